@@ -1,0 +1,173 @@
+//! The records that capture hands on. One Rust type per row of the trace store's raw tables.
+//!
+//! Times are Unix nanoseconds of this host's clock; `cgroup_id` is the cgroup v2 id of the task.
+
+use serde::{Deserialize, Serialize};
+
+/// Which library a collective call belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Library {
+    /// NVIDIA NCCL (libnccl.so).
+    Nccl,
+    /// AMD RCCL (librccl.so, NCCL's names).
+    Rccl,
+    /// An MPI library (libmpi.so).
+    Mpi,
+}
+
+/// One collective or point-to-point call of one rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Collective {
+    /// Entry into the call.
+    pub ts_ns: i64,
+    /// Time inside the call. For NCCL this is the time to enqueue (tier 0).
+    pub duration_ns: i64,
+    /// Process id in the initial pid namespace.
+    pub pid: u32,
+    /// Thread id in the initial pid namespace.
+    pub tid: u32,
+    /// Rank in the communicator; none when it was not seen.
+    pub rank: Option<i32>,
+    /// Rank on this host, from the environment.
+    pub local_rank: Option<i32>,
+    /// Size of the communicator.
+    pub nranks: Option<i32>,
+    /// NCCL: NCCL's own hash of the unique id. MPI: hash of the job's namespace and the communicator; none when the
+    /// communicator cannot be told apart.
+    pub comm_hash: Option<u64>,
+    /// The call in lower snake case without library prefix: "all_reduce", "broadcast", "send", …
+    pub func: &'static str,
+    /// Counts per (process, communicator, func) from 0; none when the communicator's start was not seen.
+    pub seq: Option<u64>,
+    /// Element count, per rank, as passed.
+    pub count: Option<u64>,
+    /// The library's datatype as a name ("float32", "double", …) when known.
+    pub datatype: Option<&'static str>,
+    /// Payload of this rank in bytes (count times the datatype's size).
+    pub bytes: Option<u64>,
+    /// Reduction ("sum", "max", …) when known.
+    pub reduce_op: Option<&'static str>,
+    /// Root or peer rank, where the call has one.
+    pub root: Option<i32>,
+    /// CUDA/HIP stream handle as passed.
+    pub stream: Option<u64>,
+    /// The library.
+    pub library: Library,
+    /// Evidence tier of the duration: 0 enqueue only, 1 call returns after synchronisation (MPI blocking calls).
+    pub tier: u8,
+    /// The library's return code.
+    pub ret: i32,
+    /// cgroup v2 id.
+    pub cgroup_id: u64,
+    /// Job id from the environment (SLURM_JOB_ID, PMIX_NAMESPACE, …).
+    pub job_id: Option<String>,
+}
+
+/// A stretch off the CPU of one thread of a tracked process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OffCpu {
+    /// When the thread left the CPU.
+    pub ts_ns: i64,
+    /// How long it was off.
+    pub duration_ns: i64,
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// CPU it left.
+    pub cpu: u32,
+    /// True when it gave the CPU up (slept, waited), false when it was preempted while runnable.
+    pub voluntary: bool,
+    /// Process (thread group) id of the task that took the CPU; 0 is idle.
+    pub next_pid: u32,
+    /// Name of the task that took the CPU.
+    pub next_comm: String,
+    /// Rank of the process when known.
+    pub rank: Option<i32>,
+    /// cgroup v2 id.
+    pub cgroup_id: u64,
+}
+
+/// A TCP event ("tcp_retransmit_skb", "tcp_send_reset", …). Addresses are text, ports host order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NetEvent {
+    /// When.
+    pub ts_ns: i64,
+    /// Tracepoint name.
+    pub event: &'static str,
+    /// Owning process when it can be told (socket cookie or fd table), else none: the current task is not the owner.
+    pub pid: Option<u32>,
+    /// Rank of the owner.
+    pub rank: Option<i32>,
+    /// Source address.
+    pub saddr: String,
+    /// Source port.
+    pub sport: u16,
+    /// Destination address.
+    pub daddr: String,
+    /// Destination port.
+    pub dport: u16,
+    /// TCP state number.
+    pub state: Option<i32>,
+    /// Segments.
+    pub segs: Option<i64>,
+    /// cgroup v2 id of the socket when known.
+    pub cgroup_id: u64,
+}
+
+/// A process that capture follows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+pub struct ProcessSeen {
+    /// Process id.
+    pub pid: u32,
+    /// Start, Unix nanoseconds (tells a reused pid apart).
+    pub start_ns: i64,
+    /// Executable path.
+    pub exe: String,
+    /// Task name.
+    pub comm: String,
+    /// Rank in the job, from the environment.
+    pub rank: Option<i32>,
+    /// Rank on this host.
+    pub local_rank: Option<i32>,
+    /// Ranks in the job.
+    pub world_size: Option<i32>,
+    /// Job id.
+    pub job_id: Option<String>,
+    /// Step id (Slurm).
+    pub step_id: Option<String>,
+    /// Container id when in one.
+    pub container_id: Option<String>,
+    /// cgroup path.
+    pub cgroup_path: String,
+    /// Owner's user name or uid as text.
+    pub user: String,
+}
+
+/// Records lost since the last count, for one probe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossCount {
+    /// When it was counted.
+    pub ts_ns: i64,
+    /// Probe or program name.
+    pub probe: String,
+    /// Where: "ringbuf", "map_full", "queue", "parse".
+    pub reason: String,
+    /// How many.
+    pub lost: u64,
+}
+
+/// Whatever capture hands on.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// A collective call.
+    Collective(Collective),
+    /// Off-CPU time.
+    OffCpu(OffCpu),
+    /// A TCP event.
+    Net(NetEvent),
+    /// A process was found (or found again with more known about it).
+    Process(ProcessSeen),
+    /// Loss.
+    Loss(LossCount),
+}
