@@ -1,0 +1,155 @@
+//! What a gossiper is told at its start, and how that can be wrong. Owns the generation file too.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Longest node or mesh name, bytes. Names travel with every digest, so they are kept short: at 63 bytes a digest of
+/// 600 nodes fills a message.
+const MAX_NAME_BYTES: usize = 63;
+
+/// How one node gossips.
+#[derive(Debug, Clone)]
+pub struct GossipConfig {
+    /// Name of the mesh. Members of differently named meshes ignore each other.
+    pub mesh: String,
+    /// Name of this node, unique in the mesh.
+    pub node: String,
+    /// Number of this incarnation of the node: higher after each restart (see [`next_generation`]).
+    pub generation: u64,
+    /// Where other members reach this node; a concrete address.
+    pub advertise: SocketAddr,
+    /// Members to call first, and again whenever one of them is not a live member. May hold the own address.
+    pub seeds: Vec<SocketAddr>,
+    /// Time between two rounds.
+    pub interval: Duration,
+    /// Silence after which a member counts as dead. It is stretched when a member's heartbeats have been arriving slowly.
+    pub dead_after: Duration,
+    /// How long a dead member stays listed.
+    pub forget_after: Duration,
+}
+
+impl GossipConfig {
+    /// A configuration with the usual timing: rounds of 500 ms, dead after about 5 s, forgotten after an hour.
+    #[must_use]
+    pub fn new(
+        mesh: impl Into<String>,
+        node: impl Into<String>,
+        generation: u64,
+        advertise: SocketAddr,
+    ) -> Self {
+        Self {
+            mesh: mesh.into(),
+            node: node.into(),
+            generation,
+            advertise,
+            seeds: Vec::new(),
+            interval: Duration::from_millis(500),
+            dead_after: Duration::from_secs(5),
+            forget_after: Duration::from_secs(3600),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for (what, name) in [("mesh", &self.mesh), ("node", &self.node)] {
+            if name.is_empty() || name.len() > MAX_NAME_BYTES {
+                return Err(Error::Config(format!(
+                    "the {what} name must have 1 to {MAX_NAME_BYTES} bytes: {name:?}"
+                )));
+            }
+        }
+        if self.advertise.ip().is_unspecified() || self.advertise.port() == 0 {
+            return Err(Error::Config(format!(
+                "{} cannot be advertised: give the address and port at which other hosts reach this one",
+                self.advertise
+            )));
+        }
+        if self.interval < Duration::from_millis(1) || self.dead_after < 2 * self.interval {
+            return Err(Error::Config(
+                "dead_after must be at least two gossip intervals".into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Gossip could not start or be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A value of the configuration cannot work.
+    #[error("gossip configuration: {0}")]
+    Config(String),
+    /// The node's facts do not fit into a gossip message.
+    #[error(
+        "the node's {what} take {bytes} bytes of gossip, the limit is {limit}: use fewer or shorter labels"
+    )]
+    FactsTooLarge {
+        /// Which part of the facts.
+        what: String,
+        /// Its encoded size.
+        bytes: usize,
+        /// The most it may have.
+        limit: usize,
+    },
+    /// The generation file could not be read or written.
+    #[error("generation file: {0}")]
+    Generation(#[from] std::io::Error),
+    /// The protocol did not start.
+    #[error("gossip did not start: {0}")]
+    Start(String),
+}
+
+/// The next generation of a node: above the one recorded in `file` and not below the wall clock in milliseconds, so that
+/// neither a clock set back nor a lost file makes a restarted node look older than its last incarnation. Records it.
+///
+/// # Errors
+/// When the file cannot be written. A file that is missing or does not hold a number counts as none.
+pub fn next_generation(file: &Path) -> Result<u64, Error> {
+    let recorded = match std::fs::read_to_string(file) {
+        Ok(text) => text.trim().parse::<u64>().ok(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) => return Err(e.into()),
+    };
+    let clock_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_millis() as u64);
+    let generation = clock_ms.max(recorded.map_or(0, |g| g.saturating_add(1)));
+    let fresh = file.with_extension("new");
+    std::fs::write(&fresh, format!("{generation}\n"))?;
+    std::fs::rename(&fresh, file)?;
+    Ok(generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_rise_even_when_the_clock_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("generation");
+        let first = next_generation(&file).unwrap();
+        let second = next_generation(&file).unwrap();
+        assert!(second > first);
+        std::fs::write(&file, "99999999999999999\n").unwrap();
+        assert_eq!(next_generation(&file).unwrap(), 100_000_000_000_000_000);
+        std::fs::write(&file, "rubbish").unwrap();
+        assert!(next_generation(&file).unwrap() >= first);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let good = GossipConfig::new("m", "n", 1, ([127, 0, 0, 1], 7117).into());
+        good.check().unwrap();
+        let refused = |change: fn(&mut GossipConfig)| {
+            let mut cfg = good.clone();
+            change(&mut cfg);
+            cfg.check().is_err()
+        };
+        assert!(refused(|c| c.advertise = ([0, 0, 0, 0], 7117).into()));
+        assert!(refused(|c| c.advertise = ([127, 0, 0, 1], 0).into()));
+        assert!(refused(|c| c.node = String::new()));
+        assert!(refused(|c| c.mesh = "x".repeat(64)));
+        assert!(refused(|c| c.dead_after = c.interval));
+    }
+}

@@ -1,0 +1,339 @@
+//! The running gossiper: starts chitchat, keeps it going, publishes the member list, calls absent seeds.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chitchat::{ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, spawn_chitchat};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+use tracing::{error, info, warn};
+
+use crate::facts::{KEY_LEFT, NodeFacts};
+use crate::link::{Inbound, Link, LinkTransport};
+use crate::members::{Directory, Member};
+use crate::{Error, GossipConfig};
+
+/// Heartbeat intervals remembered for each peer. chitchat smooths their mean with five times the expected interval, so a
+/// short window keeps the time to death near the configured one while still following a mesh that runs slowly; it also
+/// keeps a peer's memory small (a window of 1,000 takes 8 KB).
+const SAMPLING_WINDOW: usize = 8;
+
+/// Members told directly when this node leaves.
+const FAREWELLS: usize = 8;
+
+/// How long a leaving node waits for its farewell to get out.
+const FAREWELL_TIME: Duration = Duration::from_millis(150);
+
+/// The member list, shared: sorted by name, this node included, one entry a name.
+pub type MemberList = Arc<Vec<Member>>;
+
+/// A running gossiper. Dropping it stops gossip at once, without a farewell.
+pub struct Gossip {
+    commands: mpsc::Sender<Command>,
+    members: watch::Receiver<MemberList>,
+    task: JoinHandle<()>,
+}
+
+enum Command {
+    SetFacts(Box<NodeFacts>, oneshot::Sender<()>),
+    Leave(oneshot::Sender<()>),
+}
+
+impl Gossip {
+    /// Starts gossiping. `link` carries messages out, `inbound` brings those that come in.
+    ///
+    /// # Errors
+    /// When the configuration cannot work or the facts do not fit into a message.
+    pub async fn start(
+        cfg: GossipConfig,
+        link: Arc<dyn Link>,
+        inbound: mpsc::Receiver<Inbound>,
+        facts: NodeFacts,
+    ) -> Result<Self, Error> {
+        cfg.check()?;
+        let (commands, command_rx) = mpsc::channel(16);
+        let mut driver = Driver::new(cfg, LinkTransport::new(link, inbound), facts).await?;
+        let look = driver.look().await;
+        let (members_tx, members) = watch::channel(Arc::new(look));
+        let task = tokio::spawn(driver.run(command_rx, members_tx));
+        Ok(Self {
+            commands,
+            members,
+            task,
+        })
+    }
+
+    /// Replaces this node's facts; only what changed is sent out. Facts too large to send leave the previous ones in
+    /// place and are reported in the log.
+    pub async fn set_facts(&self, facts: NodeFacts) {
+        let (done, wait) = oneshot::channel();
+        if self
+            .commands
+            .send(Command::SetFacts(Box::new(facts), done))
+            .await
+            .is_ok()
+        {
+            let _ = wait.await;
+        }
+    }
+
+    /// The members: sorted by name, this node included, one a name (the highest generation).
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        self.members.borrow().as_ref().clone()
+    }
+
+    /// Follows the member list; it changes when a member comes, dies, returns or changes its facts.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<MemberList> {
+        self.members.clone()
+    }
+
+    /// Says good-bye, so that others list this node as dead without waiting for its silence, and stops.
+    pub async fn shutdown(self) {
+        let (done, wait) = oneshot::channel();
+        if self.commands.send(Command::Leave(done)).await.is_ok() {
+            let _ = wait.await;
+        }
+    }
+}
+
+impl Drop for Gossip {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+type Ending = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+
+struct Driver {
+    cfg: GossipConfig,
+    transport: LinkTransport,
+    facts: NodeFacts,
+    chitchat: ChitchatHandle,
+    ending: Ending,
+    directory: Directory,
+    /// Set by a look that found an earlier life of this node above its generation.
+    outranked_by: Option<u64>,
+}
+
+impl Driver {
+    async fn new(
+        cfg: GossipConfig,
+        transport: LinkTransport,
+        facts: NodeFacts,
+    ) -> Result<Self, Error> {
+        let (chitchat, ending, directory) = launch(&cfg, &transport, &facts).await?;
+        Ok(Self {
+            cfg,
+            transport,
+            facts,
+            chitchat,
+            ending,
+            directory,
+            outranked_by: None,
+        })
+    }
+
+    async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        members_tx: watch::Sender<MemberList>,
+    ) {
+        let mut tick = tokio::time::interval(self.cfg.interval / 2);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let seed_pause = (4 * self.cfg.interval).min(Duration::from_secs(2));
+        let mut seeds_called = Instant::now();
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(Command::SetFacts(facts, done)) => {
+                        self.set_facts(*facts).await;
+                        self.publish(&members_tx).await;
+                        let _ = done.send(());
+                    }
+                    Some(Command::Leave(done)) => {
+                        self.leave(&members_tx).await;
+                        let _ = done.send(());
+                        return;
+                    }
+                    None => return,
+                },
+                _ = tick.tick() => {
+                    self.publish(&members_tx).await;
+                    if let Some(rival) = self.outranked_by.take() {
+                        warn!(generation = self.cfg.generation, earlier = rival,
+                            "an earlier life of this node has a higher generation (was the clock set back?): going above it");
+                        self.relaunch(rival).await;
+                    }
+                    if seeds_called.elapsed() >= seed_pause {
+                        seeds_called = Instant::now();
+                        self.call_absent_seeds(&members_tx.borrow());
+                    }
+                }
+                ended = &mut self.ending => {
+                    error!(error = ?ended.err(), "gossip stopped unexpectedly; starting it anew");
+                    // Not at once: whatever broke it may come again.
+                    tokio::time::sleep(self.cfg.interval).await;
+                    self.relaunch(self.cfg.generation).await;
+                }
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Vec<Member> {
+        let directory = &mut self.directory;
+        let look = self
+            .chitchat
+            .with_chitchat(|chitchat| directory.look(chitchat, Instant::now()))
+            .await;
+        self.outranked_by = look.outranked_by;
+        look.members
+    }
+
+    async fn publish(&mut self, members_tx: &watch::Sender<MemberList>) {
+        let members = self.look().await;
+        members_tx.send_if_modified(|shown| {
+            let changed = **shown != members;
+            if changed {
+                *shown = Arc::new(members);
+            }
+            changed
+        });
+    }
+
+    async fn set_facts(&mut self, facts: NodeFacts) {
+        let keys = match facts.encode() {
+            Ok(keys) => keys,
+            Err(error) => {
+                warn!(%error, "the node's facts were not updated");
+                return;
+            }
+        };
+        self.facts = facts;
+        self.chitchat
+            .with_chitchat(|chitchat| {
+                let state = chitchat.self_node_state();
+                let kept = |key: &str| keys.iter().any(|(k, _)| k == key);
+                let gone: Vec<String> = state
+                    .key_values()
+                    .filter(|(key, _)| !kept(key))
+                    .map(|(key, _)| key.to_owned())
+                    .collect();
+                for key in gone {
+                    state.delete(&key);
+                }
+                for (key, value) in &keys {
+                    state.set(key, value);
+                }
+            })
+            .await;
+    }
+
+    /// Calls every seed that is not a live member: chitchat calls seeds too, but in a large mesh ever more rarely, and a
+    /// seed that was split off has to be found again.
+    fn call_absent_seeds(&self, members: &[Member]) {
+        let present: HashSet<SocketAddr> = members
+            .iter()
+            .filter(|m| m.is_live())
+            .map(|m| m.address)
+            .collect();
+        for seed in self
+            .cfg
+            .seeds
+            .iter()
+            .filter(|seed| !present.contains(seed) && **seed != self.cfg.advertise)
+        {
+            let _ = self.chitchat.gossip(*seed);
+        }
+    }
+
+    async fn leave(&mut self, members_tx: &watch::Sender<MemberList>) {
+        self.chitchat
+            .with_chitchat(|chitchat| chitchat.self_node_state().set(KEY_LEFT, "1"))
+            .await;
+        let told: Vec<SocketAddr> = {
+            let members = members_tx.borrow();
+            members
+                .iter()
+                .filter(|m| m.is_live() && !m.is_self)
+                .map(|m| m.address)
+                .take(FAREWELLS)
+                .collect()
+        };
+        if !told.is_empty() {
+            for to in told {
+                let _ = self.chitchat.gossip(to);
+            }
+            // The farewell goes out with the third message of each exchange; there is no receipt to wait for.
+            tokio::time::sleep(FAREWELL_TIME).await;
+        }
+        let _ = self.chitchat.initiate_shutdown();
+        let _ = tokio::time::timeout(self.cfg.interval, &mut self.ending).await;
+    }
+
+    /// Starts the protocol again as a new incarnation above `generation`.
+    async fn relaunch(&mut self, generation: u64) {
+        self.chitchat.abort();
+        self.cfg.generation = generation.saturating_add(1);
+        match launch(&self.cfg, &self.transport, &self.facts).await {
+            Ok((chitchat, ending, directory)) => {
+                self.chitchat = chitchat;
+                self.ending = ending;
+                self.directory = directory;
+                info!(
+                    generation = self.cfg.generation,
+                    "gossip runs as a new incarnation"
+                );
+            }
+            // Nothing in it can fail that did not fail at the start; the old ending is over, so do not poll it again.
+            Err(error) => {
+                error!(%error, "gossip could not be started anew: this node no longer takes part in the mesh");
+                self.ending = Box::pin(std::future::pending());
+            }
+        }
+    }
+}
+
+async fn launch(
+    cfg: &GossipConfig,
+    transport: &LinkTransport,
+    facts: &NodeFacts,
+) -> Result<(ChitchatHandle, Ending, Directory), Error> {
+    let id = ChitchatId::new(cfg.node.as_str(), cfg.generation, cfg.advertise);
+    let config = ChitchatConfig {
+        chitchat_id: id.clone(),
+        cluster_id: cfg.mesh.clone(),
+        gossip_interval: cfg.interval,
+        listen_addr: cfg.advertise,
+        seed_nodes: cfg.seeds.iter().map(ToString::to_string).collect(),
+        failure_detector_config: failure_detector(cfg),
+        marked_for_deletion_grace_period: cfg.forget_after,
+        catchup_callback: None,
+        extra_liveness_predicate: None,
+    };
+    let chitchat = spawn_chitchat(config, facts.encode()?, transport)
+        .await
+        .map_err(|e| Error::Start(e.to_string()))?;
+    let ending: Ending = Box::pin(chitchat.termination_watcher());
+    Ok((chitchat, ending, Directory::new(id, cfg.dead_after)))
+}
+
+/// chitchat declares a peer dead when the time since its last heartbeat exceeds `phi_threshold` times the smoothed mean
+/// interval, (5 expected + sum of the window) / (5 + length of the window). In a running mesh news of a heartbeat arrives
+/// about three times an interval (three calls out, three in, each with everyone's heartbeat), which makes that mean about
+/// 0.6 intervals once the window is full.
+fn failure_detector(cfg: &GossipConfig) -> FailureDetectorConfig {
+    let usual_mean_s = 0.6 * cfg.interval.as_secs_f64();
+    FailureDetectorConfig {
+        phi_threshold: cfg.dead_after.as_secs_f64() / usual_mean_s,
+        sampling_window_size: SAMPLING_WINDOW,
+        max_interval: 2 * cfg.dead_after,
+        initial_interval: cfg.interval,
+        dead_node_grace_period: cfg.forget_after,
+    }
+}

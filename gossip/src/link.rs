@@ -1,0 +1,153 @@
+//! The link to the network, and the adapter that lets chitchat speak over it.
+//!
+//! chitchat drives its socket from one task: that task awaits every `send`, and drops and re-creates the `recv` future
+//! on each tick. So `send` must return at once, `recv` must lose nothing when dropped, and an error from `recv` would end
+//! gossip for good. Hence: sends are handed to the link, receives come from a channel, bad payloads are skipped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use chitchat::transport::{Socket, Transport};
+use chitchat::{ChitchatMessage, Deserializable, Serializable};
+use tokio::sync::{Mutex, mpsc};
+use tracing::debug;
+
+/// Largest gossip message, bytes: chitchat fills messages up to 65,507 bytes, and its digests (the whole mesh, about 60
+/// bytes a node) come on top in a SYN.
+pub const MAX_PAYLOAD_BYTES: usize = 128 * 1024;
+
+/// The way out to other members.
+pub trait Link: Send + Sync + 'static {
+    /// Send `payload` to the member at `to`, as well as can be done. Must not block and must not wait for a connection:
+    /// enqueue, dial in the background, and drop (and count) when the queue is full. Gossip repeats itself, so a lost
+    /// message costs a round.
+    fn send(&self, to: SocketAddr, payload: Vec<u8>);
+}
+
+/// A message that came in.
+#[derive(Debug, Clone)]
+pub struct Inbound {
+    /// Where the sender is reached: replies go there.
+    pub from: SocketAddr,
+    /// The bytes its link was given.
+    pub payload: Vec<u8>,
+}
+
+/// Opens sockets over one link. Sockets share the incoming channel, so that a restarted protocol task takes over.
+pub(crate) struct LinkTransport {
+    link: Arc<dyn Link>,
+    inbound: Arc<Mutex<mpsc::Receiver<Inbound>>>,
+}
+
+impl LinkTransport {
+    pub(crate) fn new(link: Arc<dyn Link>, inbound: mpsc::Receiver<Inbound>) -> Self {
+        Self {
+            link,
+            inbound: Arc::new(Mutex::new(inbound)),
+        }
+    }
+}
+
+#[async_trait]
+impl Transport for LinkTransport {
+    async fn open(&self, _listen_addr: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
+        Ok(Box::new(LinkSocket {
+            link: self.link.clone(),
+            inbound: self.inbound.clone(),
+        }))
+    }
+}
+
+struct LinkSocket {
+    link: Arc<dyn Link>,
+    inbound: Arc<Mutex<mpsc::Receiver<Inbound>>>,
+}
+
+#[async_trait]
+impl Socket for LinkSocket {
+    async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
+        let payload = message.serialize_to_vec();
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            // Happens from about 2,000 nodes on; see ALGORITHM.md.
+            tracing::warn!(
+                bytes = payload.len(),
+                "a gossip message outgrew its limit and was not sent"
+            );
+            return Ok(());
+        }
+        self.link.send(to, payload);
+        Ok(())
+    }
+
+    async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
+        loop {
+            // Cancel-safe: a lock not yet taken and a message not yet received are both still there next time.
+            let Some(Inbound { from, payload }) = self.inbound.lock().await.recv().await else {
+                // The network is gone (shutdown). An error would be reported as a fault; there is nothing to wait for.
+                return std::future::pending().await;
+            };
+            match parse(&payload) {
+                Ok(message) => return Ok((from, message)),
+                Err(error) => {
+                    debug!(%from, %error, bytes = payload.len(), "ignored a gossip message")
+                }
+            }
+        }
+    }
+}
+
+fn parse(payload: &[u8]) -> anyhow::Result<ChitchatMessage> {
+    anyhow::ensure!(payload.len() <= MAX_PAYLOAD_BYTES, "too long");
+    ChitchatMessage::deserialize(&mut &payload[..])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Nowhere;
+    impl Link for Nowhere {
+        fn send(&self, _to: SocketAddr, _payload: Vec<u8>) {}
+    }
+
+    #[tokio::test]
+    async fn recv_skips_garbage_and_survives_being_dropped() {
+        let (tx, rx) = mpsc::channel(8);
+        let transport = LinkTransport::new(Arc::new(Nowhere), rx);
+        let from: SocketAddr = ([127, 0, 0, 1], 1).into();
+        let mut socket = transport.open(from).await.unwrap();
+        // A receive that is given up, as chitchat's select does on each tick.
+        assert!(
+            tokio::time::timeout(Duration::from_millis(5), socket.recv())
+                .await
+                .is_err()
+        );
+        for payload in [
+            b"junk".to_vec(),
+            Vec::new(),
+            ChitchatMessage::BadCluster.serialize_to_vec(),
+        ] {
+            tx.send(Inbound { from, payload }).await.unwrap();
+        }
+        let (_, message) = tokio::time::timeout(Duration::from_secs(5), socket.recv())
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(message, ChitchatMessage::BadCluster);
+    }
+
+    proptest! {
+        #[test]
+        fn no_payload_breaks_the_parser(tail in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u8..5) {
+            // Magic, protocol version and a message kind, so that the parser gets past its first checks.
+            let mut payload = vec![0x53, 0xB0, 0, kind];
+            payload.extend(tail);
+            let _ = parse(&payload);
+        }
+    }
+}
