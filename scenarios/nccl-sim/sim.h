@@ -1,0 +1,74 @@
+/* nccl-sim, inside: the shared region of a communicator and what the C files share. Not part of the API (nccl.h). */
+#ifndef NCCL_SIM_SIM_H
+#define NCCL_SIM_SIM_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include "nccl.h"
+
+#define SIM_MAX_RANKS 128
+#define SIM_CHUNK_BYTES (64u * 1024u)
+#define SIM_DEFAULT_TIMEOUT_MS 60000
+
+/* What one rank shows the others. */
+struct sim_slot {
+  _Atomic int pid;
+  _Atomic int color, key; /* of the split under way */
+  _Atomic uint32_t len;   /* bytes staged in this rank's chunk */
+};
+
+/* A one-chunk mailbox from one rank to another. */
+struct sim_mail {
+  _Atomic uint32_t full; /* futex: 1 while a chunk waits to be taken */
+  uint32_t len;
+};
+
+/* The start of the shared file. Behind it: nranks chunks, then (on first use) nranks*nranks mail chunks. */
+struct sim_region {
+  _Atomic int nranks;
+  _Atomic uint32_t joined; /* futex */
+  _Atomic int error;       /* sticky ncclResult_t: one rank's failure ends the communicator for all */
+  _Atomic uint32_t arrived;
+  _Atomic uint32_t generation; /* futex of the barrier */
+  struct sim_slot slot[SIM_MAX_RANKS];
+  struct sim_mail mail[SIM_MAX_RANKS * SIM_MAX_RANKS];
+};
+
+struct ncclComm {
+  struct sim_region *region;
+  size_t mapped_bytes;
+  char name[64];     /* of the shared memory object */
+  uint64_t key[2];   /* names the region; a split derives its own */
+  uint32_t children; /* splits so far, equal on every rank */
+  int rank, nranks, device;
+  int pidfd[SIM_MAX_RANKS]; /* opened when a wait gets long; -1 not yet */
+};
+
+/* shm.c */
+ncclResult_t sim_open(struct ncclComm *comm);          /* creates or opens the region and counts itself in */
+ncclResult_t sim_await_all(struct ncclComm *comm);     /* until every rank has joined */
+ncclResult_t sim_barrier(struct ncclComm *comm);
+ncclResult_t sim_wait(struct ncclComm *comm, _Atomic uint32_t *word, uint32_t while_value, uint64_t deadline_ns);
+void sim_wake(_Atomic uint32_t *word);
+void sim_fail(struct ncclComm *comm, ncclResult_t error);
+void sim_close(struct ncclComm *comm);
+uint64_t sim_now_ns(void);
+uint64_t sim_deadline_ns(void);
+char *sim_chunk(struct ncclComm *comm, int rank);
+char *sim_mail_chunk(struct ncclComm *comm, int from, int to);
+
+/* reduce.c */
+size_t sim_type_bytes(ncclDataType_t type);
+/* into = into (op) other, element by element; false when type and op do not go together. */
+int sim_reduce(void *into, const void *other, size_t count, ncclDataType_t type, ncclRedOp_t op);
+/* into = into / n, for ncclAvg. */
+int sim_divide(void *into, size_t count, ncclDataType_t type, int n);
+
+/* coll.c */
+int sim_in_group(void);
+void sim_group_add_init(struct ncclComm *comm);
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+#define SIM_ALIAS(name) __attribute__((visibility("default"), alias(#name)))
+
+#endif

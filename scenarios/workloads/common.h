@@ -1,0 +1,76 @@
+/* What nccl-ranks.c and mpi-ranks.c share: flags, and working for a while without calling the library. */
+#ifndef WORKLOADS_COMMON_H
+#define WORKLOADS_COMMON_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct options {
+  int ranks, iters, late_rank, work_ms, late_ms, start_ms, count, rank;
+  int burn;          /* work on the CPU instead of sleeping */
+  int all_functions; /* every traced function a known number of times, instead of the loop of all_reduce */
+  const char *id_file, *id_hex, *cgroups;
+};
+
+static inline void usage(const char *name) {
+  fprintf(stderr,
+          "usage: %s [--ranks R] [--iters N] [--work-ms W] [--late-rank K --late-ms M] [--count ELEMENTS]\n"
+          "       [--start-ms S] [--burn] [--all-functions] [--rank r --id-file FILE] [--cgroups DIR,DIR,...]\n"
+          "Each rank works W ms, then calls all_reduce, N times; rank K works M ms more.\n"
+          "--start-ms: wait that long before the first call. --burn: work on the CPU instead of sleeping.\n"
+          "--rank/--id-file: be one rank; rank 0 writes the communicator's id to FILE, the others wait for it.\n"
+          "--cgroups: consecutive ranks are put into these cgroup directories, evenly.\n",
+          name);
+  exit(2);
+}
+
+static inline struct options parse_options(int argc, char **argv) {
+  struct options o = {.ranks = 8, .iters = 20, .late_rank = -1, .work_ms = 20, .count = 1024, .rank = -1};
+  for (int i = 1; i < argc; i++) {
+    const char *flag = argv[i];
+    if (!strcmp(flag, "--burn")) { o.burn = 1; continue; }
+    if (!strcmp(flag, "--all-functions")) { o.all_functions = 1; continue; }
+    if (i + 1 >= argc) usage(argv[0]);
+    const char *value = argv[++i];
+    if (!strcmp(flag, "--id-file")) { o.id_file = value; continue; }
+    if (!strcmp(flag, "--id-hex")) { o.id_hex = value; continue; }
+    if (!strcmp(flag, "--cgroups")) { o.cgroups = value; continue; }
+    char *end;
+    long number = strtol(value, &end, 10);
+    if (*end || number < -1 || number > 1000000000) usage(argv[0]);
+    if (!strcmp(flag, "--ranks")) o.ranks = (int)number;
+    else if (!strcmp(flag, "--iters")) o.iters = (int)number;
+    else if (!strcmp(flag, "--work-ms")) o.work_ms = (int)number;
+    else if (!strcmp(flag, "--late-rank")) o.late_rank = (int)number;
+    else if (!strcmp(flag, "--late-ms")) o.late_ms = (int)number;
+    else if (!strcmp(flag, "--start-ms")) o.start_ms = (int)number;
+    else if (!strcmp(flag, "--count")) o.count = (int)number;
+    else if (!strcmp(flag, "--rank")) o.rank = (int)number;
+    else usage(argv[0]);
+  }
+  if (o.ranks < 1 || o.ranks > 128 || o.iters < 0 || o.count < 1 || o.rank >= o.ranks) usage(argv[0]);
+  return o;
+}
+
+static inline double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static inline void work(int ms, int burn) {
+  if (ms <= 0) return;
+  if (burn) {
+    volatile double x = 1.0;
+    for (double end = now_ms() + ms; now_ms() < end;)
+      for (int i = 0; i < 10000; i++) x = x * 1.0000001;
+    return;
+  }
+  struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+  nanosleep(&t, NULL);
+}
+
+#endif
