@@ -1,0 +1,44 @@
+#!/bin/sh
+# Installs the system packages that building (and, with --test, testing) needs, when this user may; else says which.
+# Debian and Ubuntu. What is already there is not asked for, so a second run does nothing.
+set -eu
+
+missing=""
+need() { # PACKAGE TEST-COMMAND…
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+need gcc have gcc
+need make have make
+need clang have clang            # compiles the BPF programs
+need pkg-config have pkg-config
+need libelf-dev test -e /usr/include/libelf.h   # libbpf
+need zlib1g-dev test -e /usr/include/zlib.h     # libbpf
+if [ "${1:-}" = --test ]; then
+    need openmpi-bin have mpirun
+    need libopenmpi-dev have mpicc
+fi
+
+[ -n "$missing" ] || exit 0
+if ! have apt-get; then
+    echo "rankmesh needs the equivalents of these Debian packages:$missing" >&2
+    exit 1
+fi
+as_root=""
+if [ "$(id -u)" != 0 ]; then
+    if have sudo && sudo -n true 2>/dev/null; then
+        as_root="sudo -n"
+    else
+        echo "rankmesh needs some system packages and may not install them. Run:" >&2
+        echo "    sudo apt-get install --no-install-recommends$missing" >&2
+        exit 1
+    fi
+fi
+echo "installing:$missing" >&2
+# The package lists may be absent or old on a fresh machine.
+$as_root apt-get update -qq >&2
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $missing >&2
