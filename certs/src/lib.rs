@@ -1,1 +1,49 @@
-//! certs
+//! Identity of a mesh: its certificate authority, the certificates of its nodes, join tokens and TLS configurations.
+//!
+//! This crate owns names ([`MeshName`], [`NodeName`]), keys and certificates on disk ([`Identity`], [`Authority`],
+//! [`Issuer`]), the tokens that admit a host ([`JoinToken`], [`TokenStore`]), the messages by which it is admitted
+//! ([`join`]) and what TLS asks of a peer ([`tls`]). It opens no socket and knows no runtime: the agent carries the
+//! bytes.
+//!
+//! # Who is who
+//!
+//! A mesh is one certificate authority (CA). A node is a certificate of that CA whose only URI subject alternative
+//! name is `rankmesh://MESH/NODE`. Both ends of every connection check the chain and that name; DNS names and
+//! addresses mean nothing here.
+//!
+//! # On disk
+//!
+//! | File                 | Mode | What                                                              |
+//! |----------------------|------|-------------------------------------------------------------------|
+//! | `D/ca.pem`           | 0644 | certificates of the mesh's CA                                     |
+//! | `D/node.pem`         | 0600 | the node's private key and its chain, one file so that they match |
+//! | `D/ca/authority.pem` | 0600 | only where the CA lives: its private key and certificate          |
+//! | `D/ca/tokens.json`   | 0600 | hashes of the join tokens given out                               |
+//! | `D/ca/issued.json`   | 0600 | names, serials and expiry of the certificates issued              |
+//!
+//! Every function that takes a `dir` takes the identity directory `D`, also those about the CA.
+//! Every file is written beside its place, synced and renamed, so a reader sees the old or the new one.
+
+mod authority;
+mod chain;
+mod error;
+mod files;
+mod fingerprint;
+mod identity;
+mod issued;
+mod issuer;
+pub mod join;
+mod name;
+mod pem;
+pub mod tls;
+mod token;
+
+pub use authority::{Authority, CA_VALIDITY, NODE_VALIDITY};
+pub use error::Error;
+pub use fingerprint::Fingerprint;
+pub use identity::Identity;
+pub use issued::{IssuedCertificate, Reissue};
+pub use issuer::Issuer;
+pub use name::{MeshName, NodeName};
+pub use rustls_pki_types::CertificateDer;
+pub use token::{JoinToken, TokenSecret, TokenStore};

@@ -1,0 +1,236 @@
+//! Files of an identity: private directories, atomic replacement, modes set at creation, a lock between processes.
+//! What is in the files is the business of `identity`, `authority`, `token` and `issued`.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// Mode of a file with a secret in it.
+pub(crate) const SECRET: u32 = 0o600;
+/// Mode of a file that anybody may read.
+pub(crate) const PUBLIC: u32 = 0o644;
+/// No file of ours is larger, in bytes; what is larger is not read into memory.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Whether writing may replace a file that is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replace {
+    Yes,
+    No,
+}
+
+/// Makes `dir` and what is missing above it, all readable by the owner only. An existing directory stays as it is.
+pub(crate) fn create_dir(dir: &Path) -> Result<(), Error> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(Error::io("create", dir))
+}
+
+/// Writes a file so that a reader, and a host that crashes meanwhile, has the old contents or the new ones.
+///
+/// The bytes go to a temporary file of the same directory, created with `mode`, which is synced and then renamed (or
+/// linked, where nothing may be replaced), and the directory is synced.
+pub(crate) fn write(
+    path: &Path,
+    contents: &[u8],
+    mode: u32,
+    replace: Replace,
+) -> Result<(), Error> {
+    let dir = path
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let (temporary, mut file) = create_temporary(dir, path, mode)?;
+    let written = file
+        .write_all(contents)
+        .and_then(|()| file.sync_all())
+        .map_err(Error::io("write", &temporary));
+    let placed = written.and_then(|()| match replace {
+        Replace::Yes => fs::rename(&temporary, path).map_err(Error::io("write", path)),
+        Replace::No => {
+            let linked = fs::hard_link(&temporary, path).map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => Error::Exists {
+                    path: path.to_owned(),
+                },
+                _ => Error::Io {
+                    action: "write",
+                    path: path.to_owned(),
+                    source,
+                },
+            });
+            // The file has its own name now, or is not wanted.
+            let _ = fs::remove_file(&temporary);
+            linked
+        }
+    });
+    if placed.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    placed?;
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(Error::io("sync", dir))
+}
+
+fn create_temporary(dir: &Path, path: &Path, mode: u32) -> Result<(PathBuf, File), Error> {
+    let mut random = [0; 8];
+    fill_random(&mut random)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = dir.join(format!(".{name}.{:016x}.tmp", u64::from_ne_bytes(random)));
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temporary)
+        .map_err(Error::io("create", &temporary))?;
+    Ok((temporary, file))
+}
+
+/// Fills `bytes` from the system's random generator.
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
+    aws_lc_rs::rand::fill(bytes).map_err(|_| Error::Sign {
+        what: "random number",
+        reason: "the system has no randomness".into(),
+    })
+}
+
+/// Reads a file; `None` where there is none.
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            return Err(Error::Io {
+                action: "read",
+                path: path.to_owned(),
+                source,
+            });
+        }
+    };
+    let mut contents = Vec::new();
+    file.take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut contents)
+        .map_err(Error::io("read", path))?;
+    if contents.len() as u64 > MAX_FILE_BYTES {
+        return Err(Error::malformed(
+            path,
+            format!("it is larger than {MAX_FILE_BYTES} bytes"),
+        ));
+    }
+    Ok(Some(contents))
+}
+
+/// Like [`read_if_there`], for a file with a private key: refuses one that the group or others may read or write.
+pub(crate) fn read_secret_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    if let Ok(metadata) = fs::metadata(path) {
+        let mode = metadata.permissions().mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(Error::KeyExposed {
+                path: path.to_owned(),
+                mode,
+            });
+        }
+    }
+    read_if_there(path)
+}
+
+/// Holds the lock of a directory until dropped: one process at a time reads, changes and writes what is in it.
+pub(crate) struct DirLock(#[expect(dead_code, reason = "the open file is the lock")] File);
+
+impl DirLock {
+    /// Waits for the lock of `dir`. The kernel frees it when its holder ends, however it ends.
+    pub(crate) fn take(dir: &Path) -> Result<Self, Error> {
+        let path = dir.join("lock");
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(SECRET)
+            .open(&path)
+            .map_err(Error::io("open", &path))?;
+        file.lock().map_err(Error::io("lock", &path))?;
+        Ok(Self(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn writes_with_the_mode_asked_for_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/key");
+        create_dir(path.parent().unwrap()).unwrap();
+        write(&path, b"one", SECRET, Replace::Yes).unwrap();
+        write(&path, b"two", SECRET, Replace::Yes).unwrap();
+        assert_eq!(read_secret_if_there(&path).unwrap().unwrap(), b"two");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            fs::metadata(path.parent().unwrap())
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o700
+        );
+        assert_eq!(names(path.parent().unwrap()), ["key"]);
+    }
+
+    #[test]
+    fn never_replaces_what_must_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        write(&path, b"one", SECRET, Replace::No).unwrap();
+        assert!(matches!(
+            write(&path, b"two", SECRET, Replace::No),
+            Err(Error::Exists { .. })
+        ));
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        assert_eq!(names(dir.path()), ["key"]);
+    }
+
+    #[test]
+    fn refuses_a_key_that_others_can_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        write(&path, b"one", 0o644, Replace::Yes).unwrap();
+        assert!(matches!(
+            read_secret_if_there(&path),
+            Err(Error::KeyExposed { mode: 0o644, .. })
+        ));
+        assert!(read_if_there(&path).unwrap().is_some());
+        assert!(
+            read_secret_if_there(&dir.path().join("none"))
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn one_holder_of_the_lock_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirLock::take(dir.path()).unwrap();
+        let other = File::open(dir.path().join("lock")).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(lock);
+        assert!(other.try_lock().is_ok());
+    }
+}

@@ -1,0 +1,127 @@
+//! The CA's list of the certificates it issued: which names are taken, and (for revocation) which serials exist.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls_pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+
+use crate::authority::CA_DIR;
+use crate::chain;
+use crate::files::{self, DirLock, Replace};
+use crate::{Error, Fingerprint, NodeName};
+
+/// The list, in the CA's directory.
+const ISSUED_FILE: &str = "issued.json";
+const VERSION: u8 = 1;
+
+/// A certificate that the CA issued.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IssuedCertificate {
+    /// The name in it.
+    pub name: NodeName,
+    /// Its serial number in hexadecimal.
+    pub serial: String,
+    /// SHA-256 of its DER form.
+    pub fingerprint: Fingerprint,
+    /// The last second of its validity, Unix time.
+    pub not_after_unix_s: u64,
+}
+
+/// Whether a name may be given out while another certificate of that name is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reissue {
+    /// No: two hosts under one name would pass for each other.
+    Refuse,
+    /// Yes: the owner of the CA says that the old certificate is out of use. (It stays valid until it ends or is
+    /// revoked.)
+    Allow,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct List {
+    version: u8,
+    certificates: Vec<IssuedCertificate>,
+}
+
+/// `ca/issued.json` of an identity directory; read and written under the directory's lock.
+#[derive(Debug)]
+pub(crate) struct IssuedList {
+    path: PathBuf,
+}
+
+impl IssuedList {
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self {
+            path: dir.join(CA_DIR).join(ISSUED_FILE),
+        }
+    }
+
+    pub(crate) fn read(&self, _lock: &DirLock) -> Result<Vec<IssuedCertificate>, Error> {
+        let Some(contents) = files::read_if_there(&self.path)? else {
+            return Ok(Vec::new());
+        };
+        let list: List = serde_json::from_slice(&contents)
+            .map_err(|error| Error::malformed(&self.path, error))?;
+        if list.version != VERSION {
+            return Err(Error::malformed(
+                &self.path,
+                format!("it is of version {}, this is {VERSION}", list.version),
+            ));
+        }
+        Ok(list.certificates)
+    }
+
+    /// Checks that no certificate of that name is valid at `now`.
+    pub(crate) fn check_free(
+        &self,
+        lock: &DirLock,
+        name: &NodeName,
+        now: SystemTime,
+    ) -> Result<(), Error> {
+        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let ends = self
+            .read(lock)?
+            .iter()
+            .filter(|issued| &issued.name == name)
+            .map(|i| i.not_after_unix_s)
+            .max();
+        match ends.and_then(|end| end.checked_sub(now_s)) {
+            Some(valid_for_s) => Err(Error::NameTaken {
+                name: name.clone(),
+                valid_for_s,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a certificate, and drops those that ended before `now`.
+    pub(crate) fn record(
+        &self,
+        lock: &DirLock,
+        certificate: &CertificateDer<'_>,
+        now: SystemTime,
+    ) -> Result<(), Error> {
+        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut certificates = self.read(lock)?;
+        certificates.retain(|issued| issued.not_after_unix_s >= now_s);
+        let leaf = chain::leaf(certificate)?;
+        certificates.push(IssuedCertificate {
+            name: leaf.node,
+            serial: leaf.serial,
+            fingerprint: Fingerprint::of(certificate),
+            not_after_unix_s: leaf
+                .not_after
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or(Duration::ZERO)
+                .as_secs(),
+        });
+        let list = List {
+            version: VERSION,
+            certificates,
+        };
+        let contents = serde_json::to_vec_pretty(&list)
+            .map_err(|error| Error::malformed(&self.path, error))?;
+        files::write(&self.path, &contents, files::SECRET, Replace::Yes)
+    }
+}
