@@ -1,0 +1,449 @@
+//! Owns the way in: the handle capture records through, and the writer thread that turns the queue into group
+//! commits, keeps rollups, loss and session beside the rows, and drops old rows in between. Does not own the queue
+//! (`queue`), the columns (`rows`), nor the file's form (`schema`).
+//!
+//! One drain of the queue is one transaction: rows, rollups, loss and session commit together or not at all. A failed
+//! commit is kept and tried again with back-off while the bounded queue counts what no longer fits.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use node_bpf::Record;
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+
+use super::facts::{FactsState, read_table};
+use super::losslog::{LossWriter, LossesWritten};
+use super::queue::{Losses, Queue, merge_loss};
+use super::retention::{self, Limits};
+use super::rollups::{RollupWriter, Rollups};
+use super::rows::{Finding, Item, Kind, Statements, Stored};
+use super::schema::TIMED_TABLES;
+use super::sessions::{self, Session};
+use super::{StoreConfig, unix_now_ns};
+
+/// First and longest wait between attempts to commit.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// How often an idle store notes that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Longest wait of the writer without anything to do; retention by age runs at this pace.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// How the store does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreState {
+    /// Commits succeed.
+    Ok,
+    /// Commits fail and are tried again; the text says why.
+    Retrying(String),
+    /// The store is closed.
+    Closed,
+}
+
+/// Counters since the store was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// How the store does.
+    pub state: StoreState,
+    /// Records committed.
+    pub stored: u64,
+    /// Records that reached the store and were lost there: the queue was full, or they could not be written.
+    pub lost: u64,
+    /// Records waiting now.
+    pub queued: usize,
+    /// Group commits.
+    pub commits: u64,
+    /// Attempts to commit that failed.
+    pub failed_commits: u64,
+    /// When the last commit succeeded, Unix nanoseconds.
+    pub last_commit_ns: i64,
+    /// The longest commit.
+    pub longest_commit: Duration,
+}
+
+/// What the handles, the store and the writer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) queue: Queue,
+    pub(crate) facts: Mutex<FactsState>,
+    pub(crate) health: Mutex<Health>,
+}
+
+impl Shared {
+    pub(crate) fn new(queue_records: usize, facts: FactsState, now_ns: i64) -> Self {
+        let health = Health {
+            state: StoreState::Ok,
+            stored: 0,
+            lost: 0,
+            queued: 0,
+            commits: 0,
+            failed_commits: 0,
+            last_commit_ns: now_ns,
+            longest_commit: Duration::ZERO,
+        };
+        Self {
+            queue: Queue::new(queue_records),
+            facts: Mutex::new(facts),
+            health: Mutex::new(health),
+        }
+    }
+
+    pub(crate) fn facts(&self) -> MutexGuard<'_, FactsState> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The way into the store. Cheap to clone; never blocks on the disk.
+#[derive(Debug, Clone)]
+pub struct Ingest {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Ingest {
+    /// Hand a record over. When the queue is full the record is dropped and counted: per table under the reason
+    /// "queue" in `capture_loss`. Loss counts themselves are never dropped.
+    pub fn record(&self, record: Record) {
+        match record {
+            Record::Loss(loss) => self.shared.queue.push_loss(loss),
+            other => {
+                self.shared.queue.push(Item::Record(other));
+            }
+        }
+    }
+
+    /// Keep a verdict.
+    pub fn finding(&self, finding: Finding) {
+        self.shared.queue.push(Item::Finding(finding));
+    }
+}
+
+/// The body of the writer thread: runs until the queue is stopped, then closes the session.
+pub(crate) fn run(
+    conn: &Connection,
+    shared: &Shared,
+    session: Session,
+    config: &StoreConfig,
+    wal: PathBuf,
+) {
+    let mut delay = BACK_OFF.0;
+    let mut writer = loop {
+        match Writer::prepare(conn, shared, session, config, wal.clone()) {
+            Ok(writer) => break writer,
+            Err(error) => {
+                note_failure(shared, &error);
+                if shared.queue.back_off(delay) {
+                    shared.health().state = StoreState::Closed;
+                    return;
+                }
+                delay = (delay * 2).min(BACK_OFF.1);
+            }
+        }
+    };
+    writer.run();
+}
+
+fn note_failure(shared: &Shared, error: &rusqlite::Error) {
+    let mut health = shared.health();
+    health.failed_commits += 1;
+    if health.state == StoreState::Ok {
+        tracing::warn!(%error, "the trace store cannot commit; trying again");
+    }
+    health.state = StoreState::Retrying(error.to_string());
+}
+
+/// Errors that may pass by themselves; after any other the batch is given up, or it would fail for ever.
+fn may_pass(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            ErrorCode::DiskFull
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::ReadOnly
+                | ErrorCode::CannotOpen
+                | ErrorCode::PermissionDenied
+                | ErrorCode::OutOfMemory
+        )
+    )
+}
+
+struct Writer<'c> {
+    conn: &'c Connection,
+    shared: &'c Shared,
+    session: Session,
+    config: &'c StoreConfig,
+    limits: Limits,
+    wal: PathBuf,
+    statements: Statements<'c>,
+    rollup_writer: RollupWriter<'c>,
+    rollups: Rollups,
+    loss_writer: LossWriter,
+    losses: Losses,
+    last_commit: Instant,
+    last_truncate: Option<Instant>,
+}
+
+/// What a committed batch held.
+struct Batch {
+    stored: u64,
+    touched: Vec<(&'static str, &'static str)>,
+    losses: LossesWritten,
+    now_ns: i64,
+}
+
+impl<'c> Writer<'c> {
+    fn prepare(
+        conn: &'c Connection,
+        shared: &'c Shared,
+        session: Session,
+        config: &'c StoreConfig,
+        wal: PathBuf,
+    ) -> rusqlite::Result<Self> {
+        Ok(Self {
+            conn,
+            shared,
+            session,
+            config,
+            limits: config.limits(),
+            wal,
+            statements: Statements::prepare(conn)?,
+            rollup_writer: RollupWriter::prepare(conn)?,
+            rollups: Rollups::default(),
+            loss_writer: LossWriter::default(),
+            losses: Losses::new(),
+            last_commit: Instant::now(),
+            last_truncate: None,
+        })
+    }
+
+    fn run(&mut self) {
+        loop {
+            let drained = self.shared.queue.drain(self.config.commit_every, IDLE);
+            let now_ns = unix_now_ns();
+            for ((probe, reason), (ts_ns, lost)) in drained.losses {
+                merge_loss(&mut self.losses, probe, reason, ts_ns, lost);
+            }
+            for kind in Kind::ALL {
+                self.lose(kind, "queue", drained.dropped[kind as usize], now_ns);
+            }
+            let began = Instant::now();
+            if !drained.items.is_empty()
+                || !self.losses.is_empty()
+                || self.last_commit.elapsed() >= HEARTBEAT
+            {
+                self.settle(drained.items);
+            }
+            let spent = began.elapsed();
+            self.shared.queue.settled(drained.flush);
+            // Dropping must keep up with ingest at any speed: it gets the time that the commit took, or a little.
+            self.retain(spent.max(Duration::from_millis(20)));
+            self.bound_wal();
+            if drained.stop {
+                self.finish();
+                return;
+            }
+        }
+    }
+
+    /// Count `lost` items of `kind`, to be written with the next commit.
+    fn lose(&mut self, kind: Kind, reason: &str, lost: u64, now_ns: i64) {
+        if lost > 0 {
+            self.shared.health().lost += lost;
+            merge_loss(
+                &mut self.losses,
+                kind.table().to_owned(),
+                reason.to_owned(),
+                now_ns,
+                lost,
+            );
+        }
+    }
+
+    /// Commit `items` and all loss counted so far, trying again as long as that may help and nobody waits to stop.
+    fn settle(&mut self, mut items: Vec<Item>) {
+        let mut delay = BACK_OFF.0;
+        let mut stopping = false;
+        loop {
+            let began = Instant::now();
+            match self.commit(&items) {
+                Ok(batch) => {
+                    self.committed(batch, began.elapsed());
+                    return;
+                }
+                Err(error) => {
+                    note_failure(self.shared, &error);
+                    if !stopping && may_pass(&error) {
+                        stopping = self.shared.queue.back_off(delay);
+                        delay = (delay * 2).min(BACK_OFF.1);
+                        continue;
+                    }
+                    if items.is_empty() {
+                        // Not even the counts could be written: they stay in memory for the next commit.
+                        return;
+                    }
+                    tracing::error!(%error, records = items.len(), "the trace store gave up a batch");
+                    self.give_up(&items);
+                    items.clear();
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, items: &[Item]) {
+        let now_ns = unix_now_ns();
+        for kind in Kind::ALL {
+            let lost = items.iter().filter(|i| i.kind() == Some(kind)).count();
+            self.lose(kind, "store", lost as u64, now_ns);
+        }
+    }
+
+    fn commit(&mut self, items: &[Item]) -> rusqlite::Result<Batch> {
+        let now_ns = unix_now_ns();
+        self.rollups.clear();
+        let tx = Transaction::new_unchecked(self.conn, TransactionBehavior::Immediate)?;
+        let mut stored = 0;
+        let mut seen = [false; Kind::ALL.len()];
+        let mut invalid = [0_u64; Kind::ALL.len()];
+        for item in items {
+            let Some(kind) = item.kind() else { continue };
+            match self.statements.insert(item, &mut self.rollups, now_ns)? {
+                Stored::Row => {
+                    stored += 1;
+                    seen[kind as usize] = true;
+                }
+                Stored::Invalid => invalid[kind as usize] += 1,
+            }
+        }
+        let rolled = self.rollup_writer.write(&self.rollups)?;
+        let mut losses = self.losses.clone();
+        for kind in Kind::ALL {
+            let lost = invalid[kind as usize];
+            if lost > 0 {
+                merge_loss(
+                    &mut losses,
+                    kind.table().to_owned(),
+                    "invalid".to_owned(),
+                    now_ns,
+                    lost,
+                );
+            }
+        }
+        let last_commit_ns = self.shared.health().last_commit_ns;
+        let written = self
+            .loss_writer
+            .write(self.conn, &losses, self.session, last_commit_ns)?;
+        sessions::alive(self.conn, self.session, now_ns)?;
+        tx.commit()?;
+        self.shared.health().lost += invalid.iter().sum::<u64>();
+        let touched = TIMED_TABLES
+            .iter()
+            .filter(|(table, _)| match *table {
+                "call_rollups" => rolled,
+                "capture_loss" => !losses.is_empty(),
+                _ => Kind::ALL
+                    .iter()
+                    .any(|k| k.table() == *table && seen[*k as usize]),
+            })
+            .copied()
+            .collect();
+        Ok(Batch {
+            stored,
+            touched,
+            losses: written,
+            now_ns,
+        })
+    }
+
+    fn committed(&mut self, batch: Batch, took: Duration) {
+        self.losses.clear();
+        self.last_commit = Instant::now();
+        {
+            let mut health = self.shared.health();
+            if health.state != StoreState::Ok {
+                tracing::info!("the trace store commits again");
+            }
+            health.state = StoreState::Ok;
+            health.stored += batch.stored;
+            health.commits += 1;
+            health.last_commit_ns = batch.now_ns;
+            health.longest_commit = health.longest_commit.max(took);
+        }
+        self.loss_writer
+            .committed(batch.losses, &mut self.shared.facts().losses);
+        self.renew(&batch.touched);
+    }
+
+    /// Renew the facts of some tables. A failure leaves the old ones for now.
+    fn renew(&self, tables: &[(&'static str, &'static str)]) {
+        for (table, column) in tables {
+            if let Ok(facts) = read_table(self.conn, table, column) {
+                self.shared.facts().set(facts);
+            }
+        }
+        let file_bytes = retention::file_bytes(self.conn).unwrap_or(0);
+        let wal_bytes = self.wal_bytes();
+        let mut facts = self.shared.facts();
+        facts.file_bytes = file_bytes;
+        facts.wal_bytes = wal_bytes;
+    }
+
+    fn retain(&self, budget: Duration) {
+        match retention::step(self.conn, &self.limits, unix_now_ns(), budget) {
+            Ok(step) => {
+                if let Some(cutoff_ns) = step.losses_until_ns {
+                    self.shared.facts().losses.forget(cutoff_ns);
+                }
+                if !step.touched.is_empty() {
+                    self.renew(&step.touched);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the trace store could not drop old rows; trying again")
+            }
+        }
+    }
+
+    fn wal_bytes(&self) -> u64 {
+        std::fs::metadata(&self.wal).map_or(0, |m| m.len())
+    }
+
+    /// SQLite checkpoints by itself at commits, but only restarts the log when no reader is in its way. When it has
+    /// grown over its limit all the same, ask for it, once a second at most; a long question delays it until it ends.
+    fn bound_wal(&mut self) {
+        let recently = self
+            .last_truncate
+            .is_some_and(|t| t.elapsed() < Duration::from_secs(1));
+        if recently || self.wal_bytes() <= self.limits.wal_bytes {
+            return;
+        }
+        self.last_truncate = Some(Instant::now());
+        self.truncate_wal();
+    }
+
+    fn truncate_wal(&self) {
+        // A short wait for readers only: ingest goes on.
+        let _ = self.conn.busy_timeout(Duration::from_millis(20));
+        let result = self
+            .conn
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| {
+                r.get::<_, i64>(0)
+            });
+        if let Err(error) = result {
+            tracing::debug!(%error, "the write-ahead log could not be truncated now");
+        }
+        let _ = self.conn.busy_timeout(Duration::from_millis(500));
+    }
+
+    fn finish(&self) {
+        if let Err(error) = sessions::end(self.conn, self.session, unix_now_ns()) {
+            tracing::warn!(%error, "the trace store could not close its session");
+        }
+        self.truncate_wal();
+        self.shared.health().state = StoreState::Closed;
+    }
+}

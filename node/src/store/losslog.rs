@@ -1,0 +1,214 @@
+//! Owns what is known to be lost: the `capture_loss` rows and their digest in memory, from which questions are told
+//! what is missing without a query. Does not own how loss is counted (`queue`, capture).
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, params};
+
+use super::queue::Losses;
+use super::sessions::Session;
+
+/// Losses of one probe within this time of a row's start are added to that row, so that steady loss stays few rows.
+const ROW_SPAN_NS: i64 = 10_000_000_000;
+
+/// Intervals kept per probe in memory; beyond, neighbours are merged (the interval grows, the count stays exact).
+const MOST_INTERVALS: usize = 512;
+
+/// Loss of one probe for one reason over a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LossFact {
+    /// Probe, or the table whose records were lost in the queue or the store.
+    pub probe: String,
+    /// "ringbuf", "map_full", "queue", "store", "invalid", …
+    pub reason: String,
+    /// Not before this time (Unix nanoseconds).
+    pub since_ns: i64,
+    /// Not after this time.
+    pub until_ns: i64,
+    /// How many records.
+    pub lost: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Interval {
+    since_ns: i64,
+    until_ns: i64,
+    lost: u64,
+}
+
+/// The digest.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LossLog {
+    by_probe: BTreeMap<(String, String), Vec<Interval>>,
+}
+
+impl LossLog {
+    /// Read what earlier sessions lost.
+    pub(crate) fn load(conn: &Connection) -> rusqlite::Result<Self> {
+        let mut log = Self::default();
+        let mut stmt = conn.prepare(
+            "SELECT probe, reason, since_ns, ts_ns, lost FROM capture_loss ORDER BY ts_ns",
+        )?;
+        let mut rows = stmt.query([])?;
+        while let Some(row) = rows.next()? {
+            let lost: i64 = row.get(4)?;
+            log.add(
+                row.get(0)?,
+                row.get(1)?,
+                row.get(2)?,
+                row.get(3)?,
+                u64::try_from(lost).unwrap_or(0),
+            );
+        }
+        Ok(log)
+    }
+
+    fn add(&mut self, probe: String, reason: String, since_ns: i64, until_ns: i64, lost: u64) {
+        let intervals = self.by_probe.entry((probe, reason)).or_default();
+        match intervals.last_mut() {
+            Some(last) if until_ns.saturating_sub(last.since_ns) <= ROW_SPAN_NS => {
+                last.since_ns = last.since_ns.min(since_ns);
+                last.until_ns = last.until_ns.max(until_ns);
+                last.lost = last.lost.saturating_add(lost);
+            }
+            _ => intervals.push(Interval {
+                since_ns,
+                until_ns,
+                lost,
+            }),
+        }
+        if intervals.len() > MOST_INTERVALS {
+            *intervals = intervals
+                .chunks(2)
+                .map(|pair| Interval {
+                    since_ns: pair.iter().map(|i| i.since_ns).min().unwrap_or(i64::MIN),
+                    until_ns: pair.iter().map(|i| i.until_ns).max().unwrap_or(i64::MAX),
+                    lost: pair
+                        .iter()
+                        .fold(0, |sum: u64, i| sum.saturating_add(i.lost)),
+                })
+                .collect();
+        }
+    }
+
+    /// Losses that may have hit rows of `[since_ns, until_ns]`, one per probe and reason.
+    pub(crate) fn between(&self, since_ns: i64, until_ns: i64) -> Vec<LossFact> {
+        self.by_probe
+            .iter()
+            .filter_map(|((probe, reason), intervals)| {
+                let hit: Vec<_> = intervals
+                    .iter()
+                    .filter(|i| i.until_ns >= since_ns && i.since_ns <= until_ns)
+                    .collect();
+                Some(LossFact {
+                    probe: probe.clone(),
+                    reason: reason.clone(),
+                    since_ns: hit.iter().map(|i| i.since_ns).min()?,
+                    until_ns: hit.iter().map(|i| i.until_ns).max()?,
+                    lost: hit.iter().fold(0, |sum: u64, i| sum.saturating_add(i.lost)),
+                })
+            })
+            .collect()
+    }
+
+    /// Forget what retention dropped (everything up to `cutoff_ns`).
+    pub(crate) fn forget(&mut self, cutoff_ns: i64) {
+        for intervals in self.by_probe.values_mut() {
+            intervals.retain(|i| i.until_ns > cutoff_ns);
+        }
+        self.by_probe.retain(|_, intervals| !intervals.is_empty());
+    }
+}
+
+/// Writes loss rows inside the batch's transaction.
+#[derive(Debug, Default)]
+pub(crate) struct LossWriter {
+    /// Per probe and reason: the row being added to (rowid, since) and when loss was last counted.
+    open: BTreeMap<(String, String), OpenRow>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct OpenRow {
+    rowid: i64,
+    since_ns: i64,
+    until_ns: i64,
+}
+
+/// What a successful commit means for the digest and for the next rows.
+#[derive(Debug, Default)]
+pub(crate) struct LossesWritten(Vec<(LossFact, OpenRow)>);
+
+impl LossWriter {
+    /// Write `losses`. `last_commit_ns` bounds from below the losses counted by the store itself; those of capture
+    /// reach back to the probe's previous count.
+    pub(crate) fn write(
+        &self,
+        conn: &Connection,
+        losses: &Losses,
+        session: Session,
+        last_commit_ns: i64,
+    ) -> rusqlite::Result<LossesWritten> {
+        let mut written = Vec::with_capacity(losses.len());
+        for ((probe, reason), &(ts_ns, lost)) in losses {
+            let open = self.open.get(&(probe.clone(), reason.clone()));
+            let ours = matches!(reason.as_str(), "queue" | "store" | "invalid");
+            let since_ns = if ours {
+                last_commit_ns
+            } else {
+                open.map_or(session.start_ns, |o| o.until_ns)
+            }
+            .min(ts_ns);
+            let count = i64::try_from(lost).unwrap_or(i64::MAX);
+            let mut row = OpenRow {
+                rowid: 0,
+                since_ns,
+                until_ns: ts_ns,
+            };
+            if let Some(open) = open.filter(|o| ts_ns.saturating_sub(o.since_ns) <= ROW_SPAN_NS) {
+                let changed = conn
+                    .prepare_cached(
+                        "UPDATE capture_loss SET ts_ns = max(ts_ns, ?2), lost = lost + ?3 WHERE rowid = ?1 \
+                         AND probe = ?4 AND reason = ?5",
+                    )?
+                    .execute(params![open.rowid, ts_ns, count, probe, reason])?;
+                if changed == 1 {
+                    row = OpenRow {
+                        until_ns: ts_ns.max(open.until_ns),
+                        ..*open
+                    };
+                }
+            }
+            if row.rowid == 0 {
+                conn.prepare_cached(
+                    "INSERT INTO capture_loss (since_ns, ts_ns, probe, reason, lost) VALUES (?1,?2,?3,?4,?5)",
+                )?
+                .execute(params![since_ns, ts_ns, probe, reason, count])?;
+                row.rowid = conn.last_insert_rowid();
+            }
+            let fact = LossFact {
+                probe: probe.clone(),
+                reason: reason.clone(),
+                since_ns,
+                until_ns: ts_ns,
+                lost,
+            };
+            written.push((fact, row));
+        }
+        Ok(LossesWritten(written))
+    }
+
+    /// The transaction that wrote `written` is committed.
+    pub(crate) fn committed(&mut self, written: LossesWritten, log: &mut LossLog) {
+        for (fact, row) in written.0 {
+            self.open
+                .insert((fact.probe.clone(), fact.reason.clone()), row);
+            log.add(
+                fact.probe,
+                fact.reason,
+                fact.since_ns,
+                fact.until_ns,
+                fact.lost,
+            );
+        }
+    }
+}

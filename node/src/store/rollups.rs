@@ -1,0 +1,122 @@
+//! Owns `call_rollups`: per second, source, func, process, rank and communicator the count, sum, minimum and maximum
+//! of durations, kept in the same transaction as the rows they sum up. Does not own the rows (`rows`). A mergeable
+//! quantile sketch is to come as a new column in a later schema version.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use rusqlite::{Connection, Statement, params};
+
+/// Width of a bucket.
+pub(crate) const BUCKET_NS: i64 = 1_000_000_000;
+
+/// What a rollup row stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RollupKey {
+    bucket_ns: i64,
+    source: &'static str,
+    func: &'static str,
+    pid: u32,
+    rank: Option<i32>,
+    comm_hash: Option<i64>,
+}
+
+impl RollupKey {
+    pub(crate) fn new(
+        ts_ns: i64,
+        source: &'static str,
+        func: &'static str,
+        pid: u32,
+        rank: Option<i32>,
+        comm_hash: Option<i64>,
+    ) -> Self {
+        Self {
+            bucket_ns: ts_ns.div_euclid(BUCKET_NS) * BUCKET_NS,
+            source,
+            func,
+            pid,
+            rank,
+            comm_hash,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sum {
+    count: i64,
+    sum_ns: i64,
+    min_ns: i64,
+    max_ns: i64,
+}
+
+/// What one batch adds.
+#[derive(Debug, Default)]
+pub(crate) struct Rollups {
+    sums: HashMap<RollupKey, Sum>,
+}
+
+impl Rollups {
+    pub(crate) fn add(&mut self, key: RollupKey, duration_ns: i64) {
+        match self.sums.entry(key) {
+            Entry::Vacant(slot) => {
+                slot.insert(Sum {
+                    count: 1,
+                    sum_ns: duration_ns,
+                    min_ns: duration_ns,
+                    max_ns: duration_ns,
+                });
+            }
+            Entry::Occupied(mut slot) => {
+                let sum = slot.get_mut();
+                sum.count += 1;
+                sum.sum_ns = sum.sum_ns.saturating_add(duration_ns);
+                sum.min_ns = sum.min_ns.min(duration_ns);
+                sum.max_ns = sum.max_ns.max(duration_ns);
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.sums.clear();
+    }
+}
+
+/// Writes what a batch adds.
+pub(crate) struct RollupWriter<'c> {
+    upsert: Statement<'c>,
+}
+
+impl<'c> RollupWriter<'c> {
+    pub(crate) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+        // No conflict target: the only unique index is the key. A sum can only leave 64 bits after 1,024 calls of the
+        // longest duration in one second; it then stops at the largest integer instead of turning into a float.
+        let upsert = conn.prepare(
+            "INSERT INTO call_rollups (bucket_ns, source, func, pid, rank, comm_hash, count, sum_ns, min_ns, max_ns) \
+             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10) \
+             ON CONFLICT DO UPDATE SET count = count + excluded.count, \
+             sum_ns = CASE WHEN sum_ns > 9223372036854775807 - excluded.sum_ns THEN 9223372036854775807 \
+                           ELSE sum_ns + excluded.sum_ns END, \
+             min_ns = min(min_ns, excluded.min_ns), max_ns = max(max_ns, excluded.max_ns)",
+        )?;
+        Ok(Self { upsert })
+    }
+
+    /// Add `rollups` to the stored rows inside the open transaction. True when there was anything to add.
+    pub(crate) fn write(&mut self, rollups: &Rollups) -> rusqlite::Result<bool> {
+        for (key, sum) in &rollups.sums {
+            self.upsert.execute(params![
+                key.bucket_ns,
+                key.source,
+                key.func,
+                key.pid,
+                key.rank,
+                key.comm_hash,
+                sum.count,
+                sum.sum_ns,
+                sum.min_ns,
+                sum.max_ns,
+            ])?;
+        }
+        Ok(!rollups.sums.is_empty())
+    }
+}

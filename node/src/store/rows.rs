@@ -1,0 +1,318 @@
+//! Owns the mapping from what capture hands on to rows: the only file that knows both `node_bpf`'s records and the
+//! columns of schema.sql. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
+
+use node_bpf::{Collective, Library, NetEvent, OffCpu, ProcessSeen, Record};
+use rusqlite::{Connection, Statement, params};
+
+use super::rollups::{RollupKey, Rollups};
+
+/// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn record; it is
+/// counted as lost, reason "invalid". The bound also keeps a bucket's sum far from 64-bit overflow.
+const LONGEST_NS: i64 = 1 << 53;
+
+/// A verdict to be kept in the `findings` table. `None` is "not known".
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Finding {
+    /// When it was found, Unix nanoseconds.
+    pub ts_ns: i64,
+    /// Start of the time looked at.
+    pub since_ns: i64,
+    /// End of the time looked at.
+    pub until_ns: i64,
+    /// "rank", "replica-victim", "stage-imbalance", "network", "hang", "none", "unknown", …
+    pub verdict: String,
+    /// The culprit's rank.
+    pub rank: Option<i32>,
+    /// The culprit's node.
+    pub culprit_node: Option<String>,
+    /// Job.
+    pub job_id: Option<String>,
+    /// Communicator.
+    pub comm_hash: Option<u64>,
+    /// Collective.
+    pub func: Option<String>,
+    /// Evidence tier.
+    pub tier: Option<u8>,
+    /// How late.
+    pub lateness_ns: Option<i64>,
+    /// How well the clocks are known.
+    pub clock_bound_ns: Option<i64>,
+    /// Robust z.
+    pub score: Option<f64>,
+    /// GPU-seconds wasted.
+    pub cost_gpu_s: Option<f64>,
+    /// Named cause.
+    pub cause: Option<String>,
+    /// The verdict's text or JSON, as shown.
+    pub detail: String,
+}
+
+/// One thing to store.
+#[derive(Debug, Clone)]
+pub(crate) enum Item {
+    Record(Record),
+    Finding(Finding),
+}
+
+/// Kinds of items for loss accounting; the discriminant indexes counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Collective,
+    OffCpu,
+    Net,
+    Process,
+    Finding,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Collective,
+        Self::OffCpu,
+        Self::Net,
+        Self::Process,
+        Self::Finding,
+    ];
+
+    /// The table its rows go to; also the probe name under which their loss is counted.
+    pub(crate) fn table(self) -> &'static str {
+        match self {
+            Self::Collective => "collectives",
+            Self::OffCpu => "offcpu",
+            Self::Net => "net_events",
+            Self::Process => "processes",
+            Self::Finding => "findings",
+        }
+    }
+}
+
+impl Item {
+    /// `None` for loss counts: they are never lost themselves and take another way.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        Some(match self {
+            Self::Record(Record::Collective(_)) => Kind::Collective,
+            Self::Record(Record::OffCpu(_)) => Kind::OffCpu,
+            Self::Record(Record::Net(_)) => Kind::Net,
+            Self::Record(Record::Process(_)) => Kind::Process,
+            Self::Record(Record::Loss(_)) => return None,
+            Self::Finding(_) => Kind::Finding,
+        })
+    }
+}
+
+/// What became of an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// A row was written.
+    Row,
+    /// Not plausible; to be counted as lost.
+    Invalid,
+}
+
+/// The insert statements, prepared once per connection.
+pub(crate) struct Statements<'c> {
+    collective: Statement<'c>,
+    offcpu: Statement<'c>,
+    net: Statement<'c>,
+    process: Statement<'c>,
+    finding: Statement<'c>,
+}
+
+impl<'c> Statements<'c> {
+    pub(crate) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            collective: conn.prepare(
+                "INSERT INTO collectives (ts_ns, duration_ns, pid, tid, rank, local_rank, nranks, comm_hash, func, seq, \
+                 count, datatype, bytes, reduce_op, root, stream, library, tier, ret, cgroup_id, job_id) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21)",
+            )?,
+            offcpu: conn.prepare(
+                "INSERT INTO offcpu (ts_ns, duration_ns, pid, tid, cpu, voluntary, next_pid, next_comm, rank, cgroup_id) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)",
+            )?,
+            net: conn.prepare(
+                "INSERT INTO net_events (ts_ns, event, pid, rank, saddr, sport, daddr, dport, state, segs, cgroup_id) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)",
+            )?,
+            // Found again: what is newly known wins, what was known stays.
+            process: conn.prepare(
+                "INSERT INTO processes (pid, start_ns, seen_ns, exe, comm, rank, local_rank, world_size, job_id, step_id, \
+                 container_id, cgroup_path, user) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13) \
+                 ON CONFLICT (pid, start_ns) DO UPDATE SET seen_ns = excluded.seen_ns, exe = excluded.exe, \
+                 comm = excluded.comm, rank = ifnull(excluded.rank, rank), \
+                 local_rank = ifnull(excluded.local_rank, local_rank), \
+                 world_size = ifnull(excluded.world_size, world_size), job_id = ifnull(excluded.job_id, job_id), \
+                 step_id = ifnull(excluded.step_id, step_id), \
+                 container_id = ifnull(excluded.container_id, container_id), cgroup_path = excluded.cgroup_path, \
+                 user = excluded.user",
+            )?,
+            finding: conn.prepare(
+                "INSERT INTO findings (ts_ns, since_ns, until_ns, verdict, rank, culprit_node, job_id, comm_hash, func, \
+                 tier, lateness_ns, clock_bound_ns, score, cost_gpu_s, cause, detail) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)",
+            )?,
+        })
+    }
+
+    /// Write one item inside the open transaction; what it adds to rollups goes to `rollups`. `now_ns` is when the
+    /// batch is written.
+    pub(crate) fn insert(
+        &mut self,
+        item: &Item,
+        rollups: &mut Rollups,
+        now_ns: i64,
+    ) -> rusqlite::Result<Stored> {
+        match item {
+            Item::Record(Record::Collective(c)) => self.collective(c, rollups),
+            Item::Record(Record::OffCpu(o)) => self.offcpu(o, rollups),
+            Item::Record(Record::Net(n)) => self.net(n),
+            Item::Record(Record::Process(p)) => self.process(p, now_ns),
+            Item::Record(Record::Loss(_)) => Ok(Stored::Invalid),
+            Item::Finding(f) => self.finding(f),
+        }
+    }
+
+    fn collective(&mut self, c: &Collective, rollups: &mut Rollups) -> rusqlite::Result<Stored> {
+        if !plausible(c.ts_ns, c.duration_ns) {
+            return Ok(Stored::Invalid);
+        }
+        let library = library_name(c.library);
+        let comm_hash = c.comm_hash.map(bits);
+        self.collective.execute(params![
+            c.ts_ns,
+            c.duration_ns,
+            c.pid,
+            c.tid,
+            c.rank,
+            c.local_rank,
+            c.nranks,
+            comm_hash,
+            c.func,
+            c.seq.and_then(quantity),
+            c.count.and_then(quantity),
+            c.datatype,
+            c.bytes.and_then(quantity),
+            c.reduce_op,
+            c.root,
+            c.stream.map(bits),
+            library,
+            c.tier,
+            c.ret,
+            bits(c.cgroup_id),
+            c.job_id,
+        ])?;
+        let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash);
+        rollups.add(key, c.duration_ns);
+        Ok(Stored::Row)
+    }
+
+    fn offcpu(&mut self, o: &OffCpu, rollups: &mut Rollups) -> rusqlite::Result<Stored> {
+        if !plausible(o.ts_ns, o.duration_ns) {
+            return Ok(Stored::Invalid);
+        }
+        self.offcpu.execute(params![
+            o.ts_ns,
+            o.duration_ns,
+            o.pid,
+            o.tid,
+            o.cpu,
+            o.voluntary,
+            o.next_pid,
+            o.next_comm,
+            o.rank,
+            bits(o.cgroup_id),
+        ])?;
+        let func = if o.voluntary {
+            "voluntary"
+        } else {
+            "preempted"
+        };
+        rollups.add(
+            RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None),
+            o.duration_ns,
+        );
+        Ok(Stored::Row)
+    }
+
+    fn net(&mut self, n: &NetEvent) -> rusqlite::Result<Stored> {
+        if !plausible(n.ts_ns, 0) {
+            return Ok(Stored::Invalid);
+        }
+        self.net.execute(params![
+            n.ts_ns,
+            n.event,
+            n.pid,
+            n.rank,
+            n.saddr,
+            n.sport,
+            n.daddr,
+            n.dport,
+            n.state,
+            n.segs,
+            bits(n.cgroup_id),
+        ])?;
+        Ok(Stored::Row)
+    }
+
+    fn process(&mut self, p: &ProcessSeen, now_ns: i64) -> rusqlite::Result<Stored> {
+        self.process.execute(params![
+            p.pid,
+            p.start_ns,
+            now_ns,
+            p.exe,
+            p.comm,
+            p.rank,
+            p.local_rank,
+            p.world_size,
+            p.job_id,
+            p.step_id,
+            p.container_id,
+            p.cgroup_path,
+            p.user,
+        ])?;
+        Ok(Stored::Row)
+    }
+
+    fn finding(&mut self, f: &Finding) -> rusqlite::Result<Stored> {
+        self.finding.execute(params![
+            f.ts_ns,
+            f.since_ns,
+            f.until_ns,
+            f.verdict,
+            f.rank,
+            f.culprit_node,
+            f.job_id,
+            f.comm_hash.map(bits),
+            f.func,
+            f.tier,
+            f.lateness_ns,
+            f.clock_bound_ns,
+            f.score,
+            f.cost_gpu_s,
+            f.cause,
+            f.detail,
+        ])?;
+        Ok(Stored::Row)
+    }
+}
+
+fn plausible(ts_ns: i64, duration_ns: i64) -> bool {
+    ts_ns >= 0 && (0..=LONGEST_NS).contains(&duration_ns)
+}
+
+/// An id keeps its bit pattern.
+fn bits(id: u64) -> i64 {
+    i64::from_ne_bytes(id.to_ne_bytes())
+}
+
+/// A quantity above i64::MAX is a garbage argument of the caller's: not known.
+fn quantity(value: u64) -> Option<i64> {
+    i64::try_from(value).ok()
+}
+
+fn library_name(library: Library) -> &'static str {
+    match library {
+        Library::Nccl => "nccl",
+        Library::Rccl => "rccl",
+        Library::Mpi => "mpi",
+    }
+}

@@ -1,0 +1,81 @@
+//! Owns the `sessions` table: one row per agent start, from which the times without an agent are known. Does not own
+//! what else is missing (`facts`).
+
+use rusqlite::{Connection, params};
+
+/// Sessions kept; an agent that restarts in a loop must not fill the file.
+const MOST_SESSIONS: i64 = 10_000;
+
+/// This run's row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Session {
+    pub(crate) id: i64,
+    pub(crate) start_ns: i64,
+}
+
+/// A time in which no agent recorded into this file: from the end of one session to the start of the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub(crate) since_ns: i64,
+    pub(crate) until_ns: i64,
+}
+
+/// Begin a session.
+pub(crate) fn begin(conn: &Connection, now_ns: i64) -> rusqlite::Result<Session> {
+    conn.execute(
+        "INSERT INTO sessions (start_ns, alive_ns, stop_ns, version, boot_id, host, kernel) VALUES (?1,?1,NULL,?2,?3,?4,?5)",
+        params![
+            now_ns,
+            env!("CARGO_PKG_VERSION"),
+            kernel_text("/proc/sys/kernel/random/boot_id"),
+            kernel_text("/proc/sys/kernel/hostname"),
+            kernel_text("/proc/sys/kernel/osrelease"),
+        ],
+    )?;
+    let id = conn.last_insert_rowid();
+    conn.execute("DELETE FROM sessions WHERE id <= ?1", [id - MOST_SESSIONS])?;
+    Ok(Session {
+        id,
+        start_ns: now_ns,
+    })
+}
+
+/// Note that the session lives, inside the batch's transaction.
+pub(crate) fn alive(conn: &Connection, session: Session, now_ns: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE sessions SET alive_ns = max(alive_ns, ?2) WHERE id = ?1")?
+        .execute([session.id, now_ns])?;
+    Ok(())
+}
+
+/// Close the session in an orderly way.
+pub(crate) fn end(conn: &Connection, session: Session, now_ns: i64) -> rusqlite::Result<()> {
+    conn.execute(
+        "UPDATE sessions SET alive_ns = max(alive_ns, ?2), stop_ns = ?2 WHERE id = ?1",
+        [session.id, now_ns],
+    )?;
+    Ok(())
+}
+
+/// The times between sessions, oldest first.
+pub(crate) fn gaps(conn: &Connection) -> rusqlite::Result<Vec<Gap>> {
+    let mut stmt =
+        conn.prepare("SELECT start_ns, ifnull(stop_ns, alive_ns) FROM sessions ORDER BY start_ns")?;
+    let mut rows = stmt.query([])?;
+    let mut gaps = Vec::new();
+    let mut last_end: Option<i64> = None;
+    while let Some(row) = rows.next()? {
+        let (start_ns, end_ns): (i64, i64) = (row.get(0)?, row.get(1)?);
+        if let Some(since_ns) = last_end.filter(|&end| end < start_ns) {
+            gaps.push(Gap {
+                since_ns,
+                until_ns: start_ns,
+            });
+        }
+        last_end = last_end.max(Some(end_ns));
+    }
+    Ok(gaps)
+}
+
+fn kernel_text(path: &str) -> String {
+    std::fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |s| s.trim().to_owned())
+}

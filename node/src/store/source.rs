@@ -1,0 +1,57 @@
+//! Owns the choice between an agent's two kinds of data: its own trace store, or a file served as it is.
+
+use std::ops::Range;
+
+use rusqlite::Connection;
+
+use super::schema::REPLICATED_TABLES;
+use super::{Facts, ServedDb, Store, StoreError};
+
+/// Where an agent's mesh tables come from.
+#[derive(Debug)]
+pub enum Source {
+    /// The agent's own trace store.
+    Store(Store),
+    /// Any SQLite file, read-only.
+    Served(ServedDb),
+}
+
+impl Source {
+    /// A fresh read-only connection for a question.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the file cannot be opened.
+    pub fn open_reader(&self) -> Result<Connection, StoreError> {
+        match self {
+            Self::Store(store) => store.reader(),
+            Self::Served(served) => served.reader(),
+        }
+    }
+
+    /// Tables, spans and sizes.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        match self {
+            Self::Store(store) => store.facts(),
+            Self::Served(served) => served.facts(),
+        }
+    }
+
+    /// What is known to be missing; see [`Store::notes`]. A served file says nothing about itself.
+    #[must_use]
+    pub fn notes(&self, tables: &[&str], range: Range<i64>) -> Vec<String> {
+        match self {
+            Self::Store(store) => store.notes(tables, range),
+            Self::Served(_) => Vec::new(),
+        }
+    }
+
+    /// Tables that are equal on every node.
+    #[must_use]
+    pub fn replicated(&self) -> Vec<String> {
+        match self {
+            Self::Store(_) => REPLICATED_TABLES.iter().map(|t| (*t).to_owned()).collect(),
+            Self::Served(served) => served.replicated().to_vec(),
+        }
+    }
+}
