@@ -71,9 +71,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// SQLite found the file damaged.
-    #[error(
-        "{path} is damaged ({reason}): move it away to start a new store; `sqlite3 FILE .recover` may rescue rows"
-    )]
+    #[error("{path} is damaged ({reason}): move it away to start a new store; `sqlite3 FILE .recover` may rescue rows")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -140,10 +138,7 @@ impl StoreError {
         let path = path.to_path_buf();
         match error.kind() {
             std::io::ErrorKind::StorageFull => Self::DiskFull { path },
-            _ => Self::NotWritable {
-                path,
-                reason: error.to_string(),
-            },
+            _ => Self::NotWritable { path, reason: error.to_string() },
         }
     }
 }

@@ -44,27 +44,19 @@ impl Facts {
     /// The facts of one table.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<&TableFacts> {
-        self.tables
-            .iter()
-            .find(|t| t.name.eq_ignore_ascii_case(name))
+        self.tables.iter().find(|t| t.name.eq_ignore_ascii_case(name))
     }
 
     /// Oldest and newest time of the raw observations.
     #[must_use]
     pub fn span(&self) -> Option<(i64, i64)> {
         let raw = || self.tables.iter().filter(|t| is_raw(&t.name));
-        Some((
-            raw().filter_map(|t| t.first_ns).min()?,
-            raw().filter_map(|t| t.last_ns).max()?,
-        ))
+        Some((raw().filter_map(|t| t.first_ns).min()?, raw().filter_map(|t| t.last_ns).max()?))
     }
 }
 
 fn is_raw(table: &str) -> bool {
-    !matches!(
-        table,
-        "processes" | "call_rollups" | "capture_loss" | "findings"
-    )
+    !matches!(table, "processes" | "call_rollups" | "capture_loss" | "findings")
 }
 
 /// The facts in memory.
@@ -79,11 +71,7 @@ pub(crate) struct FactsState {
 
 impl FactsState {
     pub(crate) fn load(conn: &Connection, gaps: Vec<Gap>) -> rusqlite::Result<Self> {
-        let mut state = Self {
-            gaps,
-            losses: LossLog::load(conn)?,
-            ..Self::default()
-        };
+        let mut state = Self { gaps, losses: LossLog::load(conn)?, ..Self::default() };
         for (table, column) in TIMED_TABLES {
             state.tables.push(read_table(conn, table, column)?);
         }
@@ -109,28 +97,19 @@ impl FactsState {
     /// What is known to be missing from `tables` (or views; all when empty) in `range`.
     pub(crate) fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {
         let asked: Vec<&str> = tables.iter().flat_map(|t| base_tables(t)).collect();
-        let is_asked =
-            |name: &str| asked.is_empty() || asked.iter().any(|a| a.eq_ignore_ascii_case(name));
+        let is_asked = |name: &str| asked.is_empty() || asked.iter().any(|a| a.eq_ignore_ascii_case(name));
         let last_ns = range.end.saturating_sub(1);
         let mut notes = Vec::new();
         for table in self.tables.iter().filter(|t| is_asked(&t.name)) {
             if table.unfilled && !asked.is_empty() {
-                notes.push(format!(
-                    "{}: nothing records into this table yet",
-                    table.name
-                ));
+                notes.push(format!("{}: nothing records into this table yet", table.name));
             }
             if let Some(cut) = table.dropped_until_ns.filter(|&cut| range.start <= cut) {
-                notes.push(format!(
-                    "{}: rows up to {} were dropped by retention",
-                    table.name,
-                    show_time(cut)
-                ));
+                notes.push(format!("{}: rows up to {} were dropped by retention", table.name, show_time(cut)));
             }
         }
         for loss in self.losses.between(range.start, last_ns) {
-            let of_other_table =
-                self.tables.iter().any(|t| t.name == loss.probe) && !is_asked(&loss.probe);
+            let of_other_table = self.tables.iter().any(|t| t.name == loss.probe) && !is_asked(&loss.probe);
             if !of_other_table {
                 notes.push(format!(
                     "{}: {} records lost ({}) between {} and {}",
@@ -149,16 +128,9 @@ impl FactsState {
     }
 
     fn gap_note(&self, since_ns: i64, until_ns: i64) -> Option<String> {
-        let hit: Vec<_> = self
-            .gaps
-            .iter()
-            .filter(|g| g.until_ns >= since_ns && g.since_ns <= until_ns)
-            .collect();
+        let hit: Vec<_> = self.gaps.iter().filter(|g| g.until_ns >= since_ns && g.since_ns <= until_ns).collect();
         let last = hit.last()?;
-        let seconds = hit
-            .iter()
-            .map(|g| (g.until_ns - g.since_ns) as f64 / 1e9)
-            .sum::<f64>();
+        let seconds = hit.iter().map(|g| (g.until_ns - g.since_ns) as f64 / 1e9).sum::<f64>();
         let (last_since, last_until) = (show_time(last.since_ns), show_time(last.until_ns));
         Some(match hit.len() {
             1 => format!("no agent recorded between {last_since} and {last_until}"),
@@ -170,19 +142,14 @@ impl FactsState {
 }
 
 /// Read one table's facts: six index look-ups.
-pub(crate) fn read_table(
-    conn: &Connection,
-    table: &str,
-    column: &str,
-) -> rusqlite::Result<TableFacts> {
+pub(crate) fn read_table(conn: &Connection, table: &str, column: &str) -> rusqlite::Result<TableFacts> {
     let sql = format!(
         "SELECT (SELECT min(rowid) FROM {table}), (SELECT max(rowid) FROM {table}), \
          (SELECT min({column}) FROM {table}), (SELECT max({column}) FROM {table})"
     );
     type Four = (Option<i64>, Option<i64>, Option<i64>, Option<i64>);
-    let (first_id, last_id, first_ns, last_ns): Four = conn
-        .prepare_cached(&sql)?
-        .query_row([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
+    let (first_id, last_id, first_ns, last_ns): Four =
+        conn.prepare_cached(&sql)?.query_row([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?;
     let rows = match (first_id, last_id) {
         (Some(first), Some(last)) => last.abs_diff(first) + 1,
         _ => 0,
@@ -192,14 +159,7 @@ pub(crate) fn read_table(
         .query_row([table], |r| r.get(0))
         .optional()?;
     let unfilled = UNFILLED_TABLES.contains(&table);
-    Ok(TableFacts {
-        name: table.to_owned(),
-        rows,
-        first_ns,
-        last_ns,
-        dropped_until_ns,
-        unfilled,
-    })
+    Ok(TableFacts { name: table.to_owned(), rows, first_ns, last_ns, dropped_until_ns, unfilled })
 }
 
 /// Unix nanoseconds as text for people, to the millisecond, in UTC.

@@ -28,6 +28,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Longest wait of the writer without anything to do; retention by age runs at this pace.
 const IDLE: Duration = Duration::from_secs(1);
+/// Pause between attempts to cut the write-ahead log back.
+const TRUNCATE_EVERY: Duration = Duration::from_millis(250);
 
 /// How the store does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,11 +83,7 @@ impl Shared {
             last_commit_ns: now_ns,
             longest_commit: Duration::ZERO,
         };
-        Self {
-            queue: Queue::new(queue_records),
-            facts: Mutex::new(facts),
-            health: Mutex::new(health),
-        }
+        Self { queue: Queue::new(queue_records), facts: Mutex::new(facts), health: Mutex::new(health) }
     }
 
     pub(crate) fn facts(&self) -> MutexGuard<'_, FactsState> {
@@ -122,13 +120,7 @@ impl Ingest {
 }
 
 /// The body of the writer thread: runs until the queue is stopped, then closes the session.
-pub(crate) fn run(
-    conn: &Connection,
-    shared: &Shared,
-    session: Session,
-    config: &StoreConfig,
-    wal: PathBuf,
-) {
+pub(crate) fn run(conn: &Connection, shared: &Shared, session: Session, config: &StoreConfig, wal: PathBuf) {
     let mut delay = BACK_OFF.0;
     let mut writer = loop {
         match Writer::prepare(conn, shared, session, config, wal.clone()) {
@@ -232,10 +224,7 @@ impl<'c> Writer<'c> {
                 self.lose(kind, "queue", drained.dropped[kind as usize], now_ns);
             }
             let began = Instant::now();
-            if !drained.items.is_empty()
-                || !self.losses.is_empty()
-                || self.last_commit.elapsed() >= HEARTBEAT
-            {
+            if !drained.items.is_empty() || !self.losses.is_empty() || self.last_commit.elapsed() >= HEARTBEAT {
                 self.settle(drained.items);
             }
             let spent = began.elapsed();
@@ -254,13 +243,7 @@ impl<'c> Writer<'c> {
     fn lose(&mut self, kind: Kind, reason: &str, lost: u64, now_ns: i64) {
         if lost > 0 {
             self.shared.health().lost += lost;
-            merge_loss(
-                &mut self.losses,
-                kind.table().to_owned(),
-                reason.to_owned(),
-                now_ns,
-                lost,
-            );
+            merge_loss(&mut self.losses, kind.table().to_owned(), reason.to_owned(), now_ns, lost);
         }
     }
 
@@ -324,19 +307,11 @@ impl<'c> Writer<'c> {
         for kind in Kind::ALL {
             let lost = invalid[kind as usize];
             if lost > 0 {
-                merge_loss(
-                    &mut losses,
-                    kind.table().to_owned(),
-                    "invalid".to_owned(),
-                    now_ns,
-                    lost,
-                );
+                merge_loss(&mut losses, kind.table().to_owned(), "invalid".to_owned(), now_ns, lost);
             }
         }
         let last_commit_ns = self.shared.health().last_commit_ns;
-        let written = self
-            .loss_writer
-            .write(self.conn, &losses, self.session, last_commit_ns)?;
+        let written = self.loss_writer.write(self.conn, &losses, self.session, last_commit_ns)?;
         sessions::alive(self.conn, self.session, now_ns)?;
         tx.commit()?;
         self.shared.health().lost += invalid.iter().sum::<u64>();
@@ -345,18 +320,11 @@ impl<'c> Writer<'c> {
             .filter(|(table, _)| match *table {
                 "call_rollups" => rolled,
                 "capture_loss" => !losses.is_empty(),
-                _ => Kind::ALL
-                    .iter()
-                    .any(|k| k.table() == *table && seen[*k as usize]),
+                _ => Kind::ALL.iter().any(|k| k.table() == *table && seen[*k as usize]),
             })
             .copied()
             .collect();
-        Ok(Batch {
-            stored,
-            touched,
-            losses: written,
-            now_ns,
-        })
+        Ok(Batch { stored, touched, losses: written, now_ns })
     }
 
     fn committed(&mut self, batch: Batch, took: Duration) {
@@ -373,8 +341,7 @@ impl<'c> Writer<'c> {
             health.last_commit_ns = batch.now_ns;
             health.longest_commit = health.longest_commit.max(took);
         }
-        self.loss_writer
-            .committed(batch.losses, &mut self.shared.facts().losses);
+        self.loss_writer.committed(batch.losses, &mut self.shared.facts().losses);
         self.renew(&batch.touched);
     }
 
@@ -413,11 +380,9 @@ impl<'c> Writer<'c> {
     }
 
     /// SQLite checkpoints by itself at commits, but only restarts the log when no reader is in its way. When it has
-    /// grown over its limit all the same, ask for it, once a second at most; a long question delays it until it ends.
+    /// grown over its limit all the same, ask for it now and then; a long question delays it until it ends.
     fn bound_wal(&mut self) {
-        let recently = self
-            .last_truncate
-            .is_some_and(|t| t.elapsed() < Duration::from_secs(1));
+        let recently = self.last_truncate.is_some_and(|t| t.elapsed() < TRUNCATE_EVERY);
         if recently || self.wal_bytes() <= self.limits.wal_bytes {
             return;
         }
@@ -428,11 +393,7 @@ impl<'c> Writer<'c> {
     fn truncate_wal(&self) {
         // A short wait for readers only: ingest goes on.
         let _ = self.conn.busy_timeout(Duration::from_millis(20));
-        let result = self
-            .conn
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| {
-                r.get::<_, i64>(0)
-            });
+        let result = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get::<_, i64>(0));
         if let Err(error) = result {
             tracing::debug!(%error, "the write-ahead log could not be truncated now");
         }

@@ -46,19 +46,11 @@ impl LossLog {
     /// Read what earlier sessions lost.
     pub(crate) fn load(conn: &Connection) -> rusqlite::Result<Self> {
         let mut log = Self::default();
-        let mut stmt = conn.prepare(
-            "SELECT probe, reason, since_ns, ts_ns, lost FROM capture_loss ORDER BY ts_ns",
-        )?;
+        let mut stmt = conn.prepare("SELECT probe, reason, since_ns, ts_ns, lost FROM capture_loss ORDER BY ts_ns")?;
         let mut rows = stmt.query([])?;
         while let Some(row) = rows.next()? {
             let lost: i64 = row.get(4)?;
-            log.add(
-                row.get(0)?,
-                row.get(1)?,
-                row.get(2)?,
-                row.get(3)?,
-                u64::try_from(lost).unwrap_or(0),
-            );
+            log.add(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, u64::try_from(lost).unwrap_or(0));
         }
         Ok(log)
     }
@@ -71,11 +63,7 @@ impl LossLog {
                 last.until_ns = last.until_ns.max(until_ns);
                 last.lost = last.lost.saturating_add(lost);
             }
-            _ => intervals.push(Interval {
-                since_ns,
-                until_ns,
-                lost,
-            }),
+            _ => intervals.push(Interval { since_ns, until_ns, lost }),
         }
         if intervals.len() > MOST_INTERVALS {
             *intervals = intervals
@@ -83,9 +71,7 @@ impl LossLog {
                 .map(|pair| Interval {
                     since_ns: pair.iter().map(|i| i.since_ns).min().unwrap_or(i64::MIN),
                     until_ns: pair.iter().map(|i| i.until_ns).max().unwrap_or(i64::MAX),
-                    lost: pair
-                        .iter()
-                        .fold(0, |sum: u64, i| sum.saturating_add(i.lost)),
+                    lost: pair.iter().fold(0, |sum: u64, i| sum.saturating_add(i.lost)),
                 })
                 .collect();
         }
@@ -96,10 +82,8 @@ impl LossLog {
         self.by_probe
             .iter()
             .filter_map(|((probe, reason), intervals)| {
-                let hit: Vec<_> = intervals
-                    .iter()
-                    .filter(|i| i.until_ns >= since_ns && i.since_ns <= until_ns)
-                    .collect();
+                let hit: Vec<_> =
+                    intervals.iter().filter(|i| i.until_ns >= since_ns && i.since_ns <= until_ns).collect();
                 Some(LossFact {
                     probe: probe.clone(),
                     reason: reason.clone(),
@@ -152,18 +136,9 @@ impl LossWriter {
         for ((probe, reason), &(ts_ns, lost)) in losses {
             let open = self.open.get(&(probe.clone(), reason.clone()));
             let ours = matches!(reason.as_str(), "queue" | "store" | "invalid");
-            let since_ns = if ours {
-                last_commit_ns
-            } else {
-                open.map_or(session.start_ns, |o| o.until_ns)
-            }
-            .min(ts_ns);
+            let since_ns = if ours { last_commit_ns } else { open.map_or(session.start_ns, |o| o.until_ns) }.min(ts_ns);
             let count = i64::try_from(lost).unwrap_or(i64::MAX);
-            let mut row = OpenRow {
-                rowid: 0,
-                since_ns,
-                until_ns: ts_ns,
-            };
+            let mut row = OpenRow { rowid: 0, since_ns, until_ns: ts_ns };
             if let Some(open) = open.filter(|o| ts_ns.saturating_sub(o.since_ns) <= ROW_SPAN_NS) {
                 let changed = conn
                     .prepare_cached(
@@ -172,10 +147,7 @@ impl LossWriter {
                     )?
                     .execute(params![open.rowid, ts_ns, count, probe, reason])?;
                 if changed == 1 {
-                    row = OpenRow {
-                        until_ns: ts_ns.max(open.until_ns),
-                        ..*open
-                    };
+                    row = OpenRow { until_ns: ts_ns.max(open.until_ns), ..*open };
                 }
             }
             if row.rowid == 0 {
@@ -185,13 +157,7 @@ impl LossWriter {
                 .execute(params![since_ns, ts_ns, probe, reason, count])?;
                 row.rowid = conn.last_insert_rowid();
             }
-            let fact = LossFact {
-                probe: probe.clone(),
-                reason: reason.clone(),
-                since_ns,
-                until_ns: ts_ns,
-                lost,
-            };
+            let fact = LossFact { probe: probe.clone(), reason: reason.clone(), since_ns, until_ns: ts_ns, lost };
             written.push((fact, row));
         }
         Ok(LossesWritten(written))
@@ -200,15 +166,8 @@ impl LossWriter {
     /// The transaction that wrote `written` is committed.
     pub(crate) fn committed(&mut self, written: LossesWritten, log: &mut LossLog) {
         for (fact, row) in written.0 {
-            self.open
-                .insert((fact.probe.clone(), fact.reason.clone()), row);
-            log.add(
-                fact.probe,
-                fact.reason,
-                fact.since_ns,
-                fact.until_ns,
-                fact.lost,
-            );
+            self.open.insert((fact.probe.clone(), fact.reason.clone()), row);
+            log.add(fact.probe, fact.reason, fact.since_ns, fact.until_ns, fact.lost);
         }
     }
 }

@@ -86,11 +86,7 @@ impl Default for StoreConfig {
 impl StoreConfig {
     fn limits(&self) -> Limits {
         let wal_bytes = self.wal_bytes.min(self.max_bytes / 8);
-        Limits {
-            max_bytes: self.max_bytes,
-            max_age: self.max_age,
-            wal_bytes,
-        }
+        Limits { max_bytes: self.max_bytes, max_age: self.max_age, wal_bytes }
     }
 }
 
@@ -123,20 +119,15 @@ impl Store {
         Self::start(path, lock, conn, config)
     }
 
-    fn start(
-        path: PathBuf,
-        lock: File,
-        conn: Connection,
-        config: StoreConfig,
-    ) -> Result<Self, StoreError> {
+    fn start(path: PathBuf, lock: File, conn: Connection, config: StoreConfig) -> Result<Self, StoreError> {
         let sqlite = |e| StoreError::from_sqlite(&path, e);
         let limits = config.limits();
-        conn.pragma_update(
-            None,
-            "journal_size_limit",
-            i64::try_from(limits.wal_bytes / 2).unwrap_or(i64::MAX),
-        )
-        .map_err(sqlite)?;
+        // SQLite checkpoints at a commit from a quarter of the log's share on, and cuts the file back to half of it.
+        let page_bytes: i64 = conn.pragma_query_value(None, "page_size", |r| r.get(0)).map_err(sqlite)?;
+        let wal_bytes = i64::try_from(limits.wal_bytes).unwrap_or(i64::MAX);
+        let pages = (wal_bytes / 4 / page_bytes.max(1)).clamp(16, 4096);
+        conn.pragma_update(None, "wal_autocheckpoint", pages).map_err(sqlite)?;
+        conn.pragma_update(None, "journal_size_limit", wal_bytes / 2).map_err(sqlite)?;
         let session = sessions::begin(&conn, unix_now_ns()).map_err(sqlite)?;
         let gaps = sessions::gaps(&conn).map_err(sqlite)?;
         let mut facts = FactsState::load(&conn, gaps).map_err(sqlite)?;
@@ -148,12 +139,7 @@ impl Store {
             .name("store".to_owned())
             .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal))
             .map_err(StoreError::Thread)?;
-        Ok(Self {
-            path,
-            shared,
-            writer: Mutex::new(Some(writer)),
-            _lock: lock,
-        })
+        Ok(Self { path, shared, writer: Mutex::new(Some(writer)), _lock: lock })
     }
 
     /// Where the store lies.
@@ -165,9 +151,7 @@ impl Store {
     /// A way in.
     #[must_use]
     pub fn ingest(&self) -> Ingest {
-        Ingest {
-            shared: Arc::clone(&self.shared),
-        }
+        Ingest { shared: Arc::clone(&self.shared) }
     }
 
     /// A fresh read-only connection for questions. It sees what is committed; it never waits for the writer. A read
@@ -189,20 +173,14 @@ impl Store {
         if done && state == StoreState::Ok {
             return Ok(());
         }
-        Err(StoreError::FlushTimeout {
-            waited_ms: timeout.as_millis(),
-            state: format!("{state:?}"),
-        })
+        Err(StoreError::FlushTimeout { waited_ms: timeout.as_millis(), state: format!("{state:?}") })
     }
 
     /// How the store does, and its counters.
     #[must_use]
     pub fn health(&self) -> Health {
         let queued = self.shared.queue.len();
-        Health {
-            queued,
-            ..self.shared.health().clone()
-        }
+        Health { queued, ..self.shared.health().clone() }
     }
 
     /// What the store knows of itself. Cheap: touches no file.
@@ -227,11 +205,7 @@ impl Store {
     /// dropped. Returns when the writer has ended; a store whose disk fails gives up after one more attempt.
     pub fn close(&self) {
         self.shared.queue.stop();
-        let writer = self
-            .writer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer
             && writer.join().is_err()
         {
@@ -258,9 +232,7 @@ fn lock_file(path: &Path, mode: u32) -> Result<File, StoreError> {
         .map_err(|e| StoreError::from_io(path, &e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::InUse {
-            path: path.to_path_buf(),
-        }),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_path_buf() }),
         Err(TryLockError::Error(e)) => Err(StoreError::from_io(path, &e)),
     }
 }
@@ -274,7 +246,5 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 /// This host's clock.
 fn unix_now_ns() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
 }

@@ -93,13 +93,7 @@ impl Queue {
             return;
         }
         let mut state = self.lock();
-        merge_loss(
-            &mut state.losses,
-            loss.probe,
-            loss.reason,
-            loss.ts_ns,
-            loss.lost,
-        );
+        merge_loss(&mut state.losses, loss.probe, loss.reason, loss.ts_ns, loss.lost);
         state.first_at.get_or_insert_with(Instant::now);
         drop(state);
         self.wake_writer.notify_one();
@@ -111,21 +105,13 @@ impl Queue {
         let deadline = Instant::now() + idle;
         let mut state = self.lock();
         loop {
-            let due = state
-                .first_at
-                .map_or(deadline, |first| (first + commit_every).min(deadline));
+            let due = state.first_at.map_or(deadline, |first| (first + commit_every).min(deadline));
             let now = Instant::now();
-            let hurry = state.stop
-                || state.flush_wanted > state.flush_done
-                || state.items.len() >= self.wake_at;
+            let hurry = state.stop || state.flush_wanted > state.flush_done || state.items.len() >= self.wake_at;
             if hurry || now >= due {
                 break;
             }
-            state = self
-                .wake_writer
-                .wait_timeout(state, due - now)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.wake_writer.wait_timeout(state, due - now).unwrap_or_else(PoisonError::into_inner).0;
         }
         state.first_at = None;
         Drained {
@@ -146,11 +132,7 @@ impl Queue {
             if now >= deadline {
                 break;
             }
-            state = self
-                .wake_writer
-                .wait_timeout(state, deadline - now)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.wake_writer.wait_timeout(state, deadline - now).unwrap_or_else(PoisonError::into_inner).0;
         }
         state.stop
     }
@@ -175,11 +157,7 @@ impl Queue {
             if now >= deadline {
                 return false;
             }
-            state = self
-                .flushed
-                .wait_timeout(state, deadline - now)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.flushed.wait_timeout(state, deadline - now).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
@@ -197,13 +175,7 @@ impl Queue {
 }
 
 /// Add to `losses`, within its bound.
-pub(crate) fn merge_loss(
-    losses: &mut Losses,
-    probe: String,
-    reason: String,
-    ts_ns: i64,
-    lost: u64,
-) {
+pub(crate) fn merge_loss(losses: &mut Losses, probe: String, reason: String, ts_ns: i64, lost: u64) {
     let mut key = (probe, reason);
     if losses.len() >= MOST_LOSS_KINDS && !losses.contains_key(&key) {
         key = ("(many probes)".to_owned(), "various".to_owned());

@@ -37,8 +37,7 @@ const TIME_COLUMNS: [&str; 3] = ["ts_ns", "timestamp_ns", "timestamp"];
 /// A read-only connection to our own store.
 pub(crate) fn open_own(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags)
-        .map_err(|e| StoreError::from_sqlite_read(path, e))?;
+    let conn = Connection::open_with_flags(path, flags).map_err(|e| StoreError::from_sqlite_read(path, e))?;
     settle(&conn).map_err(|e| StoreError::from_sqlite_read(path, e))?;
     Ok(conn)
 }
@@ -69,15 +68,9 @@ impl ServedDb {
         let given = path.as_ref();
         let path = given.canonicalize().map_err(|e| unreadable(given, &e))?;
         let write_ahead = read_header(&path)?;
-        let mut served = Self {
-            path,
-            write_ahead,
-            replicated,
-            facts: Facts::default(),
-        };
+        let mut served = Self { path, write_ahead, replicated, facts: Facts::default() };
         let conn = served.reader()?;
-        served.facts = read_facts(&conn, &served.path)
-            .map_err(|e| StoreError::from_sqlite_read(&served.path, e))?;
+        served.facts = read_facts(&conn, &served.path).map_err(|e| StoreError::from_sqlite_read(&served.path, e))?;
         Ok(served)
     }
 
@@ -108,40 +101,25 @@ impl ServedDb {
             let pending = std::fs::metadata(beside(&self.path, "-wal")).is_ok_and(|m| m.len() > 0);
             if pending && !beside(&self.path, "-shm").exists() {
                 let reason = "a -wal file without its -shm lies beside it".to_owned();
-                return Err(StoreError::Unclean {
-                    path: self.path.clone(),
-                    reason,
-                });
+                return Err(StoreError::Unclean { path: self.path.clone(), reason });
             }
             !pending
         };
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
-            | OpenFlags::SQLITE_OPEN_NO_MUTEX
-            | OpenFlags::SQLITE_OPEN_URI;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
         let failed = |e: rusqlite::Error| self.advice(e);
-        let conn =
-            Connection::open_with_flags(uri(&self.path, immutable), flags).map_err(failed)?;
+        let conn = Connection::open_with_flags(uri(&self.path, immutable), flags).map_err(failed)?;
         settle(&conn).map_err(failed)?;
         // The first read finds what the header did not tell: encryption, damage, a hot journal.
-        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| {
-            r.get::<_, i64>(0)
-        })
-        .map_err(failed)?;
+        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get::<_, i64>(0)).map_err(failed)?;
         Ok(conn)
     }
 
     fn advice(&self, error: rusqlite::Error) -> StoreError {
         let journal = std::fs::metadata(beside(&self.path, "-journal")).is_ok_and(|m| m.len() > 0);
-        let refused = matches!(
-            error.sqlite_error_code(),
-            Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen)
-        );
+        let refused = matches!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen));
         if journal && refused {
             let reason = "an unfinished transaction's -journal lies beside it".to_owned();
-            return StoreError::Unclean {
-                path: self.path.clone(),
-                reason,
-            };
+            return StoreError::Unclean { path: self.path.clone(), reason };
         }
         StoreError::from_sqlite_read(&self.path, error)
     }
@@ -151,10 +129,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
     let path = path.to_path_buf();
     match error.kind() {
         std::io::ErrorKind::NotFound => StoreError::Missing { path },
-        _ => StoreError::NotReadable {
-            path,
-            reason: error.to_string(),
-        },
+        _ => StoreError::NotReadable { path, reason: error.to_string() },
     }
 }
 
@@ -165,9 +140,7 @@ fn read_header(path: &Path) -> Result<bool, StoreError> {
     let mut file = File::open(path).map_err(|e| unreadable(path, &e))?;
     let len = read_up_to(&mut file, &mut header).map_err(|e| unreadable(path, &e))?;
     if len < header.len() || &header[..16] != MAGIC {
-        return Err(StoreError::NotADatabase {
-            path: path.to_path_buf(),
-        });
+        return Err(StoreError::NotADatabase { path: path.to_path_buf() });
     }
     Ok(header[19] == 2)
 }
@@ -182,11 +155,7 @@ fn uri(path: &Path, immutable: bool) -> String {
             let _ = write!(uri, "%{byte:02X}");
         }
     }
-    uri.push_str(if immutable {
-        "?mode=ro&immutable=1"
-    } else {
-        "?mode=ro"
-    });
+    uri.push_str(if immutable { "?mode=ro&immutable=1" } else { "?mode=ro" });
     uri
 }
 
@@ -198,49 +167,24 @@ fn read_facts(conn: &Connection, path: &Path) -> rusqlite::Result<Facts> {
         .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")?
         .query_map([], |r| r.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    let tables = names
-        .into_iter()
-        .map(|name| table_facts(conn, name, count))
-        .collect();
-    Ok(Facts {
-        tables,
-        file_bytes,
-        wal_bytes,
-        losses: Vec::new(),
-    })
+    let tables = names.into_iter().map(|name| table_facts(conn, name, count)).collect();
+    Ok(Facts { tables, file_bytes, wal_bytes, losses: Vec::new() })
 }
 
 /// What cannot be read (a virtual table whose module is missing, say) counts as unknown: no rows, no span.
 fn table_facts(conn: &Connection, name: String, count: bool) -> TableFacts {
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-    let one = |sql: &str| {
-        conn.query_row(sql, [], |r| r.get::<_, Option<i64>>(0))
-            .ok()
-            .flatten()
-    };
+    let one = |sql: &str| conn.query_row(sql, [], |r| r.get::<_, Option<i64>>(0)).ok().flatten();
     let rows = if count { "count(*)" } else { "max(rowid)" };
-    let rows = one(&format!("SELECT {rows} FROM {quoted}"))
-        .and_then(|n| u64::try_from(n).ok())
-        .unwrap_or(0);
+    let rows = one(&format!("SELECT {rows} FROM {quoted}")).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
     let time = TIME_COLUMNS.iter().find(|column| {
-        conn.query_row(
-            "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2",
-            [name.as_str(), column],
-            |r| r.get::<_, i64>(0),
-        )
+        conn.query_row("SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2", [name.as_str(), column], |r| {
+            r.get::<_, i64>(0)
+        })
         .is_ok_and(|n| n == 1)
     });
-    let bound = |f: &str| {
-        time.filter(|_| count)
-            .and_then(|c| one(&format!("SELECT {f}({c}) FROM {quoted}")))
-    };
-    TableFacts {
-        rows,
-        first_ns: bound("min"),
-        last_ns: bound("max"),
-        name,
-        ..TableFacts::default()
-    }
+    let bound = |f: &str| time.filter(|_| count).and_then(|c| one(&format!("SELECT {f}({c}) FROM {quoted}")));
+    TableFacts { rows, first_ns: bound("min"), last_ns: bound("max"), name, ..TableFacts::default() }
 }
 
 #[cfg(test)]
@@ -260,8 +204,7 @@ mod tests {
 
     fn sample(path: &Path, journal: &str) -> Connection {
         let conn = Connection::open(path).unwrap();
-        conn.query_row(&format!("PRAGMA journal_mode = {journal}"), [], |_| Ok(()))
-            .unwrap();
+        conn.query_row(&format!("PRAGMA journal_mode = {journal}"), [], |_| Ok(())).unwrap();
         conn.execute_batch(
             "CREATE TABLE events (timestamp INTEGER, source INTEGER); INSERT INTO events VALUES (10, 3), (20, 4);",
         )
@@ -270,8 +213,7 @@ mod tests {
     }
 
     fn count(conn: &Connection) -> i64 {
-        conn.query_row("SELECT count(*) FROM events", [], |r| r.get(0))
-            .unwrap()
+        conn.query_row("SELECT count(*) FROM events", [], |r| r.get(0)).unwrap()
     }
 
     #[test]
@@ -285,17 +227,13 @@ mod tests {
             let served = ServedDb::open(&path, vec!["ops".to_owned()]).unwrap();
             let conn = served.reader().unwrap();
             assert_eq!(count(&conn), 2);
-            conn.execute("INSERT INTO events VALUES (1, 1)", [])
-                .unwrap_err();
+            conn.execute("INSERT INTO events VALUES (1, 1)", []).unwrap_err();
             assert_eq!(contents(dir.path()), before, "{journal}");
             drop(conn);
             assert_eq!(contents(dir.path()), before, "{journal}");
             let facts = served.facts();
             let events = facts.table("events").unwrap();
-            assert_eq!(
-                (events.rows, events.first_ns, events.last_ns),
-                (2, Some(10), Some(20))
-            );
+            assert_eq!((events.rows, events.first_ns, events.last_ns), (2, Some(10), Some(20)));
         }
     }
 
@@ -306,9 +244,7 @@ mod tests {
         let writer = sample(&path, "WAL");
         let main_file = std::fs::read(&path).unwrap();
         let served = ServedDb::open(&path, Vec::new()).unwrap();
-        writer
-            .execute("INSERT INTO events VALUES (30, 5)", [])
-            .unwrap();
+        writer.execute("INSERT INTO events VALUES (30, 5)", []).unwrap();
         assert_eq!(count(&served.reader().unwrap()), 3);
         // Nothing was merged into the main file by us.
         assert_eq!(std::fs::read(&path).unwrap(), main_file);
@@ -335,9 +271,7 @@ mod tests {
         let path = dir.path().join("busy.db");
         let writer = sample(&path, "DELETE");
         // Spill a large transaction to disk, then copy file and journal: what a killed writer leaves.
-        writer
-            .execute_batch("PRAGMA cache_size = 2; BEGIN;")
-            .unwrap();
+        writer.execute_batch("PRAGMA cache_size = 2; BEGIN;").unwrap();
         writer
             .execute_batch(
                 "WITH n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) \
@@ -362,27 +296,12 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             ServedDb::open(&path, Vec::new()).unwrap_err()
         };
-        assert!(matches!(
-            refused("empty", b""),
-            StoreError::NotADatabase { .. }
-        ));
-        assert!(matches!(
-            refused("text", &[b'x'; 8192]),
-            StoreError::NotADatabase { .. }
-        ));
+        assert!(matches!(refused("empty", b""), StoreError::NotADatabase { .. }));
+        assert!(matches!(refused("text", &[b'x'; 8192]), StoreError::NotADatabase { .. }));
         let mut torn = MAGIC.to_vec();
         torn.resize(4096, 0x5A);
-        assert!(matches!(
-            refused("torn", &torn),
-            StoreError::NotADatabase { .. } | StoreError::Damaged { .. }
-        ));
-        assert!(matches!(
-            ServedDb::open(dir.path().join("missing"), Vec::new()),
-            Err(StoreError::Missing { .. })
-        ));
-        assert!(matches!(
-            ServedDb::open(dir.path(), Vec::new()),
-            Err(StoreError::NotReadable { .. })
-        ));
+        assert!(matches!(refused("torn", &torn), StoreError::NotADatabase { .. } | StoreError::Damaged { .. }));
+        assert!(matches!(ServedDb::open(dir.path().join("missing"), Vec::new()), Err(StoreError::Missing { .. })));
+        assert!(matches!(ServedDb::open(dir.path(), Vec::new()), Err(StoreError::NotReadable { .. })));
     }
 }

@@ -46,12 +46,7 @@ pub(crate) struct Step {
 }
 
 /// Drop what is over the limits, for about `budget`.
-pub(crate) fn step(
-    conn: &Connection,
-    limits: &Limits,
-    now_ns: i64,
-    budget: Duration,
-) -> rusqlite::Result<Step> {
+pub(crate) fn step(conn: &Connection, limits: &Limits, now_ns: i64, budget: Duration) -> rusqlite::Result<Step> {
     let began = Instant::now();
     let mut step = Step::default();
     while let Some(victim) = next_victim(conn, limits, now_ns)? {
@@ -79,11 +74,7 @@ struct Victim {
     until_ns: i64,
 }
 
-fn next_victim(
-    conn: &Connection,
-    limits: &Limits,
-    now_ns: i64,
-) -> rusqlite::Result<Option<Victim>> {
+fn next_victim(conn: &Connection, limits: &Limits, now_ns: i64) -> rusqlite::Result<Option<Victim>> {
     let max_age_ns = i64::try_from(limits.max_age.as_nanos()).unwrap_or(i64::MAX);
     let over_size = used_bytes(conn)? > high_water(limits);
     let mut worst: Option<(i64, Victim)> = None;
@@ -97,25 +88,14 @@ fn next_victim(
         let age_ns = now_ns.saturating_sub(oldest);
         let limit_ns = max_age_ns.saturating_mul(patience(table));
         if age_ns > limit_ns {
-            return Ok(Some(Victim {
-                table,
-                column,
-                until_ns: now_ns.saturating_sub(limit_ns),
-            }));
+            return Ok(Some(Victim { table, column, until_ns: now_ns.saturating_sub(limit_ns) }));
         }
         // Over size, the table that reaches back furthest for its kind gives way, by a sixteenth of its reach at
         // most, so that a small table is not emptied for what a large one holds.
         let reach_ns = age_ns / patience(table);
         if over_size && worst.as_ref().is_none_or(|(w, _)| reach_ns > *w) {
             let until_ns = oldest.saturating_add((age_ns / 16).max(0));
-            worst = Some((
-                reach_ns,
-                Victim {
-                    table,
-                    column,
-                    until_ns,
-                },
-            ));
+            worst = Some((reach_ns, Victim { table, column, until_ns }));
         }
     }
     Ok(worst.map(|(_, victim)| victim))
@@ -123,34 +103,21 @@ fn next_victim(
 
 /// Drop one chunk of the victim's oldest rows. Returns the time up to which everything is gone.
 fn drop_oldest(conn: &Connection, victim: &Victim) -> rusqlite::Result<i64> {
-    let Victim {
-        table,
-        column,
-        until_ns,
-    } = *victim;
+    let Victim { table, column, until_ns } = *victim;
     let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     // The chunk's last time; rows of one instant go together, so that "all up to the cut-off" stays true.
     let chunk_end: Option<i64> = tx
-        .prepare_cached(&format!(
-            "SELECT {column} FROM {table} ORDER BY {column} LIMIT 1 OFFSET {}",
-            CHUNK_ROWS - 1
-        ))?
+        .prepare_cached(&format!("SELECT {column} FROM {table} ORDER BY {column} LIMIT 1 OFFSET {}", CHUNK_ROWS - 1))?
         .query_row([], |r| r.get(0))
         .optional()?;
     let cutoff_ns = chunk_end.map_or(until_ns, |end| end.min(until_ns));
-    let dropped = tx
-        .prepare_cached(&format!("DELETE FROM {table} WHERE {column} <= ?1"))?
-        .execute([cutoff_ns])?;
+    let dropped = tx.prepare_cached(&format!("DELETE FROM {table} WHERE {column} <= ?1"))?.execute([cutoff_ns])?;
     tx.prepare_cached(
         "INSERT INTO retention (table_name, cutoff_ns, rows_dropped) VALUES (?1, ?2, ?3) \
          ON CONFLICT (table_name) DO UPDATE SET cutoff_ns = max(cutoff_ns, excluded.cutoff_ns), \
          rows_dropped = rows_dropped + excluded.rows_dropped",
     )?
-    .execute(params![
-        table,
-        cutoff_ns,
-        i64::try_from(dropped).unwrap_or(i64::MAX)
-    ])?;
+    .execute(params![table, cutoff_ns, i64::try_from(dropped).unwrap_or(i64::MAX)])?;
     tx.commit()?;
     Ok(cutoff_ns)
 }
@@ -159,8 +126,7 @@ fn drop_oldest(conn: &Connection, victim: &Victim) -> rusqlite::Result<i64> {
 fn give_back(conn: &Connection, limits: &Limits) -> rusqlite::Result<()> {
     let free = pragma(conn, "freelist_count")?;
     if free > 0 && file_bytes(conn)? > high_water(limits) {
-        let mut stmt =
-            conn.prepare_cached(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;
+        let mut stmt = conn.prepare_cached(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;
         let mut rows = stmt.query([])?;
         while rows.next()?.is_some() {}
     }
@@ -169,9 +135,7 @@ fn give_back(conn: &Connection, limits: &Limits) -> rusqlite::Result<()> {
 
 /// Room for rows in the main file: the limit less the write-ahead log's share.
 fn high_water(limits: &Limits) -> u64 {
-    limits
-        .max_bytes
-        .saturating_sub(limits.wal_bytes.min(limits.max_bytes / 8))
+    limits.max_bytes.saturating_sub(limits.wal_bytes.min(limits.max_bytes / 8))
 }
 
 fn used_bytes(conn: &Connection) -> rusqlite::Result<u64> {
@@ -185,8 +149,6 @@ pub(crate) fn file_bytes(conn: &Connection) -> rusqlite::Result<u64> {
 }
 
 fn pragma(conn: &Connection, name: &str) -> rusqlite::Result<u64> {
-    let value: i64 = conn
-        .prepare_cached(&format!("PRAGMA {name}"))?
-        .query_row([], |r| r.get(0))?;
+    let value: i64 = conn.prepare_cached(&format!("PRAGMA {name}"))?.query_row([], |r| r.get(0))?;
     Ok(u64::try_from(value).unwrap_or(0))
 }

@@ -30,14 +30,7 @@ impl RollupKey {
         rank: Option<i32>,
         comm_hash: Option<i64>,
     ) -> Self {
-        Self {
-            bucket_ns: ts_ns.div_euclid(BUCKET_NS) * BUCKET_NS,
-            source,
-            func,
-            pid,
-            rank,
-            comm_hash,
-        }
+        Self { bucket_ns: ts_ns.div_euclid(BUCKET_NS) * BUCKET_NS, source, func, pid, rank, comm_hash }
     }
 }
 
@@ -59,12 +52,7 @@ impl Rollups {
     pub(crate) fn add(&mut self, key: RollupKey, duration_ns: i64) {
         match self.sums.entry(key) {
             Entry::Vacant(slot) => {
-                slot.insert(Sum {
-                    count: 1,
-                    sum_ns: duration_ns,
-                    min_ns: duration_ns,
-                    max_ns: duration_ns,
-                });
+                slot.insert(Sum { count: 1, sum_ns: duration_ns, min_ns: duration_ns, max_ns: duration_ns });
             }
             Entry::Occupied(mut slot) => {
                 let sum = slot.get_mut();

@@ -65,13 +65,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Collective,
-        Self::OffCpu,
-        Self::Net,
-        Self::Process,
-        Self::Finding,
-    ];
+    pub(crate) const ALL: [Self; 5] = [Self::Collective, Self::OffCpu, Self::Net, Self::Process, Self::Finding];
 
     /// The table its rows go to; also the probe name under which their loss is counted.
     pub(crate) fn table(self) -> &'static str {
@@ -155,12 +149,7 @@ impl<'c> Statements<'c> {
 
     /// Write one item inside the open transaction; what it adds to rollups goes to `rollups`. `now_ns` is when the
     /// batch is written.
-    pub(crate) fn insert(
-        &mut self,
-        item: &Item,
-        rollups: &mut Rollups,
-        now_ns: i64,
-    ) -> rusqlite::Result<Stored> {
+    pub(crate) fn insert(&mut self, item: &Item, rollups: &mut Rollups, now_ns: i64) -> rusqlite::Result<Stored> {
         match item {
             Item::Record(Record::Collective(c)) => self.collective(c, rollups),
             Item::Record(Record::OffCpu(o)) => self.offcpu(o, rollups),
@@ -221,15 +210,8 @@ impl<'c> Statements<'c> {
             o.rank,
             bits(o.cgroup_id),
         ])?;
-        let func = if o.voluntary {
-            "voluntary"
-        } else {
-            "preempted"
-        };
-        rollups.add(
-            RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None),
-            o.duration_ns,
-        );
+        let func = if o.voluntary { "voluntary" } else { "preempted" };
+        rollups.add(RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None), o.duration_ns);
         Ok(Stored::Row)
     }
 

@@ -66,38 +66,26 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     check_header(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags).map_err(sqlite)?;
-    conn.busy_timeout(std::time::Duration::from_millis(500))
-        .map_err(sqlite)?;
+    conn.busy_timeout(std::time::Duration::from_millis(500)).map_err(sqlite)?;
     conn.set_prepared_statement_cache_capacity(64);
     prepare_file(&conn).map_err(sqlite)?;
     migrate(&mut conn, path, LADDER)?;
     // Write-ahead log: readers never wait for the writer. NORMAL: a commit survives a killed process; after a power
     // cut the last commits may be gone, the file stays whole.
-    let journal: String = conn
-        .pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0))
-        .map_err(sqlite)?;
+    let journal: String = conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(sqlite)?;
     if !journal.eq_ignore_ascii_case("wal") {
         return Err(StoreError::NotWritable {
             path: path.to_path_buf(),
-            reason: format!(
-                "the file system does not support write-ahead logging (journal mode stays {journal})"
-            ),
+            reason: format!("the file system does not support write-ahead logging (journal mode stays {journal})"),
         });
     }
-    conn.execute_batch(
-        "PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192;",
-    )
-    .map_err(sqlite)?;
+    conn.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192;")
+        .map_err(sqlite)?;
     Ok(conn)
 }
 
 fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
-    match OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)
-    {
+    match OpenOptions::new().write(true).create_new(true).mode(mode).open(path) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(StoreError::from_io(path, &e)),
@@ -114,16 +102,12 @@ pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     if len < header.len() || &header[..16] != MAGIC {
-        return Err(StoreError::NotADatabase {
-            path: path.to_path_buf(),
-        });
+        return Err(StoreError::NotADatabase { path: path.to_path_buf() });
     }
     // Offset 68: the application id, big-endian. Ours is written before anything else, so any other value (zero
     // included) is somebody else's file.
     if header[68..72] != APPLICATION_ID.to_be_bytes() {
-        return Err(StoreError::Foreign {
-            path: path.to_path_buf(),
-        });
+        return Err(StoreError::Foreign { path: path.to_path_buf() });
     }
     Ok(())
 }
@@ -156,26 +140,17 @@ fn migrate(conn: &mut Connection, path: &Path, ladder: &[Step]) -> Result<(), St
     let sqlite = |e| StoreError::from_sqlite(path, e);
     let known = ladder.len() as i64;
     loop {
-        let tx = conn
-            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-            .map_err(sqlite)?;
-        let found: i64 = tx
-            .pragma_query_value(None, "user_version", |r| r.get(0))
-            .map_err(sqlite)?;
+        let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(sqlite)?;
+        let found: i64 = tx.pragma_query_value(None, "user_version", |r| r.get(0)).map_err(sqlite)?;
         if found == known {
             return Ok(());
         }
         let step = usize::try_from(found).ok().and_then(|n| ladder.get(n));
         let Some(step) = step else {
-            return Err(StoreError::Newer {
-                path: path.to_path_buf(),
-                found,
-                known,
-            });
+            return Err(StoreError::Newer { path: path.to_path_buf(), found, known });
         };
         step(&tx).map_err(sqlite)?;
-        tx.pragma_update(None, "user_version", found + 1)
-            .map_err(sqlite)?;
+        tx.pragma_update(None, "user_version", found + 1).map_err(sqlite)?;
         tx.commit().map_err(sqlite)?;
     }
 }
@@ -197,9 +172,7 @@ mod tests {
             .into_iter()
             .map(|t| {
                 let cols = conn
-                    .prepare(&format!(
-                        "SELECT name FROM pragma_table_info('{t}') ORDER BY cid"
-                    ))
+                    .prepare(&format!("SELECT name FROM pragma_table_info('{t}') ORDER BY cid"))
                     .unwrap()
                     .query_map([], |r| r.get(0))
                     .unwrap()
@@ -222,11 +195,7 @@ mod tests {
                 documented.push((name.split('`').next().unwrap().to_owned(), Vec::new()));
             } else if let Some(rest) = line.strip_prefix("| `") {
                 let column = rest.split('`').next().unwrap().to_owned();
-                documented
-                    .last_mut()
-                    .expect("a column before any table")
-                    .1
-                    .push(column);
+                documented.last_mut().expect("a column before any table").1.push(column);
             }
         }
         documented.sort();
@@ -239,11 +208,7 @@ mod tests {
         conn.execute_batch(include_str!("schema.sql")).unwrap();
         for (table, column) in TIMED_TABLES {
             let plan: String = conn
-                .query_row(
-                    &format!("EXPLAIN QUERY PLAN SELECT min({column}) FROM {table}"),
-                    [],
-                    |r| r.get(3),
-                )
+                .query_row(&format!("EXPLAIN QUERY PLAN SELECT min({column}) FROM {table}"), [], |r| r.get(3))
                 .unwrap();
             assert!(plan.contains("INDEX"), "{table}: {plan}");
         }
@@ -254,30 +219,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         let one: &[Step] = &[|tx| tx.execute_batch("CREATE TABLE t (a INTEGER)")];
-        let two: &[Step] = &[one[0], |tx| {
-            tx.execute_batch("ALTER TABLE t ADD COLUMN b INTEGER DEFAULT 7")
-        }];
+        let two: &[Step] = &[one[0], |tx| tx.execute_batch("ALTER TABLE t ADD COLUMN b INTEGER DEFAULT 7")];
         let mut conn = Connection::open(&path).unwrap();
         migrate(&mut conn, &path, one).unwrap();
         conn.execute("INSERT INTO t VALUES (1)", []).unwrap();
         migrate(&mut conn, &path, two).unwrap();
         migrate(&mut conn, &path, two).unwrap();
-        let row: (i64, i64) = conn
-            .query_row("SELECT a, b FROM t", [], |r| Ok((r.get(0)?, r.get(1)?)))
-            .unwrap();
+        let row: (i64, i64) = conn.query_row("SELECT a, b FROM t", [], |r| Ok((r.get(0)?, r.get(1)?))).unwrap();
         assert_eq!(row, (1, 7));
         let refused = migrate(&mut conn, &path, one).unwrap_err();
-        assert!(
-            matches!(
-                refused,
-                StoreError::Newer {
-                    found: 2,
-                    known: 1,
-                    ..
-                }
-            ),
-            "{refused}"
-        );
+        assert!(matches!(refused, StoreError::Newer { found: 2, known: 1, .. }), "{refused}");
     }
 
     #[test]
@@ -300,38 +251,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let garbage = dir.path().join("garbage");
         std::fs::write(&garbage, [7_u8; 4096]).unwrap();
-        assert!(matches!(
-            open_writer(&garbage, 0o600),
-            Err(StoreError::NotADatabase { .. })
-        ));
+        assert!(matches!(open_writer(&garbage, 0o600), Err(StoreError::NotADatabase { .. })));
         assert_eq!(std::fs::read(&garbage).unwrap(), [7_u8; 4096]);
 
         let foreign = dir.path().join("foreign.db");
-        Connection::open(&foreign)
-            .unwrap()
-            .execute_batch("CREATE TABLE events (a)")
-            .unwrap();
+        Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE events (a)").unwrap();
         let before = std::fs::read(&foreign).unwrap();
         let error = open_writer(&foreign, 0o600).unwrap_err();
         assert!(error.to_string().contains("--serve-db"), "{error}");
         assert_eq!(std::fs::read(&foreign).unwrap(), before);
 
         let newer = dir.path().join("newer.db");
-        open_writer(&newer, 0o600)
-            .unwrap()
-            .pragma_update(None, "user_version", 99)
-            .unwrap();
+        open_writer(&newer, 0o600).unwrap().pragma_update(None, "user_version", 99).unwrap();
         let error = open_writer(&newer, 0o600).unwrap_err();
-        assert!(
-            matches!(error, StoreError::Newer { found: 99, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, StoreError::Newer { found: 99, .. }), "{error}");
 
         let nowhere = dir.path().join("no/such/dir.db");
-        assert!(matches!(
-            open_writer(&nowhere, 0o600),
-            Err(StoreError::NotWritable { .. })
-        ));
+        assert!(matches!(open_writer(&nowhere, 0o600), Err(StoreError::NotWritable { .. })));
     }
 
     #[test]
@@ -340,13 +276,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         let conn = open_writer(&path, 0o600).unwrap();
-        conn.execute("INSERT INTO retention VALUES ('x', 0, 0)", [])
-            .unwrap();
-        for file in [
-            path.clone(),
-            path.with_extension("db-wal"),
-            path.with_extension("db-shm"),
-        ] {
+        conn.execute("INSERT INTO retention VALUES ('x', 0, 0)", []).unwrap();
+        for file in [path.clone(), path.with_extension("db-wal"), path.with_extension("db-shm")] {
             let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600, "{}", file.display());
         }

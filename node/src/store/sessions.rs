@@ -34,10 +34,7 @@ pub(crate) fn begin(conn: &Connection, now_ns: i64) -> rusqlite::Result<Session>
     )?;
     let id = conn.last_insert_rowid();
     conn.execute("DELETE FROM sessions WHERE id <= ?1", [id - MOST_SESSIONS])?;
-    Ok(Session {
-        id,
-        start_ns: now_ns,
-    })
+    Ok(Session { id, start_ns: now_ns })
 }
 
 /// Note that the session lives, inside the batch's transaction.
@@ -49,27 +46,20 @@ pub(crate) fn alive(conn: &Connection, session: Session, now_ns: i64) -> rusqlit
 
 /// Close the session in an orderly way.
 pub(crate) fn end(conn: &Connection, session: Session, now_ns: i64) -> rusqlite::Result<()> {
-    conn.execute(
-        "UPDATE sessions SET alive_ns = max(alive_ns, ?2), stop_ns = ?2 WHERE id = ?1",
-        [session.id, now_ns],
-    )?;
+    conn.execute("UPDATE sessions SET alive_ns = max(alive_ns, ?2), stop_ns = ?2 WHERE id = ?1", [session.id, now_ns])?;
     Ok(())
 }
 
 /// The times between sessions, oldest first.
 pub(crate) fn gaps(conn: &Connection) -> rusqlite::Result<Vec<Gap>> {
-    let mut stmt =
-        conn.prepare("SELECT start_ns, ifnull(stop_ns, alive_ns) FROM sessions ORDER BY start_ns")?;
+    let mut stmt = conn.prepare("SELECT start_ns, ifnull(stop_ns, alive_ns) FROM sessions ORDER BY start_ns")?;
     let mut rows = stmt.query([])?;
     let mut gaps = Vec::new();
     let mut last_end: Option<i64> = None;
     while let Some(row) = rows.next()? {
         let (start_ns, end_ns): (i64, i64) = (row.get(0)?, row.get(1)?);
         if let Some(since_ns) = last_end.filter(|&end| end < start_ns) {
-            gaps.push(Gap {
-                since_ns,
-                until_ns: start_ns,
-            });
+            gaps.push(Gap { since_ns, until_ns: start_ns });
         }
         last_end = last_end.max(Some(end_ns));
     }

@@ -71,26 +71,17 @@ pub(crate) fn retransmit(ts_ns: i64) -> Record {
 }
 
 pub(crate) fn process(pid: u32, rank: Option<i32>) -> Record {
-    Record::Process(ProcessSeen {
-        pid,
-        start_ns: T0,
-        comm: "python".to_owned(),
-        rank,
-        ..ProcessSeen::default()
-    })
+    Record::Process(ProcessSeen { pid, start_ns: T0, comm: "python".to_owned(), rank, ..ProcessSeen::default() })
 }
 
 /// One integer.
 pub(crate) fn int(conn: &Connection, sql: &str) -> i64 {
-    conn.query_row(sql, [], |r| r.get(0))
-        .unwrap_or_else(|e| panic!("{sql}: {e}"))
+    conn.query_row(sql, [], |r| r.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
 /// The file is whole.
 pub(crate) fn assert_whole(path: &Path) {
     let conn = Connection::open(path).unwrap();
-    let verdict: String = conn
-        .query_row("PRAGMA integrity_check", [], |r| r.get(0))
-        .unwrap();
+    let verdict: String = conn.query_row("PRAGMA integrity_check", [], |r| r.get(0)).unwrap();
     assert_eq!(verdict, "ok");
 }

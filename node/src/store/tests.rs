@@ -16,10 +16,7 @@ const ALL_TIME: Range<i64> = i64::MIN..i64::MAX;
 
 fn open(path: &Path) -> Store {
     // Test records lie in the past of the clock: no retention by age unless a test asks for it.
-    let config = StoreConfig {
-        max_age: Duration::from_secs(100 * 365 * 86_400),
-        ..StoreConfig::default()
-    };
+    let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
     Store::open(path, config).unwrap()
 }
 
@@ -49,40 +46,17 @@ fn records_become_rows_and_views() {
         c.duration_ns = if i == 2 { 60_000_000 } else { 1000 };
         ingest.record(Record::Collective(c));
     }
-    ingest.record(Record::Collective(node_bpf::Collective {
-        library: Library::Mpi,
-        ..collective(9)
-    }));
+    ingest.record(Record::Collective(node_bpf::Collective { library: Library::Mpi, ..collective(9) }));
     ingest.record(offcpu(T0, 5000));
     ingest.record(retransmit(T0 + 3_000_000));
     ingest.record(retransmit(T0 + 900_000_000));
-    ingest.finding(Finding {
-        ts_ns: T0,
-        verdict: "rank".to_owned(),
-        rank: Some(5),
-        ..Finding::default()
-    });
+    ingest.finding(Finding { ts_ns: T0, verdict: "rank".to_owned(), rank: Some(5), ..Finding::default() });
     store.flush(PATIENCE).unwrap();
     let conn = store.reader().unwrap();
     assert_eq!(int(&conn, "SELECT count(*) FROM collectives"), 5);
-    assert_eq!(
-        int(&conn, "SELECT rank FROM findings WHERE verdict = 'rank'"),
-        5
-    );
-    assert_eq!(
-        int(
-            &conn,
-            "SELECT count(*) FROM nccl_events WHERE op = 'ALL_REDUCE'"
-        ),
-        4
-    );
-    assert_eq!(
-        int(
-            &conn,
-            "SELECT count(*) FROM nccl_events WHERE comm_id_hash = 'deadbeef00000001'"
-        ),
-        4
-    );
+    assert_eq!(int(&conn, "SELECT rank FROM findings WHERE verdict = 'rank'"), 5);
+    assert_eq!(int(&conn, "SELECT count(*) FROM nccl_events WHERE op = 'ALL_REDUCE'"), 4);
+    assert_eq!(int(&conn, "SELECT count(*) FROM nccl_events WHERE comm_id_hash = 'deadbeef00000001'"), 4);
     // SQL as published for recorded traces.
     let row: (i64, i64) = conn
         .query_row(
@@ -110,10 +84,7 @@ fn records_become_rows_and_views() {
         ("NCCL", "ALL_REDUCE", 4),
         ("TCP", "tcp_retransmit", 2),
     ];
-    assert_eq!(
-        names,
-        expected.map(|(s, o, n)| (s.to_owned(), o.to_owned(), n))
-    );
+    assert_eq!(names, expected.map(|(s, o, n)| (s.to_owned(), o.to_owned(), n)));
     conn.execute("DELETE FROM collectives", []).unwrap_err();
 }
 
@@ -137,32 +108,18 @@ fn records_arrive_without_a_flush() {
     store.ingest().record(Record::Collective(collective(0)));
     let deadline = Instant::now() + PATIENCE;
     while store.health().stored == 0 {
-        assert!(
-            Instant::now() < deadline,
-            "never committed: {:?}",
-            store.health()
-        );
+        assert!(Instant::now() < deadline, "never committed: {:?}", store.health());
         std::thread::yield_now();
     }
-    assert_eq!(
-        int(&store.reader().unwrap(), "SELECT count(*) FROM collectives"),
-        1
-    );
+    assert_eq!(int(&store.reader().unwrap(), "SELECT count(*) FROM collectives"), 1);
 }
 
 #[test]
 fn stored_and_lost_make_up_what_was_made() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
-    let store = Store::open(
-        &path,
-        StoreConfig {
-            queue_records: 64,
-            max_age: Duration::MAX,
-            ..StoreConfig::default()
-        },
-    )
-    .unwrap();
+    let store = Store::open(&path, StoreConfig { queue_records: 64, max_age: Duration::MAX, ..StoreConfig::default() })
+        .unwrap();
     let (threads, each) = (4_u64, 20_000_u64);
     std::thread::scope(|scope| {
         for t in 0..threads {
@@ -179,33 +136,15 @@ fn stored_and_lost_make_up_what_was_made() {
     let facts = store.facts();
     let notes = store.notes(&["nccl_events"], ALL_TIME);
     assert_eq!(health.stored + health.lost, threads * each);
-    assert!(
-        health.lost > 0,
-        "the queue of 64 never filled: nothing was tested"
-    );
+    assert!(health.lost > 0, "the queue of 64 never filled: nothing was tested");
     drop(store);
     let conn = Connection::open(&path).unwrap();
     let rows = int(&conn, "SELECT count(*) FROM collectives");
     assert_eq!(rows + lost(&conn), (threads * each).cast_signed());
-    assert_eq!(
-        int(
-            &conn,
-            "SELECT count(DISTINCT probe || reason) FROM capture_loss"
-        ),
-        1
-    );
+    assert_eq!(int(&conn, "SELECT count(DISTINCT probe || reason) FROM capture_loss"), 1);
     let fact = &facts.losses[0];
-    assert_eq!(
-        (fact.probe.as_str(), fact.reason.as_str(), fact.lost),
-        ("collectives", "queue", health.lost)
-    );
-    assert!(
-        notes[0].starts_with(&format!(
-            "collectives: {} records lost (queue) between ",
-            health.lost
-        )),
-        "{notes:?}"
-    );
+    assert_eq!((fact.probe.as_str(), fact.reason.as_str(), fact.lost), ("collectives", "queue", health.lost));
+    assert!(notes[0].starts_with(&format!("collectives: {} records lost (queue) between ", health.lost)), "{notes:?}");
 }
 
 #[test]
@@ -216,19 +155,11 @@ fn loss_told_by_capture_is_kept_and_noted_where_it_matters() {
     let began = unix_now_ns();
     for lost in [5, 7] {
         let (probe, reason) = ("sched_switch".to_owned(), "ringbuf".to_owned());
-        store.ingest().record(Record::Loss(LossCount {
-            ts_ns: unix_now_ns(),
-            probe,
-            reason,
-            lost,
-        }));
+        store.ingest().record(Record::Loss(LossCount { ts_ns: unix_now_ns(), probe, reason, lost }));
         store.flush(PATIENCE).unwrap();
     }
     let conn = store.reader().unwrap();
-    assert_eq!(
-        (int(&conn, "SELECT count(*) FROM capture_loss"), lost(&conn)),
-        (1, 12)
-    );
+    assert_eq!((int(&conn, "SELECT count(*) FROM capture_loss"), lost(&conn)), (1, 12));
     let noted = |range| store.notes(&["offcpu"], range);
     assert!(
         noted(ALL_TIME)[0].starts_with("sched_switch: 12 records lost (ringbuf) between 20"),
@@ -251,20 +182,8 @@ fn torn_records_are_counted_not_stored() {
     }
     store.flush(PATIENCE).unwrap();
     let conn = store.reader().unwrap();
-    assert_eq!(
-        int(
-            &conn,
-            "SELECT (SELECT count(*) FROM offcpu) + (SELECT count(*) FROM call_rollups)"
-        ),
-        0
-    );
-    assert_eq!(
-        int(
-            &conn,
-            "SELECT lost FROM capture_loss WHERE reason = 'invalid' AND probe = 'offcpu'"
-        ),
-        3
-    );
+    assert_eq!(int(&conn, "SELECT (SELECT count(*) FROM offcpu) + (SELECT count(*) FROM call_rollups)"), 0);
+    assert_eq!(int(&conn, "SELECT lost FROM capture_loss WHERE reason = 'invalid' AND probe = 'offcpu'"), 3);
 }
 
 #[test]
@@ -281,19 +200,8 @@ fn sessions_tell_when_nobody_recorded() {
     let store = open(&path);
     let now = unix_now_ns();
     let notes = store.notes(&[], now - 1_800_000_000_000..now);
-    assert!(
-        notes
-            .iter()
-            .any(|n| n.starts_with("no agent recorded between ")),
-        "{notes:?}"
-    );
-    assert_eq!(
-        store.notes(
-            &["collectives"],
-            now - 7_000_000_000_000..now - 4_000_000_000_000
-        ),
-        Vec::<String>::new()
-    );
+    assert!(notes.iter().any(|n| n.starts_with("no agent recorded between ")), "{notes:?}");
+    assert_eq!(store.notes(&["collectives"], now - 7_000_000_000_000..now - 4_000_000_000_000), Vec::<String>::new());
 }
 
 #[test]
@@ -318,10 +226,7 @@ fn facts_follow_the_rows() {
     store.flush(PATIENCE).unwrap();
     let facts = store.facts();
     let table = facts.table("collectives").unwrap();
-    assert_eq!(
-        (table.rows, table.first_ns, table.last_ns),
-        (1000, Some(T0), Some(T0 + 999_000_000))
-    );
+    assert_eq!((table.rows, table.first_ns, table.last_ns), (1000, Some(T0), Some(T0 + 999_000_000)));
     assert_eq!(facts.span(), Some((T0, T0 + 999_000_000)));
     assert!(store.notes(&["cuda_events"], ALL_TIME)[0].starts_with("cuda_calls: nothing records"));
     drop(store);
@@ -333,14 +238,8 @@ fn retention_by_age_drops_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
     let day = 86_400_000_000_000;
-    let store = Store::open(
-        &path,
-        StoreConfig {
-            max_age: Duration::from_secs(86_400),
-            ..StoreConfig::default()
-        },
-    )
-    .unwrap();
+    let store =
+        Store::open(&path, StoreConfig { max_age: Duration::from_secs(86_400), ..StoreConfig::default() }).unwrap();
     let now = unix_now_ns();
     for i in 0..5000 {
         store.ingest().record(offcpu(now - 2 * day + i, 1));
@@ -354,24 +253,12 @@ fn retention_by_age_drops_and_says_so() {
     }
     let conn = store.reader().unwrap();
     assert_eq!(int(&conn, "SELECT count(*) FROM offcpu"), 5000);
-    assert_eq!(
-        int(
-            &conn,
-            "SELECT rows_dropped FROM retention WHERE table_name = 'offcpu'"
-        ),
-        5000
-    );
+    assert_eq!(int(&conn, "SELECT rows_dropped FROM retention WHERE table_name = 'offcpu'"), 5000);
     // Rollups of the dropped rows live on.
     assert_eq!(int(&conn, "SELECT sum(count) FROM call_rollups"), 10_000);
     let notes = store.notes(&["offcpu"], now - 2 * day..now);
-    assert!(
-        notes.iter().any(|n| n.contains("dropped by retention")),
-        "{notes:?}"
-    );
-    assert_eq!(
-        store.notes(&["offcpu"], now - day / 2..now),
-        Vec::<String>::new()
-    );
+    assert!(notes.iter().any(|n| n.contains("dropped by retention")), "{notes:?}");
+    assert_eq!(store.notes(&["offcpu"], now - day / 2..now), Vec::<String>::new());
 }
 
 #[test]
@@ -379,19 +266,10 @@ fn retention_keeps_the_size_while_rows_come() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
     let max_bytes = 8 << 20;
-    let config = StoreConfig {
-        max_bytes,
-        max_age: Duration::MAX,
-        ..StoreConfig::default()
-    };
+    let config = StoreConfig { max_bytes, max_age: Duration::MAX, ..StoreConfig::default() };
     let store = Store::open(&path, config).unwrap();
     let ingest = store.ingest();
-    let size = || {
-        ["", "-wal"]
-            .iter()
-            .map(|s| std::fs::metadata(beside(&path, s)).map_or(0, |m| m.len()))
-            .sum::<u64>()
-    };
+    let size = || ["", "-wal"].iter().map(|s| std::fs::metadata(beside(&path, s)).map_or(0, |m| m.len())).sum::<u64>();
     let (mut largest, made) = (0, 200_000);
     for i in 0..made {
         ingest.record(Record::Collective(collective(i)));
@@ -400,29 +278,18 @@ fn retention_keeps_the_size_while_rows_come() {
             largest = largest.max(size());
         }
     }
-    assert!(
-        largest < max_bytes * 11 / 10,
-        "grew to {largest} of {max_bytes}"
-    );
-    assert!(
-        largest > max_bytes / 2,
-        "only {largest} of {max_bytes} were used"
-    );
+    assert!(largest < max_bytes * 11 / 10, "grew to {largest} of {max_bytes}");
+    assert!(largest > max_bytes / 2, "only {largest} of {max_bytes} were used");
     assert_eq!(store.health().lost, 0);
     drop(store);
     assert_whole(&path);
     let conn = Connection::open(&path).unwrap();
     // The newest are kept, without a hole, and the cut-off is true.
-    let (first, last) = (
-        int(&conn, "SELECT min(seq) FROM collectives"),
-        int(&conn, "SELECT max(seq) FROM collectives"),
-    );
+    let (first, last) =
+        (int(&conn, "SELECT min(seq) FROM collectives"), int(&conn, "SELECT max(seq) FROM collectives"));
     assert_eq!(last, made.cast_signed() - 1);
     assert!(first > 0);
-    assert_eq!(
-        int(&conn, "SELECT count(*) FROM collectives"),
-        last - first + 1
-    );
+    assert_eq!(int(&conn, "SELECT count(*) FROM collectives"), last - first + 1);
     assert_eq!(
         int(
             &conn,
@@ -430,30 +297,19 @@ fn retention_keeps_the_size_while_rows_come() {
         ),
         1
     );
-    assert_eq!(
-        int(
-            &conn,
-            "SELECT rows_dropped FROM retention WHERE table_name = 'collectives'"
-        ),
-        first
-    );
+    assert_eq!(int(&conn, "SELECT rows_dropped FROM retention WHERE table_name = 'collectives'"), first);
 }
 
 #[test]
 fn a_full_disk_is_waited_out_and_accounted_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
-    let config = StoreConfig {
-        queue_records: 1000,
-        max_age: Duration::MAX,
-        ..StoreConfig::default()
-    };
+    let config = StoreConfig { queue_records: 1000, max_age: Duration::MAX, ..StoreConfig::default() };
     let lock = lock_file(&path, 0o600).unwrap();
     let conn = schema::open_writer(&path, 0o600).unwrap();
     // SQLite answers as on a full disk once the file would grow past this.
     let pages = int(&conn, "PRAGMA page_count") + 60;
-    conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
-        .unwrap();
+    conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(())).unwrap();
     let store = Store::start(path.clone(), lock, conn, config).unwrap();
     let made = 50_000_u64;
     for i in 0..made {
@@ -468,12 +324,7 @@ fn a_full_disk_is_waited_out_and_accounted_for() {
     assert!(error.to_string().contains("full"), "{error}");
     // It still answers, and says that it lags.
     let stored = int(&store.reader().unwrap(), "SELECT count(*) FROM collectives");
-    assert!(
-        store
-            .notes(&[], ALL_TIME)
-            .iter()
-            .any(|n| n.contains("not stored"))
-    );
+    assert!(store.notes(&[], ALL_TIME).iter().any(|n| n.contains("not stored")));
     let began = Instant::now();
     store.close();
     assert!(began.elapsed() < PATIENCE);
@@ -487,21 +338,14 @@ fn a_full_disk_is_waited_out_and_accounted_for() {
     let store = open(&path);
     store.ingest().record(Record::Collective(collective(made)));
     store.flush(PATIENCE).unwrap();
-    assert_eq!(
-        int(&store.reader().unwrap(), "SELECT count(*) FROM collectives"),
-        stored + 1
-    );
+    assert_eq!(int(&store.reader().unwrap(), "SELECT count(*) FROM collectives"), stored + 1);
 }
 
 #[test]
 fn a_long_reader_sees_one_snapshot_and_the_log_is_cut_back_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
-    let config = StoreConfig {
-        wal_bytes: 1 << 20,
-        max_age: Duration::MAX,
-        ..StoreConfig::default()
-    };
+    let config = StoreConfig { wal_bytes: 1 << 20, max_age: Duration::MAX, ..StoreConfig::default() };
     let store = Store::open(&path, config).unwrap();
     let reader = store.reader().unwrap();
     reader.execute_batch("BEGIN").unwrap();
@@ -519,10 +363,7 @@ fn a_long_reader_sees_one_snapshot_and_the_log_is_cut_back_after_it() {
         assert!(Instant::now() < deadline, "the log stays at {}", wal());
         std::thread::yield_now();
     }
-    assert_eq!(
-        int(&store.reader().unwrap(), "SELECT count(*) FROM collectives"),
-        30_000
-    );
+    assert_eq!(int(&store.reader().unwrap(), "SELECT count(*) FROM collectives"), 30_000);
 }
 
 /// Not a test by itself: the process that [`a_killed_process_loses_at_most_one_commit`] kills.
@@ -551,12 +392,7 @@ fn a_killed_process_loses_at_most_one_commit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "store::tests::endless_ingest",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["--exact", "store::tests::endless_ingest", "--ignored", "--nocapture"])
             .env("RANKMESH_TEST_KILL_DIR", dir.path())
             .stdout(Stdio::null())
             .spawn()
@@ -576,18 +412,14 @@ fn a_killed_process_loses_at_most_one_commit() {
         let made = made();
         assert_whole(&path);
         let conn = Connection::open(&path).unwrap();
-        let accounted =
-            (int(&conn, "SELECT count(*) FROM collectives") + lost(&conn)).cast_unsigned();
+        let accounted = (int(&conn, "SELECT count(*) FROM collectives") + lost(&conn)).cast_unsigned();
         // In flight at a kill: one queue being written, one filling, and up to 100 made since progress was noted.
         let in_flight = 2 * StoreConfig::default().queue_records as u64 + 100;
         assert!(accounted <= made + 100, "{accounted} of {made}");
         assert!(accounted + in_flight >= made, "{accounted} of {made}");
         // Whatever was committed was committed whole.
         assert_eq!(int(&conn, ROLLUP_DIFFERENCE), 0);
-        assert_eq!(
-            int(&conn, "SELECT count(*) FROM sessions WHERE stop_ns IS NULL"),
-            1
-        );
+        assert_eq!(int(&conn, "SELECT count(*) FROM sessions WHERE stop_ns IS NULL"), 1);
         drop(conn);
         let store = open(&path);
         store.ingest().record(Record::Collective(collective(made)));
@@ -597,37 +429,18 @@ fn a_killed_process_loses_at_most_one_commit() {
 
 /// Calls over few keys and buckets, so that they meet.
 fn calls() -> impl Strategy<Value = Vec<Record>> {
-    let one = (
-        0..3_i64,
-        0..2_000_000_000_i64,
-        0..5_u32,
-        0..4_i32,
-        prop::option::of(0..2_u64),
-        any::<bool>(),
-        0..3_u8,
-    );
+    let one = (0..3_i64, 0..2_000_000_000_i64, 0..5_u32, 0..4_i32, prop::option::of(0..2_u64), any::<bool>(), 0..3_u8);
     prop::collection::vec(one, 0..300).prop_map(|all| {
         all.into_iter()
             .map(|(second, duration_ns, pid, rank, comm, flag, kind)| {
                 let ts_ns = T0 + second * 1_000_000_000 + duration_ns % 1_000_000_000;
                 let rank = (rank > 0).then_some(rank);
                 if kind == 0 {
-                    let Record::OffCpu(o) = offcpu(ts_ns, duration_ns) else {
-                        unreachable!()
-                    };
-                    return Record::OffCpu(node_bpf::OffCpu {
-                        pid,
-                        rank,
-                        voluntary: flag,
-                        ..o
-                    });
+                    let Record::OffCpu(o) = offcpu(ts_ns, duration_ns) else { unreachable!() };
+                    return Record::OffCpu(node_bpf::OffCpu { pid, rank, voluntary: flag, ..o });
                 }
                 let func = if flag { "all_reduce" } else { "send" };
-                let library = if kind == 1 {
-                    Library::Nccl
-                } else {
-                    Library::Mpi
-                };
+                let library = if kind == 1 { Library::Nccl } else { Library::Mpi };
                 let comm_hash = comm.map(|c| u64::MAX - c);
                 Record::Collective(node_bpf::Collective {
                     ts_ns,
