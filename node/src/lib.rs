@@ -1,3 +1,4 @@
 //! node
 
 pub mod store;
+pub mod stragglers;

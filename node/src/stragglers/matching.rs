@@ -1,0 +1,332 @@
+//! Brings the calls of different ranks together: one [`Comm`] per communicator, one [`Met`] per collective.
+//!
+//! Owns the key (communicator, func, seq), completeness, alignment of clocks and each rank's own time between two
+//! collectives. The scores made from it lie in `score.rs`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::observation::{ClockOffset, Coupling, Input, Observation};
+use super::rules::Rules;
+use super::stats::median;
+
+/// A rank of a communicator: one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) rank: i32,
+    pub(crate) node: Arc<str>,
+    pub(crate) pid: i64,
+    /// Clock of its node; none when it was never measured.
+    pub(crate) clock: Option<ClockOffset>,
+}
+
+impl Member {
+    /// How far two ranks' aligned times may be wrong against each other: nothing on one node, which has one clock; none
+    /// when a clock is not known.
+    pub(crate) fn bound_to(&self, other: &Self) -> Option<i64> {
+        if self.node == other.node {
+            return Some(0);
+        }
+        Some(self.clock?.bound_ns.saturating_add(other.clock?.bound_ns))
+    }
+}
+
+/// One rank's part in a collective.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Cell {
+    /// Entry on the asker's clock (on the node's own where that is not known).
+    pub(crate) entry_ns: i64,
+    /// Time in the call.
+    pub(crate) duration_ns: i64,
+    /// Time outside any communication call since this rank left the previous collective of the communicator; own clock
+    /// only. None for the first, and where a record between the two was lost.
+    pub(crate) own_ns: Option<i64>,
+}
+
+/// One collective, matched.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Met {
+    /// When: the median of the aligned entries.
+    pub(crate) at_ns: i64,
+    /// One for each member of the communicator, in their order.
+    pub(crate) cells: Vec<Option<Cell>>,
+}
+
+/// A communicator and its matched collectives in order of time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Comm {
+    pub(crate) hash: u64,
+    pub(crate) nranks: Option<i32>,
+    pub(crate) library: String,
+    /// The lowest tier among its calls.
+    pub(crate) tier: u8,
+    /// Calls by name, all couplings.
+    pub(crate) funcs: BTreeMap<Arc<str>, u64>,
+    /// In order of rank.
+    pub(crate) members: Vec<Member>,
+    pub(crate) met: Vec<Met>,
+    /// Collectives with every rank of the communicator.
+    pub(crate) complete: usize,
+    /// Collectives used though ranks are missing in them.
+    pub(crate) partial: usize,
+    /// Collectives not used: too few ranks present.
+    pub(crate) dropped: usize,
+    /// Calls that couple one-sidedly or pairwise.
+    pub(crate) one_sided: u64,
+}
+
+/// Match everything.
+pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
+    let own = own_times(&input.observations);
+    let mut by_comm: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (i, seen) in input.observations.iter().enumerate() {
+        by_comm.entry(seen.comm_hash).or_default().push(i);
+    }
+    by_comm
+        .into_iter()
+        .map(|(hash, indices)| one(hash, &indices, &own, input, rules))
+        .collect()
+}
+
+fn one(hash: u64, indices: &[usize], own: &[Option<i64>], input: &Input, rules: &Rules) -> Comm {
+    let mut comm = Comm {
+        hash,
+        tier: u8::MAX,
+        ..Comm::default()
+    };
+    let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
+    for &i in indices {
+        let seen = &input.observations[i];
+        comm.tier = comm.tier.min(seen.tier);
+        comm.nranks = comm.nranks.max(seen.nranks);
+        *comm.funcs.entry(Arc::clone(&seen.func)).or_default() += 1;
+        if Coupling::of(&seen.func) != Coupling::All {
+            comm.one_sided += 1;
+        }
+        places.entry((seen.rank, &seen.node, seen.pid)).or_default();
+    }
+    if let Some(&first) = indices.first() {
+        comm.library = input.observations[first].library.to_string();
+    }
+    for (place, (&(rank, node, pid), slot)) in places.iter_mut().enumerate() {
+        *slot = place;
+        comm.members.push(Member {
+            rank,
+            node: node.into(),
+            pid,
+            clock: input.clocks.get(node).copied(),
+        });
+    }
+
+    let mut groups: HashMap<(&str, u64), Vec<Option<Cell>>> = HashMap::new();
+    for &i in indices {
+        let seen = &input.observations[i];
+        if Coupling::of(&seen.func) != Coupling::All {
+            continue;
+        }
+        let place = places[&(seen.rank, &*seen.node, seen.pid)];
+        let offset = comm.members[place].clock.map_or(0, |c| c.offset_ns);
+        let cells = groups
+            .entry((&seen.func, seen.seq))
+            .or_insert_with(|| vec![None; comm.members.len()]);
+        cells[place].get_or_insert(Cell {
+            entry_ns: seen.entry_ns.saturating_sub(offset),
+            duration_ns: seen.duration_ns,
+            own_ns: own[i],
+        });
+    }
+    let least = ((comm.members.len() as f64 * rules.present).ceil() as usize).max(2);
+    for cells in groups.into_values() {
+        let Some(at_ns) = middle(&cells, &comm.members) else {
+            continue;
+        };
+        if !(input.since_ns..input.until_ns).contains(&at_ns) {
+            continue;
+        }
+        let present = cells.iter().flatten().count();
+        if present < least {
+            comm.dropped += 1;
+            continue;
+        }
+        if comm
+            .nranks
+            .is_some_and(|n| usize::try_from(n) == Ok(present))
+        {
+            comm.complete += 1;
+        } else {
+            comm.partial += 1;
+        }
+        comm.met.push(Met { at_ns, cells });
+    }
+    comm.met.sort_by_key(|m| m.at_ns);
+    comm
+}
+
+/// The median aligned entry; ranks with an unknown clock count only where no other is there.
+fn middle(cells: &[Option<Cell>], members: &[Member]) -> Option<i64> {
+    let entries = |known: bool| {
+        cells
+            .iter()
+            .zip(members)
+            .filter(move |(_, m)| !known || m.clock.is_some())
+            .filter_map(|(c, _)| c.as_ref().map(|c| c.entry_ns))
+            .collect::<Vec<i64>>()
+    };
+    let mut all = entries(true);
+    if all.is_empty() {
+        all = entries(false);
+    }
+    all.sort_unstable();
+    all.get(all.len() / 2).copied()
+}
+
+/// For each observation that starts a coupling collective: the time its process spent outside any communication call
+/// since it left the previous coupling collective of the same communicator. None where that is not known: for the
+/// first one, and where a gap in a seq says that a record between the two is missing.
+fn own_times(observations: &[Observation]) -> Vec<Option<i64>> {
+    let mut processes: HashMap<(&str, i64), Vec<usize>> = HashMap::new();
+    for (i, seen) in observations.iter().enumerate() {
+        processes.entry((&seen.node, seen.pid)).or_default().push(i);
+    }
+    let mut own = vec![None; observations.len()];
+    for mut calls in processes.into_values() {
+        calls.sort_by_key(|&i| observations[i].entry_ns);
+        // Places (in `calls`) before which a record may be missing, as a running count.
+        let mut gaps = vec![0i64; calls.len() + 1];
+        let mut last_of: HashMap<(u64, &str), (usize, u64)> = HashMap::new();
+        for (place, &i) in calls.iter().enumerate() {
+            let seen = &observations[i];
+            if let Some((before, seq)) =
+                last_of.insert((seen.comm_hash, &seen.func), (place, seen.seq))
+                && seen.seq != seq.wrapping_add(1)
+            {
+                gaps[before + 1] += 1;
+                gaps[place + 1] -= 1;
+            }
+        }
+        let mut missing_before = Vec::with_capacity(calls.len());
+        let (mut open, mut total) = (0, 0i64);
+        for gap in &gaps[..calls.len()] {
+            open += gap;
+            total += i64::from(open > 0);
+            missing_before.push(total);
+        }
+        let mut in_call_until = i64::MIN;
+        let mut outside = 0i64;
+        let mut previous: HashMap<u64, (usize, i64)> = HashMap::new();
+        for (place, &i) in calls.iter().enumerate() {
+            let seen = &observations[i];
+            if in_call_until != i64::MIN {
+                outside += seen.entry_ns.saturating_sub(in_call_until).max(0);
+            }
+            in_call_until = in_call_until.max(seen.entry_ns.saturating_add(seen.duration_ns));
+            if Coupling::of(&seen.func) != Coupling::All {
+                continue;
+            }
+            if let Some((before, at)) = previous.insert(seen.comm_hash, (place, outside))
+                && missing_before[place] == missing_before[before]
+            {
+                own[i] = Some(outside - at);
+            }
+        }
+    }
+    own
+}
+
+impl Comm {
+    /// How far apart collectives lie: the median of their distances. None with fewer than two.
+    pub(crate) fn period_ns(&self) -> Option<f64> {
+        median(
+            self.met
+                .windows(2)
+                .map(|w| (w[1].at_ns - w[0].at_ns) as f64),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(rank: i32, func: &str, seq: u64, entry_ns: i64, duration_ns: i64) -> Observation {
+        Observation {
+            node: format!("n{rank}").into(),
+            pid: 1,
+            rank,
+            nranks: Some(2),
+            comm_hash: 7,
+            func: func.into(),
+            seq,
+            entry_ns,
+            duration_ns,
+            tier: 1,
+            library: "mpi".into(),
+            root: None,
+        }
+    }
+
+    fn input(observations: Vec<Observation>) -> Input {
+        let clock = |offset_ns| ClockOffset {
+            offset_ns,
+            bound_ns: 0,
+        };
+        Input {
+            observations,
+            clocks: [("n0".into(), clock(0)), ("n1".into(), clock(1_000))].into(),
+            since_ns: 0,
+            until_ns: i64::MAX,
+            ..Input::default()
+        }
+    }
+
+    #[test]
+    fn calls_meet_by_func_and_seq_on_aligned_clocks() {
+        let comms = communicators(
+            &input(vec![
+                call(0, "all_reduce", 0, 100, 50),
+                call(1, "all_reduce", 0, 1_130, 20),
+                call(0, "barrier", 0, 200, 10),
+                call(1, "barrier", 0, 1_205, 5),
+                call(0, "all_reduce", 1, 300, 50),
+            ]),
+            &Rules::default(),
+        );
+        let comm = &comms[0];
+        assert_eq!(
+            (comm.met.len(), comm.complete, comm.partial, comm.dropped),
+            (2, 2, 0, 1)
+        );
+        let entries: Vec<i64> = comm.met[0]
+            .cells
+            .iter()
+            .flatten()
+            .map(|c| c.entry_ns)
+            .collect();
+        assert_eq!(entries, [100, 130], "rank 1's clock is 1000 ns ahead");
+    }
+
+    #[test]
+    fn own_time_leaves_out_every_call_and_stops_at_a_gap() {
+        let comms = communicators(
+            &input(vec![
+                call(0, "all_reduce", 0, 0, 10),
+                call(0, "send", 0, 20, 30),
+                call(0, "all_reduce", 1, 60, 10),
+                call(0, "all_reduce", 3, 100, 10),
+                call(0, "all_reduce", 4, 120, 10),
+                call(1, "all_reduce", 0, 1_000, 10),
+                call(1, "all_reduce", 1, 1_060, 10),
+                call(1, "all_reduce", 3, 1_100, 10),
+                call(1, "all_reduce", 4, 1_120, 10),
+            ]),
+            &Rules::default(),
+        );
+        let own: Vec<Option<i64>> = comms[0]
+            .met
+            .iter()
+            .map(|m| m.cells[0].unwrap().own_ns)
+            .collect();
+        assert_eq!(own, [None, Some(20), None, Some(10)]);
+        assert_eq!(comms[0].one_sided, 1);
+    }
+}

@@ -1,0 +1,379 @@
+//! What goes into a verdict: one observation for each call of each rank, the clocks, and who was heard.
+//!
+//! Owns the input types, the SQL that fetches them and the reading of its rows. The matching of observations across
+//! ranks lies in `matching.rs`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use query_planner::Value;
+use serde::Serialize;
+
+/// How a call couples the ranks of its communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Coupling {
+    /// Nobody leaves before everybody has entered: all_reduce, all_gather, reduce_scatter, all_to_all, barrier.
+    All,
+    /// Everybody waits for the root, the root for nobody: broadcast, scatter.
+    RootSends,
+    /// The root waits for everybody, the others for nobody: reduce, gather.
+    RootReceives,
+    /// Two ranks only: send, recv.
+    Pair,
+    /// Prefix operations and whatever is not known to couple.
+    Other,
+}
+
+impl Coupling {
+    /// Of a call, by its name in lower snake case as the `collectives` table has it. Names of NCCL, RCCL and MPI.
+    #[must_use]
+    pub fn of(func: &str) -> Self {
+        match func {
+            "all_reduce"
+            | "allreduce"
+            | "all_gather"
+            | "allgather"
+            | "all_gather_v"
+            | "allgather_v"
+            | "allgatherv"
+            | "all_gatherv"
+            | "reduce_scatter"
+            | "reduce_scatter_v"
+            | "reduce_scatter_block"
+            | "all_to_all"
+            | "alltoall"
+            | "all_to_all_v"
+            | "alltoall_v"
+            | "alltoallv"
+            | "all_to_allv"
+            | "alltoallw"
+            | "barrier" => Self::All,
+            "broadcast" | "bcast" | "scatter" | "scatterv" | "scatter_v" => Self::RootSends,
+            "reduce" | "gather" | "gatherv" | "gather_v" => Self::RootReceives,
+            "send" | "recv" | "isend" | "irecv" | "sendrecv" | "send_recv" | "ssend" | "bsend"
+            | "rsend" => Self::Pair,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// One collective or point-to-point call of one process, as the `collectives` table holds it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observation {
+    /// The node that recorded it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// Rank in the communicator.
+    pub rank: i32,
+    /// Size of the communicator, when it was seen.
+    pub nranks: Option<i32>,
+    /// The communicator.
+    pub comm_hash: u64,
+    /// The call, lower snake case ("all_reduce").
+    pub func: Arc<str>,
+    /// Number of the call in its (process, communicator, func), counted alike on every rank.
+    pub seq: u64,
+    /// Entry into the call, Unix nanoseconds of the node's own clock.
+    pub entry_ns: i64,
+    /// Time inside the call.
+    pub duration_ns: i64,
+    /// Evidence tier of the duration (0: the call only enqueues; 1: it returns after the ranks have met).
+    pub tier: u8,
+    /// "nccl", "rccl", "mpi", …
+    pub library: Arc<str>,
+    /// Root or peer, where the call has one.
+    pub root: Option<i32>,
+}
+
+/// A node's clock against the asker's, as measured over the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ClockOffset {
+    /// How far the node's clock is ahead of the asker's: `asker = node - offset_ns`.
+    pub offset_ns: i64,
+    /// The true offset lies within `offset_ns` plus or minus this.
+    pub bound_ns: i64,
+}
+
+/// Who was asked and who answered.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Heard {
+    /// Nodes asked.
+    pub asked: usize,
+    /// Nodes whose whole answer arrived.
+    pub answered: usize,
+    /// Nodes that did not answer, with the reason.
+    pub missing: Vec<(String, String)>,
+    /// What the answering nodes know to be missing from their data (capture loss, retention, …).
+    pub notes: Vec<String>,
+}
+
+/// Everything a verdict is made from.
+#[derive(Debug, Clone, Default)]
+pub struct Input {
+    /// Calls, in any order.
+    pub observations: Vec<Observation>,
+    /// Offset of each node's clock; the asker's own node is 0/0. A node that is not here has an unknown clock.
+    pub clocks: BTreeMap<String, ClockOffset>,
+    /// Coverage of the question.
+    pub heard: Heard,
+    /// Start of the asked span, Unix nanoseconds of the asker's clock.
+    pub since_ns: i64,
+    /// End of the asked span.
+    pub until_ns: i64,
+    /// Rows that could not be placed, by reason (see [`Row::Unplaced`]).
+    pub unplaced: BTreeMap<String, u64>,
+}
+
+impl Input {
+    /// Take in one row of the answer to [`sql`].
+    ///
+    /// # Errors
+    /// [`RowError`] when the row does not have the columns of [`COLUMNS`].
+    pub fn push_row(&mut self, row: &[Value]) -> Result<(), RowError> {
+        match Observation::from_row(row)? {
+            Row::Placed(seen) => self.observations.push(seen),
+            Row::Unplaced(why) => *self.unplaced.entry(why.to_owned()).or_default() += 1,
+        }
+        Ok(())
+    }
+}
+
+/// The columns of [`sql`], in order.
+pub const COLUMNS: [&str; 12] = [
+    "node",
+    "pid",
+    "rank",
+    "nranks",
+    "comm_hash",
+    "func",
+    "seq",
+    "ts_ns",
+    "duration_ns",
+    "tier",
+    "library",
+    "root",
+];
+
+/// What to fetch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Span {
+    /// From here, Unix nanoseconds of the asker's clock.
+    pub since_ns: i64,
+    /// To here, exclusive.
+    pub until_ns: i64,
+    /// Widens the span on both sides by the largest clock offset of any node: rows carry their node's own time. The
+    /// analysis cuts to the span after aligning.
+    pub slack_ns: i64,
+    /// Only this job.
+    pub job: Option<String>,
+    /// Only this communicator.
+    pub comm: Option<u64>,
+}
+
+/// The question that fetches observations: ask it of the mesh and hand each row to [`Input::push_row`].
+#[must_use]
+pub fn sql(span: &Span) -> String {
+    let mut text = format!(
+        "SELECT {} FROM collectives WHERE ts_ns >= {} AND ts_ns < {}",
+        COLUMNS.join(", "),
+        span.since_ns.saturating_sub(span.slack_ns),
+        span.until_ns.saturating_add(span.slack_ns)
+    );
+    if let Some(job) = &span.job {
+        let _ = write!(text, " AND job_id = '{}'", job.replace('\'', "''"));
+    }
+    if let Some(comm) = span.comm {
+        // The store keeps 64-bit hashes as SQLite integers: the same bits, signed.
+        let _ = write!(text, " AND comm_hash = {}", comm.cast_signed());
+    }
+    text
+}
+
+/// A row of the answer, read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Row {
+    /// It can be matched across ranks.
+    Placed(Observation),
+    /// It cannot, and why (its rank, communicator or number is unknown).
+    Unplaced(&'static str),
+}
+
+/// A row that is not one of [`sql`]'s.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// Wrong number of columns.
+    #[error("a row of {got} columns where {} were asked for: ask with stragglers::sql", COLUMNS.len())]
+    Width {
+        /// Columns found.
+        got: usize,
+    },
+    /// A column has another type.
+    #[error("column {column} holds {found}: is `collectives` the table of this rankmesh version?")]
+    Type {
+        /// Name of the column.
+        column: &'static str,
+        /// What it holds.
+        found: String,
+    },
+}
+
+impl Observation {
+    /// Read one row of the answer to [`sql`].
+    ///
+    /// # Errors
+    /// [`RowError`] when the row does not have the columns of [`COLUMNS`] with their types.
+    pub fn from_row(row: &[Value]) -> Result<Row, RowError> {
+        if row.len() != COLUMNS.len() {
+            return Err(RowError::Width { got: row.len() });
+        }
+        let Some(rank) = small(row, 2)? else {
+            return Ok(Row::Unplaced("rank not known"));
+        };
+        let Some(comm_hash) = integer(row, 4)? else {
+            return Ok(Row::Unplaced("communicator not known"));
+        };
+        let Some(seq) = integer(row, 6)? else {
+            return Ok(Row::Unplaced("communicator's start not seen"));
+        };
+        let Some(duration_ns) = integer(row, 8)? else {
+            return Ok(Row::Unplaced("call not finished"));
+        };
+        let Some(entry_ns) = integer(row, 7)? else {
+            return Ok(Row::Unplaced("no time"));
+        };
+        Ok(Row::Placed(Self {
+            node: text(row, 0)?.unwrap_or_default().into(),
+            pid: integer(row, 1)?.unwrap_or(-1),
+            rank,
+            nranks: small(row, 3)?.filter(|&n| n > 0),
+            comm_hash: comm_hash.cast_unsigned(),
+            func: text(row, 5)?.unwrap_or_default().into(),
+            seq: seq.cast_unsigned(),
+            entry_ns,
+            duration_ns: duration_ns.max(0),
+            tier: small(row, 9)?
+                .and_then(|t| u8::try_from(t).ok())
+                .unwrap_or(0),
+            library: text(row, 10)?.unwrap_or_default().into(),
+            root: small(row, 11)?,
+        }))
+    }
+}
+
+fn wrong(column: usize, value: &Value) -> RowError {
+    let found = match value {
+        Value::Null => "NULL".to_owned(),
+        Value::Integer(i) => format!("integer {i}"),
+        Value::Real(r) => format!("real {r}"),
+        Value::Text(t) => format!("text '{}'", String::from_utf8_lossy(&t[..t.len().min(40)])),
+        Value::Blob(b) => format!("a blob of {} bytes", b.len()),
+    };
+    RowError::Type {
+        column: COLUMNS[column],
+        found,
+    }
+}
+
+fn integer(row: &[Value], column: usize) -> Result<Option<i64>, RowError> {
+    match &row[column] {
+        Value::Null => Ok(None),
+        Value::Integer(i) => Ok(Some(*i)),
+        other => Err(wrong(column, other)),
+    }
+}
+
+fn small(row: &[Value], column: usize) -> Result<Option<i32>, RowError> {
+    integer(row, column)?
+        .map(|i| i32::try_from(i).map_err(|_| wrong(column, &row[column])))
+        .transpose()
+}
+
+fn text(row: &[Value], column: usize) -> Result<Option<String>, RowError> {
+    match &row[column] {
+        Value::Null => Ok(None),
+        Value::Text(t) => Ok(Some(String::from_utf8_lossy(t).into_owned())),
+        other => Err(wrong(column, other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Vec<Value> {
+        let text = |s: &str| Value::Text(s.as_bytes().to_vec());
+        vec![
+            text("n1"),
+            Value::Integer(4711),
+            Value::Integer(5),
+            Value::Integer(8),
+            Value::Integer(-2),
+            text("all_reduce"),
+            Value::Integer(17),
+            Value::Integer(1_700_000_000_000_000_000),
+            Value::Integer(290_000_000),
+            Value::Integer(1),
+            text("mpi"),
+            Value::Null,
+        ]
+    }
+
+    #[test]
+    fn a_row_is_read_bit_for_bit() {
+        let Row::Placed(seen) = Observation::from_row(&row()).unwrap() else {
+            panic!("not placed")
+        };
+        assert_eq!(
+            (seen.rank, seen.nranks, seen.seq, seen.tier),
+            (5, Some(8), 17, 1)
+        );
+        assert_eq!(
+            seen.comm_hash,
+            u64::MAX - 1,
+            "the sign bit belongs to the hash"
+        );
+        assert_eq!(seen.root, None);
+    }
+
+    #[test]
+    fn what_cannot_be_matched_is_counted_and_what_is_wrong_is_refused() {
+        let mut input = Input::default();
+        for column in [2, 4, 6, 8] {
+            let mut lacking = row();
+            lacking[column] = Value::Null;
+            input.push_row(&lacking).unwrap();
+        }
+        input.push_row(&row()).unwrap();
+        assert_eq!(input.unplaced.values().sum::<u64>(), 4);
+        assert_eq!(input.observations.len(), 1);
+        let mut typed = row();
+        typed[2] = Value::Text(b"five".to_vec());
+        assert!(matches!(
+            Observation::from_row(&typed),
+            Err(RowError::Type { column: "rank", .. })
+        ));
+        assert_eq!(
+            Observation::from_row(&row()[1..]),
+            Err(RowError::Width { got: 11 })
+        );
+    }
+
+    #[test]
+    fn the_question_quotes_and_signs() {
+        let span = Span {
+            since_ns: 100,
+            until_ns: 200,
+            slack_ns: 5,
+            job: Some("it's".into()),
+            comm: Some(u64::MAX),
+        };
+        let text = sql(&span);
+        assert!(
+            text.ends_with("ts_ns >= 95 AND ts_ns < 205 AND job_id = 'it''s' AND comm_hash = -1"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! What comes out: the verdict, the scores behind it, the evidence and the cost. Serialises as it stands for
+//! `--format json`; the rendering for people lies in `text.rs`.
+
+use serde::Serialize;
+
+use super::observation::{ClockOffset, Heard};
+use super::score::Waits;
+use super::windows::WindowKind;
+
+/// The answer of `rankmesh stragglers`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Who holds the others up.
+    pub verdict: Verdict,
+    /// What it costs.
+    pub cost: Cost,
+    /// What the verdict rests on, and what was not visible.
+    pub evidence: Evidence,
+    /// The scores, one entry for each communicator heard of; those with most ranks first.
+    pub per_comm: Vec<CommReport>,
+    /// Who was asked and who answered.
+    pub coverage: Heard,
+}
+
+/// Who holds the others up.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Verdict {
+    /// One rank (or several, by themselves) enters late, again and again, and the others wait for it.
+    Rank {
+        /// The one that costs most.
+        #[serde(flatten)]
+        culprit: Culprit,
+        /// Other ranks that are late as well; most expensive first.
+        also: Vec<Culprit>,
+    },
+    /// Enough was seen, and nobody holds the others up.
+    None,
+    /// It cannot be told.
+    Unknown {
+        /// Why not, and what would help.
+        why: String,
+    },
+}
+
+/// A rank that holds the others up.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Culprit {
+    /// Its rank in the largest communicator that it belongs to: the rank of the job.
+    pub rank: i32,
+    /// Its host.
+    pub node: String,
+    /// Its process there.
+    pub pid: i64,
+    /// The communicator in which it was found.
+    pub comm_hash: String,
+    /// By how much it is late when it is the last to enter: median.
+    pub late_by_ns: i64,
+    /// Collectives in which it was the last.
+    pub last_in: usize,
+    /// Collectives of the episode.
+    pub collectives: usize,
+    /// Its mean excess over the median of the others, as a share of wall time.
+    pub share: f64,
+    /// Robust z of the episode; none for two or three ranks.
+    pub z: Option<f64>,
+    /// First collective of the first flagged window, Unix nanoseconds of the asker's clock.
+    pub since_ns: i64,
+    /// Last collective of the last flagged window.
+    pub until_ns: i64,
+    /// It was late from the first window of the span on: it may have begun earlier.
+    pub since_start: bool,
+    /// It was still late in the last windows of the span.
+    pub ongoing: bool,
+    /// Windows in which it was flagged, of those between `since_ns` and `until_ns`.
+    pub flagged: usize,
+    /// Windows between `since_ns` and `until_ns`.
+    pub windows: usize,
+}
+
+/// What the culprit costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// Sum over the episode's collectives and over the waiting ranks of the time by which the culprit entered later
+    /// than the last of the others. One rank is counted as one GPU.
+    pub gpu_seconds_wasted: f64,
+    /// The same, per second of the episode: how many GPUs' worth of time is lost.
+    pub gpus_lost: f64,
+    /// True where waits were not seen (enqueue times only): the true cost is at most this.
+    pub upper_bound: bool,
+}
+
+/// What a verdict rests on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Evidence {
+    /// Lowest tier among the calls used.
+    pub tier: u8,
+    /// Windows scored, over all communicators.
+    pub windows: usize,
+    /// Collectives used.
+    pub matched: usize,
+    /// Of these, with every rank of the communicator.
+    pub complete: usize,
+    /// Widest clock bound between any two of the nodes involved; none when a clock is not known.
+    pub clock_bound_ns: Option<i64>,
+    /// Clocks used, by node.
+    pub clocks: Vec<(String, ClockOffset)>,
+    /// Start of the asked span.
+    pub since_ns: i64,
+    /// End of the asked span.
+    pub until_ns: i64,
+    /// What could not be seen, in words.
+    pub not_visible: Vec<String>,
+}
+
+/// One communicator.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CommReport {
+    /// The communicator, 16 hexadecimal digits.
+    pub comm_hash: String,
+    /// "nccl", "mpi", …
+    pub library: String,
+    /// Its size, when seen.
+    pub nranks: Option<i32>,
+    /// Ranks heard.
+    pub heard: usize,
+    /// Calls by name.
+    pub funcs: Vec<(String, u64)>,
+    /// Median distance between two collectives.
+    pub period_ns: i64,
+    /// How windows were cut; none when there were too few collectives.
+    pub windowed: Option<WindowKind>,
+    /// Windows.
+    pub windows: usize,
+    /// Whether durations hold the wait; none when there were too few collectives.
+    pub waits: Option<Waits>,
+    /// Collectives used.
+    pub matched: usize,
+    /// Collectives not used: too few ranks present.
+    pub dropped: usize,
+    /// Ranks in order.
+    pub ranks: Vec<RankScore>,
+}
+
+/// One rank over the whole span.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RankScore {
+    /// Rank in this communicator.
+    pub rank: i32,
+    /// Host.
+    pub node: String,
+    /// Process.
+    pub pid: i64,
+    /// Collectives it took part in.
+    pub collectives: u64,
+    /// Aligned entry minus the first entry.
+    pub lateness: Spread,
+    /// How far its lateness may be wrong; none when a clock is not known (`lateness` is then empty).
+    pub lateness_bound_ns: Option<i64>,
+    /// Duration minus the shortest duration among the ranks.
+    pub wait: Spread,
+    /// Mean of how much more time outside communication it took than the median of the others.
+    pub own_excess_ns: Option<i64>,
+    /// Mean excess over the median of the others, per collective.
+    pub excess_ns: i64,
+    /// The same as a share of wall time.
+    pub share: f64,
+    /// Robust z over the whole span; none for two or three ranks.
+    pub z: Option<f64>,
+    /// Windows in which it was flagged.
+    pub flagged: usize,
+    /// What it is in the verdict.
+    pub role: Role,
+}
+
+/// A distribution in three figures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Spread {
+    /// Mean.
+    pub mean_ns: i64,
+    /// Median.
+    pub median_ns: i64,
+    /// 95th percentile.
+    pub p95_ns: i64,
+}
+
+/// What a rank is in the verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It holds the others up.
+    Culprit,
+    /// It waits for a culprit.
+    Victim,
+    /// Neither.
+    Peer,
+}

@@ -1,0 +1,54 @@
+//! The thresholds of a verdict, in one place. docs/verdicts.md explains each.
+
+/// What it takes to name a rank. `Rules::default()` is what `rankmesh stragglers` uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rules {
+    /// Robust z that flags a rank in a window (communicators of four ranks and more).
+    pub z: f64,
+    /// Least share of the step time that a rank must cost (0.05: 5 %).
+    pub effect: f64,
+    /// Windows in which a rank must be flagged.
+    pub persistence: usize,
+    /// Least share of an episode's windows in which it must be flagged (3 of 5).
+    pub density: f64,
+    /// Least consistency of the excess over an episode's collectives (a t test on the scale of normal deviates); keeps
+    /// rare spikes from naming anybody.
+    pub consistency: f64,
+    /// The same, in communicators of four ranks and more, for a rank that is later than the median of the others in
+    /// at least `mostly` of the collectives: that is not spikes.
+    pub steady_consistency: f64,
+    /// See `steady_consistency`.
+    pub mostly: f64,
+    /// Communicators of two and three ranks: how many times the others must wait what the suspect waits.
+    pub ratio: f64,
+    /// Share of its lateness that a rank's own time must explain; below it the lateness is inherited.
+    pub own_share: f64,
+    /// Longest window.
+    pub window_ns: i64,
+    /// Shortest window, taken when the asked span holds fewer than five of the longest.
+    pub short_window_ns: i64,
+    /// Fewest collectives in a time window; where they come rarer, windows count collectives instead.
+    pub window_collectives: usize,
+    /// Share of the heard ranks that must be present in a collective for it to be used.
+    pub present: f64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            z: 3.5,
+            effect: 0.05,
+            persistence: 3,
+            density: 0.6,
+            consistency: 5.0,
+            steady_consistency: 4.0,
+            mostly: 0.75,
+            ratio: 3.0,
+            own_share: 0.5,
+            window_ns: 1_000_000_000,
+            short_window_ns: 500_000_000,
+            window_collectives: 3,
+            present: 0.9,
+        }
+    }
+}

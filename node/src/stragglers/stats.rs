@@ -1,0 +1,189 @@
+//! Robust statistics of the scores: medians, deviations, the z score with its floors, the consistency figure.
+//!
+//! Owns numbers only; what they are applied to lies in `score.rs`, the thresholds in `rules.rs`.
+
+/// Scales the median absolute deviation to a standard deviation for normal data (1 / Phi^-1(3/4)).
+const MAD_TO_SIGMA: f64 = 1.4826;
+/// Scales the mean absolute deviation to a standard deviation for normal data (sqrt(pi / 2)); used where the MAD is 0
+/// (Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993).
+const MEAN_AD_TO_SIGMA: f64 = 1.253_314;
+/// Smallest part of the median that counts as a spread.
+const RELATIVE_FLOOR: f64 = 0.02;
+/// A z beyond this says nothing more, and JSON has no infinity.
+const Z_CAP: f64 = 9_999.0;
+
+/// Median of a sorted slice; none when it is empty.
+pub(crate) fn median_sorted(sorted: &[f64]) -> Option<f64> {
+    let n = sorted.len();
+    match n {
+        0 => None,
+        _ if n % 2 == 1 => Some(sorted[n / 2]),
+        _ => Some((sorted[n / 2 - 1] + sorted[n / 2]) / 2.0),
+    }
+}
+
+/// Median of any values; none when there are none.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = values.into_iter().collect();
+    all.sort_by(f64::total_cmp);
+    median_sorted(&all)
+}
+
+/// Median of a sorted slice without the element at `skip`; none when nothing is left.
+pub(crate) fn median_without(sorted: &[f64], skip: usize) -> Option<f64> {
+    let left = sorted.len().checked_sub(1)?;
+    let at = |i: usize| sorted[if i < skip { i } else { i + 1 }];
+    match left {
+        0 => None,
+        _ if left % 2 == 1 => Some(at(left / 2)),
+        _ => Some((at(left / 2 - 1) + at(left / 2)) / 2.0),
+    }
+}
+
+/// Nearest-rank quantile, `q` in 0..=1.
+pub(crate) fn quantile(values: impl IntoIterator<Item = f64>, q: f64) -> Option<f64> {
+    let mut all: Vec<f64> = values.into_iter().collect();
+    all.sort_by(f64::total_cmp);
+    let last = all.len().checked_sub(1)?;
+    let at = (q.clamp(0.0, 1.0) * last as f64).round() as usize;
+    all.get(at).copied()
+}
+
+/// How far `x` lies above the median of `others`, in robust standard deviations: `(x - median) / scale` with
+/// `scale = max(1.4826 MAD, 2 % of |median|, floor)`, all over the others; where the MAD is 0, 1.2533 times the mean
+/// absolute deviation takes its place. None when there are fewer than two others. Same units for all arguments.
+pub(crate) fn robust_z(x: f64, others: &[f64], floor: f64) -> Option<f64> {
+    if others.len() < 2 {
+        return None;
+    }
+    let mid = median(others.iter().copied())?;
+    let mad = median(others.iter().map(|o| (o - mid).abs()))?;
+    let spread = if mad > 0.0 {
+        MAD_TO_SIGMA * mad
+    } else {
+        MEAN_AD_TO_SIGMA * others.iter().map(|o| (o - mid).abs()).sum::<f64>() / others.len() as f64
+    };
+    let scale = spread.max(RELATIVE_FLOOR * mid.abs()).max(floor);
+    let gap = x - mid;
+    if gap == 0.0 {
+        return Some(0.0);
+    }
+    Some((gap / scale).clamp(-Z_CAP, Z_CAP))
+}
+
+/// Running count, sum, sum of squares and count of positive values: what a window keeps of one figure of one rank. Mergeable by addition.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Moments {
+    pub(crate) n: f64,
+    pub(crate) sum: f64,
+    pub(crate) squares: f64,
+    pub(crate) positive: f64,
+}
+
+impl Moments {
+    pub(crate) fn add(&mut self, x: f64) {
+        self.n += 1.0;
+        self.sum += x;
+        self.squares += x * x;
+        self.positive += f64::from(u8::from(x > 0.0));
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.n += other.n;
+        self.sum += other.sum;
+        self.squares += other.squares;
+        self.positive += other.positive;
+    }
+
+    pub(crate) fn mean(&self) -> Option<f64> {
+        (self.n > 0.0).then(|| self.sum / self.n)
+    }
+
+    /// How surely the mean differs from 0 given how the single values scatter: Student's t of the mean, brought to the
+    /// scale of a standard normal deviate of the same tail (Wallace, "Bounds on normal approximations to Student's and
+    /// the chi-square distributions", 1959). A few spikes among many zeros give about the root of their number however
+    /// tall they are; a rank that is late every time gives a large figure soon. Capped as z is. None below two values.
+    pub(crate) fn consistency(&self) -> Option<f64> {
+        if self.n < 2.0 {
+            return None;
+        }
+        let (freedom, mean) = (self.n - 1.0, self.sum / self.n);
+        if mean == 0.0 {
+            return Some(0.0);
+        }
+        let variance = ((self.squares - self.n * mean * mean) / freedom).max(0.0);
+        let t = (mean / (variance / self.n).sqrt()).clamp(-Z_CAP, Z_CAP);
+        let normal = (freedom * (t * t / freedom).ln_1p()).sqrt() * (8.0 * freedom + 1.0)
+            / (8.0 * freedom + 3.0);
+        Some(normal.copysign(mean))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn z_is_the_published_formula_where_no_floor_binds() {
+        // Others 1..=9: median 5, MAD 2. 0.6745 * (20 - 5) / 2 = 5.05875.
+        let others: Vec<f64> = (1..=9).map(f64::from).collect();
+        let z = robust_z(20.0, &others, 0.0).unwrap();
+        assert!((z - 5.0588).abs() < 1e-3, "{z}");
+    }
+
+    #[test]
+    fn floors_bind_in_turn() {
+        let tight = [100.0, 100.001, 99.999, 100.0];
+        // 2 % of the median: (103 - 100) / 2.
+        assert!((robust_z(103.0, &tight, 0.0).unwrap() - 1.5).abs() < 1e-6);
+        // The clock bound: 3 / 30.
+        assert!((robust_z(103.0, &tight, 30.0).unwrap() - 0.1).abs() < 1e-6);
+        // MAD 0: the mean absolute deviation of 0 0 0 0 10 is 2.
+        let flat = [0.0, 0.0, 0.0, 0.0, 10.0];
+        assert!((robust_z(50.0, &flat, 0.0).unwrap() - 50.0 / (2.0 * 1.253_314)).abs() < 1e-6);
+        // Nothing to scale by at all: capped, not infinite.
+        assert_eq!(robust_z(1.0, &[0.0, 0.0, 0.0], 0.0), Some(Z_CAP));
+        assert_eq!(robust_z(1.0, &[0.0], 0.0), None);
+    }
+
+    #[test]
+    fn spikes_are_not_consistent_and_a_steady_excess_is() {
+        let mut spikes = Moments::default();
+        let mut steady = Moments::default();
+        for i in 0..100 {
+            spikes.add(if i % 50 == 0 { 1e9 } else { 0.0 });
+            steady.add(1.0 + f64::from(i % 3) * 0.1);
+        }
+        assert!(spikes.consistency().unwrap() < 2.0);
+        assert!(steady.consistency().unwrap() > 20.0);
+        // Student's t of -3.078 with one degree of freedom has a tail of 10 %, as -1.2816 has.
+        let mut two = Moments::default();
+        two.add(-3.078 - 1.0);
+        two.add(-3.078 + 1.0);
+        assert!(
+            (two.consistency().unwrap() + 1.2816).abs() < 0.1,
+            "{:?}",
+            two.consistency()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn median_without_is_the_median_of_the_rest(mut all in prop::collection::vec(-1e6..1e6f64, 2..40), pick in 0usize..40) {
+            all.sort_by(f64::total_cmp);
+            let skip = pick % all.len();
+            let mut rest = all.clone();
+            rest.remove(skip);
+            prop_assert_eq!(median_without(&all, skip), median_sorted(&rest));
+        }
+
+        #[test]
+        fn z_does_not_depend_on_the_unit(others in prop::collection::vec(1.0..1e3f64, 3..20), x in 0.0..1e4f64) {
+            let a = robust_z(x, &others, 0.0).unwrap();
+            let scaled: Vec<f64> = others.iter().map(|o| o * 1e6).collect();
+            let b = robust_z(x * 1e6, &scaled, 0.0).unwrap();
+            prop_assert!((a - b).abs() <= 1e-6 * a.abs().max(1.0));
+        }
+    }
+}
