@@ -262,6 +262,8 @@ impl<'c> Writer<'c> {
                     note_failure(self.shared, &error);
                     if !stopping && may_pass(&error) {
                         stopping = self.shared.queue.back_off(delay);
+                        // On a full disk, dropping what is too old anyway may make the room.
+                        self.retain(Duration::from_millis(20));
                         delay = (delay * 2).min(BACK_OFF.1);
                         continue;
                     }

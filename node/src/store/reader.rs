@@ -266,6 +266,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_killed_writer_left_is_served_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("live.db");
+        let writer = sample(&path, "WAL");
+        let copy = dir.path().join("copy.db");
+        for suffix in ["", "-wal", "-shm"] {
+            std::fs::copy(beside(&path, suffix), beside(&copy, suffix)).unwrap();
+        }
+        drop(writer);
+        let bytes = |suffix| std::fs::read(beside(&copy, suffix)).unwrap();
+        let before = (bytes(""), bytes("-wal"));
+        let served = ServedDb::open(&copy, Vec::new()).unwrap();
+        assert_eq!(count(&served.reader().unwrap()), 2);
+        assert_eq!((bytes(""), bytes("-wal")), before);
+    }
+
+    #[test]
     fn a_hot_journal_is_refused_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("busy.db");

@@ -216,6 +216,31 @@ fn one_agent_per_file() {
 }
 
 #[test]
+fn a_torn_store_is_refused_or_read_never_a_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let store = open(&path);
+    for i in 0..3000 {
+        store.ingest().record(Record::Collective(collective(i)));
+    }
+    drop(store);
+    let whole = std::fs::read(&path).unwrap();
+    let mut refused = 0;
+    for pages in 1..whole.len() / 4096 {
+        std::fs::write(&path, &whole[..pages * 4096]).unwrap();
+        match Store::open(&path, StoreConfig { max_age: Duration::MAX, ..StoreConfig::default() }) {
+            Err(error) => {
+                assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+                refused += 1;
+            }
+            // A cut that opening does not notice: closing it is all that must work.
+            Ok(store) => store.close(),
+        }
+    }
+    assert!(refused > 0, "no cut was noticed");
+}
+
+#[test]
 fn facts_follow_the_rows() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
@@ -425,6 +450,22 @@ fn a_killed_process_loses_at_most_one_commit() {
         store.ingest().record(Record::Collective(collective(made)));
         store.flush(PATIENCE).unwrap();
     }
+}
+
+#[test]
+fn recorded_traces_are_served() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/ingero");
+    if !dir.is_dir() {
+        eprintln!("skipped: {} is not there", dir.display());
+        return;
+    }
+    let mut rows = 0;
+    for n in 1..=3 {
+        let served = ServedDb::open(dir.join(format!("sample-gpu-node-0{n}.db")), Vec::new()).unwrap();
+        rows += served.facts().table("events").unwrap().rows;
+        assert!(served.facts().span().is_some());
+    }
+    assert_eq!(rows, 219 + 76 + 305);
 }
 
 /// Calls over few keys and buckets, so that they meet.
