@@ -32,12 +32,7 @@ pub struct GossipConfig {
 impl GossipConfig {
     /// A configuration with the usual timing: rounds of 500 ms, dead after about 5 s, forgotten after an hour.
     #[must_use]
-    pub fn new(
-        mesh: impl Into<String>,
-        node: impl Into<String>,
-        generation: u64,
-        advertise: SocketAddr,
-    ) -> Self {
+    pub fn new(mesh: impl Into<String>, node: impl Into<String>, generation: u64, advertise: SocketAddr) -> Self {
         Self {
             mesh: mesh.into(),
             node: node.into(),
@@ -53,9 +48,7 @@ impl GossipConfig {
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (what, name) in [("mesh", &self.mesh), ("node", &self.node)] {
             if name.is_empty() || name.len() > MAX_NAME_BYTES {
-                return Err(Error::Config(format!(
-                    "the {what} name must have 1 to {MAX_NAME_BYTES} bytes: {name:?}"
-                )));
+                return Err(Error::Config(format!("the {what} name must have 1 to {MAX_NAME_BYTES} bytes: {name:?}")));
             }
         }
         if self.advertise.ip().is_unspecified() || self.advertise.port() == 0 {
@@ -65,9 +58,7 @@ impl GossipConfig {
             )));
         }
         if self.interval < Duration::from_millis(1) || self.dead_after < 2 * self.interval {
-            return Err(Error::Config(
-                "dead_after must be at least two gossip intervals".into(),
-            ));
+            return Err(Error::Config("dead_after must be at least two gossip intervals".into()));
         }
         Ok(())
     }
@@ -80,9 +71,7 @@ pub enum Error {
     #[error("gossip configuration: {0}")]
     Config(String),
     /// The node's facts do not fit into a gossip message.
-    #[error(
-        "the node's {what} take {bytes} bytes of gossip, the limit is {limit}: use fewer or shorter labels"
-    )]
+    #[error("the node's {what} take {bytes} bytes of gossip, the limit is {limit}: use fewer or shorter labels")]
     FactsTooLarge {
         /// Which part of the facts.
         what: String,
@@ -110,9 +99,7 @@ pub fn next_generation(file: &Path) -> Result<u64, Error> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         Err(e) => return Err(e.into()),
     };
-    let clock_ms = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_millis() as u64);
+    let clock_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     let generation = clock_ms.max(recorded.map_or(0, |g| g.saturating_add(1)));
     let fresh = file.with_extension("new");
     std::fs::write(&fresh, format!("{generation}\n"))?;

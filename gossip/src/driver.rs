@@ -60,23 +60,14 @@ impl Gossip {
         let look = driver.look().await;
         let (members_tx, members) = watch::channel(Arc::new(look));
         let task = tokio::spawn(driver.run(command_rx, members_tx));
-        Ok(Self {
-            commands,
-            members,
-            task,
-        })
+        Ok(Self { commands, members, task })
     }
 
     /// Replaces this node's facts; only what changed is sent out. Facts too large to send leave the previous ones in
     /// place and are reported in the log.
     pub async fn set_facts(&self, facts: NodeFacts) {
         let (done, wait) = oneshot::channel();
-        if self
-            .commands
-            .send(Command::SetFacts(Box::new(facts), done))
-            .await
-            .is_ok()
-        {
+        if self.commands.send(Command::SetFacts(Box::new(facts), done)).await.is_ok() {
             let _ = wait.await;
         }
     }
@@ -122,28 +113,12 @@ struct Driver {
 }
 
 impl Driver {
-    async fn new(
-        cfg: GossipConfig,
-        transport: LinkTransport,
-        facts: NodeFacts,
-    ) -> Result<Self, Error> {
+    async fn new(cfg: GossipConfig, transport: LinkTransport, facts: NodeFacts) -> Result<Self, Error> {
         let (chitchat, ending, directory) = launch(&cfg, &transport, &facts).await?;
-        Ok(Self {
-            cfg,
-            transport,
-            facts,
-            chitchat,
-            ending,
-            directory,
-            outranked_by: None,
-        })
+        Ok(Self { cfg, transport, facts, chitchat, ending, directory, outranked_by: None })
     }
 
-    async fn run(
-        mut self,
-        mut commands: mpsc::Receiver<Command>,
-        members_tx: watch::Sender<MemberList>,
-    ) {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>, members_tx: watch::Sender<MemberList>) {
         let mut tick = tokio::time::interval(self.cfg.interval / 2);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let seed_pause = (4 * self.cfg.interval).min(Duration::from_secs(2));
@@ -187,10 +162,7 @@ impl Driver {
 
     async fn look(&mut self) -> Vec<Member> {
         let directory = &mut self.directory;
-        let look = self
-            .chitchat
-            .with_chitchat(|chitchat| directory.look(chitchat, Instant::now()))
-            .await;
+        let look = self.chitchat.with_chitchat(|chitchat| directory.look(chitchat, Instant::now())).await;
         self.outranked_by = look.outranked_by;
         look.members
     }
@@ -219,11 +191,8 @@ impl Driver {
             .with_chitchat(|chitchat| {
                 let state = chitchat.self_node_state();
                 let kept = |key: &str| keys.iter().any(|(k, _)| k == key);
-                let gone: Vec<String> = state
-                    .key_values()
-                    .filter(|(key, _)| !kept(key))
-                    .map(|(key, _)| key.to_owned())
-                    .collect();
+                let gone: Vec<String> =
+                    state.key_values().filter(|(key, _)| !kept(key)).map(|(key, _)| key.to_owned()).collect();
                 for key in gone {
                     state.delete(&key);
                 }
@@ -237,33 +206,17 @@ impl Driver {
     /// Calls every seed that is not a live member: chitchat calls seeds too, but in a large mesh ever more rarely, and a
     /// seed that was split off has to be found again.
     fn call_absent_seeds(&self, members: &[Member]) {
-        let present: HashSet<SocketAddr> = members
-            .iter()
-            .filter(|m| m.is_live())
-            .map(|m| m.address)
-            .collect();
-        for seed in self
-            .cfg
-            .seeds
-            .iter()
-            .filter(|seed| !present.contains(seed) && **seed != self.cfg.advertise)
-        {
+        let present: HashSet<SocketAddr> = members.iter().filter(|m| m.is_live()).map(|m| m.address).collect();
+        for seed in self.cfg.seeds.iter().filter(|seed| !present.contains(seed) && **seed != self.cfg.advertise) {
             let _ = self.chitchat.gossip(*seed);
         }
     }
 
     async fn leave(&mut self, members_tx: &watch::Sender<MemberList>) {
-        self.chitchat
-            .with_chitchat(|chitchat| chitchat.self_node_state().set(KEY_LEFT, "1"))
-            .await;
+        self.chitchat.with_chitchat(|chitchat| chitchat.self_node_state().set(KEY_LEFT, "1")).await;
         let told: Vec<SocketAddr> = {
             let members = members_tx.borrow();
-            members
-                .iter()
-                .filter(|m| m.is_live() && !m.is_self)
-                .map(|m| m.address)
-                .take(FAREWELLS)
-                .collect()
+            members.iter().filter(|m| m.is_live() && !m.is_self).map(|m| m.address).take(FAREWELLS).collect()
         };
         if !told.is_empty() {
             for to in told {
@@ -285,10 +238,7 @@ impl Driver {
                 self.chitchat = chitchat;
                 self.ending = ending;
                 self.directory = directory;
-                info!(
-                    generation = self.cfg.generation,
-                    "gossip runs as a new incarnation"
-                );
+                info!(generation = self.cfg.generation, "gossip runs as a new incarnation");
             }
             // Nothing in it can fail that did not fail at the start; the old ending is over, so do not poll it again.
             Err(error) => {
@@ -316,9 +266,7 @@ async fn launch(
         catchup_callback: None,
         extra_liveness_predicate: None,
     };
-    let chitchat = spawn_chitchat(config, facts.encode()?, transport)
-        .await
-        .map_err(|e| Error::Start(e.to_string()))?;
+    let chitchat = spawn_chitchat(config, facts.encode()?, transport).await.map_err(|e| Error::Start(e.to_string()))?;
     let ending: Ending = Box::pin(chitchat.termination_watcher());
     Ok((chitchat, ending, Directory::new(id, cfg.dead_after)))
 }

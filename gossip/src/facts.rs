@@ -66,15 +66,8 @@ impl NodeFacts {
             "t": self.store_span_ns,
             "n": self.store_rows,
         });
-        let mut keys = vec![
-            (KEY_NODE.to_owned(), node.to_string()),
-            (KEY_STORE.to_owned(), store.to_string()),
-        ];
-        keys.extend(
-            self.extra
-                .iter()
-                .map(|(name, value)| (format!("{PREFIX_EXTRA}{name}"), value.clone())),
-        );
+        let mut keys = vec![(KEY_NODE.to_owned(), node.to_string()), (KEY_STORE.to_owned(), store.to_string())];
+        keys.extend(self.extra.iter().map(|(name, value)| (format!("{PREFIX_EXTRA}{name}"), value.clone())));
         for (key, value) in &keys {
             let bytes = key.len() + value.len();
             if bytes > MAX_VALUE_BYTES {
@@ -83,11 +76,7 @@ impl NodeFacts {
                     KEY_STORE => "ranks".to_owned(),
                     other => format!("facts under {other:?}"),
                 };
-                return Err(Error::FactsTooLarge {
-                    what,
-                    bytes,
-                    limit: MAX_VALUE_BYTES,
-                });
+                return Err(Error::FactsTooLarge { what, bytes, limit: MAX_VALUE_BYTES });
             }
         }
         Ok(keys)
@@ -128,10 +117,7 @@ fn object(text: &str) -> Map<String, Value> {
 }
 
 fn field<T: DeserializeOwned + Default>(fields: &Map<String, Value>, name: &str) -> T {
-    fields
-        .get(name)
-        .and_then(|v| serde_json::from_value(v.clone()).ok())
-        .unwrap_or_default()
+    fields.get(name).and_then(|v| serde_json::from_value(v.clone()).ok()).unwrap_or_default()
 }
 
 /// Ranks as ranges: `0-7,16`.
@@ -203,19 +189,13 @@ mod tests {
     #[test]
     fn facts_survive_the_way() {
         assert_eq!(decode(&sample().encode().unwrap()), sample());
-        assert_eq!(
-            decode(&NodeFacts::default().encode().unwrap()),
-            NodeFacts::default()
-        );
+        assert_eq!(decode(&NodeFacts::default().encode().unwrap()), NodeFacts::default());
     }
 
     #[test]
     fn a_newer_or_broken_value_costs_only_its_field() {
         let keys = vec![
-            (
-                "n".to_owned(),
-                r#"{"a":{"quic":1},"l":{"job":"1"},"v":"9.0","z":[1,2],"h":"text"}"#.to_owned(),
-            ),
+            ("n".to_owned(), r#"{"a":{"quic":1},"l":{"job":"1"},"v":"9.0","z":[1,2],"h":"text"}"#.to_owned()),
             ("s".to_owned(), "}{".to_owned()),
             ("q".to_owned(), "unknown key".to_owned()),
         ];
@@ -244,9 +224,7 @@ mod tests {
     #[test]
     fn too_many_labels_are_refused_with_their_size() {
         let mut facts = sample();
-        facts
-            .labels
-            .insert("big".to_owned(), "x".repeat(MAX_VALUE_BYTES));
+        facts.labels.insert("big".to_owned(), "x".repeat(MAX_VALUE_BYTES));
         let message = facts.encode().unwrap_err().to_string();
         assert!(message.contains("labels"), "{message}");
     }

@@ -42,20 +42,14 @@ pub(crate) struct LinkTransport {
 
 impl LinkTransport {
     pub(crate) fn new(link: Arc<dyn Link>, inbound: mpsc::Receiver<Inbound>) -> Self {
-        Self {
-            link,
-            inbound: Arc::new(Mutex::new(inbound)),
-        }
+        Self { link, inbound: Arc::new(Mutex::new(inbound)) }
     }
 }
 
 #[async_trait]
 impl Transport for LinkTransport {
     async fn open(&self, _listen_addr: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
-        Ok(Box::new(LinkSocket {
-            link: self.link.clone(),
-            inbound: self.inbound.clone(),
-        }))
+        Ok(Box::new(LinkSocket { link: self.link.clone(), inbound: self.inbound.clone() }))
     }
 }
 
@@ -70,10 +64,7 @@ impl Socket for LinkSocket {
         let payload = message.serialize_to_vec();
         if payload.len() > MAX_PAYLOAD_BYTES {
             // Happens from about 2,000 nodes on; see ALGORITHM.md.
-            tracing::warn!(
-                bytes = payload.len(),
-                "a gossip message outgrew its limit and was not sent"
-            );
+            tracing::warn!(bytes = payload.len(), "a gossip message outgrew its limit and was not sent");
             return Ok(());
         }
         self.link.send(to, payload);
@@ -122,22 +113,11 @@ mod tests {
         let from: SocketAddr = ([127, 0, 0, 1], 1).into();
         let mut socket = transport.open(from).await.unwrap();
         // A receive that is given up, as chitchat's select does on each tick.
-        assert!(
-            tokio::time::timeout(Duration::from_millis(5), socket.recv())
-                .await
-                .is_err()
-        );
-        for payload in [
-            b"junk".to_vec(),
-            Vec::new(),
-            ChitchatMessage::BadCluster.serialize_to_vec(),
-        ] {
+        assert!(tokio::time::timeout(Duration::from_millis(5), socket.recv()).await.is_err());
+        for payload in [b"junk".to_vec(), Vec::new(), ChitchatMessage::BadCluster.serialize_to_vec()] {
             tx.send(Inbound { from, payload }).await.unwrap();
         }
-        let (_, message) = tokio::time::timeout(Duration::from_secs(5), socket.recv())
-            .await
-            .unwrap()
-            .unwrap();
+        let (_, message) = tokio::time::timeout(Duration::from_secs(5), socket.recv()).await.unwrap().unwrap();
         assert_eq!(message, ChitchatMessage::BadCluster);
     }
 

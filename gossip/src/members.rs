@@ -76,11 +76,7 @@ pub(crate) struct Look {
 
 impl Directory {
     pub(crate) fn new(self_id: ChitchatId, patience: Duration) -> Self {
-        Self {
-            self_id,
-            patience,
-            seen: HashMap::new(),
-        }
+        Self { self_id, patience, seen: HashMap::new() }
     }
 
     pub(crate) fn look(&mut self, chitchat: &Chitchat, now: Instant) -> Look {
@@ -91,10 +87,7 @@ impl Directory {
         let mut outranked_by = None;
         for (id, state) in states {
             let is_self = *id == self.self_id;
-            let seen = self
-                .seen
-                .entry(id.clone())
-                .or_insert_with(|| Seen::new(state, now));
+            let seen = self.seen.entry(id.clone()).or_insert_with(|| Seen::new(state, now));
             if seen.version != state.max_version() {
                 seen.read(state);
             }
@@ -107,31 +100,18 @@ impl Directory {
                 }
                 continue;
             }
-            if !judged
-                || newest
-                    .get(&*id.node_id)
-                    .is_some_and(|known| known.generation > id.generation_id)
-            {
+            if !judged || newest.get(&*id.node_id).is_some_and(|known| known.generation > id.generation_id) {
                 continue;
             }
             newest.insert(&id.node_id, seen.member(id, alive, is_self));
         }
-        Look {
-            members: newest.into_values().collect(),
-            outranked_by,
-        }
+        Look { members: newest.into_values().collect(), outranked_by }
     }
 }
 
 impl Seen {
     fn new(state: &NodeState, now: Instant) -> Self {
-        let mut seen = Self {
-            first: now,
-            ever_live: false,
-            version: 0,
-            left: false,
-            facts: NodeFacts::default(),
-        };
+        let mut seen = Self { first: now, ever_live: false, version: 0, left: false, facts: NodeFacts::default() };
         seen.read(state);
         seen
     }
@@ -147,11 +127,7 @@ impl Seen {
             name: id.node_id.to_string(),
             address: self.facts.address.unwrap_or(id.gossip_advertise_addr),
             generation: id.generation_id,
-            state: if alive {
-                MemberState::Live
-            } else {
-                MemberState::Dead
-            },
+            state: if alive { MemberState::Live } else { MemberState::Dead },
             facts: self.facts.clone(),
             is_self,
         }

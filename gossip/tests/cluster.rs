@@ -30,10 +30,7 @@ impl Link for MemLink {
             return;
         }
         if let Some(listener) = self.net.listeners.lock().unwrap().get(&to) {
-            let _ = listener.try_send(Inbound {
-                from: self.own,
-                payload,
-            });
+            let _ = listener.try_send(Inbound { from: self.own, payload });
         }
     }
 }
@@ -51,21 +48,12 @@ fn addr(n: u16) -> SocketAddr {
 }
 
 fn facts(version: &str) -> NodeFacts {
-    NodeFacts {
-        version: version.to_owned(),
-        ranks: vec![1, 2, 3],
-        ..NodeFacts::default()
-    }
+    NodeFacts { version: version.to_owned(), ranks: vec![1, 2, 3], ..NodeFacts::default() }
 }
 
 impl Cluster {
     fn new(net: &Arc<Net>, mesh: &str) -> Self {
-        Self {
-            net: net.clone(),
-            mesh: mesh.to_owned(),
-            dead_after: Duration::from_millis(800),
-            nodes: BTreeMap::new(),
-        }
+        Self { net: net.clone(), mesh: mesh.to_owned(), dead_after: Duration::from_millis(800), nodes: BTreeMap::new() }
     }
 
     async fn start(&mut self, n: u16, generation: u64, seeds: &[u16], facts: NodeFacts) {
@@ -75,12 +63,8 @@ impl Cluster {
         cfg.seeds = seeds.iter().map(|s| addr(*s)).collect();
         cfg.interval = Duration::from_millis(40);
         cfg.dead_after = self.dead_after;
-        let link = Arc::new(MemLink {
-            net: self.net.clone(),
-            own: addr(n),
-        });
-        self.nodes
-            .insert(n, Gossip::start(cfg, link, rx, facts).await.unwrap());
+        let link = Arc::new(MemLink { net: self.net.clone(), own: addr(n) });
+        self.nodes.insert(n, Gossip::start(cfg, link, rx, facts).await.unwrap());
     }
 
     /// Starts `count` nodes that know only the first and waits until all know all.
@@ -95,9 +79,7 @@ impl Cluster {
             cluster.start(n, 1, &[seed], facts("1")).await;
         }
         let all: Vec<u16> = nodes.collect();
-        cluster
-            .eventually("all know all", |list| lives(list) == names(&all))
-            .await;
+        cluster.eventually("all know all", |list| lives(list) == names(&all)).await;
         cluster
     }
 
@@ -108,18 +90,11 @@ impl Cluster {
 
     fn inject(&self, n: u16, payload: &[u8]) {
         let listeners = self.net.listeners.lock().unwrap();
-        let _ = listeners[&addr(n)].try_send(Inbound {
-            from: addr(999),
-            payload: payload.to_vec(),
-        });
+        let _ = listeners[&addr(n)].try_send(Inbound { from: addr(999), payload: payload.to_vec() });
     }
 
     fn cut(&self, a: u16, b: u16) {
-        self.net
-            .cuts
-            .lock()
-            .unwrap()
-            .extend([(addr(a), addr(b)), (addr(b), addr(a))]);
+        self.net.cuts.lock().unwrap().extend([(addr(a), addr(b)), (addr(b), addr(a))]);
     }
 
     /// Waits until the member list of every running node fulfils `seen`.
@@ -129,11 +104,7 @@ impl Cluster {
             let mut watch = gossip.watch();
             let left = deadline.saturating_duration_since(Instant::now());
             let waited = tokio::time::timeout(left, watch.wait_for(|list| seen(list))).await;
-            assert!(
-                waited.is_ok(),
-                "n{n} never saw that {what}; it sees {:#?}",
-                gossip.members()
-            );
+            assert!(waited.is_ok(), "n{n} never saw that {what}; it sees {:#?}", gossip.members());
         }
     }
 }
@@ -143,10 +114,7 @@ fn names(nodes: &[u16]) -> Vec<String> {
 }
 
 fn lives(list: &[Member]) -> Vec<String> {
-    list.iter()
-        .filter(|m| m.is_live())
-        .map(|m| m.name.clone())
-        .collect()
+    list.iter().filter(|m| m.is_live()).map(|m| m.name.clone()).collect()
 }
 
 fn find(list: &[Member], n: u16) -> Option<&Member> {
@@ -159,36 +127,20 @@ async fn five_find_each_other_from_one_seed_and_a_killed_one_returns() {
     let mut cluster = Cluster::grown(&net, "m", 0..5).await;
     for (n, gossip) in &cluster.nodes {
         let list = gossip.members();
-        assert_eq!(
-            list.iter()
-                .filter(|m| m.is_self)
-                .map(|m| m.name.clone())
-                .collect::<Vec<_>>(),
-            names(&[*n])
-        );
+        assert_eq!(list.iter().filter(|m| m.is_self).map(|m| m.name.clone()).collect::<Vec<_>>(), names(&[*n]));
         assert!(list.is_sorted_by_key(|m| m.name.clone()));
         assert!(list.iter().all(|m| m.facts == facts("1")), "{list:#?}");
         assert_eq!(find(&list, 3).unwrap().address, addr(3));
     }
 
     cluster.kill(3);
-    cluster
-        .eventually("n3 is dead", |list| {
-            find(list, 3).is_some_and(|m| !m.is_live())
-        })
-        .await;
-    cluster
-        .eventually("the others live", |list| {
-            lives(list) == names(&[0, 1, 2, 4])
-        })
-        .await;
+    cluster.eventually("n3 is dead", |list| find(list, 3).is_some_and(|m| !m.is_live())).await;
+    cluster.eventually("the others live", |list| lives(list) == names(&[0, 1, 2, 4])).await;
 
     cluster.start(3, 2, &[0], facts("2")).await;
     cluster
         .eventually("n3 is back as itself", |list| {
-            find(list, 3)
-                .is_some_and(|m| m.is_live() && m.generation == 2 && m.facts.version == "2")
-                && list.len() == 5
+            find(list, 3).is_some_and(|m| m.is_live() && m.generation == 2 && m.facts.version == "2") && list.len() == 5
         })
         .await;
 }
@@ -199,35 +151,19 @@ async fn changed_facts_reach_everyone_and_removed_ones_go() {
     let cluster = Cluster::grown(&net, "m", 0..4).await;
     let mut changed = facts("1");
     changed.store_rows = 77;
-    changed
-        .extra
-        .insert("verdict".to_owned(), "rank 5".to_owned());
+    changed.extra.insert("verdict".to_owned(), "rank 5".to_owned());
     cluster.nodes[&2].set_facts(changed.clone()).await;
-    assert_eq!(
-        find(&cluster.nodes[&2].members(), 2).unwrap().facts,
-        changed
-    );
-    cluster
-        .eventually("n2's facts changed", |list| {
-            find(list, 2).is_some_and(|m| m.facts == changed)
-        })
-        .await;
+    assert_eq!(find(&cluster.nodes[&2].members(), 2).unwrap().facts, changed);
+    cluster.eventually("n2's facts changed", |list| find(list, 2).is_some_and(|m| m.facts == changed)).await;
 
     changed.extra.clear();
     cluster.nodes[&2].set_facts(changed.clone()).await;
-    cluster
-        .eventually("n2's verdict went", |list| {
-            find(list, 2).is_some_and(|m| m.facts == changed)
-        })
-        .await;
+    cluster.eventually("n2's verdict went", |list| find(list, 2).is_some_and(|m| m.facts == changed)).await;
 
     let mut huge = changed.clone();
     huge.labels.insert("x".to_owned(), "y".repeat(100_000));
     cluster.nodes[&2].set_facts(huge).await;
-    assert_eq!(
-        find(&cluster.nodes[&2].members(), 2).unwrap().facts,
-        changed
-    );
+    assert_eq!(find(&cluster.nodes[&2].members(), 2).unwrap().facts, changed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,22 +171,12 @@ async fn garbage_does_not_stop_gossip() {
     let net = Arc::new(Net::default());
     let mut cluster = Cluster::grown(&net, "m", 0..3).await;
     for n in 0..3 {
-        for payload in [
-            &b"junk"[..],
-            &[],
-            &[0x53, 0xB0, 0, 0, 255, 255],
-            &[0x53, 0xB0, 0, 1],
-            &vec![7; 200_000],
-        ] {
+        for payload in [&b"junk"[..], &[], &[0x53, 0xB0, 0, 0, 255, 255], &[0x53, 0xB0, 0, 1], &vec![7; 200_000]] {
             cluster.inject(n, payload);
         }
     }
     cluster.start(3, 1, &[1], facts("1")).await;
-    cluster
-        .eventually("a fourth joined after the garbage", |list| {
-            lives(list) == names(&[0, 1, 2, 3])
-        })
-        .await;
+    cluster.eventually("a fourth joined after the garbage", |list| lives(list) == names(&[0, 1, 2, 3])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -261,21 +187,13 @@ async fn meshes_of_different_names_do_not_merge() {
     // Each gets a node that was told the other mesh's address as well, and calls it on and on.
     ours.start(2, 1, &[0, 10], facts("1")).await;
     theirs.start(12, 1, &[10, 0], facts("1")).await;
-    ours.eventually("n2 joined", |list| lives(list) == names(&[0, 1, 2]))
-        .await;
-    theirs
-        .eventually("n12 joined", |list| lives(list) == names(&[10, 11, 12]))
-        .await;
+    ours.eventually("n2 joined", |list| lives(list) == names(&[0, 1, 2])).await;
+    theirs.eventually("n12 joined", |list| lives(list) == names(&[10, 11, 12])).await;
     // Time for some forty rounds: seen as an event that needs as many to happen.
     ours.kill(1);
-    ours.eventually("n1 is dead", |list| {
-        find(list, 1).is_some_and(|m| !m.is_live())
-    })
-    .await;
+    ours.eventually("n1 is dead", |list| find(list, 1).is_some_and(|m| !m.is_live())).await;
     for (cluster, count) in [(&ours, 3), (&theirs, 3)] {
-        cluster
-            .eventually("no stranger is listed", |list| list.len() == count)
-            .await;
+        cluster.eventually("no stranger is listed", |list| list.len() == count).await;
     }
 }
 
@@ -288,13 +206,9 @@ async fn a_split_mesh_heals() {
             cluster.cut(a, b);
         }
     }
-    cluster
-        .eventually("it sees only its half", |list| lives(list).len() == 2)
-        .await;
+    cluster.eventually("it sees only its half", |list| lives(list).len() == 2).await;
     net.cuts.lock().unwrap().clear();
-    cluster
-        .eventually("all are back", |list| lives(list).len() == 4)
-        .await;
+    cluster.eventually("all are back", |list| lives(list).len() == 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -306,11 +220,7 @@ async fn a_farewell_is_faster_than_silence() {
     let mut cluster = cluster.grow(0..3).await;
     let leaver = cluster.nodes.remove(&1).unwrap();
     leaver.shutdown().await;
-    cluster
-        .eventually("n1 left", |list| {
-            find(list, 1).is_some_and(|m| !m.is_live())
-        })
-        .await;
+    cluster.eventually("n1 left", |list| find(list, 1).is_some_and(|m| !m.is_live())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -319,22 +229,13 @@ async fn a_node_whose_clock_was_set_back_rises_above_its_earlier_life() {
     let mut cluster = Cluster::grown(&net, "m", 0..3).await;
     cluster.kill(2);
     cluster.start(2, 50, &[0], facts("50")).await;
-    cluster
-        .eventually("n2 runs as 50", |list| {
-            find(list, 2).is_some_and(|m| m.generation == 50 && m.is_live())
-        })
-        .await;
+    cluster.eventually("n2 runs as 50", |list| find(list, 2).is_some_and(|m| m.generation == 50 && m.is_live())).await;
     cluster.kill(2);
-    cluster
-        .eventually("n2 is dead", |list| {
-            find(list, 2).is_some_and(|m| !m.is_live())
-        })
-        .await;
+    cluster.eventually("n2 is dead", |list| find(list, 2).is_some_and(|m| !m.is_live())).await;
     cluster.start(2, 7, &[0], facts("7")).await;
     cluster
         .eventually("n2 lives above 50", |list| {
-            find(list, 2)
-                .is_some_and(|m| m.generation == 51 && m.is_live() && m.facts.version == "7")
+            find(list, 2).is_some_and(|m| m.generation == 51 && m.is_live() && m.facts.version == "7")
         })
         .await;
 }
