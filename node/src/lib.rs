@@ -1,4 +1,5 @@
 //! node
 
+pub mod mesh;
 pub mod store;
 pub mod stragglers;

@@ -1,0 +1,264 @@
+//! Asking a peer: one request on its own stream, then its responses, within a deadline.
+//!
+//! A connection that stood for a while may have lost its peer (killed, restarted) without knowing. So a request waits for
+//! a sign of life: the peer's QUIC acknowledges within moments, whatever the agent above it is doing. If that does not
+//! come, or the peer's host says that nobody listens there, a reused connection is given up and the request goes out once
+//! more on a fresh one (all requests are idempotent, and nothing of the answer was seen).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use quinn::ConnectionError;
+use tokio::time::{Instant, timeout_at};
+
+use super::frame::{self, FrameError, FrameReader};
+use super::pool::{Peer, Purpose};
+use super::wire::{Request, Response};
+use super::{Mesh, code, probe};
+
+/// A request that the peer's QUIC has not acknowledged by then is lost.
+const SILENCE_LIMIT: Duration = Duration::from_secs(3);
+
+/// Silence after which the peer's host is asked whether anybody still listens, and how often again during an answer.
+const SILENCE_PROBE: Duration = Duration::from_millis(250);
+const ANSWER_PROBE: Duration = Duration::from_secs(1);
+/// How long that host may take to say no.
+const PROBE_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Why a peer did not answer, in words for the coverage line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// The deadline passed.
+    #[error("timeout after {:.1} s", .after.as_secs_f64())]
+    Timeout {
+        /// Time since the question was put.
+        after: Duration,
+    },
+    /// No connection to the peer, or it broke off.
+    #[error("unreachable: {0}")]
+    Unreachable(String),
+    /// The peer, or we, did not accept the other's certificate or protocol.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// Another node answers at that address.
+    #[error("wrong node: {address} is {found}, not {expected}")]
+    WrongPeer {
+        /// Where it was asked.
+        address: SocketAddr,
+        /// Whom we wanted to ask.
+        expected: certs::NodeName,
+        /// Who is there.
+        found: certs::NodeName,
+    },
+    /// The answer does not make sense.
+    #[error("protocol error: {0}")]
+    Protocol(String),
+}
+
+impl AskError {
+    pub(super) fn nobody_listens() -> Self {
+        Self::Unreachable("connection refused".into())
+    }
+
+    /// Why a connection ended, or did not come about.
+    pub(super) fn of_connection(error: &ConnectionError) -> Self {
+        match error {
+            ConnectionError::TimedOut => Self::Unreachable("connection timed out".into()),
+            ConnectionError::Reset => Self::Unreachable("the peer restarted".into()),
+            ConnectionError::LocallyClosed => Self::Unreachable("this node closed the connection".into()),
+            // Our own TLS found fault with the peer.
+            ConnectionError::TransportError(fault) => Self::Refused(if fault.reason.is_empty() {
+                format!("TLS or QUIC fault: {fault}")
+            } else {
+                fault.reason.clone()
+            }),
+            // The peer's TLS found fault with us (or its QUIC, which does not happen between our own).
+            ConnectionError::ConnectionClosed(close) => {
+                Self::Refused(format!("the peer does not accept this node ({close})"))
+            }
+            ConnectionError::ApplicationClosed(close) => {
+                let reason = String::from_utf8_lossy(&close.reason).into_owned();
+                if close.error_code.into_inner() == u64::from(code::SHUTDOWN) {
+                    Self::Unreachable(if reason.is_empty() { "the peer closed the connection".into() } else { reason })
+                } else {
+                    Self::Refused(if reason.is_empty() { format!("code {}", close.error_code) } else { reason })
+                }
+            }
+            other => Self::Protocol(other.to_string()),
+        }
+    }
+}
+
+/// An attempt failed: for good, or in a way that a fresh connection may cure.
+enum Attempt {
+    Failed(AskError),
+    Stale(AskError),
+}
+
+impl Mesh {
+    /// Asks `peer` at `address`; the answer comes out of the stream. Returns when the request has arrived.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn ask(
+        &self,
+        peer: &certs::NodeName,
+        address: SocketAddr,
+        request: Request,
+        deadline: Instant,
+    ) -> Result<ResponseStream, AskError> {
+        let started = Instant::now();
+        let bytes = frame::encode(&request).map_err(|e| AskError::Protocol(e.to_string()))?;
+        let mut retried = false;
+        loop {
+            let lease = self.connect(address, Purpose::Question, deadline).await?;
+            let attempt = if lease.peer.node == *peer {
+                put(&lease.peer, &bytes, started, deadline).await
+            } else {
+                let found = lease.peer.node.clone();
+                Err(Attempt::Stale(AskError::WrongPeer { address, expected: peer.clone(), found }))
+            };
+            match attempt {
+                Ok(answer) => return Ok(answer),
+                Err(Attempt::Stale(error)) if lease.reused && !retried => {
+                    tracing::debug!(node = %peer, %address, %error, "asking again on a fresh connection");
+                    self.0.pool.evict(&lease.peer);
+                    retried = true;
+                }
+                Err(Attempt::Failed(error) | Attempt::Stale(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Puts the request on a stream and waits for its acknowledgement or for the first response.
+async fn put(
+    peer: &std::sync::Arc<Peer>,
+    request: &[u8],
+    started: Instant,
+    deadline: Instant,
+) -> Result<ResponseStream, Attempt> {
+    let timeout = || Attempt::Failed(AskError::Timeout { after: started.elapsed() });
+    let lost = |e: ConnectionError| Attempt::Stale(AskError::of_connection(&e));
+    let silence_ends = (Instant::now() + SILENCE_LIMIT).min(deadline);
+    let silent = |now: Instant| {
+        if now >= deadline { timeout() } else { Attempt::Stale(AskError::Unreachable("no sign of life".into())) }
+    };
+
+    // Waits here when the peer serves as many questions of ours as it allows at a time.
+    let (mut send, recv) =
+        timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
+    let written = timeout_at(silence_ends, send.write_all(request)).await.map_err(|_| silent(Instant::now()))?;
+    if written.is_err() || send.finish().is_err() {
+        let reason = peer.connection.close_reason().unwrap_or(ConnectionError::Reset);
+        return Err(lost(reason));
+    }
+    let mut acknowledged = std::pin::pin!(send.stopped());
+    let mut stream = ResponseStream {
+        reader: FrameReader::new(recv),
+        peer: peer.clone(),
+        first: None,
+        ended: false,
+        started,
+        deadline,
+    };
+    let mut probe_at = Instant::now() + SILENCE_PROBE;
+    loop {
+        tokio::select! {
+            biased;
+            read = stream.reader.read::<Response>() => {
+                match read {
+                    Ok(Some(response)) => stream.first = Some(response),
+                    Ok(None) => return Err(Attempt::Failed(AskError::Protocol("the answer is empty".into()))),
+                    Err(error) => return Err(match stream.fault(error) {
+                        broken @ AskError::Unreachable(_) => Attempt::Stale(broken),
+                        refused @ AskError::Refused(_) => Attempt::Stale(refused),
+                        other => Attempt::Failed(other),
+                    }),
+                }
+                return Ok(stream);
+            }
+            acknowledged = &mut acknowledged => match acknowledged {
+                Ok(_) => return Ok(stream),
+                Err(quinn::StoppedError::ConnectionLost(error)) => return Err(lost(error)),
+                Err(error) => return Err(Attempt::Failed(AskError::Protocol(error.to_string()))),
+            },
+            () = tokio::time::sleep_until(silence_ends) => return Err(silent(Instant::now())),
+            () = tokio::time::sleep_until(probe_at) => {
+                if probe::is_refused(peer.address, PROBE_PATIENCE).await {
+                    return Err(Attempt::Stale(AskError::nobody_listens()));
+                }
+                probe_at = Instant::now() + SILENCE_PROBE;
+            }
+        }
+    }
+}
+
+/// An answer as it arrives. Dropping it tells the peer to stop.
+pub struct ResponseStream {
+    reader: FrameReader<quinn::RecvStream>,
+    peer: std::sync::Arc<Peer>,
+    first: Option<Response>,
+    ended: bool,
+    started: Instant,
+    deadline: Instant,
+}
+
+impl ResponseStream {
+    /// The next response; `None` after the last one. An answer that breaks off is an error, never a short answer.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// See [`AskError`]. After one there is nothing more to come.
+    pub async fn next(&mut self) -> Result<Option<Response>, AskError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let response = match self.first.take() {
+            Some(first) => Ok(first),
+            None => self.wait().await,
+        };
+        self.ended = response.as_ref().map_or(true, Response::is_last);
+        response.map(Some)
+    }
+
+    async fn wait(&mut self) -> Result<Response, AskError> {
+        loop {
+            let heard = self.datagrams_heard();
+            let look_again = self.deadline.min(Instant::now() + ANSWER_PROBE);
+            match timeout_at(look_again, self.reader.read::<Response>()).await {
+                Ok(Ok(Some(response))) => return Ok(response),
+                Ok(Ok(None)) => return Err(AskError::Protocol("the answer broke off".into())),
+                Ok(Err(error)) => return Err(self.fault(error)),
+                Err(_) if Instant::now() >= self.deadline => {
+                    return Err(AskError::Timeout { after: self.started.elapsed() });
+                }
+                Err(_) => {
+                    let silent = self.datagrams_heard() == heard;
+                    if silent && probe::is_refused(self.peer.address, PROBE_PATIENCE).await {
+                        return Err(AskError::nobody_listens());
+                    }
+                }
+            }
+        }
+    }
+
+    fn datagrams_heard(&self) -> u64 {
+        self.peer.connection.stats().udp_rx.datagrams
+    }
+
+    fn fault(&self, error: FrameError) -> AskError {
+        match error {
+            FrameError::Io(io) => {
+                if let Some(reason) = self.peer.connection.close_reason() {
+                    return AskError::of_connection(&reason);
+                }
+                match io.get_ref().and_then(|inner| inner.downcast_ref::<quinn::ReadError>()) {
+                    Some(quinn::ReadError::Reset(_)) => AskError::Protocol("the peer gave the answer up".into()),
+                    _ => AskError::Unreachable(io.to_string()),
+                }
+            }
+            other => AskError::Protocol(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The UDP socket and QUIC's settings: how the one endpoint that both dials and accepts is made.
+
+use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{Endpoint, EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt};
+
+use super::MeshError;
+
+/// Wanted size of the socket's buffers: a burst of handshakes from a few hundred nodes fits.
+const SOCKET_BUFFER_BYTES: usize = 8 * 1024 * 1024;
+
+/// A connection without a sign of life for this long is dead.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Idle connections are kept open with a ping this often.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Questions a peer may have running here at a time, over one connection.
+pub(super) const MAX_QUESTIONS: u32 = 64;
+
+/// Gossip messages a peer may have under way at a time.
+const MAX_GOSSIP_STREAMS: u32 = 64;
+
+/// Unread bytes a peer may have on one stream, and on all together: what an answer that nobody reads can hold.
+const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
+
+/// Assumed round trip before the first is measured: nodes are near each other, so a lost first packet is repeated after
+/// 0.3 s rather than after QUIC's usual 1 s.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+
+/// Binds `listen` and starts an endpoint without a server configuration on it.
+pub(super) fn bind(listen: SocketAddr) -> Result<Endpoint, MeshError> {
+    let bound = |error| MeshError::Bind { listen, error };
+    // A socket on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless someone changed it).
+    let socket = UdpSocket::bind(listen).map_err(bound)?;
+    enlarge_buffers(&socket);
+    socket.set_nonblocking(true).map_err(bound)?;
+    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).map_err(bound)
+}
+
+/// As large as we may: beyond net.core.rmem_max only with CAP_NET_ADMIN. Smaller buffers work, with retransmissions.
+fn enlarge_buffers(socket: &UdpSocket) {
+    let socket = socket.as_fd();
+    let receive = setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER_BYTES)
+        .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &SOCKET_BUFFER_BYTES));
+    let send = setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER_BYTES)
+        .or_else(|_| setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER_BYTES));
+    if let Err(error) = receive.and(send) {
+        tracing::debug!(%error, "the UDP socket keeps its default buffer sizes");
+    }
+}
+
+/// QUIC's settings, the same for both roles since questions go both ways over each connection.
+fn transport() -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_idle_timeout(IdleTimeout::try_from(IDLE_TIMEOUT).ok())
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_concurrent_bidi_streams(VarInt::from_u32(MAX_QUESTIONS))
+        .max_concurrent_uni_streams(VarInt::from_u32(MAX_GOSSIP_STREAMS))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+        .send_window(u64::from(2 * STREAM_WINDOW_BYTES))
+        .datagram_receive_buffer_size(None)
+        .initial_rtt(INITIAL_RTT);
+    Arc::new(transport)
+}
+
+/// Server settings of `identity`; joiners are let in to `ALPN_JOIN` only when `accept_join`.
+pub(super) fn server_config(identity: &certs::Identity, accept_join: bool) -> Result<quinn::ServerConfig, MeshError> {
+    let tls = certs::tls::server_config(identity, accept_join)?;
+    let crypto = QuicServerConfig::try_from(tls).map_err(|e| MeshError::Tls(e.to_string()))?;
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    // A connection's remote address is the peer's listen address, and the pool relies on it.
+    config.transport_config(transport()).migration(false);
+    Ok(config)
+}
+
+/// Client settings of `identity`, for dialling members.
+pub(super) fn client_config(identity: &certs::Identity) -> Result<quinn::ClientConfig, MeshError> {
+    let tls = certs::tls::client_config(identity)?;
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| MeshError::Tls(e.to_string()))?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(transport());
+    Ok(config)
+}
+
+/// One form for each address: a socket on [::] shows IPv4 peers as mapped addresses.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    match SocketAddr::new(address.ip().to_canonical(), address.port()) {
+        SocketAddr::V6(v6) => {
+            let scope = if let SocketAddr::V6(original) = address { original.scope_id() } else { 0 };
+            SocketAddr::V6(SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope))
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_addresses_become_plain() {
+        assert_eq!(canonical("[::ffff:10.0.0.1]:7117".parse().unwrap()), "10.0.0.1:7117".parse().unwrap());
+        assert_eq!(canonical("[fe80::1%3]:7117".parse().unwrap()), "[fe80::1%3]:7117".parse().unwrap());
+    }
+}

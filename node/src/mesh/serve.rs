@@ -1,0 +1,257 @@
+//! What happens on connections: who is let in, and how a member's streams are served.
+//!
+//! A connection is served the same whether it was dialled or accepted. Until the peer's certificate is known to be a
+//! member's, no stream of it is read.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use certs::tls::{ALPN_JOIN, ALPN_MESH};
+use gossip::Inbound;
+use query_planner::{Batch, NodeError};
+use quinn::VarInt;
+use quinn::crypto::rustls::HandshakeData;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::endpoint::canonical;
+use super::frame::{self, FrameError, FrameReader};
+use super::pool::Peer;
+use super::wire::{Request, Response};
+use super::{Mesh, code, count};
+
+/// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry); beyond twice as many,
+/// they are refused.
+const HANDSHAKES: usize = 256;
+
+/// How long a handshake, and then the sending of a request, may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Accepts until the endpoint closes.
+pub(super) async fn accept(mesh: Mesh) {
+    let handshakes = Arc::new(Semaphore::new(2 * HANDSHAKES));
+    while let Some(incoming) = mesh.0.endpoint.accept().await {
+        let Ok(turn) = handshakes.clone().try_acquire_owned() else {
+            incoming.refuse();
+            continue;
+        };
+        if handshakes.available_permits() < HANDSHAKES && incoming.may_retry() {
+            let _ = incoming.retry();
+            continue;
+        }
+        let mesh = mesh.clone();
+        tokio::spawn(async move {
+            let admitted = tokio::time::timeout(HANDSHAKE_TIMEOUT, async { incoming.await }).await;
+            drop(turn);
+            match admitted {
+                Ok(Ok(connection)) => admit(mesh, connection).await,
+                Ok(Err(error)) => {
+                    count(&mesh.0.counters.turned_away);
+                    tracing::debug!(%error, "a handshake failed");
+                }
+                Err(_) => tracing::debug!("a handshake timed out"),
+            }
+        });
+    }
+}
+
+/// Decides by protocol and certificate what an accepted connection may do.
+async fn admit(mesh: Mesh, connection: quinn::Connection) {
+    let address = canonical(connection.remote_address());
+    let protocol = connection
+        .handshake_data()
+        .and_then(|any| any.downcast::<HandshakeData>().ok())
+        .and_then(|data| data.protocol)
+        .unwrap_or_default();
+    if protocol == ALPN_MESH {
+        match mesh.member(&connection) {
+            Ok(node) => {
+                count(&mesh.0.counters.accepted);
+                let peer = Arc::new(Peer { connection, node, address });
+                mesh.0.pool.put(&peer);
+                self::connection(mesh, peer).await;
+            }
+            Err(error) => {
+                count(&mesh.0.counters.turned_away);
+                tracing::warn!(%address, %error, "turned away a peer that is no member");
+                connection.close(VarInt::from_u32(code::NOT_A_MEMBER), b"not a member of this mesh");
+            }
+        }
+    } else if let (ALPN_JOIN, Some(host)) = (protocol.as_slice(), &mesh.0.join_host) {
+        host.serve(connection.clone()).await;
+        connection.close(VarInt::from_u32(code::SHUTDOWN), b"");
+    } else {
+        count(&mesh.0.counters.turned_away);
+        connection.close(VarInt::from_u32(code::NO_SUCH_PROTOCOL), b"no such protocol here");
+    }
+}
+
+/// Serves a member's streams until the connection ends.
+pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
+    tracing::debug!(node = %peer.node, address = %peer.address, "connected");
+    let cancelled = mesh.0.closing.child_token();
+    let ended = loop {
+        tokio::select! {
+            stream = peer.connection.accept_bi() => match stream {
+                Ok((send, recv)) => {
+                    tokio::spawn(question(mesh.clone(), peer.clone(), send, recv, cancelled.child_token()));
+                }
+                Err(error) => break error,
+            },
+            stream = peer.connection.accept_uni() => match stream {
+                Ok(recv) => {
+                    tokio::spawn(gossip_message(mesh.clone(), peer.clone(), recv));
+                }
+                Err(error) => break error,
+            },
+        }
+    };
+    cancelled.cancel();
+    mesh.0.pool.evict(&peer);
+    tracing::debug!(node = %peer.node, address = %peer.address, %ended, "disconnected");
+}
+
+async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream) {
+    let whole = tokio::time::timeout(REQUEST_TIMEOUT, recv.read_to_end(gossip::MAX_PAYLOAD_BYTES)).await;
+    let Ok(Ok(payload)) = whole else {
+        tracing::debug!(node = %peer.node, "a gossip message did not arrive whole or was too long");
+        return;
+    };
+    if mesh.0.gossip_in.try_send(Inbound { from: peer.address, payload }).is_err() {
+        count(&mesh.0.counters.gossip_dropped);
+    }
+}
+
+async fn question(
+    mesh: Mesh,
+    peer: Arc<Peer>,
+    send: quinn::SendStream,
+    recv: quinn::RecvStream,
+    cancelled: CancellationToken,
+) {
+    // Resolves when the asker stops reading or the connection ends.
+    let gone = send.stopped();
+    let mut out = Responder::new(send);
+    let mut requests = FrameReader::new(recv);
+    let request = match tokio::time::timeout(REQUEST_TIMEOUT, requests.read::<Request>()).await {
+        Ok(Ok(Some(request))) => request,
+        Ok(Err(error @ (FrameError::Version { .. } | FrameError::Malformed(_) | FrameError::TooLarge { .. }))) => {
+            let _ = out.send(Response::Unsupported(error.to_string())).await;
+            out.finish().await;
+            return;
+        }
+        // Nothing came, or the stream broke: there is nobody to answer.
+        Ok(Ok(None) | Err(_)) | Err(_) => return,
+    };
+    count(&mesh.0.counters.served);
+    if let Request::Ping = request {
+        let recv_unix_ns = unix_now_ns();
+        let _ = out.send(Response::Pong { recv_unix_ns, sent_unix_ns: unix_now_ns() }).await;
+        out.finish().await;
+        return;
+    }
+    {
+        let watch = async {
+            let _ = gone.await;
+            cancelled.cancel();
+            std::future::pending().await
+        };
+        let handled = mesh.0.handler.handle(peer.node.clone(), request, &mut out, cancelled.clone());
+        tokio::select! {
+            () = handled => {}
+            () = watch => {}
+        }
+    }
+    if !out.ended {
+        let _ = out.send(Response::Failed(NodeError::Failed("the node gave no result".into()))).await;
+    }
+    out.finish().await;
+}
+
+/// Wall-clock time, Unix nanoseconds.
+pub(super) fn unix_now_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// An answer could not be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The asker has gone or does not want the answer any more. Stop working on it.
+    #[error("the asker has gone")]
+    Gone,
+    /// One row alone exceeds what a frame can hold, or the response cannot be encoded.
+    #[error("{0}")]
+    Unsendable(FrameError),
+    /// A final response was sent before.
+    #[error("the answer has already ended")]
+    Ended,
+}
+
+/// Where a [`super::Handler`] puts its answer.
+pub struct Responder {
+    stream: Box<dyn AsyncWrite + Send + Unpin>,
+    ended: bool,
+}
+
+impl Responder {
+    /// A responder that writes to `stream` (in the mesh a QUIC stream, in tests and on the local socket any other).
+    pub fn new(stream: impl AsyncWrite + Send + Unpin + 'static) -> Self {
+        Self { stream: Box::new(stream), ended: false }
+    }
+
+    /// Sends one response; waits while the asker is slow to read.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub async fn send(&mut self, response: Response) -> Result<(), SendError> {
+        if self.ended {
+            return Err(SendError::Ended);
+        }
+        let bytes = frame::encode(&response).map_err(SendError::Unsendable)?;
+        self.ended = response.is_last();
+        self.write(&bytes).await
+    }
+
+    /// Sends rows of one part, in as many frames as they need.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub async fn batch(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
+        if self.ended {
+            return Err(SendError::Ended);
+        }
+        let mut waiting = vec![batch];
+        while let Some(batch) = waiting.pop() {
+            let half = batch.rows / 2;
+            let response = Response::Batch { part, batch };
+            match (frame::encode(&response), response) {
+                (Ok(bytes), _) => self.write(&bytes).await?,
+                (Err(FrameError::TooLarge { .. }), Response::Batch { mut batch, .. }) if half > 0 => {
+                    let rest = split_off(&mut batch, half);
+                    waiting.push(rest);
+                    waiting.push(batch);
+                }
+                (Err(error), _) => return Err(SendError::Unsendable(error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.stream.write_all(bytes).await.map_err(|_| SendError::Gone)
+    }
+
+    async fn finish(mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+}
+
+/// Splits the rows from `at` on off `batch`.
+fn split_off(batch: &mut Batch, at: u32) -> Batch {
+    let columns = batch.columns.iter_mut().map(|column| column.split_off((at as usize).min(column.len()))).collect();
+    let rest = Batch { rows: batch.rows - at, columns };
+    batch.rows = at;
+    rest
+}

@@ -1,0 +1,60 @@
+//! What nodes say to each other on a question's stream: one [`Request`], then [`Response`]s of which the last ends the
+//! answer. How these become bytes is in `frame`; who may send them is decided in `serve`.
+//!
+//! The order of variants is part of the format: add at the end, never remove or reorder. A node that reads a kind it does
+//! not know answers [`Response::Unsupported`], so a new kind needs no new version; a changed kind does
+//! ([`super::frame::VERSION`]).
+
+use query_planner::{Batch, NodeError, NodeStats, NodeTask};
+use serde::{Deserialize, Serialize};
+
+/// One question to a node. All are idempotent: asking again changes nothing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// What time is it at yours? Answered by [`Response::Pong`].
+    Ping,
+    /// Which tables do you have? Answered by [`Response::Catalog`].
+    Catalog,
+    /// Do this task: [`Response::Batch`]es, then [`Response::Done`] or [`Response::Failed`].
+    Task {
+        /// Time left for it when it was sent, milliseconds. The asker stops listening then.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+    },
+}
+
+/// One piece of an answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Response {
+    /// The node's own clock, for `clock`.
+    Pong {
+        /// When the request had been read, Unix nanoseconds.
+        recv_unix_ns: i64,
+        /// When this answer was written, Unix nanoseconds.
+        sent_unix_ns: i64,
+    },
+    /// The node's table catalogue, in the encoding of its owner.
+    Catalog(Vec<u8>),
+    /// Rows of one part of the task.
+    Batch {
+        /// Which part of the task.
+        part: u32,
+        /// The rows.
+        batch: Batch,
+    },
+    /// The task is done, all its batches were sent.
+    Done(NodeStats),
+    /// The task failed; batches sent before do not count.
+    Failed(NodeError),
+    /// The node cannot read or does not serve such a request; the text says why.
+    Unsupported(String),
+}
+
+impl Response {
+    /// Whether nothing follows this response.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        !matches!(self, Self::Batch { .. })
+    }
+}
