@@ -19,7 +19,9 @@ mod stats;
 mod verdict;
 mod windows;
 
-pub use observation::{COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, sql};
+pub use observation::{
+    COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, sql,
+};
 pub use report::{CommReport, Cost, Culprit, Evidence, RankScore, Report, Role, Spread, Verdict};
 pub use rules::Rules;
 pub use score::Waits;

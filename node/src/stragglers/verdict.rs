@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use super::matching::{Comm, communicators};
 use super::observation::{ClockOffset, Coupling, Input};
-use super::report::{CommReport, Cost, Culprit, Evidence, RankScore, Report, Role, Spread, Verdict};
+use super::report::{
+    CommReport, Cost, Culprit, Evidence, RankScore, Report, Role, Spread, Verdict,
+};
 use super::rules::Rules;
 use super::score::{Score, Scored, Waits, history, score};
 use super::stats::{median, quantile};
@@ -39,8 +41,12 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
     found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
     for f in found {
-        let known = named.iter().any(|n| n.culprit.node == f.culprit.node && n.culprit.pid == f.culprit.pid);
-        let small = named.first().is_some_and(|n| f.culprit.share < ALSO * n.culprit.share);
+        let known = named
+            .iter()
+            .any(|n| n.culprit.node == f.culprit.node && n.culprit.pid == f.culprit.pid);
+        let small = named
+            .first()
+            .is_some_and(|n| f.culprit.share < ALSO * n.culprit.share);
         if !known && !small {
             named.push(f);
         }
@@ -51,10 +57,19 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
     let per_comm = comm_reports(&scored, &thin, &named, rules);
     let mut culprits = named.into_iter().map(|f| f.culprit);
     let verdict = match culprits.next() {
-        Some(culprit) => Verdict::Rank { culprit, also: culprits.collect() },
+        Some(culprit) => Verdict::Rank {
+            culprit,
+            also: culprits.collect(),
+        },
         None => nobody(input, &scored, &thin, doubts, rules),
     };
-    Report { verdict, cost, evidence, per_comm, coverage: input.heard.clone() }
+    Report {
+        verdict,
+        cost,
+        evidence,
+        per_comm,
+        coverage: input.heard.clone(),
+    }
 }
 
 /// A culprit and where it was found.
@@ -71,24 +86,39 @@ type Process = (Arc<str>, i64);
 fn job_ranks<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashMap<Process, i32> {
     let mut best: HashMap<Process, (i32, i32)> = HashMap::new();
     for comm in comms {
-        let size = comm.nranks.unwrap_or_else(|| i32::try_from(comm.members.len()).unwrap_or(i32::MAX));
+        let size = comm
+            .nranks
+            .unwrap_or_else(|| i32::try_from(comm.members.len()).unwrap_or(i32::MAX));
         for m in &comm.members {
-            let entry = best.entry((Arc::clone(&m.node), m.pid)).or_insert((size, m.rank));
+            let entry = best
+                .entry((Arc::clone(&m.node), m.pid))
+                .or_insert((size, m.rank));
             if size > entry.0 {
                 *entry = (size, m.rank);
             }
         }
     }
-    best.into_iter().map(|(process, (_, rank))| (process, rank)).collect()
+    best.into_iter()
+        .map(|(process, (_, rank))| (process, rank))
+        .collect()
 }
 
 /// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged one, at least
 /// `persistence` flags, at least `density` of its windows flagged. The one with most flags; of equals the latest.
 fn episode(flags: &[bool], rules: &Rules) -> Option<Range<usize>> {
-    let at: Vec<usize> = flags.iter().enumerate().filter_map(|(i, f)| f.then_some(i)).collect();
+    let at: Vec<usize> = flags
+        .iter()
+        .enumerate()
+        .filter_map(|(i, f)| f.then_some(i))
+        .collect();
     let mut best: Option<(usize, Range<usize>)> = None;
     for (i, &start) in at.iter().enumerate() {
-        for (j, &end) in at.iter().enumerate().skip(i + rules.persistence.max(1) - 1).rev() {
+        for (j, &end) in at
+            .iter()
+            .enumerate()
+            .skip(i + rules.persistence.max(1) - 1)
+            .rev()
+        {
             let count = j - i + 1;
             if count as f64 >= rules.density * (end - start + 1) as f64 {
                 if best.as_ref().is_none_or(|(most, _)| count >= *most) {
@@ -110,8 +140,12 @@ fn suspects(
     doubts: &mut Vec<String>,
 ) {
     for (m, member) in s.comm.members.iter().enumerate() {
-        let rank = job_rank.get(&(Arc::clone(&member.node), member.pid)).copied().unwrap_or(member.rank);
-        let column = |flag: fn(&Score) -> bool| s.scores.iter().map(|w| flag(&w[m])).collect::<Vec<bool>>();
+        let rank = job_rank
+            .get(&(Arc::clone(&member.node), member.pid))
+            .copied()
+            .unwrap_or(member.rank);
+        let column =
+            |flag: fn(&Score) -> bool| s.scores.iter().map(|w| flag(&w[m])).collect::<Vec<bool>>();
         if let Some(run) = episode(&column(|score| score.late_but_waits), rules) {
             let (_, scores) = s.pooled(run, rules);
             if scores[m].late_but_waits {
@@ -133,7 +167,10 @@ fn suspects(
         } else {
             rules.consistency
         };
-        if !pooled.flagged || pooled.consistency < consistency || !departs_from_history(s, m, &run, pooled, rules) {
+        if !pooled.flagged
+            || pooled.consistency < consistency
+            || !departs_from_history(s, m, &run, pooled, rules)
+        {
             continue;
         }
         // Where calls only enqueue, a rank waits outside them: its own time is not its own.
@@ -167,12 +204,23 @@ fn suspects(
             flagged: flags[run.clone()].iter().filter(|f| **f).count(),
             windows: run.len(),
         };
-        found.push(Found { culprit, comm: index, member: m, episode: run });
+        found.push(Found {
+            culprit,
+            comm: index,
+            member: m,
+            episode: run,
+        });
     }
 }
 
 /// Three ranks: two others are no population, so where the rank has a past of its own, it must depart from it.
-fn departs_from_history(s: &Scored, m: usize, run: &Range<usize>, pooled: &Score, rules: &Rules) -> bool {
+fn departs_from_history(
+    s: &Scored,
+    m: usize,
+    run: &Range<usize>,
+    pooled: &Score,
+    rules: &Rules,
+) -> bool {
     if s.comm.members.len() != 3 || run.start < HISTORY {
         return true;
     }
@@ -182,7 +230,10 @@ fn departs_from_history(s: &Scored, m: usize, run: &Range<usize>, pooled: &Score
 
 /// The collectives of an episode.
 fn of_run<'a>(s: &'a Scored, run: &Range<usize>) -> &'a [super::matching::Met] {
-    match (s.windows.get(run.start), run.end.checked_sub(1).and_then(|w| s.windows.get(w))) {
+    match (
+        s.windows.get(run.start),
+        run.end.checked_sub(1).and_then(|w| s.windows.get(w)),
+    ) {
         (Some(first), Some(last)) => &s.comm.met[first.met.start..last.met.end],
         _ => &[],
     }
@@ -217,7 +268,12 @@ fn late_by(s: &Scored, m: usize, run: &Range<usize>) -> (i64, usize, usize) {
         if order.iter().any(|(r, v)| *r != m && *v > own) {
             continue;
         }
-        if let Some(mid) = median(order.iter().filter(|(r, _)| *r != m).map(|(_, v)| *v as f64)) {
+        if let Some(mid) = median(
+            order
+                .iter()
+                .filter(|(r, _)| *r != m)
+                .map(|(_, v)| *v as f64),
+        ) {
             late.push(own as f64 - mid);
         }
     }
@@ -232,7 +288,11 @@ fn cost(scored: &[Scored], named: &[Found]) -> Cost {
         return Cost::default();
     };
     let s = &scored[first.comm];
-    let members: Vec<usize> = named.iter().filter(|f| f.comm == first.comm).map(|f| f.member).collect();
+    let members: Vec<usize> = named
+        .iter()
+        .filter(|f| f.comm == first.comm)
+        .map(|f| f.member)
+        .collect();
     let mut wasted_ns = 0.0;
     for met in of_run(s, &first.episode) {
         let (mut late, mut rest, mut waiting) = (None, None, 0.0);
@@ -248,16 +308,29 @@ fn cost(scored: &[Scored], named: &[Found]) -> Cost {
             wasted_ns += (late - rest).max(0) as f64 * waiting;
         }
     }
-    let wall_ns: f64 = s.windows[first.episode.clone()].iter().map(|w| w.wall_ns).sum();
+    let wall_ns: f64 = s.windows[first.episode.clone()]
+        .iter()
+        .map(|w| w.wall_ns)
+        .sum();
     Cost {
         gpu_seconds_wasted: wasted_ns / 1e9,
-        gpus_lost: if wall_ns > 0.0 { wasted_ns / wall_ns } else { 0.0 },
+        gpus_lost: if wall_ns > 0.0 {
+            wasted_ns / wall_ns
+        } else {
+            0.0
+        },
         upper_bound: s.waits == Waits::Enqueued,
     }
 }
 
 /// Nobody was named: is that because nobody is late, or because it cannot be told?
-fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], mut doubts: Vec<String>, rules: &Rules) -> Verdict {
+fn nobody(
+    input: &Input,
+    scored: &[Scored],
+    thin: &[Comm],
+    mut doubts: Vec<String>,
+    rules: &Rules,
+) -> Verdict {
     if scored.is_empty() {
         let why = if !thin.is_empty() {
             let most = thin.iter().map(|c| c.met.len()).max().unwrap_or(0);
@@ -272,9 +345,13 @@ fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], mut doubts: Vec<Strin
                 )
             }
         } else if !input.unplaced.is_empty() {
-            format!("{}: no call could be matched across ranks", reasons(&input.unplaced))
+            format!(
+                "{}: no call could be matched across ranks",
+                reasons(&input.unplaced)
+            )
         } else {
-            "no collective was recorded in the span: is the job communicating, and is it captured?".to_owned()
+            "no collective was recorded in the span: is the job communicating, and is it captured?"
+                .to_owned()
         };
         return Verdict::Unknown { why };
     }
@@ -285,18 +362,34 @@ fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], mut doubts: Vec<Strin
                 .to_owned(),
         );
     }
-    if scored.iter().all(|s| s.waits == Waits::Enqueued && s.bounds.iter().all(Option::is_none)) {
-        doubts.push("the calls only enqueue and no clock offset is known: entries cannot be compared".to_owned());
+    if scored
+        .iter()
+        .all(|s| s.waits == Waits::Enqueued && s.bounds.iter().all(Option::is_none))
+    {
+        doubts.push(
+            "the calls only enqueue and no clock offset is known: entries cannot be compared"
+                .to_owned(),
+        );
     }
     for s in scored {
         let heard = s.comm.members.len();
-        let all = s.comm.nranks.and_then(|n| usize::try_from(n).ok()).unwrap_or(heard);
+        let all = s
+            .comm
+            .nranks
+            .and_then(|n| usize::try_from(n).ok())
+            .unwrap_or(heard);
         if heard >= all || s.waits == Waits::Enqueued {
             continue;
         }
         // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not heard.
-        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
-        let (Some(shortest), Some(period)) = (median(shortest.map(|d| d as f64)), s.comm.period_ns()) else {
+        let shortest = s
+            .comm
+            .met
+            .iter()
+            .filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
+        let (Some(shortest), Some(period)) =
+            (median(shortest.map(|d| d as f64)), s.comm.period_ns())
+        else {
             continue;
         };
         if period > 0.0 && shortest / period >= rules.effect {
@@ -309,11 +402,21 @@ fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], mut doubts: Vec<Strin
             ));
         }
     }
-    if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
+    if doubts.is_empty() {
+        Verdict::None
+    } else {
+        Verdict::Unknown {
+            why: doubts.join("; "),
+        }
+    }
 }
 
 fn reasons(unplaced: &BTreeMap<String, u64>) -> String {
-    unplaced.iter().map(|(why, n)| format!("{n} calls: {why}")).collect::<Vec<_>>().join(", ")
+    unplaced
+        .iter()
+        .map(|(why, n)| format!("{n} calls: {why}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &[Found]) -> Evidence {
@@ -331,12 +434,18 @@ fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &[Found]) ->
         _ => None,
     };
     Evidence {
-        tier: named.first().map_or_else(|| comms().map(|c| c.tier).min().unwrap_or(0), |f| scored[f.comm].comm.tier),
+        tier: named.first().map_or_else(
+            || comms().map(|c| c.tier).min().unwrap_or(0),
+            |f| scored[f.comm].comm.tier,
+        ),
         windows: scored.iter().map(|s| s.windows.len()).sum(),
         matched: scored.iter().map(|s| s.comm.met.len()).sum(),
         complete: scored.iter().map(|s| s.comm.complete).sum(),
         clock_bound_ns,
-        clocks: clocks.iter().filter_map(|(n, c)| c.map(|c| ((*n).to_owned(), c))).collect(),
+        clocks: clocks
+            .iter()
+            .filter_map(|(n, c)| c.map(|c| ((*n).to_owned(), c)))
+            .collect(),
         since_ns: input.since_ns,
         until_ns: input.until_ns,
         not_visible: not_visible(input, scored, thin, &clocks),
@@ -358,13 +467,25 @@ fn not_visible(
         if let Some(all) = comm.nranks.and_then(|n| usize::try_from(n).ok())
             && heard < all
         {
-            unseen.push(format!("{} of {all} ranks of communicator {}", all - heard, hex(comm.hash)));
+            unseen.push(format!(
+                "{} of {all} ranks of communicator {}",
+                all - heard,
+                hex(comm.hash)
+            ));
         }
         if comm.partial > 0 && comm.complete > 0 {
-            unseen.push(format!("a rank's record in {} of {} collectives", comm.partial, comm.met.len()));
+            unseen.push(format!(
+                "a rank's record in {} of {} collectives",
+                comm.partial,
+                comm.met.len()
+            ));
         }
-        let one_sided: Vec<&str> =
-            comm.funcs.keys().filter(|f| Coupling::of(f) != Coupling::All).map(|f| &**f).collect();
+        let one_sided: Vec<&str> = comm
+            .funcs
+            .keys()
+            .filter(|f| Coupling::of(f) != Coupling::All)
+            .map(|f| &**f)
+            .collect();
         if !one_sided.is_empty() {
             unseen.push(format!(
                 "who waits in {} ({} calls): they do not make all ranks meet, and are not scored",
@@ -373,24 +494,46 @@ fn not_visible(
             ));
         }
     }
-    let blind: Vec<&str> = clocks.iter().filter(|(_, c)| c.is_none()).map(|(n, _)| *n).collect();
+    let blind: Vec<&str> = clocks
+        .iter()
+        .filter(|(_, c)| c.is_none())
+        .map(|(n, _)| *n)
+        .collect();
     if !blind.is_empty() {
-        unseen.push(format!("lateness on {}: clock offset not known, only waits are compared", blind.join(", ")));
+        unseen.push(format!(
+            "lateness on {}: clock offset not known, only waits are compared",
+            blind.join(", ")
+        ));
     }
     if scored.iter().any(|s| s.waits == Waits::Enqueued) {
-        unseen.push("waits: the calls only enqueue (tier 0); what the device waits for is not in them".to_owned());
+        unseen.push(
+            "waits: the calls only enqueue (tier 0); what the device waits for is not in them"
+                .to_owned(),
+        );
     }
-    if scored.iter().any(|s| s.comm.library == "nccl" || s.comm.library == "rccl") {
+    if scored
+        .iter()
+        .any(|s| s.comm.library == "nccl" || s.comm.library == "rccl")
+    {
         unseen.push("collectives replayed from captured graphs".to_owned());
     }
     unseen
 }
 
-fn comm_reports(scored: &[Scored], thin: &[Comm], named: &[Found], rules: &Rules) -> Vec<CommReport> {
+fn comm_reports(
+    scored: &[Scored],
+    thin: &[Comm],
+    named: &[Found],
+    rules: &Rules,
+) -> Vec<CommReport> {
     let mut all: Vec<CommReport> = Vec::new();
     for (index, s) in scored.iter().enumerate() {
         let (tallies, scores) = s.pooled(0..s.windows.len(), rules);
-        let culprits: Vec<usize> = named.iter().filter(|f| f.comm == index).map(|f| f.member).collect();
+        let culprits: Vec<usize> = named
+            .iter()
+            .filter(|f| f.comm == index)
+            .map(|f| f.member)
+            .collect();
         let mut report = comm_report(&s.comm);
         report.windowed = Some(s.kind);
         report.windows = s.windows.len();
@@ -408,7 +551,8 @@ fn comm_reports(scored: &[Scored], thin: &[Comm], named: &[Found], rules: &Rules
                     collectives: tallies[m].duration.n as u64,
                     lateness: if s.bounds[m].is_some() {
                         let known = |met: &super::matching::Met| {
-                            let first = met.cells.iter().zip(&s.bounds).filter(|(_, b)| b.is_some());
+                            let first =
+                                met.cells.iter().zip(&s.bounds).filter(|(_, b)| b.is_some());
                             let first = first.filter_map(|(c, _)| c.map(|c| c.entry_ns)).min()?;
                             Some(met.cells[m]?.entry_ns - first)
                         };
@@ -447,7 +591,11 @@ fn comm_report(comm: &Comm) -> CommReport {
         library: comm.library.clone(),
         nranks: comm.nranks,
         heard: comm.members.len(),
-        funcs: comm.funcs.iter().map(|(f, n)| (f.to_string(), *n)).collect(),
+        funcs: comm
+            .funcs
+            .iter()
+            .map(|(f, n)| (f.to_string(), *n))
+            .collect(),
         period_ns: comm.period_ns().unwrap_or(0.0) as i64,
         windowed: None,
         windows: 0,
