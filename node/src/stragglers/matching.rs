@@ -82,18 +82,11 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
     for (i, seen) in input.observations.iter().enumerate() {
         by_comm.entry(seen.comm_hash).or_default().push(i);
     }
-    by_comm
-        .into_iter()
-        .map(|(hash, indices)| one(hash, &indices, &own, input, rules))
-        .collect()
+    by_comm.into_iter().map(|(hash, indices)| one(hash, &indices, &own, input, rules)).collect()
 }
 
 fn one(hash: u64, indices: &[usize], own: &[Option<i64>], input: &Input, rules: &Rules) -> Comm {
-    let mut comm = Comm {
-        hash,
-        tier: u8::MAX,
-        ..Comm::default()
-    };
+    let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
     for &i in indices {
         let seen = &input.observations[i];
@@ -110,12 +103,7 @@ fn one(hash: u64, indices: &[usize], own: &[Option<i64>], input: &Input, rules: 
     }
     for (place, (&(rank, node, pid), slot)) in places.iter_mut().enumerate() {
         *slot = place;
-        comm.members.push(Member {
-            rank,
-            node: node.into(),
-            pid,
-            clock: input.clocks.get(node).copied(),
-        });
+        comm.members.push(Member { rank, node: node.into(), pid, clock: input.clocks.get(node).copied() });
     }
 
     let mut groups: HashMap<(&str, u64), Vec<Option<Cell>>> = HashMap::new();
@@ -126,9 +114,7 @@ fn one(hash: u64, indices: &[usize], own: &[Option<i64>], input: &Input, rules: 
         }
         let place = places[&(seen.rank, &*seen.node, seen.pid)];
         let offset = comm.members[place].clock.map_or(0, |c| c.offset_ns);
-        let cells = groups
-            .entry((&seen.func, seen.seq))
-            .or_insert_with(|| vec![None; comm.members.len()]);
+        let cells = groups.entry((&seen.func, seen.seq)).or_insert_with(|| vec![None; comm.members.len()]);
         cells[place].get_or_insert(Cell {
             entry_ns: seen.entry_ns.saturating_sub(offset),
             duration_ns: seen.duration_ns,
@@ -148,10 +134,7 @@ fn one(hash: u64, indices: &[usize], own: &[Option<i64>], input: &Input, rules: 
             comm.dropped += 1;
             continue;
         }
-        if comm
-            .nranks
-            .is_some_and(|n| usize::try_from(n) == Ok(present))
-        {
+        if comm.nranks.is_some_and(|n| usize::try_from(n) == Ok(present)) {
             comm.complete += 1;
         } else {
             comm.partial += 1;
@@ -196,8 +179,7 @@ fn own_times(observations: &[Observation]) -> Vec<Option<i64>> {
         let mut last_of: HashMap<(u64, &str), (usize, u64)> = HashMap::new();
         for (place, &i) in calls.iter().enumerate() {
             let seen = &observations[i];
-            if let Some((before, seq)) =
-                last_of.insert((seen.comm_hash, &seen.func), (place, seen.seq))
+            if let Some((before, seq)) = last_of.insert((seen.comm_hash, &seen.func), (place, seen.seq))
                 && seen.seq != seq.wrapping_add(1)
             {
                 gaps[before + 1] += 1;
@@ -236,11 +218,7 @@ fn own_times(observations: &[Observation]) -> Vec<Option<i64>> {
 impl Comm {
     /// How far apart collectives lie: the median of their distances. None with fewer than two.
     pub(crate) fn period_ns(&self) -> Option<f64> {
-        median(
-            self.met
-                .windows(2)
-                .map(|w| (w[1].at_ns - w[0].at_ns) as f64),
-        )
+        median(self.met.windows(2).map(|w| (w[1].at_ns - w[0].at_ns) as f64))
     }
 }
 
@@ -266,10 +244,7 @@ mod tests {
     }
 
     fn input(observations: Vec<Observation>) -> Input {
-        let clock = |offset_ns| ClockOffset {
-            offset_ns,
-            bound_ns: 0,
-        };
+        let clock = |offset_ns| ClockOffset { offset_ns, bound_ns: 0 };
         Input {
             observations,
             clocks: [("n0".into(), clock(0)), ("n1".into(), clock(1_000))].into(),
@@ -292,16 +267,8 @@ mod tests {
             &Rules::default(),
         );
         let comm = &comms[0];
-        assert_eq!(
-            (comm.met.len(), comm.complete, comm.partial, comm.dropped),
-            (2, 2, 0, 1)
-        );
-        let entries: Vec<i64> = comm.met[0]
-            .cells
-            .iter()
-            .flatten()
-            .map(|c| c.entry_ns)
-            .collect();
+        assert_eq!((comm.met.len(), comm.complete, comm.partial, comm.dropped), (2, 2, 0, 1));
+        let entries: Vec<i64> = comm.met[0].cells.iter().flatten().map(|c| c.entry_ns).collect();
         assert_eq!(entries, [100, 130], "rank 1's clock is 1000 ns ahead");
     }
 
@@ -321,11 +288,7 @@ mod tests {
             ]),
             &Rules::default(),
         );
-        let own: Vec<Option<i64>> = comms[0]
-            .met
-            .iter()
-            .map(|m| m.cells[0].unwrap().own_ns)
-            .collect();
+        let own: Vec<Option<i64>> = comms[0].met.iter().map(|m| m.cells[0].unwrap().own_ns).collect();
         assert_eq!(own, [None, Some(20), None, Some(10)]);
         assert_eq!(comms[0].one_sided, 1);
     }

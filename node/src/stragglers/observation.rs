@@ -52,8 +52,7 @@ impl Coupling {
             | "barrier" => Self::All,
             "broadcast" | "bcast" | "scatter" | "scatterv" | "scatter_v" => Self::RootSends,
             "reduce" | "gather" | "gatherv" | "gather_v" => Self::RootReceives,
-            "send" | "recv" | "isend" | "irecv" | "sendrecv" | "send_recv" | "ssend" | "bsend"
-            | "rsend" => Self::Pair,
+            "send" | "recv" | "isend" | "irecv" | "sendrecv" | "send_recv" | "ssend" | "bsend" | "rsend" => Self::Pair,
             _ => Self::Other,
         }
     }
@@ -142,20 +141,8 @@ impl Input {
 }
 
 /// The columns of [`sql`], in order.
-pub const COLUMNS: [&str; 12] = [
-    "node",
-    "pid",
-    "rank",
-    "nranks",
-    "comm_hash",
-    "func",
-    "seq",
-    "ts_ns",
-    "duration_ns",
-    "tier",
-    "library",
-    "root",
-];
+pub const COLUMNS: [&str; 12] =
+    ["node", "pid", "rank", "nranks", "comm_hash", "func", "seq", "ts_ns", "duration_ns", "tier", "library", "root"];
 
 /// What to fetch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -254,9 +241,7 @@ impl Observation {
             seq: seq.cast_unsigned(),
             entry_ns,
             duration_ns: duration_ns.max(0),
-            tier: small(row, 9)?
-                .and_then(|t| u8::try_from(t).ok())
-                .unwrap_or(0),
+            tier: small(row, 9)?.and_then(|t| u8::try_from(t).ok()).unwrap_or(0),
             library: text(row, 10)?.unwrap_or_default().into(),
             root: small(row, 11)?,
         }))
@@ -271,10 +256,7 @@ fn wrong(column: usize, value: &Value) -> RowError {
         Value::Text(t) => format!("text '{}'", String::from_utf8_lossy(&t[..t.len().min(40)])),
         Value::Blob(b) => format!("a blob of {} bytes", b.len()),
     };
-    RowError::Type {
-        column: COLUMNS[column],
-        found,
-    }
+    RowError::Type { column: COLUMNS[column], found }
 }
 
 fn integer(row: &[Value], column: usize) -> Result<Option<i64>, RowError> {
@@ -286,9 +268,7 @@ fn integer(row: &[Value], column: usize) -> Result<Option<i64>, RowError> {
 }
 
 fn small(row: &[Value], column: usize) -> Result<Option<i32>, RowError> {
-    integer(row, column)?
-        .map(|i| i32::try_from(i).map_err(|_| wrong(column, &row[column])))
-        .transpose()
+    integer(row, column)?.map(|i| i32::try_from(i).map_err(|_| wrong(column, &row[column]))).transpose()
 }
 
 fn text(row: &[Value], column: usize) -> Result<Option<String>, RowError> {
@@ -323,18 +303,9 @@ mod tests {
 
     #[test]
     fn a_row_is_read_bit_for_bit() {
-        let Row::Placed(seen) = Observation::from_row(&row()).unwrap() else {
-            panic!("not placed")
-        };
-        assert_eq!(
-            (seen.rank, seen.nranks, seen.seq, seen.tier),
-            (5, Some(8), 17, 1)
-        );
-        assert_eq!(
-            seen.comm_hash,
-            u64::MAX - 1,
-            "the sign bit belongs to the hash"
-        );
+        let Row::Placed(seen) = Observation::from_row(&row()).unwrap() else { panic!("not placed") };
+        assert_eq!((seen.rank, seen.nranks, seen.seq, seen.tier), (5, Some(8), 17, 1));
+        assert_eq!(seen.comm_hash, u64::MAX - 1, "the sign bit belongs to the hash");
         assert_eq!(seen.root, None);
     }
 
@@ -351,29 +322,14 @@ mod tests {
         assert_eq!(input.observations.len(), 1);
         let mut typed = row();
         typed[2] = Value::Text(b"five".to_vec());
-        assert!(matches!(
-            Observation::from_row(&typed),
-            Err(RowError::Type { column: "rank", .. })
-        ));
-        assert_eq!(
-            Observation::from_row(&row()[1..]),
-            Err(RowError::Width { got: 11 })
-        );
+        assert!(matches!(Observation::from_row(&typed), Err(RowError::Type { column: "rank", .. })));
+        assert_eq!(Observation::from_row(&row()[1..]), Err(RowError::Width { got: 11 }));
     }
 
     #[test]
     fn the_question_quotes_and_signs() {
-        let span = Span {
-            since_ns: 100,
-            until_ns: 200,
-            slack_ns: 5,
-            job: Some("it's".into()),
-            comm: Some(u64::MAX),
-        };
+        let span = Span { since_ns: 100, until_ns: 200, slack_ns: 5, job: Some("it's".into()), comm: Some(u64::MAX) };
         let text = sql(&span);
-        assert!(
-            text.ends_with("ts_ns >= 95 AND ts_ns < 205 AND job_id = 'it''s' AND comm_hash = -1"),
-            "{text}"
-        );
+        assert!(text.ends_with("ts_ns >= 95 AND ts_ns < 205 AND job_id = 'it''s' AND comm_hash = -1"), "{text}");
     }
 }

@@ -102,9 +102,7 @@ pub(crate) fn score(comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> {
         .iter()
         .map(|w| {
             let mut tally = vec![Tally::default(); comm.members.len()];
-            comm.met[w.met.clone()]
-                .iter()
-                .for_each(|met| add(met, &bounds, &mut tally));
+            comm.met[w.met.clone()].iter().for_each(|met| add(met, &bounds, &mut tally));
             tally
         })
         .collect();
@@ -113,30 +111,16 @@ pub(crate) fn score(comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> {
         .zip(&tallies)
         .map(|(w, tally)| rate(tally, w.met.len(), w.wall_ns, waits, &bounds, rules))
         .collect();
-    Ok(Scored {
-        comm,
-        waits,
-        kind,
-        windows,
-        tallies,
-        scores,
-        bounds,
-    })
+    Ok(Scored { comm, waits, kind, windows, tallies, scores, bounds })
 }
 
 impl Scored {
     /// The figures over a run of windows together.
-    pub(crate) fn pooled(
-        &self,
-        windows: std::ops::Range<usize>,
-        rules: &Rules,
-    ) -> (Vec<Tally>, Vec<Score>) {
+    pub(crate) fn pooled(&self, windows: std::ops::Range<usize>, rules: &Rules) -> (Vec<Tally>, Vec<Score>) {
         let mut sum = vec![Tally::default(); self.comm.members.len()];
         let (mut met, mut wall_ns) = (0, 0.0);
         for w in windows {
-            sum.iter_mut()
-                .zip(&self.tallies[w])
-                .for_each(|(all, one)| all.merge(one));
+            sum.iter_mut().zip(&self.tallies[w]).for_each(|(all, one)| all.merge(one));
             met += self.windows[w].met.len();
             wall_ns += self.windows[w].wall_ns;
         }
@@ -150,16 +134,8 @@ impl Scored {
 fn waits(comm: &Comm) -> Waits {
     let (mut telling, mut broken) = (0u32, 0u32);
     for met in &comm.met {
-        let present = || {
-            met.cells
-                .iter()
-                .zip(&comm.members)
-                .filter_map(|(c, m)| c.as_ref().map(|c| (c, m)))
-        };
-        let Some((last, late)) = present()
-            .filter(|(_, m)| m.clock.is_some())
-            .max_by_key(|(c, _)| c.entry_ns)
-        else {
+        let present = || met.cells.iter().zip(&comm.members).filter_map(|(c, m)| c.as_ref().map(|c| (c, m)));
+        let Some((last, late)) = present().filter(|(_, m)| m.clock.is_some()).max_by_key(|(c, _)| c.entry_ns) else {
             continue;
         };
         let mut tells = false;
@@ -194,20 +170,14 @@ fn bounds(members: &[Member]) -> Vec<Option<f64>> {
         .iter()
         .map(|m| {
             m.clock?;
-            members
-                .iter()
-                .filter_map(|o| m.bound_to(o))
-                .max()
-                .map(|b| b as f64)
+            members.iter().filter_map(|o| m.bound_to(o)).max().map(|b| b as f64)
         })
         .collect()
 }
 
 fn add(met: &Met, bounds: &[Option<f64>], tally: &mut [Tally]) {
     let spread = |value: &dyn Fn(usize) -> Option<f64>| {
-        let mut all: Vec<(f64, usize)> = (0..met.cells.len())
-            .filter_map(|r| value(r).map(|v| (v, r)))
-            .collect();
+        let mut all: Vec<(f64, usize)> = (0..met.cells.len()).filter_map(|r| value(r).map(|v| (v, r))).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         all
     };
@@ -255,22 +225,12 @@ fn rate(
     rules: &Rules,
 ) -> Vec<Score> {
     let per_wall = |mean: f64| {
-        if wall_ns > 0.0 {
-            mean * collectives as f64 / wall_ns
-        } else {
-            0.0
-        }
+        if wall_ns > 0.0 { mean * collectives as f64 / wall_ns } else { 0.0 }
     };
-    let shorter: Vec<Option<f64>> = tally
-        .iter()
-        .map(|t| t.duration.mean().map(|d| -d))
-        .collect();
+    let shorter: Vec<Option<f64>> = tally.iter().map(|t| t.duration.mean().map(|d| -d)).collect();
     let later: Vec<Option<f64>> = tally.iter().map(|t| t.lateness.mean()).collect();
     let waited: Vec<Option<f64>> = tally.iter().map(|t| t.wait.mean()).collect();
-    let (z_wait, z_late) = (
-        outliers(&shorter, |_| 0.0),
-        outliers(&later, |r| bounds[r].unwrap_or(0.0)),
-    );
+    let (z_wait, z_late) = (outliers(&shorter, |_| 0.0), outliers(&later, |r| bounds[r].unwrap_or(0.0)));
     let ranks = shorter.iter().flatten().count();
 
     (0..tally.len())
@@ -286,11 +246,7 @@ fn rate(
             let late_enough = late.is_some_and(|(mean, bound)| {
                 mean > bound
                     && per_wall(mean) >= rules.effect
-                    && if ranks >= 4 {
-                        z_late[r].is_some_and(|z| z > rules.z)
-                    } else {
-                        stands_out(&later, r, rules)
-                    }
+                    && if ranks >= 4 { z_late[r].is_some_and(|z| z > rules.z) } else { stands_out(&later, r, rules) }
             });
             match waits {
                 Waits::Seen | Waits::Assumed => {
@@ -304,18 +260,12 @@ fn rate(
                         waits_least(&waited, r, rules)
                     };
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
-                    let contradicted =
-                        late.is_some_and(|(mean, bound)| mean + bound < less_wait / 2.0);
-                    let floor = if waits == Waits::Assumed {
-                        ASSUMED_FLOOR_NS
-                    } else {
-                        0.0
-                    };
+                    let contradicted = late.is_some_and(|(mean, bound)| mean + bound < less_wait / 2.0);
+                    let floor = if waits == Waits::Assumed { ASSUMED_FLOOR_NS } else { 0.0 };
                     score.share = per_wall(less_wait);
-                    score.flagged =
-                        stands && score.share >= rules.effect && less_wait > floor && !contradicted;
-                    score.late_but_waits = late_enough
-                        && late.is_some_and(|(mean, bound)| less_wait < (mean - bound) / 2.0);
+                    score.flagged = stands && score.share >= rules.effect && less_wait > floor && !contradicted;
+                    score.late_but_waits =
+                        late_enough && late.is_some_and(|(mean, bound)| less_wait < (mean - bound) / 2.0);
                 }
                 Waits::Enqueued => {
                     score.z = if ranks >= 4 { z_late[r] } else { None };
@@ -334,11 +284,7 @@ fn rate(
 
 /// z of each value over the other ones.
 fn outliers(values: &[Option<f64>], floor: impl Fn(usize) -> f64) -> Vec<Option<f64>> {
-    let known: Vec<(usize, f64)> = values
-        .iter()
-        .enumerate()
-        .filter_map(|(r, v)| v.map(|v| (r, v)))
-        .collect();
+    let known: Vec<(usize, f64)> = values.iter().enumerate().filter_map(|(r, v)| v.map(|v| (r, v))).collect();
     let mut all = vec![None; values.len()];
     let mut others = Vec::with_capacity(known.len());
     for &(r, value) in &known {
@@ -352,24 +298,14 @@ fn outliers(values: &[Option<f64>], floor: impl Fn(usize) -> f64) -> Vec<Option<
 /// Two or three ranks: every other rank waits at least `ratio` times what this one waits.
 fn waits_least(waited: &[Option<f64>], r: usize, rules: &Rules) -> bool {
     let Some(own) = waited[r] else { return false };
-    let mut others = waited
-        .iter()
-        .enumerate()
-        .filter(|(o, _)| *o != r)
-        .filter_map(|(_, w)| *w)
-        .peekable();
+    let mut others = waited.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, w)| *w).peekable();
     others.peek().is_some() && others.all(|w| w > 0.0 && w >= rules.ratio * own)
 }
 
 /// Two or three ranks, entries only: it is at least `ratio` times as late as any other.
 fn stands_out(lateness: &[Option<f64>], r: usize, rules: &Rules) -> bool {
     let Some(own) = lateness[r] else { return false };
-    let mut others = lateness
-        .iter()
-        .enumerate()
-        .filter(|(o, _)| *o != r)
-        .filter_map(|(_, l)| *l)
-        .peekable();
+    let mut others = lateness.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, l)| *l).peekable();
     others.peek().is_some() && others.all(|l| own >= rules.ratio * l)
 }
 

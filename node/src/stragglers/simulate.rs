@@ -108,10 +108,7 @@ impl Job {
     pub fn observe(&self, seed: u64) -> Input {
         let mut rng = StdRng::seed_from_u64(seed);
         let nodes = self.ranks.div_ceil(self.ranks_per_node.max(1));
-        let mut input = Input {
-            since_ns: START_NS,
-            ..Input::default()
-        };
+        let mut input = Input { since_ns: START_NS, ..Input::default() };
         input.heard.asked = nodes;
         input.heard.answered = nodes - self.missing_nodes.len();
         let mut offsets = Vec::with_capacity(nodes);
@@ -120,10 +117,7 @@ impl Job {
             let (truth, wrong) = if node == 0 {
                 (0, 0)
             } else {
-                (
-                    within(&mut rng, self.clock_offset_ns),
-                    within(&mut rng, self.clock_bound_ns),
-                )
+                (within(&mut rng, self.clock_offset_ns), within(&mut rng, self.clock_bound_ns))
             };
             offsets.push(truth);
             let name = format!("n{node}");
@@ -131,13 +125,7 @@ impl Job {
                 input.heard.missing.push((name, "timeout".to_owned()));
             } else {
                 let bound_ns = if node == 0 { 0 } else { self.clock_bound_ns };
-                input.clocks.insert(
-                    name,
-                    ClockOffset {
-                        offset_ns: truth + wrong,
-                        bound_ns,
-                    },
-                );
+                input.clocks.insert(name, ClockOffset { offset_ns: truth + wrong, bound_ns });
             }
         }
         let names: Vec<Arc<str>> = (0..self.ranks).map(|r| self.node_of(r).into()).collect();
@@ -152,10 +140,7 @@ impl Job {
                 for (rank, entry) in entries.iter_mut().enumerate() {
                     let mut own = part_ns as f64 * factor(&mut rng, self.noise);
                     if part == 0 {
-                        let late = self
-                            .slow
-                            .iter()
-                            .filter(|s| s.rank == rank && step >= s.from_step);
+                        let late = self.slow.iter().filter(|s| s.rank == rank && step >= s.from_step);
                         own += late.map(|s| s.extra_ns as f64).sum::<f64>();
                     }
                     *entry = free_at[rank] + own as i64;
@@ -164,11 +149,7 @@ impl Job {
                 for rank in 0..self.ranks {
                     // Waking up after the wait takes its time, too.
                     let left = done + (20_000.0 * normal(&mut rng).abs()) as i64;
-                    let call_ns = if self.enqueues {
-                        rng.random_range(8_000..20_000)
-                    } else {
-                        left - entries[rank]
-                    };
+                    let call_ns = if self.enqueues { rng.random_range(8_000..20_000) } else { left - entries[rank] };
                     free_at[rank] = left;
                     let node = rank / self.ranks_per_node.max(1);
                     if self.missing_nodes.contains(&node) || rng.random_bool(self.loss) {
@@ -198,11 +179,7 @@ impl Job {
 }
 
 fn within(rng: &mut impl Rng, limit: i64) -> i64 {
-    if limit > 0 {
-        rng.random_range(-limit..=limit)
-    } else {
-        0
-    }
+    if limit > 0 { rng.random_range(-limit..=limit) } else { 0 }
 }
 
 /// A standard normal deviate (Box and Muller, 1958).
@@ -216,16 +193,8 @@ fn factor(rng: &mut impl Rng, noise: Noise) -> f64 {
     match noise {
         Noise::Gaussian(sigma) => (1.0 + sigma * normal(rng)).max(0.0),
         Noise::LogNormal(sigma) => (sigma * normal(rng)).exp(),
-        Noise::Spikes {
-            sigma,
-            chance,
-            most,
-        } => {
-            let spike = if rng.random_bool(chance) {
-                most * rng.random::<f64>()
-            } else {
-                0.0
-            };
+        Noise::Spikes { sigma, chance, most } => {
+            let spike = if rng.random_bool(chance) { most * rng.random::<f64>() } else { 0.0 };
             (1.0 + sigma * normal(rng)).max(0.0) + spike
         }
     }

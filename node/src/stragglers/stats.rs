@@ -113,8 +113,7 @@ impl Moments {
         }
         let variance = ((self.squares - self.n * mean * mean) / freedom).max(0.0);
         let t = (mean / (variance / self.n).sqrt()).clamp(-Z_CAP, Z_CAP);
-        let normal = (freedom * (t * t / freedom).ln_1p()).sqrt() * (8.0 * freedom + 1.0)
-            / (8.0 * freedom + 3.0);
+        let normal = (freedom * (t * t / freedom).ln_1p()).sqrt() * (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0);
         Some(normal.copysign(mean))
     }
 }
@@ -161,11 +160,7 @@ mod tests {
         let mut two = Moments::default();
         two.add(-3.078 - 1.0);
         two.add(-3.078 + 1.0);
-        assert!(
-            (two.consistency().unwrap() + 1.2816).abs() < 0.1,
-            "{:?}",
-            two.consistency()
-        );
+        assert!((two.consistency().unwrap() + 1.2816).abs() < 0.1, "{:?}", two.consistency());
     }
 
     proptest! {

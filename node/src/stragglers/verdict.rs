@@ -1,19 +1,19 @@
 //! From the flags of the windows to a verdict: episodes, culprits across communicators, cost, what was not visible.
 //!
-//! Scores come from `score.rs`; the report's shape lies in `report.rs`.
+//! Scores come from `score.rs`, the figures beside the verdict from `summary.rs`; the report's shape lies in
+//! `report.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::matching::{Comm, communicators};
-use super::observation::{ClockOffset, Coupling, Input};
-use super::report::{
-    CommReport, Cost, Culprit, Evidence, RankScore, Report, Role, Spread, Verdict,
-};
+use super::observation::Input;
+use super::report::{Cost, Culprit, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Score, Scored, Waits, history, score};
-use super::stats::{median, quantile};
+use super::stats::median;
+use super::summary::{comm_reports, evidence, hex};
 
 /// Windows before an episode that make an own history.
 const HISTORY: usize = 3;
@@ -41,12 +41,8 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
     found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
     for f in found {
-        let known = named
-            .iter()
-            .any(|n| n.culprit.node == f.culprit.node && n.culprit.pid == f.culprit.pid);
-        let small = named
-            .first()
-            .is_some_and(|n| f.culprit.share < ALSO * n.culprit.share);
+        let known = named.iter().any(|n| n.culprit.node == f.culprit.node && n.culprit.pid == f.culprit.pid);
+        let small = named.first().is_some_and(|n| f.culprit.share < ALSO * n.culprit.share);
         if !known && !small {
             named.push(f);
         }
@@ -57,27 +53,21 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
     let per_comm = comm_reports(&scored, &thin, &named, rules);
     let mut culprits = named.into_iter().map(|f| f.culprit);
     let verdict = match culprits.next() {
-        Some(culprit) => Verdict::Rank {
-            culprit,
-            also: culprits.collect(),
-        },
+        Some(culprit) => Verdict::Rank { culprit, also: culprits.collect() },
         None => nobody(input, &scored, &thin, doubts, rules),
     };
-    Report {
-        verdict,
-        cost,
-        evidence,
-        per_comm,
-        coverage: input.heard.clone(),
-    }
+    Report { verdict, cost, evidence, per_comm, coverage: input.heard.clone() }
 }
 
 /// A culprit and where it was found.
-struct Found {
-    culprit: Culprit,
-    comm: usize,
-    member: usize,
-    episode: Range<usize>,
+pub(crate) struct Found {
+    pub(crate) culprit: Culprit,
+    /// Which scored communicator.
+    pub(crate) comm: usize,
+    /// Which of its members.
+    pub(crate) member: usize,
+    /// Which of its windows.
+    pub(crate) episode: Range<usize>,
 }
 
 type Process = (Arc<str>, i64);
@@ -86,39 +76,24 @@ type Process = (Arc<str>, i64);
 fn job_ranks<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashMap<Process, i32> {
     let mut best: HashMap<Process, (i32, i32)> = HashMap::new();
     for comm in comms {
-        let size = comm
-            .nranks
-            .unwrap_or_else(|| i32::try_from(comm.members.len()).unwrap_or(i32::MAX));
+        let size = comm.nranks.unwrap_or_else(|| i32::try_from(comm.members.len()).unwrap_or(i32::MAX));
         for m in &comm.members {
-            let entry = best
-                .entry((Arc::clone(&m.node), m.pid))
-                .or_insert((size, m.rank));
+            let entry = best.entry((Arc::clone(&m.node), m.pid)).or_insert((size, m.rank));
             if size > entry.0 {
                 *entry = (size, m.rank);
             }
         }
     }
-    best.into_iter()
-        .map(|(process, (_, rank))| (process, rank))
-        .collect()
+    best.into_iter().map(|(process, (_, rank))| (process, rank)).collect()
 }
 
 /// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged one, at least
 /// `persistence` flags, at least `density` of its windows flagged. The one with most flags; of equals the latest.
 fn episode(flags: &[bool], rules: &Rules) -> Option<Range<usize>> {
-    let at: Vec<usize> = flags
-        .iter()
-        .enumerate()
-        .filter_map(|(i, f)| f.then_some(i))
-        .collect();
+    let at: Vec<usize> = flags.iter().enumerate().filter_map(|(i, f)| f.then_some(i)).collect();
     let mut best: Option<(usize, Range<usize>)> = None;
     for (i, &start) in at.iter().enumerate() {
-        for (j, &end) in at
-            .iter()
-            .enumerate()
-            .skip(i + rules.persistence.max(1) - 1)
-            .rev()
-        {
+        for (j, &end) in at.iter().enumerate().skip(i + rules.persistence.max(1) - 1).rev() {
             let count = j - i + 1;
             if count as f64 >= rules.density * (end - start + 1) as f64 {
                 if best.as_ref().is_none_or(|(most, _)| count >= *most) {
@@ -140,12 +115,8 @@ fn suspects(
     doubts: &mut Vec<String>,
 ) {
     for (m, member) in s.comm.members.iter().enumerate() {
-        let rank = job_rank
-            .get(&(Arc::clone(&member.node), member.pid))
-            .copied()
-            .unwrap_or(member.rank);
-        let column =
-            |flag: fn(&Score) -> bool| s.scores.iter().map(|w| flag(&w[m])).collect::<Vec<bool>>();
+        let rank = job_rank.get(&(Arc::clone(&member.node), member.pid)).copied().unwrap_or(member.rank);
+        let column = |flag: fn(&Score) -> bool| s.scores.iter().map(|w| flag(&w[m])).collect::<Vec<bool>>();
         if let Some(run) = episode(&column(|score| score.late_but_waits), rules) {
             let (_, scores) = s.pooled(run, rules);
             if scores[m].late_but_waits {
@@ -167,10 +138,7 @@ fn suspects(
         } else {
             rules.consistency
         };
-        if !pooled.flagged
-            || pooled.consistency < consistency
-            || !departs_from_history(s, m, &run, pooled, rules)
-        {
+        if !pooled.flagged || pooled.consistency < consistency || !departs_from_history(s, m, &run, pooled, rules) {
             continue;
         }
         // Where calls only enqueue, a rank waits outside them: its own time is not its own.
@@ -204,23 +172,12 @@ fn suspects(
             flagged: flags[run.clone()].iter().filter(|f| **f).count(),
             windows: run.len(),
         };
-        found.push(Found {
-            culprit,
-            comm: index,
-            member: m,
-            episode: run,
-        });
+        found.push(Found { culprit, comm: index, member: m, episode: run });
     }
 }
 
 /// Three ranks: two others are no population, so where the rank has a past of its own, it must depart from it.
-fn departs_from_history(
-    s: &Scored,
-    m: usize,
-    run: &Range<usize>,
-    pooled: &Score,
-    rules: &Rules,
-) -> bool {
+fn departs_from_history(s: &Scored, m: usize, run: &Range<usize>, pooled: &Score, rules: &Rules) -> bool {
     if s.comm.members.len() != 3 || run.start < HISTORY {
         return true;
     }
@@ -230,10 +187,7 @@ fn departs_from_history(
 
 /// The collectives of an episode.
 fn of_run<'a>(s: &'a Scored, run: &Range<usize>) -> &'a [super::matching::Met] {
-    match (
-        s.windows.get(run.start),
-        run.end.checked_sub(1).and_then(|w| s.windows.get(w)),
-    ) {
+    match (s.windows.get(run.start), run.end.checked_sub(1).and_then(|w| s.windows.get(w))) {
         (Some(first), Some(last)) => &s.comm.met[first.met.start..last.met.end],
         _ => &[],
     }
@@ -268,12 +222,7 @@ fn late_by(s: &Scored, m: usize, run: &Range<usize>) -> (i64, usize, usize) {
         if order.iter().any(|(r, v)| *r != m && *v > own) {
             continue;
         }
-        if let Some(mid) = median(
-            order
-                .iter()
-                .filter(|(r, _)| *r != m)
-                .map(|(_, v)| *v as f64),
-        ) {
+        if let Some(mid) = median(order.iter().filter(|(r, _)| *r != m).map(|(_, v)| *v as f64)) {
             late.push(own as f64 - mid);
         }
     }
@@ -288,11 +237,7 @@ fn cost(scored: &[Scored], named: &[Found]) -> Cost {
         return Cost::default();
     };
     let s = &scored[first.comm];
-    let members: Vec<usize> = named
-        .iter()
-        .filter(|f| f.comm == first.comm)
-        .map(|f| f.member)
-        .collect();
+    let members: Vec<usize> = named.iter().filter(|f| f.comm == first.comm).map(|f| f.member).collect();
     let mut wasted_ns = 0.0;
     for met in of_run(s, &first.episode) {
         let (mut late, mut rest, mut waiting) = (None, None, 0.0);
@@ -308,29 +253,16 @@ fn cost(scored: &[Scored], named: &[Found]) -> Cost {
             wasted_ns += (late - rest).max(0) as f64 * waiting;
         }
     }
-    let wall_ns: f64 = s.windows[first.episode.clone()]
-        .iter()
-        .map(|w| w.wall_ns)
-        .sum();
+    let wall_ns: f64 = s.windows[first.episode.clone()].iter().map(|w| w.wall_ns).sum();
     Cost {
         gpu_seconds_wasted: wasted_ns / 1e9,
-        gpus_lost: if wall_ns > 0.0 {
-            wasted_ns / wall_ns
-        } else {
-            0.0
-        },
+        gpus_lost: if wall_ns > 0.0 { wasted_ns / wall_ns } else { 0.0 },
         upper_bound: s.waits == Waits::Enqueued,
     }
 }
 
 /// Nobody was named: is that because nobody is late, or because it cannot be told?
-fn nobody(
-    input: &Input,
-    scored: &[Scored],
-    thin: &[Comm],
-    mut doubts: Vec<String>,
-    rules: &Rules,
-) -> Verdict {
+fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], mut doubts: Vec<String>, rules: &Rules) -> Verdict {
     if scored.is_empty() {
         let why = if !thin.is_empty() {
             let most = thin.iter().map(|c| c.met.len()).max().unwrap_or(0);
@@ -345,13 +277,9 @@ fn nobody(
                 )
             }
         } else if !input.unplaced.is_empty() {
-            format!(
-                "{}: no call could be matched across ranks",
-                reasons(&input.unplaced)
-            )
+            format!("{}: no call could be matched across ranks", reasons(&input.unplaced))
         } else {
-            "no collective was recorded in the span: is the job communicating, and is it captured?"
-                .to_owned()
+            "no collective was recorded in the span: is the job communicating, and is it captured?".to_owned()
         };
         return Verdict::Unknown { why };
     }
@@ -362,34 +290,18 @@ fn nobody(
                 .to_owned(),
         );
     }
-    if scored
-        .iter()
-        .all(|s| s.waits == Waits::Enqueued && s.bounds.iter().all(Option::is_none))
-    {
-        doubts.push(
-            "the calls only enqueue and no clock offset is known: entries cannot be compared"
-                .to_owned(),
-        );
+    if scored.iter().all(|s| s.waits == Waits::Enqueued && s.bounds.iter().all(Option::is_none)) {
+        doubts.push("the calls only enqueue and no clock offset is known: entries cannot be compared".to_owned());
     }
     for s in scored {
         let heard = s.comm.members.len();
-        let all = s
-            .comm
-            .nranks
-            .and_then(|n| usize::try_from(n).ok())
-            .unwrap_or(heard);
+        let all = s.comm.nranks.and_then(|n| usize::try_from(n).ok()).unwrap_or(heard);
         if heard >= all || s.waits == Waits::Enqueued {
             continue;
         }
         // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not heard.
-        let shortest = s
-            .comm
-            .met
-            .iter()
-            .filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
-        let (Some(shortest), Some(period)) =
-            (median(shortest.map(|d| d as f64)), s.comm.period_ns())
-        else {
+        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
+        let (Some(shortest), Some(period)) = (median(shortest.map(|d| d as f64)), s.comm.period_ns()) else {
             continue;
         };
         if period > 0.0 && shortest / period >= rules.effect {
@@ -402,224 +314,11 @@ fn nobody(
             ));
         }
     }
-    if doubts.is_empty() {
-        Verdict::None
-    } else {
-        Verdict::Unknown {
-            why: doubts.join("; "),
-        }
-    }
+    if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
 }
 
 fn reasons(unplaced: &BTreeMap<String, u64>) -> String {
-    unplaced
-        .iter()
-        .map(|(why, n)| format!("{n} calls: {why}"))
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &[Found]) -> Evidence {
-    let comms = || scored.iter().map(|s| &s.comm).chain(thin);
-    let mut clocks: BTreeMap<&str, Option<ClockOffset>> = BTreeMap::new();
-    for m in comms().flat_map(|c| &c.members) {
-        clocks.insert(&m.node, m.clock);
-    }
-    let mut bounds: Vec<i64> = clocks.values().flatten().map(|c| c.bound_ns).collect();
-    bounds.sort_unstable_by(|a, b| b.cmp(a));
-    let known = clocks.values().all(Option::is_some);
-    let clock_bound_ns = match clocks.len() {
-        0 | 1 => Some(0),
-        _ if known => Some(bounds.iter().take(2).sum()),
-        _ => None,
-    };
-    Evidence {
-        tier: named.first().map_or_else(
-            || comms().map(|c| c.tier).min().unwrap_or(0),
-            |f| scored[f.comm].comm.tier,
-        ),
-        windows: scored.iter().map(|s| s.windows.len()).sum(),
-        matched: scored.iter().map(|s| s.comm.met.len()).sum(),
-        complete: scored.iter().map(|s| s.comm.complete).sum(),
-        clock_bound_ns,
-        clocks: clocks
-            .iter()
-            .filter_map(|(n, c)| c.map(|c| ((*n).to_owned(), c)))
-            .collect(),
-        since_ns: input.since_ns,
-        until_ns: input.until_ns,
-        not_visible: not_visible(input, scored, thin, &clocks),
-    }
-}
-
-fn not_visible(
-    input: &Input,
-    scored: &[Scored],
-    thin: &[Comm],
-    clocks: &BTreeMap<&str, Option<ClockOffset>>,
-) -> Vec<String> {
-    let mut unseen = Vec::new();
-    for (why, n) in &input.unplaced {
-        unseen.push(format!("{n} calls left out: {why}"));
-    }
-    for comm in scored.iter().map(|s| &s.comm).chain(thin) {
-        let heard = comm.members.len();
-        if let Some(all) = comm.nranks.and_then(|n| usize::try_from(n).ok())
-            && heard < all
-        {
-            unseen.push(format!(
-                "{} of {all} ranks of communicator {}",
-                all - heard,
-                hex(comm.hash)
-            ));
-        }
-        if comm.partial > 0 && comm.complete > 0 {
-            unseen.push(format!(
-                "a rank's record in {} of {} collectives",
-                comm.partial,
-                comm.met.len()
-            ));
-        }
-        let one_sided: Vec<&str> = comm
-            .funcs
-            .keys()
-            .filter(|f| Coupling::of(f) != Coupling::All)
-            .map(|f| &**f)
-            .collect();
-        if !one_sided.is_empty() {
-            unseen.push(format!(
-                "who waits in {} ({} calls): they do not make all ranks meet, and are not scored",
-                one_sided.join(", "),
-                comm.one_sided
-            ));
-        }
-    }
-    let blind: Vec<&str> = clocks
-        .iter()
-        .filter(|(_, c)| c.is_none())
-        .map(|(n, _)| *n)
-        .collect();
-    if !blind.is_empty() {
-        unseen.push(format!(
-            "lateness on {}: clock offset not known, only waits are compared",
-            blind.join(", ")
-        ));
-    }
-    if scored.iter().any(|s| s.waits == Waits::Enqueued) {
-        unseen.push(
-            "waits: the calls only enqueue (tier 0); what the device waits for is not in them"
-                .to_owned(),
-        );
-    }
-    if scored
-        .iter()
-        .any(|s| s.comm.library == "nccl" || s.comm.library == "rccl")
-    {
-        unseen.push("collectives replayed from captured graphs".to_owned());
-    }
-    unseen
-}
-
-fn comm_reports(
-    scored: &[Scored],
-    thin: &[Comm],
-    named: &[Found],
-    rules: &Rules,
-) -> Vec<CommReport> {
-    let mut all: Vec<CommReport> = Vec::new();
-    for (index, s) in scored.iter().enumerate() {
-        let (tallies, scores) = s.pooled(0..s.windows.len(), rules);
-        let culprits: Vec<usize> = named
-            .iter()
-            .filter(|f| f.comm == index)
-            .map(|f| f.member)
-            .collect();
-        let mut report = comm_report(&s.comm);
-        report.windowed = Some(s.kind);
-        report.windows = s.windows.len();
-        report.waits = Some(s.waits);
-        report.ranks = (0..s.comm.members.len())
-            .map(|m| {
-                let member = &s.comm.members[m];
-                let series = |value: fn(&super::matching::Met, usize) -> Option<i64>| {
-                    spread(s.comm.met.iter().filter_map(|met| value(met, m)))
-                };
-                RankScore {
-                    rank: member.rank,
-                    node: member.node.to_string(),
-                    pid: member.pid,
-                    collectives: tallies[m].duration.n as u64,
-                    lateness: if s.bounds[m].is_some() {
-                        let known = |met: &super::matching::Met| {
-                            let first =
-                                met.cells.iter().zip(&s.bounds).filter(|(_, b)| b.is_some());
-                            let first = first.filter_map(|(c, _)| c.map(|c| c.entry_ns)).min()?;
-                            Some(met.cells[m]?.entry_ns - first)
-                        };
-                        spread(s.comm.met.iter().filter_map(known))
-                    } else {
-                        Spread::default()
-                    },
-                    lateness_bound_ns: s.bounds[m].map(|b| b as i64),
-                    wait: series(|met, m| {
-                        let shortest = met.cells.iter().flatten().map(|c| c.duration_ns).min()?;
-                        Some(met.cells[m]?.duration_ns - shortest)
-                    }),
-                    own_excess_ns: tallies[m].more_own.mean().map(|v| v as i64),
-                    excess_ns: scores[m].excess_ns as i64,
-                    share: scores[m].share,
-                    z: scores[m].z,
-                    flagged: s.scores.iter().filter(|w| w[m].flagged).count(),
-                    role: match () {
-                        () if culprits.contains(&m) => Role::Culprit,
-                        () if culprits.is_empty() => Role::Peer,
-                        () => Role::Victim,
-                    },
-                }
-            })
-            .collect();
-        all.push(report);
-    }
-    all.extend(thin.iter().map(comm_report));
-    all.sort_by_key(|c| std::cmp::Reverse((c.nranks, c.heard, c.matched)));
-    all
-}
-
-fn comm_report(comm: &Comm) -> CommReport {
-    CommReport {
-        comm_hash: hex(comm.hash),
-        library: comm.library.clone(),
-        nranks: comm.nranks,
-        heard: comm.members.len(),
-        funcs: comm
-            .funcs
-            .iter()
-            .map(|(f, n)| (f.to_string(), *n))
-            .collect(),
-        period_ns: comm.period_ns().unwrap_or(0.0) as i64,
-        windowed: None,
-        windows: 0,
-        waits: None,
-        matched: comm.met.len(),
-        dropped: comm.dropped,
-        ranks: Vec::new(),
-    }
-}
-
-fn spread(values: impl Iterator<Item = i64>) -> Spread {
-    let all: Vec<f64> = values.map(|v| v as f64).collect();
-    if all.is_empty() {
-        return Spread::default();
-    }
-    Spread {
-        mean_ns: (all.iter().sum::<f64>() / all.len() as f64) as i64,
-        median_ns: median(all.iter().copied()).unwrap_or(0.0) as i64,
-        p95_ns: quantile(all, 0.95).unwrap_or(0.0) as i64,
-    }
-}
-
-fn hex(hash: u64) -> String {
-    format!("{hash:016x}")
+    unplaced.iter().map(|(why, n)| format!("{n} calls: {why}")).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

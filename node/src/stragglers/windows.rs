@@ -48,11 +48,7 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
     }
     let first = met.first()?.at_ns;
     let span = met.last()?.at_ns - first;
-    let length_ns = if span >= FEW as i64 * rules.window_ns {
-        rules.window_ns
-    } else {
-        rules.short_window_ns
-    };
+    let length_ns = if span >= FEW as i64 * rules.window_ns { rules.window_ns } else { rules.short_window_ns };
     // A grid of absolute time: any two askers cut alike.
     let slot = |at_ns: i64| at_ns.div_euclid(length_ns);
     let mut ranges: Vec<Range<usize>> = Vec::new();
@@ -62,17 +58,12 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
             _ => ranges.push(i..i + 1),
         }
     }
-    let full = ranges
-        .iter()
-        .filter(|r| r.len() >= rules.window_collectives)
-        .count();
+    let full = ranges.iter().filter(|r| r.len() >= rules.window_collectives).count();
     let kind = if full >= FEW && full * 2 >= ranges.len() {
         WindowKind::Time { length_ns }
     } else {
         let each = (met.len() / FEW).clamp(1, rules.window_collectives);
-        ranges = (0..met.len() / each)
-            .map(|i| i * each..(i + 1) * each)
-            .collect();
+        ranges = (0..met.len() / each).map(|i| i * each..(i + 1) * each).collect();
         if let Some(last) = ranges.last_mut() {
             last.end = met.len();
         }
@@ -84,17 +75,9 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
         .map(|range| {
             let wall_ns = range
                 .clone()
-                .map(|i| {
-                    i.checked_sub(1)
-                        .map_or(period, |before| (met[i].at_ns - met[before].at_ns) as f64)
-                })
+                .map(|i| i.checked_sub(1).map_or(period, |before| (met[i].at_ns - met[before].at_ns) as f64))
                 .sum();
-            Window {
-                wall_ns,
-                start_ns: met[range.start].at_ns,
-                end_ns: met[range.end - 1].at_ns,
-                met: range,
-            }
+            Window { wall_ns, start_ns: met[range.start].at_ns, end_ns: met[range.end - 1].at_ns, met: range }
         })
         .collect();
     Some((kind, windows))
@@ -106,17 +89,8 @@ mod tests {
     use crate::stragglers::matching::Met;
 
     fn comm(times: impl IntoIterator<Item = i64>) -> Comm {
-        let met = times
-            .into_iter()
-            .map(|at_ns| Met {
-                at_ns,
-                cells: Vec::new(),
-            })
-            .collect();
-        Comm {
-            met,
-            ..Comm::default()
-        }
+        let met = times.into_iter().map(|at_ns| Met { at_ns, cells: Vec::new() }).collect();
+        Comm { met, ..Comm::default() }
     }
 
     const MS: i64 = 1_000_000;
@@ -125,41 +99,18 @@ mod tests {
     fn frequent_collectives_give_windows_of_time_and_rare_ones_of_collectives() {
         let rules = Rules::default();
         let (kind, windows) = cut(&comm((0..300).map(|i| i * 100 * MS)), &rules).unwrap();
-        assert_eq!(
-            (kind, windows.len()),
-            (
-                WindowKind::Time {
-                    length_ns: 1_000 * MS
-                },
-                30
-            )
-        );
+        assert_eq!((kind, windows.len()), (WindowKind::Time { length_ns: 1_000 * MS }, 30));
         // Ten seconds of steps of 300 ms: three or four a second.
         let (kind, windows) = cut(&comm((0..33).map(|i| i * 300 * MS)), &rules).unwrap();
-        assert_eq!(
-            kind,
-            WindowKind::Time {
-                length_ns: 1_000 * MS
-            }
-        );
+        assert_eq!(kind, WindowKind::Time { length_ns: 1_000 * MS });
         assert!(windows.len() >= 9);
         // A minute of steps of 3 s.
         let (kind, windows) = cut(&comm((0..20).map(|i| i * 3_000 * MS)), &rules).unwrap();
-        assert_eq!(
-            (kind, windows.len()),
-            (WindowKind::Collectives { each: 3 }, 6)
-        );
-        assert_eq!(
-            windows.last().unwrap().met,
-            15..20,
-            "what is left over joins the last"
-        );
+        assert_eq!((kind, windows.len()), (WindowKind::Collectives { each: 3 }, 6));
+        assert_eq!(windows.last().unwrap().met, 15..20, "what is left over joins the last");
         // Four of them: one each. Two are too few.
         let (kind, windows) = cut(&comm((0..4).map(|i| i * 300 * MS)), &rules).unwrap();
-        assert_eq!(
-            (kind, windows.len()),
-            (WindowKind::Collectives { each: 1 }, 4)
-        );
+        assert_eq!((kind, windows.len()), (WindowKind::Collectives { each: 1 }, 4));
         assert_eq!(cut(&comm([0, 1]), &rules), None);
     }
 

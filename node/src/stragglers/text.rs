@@ -1,0 +1,291 @@
+//! The report as a person reads it: the sentence, the table of ranks with bars, the evidence, what was not visible.
+//!
+//! Owns wording and layout only; every figure is in the [`Report`].
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::report::{CommReport, Culprit, RankScore, Report, Role, Verdict};
+use super::score::Waits;
+use super::windows::WindowKind;
+
+/// Rows of a table of ranks; beyond it the rest is summed up in one line.
+const ROWS: usize = 16;
+/// Width of the longest bar.
+const BAR: usize = 24;
+
+/// Render a report. Plain text, no colour, ends with a newline.
+#[must_use]
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    sentence(report, &mut out);
+    for comm in shown(report) {
+        out.push('\n');
+        table(comm, &mut out);
+    }
+    out.push('\n');
+    evidence(report, &mut out);
+    out
+}
+
+fn sentence(report: &Report, out: &mut String) {
+    match &report.verdict {
+        Verdict::Rank { culprit, also } => {
+            culprit_sentence(report, culprit, out);
+            for other in also {
+                let _ = writeln!(
+                    out,
+                    "Also late: rank {} on {}, by {} in {} of {} collectives ({} of the time).",
+                    other.rank,
+                    other.node,
+                    duration(other.late_by_ns),
+                    other.last_in,
+                    other.collectives,
+                    percent(other.share)
+                );
+            }
+            cost(report, out);
+        }
+        Verdict::None => {
+            let ranks = report.per_comm.iter().map(|c| c.heard).max().unwrap_or(0);
+            let _ = writeln!(
+                out,
+                "No rank holds the others up ({ranks} ranks compared over {} collectives, {}).",
+                report.evidence.matched,
+                span(report)
+            );
+        }
+        Verdict::Unknown { why } => {
+            let _ = writeln!(out, "It cannot be told whether a rank holds the others up: {why}.");
+        }
+    }
+}
+
+fn culprit_sentence(report: &Report, culprit: &Culprit, out: &mut String) {
+    let comm = report.per_comm.iter().find(|c| c.comm_hash == culprit.comm_hash);
+    let others = comm.map_or(0, |c| c.heard.saturating_sub(1));
+    let victims = match others {
+        0 => "the others".to_owned(),
+        1 => "the other rank".to_owned(),
+        n => format!("the other {n} ranks"),
+    };
+    let since = if culprit.since_start {
+        format!("since the start of the span, {} (it may have begun earlier)", clock(culprit.since_ns))
+    } else {
+        format!("since {}", clock(culprit.since_ns))
+    };
+    let until =
+        if culprit.ongoing { "and still does".to_owned() } else { format!("until {}", clock(culprit.until_ns)) };
+    let _ = writeln!(
+        out,
+        "Rank {} on host {} holds up {victims}: it enters {} late, last in {} of {} collectives, {} of the time,\n\
+         {since}, {until}.",
+        culprit.rank,
+        culprit.node,
+        duration(culprit.late_by_ns),
+        culprit.last_in,
+        culprit.collectives,
+        percent(culprit.share),
+    );
+}
+
+fn cost(report: &Report, out: &mut String) {
+    let gpu = report.per_comm.iter().any(|c| c.library == "nccl" || c.library == "rccl");
+    let unit = if gpu { "GPU" } else { "rank" };
+    let _ = writeln!(
+        out,
+        "Cost: {}{:.1} {unit}-seconds waited in that time, as if {:.1} {unit}s did nothing.",
+        if report.cost.upper_bound { "at most " } else { "" },
+        report.cost.gpu_seconds_wasted,
+        report.cost.gpus_lost
+    );
+}
+
+/// The communicators worth a table: those of the named ranks, else the largest that was scored.
+fn shown(report: &Report) -> Vec<&CommReport> {
+    let scored = || report.per_comm.iter().filter(|c| !c.ranks.is_empty());
+    if let Verdict::Rank { culprit, also } = &report.verdict {
+        let named: Vec<&str> = std::iter::once(culprit).chain(also).map(|c| c.comm_hash.as_str()).collect();
+        scored().filter(|c| named.contains(&c.comm_hash.as_str())).collect()
+    } else {
+        scored().take(1).collect()
+    }
+}
+
+/// How late a rank is on average, for the bar: by its waits where they were seen, else by its entries.
+fn lateness(comm: &CommReport, rank: &RankScore) -> i64 {
+    if comm.waits == Some(Waits::Enqueued) {
+        return rank.lateness.mean_ns;
+    }
+    comm.ranks.iter().map(|r| r.wait.mean_ns).max().unwrap_or(0) - rank.wait.mean_ns
+}
+
+fn table(comm: &CommReport, out: &mut String) {
+    let heard = match comm.nranks {
+        Some(n) if usize::try_from(n) != Ok(comm.heard) => format!("{} of {n} ranks heard", comm.heard),
+        _ => format!("{} ranks", comm.heard),
+    };
+    let windows = match comm.windowed {
+        Some(WindowKind::Time { length_ns }) => {
+            format!("{} windows of {} s", comm.windows, length_ns as f64 / 1e9)
+        }
+        Some(WindowKind::Collectives { each: 1 }) => format!("{} windows of one collective", comm.windows),
+        Some(WindowKind::Collectives { each }) => {
+            format!("{} windows of {each} collectives (they come too rarely for windows of time)", comm.windows)
+        }
+        None => "no windows".to_owned(),
+    };
+    let _ = writeln!(
+        out,
+        "communicator {}, {}, {heard}, a collective every {}, {windows}",
+        comm.comm_hash,
+        comm.library,
+        duration(comm.period_ns)
+    );
+    let mut ranks: Vec<&RankScore> = comm.ranks.iter().collect();
+    ranks.sort_by_key(|r| (r.role != Role::Culprit, std::cmp::Reverse(lateness(comm, r))));
+    let longest = ranks.iter().map(|r| lateness(comm, r)).max().unwrap_or(0).max(1);
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["rank", "host", "late by", "waits", "z", "flagged", ""]);
+    for rank in ranks.iter().take(ROWS) {
+        let late = lateness(comm, rank);
+        table.add_row([
+            rank.rank.to_string(),
+            rank.node.clone(),
+            duration(late),
+            if comm.waits == Some(Waits::Enqueued) { "?".to_owned() } else { duration(rank.wait.mean_ns) },
+            rank.z.map_or("-".to_owned(), |z| format!("{z:.1}")),
+            format!("{}/{}", rank.flagged, comm.windows),
+            format!("{}{}", bar(late, longest), if rank.role == Role::Culprit { " culprit" } else { "" }),
+        ]);
+    }
+    for column in [0, 2, 3, 4, 5] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let _ = writeln!(out, "{}", table.trim_fmt());
+    if let Some((first, last)) = ranks.get(ROWS).zip(ranks.last()) {
+        let _ = writeln!(
+            out,
+            "… and {} ranks more, late by {} to {}",
+            ranks.len() - ROWS,
+            duration(lateness(comm, last)),
+            duration(lateness(comm, first))
+        );
+    }
+}
+
+fn bar(value: i64, longest: i64) -> String {
+    let eighths = (value.max(0) as f64 / longest as f64 * (BAR * 8) as f64).round() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    if let Some(part) = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"].get(eighths % 8) {
+        bar.push_str(part);
+    }
+    bar
+}
+
+fn evidence(report: &Report, out: &mut String) {
+    let e = &report.evidence;
+    let complete = if e.complete == e.matched { String::new() } else { format!(" ({} with every rank)", e.complete) };
+    let clocks = match e.clock_bound_ns {
+        Some(0) => "one clock".to_owned(),
+        Some(bound) => format!("clocks aligned within ±{}", duration(bound)),
+        None => "not all clocks known".to_owned(),
+    };
+    let _ = writeln!(
+        out,
+        "Evidence: tier {}, {} collectives matched{complete} in {} windows, {clocks}, {} of {} nodes answered.",
+        e.tier, e.matched, e.windows, report.coverage.answered, report.coverage.asked
+    );
+    for (node, reason) in &report.coverage.missing {
+        let _ = writeln!(out, "Not heard: {node} ({reason}).");
+    }
+    for note in &report.coverage.notes {
+        let _ = writeln!(out, "Note: {note}.");
+    }
+    for unseen in &e.not_visible {
+        let _ = writeln!(out, "Not visible: {unseen}.");
+    }
+}
+
+fn span(report: &Report) -> String {
+    format!("{} to {}", clock(report.evidence.since_ns), clock(report.evidence.until_ns))
+}
+
+/// Nanoseconds with three digits in the unit that suits: "290 ms", "1.20 s", "85.0 µs".
+fn duration(ns: i64) -> String {
+    let size = ns.unsigned_abs() as f64;
+    let (scale, unit) = match size {
+        s if s >= 1e9 => (1e9, "s"),
+        s if s >= 1e6 => (1e6, "ms"),
+        s if s >= 1e3 => (1e3, "µs"),
+        _ => return format!("{ns} ns"),
+    };
+    let value = ns as f64 / scale;
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0} {unit}"),
+        v if v >= 9.995 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.2} {unit}"),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// Time of day.
+fn clock(unix_ns: i64) -> String {
+    let second = unix_ns.div_euclid(1_000_000_000).rem_euclid(86_400);
+    format!("{:02}:{:02}:{:02} UTC", second / 3_600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stragglers::simulate::{Job, Slow};
+    use crate::stragglers::{Rules, analyse};
+
+    const MS: i64 = 1_000_000;
+
+    #[test]
+    fn the_sentence_names_rank_host_lateness_and_cost() {
+        let job = Job {
+            steps: 33,
+            own_ns: 10 * MS,
+            slow: vec![Slow { rank: 5, extra_ns: 290 * MS, from_step: 0 }],
+            ..Job::default()
+        };
+        let text = text(&analyse(&job.observe(3), &Rules::default()));
+        let first = text.lines().next().unwrap();
+        assert!(first.starts_with("Rank 5 on host n2 holds up the other 7 ranks: it enters 29"), "{text}");
+        assert!(first.contains("last in 33 of 33 collectives, 96 % of the time"), "{text}");
+        assert!(text.contains("22:13:20 UTC (it may have begun earlier), and still does."), "{text}");
+        assert!(text.contains("rank-seconds"), "no GPU in an MPI job: {text}");
+        let row = text.lines().find(|l| l.ends_with("culprit")).unwrap();
+        assert!(row.contains(&"█".repeat(BAR)), "{text}");
+        assert_eq!(text.matches('█').count(), BAR, "only the culprit has a bar to speak of: {text}");
+        assert!(text.contains("Evidence: tier 1, 33 collectives matched"), "{text}");
+    }
+
+    #[test]
+    fn nobody_and_unknown_are_said_in_words() {
+        let healthy = text(&analyse(&Job::default().observe(1), &Rules::default()));
+        assert!(healthy.starts_with("No rank holds the others up (8 ranks compared over 100 collectives"), "{healthy}");
+        let many = Job { ranks: 40, steps: 30, missing_nodes: vec![3], ..Job::default() };
+        let many = text(&analyse(&many.observe(1), &Rules::default()));
+        assert!(many.contains("… and 22 ranks more"), "{many}");
+        assert!(many.contains("Not heard: n3 (timeout)."), "{many}");
+        assert!(many.contains("38 of 40 ranks heard"), "{many}");
+        let nothing = text(&analyse(&super::super::Input::default(), &Rules::default()));
+        assert!(nothing.contains("no collective was recorded"), "{nothing}");
+    }
+
+    #[test]
+    fn durations_keep_three_digits() {
+        let all: Vec<String> = [0, 999, 1_500, 85_040, 290_400_000, 1_200_000_000, -12_345_678].map(duration).into();
+        assert_eq!(all, ["0 ns", "999 ns", "1.50 µs", "85.0 µs", "290 ms", "1.20 s", "-12.3 ms"]);
+    }
+}
