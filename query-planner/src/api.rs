@@ -1,8 +1,13 @@
 //! The crate's contracts with its callers: what is asked of a node, what comes back, how it fails.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
+use crate::plan::NodePart;
 
 /// A place in the user's SQL, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,13 +19,60 @@ pub struct Span {
 }
 
 /// The question cannot be planned: it is wrong, or it cannot be answered under the union contract.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct QueryError {
     /// What is wrong and what to do.
     pub message: String,
     /// Where in the SQL, when known.
     pub span: Option<Span>,
+    /// True when the SQL is right for SQLite but cannot be answered under the union contract; false when it is wrong.
+    pub refused: bool,
+}
+
+impl QueryError {
+    /// The SQL is wrong.
+    pub(crate) fn wrong(message: impl Into<String>) -> QueryError {
+        QueryError {
+            message: message.into(),
+            span: None,
+            refused: false,
+        }
+    }
+
+    /// The SQL is refused.
+    pub(crate) fn refused(message: impl Into<String>) -> QueryError {
+        QueryError {
+            message: message.into(),
+            span: None,
+            refused: true,
+        }
+    }
+
+    /// The message with the line it points into and a caret below, as a terminal shows it. `sql` is what was planned.
+    pub fn render(&self, sql: &str) -> String {
+        let Some(span) = self
+            .span
+            .filter(|span| span.start <= sql.len() && sql.is_char_boundary(span.start))
+        else {
+            return self.message.clone();
+        };
+        let before = &sql[..span.start];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = sql[line_start..].lines().next().unwrap_or_default();
+        let number = before.matches('\n').count() + 1;
+        let column = sql[line_start..span.start].chars().count();
+        let width = sql
+            .get(span.start..span.end)
+            .map_or(1, |token| token.chars().count().max(1));
+        format!(
+            "{} (line {number}, column {})\n  {line}\n  {}{}",
+            self.message,
+            column + 1,
+            " ".repeat(column),
+            "^".repeat(width)
+        )
+    }
 }
 
 /// What a question may cost, at each node and at the asker.
@@ -34,18 +86,32 @@ pub struct Budget {
     pub asker_bytes: u64,
 }
 
+impl Default for Budget {
+    /// 10 million rows and 256 MiB a node, 512 MiB at the asker.
+    fn default() -> Self {
+        Budget {
+            node_rows: 10_000_000,
+            node_bytes: 256 << 20,
+            asker_bytes: 512 << 20,
+        }
+    }
+}
+
 /// What the asker chose beside the SQL.
 #[derive(Debug, Clone, Default)]
 pub struct AskOptions {
     /// Run the SQL as it stands on each node and concatenate, `node` first.
     pub per_node: bool,
+    /// The fan-out has one node only, so the whole question can go there. The caller must then ask just that node.
+    pub single_node: bool,
 }
 
 /// What one node is asked to do in one round: a list of parts, all executed inside one read transaction, so that they
 /// see one snapshot. Travels by value (serde).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeTask {
-    // `pub parts: Vec<NodePart>` stands here once plan.rs has NodePart.
+    /// What to run; results are told apart by the index in this list.
+    pub parts: Vec<NodePart>,
     /// The asker's wall clock at the question's start, Unix nanoseconds: 'now' is this instant on every node.
     pub now_unix_ns: i64,
     /// Limits for this task.
@@ -53,7 +119,7 @@ pub struct NodeTask {
 }
 
 /// What a node did for a task.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStats {
     /// Rows shipped.
     pub rows: u64,
@@ -66,7 +132,7 @@ pub struct NodeStats {
 }
 
 /// A node could not do its task. Reaches coverage as the reason.
-#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum NodeError {
     /// The task ran past its row or byte budget.
     #[error("over budget: {0}")]
@@ -74,13 +140,16 @@ pub enum NodeError {
     /// The task was stopped (deadline, cancel).
     #[error("stopped: {0}")]
     Stopped(String),
-    /// SQLite refused or failed.
+    /// A runtime error of the SQL itself (integer overflow, malformed JSON, …): the union database would raise it too.
+    #[error("{0}")]
+    Sql(String),
+    /// The node could not do what was asked of it.
     #[error("failed: {0}")]
     Failed(String),
 }
 
 /// The question was planned but could not be answered.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// The asker's budget or a node's is exhausted; the text names the part of the query to narrow.
     #[error("over budget: {0}")]
@@ -100,17 +169,69 @@ pub enum RunError {
 /// the part. An error stops the question on every node.
 pub type Sink<'a> = &'a mut dyn FnMut(&str, usize, Batch) -> Result<(), RunError>;
 
+/// Whom a task is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Targets {
+    /// Every node the question asks.
+    All,
+    /// Those of the asked nodes whose names are listed. A name that no node has is no error: it has no rows. Asking
+    /// more nodes than these is allowed (their answers are empty), only slower.
+    Named(Vec<String>),
+    /// Exactly one node, whichever is nearest (the asker itself if it has the data): the part reads only replicated
+    /// tables. If that one fails another is to be tried.
+    AnyOne,
+}
+
 /// Asks nodes. One implementation speaks QUIC, one runs in memory for tests.
 ///
 /// A node whose answer did not arrive whole must contribute nothing: the implementation buffers or, when batches of a
 /// node have already been handed to the sink and the node then fails, returns [`RunError::Internal`] after noting the
 /// node as missing, and the caller runs the plan again without it. (`node` buffers per node up to its budget.)
+///
+/// [`NodeError::Sql`] of any node is not a missing node: the union would fail too, so it ends the question as
+/// [`RunError::Sql`].
 pub trait Fanout {
-    /// Ask every node for `task`. Returns the names of the nodes that answered whole, with their statistics.
+    /// Ask the targets for `task`. Returns the names of the nodes that answered whole, with their statistics. With
+    /// [`Targets::All`] and [`Targets::Named`] nodes that do not answer are left out (coverage names them).
     ///
     /// # Errors
     /// What the sink returned, or a stop.
-    fn ask(&mut self, task: &NodeTask, sink: Sink<'_>) -> Result<Vec<(String, NodeStats)>, RunError>;
+    fn ask(
+        &mut self,
+        task: &NodeTask,
+        targets: &Targets,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError>;
+}
+
+/// Stops a running question from outside: by hand or at a deadline. Clones share one state.
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    flag: Arc<AtomicBool>,
+    deadline: Option<Instant>,
+}
+
+impl Stop {
+    /// A stop that fires at `deadline`, or only by hand.
+    pub fn at(deadline: Option<Instant>) -> Stop {
+        Stop {
+            flag: Arc::default(),
+            deadline,
+        }
+    }
+
+    /// Stop now.
+    pub fn stop(&self) {
+        self.flag.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+            || self
+                .deadline
+                .is_some_and(|deadline| Instant::now() >= deadline)
+    }
 }
 
 /// A column of an answer.

@@ -1,5 +1,7 @@
 //! Values and column batches: the form in which rows travel between nodes and through the merge.
 
+use rusqlite::ToSql;
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 
 /// One SQLite value, kept exactly: integers are 64-bit, text and blobs are raw bytes (SQLite text may hold NULs and
@@ -18,6 +20,39 @@ pub enum Value {
     Blob(Vec<u8>),
 }
 
+impl Value {
+    /// Approximate memory of the value in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        let extra = match self {
+            Value::Null | Value::Integer(_) | Value::Real(_) => 0,
+            Value::Text(bytes) | Value::Blob(bytes) => bytes.len(),
+        };
+        8 + extra as u64
+    }
+
+    pub(crate) fn from_sqlite(value: ValueRef<'_>) -> Value {
+        match value {
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(value) => Value::Integer(value),
+            ValueRef::Real(value) => Value::Real(value),
+            ValueRef::Text(bytes) => Value::Text(bytes.to_vec()),
+            ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+        }
+    }
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Value::Null => ValueRef::Null,
+            Value::Integer(value) => ValueRef::Integer(*value),
+            Value::Real(value) => ValueRef::Real(*value),
+            Value::Text(bytes) => ValueRef::Text(bytes),
+            Value::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
 /// Some rows of one node part, column by column. Every column has `rows` values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct Batch {
@@ -25,4 +60,20 @@ pub struct Batch {
     pub rows: u32,
     /// One vector of `rows` values for each column of the part.
     pub columns: Vec<Vec<Value>>,
+}
+
+impl Batch {
+    /// Approximate memory in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.columns.iter().flatten().map(Value::size_bytes).sum()
+    }
+
+    /// Whether the batch is whole: `width` columns, each of `rows` values.
+    pub(crate) fn is_whole(&self, width: usize) -> bool {
+        self.columns.len() == width
+            && self
+                .columns
+                .iter()
+                .all(|column| column.len() == self.rows as usize)
+    }
 }

@@ -1,13 +1,40 @@
 //! SQL over many stores: plan a question, run its node part, merge the answers.
 //!
 //! The crate is a pure core. It knows SQLite and plans; it knows no network, no tokio, no files. Whoever asks nodes
-//! implements [`Fanout`]; whoever is asked calls [`execute_task`] on a read-only connection. `node` does both over
-//! QUIC, the tests do both over in-memory databases with one SQLite database holding the union as the oracle.
+//! implements [`Fanout`]; whoever is asked calls [`execute_task`] on a read-only connection that [`harden`] prepared.
+//! `node` does both over QUIC, the tests do both over in-memory databases with one SQLite database holding the union
+//! as the oracle.
+//!
+//! The way of a question: [`plan`] checks the SQL with SQLite itself (`check.rs`), then the rules (`rules/`) try in
+//! order to answer it cheaply; [`run`] asks, merges and answers; [`explain`] prints a plan; [`local`] answers from one
+//! store.
 
 mod api;
+#[allow(dead_code)] // the rows and aggregate rules use the rest
+mod ast;
 mod batch;
+mod catalog;
+mod check;
+mod exec;
+mod explain;
+mod functions;
+mod harden;
+mod plan;
+mod rewrite;
+mod rules;
+mod run;
+
+#[cfg(test)]
+mod tests;
 
 pub use api::{
-    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Span,
+    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError,
+    RunError, Sink, Span, Stop, Targets,
 };
 pub use batch::{Batch, Value};
+pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
+pub use exec::execute_task;
+pub use explain::explain;
+pub use harden::harden;
+pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy, plan};
+pub use run::{LocalError, local, run};

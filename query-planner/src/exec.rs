@@ -1,0 +1,166 @@
+//! The node's side: run the parts of a task inside one read transaction and hand their rows out in batches.
+
+use std::time::Instant;
+
+use rusqlite::{Connection, ErrorCode, Statement};
+
+use crate::api::{NodeError, NodeStats, NodeTask};
+use crate::batch::{Batch, Value};
+use crate::plan::NodePart;
+
+/// Rows and bytes at which a batch is handed on.
+const BATCH_ROWS: u32 = 4096;
+const BATCH_BYTES: u64 = 256 << 10;
+
+/// Run a task on a connection that [`crate::harden`] prepared. `emit` gets the index of the part and each batch; every
+/// part is emitted in full before the next begins. Deadlines: the caller sets a progress handler or interrupts.
+///
+/// # Errors
+/// The budget, an interrupt, an error of the SQL, or what `emit` returned. What was emitted before is then void.
+pub fn execute_task(
+    conn: &Connection,
+    node: &str,
+    task: &NodeTask,
+    emit: &mut dyn FnMut(usize, Batch) -> Result<(), NodeError>,
+) -> Result<NodeStats, NodeError> {
+    let started = Instant::now();
+    let mut stats = NodeStats::default();
+    let own_transaction = conn.is_autocommit();
+    if own_transaction {
+        conn.execute_batch("BEGIN")
+            .map_err(|error| node_error(&error))?;
+    }
+    let mut result = Ok(());
+    for (index, part) in task.parts.iter().enumerate() {
+        result = execute_part(conn, node, task, part, &mut stats, &mut |batch| {
+            emit(index, batch)
+        });
+        if result.is_err() {
+            break;
+        }
+    }
+    if own_transaction {
+        // Nothing was written: what ends the transaction is only a matter of form.
+        conn.execute_batch("COMMIT")
+            .or_else(|_| conn.execute_batch("ROLLBACK"))
+            .map_err(|error| node_error(&error))?;
+    }
+    result?;
+    stats.elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Ok(stats)
+}
+
+fn execute_part(
+    conn: &Connection,
+    node: &str,
+    task: &NodeTask,
+    part: &NodePart,
+    stats: &mut NodeStats,
+    emit: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
+) -> Result<(), NodeError> {
+    for (table, _) in &part.reads {
+        if !has_table(conn, table) {
+            stats.notes.push(format!("has no table {table}"));
+            return Ok(());
+        }
+    }
+    let mut statement = conn
+        .prepare(&part.sql)
+        .map_err(|error| node_error(&error))?;
+    let width = statement.column_count();
+    if width != part.columns as usize {
+        return Err(NodeError::Failed(format!(
+            "the part has {width} columns, {} were expected",
+            part.columns
+        )));
+    }
+    bind(&mut statement, node, task.now_unix_ns).map_err(|error| node_error(&error))?;
+    let mut rows = statement.raw_query();
+    let mut batch = Batch {
+        rows: 0,
+        columns: vec![Vec::new(); width],
+    };
+    let mut batch_bytes = 0;
+    while let Some(row) = rows.next().map_err(|error| node_error(&error))? {
+        for (i, column) in batch.columns.iter_mut().enumerate() {
+            let value = Value::from_sqlite(row.get_ref(i).map_err(|error| node_error(&error))?);
+            batch_bytes += value.size_bytes();
+            column.push(value);
+        }
+        batch.rows += 1;
+        stats.rows += 1;
+        if stats.rows > task.budget.node_rows {
+            return Err(NodeError::OverBudget(format!(
+                "more than {} rows, of {}",
+                task.budget.node_rows, part.table
+            )));
+        }
+        if stats.bytes + batch_bytes > task.budget.node_bytes {
+            return Err(NodeError::OverBudget(format!(
+                "more than {} bytes, of {}",
+                task.budget.node_bytes, part.table
+            )));
+        }
+        if batch.rows >= BATCH_ROWS || batch_bytes >= BATCH_BYTES {
+            stats.bytes += std::mem::take(&mut batch_bytes);
+            emit(std::mem::replace(
+                &mut batch,
+                Batch {
+                    rows: 0,
+                    columns: vec![Vec::new(); width],
+                },
+            ))?;
+        }
+    }
+    if batch.rows > 0 {
+        stats.bytes += batch_bytes;
+        emit(batch)?;
+    }
+    Ok(())
+}
+
+fn has_table(conn: &Connection, table: &str) -> bool {
+    conn.prepare(&format!("SELECT 1 FROM {}", crate::check::quoted(table)))
+        .is_ok()
+}
+
+/// Bind the two parameters that plans use, where the statement has them.
+pub(crate) fn bind(
+    statement: &mut Statement<'_>,
+    node: &str,
+    now_unix_ns: i64,
+) -> rusqlite::Result<()> {
+    if let Some(index) = statement.parameter_index(crate::rewrite::NODE_PARAMETER)? {
+        statement.raw_bind_parameter(index, node)?;
+    }
+    if let Some(index) = statement.parameter_index(crate::rewrite::NOW_PARAMETER)? {
+        statement.raw_bind_parameter(index, julian_day(now_unix_ns))?;
+    }
+    Ok(())
+}
+
+/// Julian day number, rounded to milliseconds as SQLite keeps time.
+#[allow(clippy::cast_precision_loss)]
+fn julian_day(now_unix_ns: i64) -> f64 {
+    let ms = now_unix_ns.div_euclid(1_000_000);
+    (ms + 210_866_760_000_000) as f64 / 86_400_000.0
+}
+
+fn node_error(error: &rusqlite::Error) -> NodeError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => NodeError::Stopped("interrupted".to_owned()),
+        Some(ErrorCode::Unknown | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
+            NodeError::Sql(message(error))
+        }
+        _ => NodeError::Failed(message(error)),
+    }
+}
+
+/// SQLite's own words without the code.
+pub(crate) fn message(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+        other => other.to_string(),
+    }
+}

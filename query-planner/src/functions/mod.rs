@@ -1,0 +1,251 @@
+//! The functions a question may call: SQLite's own (an allow-list), and the partial states that carry aggregates from
+//! nodes to the merge. What an aggregate means over several nodes lives in `rules/aggregate.rs`; arithmetic that must
+//! be exact lives in `exact.rs`, its SQL face in `sum.rs`.
+
+mod exact;
+mod sum;
+
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::Value as SqlValue;
+
+use crate::ast::{Call, unquote};
+
+pub(crate) use sum::{AVG_MERGE, COUNT_MERGE, SUM_MERGE, SUM_STATE, TOTAL_MERGE};
+
+/// The identity, with neither affinity nor collation: stands for a computed expression in merge SQL.
+pub(crate) const VALUE: &str = "mesh_value";
+
+/// Aggregates that SQLite has as built here.
+const AGGREGATES: &[&str] = &[
+    "avg",
+    "count",
+    "group_concat",
+    "json_group_array",
+    "json_group_object",
+    "jsonb_group_array",
+    "jsonb_group_object",
+    "median",
+    "percentile",
+    "percentile_cont",
+    "percentile_disc",
+    "string_agg",
+    "sum",
+    "total",
+    "mesh_sum",
+];
+
+/// Functions whose result differs from call to call.
+const VOLATILE: &[&str] = &["random", "randomblob"];
+
+const SCALARS: &[&str] = &[
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "ceil",
+    "ceiling",
+    "char",
+    "coalesce",
+    "concat",
+    "concat_ws",
+    "cos",
+    "cosh",
+    "date",
+    "datetime",
+    "degrees",
+    "exp",
+    "floor",
+    "format",
+    "glob",
+    "hex",
+    "if",
+    "ifnull",
+    "iif",
+    "instr",
+    "json",
+    "json_array",
+    "json_array_insert",
+    "json_array_length",
+    "json_error_position",
+    "json_extract",
+    "json_insert",
+    "json_object",
+    "json_patch",
+    "json_pretty",
+    "json_quote",
+    "json_remove",
+    "json_replace",
+    "json_set",
+    "json_type",
+    "json_valid",
+    "jsonb",
+    "jsonb_array",
+    "jsonb_array_insert",
+    "jsonb_extract",
+    "jsonb_insert",
+    "jsonb_object",
+    "jsonb_patch",
+    "jsonb_remove",
+    "jsonb_replace",
+    "jsonb_set",
+    "julianday",
+    "length",
+    "like",
+    "likelihood",
+    "likely",
+    "ln",
+    "log",
+    "log10",
+    "log2",
+    "lower",
+    "ltrim",
+    "max",
+    "min",
+    "mod",
+    "nullif",
+    "octet_length",
+    "pi",
+    "pow",
+    "power",
+    "printf",
+    "quote",
+    "radians",
+    "replace",
+    "round",
+    "rtrim",
+    "sign",
+    "sin",
+    "sinh",
+    "soundex",
+    "sqlite_version",
+    "sqrt",
+    "strftime",
+    "subsec",
+    "substr",
+    "substring",
+    "subtype",
+    "tan",
+    "tanh",
+    "time",
+    "timediff",
+    "trim",
+    "trunc",
+    "typeof",
+    "unhex",
+    "unicode",
+    "unistr",
+    "unistr_quote",
+    "unixepoch",
+    "unlikely",
+    "upper",
+    "zeroblob",
+    "->",
+    "->>",
+    "mesh_value",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+];
+
+/// Functions that give a value for any arguments, so that calling them on more rows than SQLite would is unseen.
+const TOTAL: &[&str] = &[
+    "coalesce",
+    "glob",
+    "hex",
+    "ifnull",
+    "iif",
+    "if",
+    "instr",
+    "length",
+    "like",
+    "likely",
+    "lower",
+    "ltrim",
+    "max",
+    "min",
+    "nullif",
+    "octet_length",
+    "round",
+    "rtrim",
+    "sign",
+    "substr",
+    "substring",
+    "trim",
+    "typeof",
+    "unicode",
+    "unlikely",
+    "upper",
+    "date",
+    "time",
+    "datetime",
+    "julianday",
+    "unixepoch",
+];
+
+const WINDOWS: &[&str] = &[
+    "cume_dist",
+    "dense_rank",
+    "first_value",
+    "lag",
+    "last_value",
+    "lead",
+    "nth_value",
+    "ntile",
+    "percent_rank",
+    "rank",
+    "row_number",
+];
+
+/// Whether a question may call a function of this name.
+pub(crate) fn is_allowed(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let name = name.as_str();
+    [AGGREGATES, VOLATILE, SCALARS, WINDOWS]
+        .iter()
+        .any(|list| list.contains(&name))
+        || [SUM_STATE, SUM_MERGE, AVG_MERGE, TOTAL_MERGE, COUNT_MERGE].contains(&name)
+}
+
+/// All names a question may call, for hints.
+pub(crate) fn all_names() -> impl Iterator<Item = &'static str> {
+    [AGGREGATES, VOLATILE, SCALARS, WINDOWS]
+        .into_iter()
+        .flatten()
+        .copied()
+        .filter(|name| !name.starts_with("mesh_"))
+}
+
+/// Whether the call collapses rows (a window call does not).
+pub(crate) fn is_aggregate(call: &Call) -> bool {
+    let name = unquote(&call.name).to_ascii_lowercase();
+    call.over.is_none()
+        && (AGGREGATES.contains(&name.as_str())
+            || (matches!(name.as_str(), "min" | "max") && call.args.len() == 1))
+}
+
+/// Whether calling the function can neither fail nor differ from call to call.
+pub(crate) fn never_fails(name: &str) -> bool {
+    TOTAL.contains(&unquote(name).to_ascii_lowercase().as_str())
+}
+
+/// Whether the function gives another value at each call.
+pub(crate) fn is_volatile(name: &str) -> bool {
+    VOLATILE.contains(&unquote(name).to_ascii_lowercase().as_str())
+}
+
+/// Register what plans call beside SQLite's own functions.
+///
+/// # Errors
+/// When SQLite has no memory for them.
+pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
+    let pure = FunctionFlags::SQLITE_UTF8
+        | FunctionFlags::SQLITE_DETERMINISTIC
+        | FunctionFlags::SQLITE_INNOCUOUS;
+    conn.create_scalar_function(VALUE, 1, pure, |ctx| ctx.get::<SqlValue>(0))?;
+    sum::register(conn)
+}

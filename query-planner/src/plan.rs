@@ -1,0 +1,176 @@
+//! What a plan is, and the order in which the rules try to make one. How each rule keeps the contract is said in
+//! `rules/`; how a plan runs in `run.rs` (asker) and `exec.rs` (node).
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
+use crate::catalog::Catalog;
+use crate::check::check;
+use crate::rules;
+
+/// How a question is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The rule that made it.
+    pub strategy: Strategy,
+    /// Result columns.
+    pub columns: Vec<ColumnMeta>,
+    /// What the nodes run.
+    pub parts: Vec<NodePart>,
+    /// What the asker makes of it.
+    pub merge: Merge,
+    /// Hints for the user.
+    pub notes: Vec<String>,
+}
+
+/// The five ways, from cheap to dear, and `--per-node`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Strategy {
+    /// The SQL as it stands on each node, concatenated.
+    PerNode,
+    /// No table is read: the asker answers alone.
+    Asker,
+    /// The whole question goes to one node (single node, or replicated tables only).
+    Push,
+    /// Filtered, projected, cut rows.
+    Rows,
+    /// Partial aggregates by group.
+    Aggregate,
+    /// Subqueries planned on their own, joined at the asker.
+    Parts,
+    /// Needed columns and rows into the asker's SQLite.
+    Fetch,
+}
+
+impl std::fmt::Display for Strategy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Strategy::PerNode => "per-node",
+            Strategy::Asker => "asker",
+            Strategy::Push => "push",
+            Strategy::Rows => "rows",
+            Strategy::Aggregate => "aggregate",
+            Strategy::Parts => "parts",
+            Strategy::Fetch => "fetch",
+        })
+    }
+}
+
+/// One statement for nodes. It may hold the parameters `:mesh_node` (the node's name) and `:mesh_now` (the question's
+/// instant), bound by the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePart {
+    /// The table to name when there are too many rows.
+    pub table: String,
+    /// SELECT in SQLite's dialect.
+    pub sql: String,
+    /// Number of result columns.
+    pub columns: u32,
+    /// Tables and their columns that the SQL reads, so that a node can tell what it lacks.
+    pub reads: Vec<(String, Vec<String>)>,
+    /// Whom it is for.
+    pub targets: Targets,
+}
+
+/// What the asker does with the parts' rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Merge {
+    /// The rows of part 0 are the answer.
+    Concat {
+        /// Put the node's name before each row.
+        with_node: bool,
+    },
+    /// Rows go into tables of an in-memory SQLite; one SELECT over them is the answer. It may hold `:mesh_now`.
+    Sql {
+        /// Tables to make; table `i` takes the rows of part `i`.
+        tables: Vec<MergeTable>,
+        /// Further statements (views) to run before.
+        setup: Vec<String>,
+        /// The SELECT.
+        sql: String,
+    },
+}
+
+/// A table of the merge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergeTable {
+    /// Name.
+    pub name: String,
+    /// Every column; those with `filled` take the part's columns in order, the others stay NULL.
+    pub columns: Vec<MergeColumn>,
+}
+
+/// A column of a merge table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergeColumn {
+    /// Name.
+    pub name: String,
+    /// Type name, standing for its affinity; empty for none.
+    pub affinity: String,
+    /// Collating sequence.
+    pub collation: String,
+    /// Whether a part's column goes here.
+    pub filled: bool,
+}
+
+impl Plan {
+    /// The only nodes whose rows can matter, when the question says so (`WHERE node IN (…)`).
+    pub fn nodes(&self) -> Option<Vec<String>> {
+        let mut all = Vec::new();
+        for part in &self.parts {
+            match &part.targets {
+                Targets::All => return None,
+                Targets::Named(names) => all.extend(names.iter().cloned()),
+                Targets::AnyOne => {}
+            }
+        }
+        all.sort();
+        all.dedup();
+        (!all.is_empty()).then_some(all)
+    }
+}
+
+/// Statements longer than this are refused: they cost more to plan than a question may.
+pub(crate) const MAX_SQL_BYTES: usize = 1_000_000;
+
+/// Plan one SELECT against the union's catalogue.
+///
+/// # Errors
+/// What is wrong with the SQL, or why it cannot be answered exactly.
+pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, QueryError> {
+    if sql.len() > MAX_SQL_BYTES {
+        return Err(QueryError::refused(format!(
+            "the SQL is longer than {MAX_SQL_BYTES} bytes"
+        )));
+    }
+    // Deep expressions recurse: give long texts a stack of their own.
+    if sql.len() < 4096 {
+        return plan_here(sql, catalog, options);
+    }
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("plan".to_owned())
+            .stack_size(64 << 20)
+            .spawn_scoped(scope, || plan_here(sql, catalog, options))
+            .map_err(|error| {
+                QueryError::refused(format!("cannot start a planning thread: {error}"))
+            })?
+            .join()
+            .unwrap_or_else(|_| {
+                Err(QueryError::refused(
+                    "the planner failed on this SQL; please report it",
+                ))
+            })
+    })
+}
+
+fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, QueryError> {
+    let question = check(sql, catalog)?;
+    if options.per_node {
+        return rules::per_node::plan(&question);
+    }
+    if let Some(plan) = rules::push::plan(&question, options)? {
+        return Ok(plan);
+    }
+    rules::fetch::plan(&question)
+}

@@ -1,0 +1,370 @@
+//! The asker's side: ask the nodes for the parts, put their rows into an in-memory SQLite, run the merge.
+
+use std::time::Instant;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode};
+
+use crate::api::{
+    Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink,
+    Stop, Targets,
+};
+use crate::batch::{Batch, Value};
+use crate::catalog::Catalog;
+use crate::check::quoted;
+use crate::exec::{bind, execute_task, message};
+use crate::plan::{Merge, MergeTable, Plan, plan};
+
+/// Ask and merge.
+///
+/// `now_unix_ns` is the instant that 'now' means everywhere in the question. `stop` is looked at during the merge; the
+/// fan-out looks at its own.
+///
+/// # Errors
+/// The budget, a stop, an error of the SQL that the union would raise too, or what the fan-out returned.
+pub fn run(
+    plan: &Plan,
+    fanout: &mut dyn Fanout,
+    budget: &Budget,
+    now_unix_ns: i64,
+    stop: &Stop,
+) -> Result<Answer, RunError> {
+    let mut answer = Answer {
+        columns: plan.columns.clone(),
+        notes: plan.notes.clone(),
+        ..Answer::default()
+    };
+    let mut meter = Meter {
+        left: budget.asker_bytes,
+        limit: budget.asker_bytes,
+    };
+    match &plan.merge {
+        Merge::Concat { with_node } => {
+            let mut rows = Vec::new();
+            let width = plan.parts.first().map_or(0, |part| part.columns as usize);
+            ask(
+                plan,
+                fanout,
+                budget,
+                now_unix_ns,
+                stop,
+                &mut answer,
+                &mut |node, _, batch| {
+                    meter.take(batch.size_bytes(), "the result")?;
+                    whole(&batch, width, node)?;
+                    rows.extend(into_rows(batch).map(|mut row| {
+                        if *with_node {
+                            row.insert(0, Value::Text(node.as_bytes().to_vec()));
+                        }
+                        row
+                    }));
+                    Ok(())
+                },
+            )?;
+            answer.rows = rows;
+        }
+        Merge::Sql { tables, setup, sql } => {
+            let conn = merge_database(tables, setup, stop).map_err(|error| internal(&error))?;
+            ask(
+                plan,
+                fanout,
+                budget,
+                now_unix_ns,
+                stop,
+                &mut answer,
+                &mut |node, part, batch| {
+                    let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
+                    meter.take(batch.size_bytes(), label)?;
+                    let table = tables
+                        .get(part)
+                        .ok_or_else(|| RunError::Internal(format!("no merge table {part}")))?;
+                    whole(&batch, filled(table), node)?;
+                    insert(&conn, table, &batch).map_err(|error| internal(&error))
+                },
+            )?;
+            let started = Instant::now();
+            answer.rows = query(&conn, sql, now_unix_ns, &mut meter)?;
+            answer.merge_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+    }
+    Ok(answer)
+}
+
+/// One task for each kind of target; part indices are the plan's in the sink.
+fn ask(
+    plan: &Plan,
+    fanout: &mut dyn Fanout,
+    budget: &Budget,
+    now_unix_ns: i64,
+    stop: &Stop,
+    answer: &mut Answer,
+    sink: Sink<'_>,
+) -> Result<(), RunError> {
+    let mut groups: Vec<(Targets, Vec<usize>)> = Vec::new();
+    // What some parts ask of some nodes rides along with what others ask of all: one round, one snapshot.
+    let all = plan.parts.iter().any(|part| part.targets == Targets::All);
+    let named = plan.nodes();
+    for (i, part) in plan.parts.iter().enumerate() {
+        let targets = match &part.targets {
+            Targets::AnyOne => Targets::AnyOne,
+            _ if all => Targets::All,
+            _ => named
+                .clone()
+                .map_or(Targets::Named(Vec::new()), Targets::Named),
+        };
+        match groups.iter_mut().find(|(other, _)| *other == targets) {
+            Some((_, parts)) => parts.push(i),
+            None => groups.push((targets, vec![i])),
+        }
+    }
+    for (targets, indices) in groups {
+        if stop.is_stopped() {
+            return Err(RunError::Stopped("before all nodes were asked".to_owned()));
+        }
+        if targets == Targets::Named(Vec::new()) {
+            continue;
+        }
+        let task = NodeTask {
+            parts: indices.iter().map(|i| plan.parts[*i].clone()).collect(),
+            now_unix_ns,
+            budget: *budget,
+        };
+        let stats = fanout.ask(&task, &targets, &mut |node, part, batch| {
+            let part = *indices
+                .get(part)
+                .ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
+            sink(node, part, batch)
+        })?;
+        for (node, stat) in stats {
+            answer
+                .notes
+                .extend(stat.notes.iter().map(|note| format!("{node} {note}")));
+            answer.node_stats.push((node, stat));
+        }
+    }
+    Ok(())
+}
+
+struct Meter {
+    left: u64,
+    limit: u64,
+}
+
+impl Meter {
+    fn take(&mut self, bytes: u64, of: &str) -> Result<(), RunError> {
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
+            RunError::OverBudget(format!(
+                "more than {} MiB at the asker while gathering {of}; narrow it with WHERE, fewer columns or LIMIT",
+                self.limit >> 20
+            ))
+        })?;
+        Ok(())
+    }
+}
+
+fn whole(batch: &Batch, width: usize, node: &str) -> Result<(), RunError> {
+    if batch.is_whole(width) {
+        Ok(())
+    } else {
+        Err(RunError::Internal(format!("{node} sent a ragged batch")))
+    }
+}
+
+fn into_rows(batch: Batch) -> impl Iterator<Item = Vec<Value>> {
+    let mut columns: Vec<_> = batch.columns.into_iter().map(Vec::into_iter).collect();
+    (0..batch.rows).map(move |_| {
+        columns
+            .iter_mut()
+            .map(|column| column.next().unwrap_or(Value::Null))
+            .collect()
+    })
+}
+
+fn filled(table: &MergeTable) -> usize {
+    table
+        .columns
+        .iter()
+        .filter(|column| column.filled)
+        .count()
+        .max(1)
+}
+
+/// An empty in-memory database with the merge's tables and views.
+fn merge_database(
+    tables: &[MergeTable],
+    setup: &[String],
+    stop: &Stop,
+) -> rusqlite::Result<Connection> {
+    let mut conn = Connection::open_in_memory()?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    conn.execute_batch(
+        "PRAGMA temp_store = MEMORY; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;",
+    )?;
+    crate::functions::register(&conn)?;
+    for table in tables {
+        let columns: Vec<String> = table
+            .columns
+            .iter()
+            .map(|column| {
+                format!(
+                    "{} {} COLLATE {}",
+                    quoted(&column.name),
+                    column.affinity,
+                    quoted(&column.collation)
+                )
+            })
+            .collect();
+        conn.execute_batch(&format!(
+            "CREATE TABLE {}({})",
+            quoted(&table.name),
+            columns.join(", ")
+        ))?;
+    }
+    for statement in setup {
+        conn.execute_batch(statement)?;
+    }
+    let stop = stop.clone();
+    conn.progress_handler(4096, Some(move || stop.is_stopped()))?;
+    Ok(conn)
+}
+
+fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Result<()> {
+    let mut names: Vec<String> = table
+        .columns
+        .iter()
+        .filter(|column| column.filled)
+        .map(|column| quoted(&column.name))
+        .collect();
+    // No column is read: only the number of rows counts, and the part ships a NULL for each.
+    if names.is_empty() {
+        names.extend(table.columns.first().map(|column| quoted(&column.name)));
+    }
+    let marks = vec!["?"; names.len()].join(", ");
+    let sql = format!(
+        "INSERT INTO {}({}) VALUES ({marks})",
+        quoted(&table.name),
+        names.join(", ")
+    );
+    let transaction = conn.unchecked_transaction()?;
+    {
+        let mut statement = conn.prepare_cached(&sql)?;
+        for row in 0..batch.rows as usize {
+            statement.execute(rusqlite::params_from_iter(
+                batch.columns.iter().map(|column| &column[row]),
+            ))?;
+        }
+    }
+    transaction.commit()
+}
+
+fn query(
+    conn: &Connection,
+    sql: &str,
+    now_unix_ns: i64,
+    meter: &mut Meter,
+) -> Result<Vec<Vec<Value>>, RunError> {
+    let mut statement = conn.prepare(sql).map_err(|error| internal(&error))?;
+    let width = statement.column_count();
+    bind(&mut statement, "", now_unix_ns).map_err(|error| internal(&error))?;
+    let mut rows = statement.raw_query();
+    let mut out = Vec::new();
+    while let Some(row) = rows.next().map_err(|error| runtime(&error))? {
+        let values: Vec<Value> = (0..width)
+            .map(|i| row.get_ref(i).map(Value::from_sqlite))
+            .collect::<Result<_, _>>()
+            .map_err(|error| internal(&error))?;
+        meter.take(values.iter().map(Value::size_bytes).sum(), "the result")?;
+        out.push(values);
+    }
+    Ok(out)
+}
+
+fn runtime(error: &rusqlite::Error) -> RunError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => RunError::Stopped("during the merge".to_owned()),
+        _ => RunError::Sql(message(error)),
+    }
+}
+
+fn internal(error: &rusqlite::Error) -> RunError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => RunError::Stopped("during the merge".to_owned()),
+        _ => RunError::Internal(format!("the merge failed: {}", message(error))),
+    }
+}
+
+/// A question to one store failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The store's schema cannot be read.
+    #[error(transparent)]
+    Catalog(#[from] crate::catalog::CatalogError),
+    /// The question cannot be planned.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// The question cannot be answered.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// Answer from one store, by the same checks and functions and no fan-out. `conn` is a connection that
+/// [`crate::harden`] has not seen yet: the schema is read first, then it is hardened.
+///
+/// # Errors
+/// As for [`crate::plan()`] and [`run`].
+pub fn local(
+    sql: &str,
+    conn: &mut Connection,
+    node: &str,
+    budget: &Budget,
+    now_unix_ns: i64,
+) -> Result<Answer, LocalError> {
+    let catalog = Catalog::of(conn, &[])?;
+    crate::harden(conn).map_err(crate::catalog::CatalogError::from)?;
+    let plan = plan(
+        sql,
+        &catalog,
+        &AskOptions {
+            single_node: true,
+            ..AskOptions::default()
+        },
+    )?;
+    Ok(run(
+        &plan,
+        &mut OneStore { conn, node },
+        budget,
+        now_unix_ns,
+        &Stop::default(),
+    )?)
+}
+
+struct OneStore<'c> {
+    conn: &'c Connection,
+    node: &'c str,
+}
+
+impl Fanout for OneStore<'_> {
+    fn ask(
+        &mut self,
+        task: &NodeTask,
+        _: &Targets,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        let mut stopped = None;
+        let stats = execute_task(self.conn, self.node, task, &mut |part, batch| {
+            sink(self.node, part, batch).map_err(|error| {
+                let reason = error.to_string();
+                stopped = Some(error);
+                NodeError::Stopped(reason)
+            })
+        });
+        match (stats, stopped) {
+            (_, Some(error)) => Err(error),
+            (Ok(stats), None) => Ok(vec![(self.node.to_owned(), stats)]),
+            (Err(NodeError::Sql(message)), None) => Err(RunError::Sql(message)),
+            (Err(NodeError::OverBudget(message)), None) => Err(RunError::OverBudget(message)),
+            (Err(NodeError::Stopped(message)), None) => Err(RunError::Stopped(message)),
+            (Err(NodeError::Failed(message)), None) => Err(RunError::Internal(message)),
+        }
+    }
+}

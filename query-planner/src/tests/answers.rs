@@ -1,0 +1,172 @@
+//! Answers against the oracle, by construct.
+
+use super::mesh::Mesh;
+use crate::{Strategy, Value};
+
+const SCHEMA: &str = "
+    CREATE TABLE t(a INTEGER, b TEXT COLLATE NOCASE, c REAL, d);
+    CREATE TABLE u(id INTEGER PRIMARY KEY, a INTEGER, s TEXT);
+    CREATE TABLE names(code INTEGER, name TEXT);
+    INSERT INTO names VALUES (1, 'one'), (2, 'two'), (3, 'three');
+    CREATE VIEW big AS SELECT a, b, a + 1 AS next FROM t WHERE a > 1;
+    CREATE VIEW counts AS SELECT a, count(*) AS n FROM t GROUP BY a;
+";
+
+fn mesh() -> Mesh {
+    Mesh::new(
+        SCHEMA,
+        &["names"],
+        &[
+            "INSERT INTO t VALUES (1, 'x', 1.5, NULL), (2, 'Y', NULL, 'q'), (3, 'z', -0.0, x'00ff');
+             INSERT INTO u VALUES (1, 1, 'u1'), (2, 2, 'u2')",
+            "",
+            "INSERT INTO t VALUES (1, 'X', 2.5, 7), (2, 'y', 1e300, 7.0), (NULL, NULL, NULL, 'a' || char(0) || 'b');
+             INSERT INTO u VALUES (7, 3, 'v1'), (8, 1, 'v2')",
+        ],
+    )
+}
+
+#[test]
+fn the_union_is_what_sqlite_says() {
+    let mut mesh = mesh();
+    for sql in [
+        "SELECT * FROM t",
+        "SELECT a, b FROM t WHERE a >= 2",
+        "SELECT count(*) FROM t",
+        "SELECT t.a, u.s FROM t JOIN u ON t.a = u.a",
+        "SELECT t.a, u.s FROM t LEFT JOIN u ON t.a = u.a AND u.s LIKE 'u%' WHERE t.b IS NOT NULL",
+        "SELECT b, count(*) FROM t GROUP BY b HAVING count(*) > 1",
+        "SELECT a FROM t WHERE a IN (SELECT a FROM u) UNION SELECT code FROM names",
+        "WITH q AS (SELECT a, sum(c) AS s FROM t GROUP BY a) SELECT * FROM q WHERE s > 0",
+        "SELECT name, count(*) FROM t JOIN names ON code = a GROUP BY name",
+        "SELECT * FROM big",
+        "SELECT * FROM counts",
+        "SELECT next, n FROM big JOIN counts USING (a)",
+        "SELECT 1 + 1, upper('x')",
+        "VALUES (1, 2), (3, 4)",
+        "SELECT * FROM names",
+        "SELECT count(*) FROM names",
+        "SELECT a, row_number() OVER (PARTITION BY b ORDER BY a) FROM t",
+        "SELECT (SELECT max(a) FROM u), a FROM t",
+        "SELECT t1.a FROM t t1, t t2 WHERE t1.a = t2.a AND t1.b = 'x' AND t2.a < 3",
+        "SELECT d FROM t WHERE d IS NOT NULL",
+        "SELECT count(*) FROM t WHERE 1 = 0",
+        "SELECT u.id FROM u WHERE EXISTS (SELECT 1 FROM t WHERE t.a = u.a)",
+        "SELECT key, value, a FROM t, json_each('[1,2]')",
+        "SELECT main.t.a FROM main.t NOT INDEXED",
+    ] {
+        mesh.agrees(sql, false);
+    }
+    for sql in [
+        "SELECT a, b, c FROM t ORDER BY c DESC, a",
+        "SELECT a FROM t ORDER BY a LIMIT 2 OFFSET 1",
+        "SELECT a, b FROM t ORDER BY 1 DESC NULLS LAST, b, c LIMIT 4",
+    ] {
+        mesh.agrees(sql, true);
+    }
+}
+
+#[test]
+fn node_is_hidden_and_usable() {
+    let mut mesh = mesh();
+    let text = |value: &str| Value::Text(value.as_bytes().to_vec());
+    assert_eq!(
+        mesh.ask("SELECT * FROM t WHERE node = 'n0' AND a = 1")
+            .expect("answer")
+            .rows[0]
+            .len(),
+        4
+    );
+    let rows = mesh
+        .ask("SELECT node, count(*) FROM t GROUP BY node ORDER BY node")
+        .expect("answer")
+        .rows;
+    assert_eq!(
+        rows,
+        [
+            vec![text("n0"), Value::Integer(3)],
+            vec![text("n2"), Value::Integer(3)]
+        ]
+    );
+    let rows = mesh
+        .ask("SELECT *, node FROM u WHERE u.node IN ('n2', 'nowhere') ORDER BY id")
+        .expect("answer")
+        .rows;
+    assert_eq!(
+        rows[0],
+        [Value::Integer(7), Value::Integer(3), text("v1"), text("n2")]
+    );
+    let rows = mesh
+        .ask("SELECT x.node, y.s FROM t AS x JOIN u AS y ON x.node = y.node AND x.a = y.a ORDER BY 1, 2")
+        .expect("answer")
+        .rows;
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    let rows = mesh
+        .ask("SELECT node, next FROM big ORDER BY 1, 2")
+        .expect("answer")
+        .rows;
+    assert_eq!(rows.len(), 3);
+    let plan = mesh
+        .plan("SELECT a FROM t WHERE node = 'n1' AND a > 0")
+        .expect("plan");
+    assert_eq!(plan.nodes(), Some(vec!["n1".to_owned()]));
+}
+
+#[test]
+fn replicated_tables_are_read_once() {
+    let mut mesh = mesh();
+    assert_eq!(
+        mesh.plan("SELECT * FROM names").expect("plan").strategy,
+        Strategy::Push
+    );
+    mesh.ask("SELECT * FROM names").expect("answer");
+    assert_eq!(mesh.shipped_rows, 3);
+    assert_eq!(
+        mesh.plan("SELECT 1").expect("plan").strategy,
+        Strategy::Asker
+    );
+}
+
+#[test]
+fn one_instant_for_now() {
+    let mut mesh = mesh();
+    let rows = mesh
+        .ask("SELECT DISTINCT datetime('now'), CURRENT_DATE, unixepoch() FROM t")
+        .expect("answer")
+        .rows;
+    let text = |value: &str| Value::Text(value.as_bytes().to_vec());
+    assert_eq!(
+        rows,
+        [vec![
+            text("2026-11-20 00:00:00"),
+            text("2026-11-20"),
+            Value::Integer(1_795_132_800)
+        ]]
+    );
+}
+
+#[test]
+fn what_cannot_be_asked_is_named() {
+    let mesh = mesh();
+    let error = |sql: &str| mesh.plan(sql).expect_err(sql).render(sql);
+    assert!(
+        error("DELETE FROM t").contains("only SELECT"),
+        "{}",
+        error("DELETE FROM t")
+    );
+    assert!(error("PRAGMA user_version").contains("only SELECT"));
+    assert!(error("EXPLAIN SELECT 1").contains("--explain"));
+    assert!(error("SELECT 1; SELECT 2").contains("one statement"));
+    assert!(error("  ").contains("no statement"));
+    assert!(error("SELECT * FROM sqlite_master").contains("store's own"));
+    assert!(error("SELECT rowid FROM t").contains("rowid"));
+    assert!(error("SELECT load_extension('x')").contains("not available"));
+    assert!(error("SELECT * FROM pragma_table_info('t')").contains("not a table of the mesh"));
+    assert!(error("SELECT a FROM t WHERE a = ?").contains("parameters"));
+    assert_eq!(
+        error("SELECT a,\n bb FROM t"),
+        "no such column: bb; did you mean b? (line 2, column 2)\n   bb FROM t\n   ^^"
+    );
+    assert!(error("SELECT * FROM nmes").contains("did you mean names?"));
+    assert!(error("SELECT node FROM names").contains("the same on every node"));
+}

@@ -1,0 +1,138 @@
+//! An in-memory mesh: N stores, the union as one store, and the comparison of what both answer.
+
+use rusqlite::Connection;
+
+use crate::{
+    Answer, AskOptions, Budget, Catalog, Fanout, NodeError, NodeStats, NodeTask, Plan, QueryError,
+    RunError, Sink, Stop, Targets, Value, execute_task, harden, plan, run,
+};
+
+/// 2026-11-20 00:00:00 UTC.
+pub(crate) const NOW_NS: i64 = 1_795_132_800_000_000_000;
+
+pub(crate) struct Mesh {
+    pub(crate) nodes: Vec<(String, Connection)>,
+    pub(crate) union: Connection,
+    pub(crate) catalog: Catalog,
+    pub(crate) shipped_rows: u64,
+}
+
+impl Mesh {
+    /// `schema` runs everywhere; `rows[i]` on node `i` and on the union. `replicated` tables are filled by the schema.
+    pub(crate) fn new(schema: &str, replicated: &[&str], rows: &[&str]) -> Mesh {
+        let union = Connection::open_in_memory().expect("open");
+        union.execute_batch(schema).expect("schema");
+        let replicated: Vec<String> = replicated.iter().map(|name| (*name).to_owned()).collect();
+        let mut nodes = Vec::new();
+        let mut catalogs = Vec::new();
+        for (i, rows) in rows.iter().enumerate() {
+            let mut conn = Connection::open_in_memory().expect("open");
+            conn.execute_batch(schema).expect("schema");
+            conn.execute_batch(rows).expect("rows");
+            union.execute_batch(rows).expect("rows");
+            let name = format!("n{i}");
+            catalogs.push((
+                name.clone(),
+                Catalog::of(&conn, &replicated).expect("catalog"),
+            ));
+            harden(&mut conn).expect("harden");
+            nodes.push((name, conn));
+        }
+        let catalog = Catalog::union(&catalogs).expect("no conflicts");
+        Mesh {
+            nodes,
+            union,
+            catalog,
+            shipped_rows: 0,
+        }
+    }
+
+    pub(crate) fn plan(&self, sql: &str) -> Result<Plan, QueryError> {
+        plan(sql, &self.catalog, &AskOptions::default())
+    }
+
+    pub(crate) fn ask(&mut self, sql: &str) -> Result<Answer, String> {
+        let plan = self.plan(sql).map_err(|error| error.render(sql))?;
+        self.run(&plan).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn run(&mut self, plan: &Plan) -> Result<Answer, RunError> {
+        let answer = run(plan, self, &Budget::default(), NOW_NS, &Stop::default())?;
+        self.shipped_rows = answer.node_stats.iter().map(|(_, stats)| stats.rows).sum();
+        Ok(answer)
+    }
+
+    /// What one database says.
+    pub(crate) fn oracle(&self, sql: &str) -> Result<Vec<Vec<Value>>, String> {
+        let mut statement = self.union.prepare(sql).map_err(|error| error.to_string())?;
+        let width = statement.column_count();
+        let mut rows = statement.raw_query();
+        let mut out = Vec::new();
+        while let Some(row) = rows.next().map_err(|error| error.to_string())? {
+            out.push(
+                (0..width)
+                    .map(|i| Value::from_sqlite(row.get_ref(i).expect("in range")))
+                    .collect(),
+            );
+        }
+        Ok(out)
+    }
+
+    /// Assert that mesh and union agree, in order where `ordered`.
+    pub(crate) fn agrees(&mut self, sql: &str, ordered: bool) {
+        let answer = self
+            .ask(sql)
+            .unwrap_or_else(|error| panic!("{sql}\n{error}"));
+        let oracle = self
+            .oracle(sql)
+            .unwrap_or_else(|error| panic!("{sql}\n{error}"));
+        let sort = |mut rows: Vec<Vec<Value>>| {
+            if !ordered {
+                rows.sort_by_key(|row| format!("{row:?}"));
+            }
+            rows
+        };
+        let plan = crate::explain(&self.plan(sql).expect("planned before"));
+        assert_eq!(sort(answer.rows), sort(oracle), "{sql}\n{plan}");
+    }
+}
+
+impl Fanout for Mesh {
+    fn ask(
+        &mut self,
+        task: &NodeTask,
+        targets: &Targets,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        let mut all = Vec::new();
+        for (i, (name, conn)) in self.nodes.iter().enumerate() {
+            let asked = match targets {
+                Targets::All => true,
+                Targets::Named(names) => names.contains(name),
+                Targets::AnyOne => i == 0,
+            };
+            if !asked {
+                continue;
+            }
+            let mut failed = None;
+            let stats = execute_task(conn, name, task, &mut |part, batch| {
+                sink(name, part, batch).map_err(|error| {
+                    let reason = error.to_string();
+                    failed = Some(error);
+                    NodeError::Stopped(reason)
+                })
+            });
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            all.push((
+                name.clone(),
+                stats.map_err(|error| match error {
+                    NodeError::Sql(message) => RunError::Sql(message),
+                    other => RunError::Internal(other.to_string()),
+                })?,
+            ));
+        }
+        Ok(all)
+    }
+}

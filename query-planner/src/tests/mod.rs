@@ -1,0 +1,4 @@
+//! Tests over whole questions: several in-memory stores, and one database with all their rows as the oracle.
+
+mod answers;
+mod mesh;
