@@ -33,28 +33,17 @@ pub struct QueryError {
 impl QueryError {
     /// The SQL is wrong.
     pub(crate) fn wrong(message: impl Into<String>) -> QueryError {
-        QueryError {
-            message: message.into(),
-            span: None,
-            refused: false,
-        }
+        QueryError { message: message.into(), span: None, refused: false }
     }
 
     /// The SQL is refused.
     pub(crate) fn refused(message: impl Into<String>) -> QueryError {
-        QueryError {
-            message: message.into(),
-            span: None,
-            refused: true,
-        }
+        QueryError { message: message.into(), span: None, refused: true }
     }
 
     /// The message with the line it points into and a caret below, as a terminal shows it. `sql` is what was planned.
     pub fn render(&self, sql: &str) -> String {
-        let Some(span) = self
-            .span
-            .filter(|span| span.start <= sql.len() && sql.is_char_boundary(span.start))
-        else {
+        let Some(span) = self.span.filter(|span| span.start <= sql.len() && sql.is_char_boundary(span.start)) else {
             return self.message.clone();
         };
         let before = &sql[..span.start];
@@ -62,9 +51,7 @@ impl QueryError {
         let line = sql[line_start..].lines().next().unwrap_or_default();
         let number = before.matches('\n').count() + 1;
         let column = sql[line_start..span.start].chars().count();
-        let width = sql
-            .get(span.start..span.end)
-            .map_or(1, |token| token.chars().count().max(1));
+        let width = sql.get(span.start..span.end).map_or(1, |token| token.chars().count().max(1));
         format!(
             "{} (line {number}, column {})\n  {line}\n  {}{}",
             self.message,
@@ -89,11 +76,7 @@ pub struct Budget {
 impl Default for Budget {
     /// 10 million rows and 256 MiB a node, 512 MiB at the asker.
     fn default() -> Self {
-        Budget {
-            node_rows: 10_000_000,
-            node_bytes: 256 << 20,
-            asker_bytes: 512 << 20,
-        }
+        Budget { node_rows: 10_000_000, node_bytes: 256 << 20, asker_bytes: 512 << 20 }
     }
 }
 
@@ -196,12 +179,8 @@ pub trait Fanout {
     ///
     /// # Errors
     /// What the sink returned, or a stop.
-    fn ask(
-        &mut self,
-        task: &NodeTask,
-        targets: &Targets,
-        sink: Sink<'_>,
-    ) -> Result<Vec<(String, NodeStats)>, RunError>;
+    fn ask(&mut self, task: &NodeTask, targets: &Targets, sink: Sink<'_>)
+    -> Result<Vec<(String, NodeStats)>, RunError>;
 }
 
 /// Stops a running question from outside: by hand or at a deadline. Clones share one state.
@@ -214,10 +193,7 @@ pub struct Stop {
 impl Stop {
     /// A stop that fires at `deadline`, or only by hand.
     pub fn at(deadline: Option<Instant>) -> Stop {
-        Stop {
-            flag: Arc::default(),
-            deadline,
-        }
+        Stop { flag: Arc::default(), deadline }
     }
 
     /// Stop now.
@@ -227,10 +203,7 @@ impl Stop {
 
     /// Whether to stop.
     pub fn is_stopped(&self) -> bool {
-        self.flag.load(Ordering::Relaxed)
-            || self
-                .deadline
-                .is_some_and(|deadline| Instant::now() >= deadline)
+        self.flag.load(Ordering::Relaxed) || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 }
 

@@ -70,10 +70,6 @@ impl Batch {
 
     /// Whether the batch is whole: `width` columns, each of `rows` values.
     pub(crate) fn is_whole(&self, width: usize) -> bool {
-        self.columns.len() == width
-            && self
-                .columns
-                .iter()
-                .all(|column| column.len() == self.rows as usize)
+        self.columns.len() == width && self.columns.iter().all(|column| column.len() == self.rows as usize)
     }
 }

@@ -108,17 +108,11 @@ impl Catalog {
                     continue;
                 };
                 let is_view = kind == "view";
-                let rowid_column = if is_view {
-                    None
-                } else {
-                    rowid_column(conn, &schema, &name)?
-                };
+                let rowid_column = if is_view { None } else { rowid_column(conn, &schema, &name)? };
                 tables.insert(
                     key,
                     Table {
-                        replicated: replicated
-                            .iter()
-                            .any(|other| other.eq_ignore_ascii_case(&name)),
+                        replicated: replicated.iter().any(|other| other.eq_ignore_ascii_case(&name)),
                         kind: if is_view { Kind::View } else { Kind::Table },
                         name,
                         sql,
@@ -149,12 +143,7 @@ impl Catalog {
                     Some((first, united)) => {
                         if let Err(what) = unite(united, table) {
                             let (a, b) = (first.clone(), node.clone());
-                            conflicts.push(Conflict {
-                                table: table.name.clone(),
-                                a,
-                                b,
-                                what,
-                            });
+                            conflicts.push(Conflict { table: table.name.clone(), a, b, what });
                         }
                     }
                 }
@@ -163,12 +152,7 @@ impl Catalog {
         if !conflicts.is_empty() {
             return Err(conflicts);
         }
-        let mut catalog = Catalog {
-            tables: all
-                .into_iter()
-                .map(|(key, (_, table))| (key, table))
-                .collect(),
-        };
+        let mut catalog = Catalog { tables: all.into_iter().map(|(key, (_, table))| (key, table)).collect() };
         catalog.classify_views();
         Ok(catalog)
     }
@@ -192,9 +176,7 @@ impl Catalog {
                 .tables
                 .iter()
                 .filter(|(_, table)| table.kind == Kind::View)
-                .filter(|(_, table)| {
-                    ast::parse_view(&table.sql).is_ok_and(|select| self.is_row_view(&select))
-                })
+                .filter(|(_, table)| ast::parse_view(&table.sql).is_ok_and(|select| self.is_row_view(&select)))
                 .map(|(key, _)| key.clone())
                 .collect();
             if found.is_empty() {
@@ -213,10 +195,7 @@ impl Catalog {
     fn is_row_view(&self, select: &Select) -> bool {
         select.with.is_none()
             && select.limit.is_none()
-            && select
-                .compounds
-                .iter()
-                .all(|(operator, _)| *operator == ast::Compound::UnionAll)
+            && select.compounds.iter().all(|(operator, _)| *operator == ast::Compound::UnionAll)
             && std::iter::once(&select.first)
                 .chain(select.compounds.iter().map(|(_, core)| core))
                 .all(|core| matches!(core, Core::Query(query) if self.is_row_query(query)))
@@ -236,10 +215,7 @@ impl Catalog {
             && !query.distinct
             && query.group_by.is_empty()
             && query.having.is_none()
-            && query
-                .columns
-                .iter()
-                .all(|column| !matches!(column, Output::Expr(ast::Expr::Variable(_), _)))
+            && query.columns.iter().all(|column| !matches!(column, Output::Expr(ast::Expr::Variable(_), _)))
     }
 }
 
@@ -250,12 +226,8 @@ impl Visit for RowExpressions {
     fn expr(&mut self, node: &ast::Expr) {
         use ast::Expr;
         match node {
-            Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } | Expr::InTable { .. } => {
-                self.0 = false
-            }
-            Expr::Call(call) if call.over.is_some() || crate::functions::is_aggregate(call) => {
-                self.0 = false
-            }
+            Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } | Expr::InTable { .. } => self.0 = false,
+            Expr::Call(call) if call.over.is_some() || crate::functions::is_aggregate(call) => self.0 = false,
             Expr::Call(call) if crate::functions::is_volatile(&call.name) => self.0 = false,
             _ => walk::expr(self, node),
         }
@@ -276,17 +248,11 @@ impl Hasher for Fnv {
     }
 }
 
-fn read_columns(
-    conn: &Connection,
-    schema: &str,
-    name: &str,
-) -> Result<Vec<Column>, rusqlite::Error> {
+fn read_columns(conn: &Connection, schema: &str, name: &str) -> Result<Vec<Column>, rusqlite::Error> {
     let quoted = name.replace('"', "\"\"");
     let types: BTreeMap<String, String> = conn
         .prepare(&format!("PRAGMA {schema}.table_xinfo(\"{quoted}\")"))?
-        .query_map([], |row| {
-            Ok((row.get::<_, String>(1)?, row.get::<_, String>(2)?))
-        })?
+        .query_map([], |row| Ok((row.get::<_, String>(1)?, row.get::<_, String>(2)?)))?
         .collect::<Result<_, _>>()?;
     let statement = conn.prepare(&format!("SELECT * FROM {schema}.\"{quoted}\""))?;
     (0..statement.column_count())
@@ -295,10 +261,10 @@ fn read_columns(
             let origin = statement.column_metadata(i)?;
             Ok(Column {
                 decl_type: types.get(&name).cloned().unwrap_or_default(),
-                collation: origin.as_ref().and_then(|origin| origin.4).map_or_else(
-                    || "BINARY".to_owned(),
-                    |collation| collation.to_string_lossy().into_owned(),
-                ),
+                collation: origin
+                    .as_ref()
+                    .and_then(|origin| origin.4)
+                    .map_or_else(|| "BINARY".to_owned(), |collation| collation.to_string_lossy().into_owned()),
                 plain: origin.is_some(),
                 name,
             })
@@ -307,11 +273,7 @@ fn read_columns(
 }
 
 /// SQLite makes `INTEGER PRIMARY KEY` (that very type, a single column, not WITHOUT ROWID) the rowid.
-fn rowid_column(
-    conn: &Connection,
-    schema: &str,
-    name: &str,
-) -> Result<Option<String>, rusqlite::Error> {
+fn rowid_column(conn: &Connection, schema: &str, name: &str) -> Result<Option<String>, rusqlite::Error> {
     let without_rowid: bool = conn
         .prepare("SELECT wr FROM pragma_table_list WHERE schema = ?1 AND name = ?2")?
         .query_row([schema, name], |row| row.get(0))
@@ -339,18 +301,10 @@ fn unite(united: &mut Table, other: &Table) -> Result<(), String> {
     }
     if united.kind != Kind::Table {
         // Two versions of a view cannot be put together column by column.
-        return if united.sql == other.sql {
-            Ok(())
-        } else {
-            Err("the view's definitions differ".to_owned())
-        };
+        return if united.sql == other.sql { Ok(()) } else { Err("the view's definitions differ".to_owned()) };
     }
     for column in &other.columns {
-        match united
-            .columns
-            .iter()
-            .find(|mine| mine.name.eq_ignore_ascii_case(&column.name))
-        {
+        match united.columns.iter().find(|mine| mine.name.eq_ignore_ascii_case(&column.name)) {
             Some(mine) if !mine.decl_type.eq_ignore_ascii_case(&column.decl_type) => {
                 return Err(format!(
                     "column {} is declared {:?} on one and {:?} on the other",

@@ -14,8 +14,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit as SqliteLimit;
 use rusqlite::vtab::{
-    Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConnection, VTabCursor, VTabKind,
-    sqlite3_vtab,
+    Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConnection, VTabCursor, VTabKind, sqlite3_vtab,
 };
 use rusqlite::{Connection, Error};
 
@@ -38,9 +37,7 @@ pub(crate) struct Question<'a> {
 impl Question<'_> {
     /// The tables read, catalogue order.
     pub(crate) fn tables(&self) -> impl Iterator<Item = &Table> {
-        self.reads
-            .keys()
-            .filter_map(|key| self.catalog.tables.get(key))
+        self.reads.keys().filter_map(|key| self.catalog.tables.get(key))
     }
 
     /// SQLite's authorizer does not hear of the columns that USING and NATURAL compare.
@@ -68,11 +65,7 @@ impl Question<'_> {
         impl Shared {
             fn from(&mut self, from: &ast::From) {
                 self.natural |= from.joins.iter().any(|join| join.natural);
-                self.names.extend(
-                    from.joins
-                        .iter()
-                        .flat_map(|join| join.using.iter().map(|name| ast::unquote(name))),
-                );
+                self.names.extend(from.joins.iter().flat_map(|join| join.using.iter().map(|name| ast::unquote(name))));
             }
         }
         let mut shared = Shared::default();
@@ -81,26 +74,10 @@ impl Question<'_> {
             let Some(table) = self.catalog.tables.get(key) else {
                 continue;
             };
-            let is_shared = |name: &str| {
-                shared.natural
-                    || shared
-                        .names
-                        .iter()
-                        .any(|other| other.eq_ignore_ascii_case(name))
-            };
-            columns.extend(
-                table
-                    .columns
-                    .iter()
-                    .map(|column| column.name.clone())
-                    .filter(|name| is_shared(name)),
-            );
-            if has_node(table)
-                && shared
-                    .names
-                    .iter()
-                    .any(|name| name.eq_ignore_ascii_case(node_column(table)))
-            {
+            let is_shared =
+                |name: &str| shared.natural || shared.names.iter().any(|other| other.eq_ignore_ascii_case(name));
+            columns.extend(table.columns.iter().map(|column| column.name.clone()).filter(|name| is_shared(name)));
+            if has_node(table) && shared.names.iter().any(|name| name.eq_ignore_ascii_case(node_column(table))) {
                 columns.insert(node_column(table).to_owned());
             }
         }
@@ -118,15 +95,7 @@ impl Question<'_> {
 
 /// The name of the hidden column: `node`, or `mesh_node` where the table has a column `node` of its own.
 pub(crate) fn node_column(table: &Table) -> &'static str {
-    if table
-        .columns
-        .iter()
-        .any(|column| column.name.eq_ignore_ascii_case("node"))
-    {
-        "mesh_node"
-    } else {
-        "node"
-    }
+    if table.columns.iter().any(|column| column.name.eq_ignore_ascii_case("node")) { "mesh_node" } else { "node" }
 }
 
 /// Whether rows of this table belong to one node.
@@ -153,8 +122,8 @@ pub(crate) fn affinity(decl_type: &str) -> &'static str {
 
 /// Check a question.
 pub(crate) fn check<'a>(sql: &'a str, catalog: &'a Catalog) -> Result<Question<'a>, QueryError> {
-    let mut conn = empty_copy(catalog)
-        .map_err(|error| QueryError::refused(format!("the catalogue is unusable: {error}")))?;
+    let mut conn =
+        empty_copy(catalog).map_err(|error| QueryError::refused(format!("the catalogue is unusable: {error}")))?;
     // Before SQLite sees it: what is no SELECT at all is named as such, not as a denied action.
     match ast::statement_kind(sql) {
         Ok(()) | Err(ParseFailure::Syntax(_)) => {}
@@ -163,33 +132,23 @@ pub(crate) fn check<'a>(sql: &'a str, catalog: &'a Catalog) -> Result<Question<'
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (columns, reads) = prepare(&mut conn, sql, catalog, &seen)?;
     let select = ast::parse_select(sql).map_err(|failure| failed_parse(&failure))?;
-    let mut question = Question {
-        sql,
-        catalog,
-        select,
-        columns,
-        reads,
-    };
+    let mut question = Question { sql, catalog, select, columns, reads };
     question.add_join_columns();
     Ok(question)
 }
 
 fn failed_parse(failure: &ParseFailure) -> QueryError {
     match failure {
-        ParseFailure::Syntax(message) => QueryError::refused(format!(
-            "SQLite accepts this, but the planner cannot parse it: {message}"
-        )),
+        ParseFailure::Syntax(message) => {
+            QueryError::refused(format!("SQLite accepts this, but the planner cannot parse it: {message}"))
+        }
         ParseFailure::Several => QueryError::wrong("one statement at a time, please"),
         ParseFailure::Nothing => QueryError::wrong("there is no statement in this SQL"),
-        ParseFailure::Explain => {
-            QueryError::wrong("use --explain to see how a question is answered")
+        ParseFailure::Explain => QueryError::wrong("use --explain to see how a question is answered"),
+        ParseFailure::NotSelect => {
+            QueryError::wrong("only SELECT, VALUES and WITH … SELECT can be asked: no question changes a store")
         }
-        ParseFailure::NotSelect => QueryError::wrong(
-            "only SELECT, VALUES and WITH … SELECT can be asked: no question changes a store",
-        ),
-        ParseFailure::Unknown(what) => {
-            QueryError::refused(format!("{what} cannot be used in a question"))
-        }
+        ParseFailure::Unknown(what) => QueryError::refused(format!("{what} cannot be used in a question")),
     }
 }
 
@@ -209,22 +168,14 @@ fn prepare(
 ) -> Result<(Vec<ColumnMeta>, Reads), QueryError> {
     let known: BTreeSet<String> = catalog.tables.keys().cloned().collect();
     let log = Arc::clone(seen);
-    conn.authorizer(Some(move |context: AuthContext<'_>| {
-        authorize(&context, &known, &log)
-    }))
-    .map_err(|error| QueryError::refused(error.to_string()))?;
+    conn.authorizer(Some(move |context: AuthContext<'_>| authorize(&context, &known, &log)))
+        .map_err(|error| QueryError::refused(error.to_string()))?;
     let statement = conn.prepare(sql).map_err(|error| {
-        let denied = seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .denied
-            .take();
+        let denied = seen.lock().unwrap_or_else(PoisonError::into_inner).denied.take();
         sqlite_error(&error, denied, sql, catalog)
     })?;
     if statement.parameter_count() > 0 {
-        return Err(QueryError::wrong(
-            "parameters (?, :name) cannot be bound here: write the values into the SQL",
-        ));
+        return Err(QueryError::wrong("parameters (?, :name) cannot be bound here: write the values into the SQL"));
     }
     let columns = statement
         .columns()
@@ -241,10 +192,7 @@ fn prepare(
             return Err(QueryError::refused(format!(
                 "rowid of {} cannot be used: rowids repeat between nodes{}",
                 table.name,
-                table
-                    .rowid_column
-                    .as_ref()
-                    .map_or_else(String::new, |name| format!("; use column {name}"))
+                table.rowid_column.as_ref().map_or_else(String::new, |name| format!("; use column {name}"))
             )));
         }
     }
@@ -254,11 +202,7 @@ fn prepare(
 /// Table-valued functions of SQLite that read nothing but their arguments.
 const TABLE_FUNCTIONS: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree"];
 
-fn authorize(
-    context: &AuthContext<'_>,
-    known: &BTreeSet<String>,
-    seen: &Mutex<Seen>,
-) -> Authorization {
+fn authorize(context: &AuthContext<'_>, known: &BTreeSet<String>, seen: &Mutex<Seen>) -> Authorization {
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     let deny = |seen: &mut Seen, message: String| {
         seen.denied.get_or_insert(message);
@@ -266,20 +210,12 @@ fn authorize(
     };
     match context.action {
         AuthAction::Select | AuthAction::Recursive => Authorization::Allow,
-        AuthAction::Function { function_name } if functions::is_allowed(function_name) => {
-            Authorization::Allow
-        }
+        AuthAction::Function { function_name } if functions::is_allowed(function_name) => Authorization::Allow,
         AuthAction::Function { function_name } => {
             let hint = nearest(function_name, functions::all_names());
-            deny(
-                &mut seen,
-                format!("function {function_name} is not available in a question{hint}"),
-            )
+            deny(&mut seen, format!("function {function_name} is not available in a question{hint}"))
         }
-        AuthAction::Read {
-            table_name,
-            column_name,
-        } => {
+        AuthAction::Read { table_name, column_name } => {
             let key = table_name.to_ascii_lowercase();
             if known.contains(&key) {
                 let columns = seen.reads.entry(key).or_default();
@@ -290,21 +226,12 @@ fn authorize(
             } else if TABLE_FUNCTIONS.contains(&key.as_str()) {
                 Authorization::Allow
             } else if key.starts_with("sqlite_") {
-                deny(
-                    &mut seen,
-                    format!("{table_name} is each store's own: it has no meaning over the union"),
-                )
+                deny(&mut seen, format!("{table_name} is each store's own: it has no meaning over the union"))
             } else {
-                deny(
-                    &mut seen,
-                    format!("{table_name} is not a table of the mesh"),
-                )
+                deny(&mut seen, format!("{table_name} is not a table of the mesh"))
             }
         }
-        _ => deny(
-            &mut seen,
-            "only reading is allowed in a question".to_owned(),
-        ),
+        _ => deny(&mut seen, "only reading is allowed in a question".to_owned()),
     }
 }
 
@@ -324,19 +251,13 @@ fn sqlite_error(error: &Error, denied: Option<String>, sql: &str, catalog: &Cata
             .char_indices()
             .find(|(i, c)| *i > 0 && !(c.is_alphanumeric() || *c == '_'))
             .map_or(rest.len(), |(i, _)| i);
-        Span {
-            start,
-            end: start + length,
-        }
+        Span { start, end: start + length }
     };
     let named = |prefix: &str| message.strip_prefix(prefix).map(str::to_owned);
     let mut span = offset.filter(|at| *at < sql.len()).map(token_at);
     let mut hint = String::new();
     if let Some(name) = named("no such table: ") {
-        hint = nearest(
-            &name,
-            catalog.tables.values().map(|table| table.name.as_str()),
-        );
+        hint = nearest(&name, catalog.tables.values().map(|table| table.name.as_str()));
         span = span.or_else(|| find_word(sql, &name));
     } else if let Some(name) = named("no such column: ") {
         let bare = name.rsplit('.').next().unwrap_or(&name);
@@ -344,26 +265,13 @@ fn sqlite_error(error: &Error, denied: Option<String>, sql: &str, catalog: &Cata
             .tables
             .values()
             .filter(|table| find_word(sql, &table.name).is_some())
-            .flat_map(|table| {
-                table
-                    .columns
-                    .iter()
-                    .map(|column| column.name.as_str())
-                    .chain([node_column(table)])
-            })
+            .flat_map(|table| table.columns.iter().map(|column| column.name.as_str()).chain([node_column(table)]))
             .collect();
         hint = nearest(bare, columns.into_iter());
         if bare.eq_ignore_ascii_case("node") {
-            let computed = catalog
-                .tables
-                .values()
-                .find(|t| !has_node(t) && find_word(sql, &t.name).is_some());
+            let computed = catalog.tables.values().find(|t| !has_node(t) && find_word(sql, &t.name).is_some());
             if let Some(table) = computed {
-                let why = if table.replicated {
-                    "is the same on every node"
-                } else {
-                    "is computed over all nodes"
-                };
+                let why = if table.replicated { "is the same on every node" } else { "is computed over all nodes" };
                 hint = format!(" ({} {why}: its rows belong to no node)", table.name);
             }
         }
@@ -372,30 +280,17 @@ fn sqlite_error(error: &Error, denied: Option<String>, sql: &str, catalog: &Cata
         hint = nearest(&name, functions::all_names());
         span = span.or_else(|| find_word(sql, &name));
     }
-    QueryError {
-        message: format!("{message}{hint}"),
-        span,
-        refused: false,
-    }
+    QueryError { message: format!("{message}{hint}"), span, refused: false }
 }
 
 /// The first place of a whole word, ASCII case aside.
 fn find_word(sql: &str, word: &str) -> Option<Span> {
     let (haystack, needle) = (sql.to_ascii_lowercase(), word.to_ascii_lowercase());
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    haystack
-        .match_indices(&needle)
-        .map(|(start, _)| Span {
-            start,
-            end: start + needle.len(),
-        })
-        .find(|span| {
-            !haystack[..span.start]
-                .chars()
-                .next_back()
-                .is_some_and(is_word)
-                && !haystack[span.end..].chars().next().is_some_and(is_word)
-        })
+    haystack.match_indices(&needle).map(|(start, _)| Span { start, end: start + needle.len() }).find(|span| {
+        !haystack[..span.start].chars().next_back().is_some_and(is_word)
+            && !haystack[span.end..].chars().next().is_some_and(is_word)
+    })
 }
 
 /// `; did you mean x?` when a candidate is near (edit distance at most a third of the name).
@@ -403,17 +298,10 @@ fn nearest<'n>(name: &str, candidates: impl Iterator<Item = &'n str>) -> String 
     let name = name.to_ascii_lowercase();
     let limit = name.chars().count().div_ceil(3).max(1);
     candidates
-        .map(|candidate| {
-            (
-                edit_distance(&name, &candidate.to_ascii_lowercase()),
-                candidate,
-            )
-        })
+        .map(|candidate| (edit_distance(&name, &candidate.to_ascii_lowercase()), candidate))
         .filter(|(distance, _)| *distance <= limit)
         .min()
-        .map_or_else(String::new, |(_, candidate)| {
-            format!("; did you mean {candidate}?")
-        })
+        .map_or_else(String::new, |(_, candidate)| format!("; did you mean {candidate}?"))
 }
 
 /// Levenshtein distance, one row at a time.
@@ -436,26 +324,17 @@ fn edit_distance(a: &str, b: &str) -> usize {
 fn empty_copy(catalog: &Catalog) -> rusqlite::Result<Connection> {
     let conn = Connection::open_in_memory()?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
-    conn.set_limit(
-        SqliteLimit::SQLITE_LIMIT_SQL_LENGTH,
-        i32::try_from(MAX_SQL_BYTES).unwrap_or(i32::MAX),
-    )?;
+    conn.set_limit(SqliteLimit::SQLITE_LIMIT_SQL_LENGTH, i32::try_from(MAX_SQL_BYTES).unwrap_or(i32::MAX))?;
     functions::register(&conn)?;
-    let declarations: Declarations = catalog
-        .tables
-        .iter()
-        .map(|(key, table)| (key.clone(), declaration(table)))
-        .collect();
+    let declarations: Declarations =
+        catalog.tables.iter().map(|(key, table)| (key.clone(), declaration(table))).collect();
     conn.create_module(
         "mesh_table",
         const { &Module::<EmptyTable>::read_only_module() },
         Some(Arc::new(declarations)),
     )?;
     for table in catalog.tables.values() {
-        conn.execute_batch(&format!(
-            "CREATE VIRTUAL TABLE {} USING mesh_table",
-            quoted(&table.name)
-        ))?;
+        conn.execute_batch(&format!("CREATE VIRTUAL TABLE {} USING mesh_table", quoted(&table.name)))?;
     }
     Ok(conn)
 }
@@ -468,11 +347,7 @@ fn declaration(table: &Table) -> String {
     let mut columns: Vec<String> = table
         .columns
         .iter()
-        .map(
-            |Column {
-                 name, decl_type, ..
-             }| format!("{} {}", quoted(name), declared(decl_type)),
-        )
+        .map(|Column { name, decl_type, .. }| format!("{} {}", quoted(name), declared(decl_type)))
         .collect();
     if has_node(table) {
         columns.push(format!("{} TEXT HIDDEN", node_column(table)));
@@ -482,17 +357,11 @@ fn declaration(table: &Table) -> String {
 
 /// A declared type as it can stand in a CREATE TABLE; odd ones by their affinity.
 fn declared(decl_type: &str) -> &str {
-    let words_only = decl_type
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b" (),_".contains(&b));
+    let words_only = decl_type.bytes().all(|b| b.is_ascii_alphanumeric() || b" (),_".contains(&b));
     let reserved = decl_type
         .split(|c: char| !c.is_alphanumeric())
         .any(|word| word.eq_ignore_ascii_case("hidden") || ast::is_keyword(word));
-    if words_only && !reserved {
-        decl_type
-    } else {
-        affinity(decl_type)
-    }
+    if words_only && !reserved { decl_type } else { affinity(decl_type) }
 }
 
 type Declarations = BTreeMap<String, String>;
@@ -520,12 +389,7 @@ unsafe impl VTab<'_> for EmptyTable {
             .and_then(|declarations| declarations.get(&key))
             .ok_or_else(|| Error::ModuleError(format!("{key} is not in the catalogue")))?;
         let sql = CString::new(sql.as_str())?;
-        Ok((
-            Cow::Owned(sql),
-            EmptyTable {
-                base: sqlite3_vtab::default(),
-            },
-        ))
+        Ok((Cow::Owned(sql), EmptyTable { base: sqlite3_vtab::default() }))
     }
 
     fn best_index(&self, _: &mut IndexInfo) -> rusqlite::Result<bool> {
@@ -533,10 +397,7 @@ unsafe impl VTab<'_> for EmptyTable {
     }
 
     fn open(&mut self) -> rusqlite::Result<EmptyCursor> {
-        Ok(EmptyCursor {
-            base: rusqlite::vtab::sqlite3_vtab_cursor::default(),
-            lifetime: PhantomData,
-        })
+        Ok(EmptyCursor { base: rusqlite::vtab::sqlite3_vtab_cursor::default(), lifetime: PhantomData })
     }
 }
 

@@ -27,23 +27,18 @@ pub fn execute_task(
     let mut stats = NodeStats::default();
     let own_transaction = conn.is_autocommit();
     if own_transaction {
-        conn.execute_batch("BEGIN")
-            .map_err(|error| node_error(&error))?;
+        conn.execute_batch("BEGIN").map_err(|error| node_error(&error))?;
     }
     let mut result = Ok(());
     for (index, part) in task.parts.iter().enumerate() {
-        result = execute_part(conn, node, task, part, &mut stats, &mut |batch| {
-            emit(index, batch)
-        });
+        result = execute_part(conn, node, task, part, &mut stats, &mut |batch| emit(index, batch));
         if result.is_err() {
             break;
         }
     }
     if own_transaction {
         // Nothing was written: what ends the transaction is only a matter of form.
-        conn.execute_batch("COMMIT")
-            .or_else(|_| conn.execute_batch("ROLLBACK"))
-            .map_err(|error| node_error(&error))?;
+        conn.execute_batch("COMMIT").or_else(|_| conn.execute_batch("ROLLBACK")).map_err(|error| node_error(&error))?;
     }
     result?;
     stats.elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -64,22 +59,14 @@ fn execute_part(
             return Ok(());
         }
     }
-    let mut statement = conn
-        .prepare(&part.sql)
-        .map_err(|error| node_error(&error))?;
+    let mut statement = conn.prepare(&part.sql).map_err(|error| node_error(&error))?;
     let width = statement.column_count();
     if width != part.columns as usize {
-        return Err(NodeError::Failed(format!(
-            "the part has {width} columns, {} were expected",
-            part.columns
-        )));
+        return Err(NodeError::Failed(format!("the part has {width} columns, {} were expected", part.columns)));
     }
     bind(&mut statement, node, task.now_unix_ns).map_err(|error| node_error(&error))?;
     let mut rows = statement.raw_query();
-    let mut batch = Batch {
-        rows: 0,
-        columns: vec![Vec::new(); width],
-    };
+    let mut batch = Batch { rows: 0, columns: vec![Vec::new(); width] };
     let mut batch_bytes = 0;
     while let Some(row) = rows.next().map_err(|error| node_error(&error))? {
         for (i, column) in batch.columns.iter_mut().enumerate() {
@@ -90,10 +77,7 @@ fn execute_part(
         batch.rows += 1;
         stats.rows += 1;
         if stats.rows > task.budget.node_rows {
-            return Err(NodeError::OverBudget(format!(
-                "more than {} rows, of {}",
-                task.budget.node_rows, part.table
-            )));
+            return Err(NodeError::OverBudget(format!("more than {} rows, of {}", task.budget.node_rows, part.table)));
         }
         if stats.bytes + batch_bytes > task.budget.node_bytes {
             return Err(NodeError::OverBudget(format!(
@@ -103,13 +87,7 @@ fn execute_part(
         }
         if batch.rows >= BATCH_ROWS || batch_bytes >= BATCH_BYTES {
             stats.bytes += std::mem::take(&mut batch_bytes);
-            emit(std::mem::replace(
-                &mut batch,
-                Batch {
-                    rows: 0,
-                    columns: vec![Vec::new(); width],
-                },
-            ))?;
+            emit(std::mem::replace(&mut batch, Batch { rows: 0, columns: vec![Vec::new(); width] }))?;
         }
     }
     if batch.rows > 0 {
@@ -120,16 +98,11 @@ fn execute_part(
 }
 
 fn has_table(conn: &Connection, table: &str) -> bool {
-    conn.prepare(&format!("SELECT 1 FROM {}", crate::check::quoted(table)))
-        .is_ok()
+    conn.prepare(&format!("SELECT 1 FROM {}", crate::check::quoted(table))).is_ok()
 }
 
 /// Bind the two parameters that plans use, where the statement has them.
-pub(crate) fn bind(
-    statement: &mut Statement<'_>,
-    node: &str,
-    now_unix_ns: i64,
-) -> rusqlite::Result<()> {
+pub(crate) fn bind(statement: &mut Statement<'_>, node: &str, now_unix_ns: i64) -> rusqlite::Result<()> {
     if let Some(index) = statement.parameter_index(crate::rewrite::NODE_PARAMETER)? {
         statement.raw_bind_parameter(index, node)?;
     }
@@ -149,9 +122,7 @@ fn julian_day(now_unix_ns: i64) -> f64 {
 fn node_error(error: &rusqlite::Error) -> NodeError {
     match error.sqlite_error_code() {
         Some(ErrorCode::OperationInterrupted) => NodeError::Stopped("interrupted".to_owned()),
-        Some(ErrorCode::Unknown | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
-            NodeError::Sql(message(error))
-        }
+        Some(ErrorCode::Unknown | ErrorCode::TypeMismatch | ErrorCode::TooBig) => NodeError::Sql(message(error)),
         _ => NodeError::Failed(message(error)),
     }
 }

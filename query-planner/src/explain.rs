@@ -15,11 +15,7 @@ pub fn explain(plan: &Plan) -> String {
             Targets::Named(names) => names.join(", "),
             Targets::AnyOne => "any one node".to_owned(),
         };
-        let _ = writeln!(
-            out,
-            "part {i} ({whom}, ships {} columns of {}):\n  {}",
-            part.columns, part.table, part.sql
-        );
+        let _ = writeln!(out, "part {i} ({whom}, ships {} columns of {}):\n  {}", part.columns, part.table, part.sql);
     }
     match &plan.merge {
         Merge::Concat { with_node: true } => out.push_str("merge: concatenate, node first\n"),
@@ -41,12 +37,7 @@ pub fn explain(plan: &Plan) -> String {
                         text
                     })
                     .collect();
-                let _ = writeln!(
-                    out,
-                    "merge table {} (part {i}): {}",
-                    table.name,
-                    columns.join(", ")
-                );
+                let _ = writeln!(out, "merge table {} (part {i}): {}", table.name, columns.join(", "));
             }
             for statement in setup {
                 let _ = writeln!(out, "merge setup: {statement}");

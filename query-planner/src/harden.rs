@@ -23,22 +23,17 @@ pub fn harden(conn: &mut Connection) -> Result<(), rusqlite::Error> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     let length = i32::try_from(2 * MAX_SQL_BYTES).unwrap_or(i32::MAX);
     conn.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, length)?;
-    conn.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)
-        .or_else(|error| {
-            // Stores attached before stay; the limit only forbids more.
-            tracing::debug!(%error, "attach limit");
-            Ok::<i32, rusqlite::Error>(0)
-        })?;
+    conn.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0).or_else(|error| {
+        // Stores attached before stay; the limit only forbids more.
+        tracing::debug!(%error, "attach limit");
+        Ok::<i32, rusqlite::Error>(0)
+    })?;
     functions::register(conn)?;
     conn.authorizer(Some(|context: AuthContext<'_>| match context.action {
-        AuthAction::Select | AuthAction::Recursive | AuthAction::Read { .. } => {
-            Authorization::Allow
-        }
+        AuthAction::Select | AuthAction::Recursive | AuthAction::Read { .. } => Authorization::Allow,
         // BEGIN and COMMIT around a task; nothing can be written in between.
         AuthAction::Transaction { .. } => Authorization::Allow,
-        AuthAction::Function { function_name } if functions::is_allowed(function_name) => {
-            Authorization::Allow
-        }
+        AuthAction::Function { function_name } if functions::is_allowed(function_name) => Authorization::Allow,
         _ => Authorization::Deny,
     }))
 }

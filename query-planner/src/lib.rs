@@ -28,8 +28,8 @@ mod run;
 mod tests;
 
 pub use api::{
-    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError,
-    RunError, Sink, Span, Stop, Targets,
+    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Span,
+    Stop, Targets,
 };
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};

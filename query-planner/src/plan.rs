@@ -139,9 +139,7 @@ pub(crate) const MAX_SQL_BYTES: usize = 1_000_000;
 /// What is wrong with the SQL, or why it cannot be answered exactly.
 pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, QueryError> {
     if sql.len() > MAX_SQL_BYTES {
-        return Err(QueryError::refused(format!(
-            "the SQL is longer than {MAX_SQL_BYTES} bytes"
-        )));
+        return Err(QueryError::refused(format!("the SQL is longer than {MAX_SQL_BYTES} bytes")));
     }
     // Deep expressions recurse: give long texts a stack of their own.
     if sql.len() < 4096 {
@@ -152,15 +150,9 @@ pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, 
             .name("plan".to_owned())
             .stack_size(64 << 20)
             .spawn_scoped(scope, || plan_here(sql, catalog, options))
-            .map_err(|error| {
-                QueryError::refused(format!("cannot start a planning thread: {error}"))
-            })?
+            .map_err(|error| QueryError::refused(format!("cannot start a planning thread: {error}")))?
             .join()
-            .unwrap_or_else(|_| {
-                Err(QueryError::refused(
-                    "the planner failed on this SQL; please report it",
-                ))
-            })
+            .unwrap_or_else(|_| Err(QueryError::refused("the planner failed on this SQL; please report it")))
     })
 }
 

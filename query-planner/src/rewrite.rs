@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::api::QueryError;
 use crate::ast::{
-    self, Expr, From, Indexed, JoinKind, Output, Query, Select, Source, VisitMut, quote_name,
-    same_name, unquote, walk_mut,
+    self, Expr, From, Indexed, JoinKind, Output, Query, Select, Source, VisitMut, quote_name, same_name, unquote,
+    walk_mut,
 };
 use crate::catalog::{Catalog, Table};
 use crate::check::{Question, node_column};
@@ -25,10 +25,7 @@ pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), Query
     now.select(&mut select);
     let mut changed = now.0;
     each_table(&mut select, &mut |source| {
-        if let Source::Table {
-            schema, indexed, ..
-        } = source
-        {
+        if let Source::Table { schema, indexed, .. } = source {
             changed |= schema.take().is_some();
             // An index is not in the merge, and "which index" is no part of an answer.
             if *indexed != Indexed::Any {
@@ -46,9 +43,7 @@ pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), Query
         }
     });
     if let Some(name) = calls {
-        return Err(QueryError::wrong(format!(
-            "{name} is a table, not a function"
-        )));
+        return Err(QueryError::wrong(format!("{name} is a table, not a function")));
     }
     let with_node: BTreeSet<String> = question
         .tables()
@@ -56,13 +51,8 @@ pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), Query
         .map(|table| table.name.to_ascii_lowercase())
         .collect();
     if !with_node.is_empty() {
-        let mut expand = ExpandStars {
-            catalog: question.catalog,
-            with_node: &with_node,
-            ctes: Vec::new(),
-            fresh: 0,
-            error: None,
-        };
+        let mut expand =
+            ExpandStars { catalog: question.catalog, with_node: &with_node, ctes: Vec::new(), fresh: 0, error: None };
         expand.select(&mut select);
         if let Some(error) = expand.error {
             return Err(error);
@@ -89,33 +79,19 @@ pub(crate) fn with_node_sources(select: &mut Select, question: &Question<'_>) {
 /// The source that stands for a table with its node column.
 pub(crate) fn node_source(table: &Table, alias: &str) -> Source {
     let inner = Query {
-        columns: vec![
-            Output::Star,
-            Output::Expr(node_expr(), Some(node_column(table).to_owned())),
-        ],
+        columns: vec![Output::Star, Output::Expr(node_expr(), Some(node_column(table).to_owned()))],
         from: Some(From {
-            first: Source::Table {
-                schema: None,
-                name: quote_name(&table.name),
-                alias: None,
-                indexed: Indexed::Any,
-            },
+            first: Source::Table { schema: None, name: quote_name(&table.name), alias: None, indexed: Indexed::Any },
             joins: Vec::new(),
         }),
         ..Query::default()
     };
-    Source::Select {
-        select: Box::new(Select::of(inner)),
-        alias: Some(alias.to_owned()),
-    }
+    Source::Select { select: Box::new(Select::of(inner)), alias: Some(alias.to_owned()) }
 }
 
 /// The node's name as a value of the node column.
 pub(crate) fn node_expr() -> Expr {
-    Expr::Cast(
-        Box::new(Expr::Variable(NODE_PARAMETER.to_owned())),
-        "TEXT".to_owned(),
-    )
+    Expr::Cast(Box::new(Expr::Variable(NODE_PARAMETER.to_owned())), "TEXT".to_owned())
 }
 
 /// Call `f` for every source that is a table or a table-valued function, names of CTEs excepted.
@@ -135,28 +111,17 @@ pub(crate) fn each_table(select: &mut Select, f: &mut dyn FnMut(&mut Source)) {
         fn source(&mut self, node: &mut Source) {
             walk_mut::source(self, node);
             match node {
-                Source::Table {
-                    schema: None, name, ..
-                } if self.ctes.iter().any(|cte| same_name(cte, name)) => {}
+                Source::Table { schema: None, name, .. } if self.ctes.iter().any(|cte| same_name(cte, name)) => {}
                 Source::Table { .. } | Source::Call { .. } => (self.f)(node),
                 Source::Select { .. } | Source::Nested { .. } => {}
             }
         }
     }
-    Tables {
-        ctes: Vec::new(),
-        f,
-    }
-    .select(select);
+    Tables { ctes: Vec::new(), f }.select(select);
 }
 
 fn cte_names(select: &Select) -> Vec<String> {
-    select
-        .with
-        .iter()
-        .flat_map(|with| &with.ctes)
-        .map(|cte| cte.name.clone())
-        .collect()
+    select.with.iter().flat_map(|with| &with.ctes).map(|cte| cte.name.clone()).collect()
 }
 
 /// 'now', and calls that mean it, become the parameter that holds the question's instant.
@@ -237,10 +202,7 @@ impl VisitMut for ExpandStars<'_> {
             return;
         }
         let natural = from.joins.iter().any(|join| join.natural);
-        let star = node
-            .columns
-            .iter()
-            .any(|output| !matches!(output, Output::Expr(..)));
+        let star = node.columns.iter().any(|output| !matches!(output, Output::Expr(..)));
         if natural || (star && from.joins.iter().any(|join| !join.using.is_empty())) {
             self.error.get_or_insert(QueryError::refused(
                 "node together with NATURAL JOIN, or with * over JOIN … USING, is not supported: \
@@ -257,14 +219,10 @@ impl VisitMut for ExpandStars<'_> {
         for output in outputs {
             match output {
                 Output::Expr(..) => node.columns.push(output),
-                Output::Star => node
-                    .columns
-                    .extend(all.iter().map(|(_, output)| output.clone())),
+                Output::Star => node.columns.extend(all.iter().map(|(_, output)| output.clone())),
                 Output::TableStar(name) => {
-                    let mut of_table = all
-                        .iter()
-                        .filter(|(alias, _)| same_name(alias, &name))
-                        .map(|(_, output)| output.clone());
+                    let mut of_table =
+                        all.iter().filter(|(alias, _)| same_name(alias, &name)).map(|(_, output)| output.clone());
                     match of_table.next() {
                         Some(first) => {
                             node.columns.push(first);
@@ -281,9 +239,7 @@ impl VisitMut for ExpandStars<'_> {
 impl ExpandStars<'_> {
     fn table(&self, source: &Source) -> Option<&Table> {
         match source {
-            Source::Table { name, .. } if !self.ctes.iter().any(|cte| same_name(cte, name)) => {
-                self.catalog.find(name)
-            }
+            Source::Table { name, .. } if !self.ctes.iter().any(|cte| same_name(cte, name)) => self.catalog.find(name),
             _ => None,
         }
     }
@@ -291,16 +247,13 @@ impl ExpandStars<'_> {
     fn touches(&self, from: &From) -> bool {
         from.sources().any(|source| match source {
             Source::Nested { from, .. } => self.touches(from),
-            other => self
-                .table(other)
-                .is_some_and(|t| self.with_node.contains(&t.name.to_ascii_lowercase())),
+            other => self.table(other).is_some_and(|t| self.with_node.contains(&t.name.to_ascii_lowercase())),
         })
     }
 
     /// What `*` means, source by source, with each source's alias.
     fn outputs(&mut self, from: &mut From, out: &mut Vec<(String, Output)>) {
-        let sources = std::iter::once(&mut from.first)
-            .chain(from.joins.iter_mut().map(|join| &mut join.source));
+        let sources = std::iter::once(&mut from.first).chain(from.joins.iter_mut().map(|join| &mut join.source));
         for source in sources {
             if let Some(columns) = self.table(source).map(|table| table.columns.clone()) {
                 let Source::Table { name, alias, .. } = &*source else {
@@ -308,10 +261,7 @@ impl ExpandStars<'_> {
                 };
                 let alias = alias.as_ref().unwrap_or(name).clone();
                 out.extend(columns.iter().map(|column| {
-                    let expr = Expr::Column {
-                        table: Some(alias.clone()),
-                        name: quote_name(&column.name),
-                    };
+                    let expr = Expr::Column { table: Some(alias.clone()), name: quote_name(&column.name) };
                     (alias.clone(), Output::Expr(expr, None))
                 }));
                 continue;
@@ -346,16 +296,9 @@ pub(crate) fn is_safe_filter(expr: &Expr) -> bool {
                 | Expr::InSelect { .. }
                 | Expr::InTable { .. }
                 | Expr::Binary(_, "->" | "->>", _)
-                | Expr::Like {
-                    op: "MATCH" | "REGEXP",
-                    ..
-                }
-                | Expr::Like {
-                    escape: Some(_), ..
-                } => self.0 = false,
-                Expr::Call(call) if call.over.is_some() || functions::is_aggregate(call) => {
-                    self.0 = false
-                }
+                | Expr::Like { op: "MATCH" | "REGEXP", .. }
+                | Expr::Like { escape: Some(_), .. } => self.0 = false,
+                Expr::Call(call) if call.over.is_some() || functions::is_aggregate(call) => self.0 = false,
                 Expr::Call(call) if !functions::never_fails(&call.name) => self.0 = false,
                 _ => ast::walk::expr(self, node),
             }
@@ -368,10 +311,6 @@ pub(crate) fn is_safe_filter(expr: &Expr) -> bool {
 
 /// Whether a FROM may drop or null-extend rows of its left side (RIGHT and FULL joins).
 pub(crate) fn has_right_join(from: &From) -> bool {
-    from.joins
-        .iter()
-        .any(|join| matches!(join.kind, JoinKind::Right | JoinKind::Full))
-        || from
-            .sources()
-            .any(|source| matches!(source, Source::Nested { from, .. } if has_right_join(from)))
+    from.joins.iter().any(|join| matches!(join.kind, JoinKind::Right | JoinKind::Full))
+        || from.sources().any(|source| matches!(source, Source::Nested { from, .. } if has_right_join(from)))
 }

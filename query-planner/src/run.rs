@@ -6,8 +6,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 
 use crate::api::{
-    Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink,
-    Stop, Targets,
+    Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Stop, Targets,
 };
 use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
@@ -29,59 +28,34 @@ pub fn run(
     now_unix_ns: i64,
     stop: &Stop,
 ) -> Result<Answer, RunError> {
-    let mut answer = Answer {
-        columns: plan.columns.clone(),
-        notes: plan.notes.clone(),
-        ..Answer::default()
-    };
-    let mut meter = Meter {
-        left: budget.asker_bytes,
-        limit: budget.asker_bytes,
-    };
+    let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
+    let mut meter = Meter { left: budget.asker_bytes, limit: budget.asker_bytes };
     match &plan.merge {
         Merge::Concat { with_node } => {
             let mut rows = Vec::new();
             let width = plan.parts.first().map_or(0, |part| part.columns as usize);
-            ask(
-                plan,
-                fanout,
-                budget,
-                now_unix_ns,
-                stop,
-                &mut answer,
-                &mut |node, _, batch| {
-                    meter.take(batch.size_bytes(), "the result")?;
-                    whole(&batch, width, node)?;
-                    rows.extend(into_rows(batch).map(|mut row| {
-                        if *with_node {
-                            row.insert(0, Value::Text(node.as_bytes().to_vec()));
-                        }
-                        row
-                    }));
-                    Ok(())
-                },
-            )?;
+            ask(plan, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
+                meter.take(batch.size_bytes(), "the result")?;
+                whole(&batch, width, node)?;
+                rows.extend(into_rows(batch).map(|mut row| {
+                    if *with_node {
+                        row.insert(0, Value::Text(node.as_bytes().to_vec()));
+                    }
+                    row
+                }));
+                Ok(())
+            })?;
             answer.rows = rows;
         }
         Merge::Sql { tables, setup, sql } => {
             let conn = merge_database(tables, setup, stop).map_err(|error| internal(&error))?;
-            ask(
-                plan,
-                fanout,
-                budget,
-                now_unix_ns,
-                stop,
-                &mut answer,
-                &mut |node, part, batch| {
-                    let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
-                    meter.take(batch.size_bytes(), label)?;
-                    let table = tables
-                        .get(part)
-                        .ok_or_else(|| RunError::Internal(format!("no merge table {part}")))?;
-                    whole(&batch, filled(table), node)?;
-                    insert(&conn, table, &batch).map_err(|error| internal(&error))
-                },
-            )?;
+            ask(plan, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, part, batch| {
+                let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
+                meter.take(batch.size_bytes(), label)?;
+                let table = tables.get(part).ok_or_else(|| RunError::Internal(format!("no merge table {part}")))?;
+                whole(&batch, filled(table), node)?;
+                insert(&conn, table, &batch).map_err(|error| internal(&error))
+            })?;
             let started = Instant::now();
             answer.rows = query(&conn, sql, now_unix_ns, &mut meter)?;
             answer.merge_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -108,9 +82,7 @@ fn ask(
         let targets = match &part.targets {
             Targets::AnyOne => Targets::AnyOne,
             _ if all => Targets::All,
-            _ => named
-                .clone()
-                .map_or(Targets::Named(Vec::new()), Targets::Named),
+            _ => named.clone().map_or(Targets::Named(Vec::new()), Targets::Named),
         };
         match groups.iter_mut().find(|(other, _)| *other == targets) {
             Some((_, parts)) => parts.push(i),
@@ -124,21 +96,14 @@ fn ask(
         if targets == Targets::Named(Vec::new()) {
             continue;
         }
-        let task = NodeTask {
-            parts: indices.iter().map(|i| plan.parts[*i].clone()).collect(),
-            now_unix_ns,
-            budget: *budget,
-        };
+        let task =
+            NodeTask { parts: indices.iter().map(|i| plan.parts[*i].clone()).collect(), now_unix_ns, budget: *budget };
         let stats = fanout.ask(&task, &targets, &mut |node, part, batch| {
-            let part = *indices
-                .get(part)
-                .ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
+            let part = *indices.get(part).ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
             sink(node, part, batch)
         })?;
         for (node, stat) in stats {
-            answer
-                .notes
-                .extend(stat.notes.iter().map(|note| format!("{node} {note}")));
+            answer.notes.extend(stat.notes.iter().map(|note| format!("{node} {note}")));
             answer.node_stats.push((node, stat));
         }
     }
@@ -163,62 +128,31 @@ impl Meter {
 }
 
 fn whole(batch: &Batch, width: usize, node: &str) -> Result<(), RunError> {
-    if batch.is_whole(width) {
-        Ok(())
-    } else {
-        Err(RunError::Internal(format!("{node} sent a ragged batch")))
-    }
+    if batch.is_whole(width) { Ok(()) } else { Err(RunError::Internal(format!("{node} sent a ragged batch"))) }
 }
 
 fn into_rows(batch: Batch) -> impl Iterator<Item = Vec<Value>> {
     let mut columns: Vec<_> = batch.columns.into_iter().map(Vec::into_iter).collect();
-    (0..batch.rows).map(move |_| {
-        columns
-            .iter_mut()
-            .map(|column| column.next().unwrap_or(Value::Null))
-            .collect()
-    })
+    (0..batch.rows).map(move |_| columns.iter_mut().map(|column| column.next().unwrap_or(Value::Null)).collect())
 }
 
 fn filled(table: &MergeTable) -> usize {
-    table
-        .columns
-        .iter()
-        .filter(|column| column.filled)
-        .count()
-        .max(1)
+    table.columns.iter().filter(|column| column.filled).count().max(1)
 }
 
 /// An empty in-memory database with the merge's tables and views.
-fn merge_database(
-    tables: &[MergeTable],
-    setup: &[String],
-    stop: &Stop,
-) -> rusqlite::Result<Connection> {
+fn merge_database(tables: &[MergeTable], setup: &[String], stop: &Stop) -> rusqlite::Result<Connection> {
     let mut conn = Connection::open_in_memory()?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
-    conn.execute_batch(
-        "PRAGMA temp_store = MEMORY; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;",
-    )?;
+    conn.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
     crate::functions::register(&conn)?;
     for table in tables {
         let columns: Vec<String> = table
             .columns
             .iter()
-            .map(|column| {
-                format!(
-                    "{} {} COLLATE {}",
-                    quoted(&column.name),
-                    column.affinity,
-                    quoted(&column.collation)
-                )
-            })
+            .map(|column| format!("{} {} COLLATE {}", quoted(&column.name), column.affinity, quoted(&column.collation)))
             .collect();
-        conn.execute_batch(&format!(
-            "CREATE TABLE {}({})",
-            quoted(&table.name),
-            columns.join(", ")
-        ))?;
+        conn.execute_batch(&format!("CREATE TABLE {}({})", quoted(&table.name), columns.join(", ")))?;
     }
     for statement in setup {
         conn.execute_batch(statement)?;
@@ -229,40 +163,25 @@ fn merge_database(
 }
 
 fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Result<()> {
-    let mut names: Vec<String> = table
-        .columns
-        .iter()
-        .filter(|column| column.filled)
-        .map(|column| quoted(&column.name))
-        .collect();
+    let mut names: Vec<String> =
+        table.columns.iter().filter(|column| column.filled).map(|column| quoted(&column.name)).collect();
     // No column is read: only the number of rows counts, and the part ships a NULL for each.
     if names.is_empty() {
         names.extend(table.columns.first().map(|column| quoted(&column.name)));
     }
     let marks = vec!["?"; names.len()].join(", ");
-    let sql = format!(
-        "INSERT INTO {}({}) VALUES ({marks})",
-        quoted(&table.name),
-        names.join(", ")
-    );
+    let sql = format!("INSERT INTO {}({}) VALUES ({marks})", quoted(&table.name), names.join(", "));
     let transaction = conn.unchecked_transaction()?;
     {
         let mut statement = conn.prepare_cached(&sql)?;
         for row in 0..batch.rows as usize {
-            statement.execute(rusqlite::params_from_iter(
-                batch.columns.iter().map(|column| &column[row]),
-            ))?;
+            statement.execute(rusqlite::params_from_iter(batch.columns.iter().map(|column| &column[row])))?;
         }
     }
     transaction.commit()
 }
 
-fn query(
-    conn: &Connection,
-    sql: &str,
-    now_unix_ns: i64,
-    meter: &mut Meter,
-) -> Result<Vec<Vec<Value>>, RunError> {
+fn query(conn: &Connection, sql: &str, now_unix_ns: i64, meter: &mut Meter) -> Result<Vec<Vec<Value>>, RunError> {
     let mut statement = conn.prepare(sql).map_err(|error| internal(&error))?;
     let width = statement.column_count();
     bind(&mut statement, "", now_unix_ns).map_err(|error| internal(&error))?;
@@ -321,21 +240,8 @@ pub fn local(
 ) -> Result<Answer, LocalError> {
     let catalog = Catalog::of(conn, &[])?;
     crate::harden(conn).map_err(crate::catalog::CatalogError::from)?;
-    let plan = plan(
-        sql,
-        &catalog,
-        &AskOptions {
-            single_node: true,
-            ..AskOptions::default()
-        },
-    )?;
-    Ok(run(
-        &plan,
-        &mut OneStore { conn, node },
-        budget,
-        now_unix_ns,
-        &Stop::default(),
-    )?)
+    let plan = plan(sql, &catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
+    Ok(run(&plan, &mut OneStore { conn, node }, budget, now_unix_ns, &Stop::default())?)
 }
 
 struct OneStore<'c> {
@@ -344,12 +250,7 @@ struct OneStore<'c> {
 }
 
 impl Fanout for OneStore<'_> {
-    fn ask(
-        &mut self,
-        task: &NodeTask,
-        _: &Targets,
-        sink: Sink<'_>,
-    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+    fn ask(&mut self, task: &NodeTask, _: &Targets, sink: Sink<'_>) -> Result<Vec<(String, NodeStats)>, RunError> {
         let mut stopped = None;
         let stats = execute_task(self.conn, self.node, task, &mut |part, batch| {
             sink(self.node, part, batch).map_err(|error| {

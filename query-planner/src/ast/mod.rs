@@ -105,25 +105,10 @@ pub(crate) enum JoinKind {
 /// Something in FROM.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Source {
-    Table {
-        schema: Option<String>,
-        name: String,
-        alias: Option<String>,
-        indexed: Indexed,
-    },
-    Call {
-        name: String,
-        args: Vec<Expr>,
-        alias: Option<String>,
-    },
-    Select {
-        select: Box<Select>,
-        alias: Option<String>,
-    },
-    Nested {
-        from: Box<From>,
-        alias: Option<String>,
-    },
+    Table { schema: Option<String>, name: String, alias: Option<String>, indexed: Indexed },
+    Call { name: String, args: Vec<Expr>, alias: Option<String> },
+    Select { select: Box<Select>, alias: Option<String> },
+    Nested { from: Box<From>, alias: Option<String> },
 }
 
 /// INDEXED BY / NOT INDEXED.
@@ -257,10 +242,7 @@ pub(crate) enum Expr {
 impl Expr {
     /// A bare column reference; the name is quoted when it has to be.
     pub(crate) fn column(name: &str) -> Expr {
-        Expr::Column {
-            table: None,
-            name: quote_name(name),
-        }
+        Expr::Column { table: None, name: quote_name(name) }
     }
 
     /// A call of a plain function.
@@ -343,16 +325,11 @@ pub(crate) fn unquote(name: &str) -> String {
         Some('`') => '`',
         Some('\'') => '\'',
         Some('[') => {
-            return name
-                .trim_start_matches('[')
-                .trim_end_matches(']')
-                .to_owned();
+            return name.trim_start_matches('[').trim_end_matches(']').to_owned();
         }
         _ => return name.to_owned(),
     };
-    let inner = name
-        .get(1..name.len().saturating_sub(1))
-        .unwrap_or_default();
+    let inner = name.get(1..name.len().saturating_sub(1)).unwrap_or_default();
     let doubled: String = [close, close].iter().collect();
     inner.replace(&doubled, &close.to_string())
 }
@@ -376,8 +353,5 @@ pub(crate) fn conjuncts(expr: &Expr) -> Vec<&Expr> {
 
 /// AND of all of them, each in parentheses; None of nothing.
 pub(crate) fn all_of(exprs: impl IntoIterator<Item = Expr>) -> Option<Expr> {
-    exprs
-        .into_iter()
-        .map(Expr::paren)
-        .reduce(|lhs, rhs| Expr::Binary(Box::new(lhs), "AND", Box::new(rhs)))
+    exprs.into_iter().map(Expr::paren).reduce(|lhs, rhs| Expr::Binary(Box::new(lhs), "AND", Box::new(rhs)))
 }

@@ -6,8 +6,8 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use super::{
-    Bound, Call, Compound, Core, Cte, Expr, Frame, From, Indexed, Join, JoinKind, Limit, Output,
-    Over, Query, Select, Sort, Source, Window, With,
+    Bound, Call, Compound, Core, Cte, Expr, Frame, From, Indexed, Join, JoinKind, Limit, Output, Over, Query, Select,
+    Sort, Source, Window, With,
 };
 
 /// Why a text is not one SELECT.
@@ -113,12 +113,7 @@ fn convert_with(with: &p::With<'_>) -> Parsed<With> {
     for cte in with.ctes {
         ctes.push(Cte {
             name: cte.tbl_name.0.to_owned(),
-            columns: cte
-                .columns
-                .iter()
-                .flat_map(|cols| cols.iter())
-                .map(|col| col.col_name.0.to_owned())
-                .collect(),
+            columns: cte.columns.iter().flat_map(|cols| cols.iter()).map(|col| col.col_name.0.to_owned()).collect(),
             materialized: match cte.materialized {
                 p::Materialized::Any => None,
                 p::Materialized::Yes => Some(true),
@@ -127,43 +122,32 @@ fn convert_with(with: &p::With<'_>) -> Parsed<With> {
             select: convert_select(cte.select)?,
         });
     }
-    Ok(With {
-        recursive: with.recursive,
-        ctes,
-    })
+    Ok(With { recursive: with.recursive, ctes })
 }
 
 fn convert_core(core: &p::OneSelect<'_>) -> Parsed<Core> {
     match core {
-        p::OneSelect::Values(rows) => rows
-            .iter()
-            .map(|row| row.iter().map(convert_expr).collect())
-            .collect::<Parsed<_>>()
-            .map(Core::Values),
-        p::OneSelect::Select {
-            distinctness,
-            columns,
-            from,
-            where_clause,
-            group_by,
-            having,
-            window_clause,
-        } => Ok(Core::Query(Box::new(Query {
-            distinct: matches!(distinctness, Some(p::Distinctness::Distinct)),
-            columns: columns.iter().map(convert_output).collect::<Parsed<_>>()?,
-            from: match from {
-                Some(from) => convert_from(from)?,
-                None => None,
-            },
-            filter: where_clause.map(convert_expr).transpose()?,
-            group_by: convert_list(*group_by)?,
-            having: having.map(convert_expr).transpose()?,
-            windows: window_clause
-                .iter()
-                .flat_map(|defs| defs.iter())
-                .map(|def| Ok((def.name.0.to_owned(), convert_window(&def.window)?)))
-                .collect::<Parsed<_>>()?,
-        }))),
+        p::OneSelect::Values(rows) => {
+            rows.iter().map(|row| row.iter().map(convert_expr).collect()).collect::<Parsed<_>>().map(Core::Values)
+        }
+        p::OneSelect::Select { distinctness, columns, from, where_clause, group_by, having, window_clause } => {
+            Ok(Core::Query(Box::new(Query {
+                distinct: matches!(distinctness, Some(p::Distinctness::Distinct)),
+                columns: columns.iter().map(convert_output).collect::<Parsed<_>>()?,
+                from: match from {
+                    Some(from) => convert_from(from)?,
+                    None => None,
+                },
+                filter: where_clause.map(convert_expr).transpose()?,
+                group_by: convert_list(*group_by)?,
+                having: having.map(convert_expr).transpose()?,
+                windows: window_clause
+                    .iter()
+                    .flat_map(|defs| defs.iter())
+                    .map(|def| Ok((def.name.0.to_owned(), convert_window(&def.window)?)))
+                    .collect::<Parsed<_>>()?,
+            })))
+        }
     }
 }
 
@@ -176,9 +160,7 @@ fn alias_of(alias: Option<&p::As<'_>>) -> Option<String> {
 
 fn convert_output(column: &p::ResultColumn<'_>) -> Parsed<Output> {
     Ok(match column {
-        p::ResultColumn::Expr(expr, alias) => {
-            Output::Expr(convert_expr(expr)?, alias_of(alias.as_ref()))
-        }
+        p::ResultColumn::Expr(expr, alias) => Output::Expr(convert_expr(expr)?, alias_of(alias.as_ref())),
         p::ResultColumn::Star => Output::Star,
         p::ResultColumn::TableStar(name) => Output::TableStar(name.0.to_owned()),
     })
@@ -209,22 +191,11 @@ fn convert_from(from: &p::FromClause<'_>) -> Parsed<Option<From>> {
         let (on, using) = match &join.constraint {
             None => (None, Vec::new()),
             Some(p::JoinConstraint::On(expr)) => (Some(convert_expr(expr)?), Vec::new()),
-            Some(p::JoinConstraint::Using(names)) => {
-                (None, names.iter().map(|name| name.0.to_owned()).collect())
-            }
+            Some(p::JoinConstraint::Using(names)) => (None, names.iter().map(|name| name.0.to_owned()).collect()),
         };
-        joins.push(Join {
-            kind,
-            natural,
-            source: convert_source(&join.table)?,
-            on,
-            using,
-        });
+        joins.push(Join { kind, natural, source: convert_source(&join.table)?, on, using });
     }
-    Ok(Some(From {
-        first: convert_source(first)?,
-        joins,
-    }))
+    Ok(Some(From { first: convert_source(first)?, joins }))
 }
 
 fn convert_source(source: &p::SelectTable<'_>) -> Parsed<Source> {
@@ -239,20 +210,14 @@ fn convert_source(source: &p::SelectTable<'_>) -> Parsed<Source> {
                 Some(p::Indexed::NotIndexed) => Indexed::Not,
             },
         },
-        p::SelectTable::TableCall(name, args, alias) => Source::Call {
-            name: name.name.0.to_owned(),
-            args: convert_list(*args)?,
-            alias: alias_of(alias.as_ref()),
-        },
-        p::SelectTable::Select(select, alias) => Source::Select {
-            select: Box::new(convert_select(select)?),
-            alias: alias_of(alias.as_ref()),
-        },
+        p::SelectTable::TableCall(name, args, alias) => {
+            Source::Call { name: name.name.0.to_owned(), args: convert_list(*args)?, alias: alias_of(alias.as_ref()) }
+        }
+        p::SelectTable::Select(select, alias) => {
+            Source::Select { select: Box::new(convert_select(select)?), alias: alias_of(alias.as_ref()) }
+        }
         p::SelectTable::Sub(from, alias) => match convert_from(from)? {
-            Some(from) => Source::Nested {
-                from: Box::new(from),
-                alias: alias_of(alias.as_ref()),
-            },
+            Some(from) => Source::Nested { from: Box::new(from), alias: alias_of(alias.as_ref()) },
             None => return Err(ParseFailure::Unknown("an empty FROM")),
         },
     })
@@ -265,14 +230,8 @@ fn convert_sorts(sorts: Option<&[p::SortedColumn<'_>]>) -> Parsed<Vec<Sort>> {
         .map(|sort| {
             Ok(Sort {
                 expr: convert_expr(&sort.expr)?,
-                desc: sort
-                    .order
-                    .as_ref()
-                    .map(|order| matches!(order, p::SortOrder::Desc)),
-                nulls_first: sort
-                    .nulls
-                    .as_ref()
-                    .map(|nulls| matches!(nulls, p::NullsOrder::First)),
+                desc: sort.order.as_ref().map(|order| matches!(order, p::SortOrder::Desc)),
+                nulls_first: sort.nulls.as_ref().map(|nulls| matches!(nulls, p::NullsOrder::First)),
             })
         })
         .collect()
@@ -283,11 +242,7 @@ fn convert_window(window: &p::Window<'_>) -> Parsed<Window> {
         base: window.base.as_ref().map(|name| name.0.to_owned()),
         partition_by: convert_list(window.partition_by)?,
         order_by: convert_sorts(window.order_by)?,
-        frame: window
-            .frame_clause
-            .as_ref()
-            .map(convert_frame)
-            .transpose()?,
+        frame: window.frame_clause.as_ref().map(convert_frame).transpose()?,
     })
 }
 
@@ -341,25 +296,11 @@ fn convert_tail(tail: Option<&p::FunctionTail<'_>>) -> Parsed<(Option<Expr>, Opt
 
 fn convert_expr(expr: &p::Expr<'_>) -> Parsed<Expr> {
     Ok(match expr {
-        p::Expr::Between {
-            lhs,
-            not,
-            start,
-            end,
-        } => Expr::Between {
-            lhs: boxed(lhs)?,
-            not: *not,
-            low: boxed(start)?,
-            high: boxed(end)?,
-        },
-        p::Expr::Binary(lhs, operator, rhs) => {
-            Expr::Binary(boxed(lhs)?, operator_text(*operator), boxed(rhs)?)
+        p::Expr::Between { lhs, not, start, end } => {
+            Expr::Between { lhs: boxed(lhs)?, not: *not, low: boxed(start)?, high: boxed(end)? }
         }
-        p::Expr::Case {
-            base,
-            when_then_pairs,
-            else_expr,
-        } => Expr::Case {
+        p::Expr::Binary(lhs, operator, rhs) => Expr::Binary(boxed(lhs)?, operator_text(*operator), boxed(rhs)?),
+        p::Expr::Case { base, when_then_pairs, else_expr } => Expr::Case {
             base: base.map(boxed).transpose()?,
             arms: when_then_pairs
                 .iter()
@@ -367,37 +308,17 @@ fn convert_expr(expr: &p::Expr<'_>) -> Parsed<Expr> {
                 .collect::<Parsed<_>>()?,
             otherwise: else_expr.map(boxed).transpose()?,
         },
-        p::Expr::Cast { expr, type_name } => Expr::Cast(
-            boxed(expr)?,
-            type_name
-                .as_ref()
-                .map(type_text)
-                .transpose()?
-                .unwrap_or_default(),
-        ),
+        p::Expr::Cast { expr, type_name } => {
+            Expr::Cast(boxed(expr)?, type_name.as_ref().map(type_text).transpose()?.unwrap_or_default())
+        }
         p::Expr::Collate(expr, name) => Expr::Collate(boxed(expr)?, (*name).to_owned()),
         p::Expr::DoublyQualified(_, table, name) | p::Expr::Qualified(table, name) => {
-            Expr::Column {
-                table: Some(table.0.to_owned()),
-                name: name.0.to_owned(),
-            }
+            Expr::Column { table: Some(table.0.to_owned()), name: name.0.to_owned() }
         }
-        p::Expr::Id(id) => Expr::Column {
-            table: None,
-            name: id.0.to_owned(),
-        },
-        p::Expr::Name(name) => Expr::Column {
-            table: None,
-            name: name.0.to_owned(),
-        },
+        p::Expr::Id(id) => Expr::Column { table: None, name: id.0.to_owned() },
+        p::Expr::Name(name) => Expr::Column { table: None, name: name.0.to_owned() },
         p::Expr::Exists(select) => Expr::Exists(Box::new(convert_select(select)?)),
-        p::Expr::FunctionCall {
-            name,
-            distinctness,
-            args,
-            order_by,
-            filter_over,
-        } => {
+        p::Expr::FunctionCall { name, distinctness, args, order_by, filter_over } => {
             let (filter, over) = convert_tail(filter_over.as_ref())?;
             Expr::Call(Box::new(Call {
                 name: name.0.to_owned(),
@@ -424,22 +345,11 @@ fn convert_expr(expr: &p::Expr<'_>) -> Parsed<Expr> {
                 over,
             }))
         }
-        p::Expr::InList { lhs, not, rhs } => Expr::InList {
-            lhs: boxed(lhs)?,
-            not: *not,
-            list: convert_list(*rhs)?,
-        },
-        p::Expr::InSelect { lhs, not, rhs } => Expr::InSelect {
-            lhs: boxed(lhs)?,
-            not: *not,
-            select: Box::new(convert_select(rhs)?),
-        },
-        p::Expr::InTable {
-            lhs,
-            not,
-            rhs,
-            args,
-        } => Expr::InTable {
+        p::Expr::InList { lhs, not, rhs } => Expr::InList { lhs: boxed(lhs)?, not: *not, list: convert_list(*rhs)? },
+        p::Expr::InSelect { lhs, not, rhs } => {
+            Expr::InSelect { lhs: boxed(lhs)?, not: *not, select: Box::new(convert_select(rhs)?) }
+        }
+        p::Expr::InTable { lhs, not, rhs, args } => Expr::InTable {
             lhs: boxed(lhs)?,
             not: *not,
             table: rhs.name.0.to_owned(),
@@ -447,13 +357,7 @@ fn convert_expr(expr: &p::Expr<'_>) -> Parsed<Expr> {
         },
         p::Expr::IsNull(expr) => Expr::IsNull(boxed(expr)?),
         p::Expr::NotNull(expr) => Expr::NotNull(boxed(expr)?),
-        p::Expr::Like {
-            lhs,
-            not,
-            op,
-            rhs,
-            escape,
-        } => Expr::Like {
+        p::Expr::Like { lhs, not, op, rhs, escape } => Expr::Like {
             lhs: boxed(lhs)?,
             not: *not,
             op: match op {
@@ -466,9 +370,7 @@ fn convert_expr(expr: &p::Expr<'_>) -> Parsed<Expr> {
             escape: escape.map(boxed).transpose()?,
         },
         p::Expr::Literal(literal) => Expr::Literal(literal_text(literal)),
-        p::Expr::Parenthesized(exprs) => {
-            Expr::Paren(exprs.iter().map(convert_expr).collect::<Parsed<_>>()?)
-        }
+        p::Expr::Parenthesized(exprs) => Expr::Paren(exprs.iter().map(convert_expr).collect::<Parsed<_>>()?),
         p::Expr::Raise(..) => return Err(ParseFailure::Unknown("RAISE()")),
         p::Expr::Subquery(select) => Expr::Subquery(Box::new(convert_select(select)?)),
         p::Expr::Unary(operator, expr) => Expr::Unary(
@@ -486,9 +388,7 @@ fn convert_expr(expr: &p::Expr<'_>) -> Parsed<Expr> {
 
 fn literal_text(literal: &p::Literal<'_>) -> String {
     match literal {
-        p::Literal::Numeric(text) | p::Literal::String(text) | p::Literal::Keyword(text) => {
-            (*text).to_owned()
-        }
+        p::Literal::Numeric(text) | p::Literal::String(text) | p::Literal::Keyword(text) => (*text).to_owned(),
         p::Literal::Blob(hex) => format!("x'{hex}'"),
         p::Literal::Null => "NULL".to_owned(),
         p::Literal::CurrentDate => "CURRENT_DATE".to_owned(),

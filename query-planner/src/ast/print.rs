@@ -4,30 +4,22 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::{
-    Bound, Call, Compound, Core, Cte, Expr, Frame, From, Indexed, Join, JoinKind, Output, Over,
-    Query, Select, Sort, Source, Window,
+    Bound, Call, Compound, Core, Cte, Expr, Frame, From, Indexed, Join, JoinKind, Output, Over, Query, Select, Sort,
+    Source, Window,
 };
 
 /// Whether SQLite's tokenizer knows the word.
 pub(crate) fn is_keyword(word: &str) -> bool {
     // The table lookup asserts a plausible length.
-    (2..=17).contains(&word.len())
-        && sqlite3_parser::dialect::keyword_token(word.as_bytes()).is_some()
+    (2..=17).contains(&word.len()) && sqlite3_parser::dialect::keyword_token(word.as_bytes()).is_some()
 }
 
 /// A name as SQL: bare when it is a plain lower-risk identifier, else in double quotes.
 pub(crate) fn quote_name(name: &str) -> String {
-    let plain = name
-        .bytes()
-        .next()
-        .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+    let plain = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && !is_keyword(name);
-    if plain {
-        name.to_owned()
-    } else {
-        format!("\"{}\"", name.replace('"', "\"\""))
-    }
+    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
 fn list<T: Display>(f: &mut Formatter<'_>, items: &[T]) -> fmt::Result {
@@ -43,11 +35,7 @@ fn list<T: Display>(f: &mut Formatter<'_>, items: &[T]) -> fmt::Result {
 impl Display for Select {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if let Some(with) = &self.with {
-            f.write_str(if with.recursive {
-                "WITH RECURSIVE "
-            } else {
-                "WITH "
-            })?;
+            f.write_str(if with.recursive { "WITH RECURSIVE " } else { "WITH " })?;
             list(f, &with.ctes)?;
             f.write_str(" ")?;
         }
@@ -109,11 +97,7 @@ impl Display for Core {
 
 impl Display for Query {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.distinct {
-            "SELECT DISTINCT "
-        } else {
-            "SELECT "
-        })?;
+        f.write_str(if self.distinct { "SELECT DISTINCT " } else { "SELECT " })?;
         list(f, &self.columns)?;
         if let Some(from) = &self.from {
             write!(f, " FROM {from}")?;
@@ -129,11 +113,7 @@ impl Display for Query {
             write!(f, " HAVING {having}")?;
         }
         for (i, (name, window)) in self.windows.iter().enumerate() {
-            write!(
-                f,
-                "{} {name} AS ({window})",
-                if i > 0 { "," } else { " WINDOW" }
-            )?;
+            write!(f, "{} {name} AS ({window})", if i > 0 { "," } else { " WINDOW" })?;
         }
         Ok(())
     }
@@ -184,12 +164,7 @@ impl Display for Join {
 impl Display for Source {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let alias = match self {
-            Source::Table {
-                name,
-                alias,
-                indexed,
-                schema,
-            } => {
+            Source::Table { name, alias, indexed, schema } => {
                 if let Some(schema) = schema {
                     write!(f, "{schema}.")?;
                 }
@@ -323,18 +298,9 @@ fn not(yes: bool) -> &'static str {
 impl Display for Expr {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Expr::Between {
-                lhs,
-                not: n,
-                low,
-                high,
-            } => write!(f, "{lhs}{} BETWEEN {low} AND {high}", not(*n)),
+            Expr::Between { lhs, not: n, low, high } => write!(f, "{lhs}{} BETWEEN {low} AND {high}", not(*n)),
             Expr::Binary(lhs, operator, rhs) => write!(f, "{lhs} {operator} {rhs}"),
-            Expr::Case {
-                base,
-                arms,
-                otherwise,
-            } => {
+            Expr::Case { base, arms, otherwise } => {
                 f.write_str("CASE")?;
                 if let Some(base) = base {
                     write!(f, " {base}")?;
@@ -349,33 +315,17 @@ impl Display for Expr {
             }
             Expr::Cast(expr, name) => write!(f, "CAST({expr} AS {name})"),
             Expr::Collate(expr, name) => write!(f, "{expr} COLLATE {name}"),
-            Expr::Column {
-                table: Some(table),
-                name,
-            } => write!(f, "{table}.{name}"),
+            Expr::Column { table: Some(table), name } => write!(f, "{table}.{name}"),
             Expr::Column { table: None, name } => f.write_str(name),
             Expr::Exists(select) => write!(f, "EXISTS ({select})"),
             Expr::Call(call) => call.fmt(f),
-            Expr::InList {
-                lhs,
-                not: n,
-                list: items,
-            } => {
+            Expr::InList { lhs, not: n, list: items } => {
                 write!(f, "{lhs}{} IN (", not(*n))?;
                 list(f, items)?;
                 f.write_str(")")
             }
-            Expr::InSelect {
-                lhs,
-                not: n,
-                select,
-            } => write!(f, "{lhs}{} IN ({select})", not(*n)),
-            Expr::InTable {
-                lhs,
-                not: n,
-                table,
-                args,
-            } => {
+            Expr::InSelect { lhs, not: n, select } => write!(f, "{lhs}{} IN ({select})", not(*n)),
+            Expr::InTable { lhs, not: n, table, args } => {
                 write!(f, "{lhs}{} IN {table}", not(*n))?;
                 match args {
                     Some(args) => {
@@ -388,13 +338,7 @@ impl Display for Expr {
             }
             Expr::IsNull(expr) => write!(f, "{expr} ISNULL"),
             Expr::NotNull(expr) => write!(f, "{expr} NOTNULL"),
-            Expr::Like {
-                lhs,
-                not: n,
-                op,
-                rhs,
-                escape,
-            } => {
+            Expr::Like { lhs, not: n, op, rhs, escape } => {
                 write!(f, "{lhs}{} {op} {rhs}", not(*n))?;
                 match escape {
                     Some(escape) => write!(f, " ESCAPE {escape}"),
@@ -409,9 +353,7 @@ impl Display for Expr {
             }
             Expr::Subquery(select) => write!(f, "({select})"),
             // The space keeps `- -1` from becoming a comment.
-            Expr::Unary(operator, expr)
-                if *operator == "NOT" || matches!(**expr, Expr::Unary(..)) =>
-            {
+            Expr::Unary(operator, expr) if *operator == "NOT" || matches!(**expr, Expr::Unary(..)) => {
                 write!(f, "{operator} {expr}")
             }
             Expr::Unary(operator, expr) => write!(f, "{operator}{expr}"),

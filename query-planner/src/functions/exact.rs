@@ -32,10 +32,7 @@ struct Accumulator {
 
 impl Default for Accumulator {
     fn default() -> Self {
-        Accumulator {
-            limbs: [0; LIMBS],
-            pending: 0,
-        }
+        Accumulator { limbs: [0; LIMBS], pending: 0 }
     }
 }
 
@@ -44,11 +41,7 @@ impl Accumulator {
         let bits = value.to_bits();
         let exponent = i32::try_from((bits >> 52) & 0x7ff).unwrap_or_default();
         let fraction = bits & ((1 << 52) - 1);
-        let (mantissa, power) = if exponent == 0 {
-            (fraction, -1074)
-        } else {
-            (fraction | (1 << 52), exponent - 1075)
-        };
+        let (mantissa, power) = if exponent == 0 { (fraction, -1074) } else { (fraction | (1 << 52), exponent - 1075) };
         self.add_scaled(u128::from(mantissa), power, value.is_sign_negative());
     }
 
@@ -114,13 +107,10 @@ impl Accumulator {
         let Some(top) = (0..LIMBS).rev().find(|i| work.limbs[*i] != 0) else {
             return 0.0;
         };
-        let high =
-            top * 32 + 63 - usize::try_from(work.limbs[top].leading_zeros()).unwrap_or_default();
+        let high = top * 32 + 63 - usize::try_from(work.limbs[top].leading_zeros()).unwrap_or_default();
         let lowest = usize::try_from(BIAS - 1074).unwrap_or_default();
         let low = high.saturating_sub(52).max(lowest);
-        let mut mantissa = (low..=high)
-            .rev()
-            .fold(0u64, |acc, at| (acc << 1) | u64::from(bit(at)));
+        let mut mantissa = (low..=high).rev().fold(0u64, |acc, at| (acc << 1) | u64::from(bit(at)));
         if low > 0 && bit(low - 1) {
             let sticky = (0..low - 1).any(bit);
             if sticky || mantissa & 1 == 1 {
@@ -209,11 +199,7 @@ impl ExactSum {
         out.extend(self.integers.to_le_bytes());
         if let Some((_, reals)) = &reals {
             let first = reals.limbs.iter().position(|limb| *limb != 0).unwrap_or(0);
-            let last = reals
-                .limbs
-                .iter()
-                .rposition(|limb| *limb != 0)
-                .map_or(first, |at| at + 1);
+            let last = reals.limbs.iter().rposition(|limb| *limb != 0).map_or(first, |at| at + 1);
             out.push(u8::try_from(first).unwrap_or_default());
             out.push(u8::try_from(last - first).unwrap_or_default());
             for limb in &reals.limbs[first..last] {
@@ -255,10 +241,8 @@ impl ExactSum {
                     _ => i64::from_le_bytes(take(&mut bytes)?),
                 };
                 // A limb that does not come from `carry` could overflow a later addition.
-                let sane = (0..1 << 32).contains(&limb)
-                    || (at + 1 == LIMBS && limb.unsigned_abs() < 1 << 60);
-                *reals.limbs.get_mut(at).filter(|_| sane)? =
-                    if flags & 16 != 0 { -limb } else { limb };
+                let sane = (0..1 << 32).contains(&limb) || (at + 1 == LIMBS && limb.unsigned_abs() < 1 << 60);
+                *reals.limbs.get_mut(at).filter(|_| sane)? = if flags & 16 != 0 { -limb } else { limb };
             }
             sum.reals = Some(Box::new(reals));
         }
@@ -279,10 +263,7 @@ mod tests {
 
     #[test]
     fn cancels_exactly() {
-        assert_eq!(
-            sum_of(&[1e308, 1e308, -1e308, 1.0, -1e308]).double(),
-            Some(1.0)
-        );
+        assert_eq!(sum_of(&[1e308, 1e308, -1e308, 1.0, -1e308]).double(), Some(1.0));
         assert_eq!(sum_of(&[1e16, 1.0, -1e16]).double(), Some(1.0));
         assert_eq!(sum_of(&[-0.1, -0.2, -0.3]).double(), Some(-0.6));
         assert_eq!(sum_of(&[f64::MAX, f64::MAX]).double(), Some(f64::INFINITY));

@@ -205,27 +205,20 @@ const WINDOWS: &[&str] = &[
 pub(crate) fn is_allowed(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let name = name.as_str();
-    [AGGREGATES, VOLATILE, SCALARS, WINDOWS]
-        .iter()
-        .any(|list| list.contains(&name))
+    [AGGREGATES, VOLATILE, SCALARS, WINDOWS].iter().any(|list| list.contains(&name))
         || [SUM_STATE, SUM_MERGE, AVG_MERGE, TOTAL_MERGE, COUNT_MERGE].contains(&name)
 }
 
 /// All names a question may call, for hints.
 pub(crate) fn all_names() -> impl Iterator<Item = &'static str> {
-    [AGGREGATES, VOLATILE, SCALARS, WINDOWS]
-        .into_iter()
-        .flatten()
-        .copied()
-        .filter(|name| !name.starts_with("mesh_"))
+    [AGGREGATES, VOLATILE, SCALARS, WINDOWS].into_iter().flatten().copied().filter(|name| !name.starts_with("mesh_"))
 }
 
 /// Whether the call collapses rows (a window call does not).
 pub(crate) fn is_aggregate(call: &Call) -> bool {
     let name = unquote(&call.name).to_ascii_lowercase();
     call.over.is_none()
-        && (AGGREGATES.contains(&name.as_str())
-            || (matches!(name.as_str(), "min" | "max") && call.args.len() == 1))
+        && (AGGREGATES.contains(&name.as_str()) || (matches!(name.as_str(), "min" | "max") && call.args.len() == 1))
 }
 
 /// Whether calling the function can neither fail nor differ from call to call.
@@ -243,9 +236,7 @@ pub(crate) fn is_volatile(name: &str) -> bool {
 /// # Errors
 /// When SQLite has no memory for them.
 pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
-    let pure = FunctionFlags::SQLITE_UTF8
-        | FunctionFlags::SQLITE_DETERMINISTIC
-        | FunctionFlags::SQLITE_INNOCUOUS;
+    let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     conn.create_scalar_function(VALUE, 1, pure, |ctx| ctx.get::<SqlValue>(0))?;
     sum::register(conn)
 }

@@ -41,11 +41,7 @@ pub(super) fn register(conn: &Connection) -> Result<()> {
             None,
         )
     };
-    if code == ffi::SQLITE_OK {
-        Ok(())
-    } else {
-        Err(Error::SqliteFailure(ffi::Error::new(code), None))
-    }
+    if code == ffi::SQLITE_OK { Ok(()) } else { Err(Error::SqliteFailure(ffi::Error::new(code), None)) }
 }
 
 /// SQLite's per-group memory holds a pointer to a boxed state, null before the first row.
@@ -56,18 +52,10 @@ unsafe fn slot(context: *mut ffi::sqlite3_context, size: usize) -> Option<*mut *
     let size = c_int::try_from(size).unwrap_or_default();
     // SAFETY: as promised by the caller; SQLite zeroes the memory when it makes it.
     let memory = unsafe { ffi::sqlite3_aggregate_context(context, size) };
-    if memory.is_null() {
-        None
-    } else {
-        Some(memory.cast())
-    }
+    if memory.is_null() { None } else { Some(memory.cast()) }
 }
 
-unsafe extern "C" fn state_step(
-    context: *mut ffi::sqlite3_context,
-    _count: c_int,
-    args: *mut *mut ffi::sqlite3_value,
-) {
+unsafe extern "C" fn state_step(context: *mut ffi::sqlite3_context, _count: c_int, args: *mut *mut ffi::sqlite3_value) {
     // SAFETY: SQLite calls with one argument, as registered, and with a live context.
     unsafe {
         let Some(slot) = slot(context, size_of::<*mut ExactSum>()) else {
@@ -101,12 +89,7 @@ unsafe extern "C" fn state_final(context: *mut ffi::sqlite3_context) {
         };
         let bytes = state.to_bytes();
         let len = c_int::try_from(bytes.len()).unwrap_or_default();
-        ffi::sqlite3_result_blob(
-            context,
-            bytes.as_ptr().cast::<c_void>(),
-            len,
-            ffi::SQLITE_TRANSIENT(),
-        );
+        ffi::sqlite3_result_blob(context, bytes.as_ptr().cast::<c_void>(), len, ffi::SQLITE_TRANSIENT());
     }
 }
 
@@ -128,8 +111,7 @@ impl Aggregate<ExactSum, SqlValue> for Merge {
         match ctx.get_raw(0) {
             ValueRef::Null => Ok(()),
             ValueRef::Blob(bytes) => {
-                let other =
-                    ExactSum::from_bytes(bytes).ok_or_else(|| failure("a damaged partial sum"))?;
+                let other = ExactSum::from_bytes(bytes).ok_or_else(|| failure("a damaged partial sum"))?;
                 sum.merge(&other);
                 Ok(())
             }
@@ -147,10 +129,7 @@ impl Aggregate<ExactSum, SqlValue> for Merge {
             Finish::Sum | Finish::Avg if sum.count == 0 => Ok(SqlValue::Null),
             Finish::Avg => Ok(real(sum.double().map(|total| total / count))),
             Finish::Sum if sum.real => Ok(real(sum.double())),
-            Finish::Sum => sum
-                .integer()
-                .map(SqlValue::Integer)
-                .ok_or_else(|| failure("integer overflow")),
+            Finish::Sum => sum.integer().map(SqlValue::Integer).ok_or_else(|| failure("integer overflow")),
         }
     }
 }

@@ -17,8 +17,8 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
 use crate::api::{QueryError, Targets};
 use crate::ast::{
-    self, Expr, From, JoinKind, Query, Select, Source, Visit, VisitMut, conjuncts, quote_name,
-    same_name, walk, walk_mut,
+    self, Expr, From, JoinKind, Query, Select, Source, Visit, VisitMut, conjuncts, quote_name, same_name, walk,
+    walk_mut,
 };
 use crate::catalog::{Catalog, Kind, Table};
 use crate::check::{Question, affinity, has_node, node_column, quoted};
@@ -38,20 +38,11 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
             continue;
         };
         // A table below a view has uses that the question's text does not show.
-        let filter = if question.reads.contains_key(key) && views.is_empty() {
-            filters.of_table(key)
-        } else {
-            None
-        };
+        let filter = if question.reads.contains_key(key) && views.is_empty() { filters.of_table(key) } else { None };
         parts.push(part(table, columns, filter.as_ref()));
         tables.push(merge_table(table, columns, &mut setup));
     }
-    setup.extend(
-        views
-            .iter()
-            .filter_map(|key| catalog.tables.get(key))
-            .map(|view| view.sql.clone()),
-    );
+    setup.extend(views.iter().filter_map(|key| catalog.tables.get(key)).map(|view| view.sql.clone()));
     Ok(Plan {
         strategy: Strategy::Fetch,
         columns: question.columns.clone(),
@@ -59,25 +50,15 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         merge: Merge::Sql {
             tables,
             setup,
-            sql: if changed {
-                select.to_string()
-            } else {
-                question.sql.trim().trim_end_matches(';').to_owned()
-            },
+            sql: if changed { select.to_string() } else { question.sql.trim().trim_end_matches(';').to_owned() },
         },
         notes: Vec::new(),
     })
 }
 
 fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> NodePart {
-    let node = if has_node(table) && columns.contains(node_column(table)) {
-        Some(node_column(table))
-    } else {
-        None
-    };
-    let mut outputs: Vec<String> = read_columns(table, columns)
-        .map(|column| quote_name(&column.name))
-        .collect();
+    let node = if has_node(table) && columns.contains(node_column(table)) { Some(node_column(table)) } else { None };
+    let mut outputs: Vec<String> = read_columns(table, columns).map(|column| quote_name(&column.name)).collect();
     outputs.extend(node.map(str::to_owned));
     let width = outputs.len().max(1);
     if outputs.is_empty() {
@@ -91,19 +72,12 @@ fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Nod
     if let Some(filter) = filter {
         sql.push_str(&format!(" WHERE {filter}"));
     }
-    let named = filter
-        .zip(node)
-        .and_then(|(filter, node)| named_nodes(filter, node));
+    let named = filter.zip(node).and_then(|(filter, node)| named_nodes(filter, node));
     NodePart {
         table: table.name.clone(),
         sql,
         columns: u32::try_from(width).unwrap_or(u32::MAX),
-        reads: vec![(
-            table.name.clone(),
-            read_columns(table, columns)
-                .map(|column| column.name.clone())
-                .collect(),
-        )],
+        reads: vec![(table.name.clone(), read_columns(table, columns).map(|column| column.name.clone()).collect())],
         targets: match named {
             _ if table.replicated => Targets::AnyOne,
             Some(names) => Targets::Named(names),
@@ -112,14 +86,8 @@ fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Nod
     }
 }
 
-fn read_columns<'t>(
-    table: &'t Table,
-    read: &'t BTreeSet<String>,
-) -> impl Iterator<Item = &'t crate::catalog::Column> {
-    table.columns.iter().filter(|column| {
-        read.iter()
-            .any(|name| name.eq_ignore_ascii_case(&column.name))
-    })
+fn read_columns<'t>(table: &'t Table, read: &'t BTreeSet<String>) -> impl Iterator<Item = &'t crate::catalog::Column> {
+    table.columns.iter().filter(|column| read.iter().any(|name| name.eq_ignore_ascii_case(&column.name)))
 }
 
 fn merge_table(table: &Table, read: &BTreeSet<String>, setup: &mut Vec<String>) -> MergeTable {
@@ -143,10 +111,7 @@ fn merge_table(table: &Table, read: &BTreeSet<String>, setup: &mut Vec<String>) 
         });
     }
     if table.columns.iter().all(|column| column.plain) {
-        return MergeTable {
-            name: table.name.clone(),
-            columns,
-        };
+        return MergeTable { name: table.name.clone(), columns };
     }
     // An expression of a view has no affinity, which no table column can say: a view over the rows says it.
     let rows = format!("{} rows", table.name);
@@ -154,71 +119,37 @@ fn merge_table(table: &Table, read: &BTreeSet<String>, setup: &mut Vec<String>) 
         .iter()
         .map(|column| {
             let name = quoted(&column.name);
-            let expression = table
-                .columns
-                .iter()
-                .any(|c| c.name == column.name && !c.plain && c.decl_type.is_empty());
-            if expression {
-                format!("+{name} AS {name}")
-            } else {
-                name
-            }
+            let expression = table.columns.iter().any(|c| c.name == column.name && !c.plain && c.decl_type.is_empty());
+            if expression { format!("+{name} AS {name}") } else { name }
         })
         .collect();
-    setup.push(format!(
-        "CREATE VIEW {} AS SELECT {} FROM {}",
-        quoted(&table.name),
-        outputs.join(", "),
-        quoted(&rows)
-    ));
-    MergeTable {
-        name: rows,
-        columns,
-    }
+    setup.push(format!("CREATE VIEW {} AS SELECT {} FROM {}", quoted(&table.name), outputs.join(", "), quoted(&rows)));
+    MergeTable { name: rows, columns }
 }
 
 type Reads = BTreeMap<String, BTreeSet<String>>;
 
 /// What the question reads with computed views replaced by what they read, and those views.
 fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>), QueryError> {
-    let computed = |key: &String| {
-        question
-            .catalog
-            .tables
-            .get(key)
-            .is_some_and(|table| table.kind == Kind::View)
-    };
+    let computed = |key: &String| question.catalog.tables.get(key).is_some_and(|table| table.kind == Kind::View);
     if !question.reads.keys().any(computed) {
         return Ok((question.reads.clone(), Vec::new()));
     }
-    let failed =
-        |error: rusqlite::Error| QueryError::refused(format!("a view cannot be used: {error}"));
+    let failed = |error: rusqlite::Error| QueryError::refused(format!("a view cannot be used: {error}"));
     let mut conn = Connection::open_in_memory().map_err(failed)?;
     for table in question.catalog.tables.values() {
         let sql = if table.kind == Kind::View {
             table.sql.clone()
         } else {
-            let columns: Vec<String> = table
-                .columns
-                .iter()
-                .map(|column| quoted(&column.name))
-                .collect();
-            format!(
-                "CREATE TABLE {}({})",
-                quoted(&table.name),
-                columns.join(", ")
-            )
+            let columns: Vec<String> = table.columns.iter().map(|column| quoted(&column.name)).collect();
+            format!("CREATE TABLE {}({})", quoted(&table.name), columns.join(", "))
         };
         conn.execute_batch(&sql).map_err(failed)?;
     }
     let seen = Arc::new(Mutex::new(question.reads.clone()));
     let log = Arc::clone(&seen);
     conn.authorizer(Some(move |context: AuthContext<'_>| {
-        if let AuthAction::Read {
-            table_name,
-            column_name,
-        } = context.action
-        {
+        if let AuthAction::Read { table_name, column_name } = context.action {
             let mut reads = log.lock().unwrap_or_else(PoisonError::into_inner);
             let columns = reads.entry(table_name.to_ascii_lowercase()).or_default();
             if !column_name.is_empty() {
@@ -229,8 +160,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>), QueryE
     }))
     .map_err(failed)?;
     for key in question.reads.keys().filter(|key| computed(key)) {
-        conn.prepare(&format!("SELECT * FROM {}", quoted(key)))
-            .map_err(failed)?;
+        conn.prepare(&format!("SELECT * FROM {}", quoted(key))).map_err(failed)?;
     }
     let mut reads = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
     let views: Vec<String> = reads.keys().filter(|key| computed(key)).cloned().collect();
@@ -258,11 +188,7 @@ struct Filters {
 
 impl Filters {
     fn of(select: &Select, catalog: &Catalog) -> Filters {
-        let mut collect = Collect {
-            catalog,
-            ctes: Vec::new(),
-            filters: Filters::default(),
-        };
+        let mut collect = Collect { catalog, ctes: Vec::new(), filters: Filters::default() };
         collect.select(select);
         collect.filters
     }
@@ -293,12 +219,7 @@ struct Collect<'a> {
 impl Visit for Collect<'_> {
     fn select(&mut self, node: &Select) {
         let before = self.ctes.len();
-        self.ctes.extend(
-            node.with
-                .iter()
-                .flat_map(|with| &with.ctes)
-                .map(|cte| cte.name.clone()),
-        );
+        self.ctes.extend(node.with.iter().flat_map(|with| &with.ctes).map(|cte| cte.name.clone()));
         walk::select(self, node);
         self.ctes.truncate(before);
     }
@@ -315,11 +236,7 @@ impl Visit for Collect<'_> {
         if let Expr::InTable { table, .. } = node
             && let Some(table) = self.catalog.find(table)
         {
-            self.filters
-                .uses
-                .entry(table.name.to_ascii_lowercase())
-                .or_default()
-                .push(None);
+            self.filters.uses.entry(table.name.to_ascii_lowercase()).or_default().push(None);
         }
     }
 }
@@ -327,9 +244,7 @@ impl Visit for Collect<'_> {
 impl Collect<'_> {
     fn table(&self, source: &Source) -> Option<&Table> {
         match source {
-            Source::Table { name, .. } if !self.ctes.iter().any(|cte| same_name(cte, name)) => {
-                self.catalog.find(name)
-            }
+            Source::Table { name, .. } if !self.ctes.iter().any(|cte| same_name(cte, name)) => self.catalog.find(name),
             _ => None,
         }
     }
@@ -343,10 +258,7 @@ impl Collect<'_> {
         }
         let mut uses = Vec::new();
         for (i, source) in from.sources().enumerate() {
-            let left = i
-                .checked_sub(1)
-                .and_then(|at| from.joins.get(at))
-                .filter(|join| join.kind == JoinKind::Left);
+            let left = i.checked_sub(1).and_then(|at| from.joins.get(at)).filter(|join| join.kind == JoinKind::Left);
             if let Source::Nested { from, .. } = source {
                 self.from(from, None);
                 continue;
@@ -380,31 +292,20 @@ impl Collect<'_> {
         };
         let alias = alias.as_ref().unwrap_or(name);
         let has = |table: &Table, name: &str| {
-            table
-                .columns
-                .iter()
-                .any(|column| same_name(&quoted(&column.name), name))
+            table.columns.iter().any(|column| same_name(&quoted(&column.name), name))
                 || (has_node(table) && same_name(node_column(table), name))
         };
-        let others: Vec<&Source> = from
-            .sources()
-            .filter(|other| !std::ptr::eq(*other, source))
-            .collect();
+        let others: Vec<&Source> = from.sources().filter(|other| !std::ptr::eq(*other, source)).collect();
         let mut columns = Columns(Vec::new());
         columns.expr(expr);
         columns.0.iter().all(|(qualifier, name)| match qualifier {
             Some(qualifier) => {
                 same_name(qualifier, alias)
                     && has(table, name)
-                    && !others
-                        .iter()
-                        .any(|other| source_alias(other).is_none_or(|a| same_name(a, qualifier)))
+                    && !others.iter().any(|other| source_alias(other).is_none_or(|a| same_name(a, qualifier)))
             }
             None => {
-                has(table, name)
-                    && others
-                        .iter()
-                        .all(|other| self.table(other).is_some_and(|other| !has(other, name)))
+                has(table, name) && others.iter().all(|other| self.table(other).is_some_and(|other| !has(other, name)))
             }
         })
     }
@@ -412,21 +313,13 @@ impl Collect<'_> {
 
 fn join_conjuncts(exprs: impl Iterator<Item = Expr>) -> Option<Expr> {
     exprs
-        .map(|expr| {
-            if matches!(expr, Expr::Binary(_, "OR", _)) {
-                expr.paren()
-            } else {
-                expr
-            }
-        })
+        .map(|expr| if matches!(expr, Expr::Binary(_, "OR", _)) { expr.paren() } else { expr })
         .reduce(|lhs, rhs| Expr::Binary(Box::new(lhs), "AND", Box::new(rhs)))
 }
 
 fn source_alias(source: &Source) -> Option<&String> {
     match source {
-        Source::Table { name, alias, .. } | Source::Call { name, alias, .. } => {
-            Some(alias.as_ref().unwrap_or(name))
-        }
+        Source::Table { name, alias, .. } | Source::Call { name, alias, .. } => Some(alias.as_ref().unwrap_or(name)),
         Source::Select { alias, .. } | Source::Nested { alias, .. } => alias.as_ref(),
     }
 }
@@ -465,7 +358,8 @@ pub(super) fn named_nodes(filter: &Expr, node_column: &str) -> Option<Vec<String
         names.extend(named_nodes(rhs, node_column)?);
         return Some(names);
     }
-    let is_node = |expr: &Expr| matches!(expr.peeled(), Expr::Column { table: None, name } if same_name(name, node_column));
+    let is_node =
+        |expr: &Expr| matches!(expr.peeled(), Expr::Column { table: None, name } if same_name(name, node_column));
     let text = |expr: &Expr| match expr.peeled() {
         Expr::Literal(text) if text.starts_with('\'') => Some(ast::unquote(text)),
         _ => None,
@@ -475,21 +369,14 @@ pub(super) fn named_nodes(filter: &Expr, node_column: &str) -> Option<Vec<String
         let names = match conjunct {
             Expr::Binary(lhs, "=" | "IS", rhs) if is_node(lhs) => text(rhs).map(|name| vec![name]),
             Expr::Binary(lhs, "=" | "IS", rhs) if is_node(rhs) => text(lhs).map(|name| vec![name]),
-            Expr::InList {
-                lhs,
-                not: false,
-                list,
-            } if is_node(lhs) => list.iter().map(text).collect(),
+            Expr::InList { lhs, not: false, list } if is_node(lhs) => list.iter().map(text).collect(),
             Expr::Binary(_, "OR", _) => named_nodes(conjunct, node_column),
             _ => None,
         };
         if let Some(names) = names {
             admitted = Some(match admitted {
                 None => names,
-                Some(before) => before
-                    .into_iter()
-                    .filter(|name| names.contains(name))
-                    .collect(),
+                Some(before) => before.into_iter().filter(|name| names.contains(name)).collect(),
             });
         }
     }

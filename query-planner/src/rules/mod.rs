@@ -9,21 +9,13 @@ use crate::catalog::Table;
 use crate::check::Question;
 
 /// Tables with the stored columns that the question reads of each.
-fn reads_of<'t>(
-    question: &Question<'_>,
-    tables: impl Iterator<Item = &'t Table>,
-) -> Vec<(String, Vec<String>)> {
+fn reads_of<'t>(question: &Question<'_>, tables: impl Iterator<Item = &'t Table>) -> Vec<(String, Vec<String>)> {
     tables
         .map(|table| {
             let read = question.reads.get(&table.name.to_ascii_lowercase());
-            let is_read = |name: &str| {
-                read.is_some_and(|read| read.iter().any(|other| other.eq_ignore_ascii_case(name)))
-            };
-            let columns = table
-                .columns
-                .iter()
-                .map(|column| column.name.clone())
-                .filter(|name| is_read(name));
+            let is_read =
+                |name: &str| read.is_some_and(|read| read.iter().any(|other| other.eq_ignore_ascii_case(name)));
+            let columns = table.columns.iter().map(|column| column.name.clone()).filter(|name| is_read(name));
             (table.name.clone(), columns.collect())
         })
         .collect()

@@ -7,10 +7,7 @@ use crate::plan::{Merge, NodePart, Plan, Strategy};
 use crate::rewrite::{normalise, with_node_sources};
 
 pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
-    let mut columns = vec![ColumnMeta {
-        name: "node".to_owned(),
-        decl_type: "TEXT".to_owned(),
-    }];
+    let mut columns = vec![ColumnMeta { name: "node".to_owned(), decl_type: "TEXT".to_owned() }];
     columns.extend(question.columns.iter().cloned());
     Ok(Plan {
         strategy: Strategy::PerNode,
@@ -26,16 +23,8 @@ pub(super) fn whole(question: &Question<'_>, targets: Targets) -> Result<NodePar
     let (mut select, changed) = normalise(question)?;
     with_node_sources(&mut select, question);
     Ok(NodePart {
-        table: question
-            .tables()
-            .map(|table| table.name.clone())
-            .collect::<Vec<_>>()
-            .join(", "),
-        sql: if changed {
-            select.to_string()
-        } else {
-            question.sql.trim().trim_end_matches(';').to_owned()
-        },
+        table: question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", "),
+        sql: if changed { select.to_string() } else { question.sql.trim().trim_end_matches(';').to_owned() },
         columns: u32::try_from(question.columns.len()).unwrap_or(u32::MAX),
         reads: super::reads_of(question, question.tables()),
         targets,

@@ -12,21 +12,14 @@ use crate::check::Question;
 use crate::plan::{Merge, Plan, Strategy};
 use crate::rewrite::normalise;
 
-pub(crate) fn plan(
-    question: &Question<'_>,
-    options: &AskOptions,
-) -> Result<Option<Plan>, QueryError> {
+pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Option<Plan>, QueryError> {
     if question.reads.is_empty() {
         let (select, _) = normalise(question)?;
         return Ok(Some(Plan {
             strategy: Strategy::Asker,
             columns: question.columns.clone(),
             parts: Vec::new(),
-            merge: Merge::Sql {
-                tables: Vec::new(),
-                setup: Vec::new(),
-                sql: select.to_string(),
-            },
+            merge: Merge::Sql { tables: Vec::new(), setup: Vec::new(), sql: select.to_string() },
             notes: Vec::new(),
         }));
     }

@@ -70,90 +70,44 @@ fn the_union_is_what_sqlite_says() {
 fn node_is_hidden_and_usable() {
     let mut mesh = mesh();
     let text = |value: &str| Value::Text(value.as_bytes().to_vec());
-    assert_eq!(
-        mesh.ask("SELECT * FROM t WHERE node = 'n0' AND a = 1")
-            .expect("answer")
-            .rows[0]
-            .len(),
-        4
-    );
-    let rows = mesh
-        .ask("SELECT node, count(*) FROM t GROUP BY node ORDER BY node")
-        .expect("answer")
-        .rows;
-    assert_eq!(
-        rows,
-        [
-            vec![text("n0"), Value::Integer(3)],
-            vec![text("n2"), Value::Integer(3)]
-        ]
-    );
-    let rows = mesh
-        .ask("SELECT *, node FROM u WHERE u.node IN ('n2', 'nowhere') ORDER BY id")
-        .expect("answer")
-        .rows;
-    assert_eq!(
-        rows[0],
-        [Value::Integer(7), Value::Integer(3), text("v1"), text("n2")]
-    );
+    assert_eq!(mesh.ask("SELECT * FROM t WHERE node = 'n0' AND a = 1").expect("answer").rows[0].len(), 4);
+    let rows = mesh.ask("SELECT node, count(*) FROM t GROUP BY node ORDER BY node").expect("answer").rows;
+    assert_eq!(rows, [vec![text("n0"), Value::Integer(3)], vec![text("n2"), Value::Integer(3)]]);
+    let rows = mesh.ask("SELECT *, node FROM u WHERE u.node IN ('n2', 'nowhere') ORDER BY id").expect("answer").rows;
+    assert_eq!(rows[0], [Value::Integer(7), Value::Integer(3), text("v1"), text("n2")]);
     let rows = mesh
         .ask("SELECT x.node, y.s FROM t AS x JOIN u AS y ON x.node = y.node AND x.a = y.a ORDER BY 1, 2")
         .expect("answer")
         .rows;
     assert_eq!(rows.len(), 3, "{rows:?}");
-    let rows = mesh
-        .ask("SELECT node, next FROM big ORDER BY 1, 2")
-        .expect("answer")
-        .rows;
+    let rows = mesh.ask("SELECT node, next FROM big ORDER BY 1, 2").expect("answer").rows;
     assert_eq!(rows.len(), 3);
-    let plan = mesh
-        .plan("SELECT a FROM t WHERE node = 'n1' AND a > 0")
-        .expect("plan");
+    let plan = mesh.plan("SELECT a FROM t WHERE node = 'n1' AND a > 0").expect("plan");
     assert_eq!(plan.nodes(), Some(vec!["n1".to_owned()]));
 }
 
 #[test]
 fn replicated_tables_are_read_once() {
     let mut mesh = mesh();
-    assert_eq!(
-        mesh.plan("SELECT * FROM names").expect("plan").strategy,
-        Strategy::Push
-    );
+    assert_eq!(mesh.plan("SELECT * FROM names").expect("plan").strategy, Strategy::Push);
     mesh.ask("SELECT * FROM names").expect("answer");
     assert_eq!(mesh.shipped_rows, 3);
-    assert_eq!(
-        mesh.plan("SELECT 1").expect("plan").strategy,
-        Strategy::Asker
-    );
+    assert_eq!(mesh.plan("SELECT 1").expect("plan").strategy, Strategy::Asker);
 }
 
 #[test]
 fn one_instant_for_now() {
     let mut mesh = mesh();
-    let rows = mesh
-        .ask("SELECT DISTINCT datetime('now'), CURRENT_DATE, unixepoch() FROM t")
-        .expect("answer")
-        .rows;
+    let rows = mesh.ask("SELECT DISTINCT datetime('now'), CURRENT_DATE, unixepoch() FROM t").expect("answer").rows;
     let text = |value: &str| Value::Text(value.as_bytes().to_vec());
-    assert_eq!(
-        rows,
-        [vec![
-            text("2026-11-20 00:00:00"),
-            text("2026-11-20"),
-            Value::Integer(1_795_132_800)
-        ]]
-    );
+    assert_eq!(rows, [vec![text("2026-11-20 00:00:00"), text("2026-11-20"), Value::Integer(1_795_132_800)]]);
 }
 
 #[test]
 fn what_cannot_be_asked_is_named() {
     let mesh = mesh();
     let error = |sql: &str| mesh.plan(sql).expect_err(sql).render(sql);
-    assert!(
-        error("DELETE FROM t").contains("only SELECT"),
-        "{}",
-        error("DELETE FROM t")
-    );
+    assert!(error("DELETE FROM t").contains("only SELECT"), "{}", error("DELETE FROM t"));
     assert!(error("PRAGMA user_version").contains("only SELECT"));
     assert!(error("EXPLAIN SELECT 1").contains("--explain"));
     assert!(error("SELECT 1; SELECT 2").contains("one statement"));

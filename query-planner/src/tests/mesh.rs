@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use crate::{
-    Answer, AskOptions, Budget, Catalog, Fanout, NodeError, NodeStats, NodeTask, Plan, QueryError,
-    RunError, Sink, Stop, Targets, Value, execute_task, harden, plan, run,
+    Answer, AskOptions, Budget, Catalog, Fanout, NodeError, NodeStats, NodeTask, Plan, QueryError, RunError, Sink,
+    Stop, Targets, Value, execute_task, harden, plan, run,
 };
 
 /// 2026-11-20 00:00:00 UTC.
@@ -31,20 +31,12 @@ impl Mesh {
             conn.execute_batch(rows).expect("rows");
             union.execute_batch(rows).expect("rows");
             let name = format!("n{i}");
-            catalogs.push((
-                name.clone(),
-                Catalog::of(&conn, &replicated).expect("catalog"),
-            ));
+            catalogs.push((name.clone(), Catalog::of(&conn, &replicated).expect("catalog")));
             harden(&mut conn).expect("harden");
             nodes.push((name, conn));
         }
         let catalog = Catalog::union(&catalogs).expect("no conflicts");
-        Mesh {
-            nodes,
-            union,
-            catalog,
-            shipped_rows: 0,
-        }
+        Mesh { nodes, union, catalog, shipped_rows: 0 }
     }
 
     pub(crate) fn plan(&self, sql: &str) -> Result<Plan, QueryError> {
@@ -69,23 +61,15 @@ impl Mesh {
         let mut rows = statement.raw_query();
         let mut out = Vec::new();
         while let Some(row) = rows.next().map_err(|error| error.to_string())? {
-            out.push(
-                (0..width)
-                    .map(|i| Value::from_sqlite(row.get_ref(i).expect("in range")))
-                    .collect(),
-            );
+            out.push((0..width).map(|i| Value::from_sqlite(row.get_ref(i).expect("in range"))).collect());
         }
         Ok(out)
     }
 
     /// Assert that mesh and union agree, in order where `ordered`.
     pub(crate) fn agrees(&mut self, sql: &str, ordered: bool) {
-        let answer = self
-            .ask(sql)
-            .unwrap_or_else(|error| panic!("{sql}\n{error}"));
-        let oracle = self
-            .oracle(sql)
-            .unwrap_or_else(|error| panic!("{sql}\n{error}"));
+        let answer = self.ask(sql).unwrap_or_else(|error| panic!("{sql}\n{error}"));
+        let oracle = self.oracle(sql).unwrap_or_else(|error| panic!("{sql}\n{error}"));
         let sort = |mut rows: Vec<Vec<Value>>| {
             if !ordered {
                 rows.sort_by_key(|row| format!("{row:?}"));
