@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
-    DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
-    PublicKeyData, SanType, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
+    SerialNumber,
 };
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
@@ -59,28 +59,18 @@ impl Authority {
         params.not_before = OffsetDateTime::from(now - BACKDATED);
         params.not_after = OffsetDateTime::from(now + CA_VALIDITY);
         params.serial_number = Some(new_serial()?);
-        let certificate = params
-            .self_signed(&key)
-            .map_err(Error::sign("CA certificate"))?;
+        let certificate = params.self_signed(&key).map_err(Error::sign("CA certificate"))?;
         Self::new(certificate.der().clone(), key)
     }
 
     fn new(certificate: CertificateDer<'static>, key: KeyPair) -> Result<Self, Error> {
         let (mesh, not_after) = chain::authority(&certificate)?;
         if chain::public_key(&certificate)? != key.subject_public_key_info() {
-            return Err(Error::invalid(
-                "CA",
-                "its key does not belong to its certificate",
-            ));
+            return Err(Error::invalid("CA", "its key does not belong to its certificate"));
         }
         let issuer = rcgen::Issuer::from_ca_cert_der(&certificate, key)
             .map_err(|error| Error::invalid("CA certificate", error))?;
-        Ok(Self {
-            mesh,
-            not_after,
-            certificate,
-            issuer,
-        })
+        Ok(Self { mesh, not_after, certificate, issuer })
     }
 
     /// Reads the CA kept in the identity directory `dir` (in `dir/ca/`).
@@ -95,9 +85,8 @@ impl Authority {
             hint: "name the directory of the host that founded the mesh, or make one with `rankmesh identity init`",
         })?;
         let key = pem::key(&path, &contents)?;
-        let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256).map_err(
-            |error| Error::malformed(&path, format!("its key is not an ECDSA P-256 key: {error}")),
-        )?;
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256)
+            .map_err(|error| Error::malformed(&path, format!("its key is not an ECDSA P-256 key: {error}")))?;
         let certificate = pem::certificates(&path, &contents)?.swap_remove(0);
         Self::new(certificate, key).map_err(|error| Error::malformed(&path, error))
     }
@@ -110,17 +99,9 @@ impl Authority {
         let dir = dir.join(CA_DIR);
         files::create_dir(&dir)?;
         let mut text = String::new();
-        pem::push_key(
-            &mut text,
-            &PrivatePkcs8KeyDer::from(self.issuer.key().serialized_der()),
-        );
+        pem::push_key(&mut text, &PrivatePkcs8KeyDer::from(self.issuer.key().serialized_der()));
         pem::push_certificates(&mut text, std::slice::from_ref(&self.certificate));
-        files::write(
-            &dir.join(AUTHORITY_FILE),
-            text.as_bytes(),
-            files::SECRET,
-            Replace::No,
-        )
+        files::write(&dir.join(AUTHORITY_FILE), text.as_bytes(), files::SECRET, Replace::No)
     }
 
     /// Whether the identity directory `dir` holds a CA (which may still turn out to be damaged).
@@ -159,12 +140,7 @@ impl Authority {
     }
 
     /// As [`Authority::issue`], for any mesh name: tests make certificates that must be refused.
-    pub(crate) fn issue_in(
-        &self,
-        mesh: &MeshName,
-        node: &NodeName,
-        validity: Duration,
-    ) -> Result<Identity, Error> {
+    pub(crate) fn issue_in(&self, mesh: &MeshName, node: &NodeName, validity: Duration) -> Result<Identity, Error> {
         let key = new_key()?;
         let certificate = self.sign(mesh, node, &key, validity)?;
         let key = PrivatePkcs8KeyDer::from(key.serialize_der());
@@ -196,25 +172,18 @@ impl Authority {
         validity: Duration,
     ) -> Result<CertificateDer<'static>, Error> {
         let now = SystemTime::now();
-        let end = now
-            .checked_add(validity)
-            .map_or(self.not_after, |end| end.min(self.not_after));
+        let end = now.checked_add(validity).map_or(self.not_after, |end| end.min(self.not_after));
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(node.to_string());
         params.subject_alt_names = vec![uri(node_uri(mesh, node))?];
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         params.not_before = OffsetDateTime::from(now - BACKDATED);
         params.not_after = OffsetDateTime::from(end);
         params.serial_number = Some(new_serial()?);
-        let certificate = params
-            .signed_by(key, &self.issuer)
-            .map_err(Error::sign("node certificate"))?;
+        let certificate = params.signed_by(key, &self.issuer).map_err(Error::sign("node certificate"))?;
         Ok(certificate.der().clone())
     }
 }
@@ -237,27 +206,19 @@ pub(crate) fn new_key() -> Result<KeyPair, Error> {
 pub(crate) fn new_csr(key: &KeyPair) -> Result<Vec<u8>, Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    let csr = params
-        .serialize_request(key)
-        .map_err(Error::sign("certificate request"))?;
+    let csr = params.serialize_request(key).map_err(Error::sign("certificate request"))?;
     Ok(csr.der().to_vec())
 }
 
 /// The key of a certificate signing request whose signature holds.
 pub(crate) fn csr_key(csr_der: &[u8]) -> Result<rcgen::PublicKey, Error> {
     let invalid = |reason: &str| Error::invalid("certificate request", reason);
-    let request =
-        CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(csr_der))
-            .map_err(|error| invalid(&error.to_string()))?;
+    let request = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(csr_der))
+        .map_err(|error| invalid(&error.to_string()))?;
     // The signature's algorithm does not tell the curve: a P-384 key may sign with SHA-256 too.
     let key = request.public_key;
-    let right_curve =
-        key.algorithm() == &PKCS_ECDSA_P256_SHA256 && key.der_bytes().len() == P256_POINT_BYTES;
-    if right_curve {
-        Ok(key)
-    } else {
-        Err(invalid("its key is not an ECDSA P-256 key"))
-    }
+    let right_curve = key.algorithm() == &PKCS_ECDSA_P256_SHA256 && key.der_bytes().len() == P256_POINT_BYTES;
+    if right_curve { Ok(key) } else { Err(invalid("its key is not an ECDSA P-256 key")) }
 }
 
 fn common_name(name: String) -> DistinguishedName {
@@ -267,9 +228,7 @@ fn common_name(name: String) -> DistinguishedName {
 }
 
 fn uri(uri: String) -> Result<SanType, Error> {
-    Ok(SanType::URI(
-        uri.try_into().map_err(Error::sign("URI name"))?,
-    ))
+    Ok(SanType::URI(uri.try_into().map_err(Error::sign("URI name"))?))
 }
 
 /// A random serial number of 16 bytes, positive and without leading zeros (RFC 5280, 4.1.2.2).
@@ -302,20 +261,11 @@ mod tests {
         let saved = authority();
         saved.save(dir).unwrap();
         let loaded = Authority::load(dir).unwrap();
-        assert_eq!(
-            (loaded.fingerprint(), loaded.mesh()),
-            (saved.fingerprint(), saved.mesh())
-        );
+        assert_eq!((loaded.fingerprint(), loaded.mesh()), (saved.fingerprint(), saved.mesh()));
         assert!(matches!(authority().save(dir), Err(Error::Exists { .. })));
-        assert_eq!(
-            Authority::load(dir).unwrap().fingerprint(),
-            saved.fingerprint()
-        );
+        assert_eq!(Authority::load(dir).unwrap().fingerprint(), saved.fingerprint());
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(
-            (mode(&dir.join("ca")), mode(&dir.join("ca/authority.pem"))),
-            (0o700, 0o600)
-        );
+        assert_eq!((mode(&dir.join("ca")), mode(&dir.join("ca/authority.pem"))), (0o700, 0o600));
         // What it signs after a reload is good under the certificate it had before.
         let identity = loaded.issue(&"n".parse().unwrap(), NODE_VALIDITY).unwrap();
         assert_eq!(identity.ca_fingerprint(), saved.fingerprint());
@@ -333,13 +283,7 @@ mod tests {
         let other = fs::read_to_string(other.path().join("ca/authority.pem")).unwrap();
         let split = |text: &str| text.find("-----BEGIN CERTIFICATE").unwrap();
         let mixed = format!("{}{}", &whole[..split(&whole)], &other[split(&other)..]);
-        for contents in [
-            &whole[..whole.len() / 2],
-            "",
-            "garbage",
-            &whole[..split(&whole)],
-            &mixed,
-        ] {
+        for contents in [&whole[..whole.len() / 2], "", "garbage", &whole[..split(&whole)], &mixed] {
             fs::write(&path, contents).unwrap();
             let error = Authority::load(dir.path()).unwrap_err();
             assert!(matches!(error, Error::Malformed { .. }), "{error}");
@@ -354,17 +298,11 @@ mod tests {
         let now = SystemTime::now();
         short.check_valid(now).unwrap();
         short.check_valid(now - Duration::from_secs(1800)).unwrap();
-        for then in [
-            now + Duration::from_secs(7300),
-            now - Duration::from_secs(7200),
-        ] {
+        for then in [now + Duration::from_secs(7300), now - Duration::from_secs(7200)] {
             assert!(matches!(short.check_valid(then), Err(Error::Untrusted(_))));
         }
         for validity in [CA_VALIDITY * 2, Duration::MAX] {
-            assert_eq!(
-                ca.issue(&node, validity).unwrap().not_after(),
-                ca.not_after()
-            );
+            assert_eq!(ca.issue(&node, validity).unwrap().not_after(), ca.not_after());
         }
     }
 
@@ -377,9 +315,7 @@ mod tests {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name = common_name("root".into());
         let csr = params.serialize_request(&key).unwrap();
-        let chain = ca
-            .sign_csr(csr.der(), &"n".parse().unwrap(), NODE_VALIDITY)
-            .unwrap();
+        let chain = ca.sign_csr(csr.der(), &"n".parse().unwrap(), NODE_VALIDITY).unwrap();
         let leaf = chain::leaf(&chain[0]).unwrap();
         assert_eq!(leaf.node.as_str(), "n");
         assert_eq!(leaf.public_key, key.subject_public_key_info());
@@ -391,10 +327,7 @@ mod tests {
         let ca = authority();
         for algorithm in [&rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
             let csr = new_csr(&KeyPair::generate_for(algorithm).unwrap()).unwrap();
-            assert!(matches!(
-                ca.sign_csr(&csr, &"n".parse().unwrap(), NODE_VALIDITY),
-                Err(Error::Invalid { .. })
-            ));
+            assert!(matches!(ca.sign_csr(&csr, &"n".parse().unwrap(), NODE_VALIDITY), Err(Error::Invalid { .. })));
         }
     }
 

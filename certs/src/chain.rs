@@ -27,21 +27,13 @@ pub(crate) struct Leaf {
 /// Reads a node certificate.
 pub(crate) fn leaf(certificate: &CertificateDer<'_>) -> Result<Leaf, Error> {
     let parsed = parse(certificate)?;
-    let (mesh, node) = parse_node_uri(only_uri(&parsed)?).ok_or_else(|| {
-        Error::invalid(
-            "node certificate",
-            "its URI name is not rankmesh://MESH/NODE",
-        )
-    })?;
+    let (mesh, node) = parse_node_uri(only_uri(&parsed)?)
+        .ok_or_else(|| Error::invalid("node certificate", "its URI name is not rankmesh://MESH/NODE"))?;
     Ok(Leaf {
         mesh,
         node,
         not_after: not_after(&parsed),
-        serial: parsed
-            .raw_serial()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect(),
+        serial: parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
         public_key: parsed.public_key().raw.to_vec(),
     })
 }
@@ -50,10 +42,7 @@ pub(crate) fn leaf(certificate: &CertificateDer<'_>) -> Result<Leaf, Error> {
 pub(crate) fn authority(certificate: &CertificateDer<'_>) -> Result<(MeshName, SystemTime), Error> {
     let parsed = parse(certificate)?;
     if !parsed.is_ca() {
-        return Err(Error::invalid(
-            "CA certificate",
-            "it is a node's, not a CA's",
-        ));
+        return Err(Error::invalid("CA certificate", "it is a node's, not a CA's"));
     }
     let mesh = parse_mesh_uri(only_uri(&parsed)?)
         .ok_or_else(|| Error::invalid("CA certificate", "its URI name is not rankmesh://MESH"))?;
@@ -79,21 +68,14 @@ fn only_uri<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, Error> 
         .subject_alternative_name()
         .map_err(|error| Error::invalid("certificate", error))?
         .ok_or_else(|| Error::invalid("certificate", "it has no subject alternative name"))?;
-    let mut uris = names
-        .value
-        .general_names
-        .iter()
-        .filter_map(|name| match name {
-            GeneralName::URI(uri) => Some(*uri),
-            _ => None,
-        });
+    let mut uris = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) => Some(*uri),
+        _ => None,
+    });
     match (uris.next(), uris.next()) {
         (Some(uri), None) => Ok(uri),
         (None, _) => Err(Error::invalid("certificate", "it has no URI name")),
-        (Some(_), Some(_)) => Err(Error::invalid(
-            "certificate",
-            "it has more than one URI name",
-        )),
+        (Some(_), Some(_)) => Err(Error::invalid("certificate", "it has more than one URI name")),
     }
 }
 
@@ -107,9 +89,7 @@ fn not_after(certificate: &X509Certificate<'_>) -> SystemTime {
 pub(crate) fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
-        roots
-            .add(authority.clone())
-            .map_err(|error| Error::invalid("CA certificate", error))?;
+        roots.add(authority.clone()).map_err(|error| Error::invalid("CA certificate", error))?;
     }
     Ok(roots)
 }
@@ -126,8 +106,7 @@ pub(crate) fn verify(
     let (first, intermediates) = chain.split_first().ok_or(Error::NoCertificate)?;
     let parsed = ParsedCertificate::try_from(first).map_err(untrusted)?;
     let algorithms = tls::provider().signature_verification_algorithms.all;
-    verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)
-        .map_err(untrusted)?;
+    verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms).map_err(untrusted)?;
     let leaf = leaf(first)?;
     check_mesh(&leaf, mesh)?;
     Ok(leaf)
@@ -136,10 +115,7 @@ pub(crate) fn verify(
 /// Checks that the leaf is for `mesh`.
 pub(crate) fn check_mesh(leaf: &Leaf, mesh: &MeshName) -> Result<(), Error> {
     if &leaf.mesh != mesh {
-        return Err(Error::OtherMesh {
-            expected: mesh.clone(),
-            found: leaf.mesh.clone(),
-        });
+        return Err(Error::OtherMesh { expected: mesh.clone(), found: leaf.mesh.clone() });
     }
     Ok(())
 }
@@ -147,20 +123,14 @@ pub(crate) fn check_mesh(leaf: &Leaf, mesh: &MeshName) -> Result<(), Error> {
 fn untrusted(error: rustls::Error) -> Error {
     use rustls::{CertificateError, Error as Tls};
     Error::Untrusted(match &error {
-        Tls::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "it was issued by another CA".into()
-        }
+        Tls::InvalidCertificate(CertificateError::UnknownIssuer) => "it was issued by another CA".into(),
         Tls::InvalidCertificate(CertificateError::BadSignature) => {
             "it was issued by another CA of that name, or is damaged".into()
         }
-        Tls::InvalidCertificate(
-            CertificateError::Expired | CertificateError::ExpiredContext { .. },
-        ) => {
+        Tls::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             format!("it has expired, or a clock is wrong ({error})")
         }
-        Tls::InvalidCertificate(
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
-        ) => {
+        Tls::InvalidCertificate(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
             format!("it is not valid yet: is a clock wrong? ({error})")
         }
         _ => error.to_string(),
@@ -215,8 +185,7 @@ mod tests {
     }
 
     fn sample() -> &'static (Authority, crate::Identity) {
-        static SAMPLE: std::sync::OnceLock<(Authority, crate::Identity)> =
-            std::sync::OnceLock::new();
+        static SAMPLE: std::sync::OnceLock<(Authority, crate::Identity)> = std::sync::OnceLock::new();
         SAMPLE.get_or_init(|| {
             let ca = Authority::create(&"m".parse().unwrap()).unwrap();
             let identity = ca.issue(&"n".parse().unwrap(), NODE_VALIDITY).unwrap();

@@ -101,9 +101,7 @@ pub enum Error {
     #[error("cannot set up TLS: {0}")]
     Tls(#[source] rustls::Error),
     /// A text is not a join token.
-    #[error(
-        "not a join token: {0}; copy the whole line that the founder or `rankmesh identity token` printed"
-    )]
+    #[error("not a join token: {0}; copy the whole line that the founder or `rankmesh identity token` printed")]
     TokenText(&'static str),
     /// The token is not one this CA gave out (or it was forgotten long after its end).
     #[error("the token is not known here; ask for a new one: `rankmesh identity token`")]
@@ -132,34 +130,21 @@ pub enum Error {
 impl Error {
     /// For `map_err` on file operations.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io {
-            action,
-            path: path.to_owned(),
-            source,
-        }
+        move |source| Self::Io { action, path: path.to_owned(), source }
     }
 
     /// A file whose contents are wrong.
     pub(crate) fn malformed(path: &Path, reason: impl ToString) -> Self {
-        Self::Malformed {
-            path: path.to_owned(),
-            reason: reason.to_string(),
-        }
+        Self::Malformed { path: path.to_owned(), reason: reason.to_string() }
     }
 
     /// Bytes that are not what they should be.
     pub(crate) fn invalid(what: &'static str, reason: impl ToString) -> Self {
-        Self::Invalid {
-            what,
-            reason: reason.to_string(),
-        }
+        Self::Invalid { what, reason: reason.to_string() }
     }
 
     /// For `map_err` on rcgen calls.
     pub(crate) fn sign(what: &'static str) -> impl FnOnce(rcgen::Error) -> Self {
-        move |source| Self::Sign {
-            what,
-            reason: source.to_string(),
-        }
+        move |source| Self::Sign { what, reason: source.to_string() }
     }
 }

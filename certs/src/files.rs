@@ -24,44 +24,23 @@ pub(crate) enum Replace {
 
 /// Makes `dir` and what is missing above it, all readable by the owner only. An existing directory stays as it is.
 pub(crate) fn create_dir(dir: &Path) -> Result<(), Error> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(Error::io("create", dir))
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(Error::io("create", dir))
 }
 
 /// Writes a file so that a reader, and a host that crashes meanwhile, has the old contents or the new ones.
 ///
 /// The bytes go to a temporary file of the same directory, created with `mode`, which is synced and then renamed (or
 /// linked, where nothing may be replaced), and the directory is synced.
-pub(crate) fn write(
-    path: &Path,
-    contents: &[u8],
-    mode: u32,
-    replace: Replace,
-) -> Result<(), Error> {
-    let dir = path
-        .parent()
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+pub(crate) fn write(path: &Path, contents: &[u8], mode: u32, replace: Replace) -> Result<(), Error> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (temporary, mut file) = create_temporary(dir, path, mode)?;
-    let written = file
-        .write_all(contents)
-        .and_then(|()| file.sync_all())
-        .map_err(Error::io("write", &temporary));
+    let written = file.write_all(contents).and_then(|()| file.sync_all()).map_err(Error::io("write", &temporary));
     let placed = written.and_then(|()| match replace {
         Replace::Yes => fs::rename(&temporary, path).map_err(Error::io("write", path)),
         Replace::No => {
             let linked = fs::hard_link(&temporary, path).map_err(|source| match source.kind() {
-                io::ErrorKind::AlreadyExists => Error::Exists {
-                    path: path.to_owned(),
-                },
-                _ => Error::Io {
-                    action: "write",
-                    path: path.to_owned(),
-                    source,
-                },
+                io::ErrorKind::AlreadyExists => Error::Exists { path: path.to_owned() },
+                _ => Error::Io { action: "write", path: path.to_owned(), source },
             });
             // The file has its own name now, or is not wanted.
             let _ = fs::remove_file(&temporary);
@@ -72,9 +51,7 @@ pub(crate) fn write(
         let _ = fs::remove_file(&temporary);
     }
     placed?;
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(Error::io("sync", dir))
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::io("sync", dir))
 }
 
 fn create_temporary(dir: &Path, path: &Path, mode: u32) -> Result<(PathBuf, File), Error> {
@@ -93,10 +70,8 @@ fn create_temporary(dir: &Path, path: &Path, mode: u32) -> Result<(PathBuf, File
 
 /// Fills `bytes` from the system's random generator.
 pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
-    aws_lc_rs::rand::fill(bytes).map_err(|_| Error::Sign {
-        what: "random number",
-        reason: "the system has no randomness".into(),
-    })
+    aws_lc_rs::rand::fill(bytes)
+        .map_err(|_| Error::Sign { what: "random number", reason: "the system has no randomness".into() })
 }
 
 /// Reads a file; `None` where there is none.
@@ -105,22 +80,13 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => {
-            return Err(Error::Io {
-                action: "read",
-                path: path.to_owned(),
-                source,
-            });
+            return Err(Error::Io { action: "read", path: path.to_owned(), source });
         }
     };
     let mut contents = Vec::new();
-    file.take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut contents)
-        .map_err(Error::io("read", path))?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut contents).map_err(Error::io("read", path))?;
     if contents.len() as u64 > MAX_FILE_BYTES {
-        return Err(Error::malformed(
-            path,
-            format!("it is larger than {MAX_FILE_BYTES} bytes"),
-        ));
+        return Err(Error::malformed(path, format!("it is larger than {MAX_FILE_BYTES} bytes")));
     }
     Ok(Some(contents))
 }
@@ -130,10 +96,7 @@ pub(crate) fn read_secret_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error
     if let Ok(metadata) = fs::metadata(path) {
         let mode = metadata.permissions().mode() & 0o7777;
         if mode & 0o077 != 0 {
-            return Err(Error::KeyExposed {
-                path: path.to_owned(),
-                mode,
-            });
+            return Err(Error::KeyExposed { path: path.to_owned(), mode });
         }
     }
     read_if_there(path)
@@ -163,10 +126,8 @@ mod tests {
     use super::*;
 
     fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -179,18 +140,8 @@ mod tests {
         write(&path, b"one", SECRET, Replace::Yes).unwrap();
         write(&path, b"two", SECRET, Replace::Yes).unwrap();
         assert_eq!(read_secret_if_there(&path).unwrap().unwrap(), b"two");
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
-        assert_eq!(
-            fs::metadata(path.parent().unwrap())
-                .unwrap()
-                .permissions()
-                .mode()
-                & 0o777,
-            0o700
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(names(path.parent().unwrap()), ["key"]);
     }
 
@@ -199,10 +150,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         write(&path, b"one", SECRET, Replace::No).unwrap();
-        assert!(matches!(
-            write(&path, b"two", SECRET, Replace::No),
-            Err(Error::Exists { .. })
-        ));
+        assert!(matches!(write(&path, b"two", SECRET, Replace::No), Err(Error::Exists { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(names(dir.path()), ["key"]);
     }
@@ -212,16 +160,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         write(&path, b"one", 0o644, Replace::Yes).unwrap();
-        assert!(matches!(
-            read_secret_if_there(&path),
-            Err(Error::KeyExposed { mode: 0o644, .. })
-        ));
+        assert!(matches!(read_secret_if_there(&path), Err(Error::KeyExposed { mode: 0o644, .. })));
         assert!(read_if_there(&path).unwrap().is_some());
-        assert!(
-            read_secret_if_there(&dir.path().join("none"))
-                .unwrap()
-                .is_none()
-        );
+        assert!(read_secret_if_there(&dir.path().join("none")).unwrap().is_none());
     }
 
     #[test]

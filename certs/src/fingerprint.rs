@@ -43,9 +43,7 @@ impl fmt::Debug for Fingerprint {
 impl TryFrom<String> for Fingerprint {
     type Error = &'static str;
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        from_hex(&text)
-            .map(Self)
-            .ok_or("a fingerprint is 64 hexadecimal digits")
+        from_hex(&text).map(Self).ok_or("a fingerprint is 64 hexadecimal digits")
     }
 }
 
@@ -81,10 +79,7 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     }
     let mut bytes = [0; 32];
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let (high, low) = (
-            char::from(pair[0]).to_digit(16)?,
-            char::from(pair[1]).to_digit(16)?,
-        );
+        let (high, low) = (char::from(pair[0]).to_digit(16)?, char::from(pair[1]).to_digit(16)?);
         *byte = u8::try_from(high * 16 + low).ok()?;
     }
     Some(bytes)
@@ -98,10 +93,7 @@ mod tests {
     fn sha256_is_sha256() {
         // FIPS 180-2, appendix B.1: SHA-256 of "abc".
         let hash = Fingerprint(sha256(b"abc"));
-        assert_eq!(
-            hash.to_string(),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(hash.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(Fingerprint::try_from(hash.to_string()), Ok(hash));
         assert!(equal_in_constant_time(&sha256(b"a"), &sha256(b"a")));
         assert!(!equal_in_constant_time(&sha256(b"a"), &sha256(b"b")));

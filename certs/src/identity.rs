@@ -37,23 +37,11 @@ impl Identity {
         chain: Vec<CertificateDer<'static>>,
         key: PrivatePkcs8KeyDer<'static>,
     ) -> Result<Self, Error> {
-        let first = chain
-            .first()
-            .ok_or_else(|| Error::invalid("identity", "it has no certificate"))?;
+        let first = chain.first().ok_or_else(|| Error::invalid("identity", "it has no certificate"))?;
         let leaf = chain::leaf(first)?;
         // Judged at the end of its own time: an expired identity can still be looked at.
-        chain::verify(
-            &chain,
-            &chain::roots(&authorities)?,
-            &leaf.mesh,
-            chain::unix_time(leaf.not_after),
-        )?;
-        let identity = Self {
-            authorities,
-            chain,
-            key,
-            leaf,
-        };
+        chain::verify(&chain, &chain::roots(&authorities)?, &leaf.mesh, chain::unix_time(leaf.not_after))?;
+        let identity = Self { authorities, chain, key, leaf };
         identity.certified_key(&[])?;
         Ok(identity)
     }
@@ -64,26 +52,16 @@ impl Identity {
     /// [`Error::Missing`] where there is none, [`Error::Malformed`] where a file is damaged or the files do not belong
     /// together, [`Error::KeyExposed`] where others can read the key, [`Error::Io`].
     pub fn load(dir: &Path) -> Result<Self, Error> {
-        let hint = "make one with `rankmesh identity issue`, or join a mesh with `rankmesh up --join HOST:PORT --token TOKEN`";
-        let missing = || Error::Missing {
-            what: "identity",
-            dir: dir.to_owned(),
-            hint,
-        };
+        let hint =
+            "make one with `rankmesh identity issue`, or join a mesh with `rankmesh up --join HOST:PORT --token TOKEN`";
+        let missing = || Error::Missing { what: "identity", dir: dir.to_owned(), hint };
         let (node_file, ca_file) = (dir.join(NODE_FILE), dir.join(CA_FILE));
         let node = files::read_secret_if_there(&node_file)?.ok_or_else(missing)?;
-        let authorities = files::read_if_there(&ca_file)?.ok_or_else(|| {
-            Error::malformed(
-                &ca_file,
-                "it is missing beside node.pem; copy it from another node",
-            )
-        })?;
+        let authorities = files::read_if_there(&ca_file)?
+            .ok_or_else(|| Error::malformed(&ca_file, "it is missing beside node.pem; copy it from another node"))?;
         let authorities = pem::certificates(&ca_file, &authorities)?;
         chain::roots(&authorities).map_err(|error| Error::malformed(&ca_file, error))?;
-        let (key, chain) = (
-            pem::key(&node_file, &node)?,
-            pem::certificates(&node_file, &node)?,
-        );
+        let (key, chain) = (pem::key(&node_file, &node)?, pem::certificates(&node_file, &node)?);
         Self::new(authorities, chain, key).map_err(|error| Error::malformed(&node_file, error))
     }
 
@@ -96,21 +74,11 @@ impl Identity {
         files::create_dir(dir)?;
         let mut text = String::new();
         pem::push_certificates(&mut text, &self.authorities);
-        files::write(
-            &dir.join(CA_FILE),
-            text.as_bytes(),
-            files::PUBLIC,
-            Replace::Yes,
-        )?;
+        files::write(&dir.join(CA_FILE), text.as_bytes(), files::PUBLIC, Replace::Yes)?;
         let mut text = String::new();
         pem::push_key(&mut text, &self.key);
         pem::push_certificates(&mut text, &self.chain);
-        files::write(
-            &dir.join(NODE_FILE),
-            text.as_bytes(),
-            files::SECRET,
-            Replace::Yes,
-        )
+        files::write(&dir.join(NODE_FILE), text.as_bytes(), files::SECRET, Replace::Yes)
     }
 
     /// Whether `dir` holds an identity (which may still turn out to be damaged).
@@ -165,17 +133,10 @@ impl Identity {
     }
 
     /// Key and chain as rustls wants them, with `extra` certificates after the chain.
-    pub(crate) fn certified_key(
-        &self,
-        extra: &[CertificateDer<'static>],
-    ) -> Result<CertifiedKey, Error> {
+    pub(crate) fn certified_key(&self, extra: &[CertificateDer<'static>]) -> Result<CertifiedKey, Error> {
         let chain = self.chain.iter().chain(extra).cloned().collect();
-        CertifiedKey::from_der(
-            chain,
-            PrivateKeyDer::Pkcs8(self.key.clone_key()),
-            tls::provider(),
-        )
-        .map_err(|error| Error::invalid("key for this certificate", error))
+        CertifiedKey::from_der(chain, PrivateKeyDer::Pkcs8(self.key.clone_key()), tls::provider())
+            .map_err(|error| Error::invalid("key for this certificate", error))
     }
 }
 
@@ -224,10 +185,7 @@ mod tests {
         assert!(Identity::exists(&dir));
         let loaded = Identity::load(&dir).unwrap();
         assert_eq!((loaded.mesh().as_str(), loaded.node().as_str()), ("m", "n"));
-        assert_eq!(
-            (loaded.fingerprint(), loaded.ca_fingerprint()),
-            (saved.fingerprint(), saved.ca_fingerprint())
-        );
+        assert_eq!((loaded.fingerprint(), loaded.ca_fingerprint()), (saved.fingerprint(), saved.ca_fingerprint()));
         assert_eq!(loaded.not_after(), saved.not_after());
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&dir), mode(&dir.join(NODE_FILE))), (0o700, 0o600));
@@ -241,18 +199,12 @@ mod tests {
         let dir = dir.path();
         identity("m", "n").save(dir).unwrap();
         let whole = fs::read(dir.join(NODE_FILE)).unwrap();
-        let (ca, half) = (
-            fs::read(dir.join(CA_FILE)).unwrap(),
-            &whole[..whole.len() / 2],
-        );
+        let (ca, half) = (fs::read(dir.join(CA_FILE)).unwrap(), &whole[..whole.len() / 2]);
         let fails = |file: &str, contents: &[u8], says: &str| {
             let before = fs::read(dir.join(file)).unwrap();
             fs::write(dir.join(file), contents).unwrap();
             let error = Identity::load(dir).unwrap_err().to_string();
-            assert!(
-                error.contains(says) && error.contains(file),
-                "{file}: {error}"
-            );
+            assert!(error.contains(says) && error.contains(file), "{file}: {error}");
             fs::write(dir.join(file), before).unwrap();
         };
         fails(NODE_FILE, half, "certificate");
@@ -260,11 +212,7 @@ mod tests {
         fails(NODE_FILE, &[0xff; 100], "no private key");
         fails(NODE_FILE, &ca, "no private key");
         fails(CA_FILE, b"", "no certificate");
-        fails(
-            CA_FILE,
-            b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-            "ca.pem",
-        );
+        fails(CA_FILE, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "ca.pem");
         Identity::load(dir).unwrap();
         fs::remove_file(dir.join(CA_FILE)).unwrap();
         assert!(matches!(Identity::load(dir), Err(Error::Malformed { .. })));
@@ -280,28 +228,14 @@ mod tests {
         fs::copy(elsewhere.path().join(CA_FILE), dir.path().join(CA_FILE)).unwrap();
         let error = Identity::load(dir.path()).unwrap_err().to_string();
         assert!(error.contains("another CA"), "{error}");
-        assert!(
-            Identity::new(
-                one.authorities.clone(),
-                one.chain.clone(),
-                other.key.clone_key()
-            )
-            .is_err()
-        );
+        assert!(Identity::new(one.authorities.clone(), one.chain.clone(), other.key.clone_key()).is_err());
     }
 
     #[test]
     fn an_exposed_key_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         identity("m", "n").save(dir.path()).unwrap();
-        fs::set_permissions(
-            dir.path().join(NODE_FILE),
-            fs::Permissions::from_mode(0o640),
-        )
-        .unwrap();
-        assert!(matches!(
-            Identity::load(dir.path()),
-            Err(Error::KeyExposed { mode: 0o640, .. })
-        ));
+        fs::set_permissions(dir.path().join(NODE_FILE), fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(Identity::load(dir.path()), Err(Error::KeyExposed { mode: 0o640, .. })));
     }
 }

@@ -52,45 +52,26 @@ pub(crate) struct IssuedList {
 
 impl IssuedList {
     pub(crate) fn new(dir: &Path) -> Self {
-        Self {
-            path: dir.join(CA_DIR).join(ISSUED_FILE),
-        }
+        Self { path: dir.join(CA_DIR).join(ISSUED_FILE) }
     }
 
     pub(crate) fn read(&self, _lock: &DirLock) -> Result<Vec<IssuedCertificate>, Error> {
         let Some(contents) = files::read_if_there(&self.path)? else {
             return Ok(Vec::new());
         };
-        let list: List = serde_json::from_slice(&contents)
-            .map_err(|error| Error::malformed(&self.path, error))?;
+        let list: List = serde_json::from_slice(&contents).map_err(|error| Error::malformed(&self.path, error))?;
         if list.version != VERSION {
-            return Err(Error::malformed(
-                &self.path,
-                format!("it is of version {}, this is {VERSION}", list.version),
-            ));
+            return Err(Error::malformed(&self.path, format!("it is of version {}, this is {VERSION}", list.version)));
         }
         Ok(list.certificates)
     }
 
     /// Checks that no certificate of that name is valid at `now`.
-    pub(crate) fn check_free(
-        &self,
-        lock: &DirLock,
-        name: &NodeName,
-        now: SystemTime,
-    ) -> Result<(), Error> {
+    pub(crate) fn check_free(&self, lock: &DirLock, name: &NodeName, now: SystemTime) -> Result<(), Error> {
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let ends = self
-            .read(lock)?
-            .iter()
-            .filter(|issued| &issued.name == name)
-            .map(|i| i.not_after_unix_s)
-            .max();
+        let ends = self.read(lock)?.iter().filter(|issued| &issued.name == name).map(|i| i.not_after_unix_s).max();
         match ends.and_then(|end| end.checked_sub(now_s)) {
-            Some(valid_for_s) => Err(Error::NameTaken {
-                name: name.clone(),
-                valid_for_s,
-            }),
+            Some(valid_for_s) => Err(Error::NameTaken { name: name.clone(), valid_for_s }),
             None => Ok(()),
         }
     }
@@ -110,18 +91,10 @@ impl IssuedList {
             name: leaf.node,
             serial: leaf.serial,
             fingerprint: Fingerprint::of(certificate),
-            not_after_unix_s: leaf
-                .not_after
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or(Duration::ZERO)
-                .as_secs(),
+            not_after_unix_s: leaf.not_after.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs(),
         });
-        let list = List {
-            version: VERSION,
-            certificates,
-        };
-        let contents = serde_json::to_vec_pretty(&list)
-            .map_err(|error| Error::malformed(&self.path, error))?;
+        let list = List { version: VERSION, certificates };
+        let contents = serde_json::to_vec_pretty(&list).map_err(|error| Error::malformed(&self.path, error))?;
         files::write(&self.path, &contents, files::SECRET, Replace::Yes)
     }
 }

@@ -8,9 +8,7 @@ use crate::authority::{CA_DIR, csr_key};
 use crate::files::DirLock;
 use crate::issued::IssuedList;
 use crate::token::{TokenSecret, TokenStore};
-use crate::{
-    Authority, CertificateDer, Error, Identity, IssuedCertificate, MeshName, NodeName, Reissue,
-};
+use crate::{Authority, CertificateDer, Error, Identity, IssuedCertificate, MeshName, NodeName, Reissue};
 
 /// The CA of an identity directory, with its record of tokens and certificates.
 ///
@@ -50,12 +48,7 @@ impl Issuer {
 
     fn new(dir: &Path, authority: Authority) -> Self {
         let (tokens, issued) = (TokenStore::new(dir, &authority), IssuedList::new(dir));
-        Self {
-            dir: dir.join(CA_DIR),
-            authority,
-            tokens,
-            issued,
-        }
+        Self { dir: dir.join(CA_DIR), authority, tokens, issued }
     }
 
     /// The CA itself.
@@ -80,12 +73,7 @@ impl Issuer {
     ///
     /// # Errors
     /// [`Error::NameTaken`] unless `reissue` allows it; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
-    pub fn issue(
-        &self,
-        node: &NodeName,
-        validity: Duration,
-        reissue: Reissue,
-    ) -> Result<Identity, Error> {
+    pub fn issue(&self, node: &NodeName, validity: Duration, reissue: Reissue) -> Result<Identity, Error> {
         let now = SystemTime::now();
         let lock = DirLock::take(&self.dir)?;
         if reissue == Reissue::Refuse {
@@ -134,20 +122,11 @@ mod tests {
         issuer.issue(&b, NODE_VALIDITY, Reissue::Refuse).unwrap();
         // Another process sees the same list.
         let issuer = Issuer::open(dir.path()).unwrap();
-        let error = issuer
-            .issue(&a, NODE_VALIDITY, Reissue::Refuse)
-            .unwrap_err();
-        assert!(
-            matches!(&error, Error::NameTaken { .. }) && error.to_string().contains("--name"),
-            "{error}"
-        );
+        let error = issuer.issue(&a, NODE_VALIDITY, Reissue::Refuse).unwrap_err();
+        assert!(matches!(&error, Error::NameTaken { .. }) && error.to_string().contains("--name"), "{error}");
         let second = issuer.issue(&a, NODE_VALIDITY, Reissue::Allow).unwrap();
         let issued = issuer.issued().unwrap();
-        let of_a: Vec<_> = issued
-            .iter()
-            .filter(|issued| issued.name == a)
-            .map(|issued| issued.fingerprint)
-            .collect();
+        let of_a: Vec<_> = issued.iter().filter(|issued| issued.name == a).map(|issued| issued.fingerprint).collect();
         assert_eq!(of_a, [first.fingerprint(), second.fingerprint()]);
         assert_ne!(issued[0].serial, issued[2].serial);
     }
@@ -157,20 +136,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let issuer = Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap();
         let name: NodeName = "a".parse().unwrap();
-        let identity = issuer
-            .issue(&name, Duration::from_secs(60), Reissue::Refuse)
-            .unwrap();
+        let identity = issuer.issue(&name, Duration::from_secs(60), Reissue::Refuse).unwrap();
         let lock = DirLock::take(&issuer.dir).unwrap();
-        assert!(
-            issuer
-                .issued
-                .check_free(&lock, &name, identity.not_after())
-                .is_err()
-        );
-        issuer
-            .issued
-            .check_free(&lock, &name, identity.not_after() + Duration::from_secs(1))
-            .unwrap();
+        assert!(issuer.issued.check_free(&lock, &name, identity.not_after()).is_err());
+        issuer.issued.check_free(&lock, &name, identity.not_after() + Duration::from_secs(1)).unwrap();
     }
 
     #[test]
@@ -181,10 +150,7 @@ mod tests {
         let won = std::thread::scope(|scope| {
             let one = || issuer.issue(&name, NODE_VALIDITY, Reissue::Refuse).is_ok();
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
-            threads
-                .into_iter()
-                .map(|thread| u32::from(thread.join().unwrap()))
-                .sum::<u32>()
+            threads.into_iter().map(|thread| u32::from(thread.join().unwrap())).sum::<u32>()
         });
         assert_eq!(won, 1);
         assert_eq!(issuer.issued().unwrap().len(), 1);

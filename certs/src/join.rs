@@ -26,9 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::authority::{new_csr, new_key};
 use crate::token::TokenSecret;
-use crate::{
-    Error, Fingerprint, Identity, Issuer, JoinToken, MeshName, NODE_VALIDITY, NodeName, chain,
-};
+use crate::{Error, Fingerprint, Identity, Issuer, JoinToken, MeshName, NODE_VALIDITY, NodeName, chain};
 
 /// No message of the exchange is longer; read no more than this from a stream.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 10;
@@ -58,13 +56,8 @@ struct Response {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
-    Accepted {
-        chain: Vec<String>,
-        authorities: Vec<String>,
-    },
-    Refused {
-        reason: String,
-    },
+    Accepted { chain: Vec<String>, authorities: Vec<String> },
+    Refused { reason: String },
 }
 
 /// The joiner's half of an exchange under way: its new private key, and what it expects to be told.
@@ -77,10 +70,7 @@ pub struct PendingKey {
 
 impl fmt::Debug for PendingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingKey")
-            .field("mesh", &self.mesh)
-            .field("node", &self.node)
-            .finish_non_exhaustive()
+        f.debug_struct("PendingKey").field("mesh", &self.mesh).field("node", &self.node).finish_non_exhaustive()
     }
 }
 
@@ -96,14 +86,8 @@ pub fn request(token: &JoinToken, node: &NodeName) -> Result<(Vec<u8>, PendingKe
         node: node.to_string(),
         csr: STANDARD.encode(new_csr(&key)?),
     };
-    let bytes =
-        serde_json::to_vec(&request).map_err(|error| Error::invalid("join request", error))?;
-    let pending = PendingKey {
-        key,
-        mesh: token.mesh().clone(),
-        ca: token.ca(),
-        node: node.clone(),
-    };
+    let bytes = serde_json::to_vec(&request).map_err(|error| Error::invalid("join request", error))?;
+    let pending = PendingKey { key, mesh: token.mesh().clone(), ca: token.ca(), node: node.clone() };
     Ok((bytes, pending))
 }
 
@@ -118,44 +102,29 @@ impl PendingKey {
         if response.len() > MAX_MESSAGE_BYTES {
             return Err(invalid("it is too long"));
         }
-        let response: Response = serde_json::from_slice(response)
-            .map_err(|error| Error::invalid("join response", error))?;
+        let response: Response =
+            serde_json::from_slice(response).map_err(|error| Error::invalid("join response", error))?;
         let (chain, authorities) = match response.outcome {
             Outcome::Refused { reason } => return Err(Error::Refused(printable(&reason))),
             Outcome::Accepted { .. } if response.version != VERSION => {
                 return Err(invalid("it is of another version of rankmesh"));
             }
-            Outcome::Accepted { chain, authorities } => {
-                (certificates(&chain)?, certificates(&authorities)?)
-            }
+            Outcome::Accepted { chain, authorities } => (certificates(&chain)?, certificates(&authorities)?),
         };
         // Others than the pinned one are not ours to trust.
-        let authorities: Vec<_> = authorities
-            .into_iter()
-            .filter(|ca| Fingerprint::of(ca) == self.ca)
-            .collect();
+        let authorities: Vec<_> = authorities.into_iter().filter(|ca| Fingerprint::of(ca) == self.ca).collect();
         if authorities.is_empty() {
-            return Err(invalid(
-                "it does not hold the CA certificate that the token pins",
-            ));
+            return Err(invalid("it does not hold the CA certificate that the token pins"));
         }
-        let leaf = chain::verify(
-            &chain,
-            &chain::roots(&authorities)?,
-            &self.mesh,
-            chain::unix_time(SystemTime::now()),
-        )?;
+        let leaf =
+            chain::verify(&chain, &chain::roots(&authorities)?, &self.mesh, chain::unix_time(SystemTime::now()))?;
         if leaf.node != self.node {
             return Err(Error::OtherNode { found: leaf.node });
         }
         if leaf.public_key != self.key.subject_public_key_info() {
             return Err(invalid("its certificate is for another key"));
         }
-        Identity::new(
-            authorities,
-            chain,
-            PrivatePkcs8KeyDer::from(self.key.serialize_der()),
-        )
+        Identity::new(authorities, chain, PrivatePkcs8KeyDer::from(self.key.serialize_der()))
     }
 }
 
@@ -178,23 +147,15 @@ fn answer_at(request: &[u8], issuer: &Issuer, now: SystemTime) -> Vec<u8> {
         }
         Err(error @ (Error::Io { .. } | Error::Malformed { .. } | Error::Sign { .. })) => {
             tracing::error!(%error, "the CA cannot answer a join request");
-            Outcome::Refused {
-                reason: "the CA has a problem of its own; its log says which".into(),
-            }
+            Outcome::Refused { reason: "the CA has a problem of its own; its log says which".into() }
         }
         Err(error) => {
             tracing::warn!(%error, "refused a join request");
-            Outcome::Refused {
-                reason: error.to_string(),
-            }
+            Outcome::Refused { reason: error.to_string() }
         }
     };
     // Serialising strings into memory does not fail; if it did, the joiner would be told that nothing came.
-    serde_json::to_vec(&Response {
-        version: VERSION,
-        outcome,
-    })
-    .unwrap_or_default()
+    serde_json::to_vec(&Response { version: VERSION, outcome }).unwrap_or_default()
 }
 
 type Admitted = (NodeName, Vec<CertificateDer<'static>>);
@@ -207,29 +168,19 @@ fn admit(request: &[u8], issuer: &Issuer, now: SystemTime) -> Result<Admitted, E
     let Versioned { version } =
         serde_json::from_slice(request).map_err(|error| Error::invalid("join request", error))?;
     if version != VERSION {
-        return Err(invalid(&format!(
-            "it is of version {version}, this CA knows {VERSION}: use the same rankmesh"
-        )));
+        return Err(invalid(&format!("it is of version {version}, this CA knows {VERSION}: use the same rankmesh")));
     }
-    let request: Request =
-        serde_json::from_slice(request).map_err(|error| Error::invalid("join request", error))?;
-    let secret =
-        TokenSecret::from_text(&request.secret).ok_or_else(|| invalid("its secret is damaged"))?;
+    let request: Request = serde_json::from_slice(request).map_err(|error| Error::invalid("join request", error))?;
+    let secret = TokenSecret::from_text(&request.secret).ok_or_else(|| invalid("its secret is damaged"))?;
     let node: NodeName = request.node.parse()?;
-    let csr = STANDARD
-        .decode(&request.csr)
-        .map_err(|_| invalid("its certificate request is not base64"))?;
+    let csr = STANDARD.decode(&request.csr).map_err(|_| invalid("its certificate request is not base64"))?;
     let chain = issuer.admit(&secret, &node, &csr, NODE_VALIDITY, now)?;
     Ok((node, chain))
 }
 
 fn certificates(texts: &[String]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let decode = |text: &String| STANDARD.decode(text).map(CertificateDer::from);
-    texts
-        .iter()
-        .map(decode)
-        .collect::<Result<_, _>>()
-        .map_err(|error| Error::invalid("join response", error))
+    texts.iter().map(decode).collect::<Result<_, _>>().map_err(|error| Error::invalid("join response", error))
 }
 
 /// A reason from outside, made fit for a terminal: one line, no control characters, not endless.
@@ -259,10 +210,7 @@ mod tests {
     }
 
     fn token(issuer: &Issuer, uses: u32) -> JoinToken {
-        issuer
-            .tokens()
-            .create(HOUR, std::num::NonZeroU32::new(uses))
-            .unwrap()
+        issuer.tokens().create(HOUR, std::num::NonZeroU32::new(uses)).unwrap()
     }
 
     fn join(issuer: &Issuer, token: &JoinToken, node: &str) -> Result<Identity, Error> {
@@ -284,17 +232,11 @@ mod tests {
     fn a_joiner_becomes_a_member() {
         let (_dir, issuer) = issuer("m");
         let identity = join(&issuer, &token(&issuer, 1), "n").unwrap();
-        assert_eq!(
-            (identity.mesh().as_str(), identity.node().as_str()),
-            ("m", "n")
-        );
+        assert_eq!((identity.mesh().as_str(), identity.node().as_str()), ("m", "n"));
         assert_eq!(identity.ca_fingerprint(), issuer.authority().fingerprint());
         identity.check_valid(SystemTime::now()).unwrap();
         let issued = issuer.issued().unwrap();
-        assert_eq!(
-            (issued.len(), issued[0].fingerprint),
-            (1, identity.fingerprint())
-        );
+        assert_eq!((issued.len(), issued[0].fingerprint), (1, identity.fingerprint()));
     }
 
     #[test]
@@ -340,22 +282,15 @@ mod tests {
         let (request, pending) = request(&token, &name("n")).unwrap();
         let request: Value = serde_json::from_slice(&request).unwrap();
         let csr = STANDARD.decode(request["csr"].as_str().unwrap()).unwrap();
-        let chain = theirs
-            .authority()
-            .sign_csr(&csr, &name("n"), NODE_VALIDITY)
-            .unwrap();
-        let error = pending
-            .complete(&accepted(&chain, theirs.authority().certificate()))
-            .unwrap_err();
+        let chain = theirs.authority().sign_csr(&csr, &name("n"), NODE_VALIDITY).unwrap();
+        let error = pending.complete(&accepted(&chain, theirs.authority().certificate())).unwrap_err();
         assert!(error.to_string().contains("pins"), "{error}");
     }
 
     fn accepted(chain: &[CertificateDer<'_>], authority: &CertificateDer<'_>) -> Vec<u8> {
         let chain: Vec<_> = chain.iter().map(|der| STANDARD.encode(der)).collect();
         let authorities = [STANDARD.encode(authority)];
-        json!({"version": 1, "accepted": {"chain": chain, "authorities": authorities}})
-            .to_string()
-            .into_bytes()
+        json!({"version": 1, "accepted": {"chain": chain, "authorities": authorities}}).to_string().into_bytes()
     }
 
     #[test]
@@ -364,27 +299,15 @@ mod tests {
         let ca = issuer.authority();
         let pending = || request(&token(&issuer, 1), &name("n")).unwrap().1;
         let other_key = ca.issue(&name("n"), NODE_VALIDITY).unwrap();
-        let error = pending()
-            .complete(&accepted(other_key.chain(), ca.certificate()))
-            .unwrap_err();
+        let error = pending().complete(&accepted(other_key.chain(), ca.certificate())).unwrap_err();
         assert!(error.to_string().contains("another key"), "{error}");
         let other_node = ca.issue(&name("o"), NODE_VALIDITY).unwrap();
-        let error = pending()
-            .complete(&accepted(other_node.chain(), ca.certificate()))
-            .unwrap_err();
+        let error = pending().complete(&accepted(other_node.chain(), ca.certificate())).unwrap_err();
         assert!(matches!(error, Error::OtherNode { .. }), "{error}");
-        let other_mesh = ca
-            .issue_in(&"x".parse().unwrap(), &name("n"), NODE_VALIDITY)
-            .unwrap();
-        let error = pending()
-            .complete(&accepted(other_mesh.chain(), ca.certificate()))
-            .unwrap_err();
+        let other_mesh = ca.issue_in(&"x".parse().unwrap(), &name("n"), NODE_VALIDITY).unwrap();
+        let error = pending().complete(&accepted(other_mesh.chain(), ca.certificate())).unwrap_err();
         assert!(matches!(error, Error::OtherMesh { .. }), "{error}");
-        assert!(
-            pending()
-                .complete(&accepted(&[], ca.certificate()))
-                .is_err()
-        );
+        assert!(pending().complete(&accepted(&[], ca.certificate())).is_err());
     }
 
     #[test]
@@ -397,11 +320,7 @@ mod tests {
         let last = flipped.len() - 1;
         flipped[last] ^= 1;
         let changes = [
-            (
-                "csr",
-                json!(STANDARD.encode(flipped)),
-                "certificate request",
-            ),
+            ("csr", json!(STANDARD.encode(flipped)), "certificate request"),
             ("csr", json!("AAAA"), "certificate request"),
             ("csr", json!("*"), "base64"),
             ("node", json!("../n"), "node name"),
@@ -413,17 +332,12 @@ mod tests {
         for (field, value, says) in changes {
             let mut changed = original.clone();
             changed[field] = value;
-            let response: Value =
-                serde_json::from_slice(&answer(changed.to_string().as_bytes(), &issuer)).unwrap();
+            let response: Value = serde_json::from_slice(&answer(changed.to_string().as_bytes(), &issuer)).unwrap();
             let reason = response["refused"]["reason"].as_str().unwrap();
             assert!(reason.contains(says), "{field}: {reason}");
         }
         let long = [bytes.as_slice(), &vec![b' '; MAX_MESSAGE_BYTES]].concat();
-        assert!(
-            String::from_utf8(answer(&long, &issuer))
-                .unwrap()
-                .contains("too long")
-        );
+        assert!(String::from_utf8(answer(&long, &issuer)).unwrap().contains("too long"));
         assert!(issuer.issued().unwrap().is_empty());
         pending.complete(&answer(&bytes, &issuer)).unwrap();
     }
@@ -432,29 +346,30 @@ mod tests {
     fn reasons_are_one_printable_line() {
         let (_dir, issuer) = issuer("m");
         let (_, pending) = request(&token(&issuer, 1), &name("n")).unwrap();
-        let response =
-            json!({"version": 9, "refused": {"reason": "no\u{1b}[2J\nreally"}}).to_string();
-        assert_eq!(
-            refusal(pending.complete(response.as_bytes())),
-            "no[2Jreally"
-        );
+        let response = json!({"version": 9, "refused": {"reason": "no\u{1b}[2J\nreally"}}).to_string();
+        assert_eq!(refusal(pending.complete(response.as_bytes())), "no[2Jreally");
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let (_dir, issuer) = shared();
+            let (_dir, issuer, token) = shared();
             let response: Value = serde_json::from_slice(&answer(&bytes, issuer)).unwrap();
             prop_assert!(response["refused"]["reason"].is_string());
-            let (_, pending) = request(&token(issuer, 1), &name("n")).unwrap();
+            let (_, pending) = request(token, &name("n")).unwrap();
             prop_assert!(pending.complete(&bytes).is_err());
         }
     }
 
-    fn shared() -> &'static (tempfile::TempDir, Issuer) {
-        static SHARED: std::sync::OnceLock<(tempfile::TempDir, Issuer)> =
-            std::sync::OnceLock::new();
-        SHARED.get_or_init(|| issuer("m"))
+    type Shared = (tempfile::TempDir, Issuer, JoinToken);
+
+    fn shared() -> &'static Shared {
+        static SHARED: std::sync::OnceLock<Shared> = std::sync::OnceLock::new();
+        SHARED.get_or_init(|| {
+            let (dir, issuer) = issuer("m");
+            let token = token(&issuer, 1);
+            (dir, issuer, token)
+        })
     }
 }

@@ -18,10 +18,7 @@ fn check(text: &str) -> Result<(), &'static str> {
     if text.is_empty() || text.len() > MAX_NAME_BYTES {
         return Err("a name has 1 to 63 characters");
     }
-    if !text
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-    {
+    if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')) {
         return Err("a name is made of letters, digits, '.', '_' and '-'");
     }
     // So that a name is never an option on a command line, a hidden file or a step out of a directory.
@@ -129,18 +126,7 @@ mod tests {
     #[test]
     fn refuses_what_is_no_name() {
         let too_long = "x".repeat(64);
-        for bad in [
-            "",
-            "a b",
-            "a/b",
-            "ä",
-            "-a",
-            ".",
-            "..",
-            "a\n",
-            "a\0",
-            too_long.as_str(),
-        ] {
+        for bad in ["", "a b", "a/b", "ä", "-a", ".", "..", "a\n", "a\0", too_long.as_str()] {
             assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
             assert!(bad.parse::<MeshName>().is_err(), "{bad:?}");
         }

@@ -36,27 +36,16 @@ fn push(text: &mut String, label: &str, der: &[u8]) {
 pub(crate) fn key(path: &Path, contents: &[u8]) -> Result<PrivatePkcs8KeyDer<'static>, Error> {
     match PrivateKeyDer::from_pem_slice(contents) {
         Ok(PrivateKeyDer::Pkcs8(key)) => Ok(key),
-        Ok(_) => Err(Error::malformed(
-            path,
-            "its private key is not in PKCS #8 form (BEGIN PRIVATE KEY)",
-        )),
-        Err(error) => Err(Error::malformed(
-            path,
-            format!("no private key could be read: {error}"),
-        )),
+        Ok(_) => Err(Error::malformed(path, "its private key is not in PKCS #8 form (BEGIN PRIVATE KEY)")),
+        Err(error) => Err(Error::malformed(path, format!("no private key could be read: {error}"))),
     }
 }
 
 /// The certificates in the file `path` with these contents; at least one.
-pub(crate) fn certificates(
-    path: &Path,
-    contents: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, Error> {
+pub(crate) fn certificates(path: &Path, contents: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let certificates = CertificateDer::pem_slice_iter(contents)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| {
-            Error::malformed(path, format!("a certificate could not be read: {error}"))
-        })?;
+        .map_err(|error| Error::malformed(path, format!("a certificate could not be read: {error}")))?;
     if certificates.is_empty() {
         return Err(Error::malformed(path, "there is no certificate in it"));
     }

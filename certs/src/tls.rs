@@ -21,10 +21,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use rustls::version::TLS13;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
-    SignatureScheme,
-};
+use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::fingerprint::sha256;
@@ -46,10 +43,7 @@ const RESUMABLE_SESSIONS: usize = 1024;
 /// different nodes are kept apart. It is a hash, as a node's name need not be a DNS name.
 pub fn server_name(node: &NodeName) -> String {
     let hash = sha256(node.as_str().as_bytes());
-    let hex: String = hash[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     hex + NODE_SUFFIX
 }
 
@@ -89,10 +83,7 @@ pub fn server_config(id: &Identity, accept_join: bool) -> Result<ServerConfig, E
 /// # Errors
 /// [`Error::Tls`], [`Error::Invalid`].
 pub fn client_config(id: &Identity) -> Result<ClientConfig, Error> {
-    let verifier = ServerVerifier {
-        mesh: id.mesh().clone(),
-        trust: Trust::Roots(chain::roots(id.authorities())?),
-    };
+    let verifier = ServerVerifier { mesh: id.mesh().clone(), trust: Trust::Roots(chain::roots(id.authorities())?) };
     let mut config = ClientConfig::builder_with_provider(provider().clone())
         .with_protocol_versions(&[&TLS13])
         .map_err(Error::Tls)?
@@ -110,10 +101,7 @@ pub fn client_config(id: &Identity) -> Result<ClientConfig, Error> {
 /// # Errors
 /// [`Error::Tls`].
 pub fn join_client_config(token: &JoinToken) -> Result<ClientConfig, Error> {
-    let verifier = ServerVerifier {
-        mesh: token.mesh().clone(),
-        trust: Trust::Pinned(token.ca()),
-    };
+    let verifier = ServerVerifier { mesh: token.mesh().clone(), trust: Trust::Pinned(token.ca()) };
     let mut config = ClientConfig::builder_with_provider(provider().clone())
         .with_protocol_versions(&[&TLS13])
         .map_err(Error::Tls)?
@@ -133,11 +121,7 @@ pub fn peer_node(certs: &[CertificateDer<'_>], id: &Identity) -> Result<NodeName
     peer_node_at(certs, id, SystemTime::now())
 }
 
-fn peer_node_at(
-    certs: &[CertificateDer<'_>],
-    id: &Identity,
-    now: SystemTime,
-) -> Result<NodeName, Error> {
+fn peer_node_at(certs: &[CertificateDer<'_>], id: &Identity, now: SystemTime) -> Result<NodeName, Error> {
     let roots = chain::roots(id.authorities())?;
     Ok(chain::verify(certs, &roots, id.mesh(), chain::unix_time(now))?.node)
 }
@@ -184,37 +168,19 @@ struct ServerVerifier {
 }
 
 impl ServerVerifier {
-    fn verify(
-        &self,
-        certs: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        now: UnixTime,
-    ) -> Result<(), Error> {
+    fn verify(&self, certs: &[CertificateDer<'_>], name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
         let leaf = match &self.trust {
             Trust::Roots(roots) => chain::verify(certs, roots, &self.mesh, now)?,
             Trust::Pinned(pin) => {
-                let pinned = certs
-                    .iter()
-                    .skip(1)
-                    .find(|cert| &Fingerprint::of(cert) == pin)
-                    .ok_or_else(|| {
-                        Error::Untrusted(
-                            "the server is not of the mesh that the token is for, or admits nobody"
-                                .into(),
-                        )
-                    })?;
-                chain::verify(
-                    certs,
-                    &chain::roots(&[pinned.clone().into_owned()])?,
-                    &self.mesh,
-                    now,
-                )?
+                let pinned = certs.iter().skip(1).find(|cert| &Fingerprint::of(cert) == pin).ok_or_else(|| {
+                    Error::Untrusted("the server is not of the mesh that the token is for, or admits nobody".into())
+                })?;
+                chain::verify(certs, &chain::roots(&[pinned.clone().into_owned()])?, &self.mesh, now)?
             }
         };
         match name {
             ServerName::DnsName(name)
-                if name.as_ref().ends_with(NODE_SUFFIX)
-                    && name.as_ref() != server_name(&leaf.node) =>
+                if name.as_ref().ends_with(NODE_SUFFIX) && name.as_ref() != server_name(&leaf.node) =>
             {
                 Err(Error::OtherNode { found: leaf.node })
             }
@@ -232,10 +198,7 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let certs: Vec<_> = std::iter::once(end_entity)
-            .chain(intermediates)
-            .cloned()
-            .collect();
+        let certs: Vec<_> = std::iter::once(end_entity).chain(intermediates).cloned().collect();
         self.verify(&certs, server_name, now).map_err(refusal)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -255,18 +218,11 @@ impl ServerCertVerifier for ServerVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &provider().signature_verification_algorithms,
-        )
+        verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider()
-            .signature_verification_algorithms
-            .supported_schemes()
+        provider().signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -281,18 +237,9 @@ impl ClientVerifier {
     fn new(id: &Identity, optional: bool) -> Result<Self, Error> {
         let roots = Arc::new(chain::roots(id.authorities())?);
         let builder = WebPkiClientVerifier::builder_with_provider(roots, provider().clone());
-        let builder = if optional {
-            builder.allow_unauthenticated()
-        } else {
-            builder
-        };
-        let webpki = builder
-            .build()
-            .map_err(|error| Error::invalid("CA certificate", error))?;
-        Ok(Self {
-            webpki,
-            mesh: id.mesh().clone(),
-        })
+        let builder = if optional { builder.allow_unauthenticated() } else { builder };
+        let webpki = builder.build().map_err(|error| Error::invalid("CA certificate", error))?;
+        Ok(Self { webpki, mesh: id.mesh().clone() })
     }
 }
 
@@ -315,12 +262,8 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self
-            .webpki
-            .verify_client_cert(end_entity, intermediates, now)?;
-        chain::leaf(end_entity)
-            .and_then(|leaf| chain::check_mesh(&leaf, &self.mesh))
-            .map_err(refusal)?;
+        let verified = self.webpki.verify_client_cert(end_entity, intermediates, now)?;
+        chain::leaf(end_entity).and_then(|leaf| chain::check_mesh(&leaf, &self.mesh)).map_err(refusal)?;
         Ok(verified)
     }
 

@@ -124,15 +124,9 @@ impl FromStr for JoinToken {
         if text.len() > MAX_TEXT_BYTES {
             return Err(Error::TokenText("it is too long"));
         }
-        let bytes = URL_SAFE_NO_PAD
-            .decode(text)
-            .map_err(|_| Error::TokenText("it is not base64"))?;
-        let (body, check) = bytes
-            .split_last_chunk::<CHECK_BYTES>()
-            .ok_or(Error::TokenText("it is cut short"))?;
-        let (head, mesh) = body
-            .split_at_checked(HEAD_BYTES)
-            .ok_or(Error::TokenText("it is cut short"))?;
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Error::TokenText("it is not base64"))?;
+        let (body, check) = bytes.split_last_chunk::<CHECK_BYTES>().ok_or(Error::TokenText("it is cut short"))?;
+        let (head, mesh) = body.split_at_checked(HEAD_BYTES).ok_or(Error::TokenText("it is cut short"))?;
         if &sha256(body)[..CHECK_BYTES] != check {
             return Err(Error::TokenText("it is incomplete or mistyped"));
         }
@@ -140,25 +134,15 @@ impl FromStr for JoinToken {
         if version != [VERSION] {
             return Err(Error::TokenText("it is of another version of rankmesh"));
         }
-        let (ca, rest) = rest
-            .split_first_chunk::<32>()
-            .ok_or(Error::TokenText("it is cut short"))?;
-        let (secret, rest) = rest
-            .split_first_chunk::<32>()
-            .ok_or(Error::TokenText("it is cut short"))?;
-        let expires = rest
-            .first_chunk::<8>()
-            .ok_or(Error::TokenText("it is cut short"))?;
-        let mesh =
-            std::str::from_utf8(mesh).map_err(|_| Error::TokenText("its mesh name is damaged"))?;
+        let (ca, rest) = rest.split_first_chunk::<32>().ok_or(Error::TokenText("it is cut short"))?;
+        let (secret, rest) = rest.split_first_chunk::<32>().ok_or(Error::TokenText("it is cut short"))?;
+        let expires = rest.first_chunk::<8>().ok_or(Error::TokenText("it is cut short"))?;
+        let mesh = std::str::from_utf8(mesh).map_err(|_| Error::TokenText("its mesh name is damaged"))?;
         Ok(Self {
-            mesh: mesh
-                .parse()
-                .map_err(|_| Error::TokenText("its mesh name is damaged"))?,
+            mesh: mesh.parse().map_err(|_| Error::TokenText("its mesh name is damaged"))?,
             ca: Fingerprint::from_bytes(*ca),
             secret: TokenSecret(*secret),
-            expires: time(u64::from_be_bytes(*expires))
-                .ok_or(Error::TokenText("its expiry is damaged"))?,
+            expires: time(u64::from_be_bytes(*expires)).ok_or(Error::TokenText("its expiry is damaged"))?,
         })
     }
 }
@@ -193,11 +177,7 @@ pub struct TokenStore {
 impl TokenStore {
     /// The tokens of `authority`, kept in the identity directory `dir` beside it.
     pub fn new(dir: &Path, authority: &Authority) -> Self {
-        Self {
-            dir: dir.join(CA_DIR),
-            mesh: authority.mesh().clone(),
-            ca: authority.fingerprint(),
-        }
+        Self { dir: dir.join(CA_DIR), mesh: authority.mesh().clone(), ca: authority.fingerprint() }
     }
 
     /// Makes a token that admits `uses` hosts (`None`: any number) during `ttl`.
@@ -208,9 +188,7 @@ impl TokenStore {
         let now = SystemTime::now();
         let lock = DirLock::take(&self.dir)?;
         let mut records = self.read(&lock)?;
-        let expires = now
-            .checked_add(ttl)
-            .unwrap_or(UNIX_EPOCH + Duration::from_secs(u64::from(u32::MAX)));
+        let expires = now.checked_add(ttl).unwrap_or(UNIX_EPOCH + Duration::from_secs(u64::from(u32::MAX)));
         let expires = UNIX_EPOCH + Duration::from_secs(unix_s(expires));
         let secret = TokenSecret::random()?;
         records.tokens.push(Record {
@@ -219,12 +197,7 @@ impl TokenStore {
             uses_left: uses.map(NonZeroU32::get),
         });
         self.write(&lock, &mut records, now)?;
-        Ok(JoinToken {
-            mesh: self.mesh.clone(),
-            ca: self.ca,
-            secret,
-            expires,
-        })
+        Ok(JoinToken { mesh: self.mesh.clone(), ca: self.ca, secret, expires })
     }
 
     /// Takes one use of the token with this secret.
@@ -236,21 +209,11 @@ impl TokenStore {
     }
 
     /// Whether the token with this secret would be taken; changes nothing.
-    pub(crate) fn check_at(
-        &self,
-        lock: &DirLock,
-        secret: &TokenSecret,
-        now: SystemTime,
-    ) -> Result<(), Error> {
+    pub(crate) fn check_at(&self, lock: &DirLock, secret: &TokenSecret, now: SystemTime) -> Result<(), Error> {
         find(&mut self.read(lock)?, secret, now).map(drop)
     }
 
-    pub(crate) fn redeem_at(
-        &self,
-        lock: &DirLock,
-        secret: &TokenSecret,
-        now: SystemTime,
-    ) -> Result<(), Error> {
+    pub(crate) fn redeem_at(&self, lock: &DirLock, secret: &TokenSecret, now: SystemTime) -> Result<(), Error> {
         let mut records = self.read(lock)?;
         let record = find(&mut records, secret, now)?;
         let Some(uses_left) = &mut record.uses_left else {
@@ -267,40 +230,26 @@ impl TokenStore {
     fn read(&self, _lock: &DirLock) -> Result<Records, Error> {
         let path = self.path();
         let Some(contents) = files::read_if_there(&path)? else {
-            return Ok(Records {
-                version: VERSION,
-                tokens: Vec::new(),
-            });
+            return Ok(Records { version: VERSION, tokens: Vec::new() });
         };
-        let records: Records =
-            serde_json::from_slice(&contents).map_err(|error| Error::malformed(&path, error))?;
+        let records: Records = serde_json::from_slice(&contents).map_err(|error| Error::malformed(&path, error))?;
         if records.version != VERSION {
-            return Err(Error::malformed(
-                &path,
-                format!("it is of version {}, this is {VERSION}", records.version),
-            ));
+            return Err(Error::malformed(&path, format!("it is of version {}, this is {VERSION}", records.version)));
         }
         Ok(records)
     }
 
     fn write(&self, _lock: &DirLock, records: &mut Records, now: SystemTime) -> Result<(), Error> {
         let kept_from = unix_s(now).saturating_sub(REMEMBERED.as_secs());
-        records
-            .tokens
-            .retain(|record| record.expires_unix_s >= kept_from);
+        records.tokens.retain(|record| record.expires_unix_s >= kept_from);
         let path = self.path();
-        let contents =
-            serde_json::to_vec_pretty(records).map_err(|error| Error::malformed(&path, error))?;
+        let contents = serde_json::to_vec_pretty(records).map_err(|error| Error::malformed(&path, error))?;
         files::write(&path, &contents, files::SECRET, Replace::Yes)
     }
 }
 
 /// The usable record of `secret`. Every record is compared, in constant time.
-fn find<'a>(
-    records: &'a mut Records,
-    secret: &TokenSecret,
-    now: SystemTime,
-) -> Result<&'a mut Record, Error> {
+fn find<'a>(records: &'a mut Records, secret: &TokenSecret, now: SystemTime) -> Result<&'a mut Record, Error> {
     let hash = secret.hash();
     let mut found = None;
     for record in &mut records.tokens {
@@ -320,9 +269,7 @@ fn find<'a>(
 
 /// Whole seconds since 1970.
 fn unix_s(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// A time in Unix seconds, unless the clock cannot hold it.
@@ -359,10 +306,7 @@ mod tests {
         assert!(matches!(store.redeem(once.secret()), Err(Error::TokenUsed)));
         store.redeem(twice.secret()).unwrap();
         store.redeem(twice.secret()).unwrap();
-        assert!(matches!(
-            store.redeem(twice.secret()),
-            Err(Error::TokenUsed)
-        ));
+        assert!(matches!(store.redeem(twice.secret()), Err(Error::TokenUsed)));
         for _ in 0..5 {
             store.redeem(ever.secret()).unwrap();
         }
@@ -375,21 +319,15 @@ mod tests {
         let (_dir, store) = store();
         let token = store.create(HOUR, None).unwrap();
         let lock = DirLock::take(&store.dir).unwrap();
-        let at =
-            |after: Duration| store.check_at(&lock, token.secret(), token.expires() + after - HOUR);
+        let at = |after: Duration| store.check_at(&lock, token.secret(), token.expires() + after - HOUR);
         at(HOUR - Duration::from_secs(1)).unwrap();
         assert!(matches!(at(HOUR), Err(Error::TokenExpired)));
         drop(lock);
         // Every writing forgets what ended long ago.
         let lock = DirLock::take(&store.dir).unwrap();
         let mut records = store.read(&lock).unwrap();
-        store
-            .write(&lock, &mut records, token.expires() + REMEMBERED + HOUR)
-            .unwrap();
-        assert!(matches!(
-            store.check_at(&lock, token.secret(), SystemTime::now()),
-            Err(Error::TokenUnknown)
-        ));
+        store.write(&lock, &mut records, token.expires() + REMEMBERED + HOUR).unwrap();
+        assert!(matches!(store.check_at(&lock, token.secret(), SystemTime::now()), Err(Error::TokenUnknown)));
     }
 
     #[test]
@@ -397,24 +335,13 @@ mod tests {
         let (dir, store) = store();
         let token = store.create(HOUR, None).unwrap();
         let path = dir.path().join("ca/tokens.json");
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let text = fs::read_to_string(&path).unwrap();
-        let hex: String = token
-            .secret()
-            .0
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let hex: String = token.secret().0.iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(!text.contains(&token.secret().to_text()) && !text.contains(&hex));
         assert!(!format!("{token:?}").contains(&token.secret().to_text()));
         fs::write(&path, &text[..text.len() / 2]).unwrap();
-        assert!(matches!(
-            store.redeem(token.secret()),
-            Err(Error::Malformed { .. })
-        ));
+        assert!(matches!(store.redeem(token.secret()), Err(Error::Malformed { .. })));
     }
 
     #[test]
@@ -429,13 +356,7 @@ mod tests {
         for position in 0..text.len() - 1 {
             let mut bytes = text.clone().into_bytes();
             bytes[position] = if bytes[position] == b'x' { b'y' } else { b'x' };
-            assert!(
-                String::from_utf8(bytes)
-                    .unwrap()
-                    .parse::<JoinToken>()
-                    .is_err(),
-                "{position}"
-            );
+            assert!(String::from_utf8(bytes).unwrap().parse::<JoinToken>().is_err(), "{position}");
         }
     }
 

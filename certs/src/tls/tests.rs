@@ -32,10 +32,7 @@ impl Pair {
 
     fn dial(client: Arc<ClientConfig>, server: Arc<ServerConfig>, name: &str) -> Self {
         let name = ServerName::try_from(name.to_owned()).unwrap();
-        Self {
-            client: ClientConnection::new(client, name).unwrap(),
-            server: ServerConnection::new(server).unwrap(),
-        }
+        Self { client: ClientConnection::new(client, name).unwrap(), server: ServerConnection::new(server).unwrap() }
     }
 
     /// Carries records both ways until nobody has more to say; the first error of either side.
@@ -104,10 +101,7 @@ impl From<Error> for rustls::Error {
 
 #[track_caller]
 fn assert_says(result: Result<Pair, rustls::Error>, says: &str) {
-    let error = result
-        .err()
-        .expect("the handshake should have failed")
-        .to_string();
+    let error = result.err().expect("the handshake should have failed").to_string();
     assert!(error.contains(says), "{error}");
 }
 
@@ -129,10 +123,7 @@ fn members_know_each_other() {
         assert_eq!(peer_node(pair.seen_by_server(), &b).unwrap().as_str(), "a");
         assert_eq!(peer_node(pair.seen_by_client(), &a).unwrap().as_str(), "b");
         assert_eq!(pair.server.alpn_protocol(), Some(ALPN_MESH));
-        assert_eq!(
-            pair.server.protocol_version(),
-            Some(rustls::ProtocolVersion::TLSv1_3)
-        );
+        assert_eq!(pair.server.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
     }
 }
 
@@ -142,13 +133,8 @@ fn the_right_node_must_answer_when_called_by_name() {
     let (a, b) = (node(&ca, "a"), node(&ca, "b"));
     let server = Arc::new(server_config(&b, true).unwrap());
     let client = Arc::new(client_config(&a).unwrap());
-    Pair::dial(client.clone(), server.clone(), &server_name(b.node()))
-        .shake()
-        .unwrap();
-    let error = Pair::dial(client, server, &server_name(a.node()))
-        .shake()
-        .unwrap_err()
-        .to_string();
+    Pair::dial(client.clone(), server.clone(), &server_name(b.node())).shake().unwrap();
+    let error = Pair::dial(client, server, &server_name(a.node())).shake().unwrap_err().to_string();
     assert!(error.contains("the node that answered is b"), "{error}");
     // Whatever a node's name is made of, it can be called.
     let strange: NodeName = "_A..b-".repeat(10).parse().unwrap();
@@ -165,19 +151,12 @@ fn another_ca_is_refused_by_both_sides() {
     // A client that does not mind the server's CA is refused by the server.
     for accept_join in [false, true] {
         let mut careless = client_config(&b).unwrap();
-        careless
-            .dangerous()
-            .set_certificate_verifier(Arc::new(ServerVerifier {
-                mesh: a.mesh().clone(),
-                trust: Trust::Roots(chain::roots(a.authorities()).unwrap()),
-            }));
-        let error = Pair::new(careless, server_config(&a, accept_join).unwrap())
-            .shake()
-            .unwrap_err();
-        assert!(
-            matches!(error, rustls::Error::InvalidCertificate(_)),
-            "{error}"
-        );
+        careless.dangerous().set_certificate_verifier(Arc::new(ServerVerifier {
+            mesh: a.mesh().clone(),
+            trust: Trust::Roots(chain::roots(a.authorities()).unwrap()),
+        }));
+        let error = Pair::new(careless, server_config(&a, accept_join).unwrap()).shake().unwrap_err();
+        assert!(matches!(error, rustls::Error::InvalidCertificate(_)), "{error}");
     }
     let error = peer_node(b.chain(), &a).unwrap_err();
     assert!(matches!(error, Error::Untrusted(_)), "{error}");
@@ -187,26 +166,16 @@ fn another_ca_is_refused_by_both_sides() {
 fn another_mesh_name_under_the_same_ca_is_refused_by_both_sides() {
     let ca = authority("m");
     let a = node(&ca, "a");
-    let other = ca
-        .issue_in(&"x".parse().unwrap(), &"b".parse().unwrap(), NODE_VALIDITY)
-        .unwrap();
+    let other = ca.issue_in(&"x".parse().unwrap(), &"b".parse().unwrap(), NODE_VALIDITY).unwrap();
     assert_says(meet(&a, &other, true), "for mesh x, ours is m");
     let mut careless = client_config(&other).unwrap();
-    careless
-        .dangerous()
-        .set_certificate_verifier(Arc::new(ServerVerifier {
-            mesh: a.mesh().clone(),
-            trust: Trust::Roots(chain::roots(a.authorities()).unwrap()),
-        }));
-    let error = Pair::new(careless, server_config(&a, true).unwrap())
-        .shake()
-        .unwrap_err()
-        .to_string();
+    careless.dangerous().set_certificate_verifier(Arc::new(ServerVerifier {
+        mesh: a.mesh().clone(),
+        trust: Trust::Roots(chain::roots(a.authorities()).unwrap()),
+    }));
+    let error = Pair::new(careless, server_config(&a, true).unwrap()).shake().unwrap_err().to_string();
     assert!(error.contains("for mesh x, ours is m"), "{error}");
-    assert!(matches!(
-        peer_node(other.chain(), &a),
-        Err(Error::OtherMesh { .. })
-    ));
+    assert!(matches!(peer_node(other.chain(), &a), Err(Error::OtherMesh { .. })));
 }
 
 #[test]
@@ -226,16 +195,11 @@ fn who_shows_no_certificate_is_no_member() {
         config.alpn_protocols = vec![ALPN_MESH.to_vec()];
         config
     };
-    let error = Pair::new(nobody(), server_config(&b, false).unwrap())
-        .shake()
-        .unwrap_err();
+    let error = Pair::new(nobody(), server_config(&b, false).unwrap()).shake().unwrap_err();
     assert_eq!(error, rustls::Error::NoCertificatesPresented);
     let mut pair = Pair::new(nobody(), server_config(&b, true).unwrap());
     pair.shake().unwrap();
-    assert!(matches!(
-        peer_node(pair.seen_by_server(), &b),
-        Err(Error::NoCertificate)
-    ));
+    assert!(matches!(peer_node(pair.seen_by_server(), &b), Err(Error::NoCertificate)));
 }
 
 #[test]
@@ -247,23 +211,15 @@ fn an_expired_certificate_is_refused_by_both_sides() {
     let later = Arc::new(Shifted(2 * HOUR));
     let mut client = client_config(&a).unwrap();
     client.time_provider = later.clone();
-    let error = Pair::new(client, server_config(&short, true).unwrap())
-        .shake()
-        .unwrap_err()
-        .to_string();
+    let error = Pair::new(client, server_config(&short, true).unwrap()).shake().unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
     let mut server = server_config(&b, true).unwrap();
     server.time_provider = later;
-    let error = Pair::new(client_config(&short).unwrap(), server)
-        .shake()
-        .unwrap_err()
-        .to_string();
+    let error = Pair::new(client_config(&short).unwrap(), server).shake().unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
     let now = SystemTime::now();
     peer_node_at(short.chain(), &b, now).unwrap();
-    let error = peer_node_at(short.chain(), &b, now + 2 * HOUR)
-        .unwrap_err()
-        .to_string();
+    let error = peer_node_at(short.chain(), &b, now + 2 * HOUR).unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
     // A certificate from a host whose clock is a little ahead is good.
     peer_node_at(short.chain(), &b, now - HOUR / 2).unwrap();
@@ -273,10 +229,7 @@ fn an_expired_certificate_is_refused_by_both_sides() {
 fn a_resumed_session_still_tells_who_it_is() {
     let ca = authority("m");
     let (a, b) = (node(&ca, "a"), node(&ca, "b"));
-    let (client, server) = (
-        Arc::new(client_config(&a).unwrap()),
-        Arc::new(server_config(&b, true).unwrap()),
-    );
+    let (client, server) = (Arc::new(client_config(&a).unwrap()), Arc::new(server_config(&b, true).unwrap()));
     let mut kinds = Vec::new();
     for _ in 0..2 {
         let mut pair = Pair::dial(client.clone(), server.clone(), &server_name(b.node()));
@@ -299,54 +252,33 @@ fn token(ca_of: &str) -> (tempfile::TempDir, Issuer, JoinToken) {
 fn a_joiner_recognises_its_mesh_by_the_pin_and_speaks_join_only() {
     let (_dir, issuer, token) = token("m");
     let founder = node(issuer.authority(), "founder");
-    let mut pair = Pair::new(
-        join_client_config(&token).unwrap(),
-        server_config(&founder, true).unwrap(),
-    );
+    let mut pair = Pair::new(join_client_config(&token).unwrap(), server_config(&founder, true).unwrap());
     pair.shake().unwrap();
     assert_eq!(pair.server.alpn_protocol(), Some(ALPN_JOIN));
     assert!(pair.seen_by_server().is_empty());
     // A node that admits nobody does not even speak the protocol.
-    let error = Pair::new(
-        join_client_config(&token).unwrap(),
-        server_config(&founder, false).unwrap(),
-    )
-    .shake()
-    .unwrap_err();
+    let error =
+        Pair::new(join_client_config(&token).unwrap(), server_config(&founder, false).unwrap()).shake().unwrap_err();
     assert_eq!(error, rustls::Error::NoApplicationProtocol);
     // Nor does a member mistake a joiner's protocol for the mesh's.
     let mut member = client_config(&founder).unwrap();
     member.alpn_protocols = vec![b"other/1".to_vec()];
-    assert!(
-        Pair::new(member, server_config(&founder, true).unwrap())
-            .shake()
-            .is_err()
-    );
+    assert!(Pair::new(member, server_config(&founder, true).unwrap()).shake().is_err());
 }
 
 #[test]
 fn a_token_for_another_ca_stops_the_joiner_before_it_says_anything() {
     let (_dir, _issuer, token) = token("m");
     let impostor = node(&authority("m"), "founder");
-    let result = Pair::new(
-        join_client_config(&token).unwrap(),
-        server_config(&impostor, true).unwrap(),
-    )
-    .shake();
+    let result = Pair::new(join_client_config(&token).unwrap(), server_config(&impostor, true).unwrap()).shake();
     let error = result.unwrap_err().to_string();
-    assert!(
-        error.contains("not of the mesh that the token is for"),
-        "{error}"
-    );
+    assert!(error.contains("not of the mesh that the token is for"), "{error}");
 }
 
 #[test]
 fn showing_the_pinned_ca_is_not_enough() {
     let (_dir, issuer, token) = token("m");
-    let verifier = ServerVerifier {
-        mesh: token.mesh().clone(),
-        trust: Trust::Pinned(token.ca()),
-    };
+    let verifier = ServerVerifier { mesh: token.mesh().clone(), trust: Trust::Pinned(token.ca()) };
     let (ca, now) = (issuer.authority(), chain::unix_time(SystemTime::now()));
     let name = ServerName::try_from(SERVER_NAME).unwrap();
     let verify = |identity: &Identity| {
@@ -355,17 +287,8 @@ fn showing_the_pinned_ca_is_not_enough() {
     };
     verify(&node(ca, "founder")).unwrap();
     // The leaf of another CA beside the pinned CA's certificate, which anybody may have seen.
-    assert!(matches!(
-        verify(&node(&authority("m"), "founder")),
-        Err(Error::Untrusted(_))
-    ));
-    let other_mesh = ca
-        .issue_in(
-            &"x".parse().unwrap(),
-            &"founder".parse().unwrap(),
-            NODE_VALIDITY,
-        )
-        .unwrap();
+    assert!(matches!(verify(&node(&authority("m"), "founder")), Err(Error::Untrusted(_))));
+    let other_mesh = ca.issue_in(&"x".parse().unwrap(), &"founder".parse().unwrap(), NODE_VALIDITY).unwrap();
     assert!(matches!(verify(&other_mesh), Err(Error::OtherMesh { .. })));
     // The CA certificate in place of a leaf.
     let certs = [ca.certificate().clone(), ca.certificate().clone()];
