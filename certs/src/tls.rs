@@ -151,6 +151,16 @@ fn refusal(error: Error) -> rustls::Error {
     rustls::CertificateError::Other(rustls::OtherError(Arc::new(Reason(error)))).into()
 }
 
+/// The reason of ours in the text of a TLS fault, without what rustls puts around it; any other text as it is.
+///
+/// For faults that come as text only, as QUIC's do.
+pub fn plain_reason(fault: &str) -> &str {
+    fault.strip_prefix(WRAPPING.0).and_then(|rest| rest.strip_suffix(WRAPPING.1)).unwrap_or(fault)
+}
+
+/// How rustls shows a certificate error of ours.
+const WRAPPING: (&str, &str) = ("invalid peer certificate: Other(OtherError(", "))");
+
 /// What a client trusts a server by.
 #[derive(Debug)]
 enum Trust {

@@ -9,12 +9,14 @@
 //! - [`wire`]: the messages of a question.
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there?
 //! - `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
+//! - [`join`]: how a host without a certificate gets one, both sides.
 //! - `clock`: how far a peer's clock is from ours.
 
 mod ask;
 mod clock;
 mod endpoint;
 pub mod frame;
+pub mod join;
 mod outbox;
 mod pool;
 mod probe;

@@ -1,0 +1,280 @@
+//! Joining over QUIC: the door at the node that holds the mesh's CA, and the knock of the host that wants in.
+//!
+//! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the stream's end, then the
+//! response likewise. What is in the messages and who is admitted is `certs::join`'s; when a host joins is the
+//! agent's. Both sides bound the size of what they read and the time they wait.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use certs::join::MAX_MESSAGE_BYTES;
+use certs::{Identity, Issuer, JoinToken, NodeName};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
+use tokio::sync::Semaphore;
+
+use super::{JoinHost, code, probe};
+
+/// Joiners served at a time; more are asked to come back.
+const JOINERS: usize = 64;
+/// How long one joiner may take for its request, and how long it may take to fetch the response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a joiner waits for the connection, and then for its certificate.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
+/// TLS alert `no_application_protocol` (RFC 7301, 3.2).
+const ALERT_NO_APPLICATION_PROTOCOL: u8 = 120;
+
+/// Why a host did not become a member.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Nobody there could be talked to.
+    #[error("cannot reach {address}: {reason}")]
+    Unreachable {
+        /// The address given with `--join`.
+        address: SocketAddr,
+        /// What happened.
+        reason: String,
+    },
+    /// That node is of another mesh than the token, or does not prove itself.
+    #[error("{address} is not accepted: {reason}")]
+    NotOurMesh {
+        /// The address given with `--join`.
+        address: SocketAddr,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// That node does not hold the CA.
+    #[error("the node at {0} admits nobody: join through the host that founded the mesh (it holds the CA)")]
+    NoCa(SocketAddr),
+    /// The exchange failed: mostly the CA's refusal, with its reason.
+    #[error(transparent)]
+    Certs(#[from] certs::Error),
+}
+
+/// Admits hosts to the mesh: the [`JoinHost`] of a node that holds the CA.
+#[derive(Debug)]
+pub struct Door {
+    issuer: Arc<Issuer>,
+    turns: Semaphore,
+}
+
+impl Door {
+    /// A door kept by `issuer`.
+    #[must_use]
+    pub fn new(issuer: Arc<Issuer>) -> Self {
+        Self { issuer, turns: Semaphore::new(JOINERS) }
+    }
+
+    async fn answer(&self, connection: &Connection) -> Result<(), String> {
+        let (mut send, mut recv) = connection.accept_bi().await.map_err(|e| e.to_string())?;
+        let request = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
+        let issuer = self.issuer.clone();
+        // It reads and writes files, and may wait for their lock.
+        let response = tokio::task::spawn_blocking(move || certs::join::answer(&request, &issuer))
+            .await
+            .map_err(|e| e.to_string())?;
+        send.write_all(&response).await.map_err(|e| e.to_string())?;
+        send.finish().map_err(|e| e.to_string())
+    }
+}
+
+#[async_trait]
+impl JoinHost for Door {
+    async fn serve(&self, connection: Connection) {
+        let address = connection.remote_address();
+        let Ok(_turn) = self.turns.try_acquire() else {
+            connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many hosts join at once; try again");
+            return;
+        };
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.answer(&connection)).await {
+            // The joiner closes when it has read the response; closing first could cut it off.
+            Ok(Ok(())) => drop(tokio::time::timeout(FAREWELL_TIMEOUT, connection.closed()).await),
+            Ok(Err(error)) => tracing::debug!(%address, error, "a join broke off"),
+            Err(_) => tracing::debug!(%address, "a join took too long"),
+        }
+    }
+}
+
+/// Joins the mesh that `token` is for through the node at `address`, under the name `node`. Nothing is saved.
+///
+/// # Errors
+/// See [`JoinError`].
+pub async fn join(address: SocketAddr, token: &JoinToken, node: &NodeName) -> Result<Identity, JoinError> {
+    let unreachable = |reason: String| JoinError::Unreachable { address, reason };
+    let (request, pending) = certs::join::request(token, node)?;
+    let tls = certs::tls::join_client_config(token)?;
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| unreachable(e.to_string()))?;
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let endpoint = Endpoint::client((any, 0).into()).map_err(|e| unreachable(e.to_string()))?;
+    let response = exchange(&endpoint, quinn::ClientConfig::new(Arc::new(crypto)), address, &request).await?;
+    endpoint.close(VarInt::from_u32(code::SHUTDOWN), b"");
+    // So that the farewell gets out: the door waits for it.
+    let _ = tokio::time::timeout(FAREWELL_TIMEOUT, endpoint.wait_idle()).await;
+    Ok(pending.complete(&response)?)
+}
+
+async fn exchange(
+    endpoint: &Endpoint,
+    config: quinn::ClientConfig,
+    address: SocketAddr,
+    request: &[u8],
+) -> Result<Vec<u8>, JoinError> {
+    let unreachable = |reason: String| JoinError::Unreachable { address, reason };
+    let connecting = endpoint
+        .connect_with(config, address, certs::tls::SERVER_NAME)
+        .map_err(|error| unreachable(error.to_string()))?;
+    let connection = tokio::select! {
+        connected = connecting => connected.map_err(|error| not_connected(address, error))?,
+        () = probe::refused(address) => return Err(unreachable("nobody listens on that UDP port".into())),
+        () = tokio::time::sleep(CONNECT_TIMEOUT) => {
+            return Err(unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())));
+        }
+    };
+    let talk = async {
+        let (mut send, mut recv) = connection.open_bi().await.map_err(|e| e.to_string())?;
+        send.write_all(request).await.map_err(|e| e.to_string())?;
+        send.finish().map_err(|e| e.to_string())?;
+        recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())
+    };
+    tokio::time::timeout(RESPONSE_TIMEOUT, talk)
+        .await
+        .map_err(|_| unreachable(format!("no certificate within {} s", RESPONSE_TIMEOUT.as_secs())))?
+        .map_err(|reason| unreachable(connection.close_reason().map_or(reason, |closed| closed.to_string())))
+}
+
+fn not_connected(address: SocketAddr, error: ConnectionError) -> JoinError {
+    match error {
+        // Our own TLS found fault with the other end.
+        ConnectionError::TransportError(fault) if !fault.reason.is_empty() => {
+            JoinError::NotOurMesh { address, reason: certs::tls::plain_reason(&fault.reason).to_owned() }
+        }
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::crypto(ALERT_NO_APPLICATION_PROTOCOL) =>
+        {
+            JoinError::NoCa(address)
+        }
+        error => JoinError::Unreachable { address, reason: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use certs::{NODE_VALIDITY, Reissue};
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::mesh::wire::{Request, Response};
+    use crate::mesh::{Handler, Mesh, MeshConfig, Responder};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    struct Answers;
+
+    #[async_trait]
+    impl Handler for Answers {
+        async fn handle(&self, peer: NodeName, _request: Request, out: &mut Responder, _cancelled: CancellationToken) {
+            let _ = out.send(Response::Catalog(peer.as_str().as_bytes().to_vec())).await;
+        }
+    }
+
+    struct Node {
+        mesh: Mesh,
+        name: NodeName,
+        address: SocketAddr,
+        _gossip: mpsc::Receiver<gossip::Inbound>,
+    }
+
+    fn name(text: &str) -> NodeName {
+        text.parse().unwrap()
+    }
+
+    fn start(identity: Identity, issuer: Option<Arc<Issuer>>) -> Node {
+        let name = identity.node().clone();
+        let join_host = issuer.map(|issuer| Arc::new(Door::new(issuer)) as Arc<dyn JoinHost>);
+        let listen = ([127, 0, 0, 1], 0).into();
+        let config = MeshConfig { listen, identity: Arc::new(identity), handler: Arc::new(Answers), join_host };
+        let (mesh, gossip) = Mesh::start(config).unwrap();
+        let address = mesh.local_addr().unwrap();
+        Node { mesh, name, address, _gossip: gossip }
+    }
+
+    /// A founder, and the directory of its CA.
+    fn found() -> (tempfile::TempDir, Arc<Issuer>, Node) {
+        let dir = tempfile::tempdir().unwrap();
+        let issuer = Arc::new(Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap());
+        let identity = issuer.issue(&name("founder"), NODE_VALIDITY, Reissue::Refuse).unwrap();
+        let node = start(identity, Some(issuer.clone()));
+        (dir, issuer, node)
+    }
+
+    fn token(issuer: &Issuer, uses: u32) -> JoinToken {
+        issuer.tokens().create(HOUR, NonZeroU32::new(uses)).unwrap()
+    }
+
+    async fn assert_answers(asker: &Node, asked: &Node) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut answer = asker.mesh.ask(&asked.name, asked.address, Request::Catalog, deadline).await.unwrap();
+        let answer = answer.next().await.unwrap();
+        assert!(
+            matches!(&answer, Some(Response::Catalog(heard)) if heard == asker.name.as_str().as_bytes()),
+            "{answer:?}"
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_joined_is_a_member_for_everybody() {
+        let (_dir, issuer, founder) = found();
+        let token: JoinToken = token(&issuer, 2).to_string().parse().unwrap();
+        let one = start(join(founder.address, &token, &name("one")).await.unwrap(), None);
+        let two = start(join(founder.address, &token, &name("two")).await.unwrap(), None);
+        for (asker, asked) in [(&one, &founder), (&founder, &one), (&one, &two), (&two, &one)] {
+            assert_answers(asker, asked).await;
+        }
+        let error = join(founder.address, &token, &name("three")).await.unwrap_err();
+        assert!(error.to_string().contains("used up"), "{error}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn refusals_say_why() {
+        let (_dir, issuer, founder) = found();
+        let (_other_dir, other, _node) = found();
+        let error = join(founder.address, &token(&other, 1), &name("n")).await.unwrap_err();
+        assert!(matches!(&error, JoinError::NotOurMesh { .. }), "{error}");
+        let error = join(founder.address, &token(&issuer, 1), &name("founder")).await.unwrap_err();
+        assert!(error.to_string().contains("choose another --name"), "{error}");
+        let member = start(issuer.issue(&name("member"), NODE_VALIDITY, Reissue::Refuse).unwrap(), None);
+        let error = join(member.address, &token(&issuer, 1), &name("n")).await.unwrap_err();
+        assert!(matches!(error, JoinError::NoCa(_)), "{error}");
+        let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = join(nobody, &token(&issuer, 1), &name("n")).await.unwrap_err();
+        assert!(matches!(error, JoinError::Unreachable { .. }), "{error}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_crowd_gets_in_and_a_babbler_does_not_stop_it() {
+        let (_dir, issuer, founder) = found();
+        let token = token(&issuer, 20);
+        // More than a request may hold: the door gives up on it.
+        let tls = certs::tls::join_client_config(&token).unwrap();
+        let babbler = Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+        let babble = vec![b' '; MAX_MESSAGE_BYTES + 1];
+        let babbled = exchange(&babbler, config, founder.address, &babble).await.unwrap_err();
+        assert!(matches!(babbled, JoinError::Unreachable { .. }), "{babbled}");
+        let names: Vec<_> = (0..20).map(|i| name(&format!("n{i}"))).collect();
+        let joins = names.iter().map(|name| join(founder.address, &token, name));
+        for joined in futures::future::join_all(joins).await {
+            joined.unwrap();
+        }
+        assert_eq!(issuer.issued().unwrap().len(), 21);
+    }
+}
