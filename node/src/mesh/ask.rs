@@ -31,7 +31,7 @@ pub enum AskError {
     /// The deadline passed.
     #[error("timeout after {:.1} s", .after.as_secs_f64())]
     Timeout {
-        /// Time since the question was put.
+        /// Time that the question had.
         after: Duration,
     },
     /// No connection to the peer, or it broke off.
@@ -56,10 +56,6 @@ pub enum AskError {
 }
 
 impl AskError {
-    pub(super) fn nobody_listens() -> Self {
-        Self::Unreachable("connection refused".into())
-    }
-
     /// Why a connection ended, or did not come about.
     pub(super) fn of_connection(error: &ConnectionError) -> Self {
         match error {
@@ -67,11 +63,7 @@ impl AskError {
             ConnectionError::Reset => Self::Unreachable("the peer restarted".into()),
             ConnectionError::LocallyClosed => Self::Unreachable("this node closed the connection".into()),
             // Our own TLS found fault with the peer.
-            ConnectionError::TransportError(fault) => Self::Refused(if fault.reason.is_empty() {
-                format!("TLS or QUIC fault: {fault}")
-            } else {
-                fault.reason.clone()
-            }),
+            ConnectionError::TransportError(fault) => Self::Refused(tls_fault(&fault.reason)),
             // The peer's TLS found fault with us (or its QUIC, which does not happen between our own).
             ConnectionError::ConnectionClosed(close) => {
                 Self::Refused(format!("the peer does not accept this node ({close})"))
@@ -86,6 +78,15 @@ impl AskError {
             }
             other => Self::Protocol(other.to_string()),
         }
+    }
+}
+
+/// What our TLS found wrong, without the wrapping that it puts around the verifier's own words.
+fn tls_fault(reason: &str) -> String {
+    let inner = reason.split_once("Other(OtherError(").and_then(|(_, rest)| rest.strip_suffix("))"));
+    match inner.unwrap_or(reason) {
+        "" => "the TLS handshake failed".to_owned(),
+        words => words.to_owned(),
     }
 }
 
@@ -138,9 +139,8 @@ async fn put(
     started: Instant,
     deadline: Instant,
 ) -> Result<ResponseStream, Attempt> {
-    let timeout = || Attempt::Failed(AskError::Timeout { after: started.elapsed() });
+    let timeout = || Attempt::Failed(AskError::Timeout { after: deadline.duration_since(started) });
     let lost = |e: ConnectionError| Attempt::Stale(AskError::of_connection(&e));
-    let silence_ends = (Instant::now() + SILENCE_LIMIT).min(deadline);
     let silent = |now: Instant| {
         if now >= deadline { timeout() } else { Attempt::Stale(AskError::Unreachable("no sign of life".into())) }
     };
@@ -148,6 +148,7 @@ async fn put(
     // Waits here when the peer serves as many questions of ours as it allows at a time.
     let (mut send, recv) =
         timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
+    let silence_ends = (Instant::now() + SILENCE_LIMIT).min(deadline);
     let written = timeout_at(silence_ends, send.write_all(request)).await.map_err(|_| silent(Instant::now()))?;
     if written.is_err() || send.finish().is_err() {
         let reason = peer.connection.close_reason().unwrap_or(ConnectionError::Reset);
@@ -185,8 +186,8 @@ async fn put(
             },
             () = tokio::time::sleep_until(silence_ends) => return Err(silent(Instant::now())),
             () = tokio::time::sleep_until(probe_at) => {
-                if probe::is_refused(peer.address, PROBE_PATIENCE).await {
-                    return Err(Attempt::Stale(AskError::nobody_listens()));
+                if let Some(objection) = probe::objection_within(peer.address, PROBE_PATIENCE).await {
+                    return Err(Attempt::Stale(AskError::Unreachable(objection.into())));
                 }
                 probe_at = Instant::now() + SILENCE_PROBE;
             }
@@ -231,12 +232,13 @@ impl ResponseStream {
                 Ok(Ok(None)) => return Err(AskError::Protocol("the answer broke off".into())),
                 Ok(Err(error)) => return Err(self.fault(error)),
                 Err(_) if Instant::now() >= self.deadline => {
-                    return Err(AskError::Timeout { after: self.started.elapsed() });
+                    return Err(AskError::Timeout { after: self.deadline.duration_since(self.started) });
                 }
                 Err(_) => {
                     let silent = self.datagrams_heard() == heard;
-                    if silent && probe::is_refused(self.peer.address, PROBE_PATIENCE).await {
-                        return Err(AskError::nobody_listens());
+                    if silent && let Some(objection) = probe::objection_within(self.peer.address, PROBE_PATIENCE).await
+                    {
+                        return Err(AskError::Unreachable(objection.into()));
                     }
                 }
             }

@@ -129,7 +129,7 @@ async fn exchange(
         .map_err(|error| unreachable(error.to_string()))?;
     let connection = tokio::select! {
         connected = connecting => connected.map_err(|error| not_connected(address, error))?,
-        () = probe::refused(address) => return Err(unreachable("nobody listens on that UDP port".into())),
+        objection = probe::objection(address) => return Err(unreachable(objection.into())),
         () = tokio::time::sleep(CONNECT_TIMEOUT) => {
             return Err(unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())));
         }

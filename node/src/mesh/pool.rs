@@ -183,7 +183,7 @@ impl Mesh {
             .map_err(|e| AskError::Unreachable(e.to_string()))?;
         let connection = tokio::select! {
             connected = connecting => connected.map_err(|e| AskError::of_connection(&e))?,
-            () = probe::refused(address) => return Err(AskError::nobody_listens()),
+            objection = probe::objection(address) => return Err(AskError::Unreachable(objection.into())),
             () = tokio::time::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
         };
         let node = self.member(&connection).map_err(|e| AskError::Refused(e.to_string()))?;

@@ -1,37 +1,44 @@
 //! Is there anybody at all? A datagram to a port where nothing listens is answered by the host itself (ICMP port
-//! unreachable), which Linux reports on a connected UDP socket as ECONNREFUSED. QUIC's own socket is not connected and
-//! never hears of it, so a killed agent on a running host would be noticed only by its silence, seconds later.
+//! unreachable), which Linux reports on a connected UDP socket as ECONNREFUSED; a host without a way to it is known to
+//! our own kernel or to a router. QUIC's socket is not connected and never hears of either, so a killed agent on a
+//! running host would be noticed only by its silence, seconds later.
 
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
 
-/// Waits until the host at `address` says that nothing listens there; pending for ever when it does not say so.
-pub(super) async fn refused(address: SocketAddr) {
-    if !asked_and_refused(address).await {
-        std::future::pending::<()>().await;
+/// Waits until somebody says that `address` cannot be reached, and why; pending for ever when nobody does.
+pub(super) async fn objection(address: SocketAddr) -> &'static str {
+    match provoke(address).await.err().as_ref().and_then(text) {
+        Some(objection) => objection,
+        None => std::future::pending().await,
     }
 }
 
-/// Whether the host at `address` says within `patience` that nothing listens there.
-pub(super) async fn is_refused(address: SocketAddr, patience: Duration) -> bool {
-    tokio::time::timeout(patience, asked_and_refused(address)).await.unwrap_or(false)
+/// What [`objection`] says within `patience`, if anything.
+pub(super) async fn objection_within(address: SocketAddr, patience: Duration) -> Option<&'static str> {
+    tokio::time::timeout(patience, objection(address)).await.ok()
 }
 
-async fn asked_and_refused(address: SocketAddr) -> bool {
+async fn provoke(address: SocketAddr) -> Result<(), Error> {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let Ok(socket) = UdpSocket::bind((any, 0)).await else { return false };
-    if socket.connect(address).await.is_err() {
-        return false;
-    }
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(address).await?;
     // One byte is no QUIC packet: a listening endpoint drops it.
-    if let Err(error) = socket.send(&[0]).await {
-        return error.kind() == ErrorKind::ConnectionRefused;
+    socket.send(&[0]).await?;
+    socket.recv(&mut [0; 1]).await?;
+    Ok(())
+}
+
+fn text(error: &Error) -> Option<&'static str> {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Some("connection refused"),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Some("no route to host"),
+        // Our own troubles (no free port, not permitted, …) say nothing about the peer.
+        _ => None,
     }
-    let mut nothing = [0; 1];
-    matches!(socket.recv(&mut nothing).await, Err(error) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 #[cfg(test)]
@@ -42,8 +49,8 @@ mod tests {
     async fn tells_a_closed_port_from_a_silent_one() {
         let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = silent.local_addr().unwrap();
-        assert!(!is_refused(address, Duration::from_millis(100)).await);
+        assert_eq!(objection_within(address, Duration::from_millis(100)).await, None);
         drop(silent);
-        assert!(is_refused(address, Duration::from_secs(5)).await);
+        assert_eq!(objection_within(address, Duration::from_secs(5)).await, Some("connection refused"));
     }
 }
