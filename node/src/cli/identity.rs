@@ -1,0 +1,354 @@
+//! `rankmesh identity`: the mesh's CA, certificates made offline, join tokens, and what an identity says.
+//!
+//! Standard output carries data only (a token, what `show` shows); what was done is told on standard error. Keys, files
+//! and rules are the `certs` crate's; joining over the network is `mesh::join`'s.
+
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use certs::{Identity, Issuer, MeshName, NodeName, Reissue};
+use clap::{Args, Subcommand};
+use rand::RngExt;
+use serde_json::json;
+use time::OffsetDateTime;
+
+use super::{ReportFormat, parse_duration};
+use crate::agent::config::state_dir;
+
+/// Flags of `rankmesh identity`.
+#[derive(Debug, Args)]
+pub struct IdentityArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make the CA of a new mesh (`rankmesh up` does this by itself when it founds one)
+    Init {
+        #[command(flatten)]
+        dir: DirArg,
+        /// Name of the mesh [default: a random one]
+        #[arg(long, value_name = "NAME")]
+        mesh: Option<MeshName>,
+    },
+    /// Make the identity of a node, without any network
+    Issue {
+        #[command(flatten)]
+        dir: DirArg,
+        /// Name of the node
+        #[arg(long, value_name = "NAME")]
+        name: NodeName,
+        /// Directory to write the identity to: all that `rankmesh up --identity DIR` needs there
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// How long the certificate is valid
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "365d")]
+        validity: Duration,
+        /// Also when the name or the directory has an identity already, which this one replaces
+        #[arg(long)]
+        reissue: bool,
+    },
+    /// Print a token with which hosts join: `rankmesh up --join IP:PORT --token TOKEN`
+    Token {
+        #[command(flatten)]
+        dir: DirArg,
+        /// How long the token admits hosts
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
+        ttl: Duration,
+        /// How many hosts it admits, or `any`
+        #[arg(long, value_name = "N", default_value = "1")]
+        uses: Uses,
+    },
+    /// Revoke the certificate of a node (not there yet)
+    Revoke {
+        #[command(flatten)]
+        dir: DirArg,
+        /// Name of the node
+        #[arg(long, value_name = "NAME")]
+        name: NodeName,
+    },
+    /// Show whose identity a directory holds
+    Show {
+        #[command(flatten)]
+        dir: DirArg,
+        /// Output format
+        #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+        format: ReportFormat,
+    },
+}
+
+/// Where the identity, or the CA, lies.
+#[derive(Debug, Args)]
+struct DirArg {
+    /// Identity directory [default: that of this host's agent]
+    #[arg(long = "dir", value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl DirArg {
+    fn resolve(self) -> anyhow::Result<PathBuf> {
+        match self.dir {
+            Some(dir) => Ok(dir),
+            None => Ok(state_dir()?.join("identity")),
+        }
+    }
+}
+
+/// How many hosts a token admits; `None`: any number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Uses(Option<NonZeroU32>);
+
+impl FromStr for Uses {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "any" {
+            return Ok(Self(None));
+        }
+        text.parse()
+            .map(|uses| Self(Some(uses)))
+            .map_err(|_| format!("'{text}' is not a number of hosts; write 1 or more, or any"))
+    }
+}
+
+/// Runs `rankmesh identity`.
+///
+/// # Errors
+/// With what to do about it; nothing was changed then.
+pub fn run(args: IdentityArgs) -> anyhow::Result<()> {
+    execute(args.command, &mut std::io::stdout().lock(), &mut std::io::stderr().lock())
+}
+
+/// `out` takes data, `note` what is said to people.
+fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> anyhow::Result<()> {
+    match command {
+        Command::Init { dir, mesh } => {
+            let dir = dir.resolve()?;
+            let mesh = match mesh {
+                Some(mesh) => mesh,
+                None => format!("mesh-{:08x}", rand::rng().random::<u32>()).parse()?,
+            };
+            let issuer = Issuer::init(&dir, &mesh)?;
+            let (dir, ca) = (dir.display(), issuer.authority().fingerprint());
+            writeln!(note, "Made the CA of mesh {mesh} in {dir} (fingerprint {ca}).")?;
+            writeln!(note, "Next: rankmesh identity issue --dir {dir} --name NODE --out DIR")?;
+        }
+        Command::Issue { dir, name, out: target, validity, reissue } => {
+            issue(&dir.resolve()?, &name, &target, validity, reissue, note)?;
+        }
+        Command::Token { dir, ttl, uses } => {
+            let issuer = Issuer::open(&dir.resolve()?)?;
+            let token = issuer.tokens().create(ttl, uses.0)?;
+            writeln!(out, "{token}")?;
+            let admits = match uses.0.map(NonZeroU32::get) {
+                None => "any number of hosts".to_owned(),
+                Some(1) => "one host".to_owned(),
+                Some(n) => format!("{n} hosts"),
+            };
+            let (mesh, until) = (token.mesh(), utc(token.expires()));
+            writeln!(note, "Admits {admits} to mesh {mesh} until {until}: rankmesh up --join IP:PORT --token TOKEN")?;
+        }
+        Command::Revoke { .. } => bail!(
+            "revoking is not there yet. To shut a node out today, make a new CA (`rankmesh identity init`) and issue the \
+             other nodes' identities from it"
+        ),
+        Command::Show { dir, format } => show(&dir.resolve()?, format, out)?,
+    }
+    Ok(())
+}
+
+fn issue(
+    dir: &Path,
+    name: &NodeName,
+    target: &Path,
+    validity: Duration,
+    reissue: bool,
+    note: &mut impl Write,
+) -> anyhow::Result<()> {
+    let issuer = Issuer::open(dir)?;
+    let may = if reissue { Reissue::Allow } else { Reissue::Refuse };
+    if !reissue && Identity::exists(target) {
+        bail!("{} holds an identity already; choose another --out, or replace it with --reissue", target.display());
+    }
+    let identity = issuer.issue(name, validity, may)?;
+    identity.save(target)?;
+    let (mesh, until, target) = (identity.mesh(), utc(identity.not_after()), target.display());
+    writeln!(note, "Made node {name} of mesh {mesh} in {target}, valid until {until}.")?;
+    if identity.not_after() == issuer.authority().not_after() {
+        writeln!(note, "It ends with the CA, sooner than asked.")?;
+    }
+    writeln!(note, "Next: rankmesh up --name {name} --identity {target}")?;
+    Ok(())
+}
+
+fn show(dir: &Path, format: ReportFormat, out: &mut impl Write) -> anyhow::Result<()> {
+    let issuer = if Issuer::exists(dir) { Some(Issuer::open(dir)?) } else { None };
+    // A directory fresh from `init` has a CA and no node yet.
+    let identity = if issuer.is_some() && !Identity::exists(dir) { None } else { Some(Identity::load(dir)?) };
+    let (mesh, ca) = match (&identity, &issuer) {
+        (Some(identity), _) => (identity.mesh().clone(), identity.ca_fingerprint()),
+        (None, Some(issuer)) => (issuer.authority().mesh().clone(), issuer.authority().fingerprint()),
+        (None, None) => bail!("no identity in {}", dir.display()),
+    };
+    let issued = issuer.as_ref().map(Issuer::issued).transpose().context("reading what the CA issued")?;
+    let expired = |at: SystemTime| at < SystemTime::now();
+    match format {
+        ReportFormat::Json => {
+            let value = json!({
+                "mesh": mesh,
+                "node": identity.as_ref().map(Identity::node),
+                "not_after": identity.as_ref().map(|identity| utc(identity.not_after())),
+                "expired": identity.as_ref().map(|identity| expired(identity.not_after())),
+                "fingerprint": identity.as_ref().map(Identity::fingerprint),
+                "ca_fingerprint": ca,
+                "ca_not_after": issuer.as_ref().map(|issuer| utc(issuer.authority().not_after())),
+                "issued": issued,
+            });
+            writeln!(out, "{value}")?;
+        }
+        ReportFormat::Table => {
+            writeln!(out, "mesh            {mesh}")?;
+            if let Some(identity) = &identity {
+                let end = identity.not_after();
+                writeln!(out, "node            {}", identity.node())?;
+                writeln!(out, "valid until     {}{}", utc(end), if expired(end) { " (expired)" } else { "" })?;
+                writeln!(out, "fingerprint     {}", identity.fingerprint())?;
+            }
+            writeln!(out, "CA fingerprint  {ca}")?;
+            if let (Some(issuer), Some(issued)) = (&issuer, &issued) {
+                writeln!(out, "CA              here, valid until {}", utc(issuer.authority().not_after()))?;
+                for certificate in issued {
+                    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(certificate.not_after_unix_s);
+                    writeln!(out, "issued          {} until {}", certificate.name, utc(end))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// RFC 3339, whole seconds.
+fn utc(at: SystemTime) -> String {
+    let at = OffsetDateTime::from(at);
+    let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", at.hour(), at.minute(), at.second())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        identity: IdentityArgs,
+    }
+
+    /// What a command line prints: data and notes.
+    fn typed(line: &[&str]) -> anyhow::Result<(String, String)> {
+        let line = Line::try_parse_from(std::iter::once(&"identity").chain(line))?;
+        let (mut out, mut note) = (Vec::new(), Vec::new());
+        execute(line.identity.command, &mut out, &mut note)?;
+        Ok((String::from_utf8(out)?, String::from_utf8(note)?))
+    }
+
+    fn fails(line: &[&str]) -> String {
+        typed(line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_offline_mesh_of_two_nodes() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
+        let (ca, a, b) = (path("ca"), path("a"), path("b"));
+        let (out, _) = typed(&["init", "--dir", &ca, "--mesh", "m"]).unwrap();
+        assert_eq!(out, "", "nothing but data goes to standard output");
+        for (name, dir) in [("a", &a), ("b", &b)] {
+            let (out, note) = typed(&["issue", "--dir", &ca, "--name", name, "--out", dir]).unwrap();
+            assert!(out.is_empty() && note.contains(dir.as_str()), "{note}");
+            // All that is needed, and not the CA's key.
+            let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().file_name()).collect();
+            files.sort();
+            assert_eq!(files, ["ca.pem", "node.pem"]);
+        }
+        let (a, b) = (Identity::load(a.as_ref()).unwrap(), Identity::load(b.as_ref()).unwrap());
+        assert_eq!((a.node().as_str(), b.node().as_str()), ("a", "b"));
+        assert_eq!(certs::tls::peer_node(b.chain(), &a).unwrap().as_str(), "b");
+    }
+
+    #[test]
+    fn nothing_is_lost_by_typing_twice() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
+        let (ca, a, b) = (path("ca"), path("a"), path("b"));
+        typed(&["init", "--dir", &ca]).unwrap();
+        assert!(fails(&["init", "--dir", &ca]).contains("exists already"));
+        let issue = ["issue", "--dir", &ca, "--name", "a", "--out", &a];
+        typed(&issue).unwrap();
+        let first = Identity::load(a.as_ref()).unwrap().fingerprint();
+        assert!(fails(&issue).contains("--reissue"));
+        assert!(fails(&["issue", "--dir", &ca, "--name", "a", "--out", &b]).contains("taken"));
+        // A refusal spends nothing: the name that the full directory refused is free.
+        assert!(fails(&["issue", "--dir", &ca, "--name", "b", "--out", &a]).contains("--reissue"));
+        typed(&["issue", "--dir", &ca, "--name", "b", "--out", &b]).unwrap();
+        assert_eq!(Identity::load(a.as_ref()).unwrap().fingerprint(), first);
+        typed(&[issue.as_slice(), &["--reissue"]].concat()).unwrap();
+        assert_ne!(Identity::load(a.as_ref()).unwrap().fingerprint(), first);
+    }
+
+    #[test]
+    fn show_tells_who_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
+        let (ca, a) = (path("ca"), path("a"));
+        assert!(fails(&["show", "--dir", &ca]).contains("no identity"));
+        typed(&["init", "--dir", &ca, "--mesh", "m"]).unwrap();
+        let of_ca: serde_json::Value =
+            serde_json::from_str(&typed(&["show", "--dir", &ca, "--format", "json"]).unwrap().0).unwrap();
+        assert_eq!((&of_ca["mesh"], &of_ca["node"]), (&json!("m"), &json!(null)));
+        typed(&["issue", "--dir", &ca, "--name", "a", "--out", &a, "--validity", "2d"]).unwrap();
+        let of_a: serde_json::Value =
+            serde_json::from_str(&typed(&["show", "--dir", &a, "--format", "json"]).unwrap().0).unwrap();
+        assert_eq!((&of_a["node"], &of_a["ca_fingerprint"]), (&json!("a"), &of_ca["ca_fingerprint"]));
+        assert_eq!((&of_a["expired"], &of_a["issued"]), (&json!(false), &json!(null)));
+        let (text, _) = typed(&["show", "--dir", &ca]).unwrap();
+        let until = of_a["not_after"].as_str().unwrap();
+        assert!(text.contains(&format!("issued          a until {until}")), "{text}");
+        let (text, _) = typed(&["show", "--dir", &a]).unwrap();
+        assert!(text.contains("node            a\n") && text.contains(until), "{text}");
+    }
+
+    #[test]
+    fn token_prints_a_token_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().to_str().unwrap();
+        assert!(fails(&["token", "--dir", dir]).contains("founded the mesh"));
+        typed(&["init", "--dir", dir, "--mesh", "m"]).unwrap();
+        let (out, note) = typed(&["token", "--dir", dir, "--ttl", "2h", "--uses", "3"]).unwrap();
+        let token: certs::JoinToken = out.strip_suffix('\n').unwrap().parse().unwrap();
+        assert_eq!(token.mesh().as_str(), "m");
+        let left = token.expires().duration_since(SystemTime::now()).unwrap();
+        assert!(left > Duration::from_secs(7100) && left <= Duration::from_secs(7200), "{left:?}");
+        assert!(note.contains("3 hosts") && !note.contains(out.trim()), "{note}");
+        for wrong in ["0", "-1", "many"] {
+            assert!(typed(&["token", "--dir", dir, &format!("--uses={wrong}")]).is_err(), "{wrong}");
+        }
+        assert_eq!("any".parse(), Ok(Uses(None)));
+    }
+
+    #[test]
+    fn revoking_says_that_it_is_not_there() {
+        assert!(fails(&["revoke", "--dir", "x", "--name", "a"]).contains("not there yet"));
+    }
+
+    #[test]
+    fn times_read_as_rfc_3339() {
+        assert_eq!(utc(SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_212_345)), "2026-11-20T22:05:45Z");
+    }
+}
