@@ -2,12 +2,13 @@
 //! (`rows`), nor the form of served files (`reader`). The tables are in schema.sql, described in docs/schema.md.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, Transaction};
 
+use super::beside;
 use super::error::StoreError;
 
 /// Marks our files in the SQLite header ("RMSH" in ASCII), so that no foreign database is ever written to.
@@ -68,7 +69,6 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     let mut conn = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     conn.busy_timeout(std::time::Duration::from_millis(500)).map_err(sqlite)?;
     conn.set_prepared_statement_cache_capacity(64);
-    prepare_file(&conn).map_err(sqlite)?;
     migrate(&mut conn, path, LADDER)?;
     // Write-ahead log: readers never wait for the writer. NORMAL: a commit survives a killed process; after a power
     // cut the last commits may be gone, the file stays whole.
@@ -84,12 +84,44 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     Ok(conn)
 }
 
+/// Make a new file whole, under another name, and move it into place: a process killed in between leaves no file that
+/// is neither empty nor ours.
 fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
-    match OpenOptions::new().write(true).create_new(true).mode(mode).open(path) {
-        Ok(_) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(StoreError::from_io(path, &e)),
+    let io = |e| StoreError::from_io(path, &e);
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.len() > 0 => return Ok(()),
+        Ok(_) => {}
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(io(e)),
     }
+    let new = beside(path, ".new");
+    for leftover in [new.clone(), beside(&new, "-journal")] {
+        match std::fs::remove_file(&leftover) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
+            _ => {}
+        }
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new).map_err(io)?;
+    let sqlite = |e| StoreError::from_sqlite(path, e);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(&new, flags).map_err(sqlite)?;
+    // Nothing is lost with this file before it has its name.
+    conn.pragma_update(None, "synchronous", "OFF").map_err(sqlite)?;
+    // Only settable while the file is empty: pages can be given back later.
+    conn.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(sqlite)?;
+    conn.pragma_update(None, "application_id", APPLICATION_ID).map_err(sqlite)?;
+    migrate(&mut conn, path, LADDER)?;
+    conn.close().map_err(|(_, e)| sqlite(e))?;
+    file.sync_all().map_err(io)?;
+    // A log or journal of a file that is gone would be replayed into the new one: move it out of the way.
+    for suffix in ["-wal", "-shm", "-journal"] {
+        let orphan = beside(path, suffix);
+        match std::fs::rename(&orphan, beside(&orphan, ".orphan")) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
+            _ => {}
+        }
+    }
+    std::fs::rename(&new, path).map_err(io)
 }
 
 /// Refuse by the header alone what must not even be opened for writing. (The caller holds the store's lock file, so
@@ -104,8 +136,8 @@ pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
     if len < header.len() || &header[..16] != MAGIC {
         return Err(StoreError::NotADatabase { path: path.to_path_buf() });
     }
-    // Offset 68: the application id, big-endian. Ours is written before anything else, so any other value (zero
-    // included) is somebody else's file.
+    // Offset 68: the application id, big-endian. A file of ours has it from its first moment under this name, so any
+    // other value (zero included) is somebody else's file.
     if header[68..72] != APPLICATION_ID.to_be_bytes() {
         return Err(StoreError::Foreign { path: path.to_path_buf() });
     }
@@ -124,16 +156,6 @@ pub(crate) fn read_up_to(file: &mut File, buf: &mut [u8]) -> std::io::Result<usi
         }
     }
     Ok(len)
-}
-
-/// Settings that only take effect in an empty file: mark it as ours and allow giving pages back.
-fn prepare_file(conn: &Connection) -> rusqlite::Result<()> {
-    let pages: i64 = conn.pragma_query_value(None, "page_count", |r| r.get(0))?;
-    if pages == 0 {
-        conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
-        conn.pragma_update(None, "application_id", APPLICATION_ID)?;
-    }
-    Ok(())
 }
 
 fn migrate(conn: &mut Connection, path: &Path, ladder: &[Step]) -> Result<(), StoreError> {
@@ -268,6 +290,33 @@ mod tests {
 
         let nowhere = dir.path().join("no/such/dir.db");
         assert!(matches!(open_writer(&nowhere, 0o600), Err(StoreError::NotWritable { .. })));
+    }
+
+    #[test]
+    fn the_log_of_a_file_that_is_gone_is_not_replayed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        let conn = open_writer(&path, 0o600).unwrap();
+        conn.execute("INSERT INTO retention VALUES ('x', 0, 0)", []).unwrap();
+        let log = std::fs::read(beside(&path, "-wal")).unwrap();
+        drop(conn);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(beside(&path, "-wal"), &log).unwrap();
+        let conn = open_writer(&path, 0o600).unwrap();
+        assert_eq!(conn.query_row("SELECT count(*) FROM retention", [], |r| r.get::<_, i64>(0)).unwrap(), 0);
+        assert_eq!(std::fs::read(beside(&path, "-wal.orphan")).unwrap(), log);
+        assert!(!beside(&path, ".new").exists());
+    }
+
+    #[test]
+    fn a_start_killed_while_creating_is_no_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        std::fs::write(&path, b"").unwrap();
+        std::fs::write(beside(&path, ".new"), MAGIC).unwrap();
+        std::fs::write(beside(&path, ".new-journal"), b"x").unwrap();
+        open_writer(&path, 0o600).unwrap();
+        check_header(&path).unwrap();
     }
 
     #[test]
