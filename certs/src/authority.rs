@@ -13,7 +13,7 @@ use rcgen::{
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
 
-use crate::files::{self, Replace};
+use crate::files::{self, DirLock, Replace};
 use crate::name::{mesh_uri, node_uri};
 use crate::{Error, Fingerprint, Identity, MeshName, NodeName, chain, pem};
 
@@ -98,6 +98,7 @@ impl Authority {
     pub fn save(&self, dir: &Path) -> Result<(), Error> {
         let dir = dir.join(CA_DIR);
         files::create_dir(&dir)?;
+        let _lock = DirLock::take(&dir)?;
         let mut text = String::new();
         pem::push_key(&mut text, &PrivatePkcs8KeyDer::from(self.issuer.key().serialized_der()));
         pem::push_certificates(&mut text, std::slice::from_ref(&self.certificate));

@@ -37,21 +37,34 @@ pub(crate) fn write(path: &Path, contents: &[u8], mode: u32, replace: Replace) -
     let written = file.write_all(contents).and_then(|()| file.sync_all()).map_err(Error::io("write", &temporary));
     let placed = written.and_then(|()| match replace {
         Replace::Yes => fs::rename(&temporary, path).map_err(Error::io("write", path)),
-        Replace::No => {
-            let linked = fs::hard_link(&temporary, path).map_err(|source| match source.kind() {
-                io::ErrorKind::AlreadyExists => Error::Exists { path: path.to_owned() },
-                _ => Error::Io { action: "write", path: path.to_owned(), source },
-            });
-            // The file has its own name now, or is not wanted.
-            let _ = fs::remove_file(&temporary);
-            linked
-        }
+        Replace::No => place_new(&temporary, path),
     });
     if placed.is_err() {
         let _ = fs::remove_file(&temporary);
     }
     placed?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::io("sync", dir))
+}
+
+/// Gives `temporary` the name `path` unless that is taken.
+fn place_new(temporary: &Path, path: &Path) -> Result<(), Error> {
+    let exists = || Error::Exists { path: path.to_owned() };
+    match fs::hard_link(temporary, path) {
+        Ok(()) => {
+            // The file has its own name now.
+            let _ = fs::remove_file(temporary);
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists()),
+        // A file system without hard links; between processes the directory's lock stands in.
+        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) => {
+            if path.exists() {
+                return Err(exists());
+            }
+            fs::rename(temporary, path).map_err(Error::io("write", path))
+        }
+        Err(source) => Err(Error::Io { action: "write", path: path.to_owned(), source }),
+    }
 }
 
 fn create_temporary(dir: &Path, path: &Path, mode: u32) -> Result<(PathBuf, File), Error> {
@@ -116,7 +129,13 @@ impl DirLock {
             .mode(SECRET)
             .open(&path)
             .map_err(Error::io("open", &path))?;
-        file.lock().map_err(Error::io("lock", &path))?;
+        match file.lock() {
+            // A cluster file system mounted without locks: one process at a time is then up to whoever types.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                tracing::warn!(path = %path.display(), "this file system has no locks; change the CA from one place at a time");
+            }
+            locked => locked.map_err(Error::io("lock", &path))?,
+        }
         Ok(Self(file))
     }
 }

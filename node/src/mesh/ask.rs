@@ -83,8 +83,7 @@ impl AskError {
 
 /// What our TLS found wrong, without the wrapping that it puts around the verifier's own words.
 fn tls_fault(reason: &str) -> String {
-    let inner = reason.split_once("Other(OtherError(").and_then(|(_, rest)| rest.strip_suffix("))"));
-    match inner.unwrap_or(reason) {
+    match certs::tls::plain_reason(reason) {
         "" => "the TLS handshake failed".to_owned(),
         words => words.to_owned(),
     }
