@@ -1,5 +1,34 @@
 //! Capture: what the host's ranks do, recorded with eBPF, no change to the workload.
+//!
+//! [`Capture::start`] loads the BPF programs (`src/bpf/`), finds the communication libraries that processes have
+//! mapped, attaches to them and hands [`Record`]s to a sink. Storing them is the node's business.
+//!
+//! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes records with what
+//! `process` and `mpi` know; `discovery`, `symbols` and `attach` decide where the probes sit.
 
+mod attach;
+mod capture;
+mod cgroup;
+mod clock;
+mod decode;
+mod discovery;
+mod elf;
+mod error;
+mod functions;
+mod loader;
+mod maps;
+mod mpi;
+mod nccl_hash;
+mod process;
 mod record;
+mod sockets;
+mod symbols;
+mod wire;
 
+pub use attach::AttachMode;
+pub use capture::{Capture, CaptureConfig, CaptureStatus, supported};
+pub use discovery::AttachedFile;
+pub use error::Error;
+pub use loader::ProbeStatus;
+pub use nccl_hash::{HashStyle, comm_hash, split_hash};
 pub use record::{Collective, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record};

@@ -1,0 +1,117 @@
+//! Attaching the call programs to a file, in one of three ways. Which files and offsets is decided in `discovery` and
+//! `symbols`; the programs are in `bpf/calls.bpf.h`.
+
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
+
+use crate::maps;
+use crate::symbols::Target;
+
+/// How calls are probed; the best that the kernel supports is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttachMode {
+    /// One session program for entry and return (Linux 6.13).
+    Session,
+    /// One link for all entries of a file, one for all returns (Linux 6.6).
+    Multi,
+    /// An entry and a return probe per symbol (Linux 5.15).
+    Single,
+}
+
+impl AttachMode {
+    /// The programs it uses: for entries, for returns.
+    pub(crate) fn programs(self) -> &'static [&'static str] {
+        match self {
+            AttachMode::Session => &["call_session"],
+            AttachMode::Multi => &["call_enter_multi", "call_return_multi"],
+            AttachMode::Single => &["call_enter_single", "call_return_single"],
+        }
+    }
+}
+
+const EVERY_PROCESS: i32 = -1;
+
+/// Attaches to all targets in a file. The probes last as long as the links.
+pub(crate) fn attach(
+    object: &Object,
+    mode: AttachMode,
+    path: &Path,
+    targets: &[Target],
+) -> libbpf_rs::Result<Vec<Link>> {
+    attach_for(object, mode, path, targets, EVERY_PROCESS)
+}
+
+fn attach_for(
+    object: &Object,
+    mode: AttachMode,
+    path: &Path,
+    targets: &[Target],
+    pid: i32,
+) -> libbpf_rs::Result<Vec<Link>> {
+    let mut links = vec![];
+    // Returns first: an entry probe alone would leave calls unmatched.
+    for name in mode.programs().iter().rev() {
+        let program = program(object, name)?;
+        let retprobe = name.starts_with("call_return");
+        if mode == AttachMode::Single {
+            for target in targets {
+                let opts = UprobeOpts {
+                    cookie: target.cookie,
+                    retprobe,
+                    ..UprobeOpts::default()
+                };
+                links.push(program.attach_uprobe_with_opts(
+                    pid,
+                    path,
+                    target.file_offset as usize,
+                    opts,
+                )?);
+            }
+            continue;
+        }
+        let opts = UprobeMultiOpts {
+            offsets: targets.iter().map(|t| t.file_offset as usize).collect(),
+            cookies: targets.iter().map(|t| t.cookie).collect(),
+            retprobe,
+            session: mode == AttachMode::Session,
+            ..UprobeMultiOpts::default()
+        };
+        links.push(program.attach_uprobe_multi_with_opts(pid, path, "", opts)?);
+    }
+    Ok(links)
+}
+
+/// A program of the object, by name.
+pub(crate) fn program<'obj>(
+    object: &'obj Object,
+    name: &str,
+) -> libbpf_rs::Result<ProgramMut<'obj>> {
+    let found = object.progs_mut().find(|program| program.name() == name);
+    found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
+}
+
+/// Tries the mode on a function of our own that nobody calls: old kernels load some of the programs and then refuse
+/// the link.
+pub(crate) fn probe(object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> {
+    let text = std::fs::read("/proc/self/maps")?;
+    let address = never_called as *const () as u64;
+    let mapping = maps::mappings(&text).find(|m| m.start <= address && address < m.end);
+    let mapping = mapping.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+    let target = Target {
+        symbol: "",
+        file_offset: address - mapping.start + mapping.offset,
+        cookie: 0,
+    };
+    let path = PathBuf::from(format!(
+        "/proc/self/map_files/{:x}-{:x}",
+        mapping.start, mapping.end
+    ));
+    let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
+    attach_for(object, mode, &path, &[target], own_pid).map(drop)
+}
+
+#[inline(never)]
+extern "C" fn never_called() {
+    std::hint::black_box(());
+}

@@ -1,0 +1,62 @@
+/* The capture object: maps, and one include per concern. Loaded and attached by src/loader.rs and src/attach.rs. */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "wire.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* A section of its own, so that user space finds the configuration at offset 0. */
+const volatile struct rm_config config SEC(".rodata.config");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_RINGBUF);
+  __uint(max_entries, 8 << 20); /* set by the loader */
+} events SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+  __uint(max_entries, RM_MAX_FUNCS);
+  __type(key, __u32);
+  __type(value, struct rm_stats);
+} stats SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_CGROUP_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, __u32);
+} cgroup_array SEC(".maps");
+
+/* Processes that are followed: key is the process id. Written here on the first traced call, by user space when a
+ * traced library is found mapped; removed when the process ends. */
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 16384);
+  __type(key, __u32);
+  __type(value, __u32);
+} tracked SEC(".maps");
+
+static __always_inline struct rm_stats *stats_of(__u32 slot) { return bpf_map_lookup_elem(&stats, &slot); }
+
+/* Programs may be preempted by others of the same CPU, so the counters add atomically. */
+#define COUNT(slot, field)                              \
+  do {                                                  \
+    struct rm_stats *s_ = stats_of(slot);               \
+    if (s_) __sync_fetch_and_add(&s_->field, 1);        \
+  } while (0)
+
+/* The reader looks every few ten milliseconds anyway: wake it only when much is waiting. */
+static __always_inline __u64 wake_flags(void) {
+  return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= config.wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline bool wanted_task(void) {
+  if ((bpf_get_current_pid_tgid() >> 32) == config.own_pid) return false;
+  return config.cgroup_id == 0 || bpf_current_task_under_cgroup(&cgroup_array, 0) == 1;
+}
+
+#include "calls.bpf.h"
+#include "sched.bpf.h"
+#include "tcp.bpf.h"

@@ -1,0 +1,97 @@
+/* The few kernel types that the programs touch, kept by hand: only the fields used, relocated at load (CO-RE) against
+ * the running kernel's BTF. Field names and types: Linux uapi and include/linux headers. */
+#ifndef RANKMESH_KERNEL_H
+#define RANKMESH_KERNEL_H
+
+#define __VMLINUX_H__ /* bpf_tracing.h: use the kernel's names of registers */
+
+typedef signed char __s8;
+typedef unsigned char __u8;
+typedef short __s16;
+typedef unsigned short __u16;
+typedef int __s32;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef _Bool bool;
+#define true 1
+#define false 0
+
+enum {
+  BPF_MAP_TYPE_HASH = 1,
+  BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+  BPF_MAP_TYPE_CGROUP_ARRAY = 8,
+  BPF_MAP_TYPE_RINGBUF = 27,
+};
+enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2, BPF_RB_AVAIL_DATA = 0 };
+
+#if defined(__TARGET_ARCH_x86)
+/* The register frame is ABI: no relocation. */
+struct pt_regs {
+  unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct pt_regs;
+struct user_pt_regs {
+  __u64 regs[31];
+  __u64 sp, pc, pstate;
+};
+#else
+#error "argument passing is written for x86-64 and aarch64"
+#endif
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct { int counter; } atomic_t;
+struct signal_struct { atomic_t live; };
+struct task_struct {
+  int pid, tgid;
+  char comm[16];
+  unsigned int __state;
+  struct signal_struct *signal;
+};
+/* before Linux 5.14 */
+struct task_struct___old { long state; };
+
+struct kernfs_node { __u64 id; };
+struct cgroup;
+struct cgroup_subsys_state {
+  struct cgroup *cgroup;
+  struct cgroup_subsys_state *parent;
+};
+struct cgroup {
+  struct cgroup_subsys_state self;
+  struct kernfs_node *kn;
+};
+struct sock_cgroup_data { struct cgroup *cgroup; };
+
+struct in6_addr_raw { __u8 bytes[16]; };
+struct sock_common {
+  __u32 skc_daddr, skc_rcv_saddr;
+  __u16 skc_dport, skc_num;
+  unsigned short skc_family;
+  volatile unsigned char skc_state;
+};
+struct inode { unsigned long i_ino; };
+struct socket { short type; };
+struct socket_alloc { struct socket socket; struct inode vfs_inode; };
+struct sock {
+  struct sock_common __sk_common;
+  struct socket *sk_socket;
+  struct sock_cgroup_data sk_cgrp_data;
+};
+struct in6_addr;
+struct sk_buff;
+
+#pragma clang attribute pop
+
+/* The IPv6 addresses are read as 16 raw bytes at the relocated offset of the field. */
+struct in6_addr { __u8 raw[16]; };
+struct sock_common___v6 { struct in6_addr skc_v6_daddr, skc_v6_rcv_saddr; } __attribute__((preserve_access_index));
+struct sock___v6 { struct sock_common___v6 __sk_common; } __attribute__((preserve_access_index));
+
+#endif

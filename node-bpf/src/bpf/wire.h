@@ -1,0 +1,118 @@
+/* The wire truth between the BPF programs and Rust: every record in the ring buffer, the attach cookie, the
+ * configuration and the statistics. src/wire.rs mirrors it field by field; both sides assert the sizes. Little and
+ * big endian hosts alike: records never leave the host in this form. */
+#ifndef RANKMESH_WIRE_H
+#define RANKMESH_WIRE_H
+
+/* kind: first word of every record */
+enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5 };
+
+/* The attach cookie says all the programs need to know of a function, one byte each from the low end:
+ * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
+ * record, index of the communicator argument (RM_NO_ARG: none), flags. */
+enum rm_role {
+  RM_ROLE_CALL = 0,       /* a collective or point-to-point call: becomes a record */
+  RM_ROLE_INIT_RANK = 1,  /* ncclCommInitRank[Config](comm*, nranks, id by value, rank) */
+  RM_ROLE_INIT_SCALABLE = 2, /* ncclCommInitRankScalable(comm*, nranks, rank, nid, ids*, config) */
+  RM_ROLE_INIT_ALL = 3,   /* ncclCommInitAll(comms*, ndev, devices*) */
+  RM_ROLE_SPLIT = 4,      /* ncclCommSplit(comm, color, key, newcomm*, config) */
+  RM_ROLE_DESTROY = 5,    /* ncclCommDestroy / ncclCommAbort (comm) */
+  RM_ROLE_UNIQUE_ID = 6,  /* ncclGetUniqueId(id*): of use only inside ncclCommInitAll */
+  RM_ROLE_MPI_INIT = 7,   /* MPI_Init / MPI_Init_thread: from here on sequence numbers are complete */
+};
+#define RM_NO_ARG 0xff
+/* cookie flags */
+#define RM_COOKIE_HASH_MIX 1 /* this NCCL hashes ids with its mixing hash, not with DJB2a (src/nccl_hash.rs) */
+#define RM_COOKIE_MPI 2
+#define RM_COOKIE_RCCL 4
+
+#define RM_MAX_ARGS 12
+#define RM_MAX_FUNCS 64
+/* statistics slots behind those of the functions */
+#define RM_SLOT_OFFCPU 60
+#define RM_SLOT_TCP 61
+#define RM_SLOT_PROCESS 62
+
+/* rm_call.flags */
+#define RM_HAVE_HASH 1
+#define RM_HAVE_SEQ 2
+#define RM_HAVE_RANK 4
+#define RM_FROM_RCCL 8
+
+struct rm_call {
+  unsigned int kind;
+  unsigned char func;
+  unsigned char flags;
+  unsigned short nargs;
+  unsigned long long enter_ns; /* CLOCK_MONOTONIC */
+  unsigned long long exit_ns;
+  unsigned int pid, tid;
+  unsigned long long cgroup_id;
+  unsigned long long comm_hash;
+  unsigned long long seq;
+  int rank, nranks;
+  int ret;
+  unsigned int pad;
+  unsigned long long args[RM_MAX_ARGS];
+};
+
+struct rm_offcpu {
+  unsigned int kind;
+  unsigned int cpu;
+  unsigned long long start_ns;
+  unsigned long long end_ns;
+  unsigned int pid, tid;
+  unsigned long long cgroup_id;
+  unsigned int next_pid; /* thread group of the task that took the CPU */
+  unsigned int voluntary;
+  char next_comm[16];
+};
+
+struct rm_tcp {
+  unsigned int kind;
+  unsigned int state;
+  unsigned long long ts_ns;
+  unsigned long long cgroup_id;
+  unsigned long long socket_inode;
+  unsigned short family; /* 2 or 10 */
+  unsigned short sport, dport; /* host order */
+  unsigned short pad;
+  unsigned int segs;
+  unsigned int pad2;
+  unsigned char saddr[16], daddr[16]; /* IPv4 in the first four bytes */
+};
+
+struct rm_process { /* RM_EXEC, RM_EXIT */
+  unsigned int kind;
+  unsigned int pid;
+  unsigned long long ts_ns;
+};
+
+/* One per statistics slot and CPU. */
+struct rm_stats {
+  unsigned long long hits;      /* outermost entries, after the cgroup filter */
+  unsigned long long lost_ring; /* no room in the ring buffer */
+  unsigned long long lost_map;  /* no room in a map: the call was not followed */
+  unsigned long long unmatched; /* an entry whose return never came */
+};
+
+struct rm_config {
+  unsigned long long cgroup_id;       /* 0: no filter; else also cgroup_array[0] holds the cgroup */
+  unsigned long long offcpu_min_ns;   /* shorter stretches are not recorded */
+  unsigned long long wake_bytes;      /* wake the reader when this much waits in the ring */
+  unsigned int own_pid;               /* the agent itself is never recorded */
+  unsigned int pad;
+};
+
+_Static_assert(sizeof(struct rm_call) == 168, "src/wire.rs reads 168 bytes");
+_Static_assert(sizeof(struct rm_offcpu) == 64, "src/wire.rs reads 64 bytes");
+_Static_assert(sizeof(struct rm_tcp) == 80, "src/wire.rs reads 80 bytes");
+_Static_assert(sizeof(struct rm_process) == 16, "src/wire.rs reads 16 bytes");
+_Static_assert(sizeof(struct rm_stats) == 32, "src/wire.rs reads 32 bytes");
+_Static_assert(sizeof(struct rm_config) == 32, "src/wire.rs writes 32 bytes");
+
+/* value of the map `tracked`, key: process id */
+#define RM_TRACKED 1
+#define RM_MPI_STARTED 2
+
+#endif

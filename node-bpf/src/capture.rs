@@ -1,0 +1,415 @@
+//! Starting, watching and stopping capture. Two threads: one reads the ring buffer and makes records of what it holds,
+//! the other owns the BPF object, discovers libraries and counts losses. Both deliver to one sink.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{MapHandle, RingBufferBuilder};
+
+use crate::attach::AttachMode;
+use crate::cgroup::Cgroup;
+use crate::clock::Clock;
+use crate::decode;
+use crate::discovery::{AttachedFile, Discovery};
+use crate::error::Error;
+use crate::loader::{self, ProbeStatus};
+use crate::process::{Process, Processes};
+use crate::record::{LossCount, Record};
+use crate::sockets::Sockets;
+use crate::wire::{self, RawRecord};
+
+/// What to capture, and how.
+#[derive(Debug, Clone)]
+pub struct CaptureConfig {
+    /// Capture only the tasks of this cgroup v2 directory and its descendants.
+    pub cgroup: Option<PathBuf>,
+    /// Libraries to probe before anybody has them mapped, so that not even the first call of the first process is
+    /// missed. All others are found while they run.
+    pub libraries: Vec<PathBuf>,
+    /// Size of the ring buffer between kernel and reader; rounded up to a power of two.
+    pub ring_bytes: u32,
+    /// Record off-CPU stretches of followed processes.
+    pub offcpu: bool,
+    /// Shorter stretches are not recorded (nor summed).
+    pub offcpu_min: Duration,
+    /// Record TCP retransmits.
+    pub tcp: bool,
+    /// How often running processes are checked for newly loaded libraries.
+    pub rescan: Duration,
+    /// The way of attaching; none takes the best the kernel supports.
+    pub attach_mode: Option<AttachMode>,
+}
+
+impl Default for CaptureConfig {
+    fn default() -> Self {
+        CaptureConfig {
+            cgroup: None,
+            libraries: vec![],
+            ring_bytes: 16 << 20,
+            offcpu: true,
+            offcpu_min: Duration::from_millis(1),
+            tcp: true,
+            rescan: Duration::from_secs(1),
+            attach_mode: None,
+        }
+    }
+}
+
+/// What capture is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaptureStatus {
+    /// How calls are probed.
+    pub mode: AttachMode,
+    /// The library files probed.
+    pub files: Vec<AttachedFile>,
+    /// Every probe's hits and losses since the start, as of the last second.
+    pub probes: Vec<ProbeStatus>,
+    /// Processes followed now.
+    pub processes: usize,
+    /// What could not be probed, and why.
+    pub problems: Vec<String>,
+}
+
+/// Running capture. Stops, and takes every probe away, when dropped.
+#[derive(Debug)]
+pub struct Capture {
+    shared: Arc<Shared>,
+    wake: Sender<Wake>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Whether this host and this process can capture; the error says what is missing and what to do.
+pub fn supported() -> Result<(), Error> {
+    loader::check_host()
+}
+
+/// Where records go.
+type Sink = Box<dyn FnMut(Record) + Send>;
+
+/// What both threads use.
+pub(crate) struct Shared {
+    sink: Mutex<Sink>,
+    pub(crate) processes: Processes,
+    clock: Clock,
+    status: Mutex<CaptureStatus>,
+    /// The probes are gone: what is in the ring now is all there will be.
+    detached: AtomicBool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("status", &self.status)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn deliver(&self, record: Record) {
+        (self.sink.lock().unwrap_or_else(PoisonError::into_inner))(record);
+    }
+
+    fn status(&self) -> MutexGuard<'_, CaptureStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn attached(&self, file: AttachedFile) {
+        self.status().files.push(file);
+    }
+
+    pub(crate) fn problem(&self, problem: String) {
+        tracing::warn!("{problem}");
+        self.status().problems.push(problem);
+    }
+}
+
+#[derive(Debug)]
+enum Wake {
+    Exec(u32),
+    Exit(u32),
+    Stop,
+}
+
+impl Capture {
+    /// Starts capturing. When it returns, the configured libraries and those of all running processes are probed.
+    ///
+    /// `sink` gets every record, from two threads, one at a time; it should hand on and return.
+    ///
+    /// # Errors
+    /// What the host lacks, or what is wrong with the configured cgroup or libraries.
+    pub fn start(config: CaptureConfig, sink: Sink) -> Result<Capture, Error> {
+        let cgroup = config.cgroup.as_deref().map(Cgroup::open).transpose()?;
+        let (object, mode) = loader::load(&config, cgroup.as_ref())?;
+        let failed = |error: libbpf_rs::Error| Error::Load {
+            reason: error.to_string(),
+        };
+        let events = loader::map(&object, "events").map_err(failed)?;
+        let stats = loader::map(&object, "stats").map_err(failed)?;
+        let shared = Arc::new(Shared {
+            sink: Mutex::new(sink),
+            processes: Processes::new(),
+            clock: Clock::measure(),
+            status: Mutex::new(CaptureStatus {
+                mode,
+                files: vec![],
+                probes: vec![],
+                processes: 0,
+                problems: vec![],
+            }),
+            detached: AtomicBool::new(false),
+        });
+        let mut programs = vec!["on_exec", "on_exit"];
+        programs.extend(config.offcpu.then_some("on_switch"));
+        programs.extend(config.tcp.then_some("on_retransmit"));
+        let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), cgroup, &programs)?;
+        for path in &config.libraries {
+            discovery.attach_ahead(path)?;
+        }
+        discovery.rescan();
+
+        let (wake, woken) = mpsc::channel();
+        let mut capture = Capture {
+            shared,
+            wake,
+            threads: vec![],
+        };
+        capture.spawn("capture-ring", {
+            let (shared, wake) = (Arc::clone(&capture.shared), capture.wake.clone());
+            move || read_ring(&events, shared, wake)
+        })?;
+        capture.spawn("capture-find", {
+            let shared = Arc::clone(&capture.shared);
+            move || {
+                Watcher {
+                    discovery,
+                    stats,
+                    counted: vec![],
+                    shared,
+                }
+                .run(&woken, config.rescan)
+            }
+        })?;
+        Ok(capture)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let spawned = thread::Builder::new().name(name.to_owned()).spawn(run);
+        self.threads.push(spawned.map_err(|source| Error::Os {
+            doing: "starting a capture thread",
+            source,
+        })?);
+        Ok(())
+    }
+
+    /// What is probed and what was lost.
+    pub fn status(&self) -> CaptureStatus {
+        let mut status = self.shared.status().clone();
+        status.processes = self.shared.processes.pids().len();
+        status
+    }
+
+    /// Takes the probes away, delivers what is still in the ring buffer and the last losses, and ends the threads.
+    pub fn stop(self) {}
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if self.wake.send(Wake::Stop).is_err() {
+            self.shared.detached.store(true, Ordering::Release); // its thread has died, and the probes with it
+        }
+        for thread in self.threads.drain(..).rev() {
+            let _ = thread.join(); // a panic in it was reported when it happened
+        }
+    }
+}
+
+/// The reader looks this often; the kernel wakes it earlier only when the ring fills up.
+const RING_INTERVAL: Duration = Duration::from_millis(25);
+
+fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
+    let mut reader = Reader {
+        shared: Arc::clone(&shared),
+        wake,
+        sockets: Sockets::default(),
+        unparsed: 0,
+    };
+    let mut builder = RingBufferBuilder::new();
+    let ring = builder.add(events, |bytes| {
+        reader.take(bytes);
+        0
+    });
+    if let Err(error) = ring.map(|_| ()) {
+        shared.problem(format!("cannot read the ring buffer: {error}"));
+        return;
+    }
+    let ring = match builder.build() {
+        Ok(ring) => ring,
+        Err(error) => {
+            shared.problem(format!("cannot read the ring buffer: {error}"));
+            return;
+        }
+    };
+    loop {
+        let last = shared.detached.load(Ordering::Acquire);
+        if !last {
+            let _ = ring.poll(RING_INTERVAL); // interrupted is as good as timed out
+        }
+        let _ = ring.consume(); // records that woke nobody
+        if last {
+            return;
+        }
+    }
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    wake: Sender<Wake>,
+    sockets: Sockets,
+    unparsed: u64,
+}
+
+impl Reader {
+    fn take(&mut self, bytes: &[u8]) {
+        let shared = Arc::clone(&self.shared);
+        let record = match wire::parse(bytes) {
+            Some(RawRecord::Call(raw)) => {
+                decode::call(&raw, &shared.clock, self.process(raw.pid).as_ref())
+                    .map(Record::Collective)
+            }
+            Some(RawRecord::OffCpu(raw)) => Some(Record::OffCpu(decode::off_cpu(
+                &raw,
+                &shared.clock,
+                self.process(raw.pid).as_ref(),
+            ))),
+            Some(RawRecord::Tcp(raw)) => {
+                let owner = self
+                    .sockets
+                    .owner(raw.socket_inode, || shared.processes.pids());
+                let owner = owner.and_then(|pid| shared.processes.known(pid));
+                Some(Record::Net(decode::retransmit(
+                    &raw,
+                    &shared.clock,
+                    owner.as_ref(),
+                )))
+            }
+            Some(RawRecord::Exec { pid, ts_ns }) => {
+                shared.processes.exec(pid, ts_ns);
+                let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
+                return;
+            }
+            Some(RawRecord::Exit { pid, .. }) => {
+                shared.processes.forget(pid);
+                let _ = self.wake.send(Wake::Exit(pid));
+                return;
+            }
+            None => None,
+        };
+        match record {
+            Some(record) => shared.deliver(record),
+            None => {
+                self.unparsed += 1;
+                let ts_ns = shared.clock.now_unix_ns();
+                shared.deliver(loss(ts_ns, "ring", "parse", 1));
+            }
+        }
+    }
+
+    /// The process of a record; announced to the sink before its first record.
+    fn process(&self, pid: u32) -> Option<Arc<Process>> {
+        let (process, new) = self.shared.processes.look(pid)?;
+        if new {
+            self.shared.deliver(Record::Process(process.seen.clone()));
+        }
+        Some(process)
+    }
+}
+
+fn loss(ts_ns: i64, probe: &str, reason: &str, lost: u64) -> Record {
+    Record::Loss(LossCount {
+        ts_ns,
+        probe: probe.to_owned(),
+        reason: reason.to_owned(),
+        lost,
+    })
+}
+
+/// The thread that owns the probes.
+struct Watcher {
+    discovery: Discovery,
+    stats: MapHandle,
+    /// The counters as of the last count.
+    counted: Vec<ProbeStatus>,
+    shared: Arc<Shared>,
+}
+
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Watcher {
+    fn run(mut self, woken: &Receiver<Wake>, rescan: Duration) {
+        let (mut next_rescan, mut next_count) = (Instant::now() + rescan, Instant::now());
+        loop {
+            let due = self
+                .discovery
+                .next_due()
+                .into_iter()
+                .chain([next_rescan, next_count])
+                .min();
+            let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
+            match woken.recv_timeout(wait) {
+                Ok(Wake::Exec(pid)) => self.discovery.on_exec(pid),
+                Ok(Wake::Exit(pid)) => self.discovery.on_exit(pid),
+                Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.discovery.look_at_new();
+            let now = Instant::now();
+            if now >= next_rescan {
+                self.discovery.rescan();
+                next_rescan = now + rescan;
+            }
+            if now >= next_count {
+                self.count();
+                self.shared.clock.refresh();
+                next_count = now + COUNT_INTERVAL;
+            }
+        }
+        self.discovery.detach();
+        self.count();
+        let in_flight = self.discovery.calls_in_flight();
+        if in_flight > 0 {
+            self.shared.deliver(loss(
+                self.shared.clock.now_unix_ns(),
+                "calls",
+                "in_flight",
+                in_flight,
+            ));
+        }
+        self.shared.detached.store(true, Ordering::Release);
+    }
+
+    /// Delivers what was lost since the last count, per probe and reason.
+    fn count(&mut self) {
+        let now = loader::read_stats(&self.stats);
+        let ts_ns = self.shared.clock.now_unix_ns();
+        for probe in &now {
+            let before = self.counted.iter().find(|b| b.probe == probe.probe);
+            let since = |field: fn(&ProbeStatus) -> u64| {
+                field(probe).saturating_sub(before.map_or(0, field))
+            };
+            let lost = [
+                ("ringbuf", since(|p| p.lost_ring)),
+                ("map_full", since(|p| p.lost_map)),
+                ("unmatched", since(|p| p.unmatched)),
+            ];
+            for (reason, lost) in lost.into_iter().filter(|(_, lost)| *lost > 0) {
+                self.shared.deliver(loss(ts_ns, &probe.probe, reason, lost));
+            }
+        }
+        self.shared.status().probes.clone_from(&now);
+        self.counted = now;
+    }
+}

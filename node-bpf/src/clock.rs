@@ -1,0 +1,81 @@
+//! Kernel time (CLOCK_MONOTONIC, what `bpf_ktime_get_ns` counts) to Unix time of this host's clock.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// The offset between the two clocks, measured now and then, so that steps and slewing of the wall clock are followed.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    offset_ns: AtomicI64,
+}
+
+impl Clock {
+    pub(crate) fn measure() -> Self {
+        Clock {
+            offset_ns: AtomicI64::new(measure_offset(libc::CLOCK_MONOTONIC)),
+        }
+    }
+
+    pub(crate) fn refresh(&self) {
+        self.offset_ns
+            .store(measure_offset(libc::CLOCK_MONOTONIC), Ordering::Relaxed);
+    }
+
+    pub(crate) fn unix_ns(&self, kernel_ns: u64) -> i64 {
+        (kernel_ns as i64).saturating_add(self.offset_ns.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn now_unix_ns(&self) -> i64 {
+        read_ns(libc::CLOCK_REALTIME)
+    }
+}
+
+/// Unix time at boot, in ns (what /proc/PID/stat's start times count from).
+pub(crate) fn boot_unix_ns() -> i64 {
+    measure_offset(libc::CLOCK_BOOTTIME)
+}
+
+/// Kernel time now.
+pub(crate) fn kernel_now_ns() -> u64 {
+    read_ns(libc::CLOCK_MONOTONIC) as u64
+}
+
+/// REALTIME minus `other`: the tightest of a few bracketed readings.
+fn measure_offset(other: libc::clockid_t) -> i64 {
+    (0..5)
+        .map(|_| {
+            let before = read_ns(other);
+            let wall = read_ns(libc::CLOCK_REALTIME);
+            let after = read_ns(other);
+            (after - before, wall - (before + (after - before) / 2))
+        })
+        .min_by_key(|(width, _)| *width)
+        .map_or(0, |(_, offset)| offset)
+}
+
+fn read_ns(clock: libc::clockid_t) -> i64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `t` is a valid timespec to write to; the clock ids used exist on every Linux.
+    unsafe { libc::clock_gettime(clock, &mut t) };
+    t.tv_sec * 1_000_000_000 + t.tv_nsec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_time_becomes_wall_time() {
+        let clock = Clock::measure();
+        let wall = clock.unix_ns(kernel_now_ns());
+        let now = clock.now_unix_ns();
+        assert!((now - wall).abs() < 50_000_000, "off by {} ns", now - wall);
+    }
+
+    #[test]
+    fn boot_lies_in_the_past() {
+        assert!(boot_unix_ns() < read_ns(libc::CLOCK_REALTIME));
+    }
+}

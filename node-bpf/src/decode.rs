@@ -1,0 +1,244 @@
+//! From parsed kernel records to [`Record`]s: names, units, ranks and wall-clock times. Parsing is `wire`'s business,
+//! what processes and handles are is `process`'s and `mpi`'s.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::functions::{self, Api, FUNCTIONS, Function};
+use crate::mpi;
+use crate::process::Process;
+use crate::record::{Collective, Library, NetEvent, OffCpu};
+use crate::wire::{self, RawCall, RawOffCpu, RawTcp};
+
+/// A call; none when its function is unknown (a record of another build's programs).
+pub(crate) fn call(
+    raw: &RawCall,
+    clock: &Clock,
+    process: Option<&Arc<Process>>,
+) -> Option<Collective> {
+    let function = FUNCTIONS.get(usize::from(raw.func))?;
+    let seen = process.map(|p| &p.seen);
+    let mut out = Collective {
+        ts_ns: clock.unix_ns(raw.enter_ns),
+        duration_ns: i64::try_from(raw.exit_ns.saturating_sub(raw.enter_ns)).unwrap_or(i64::MAX),
+        pid: raw.pid,
+        tid: raw.tid,
+        rank: None,
+        local_rank: seen.and_then(|s| s.local_rank),
+        nranks: None,
+        comm_hash: None,
+        func: function.name,
+        seq: (raw.flags & wire::HAVE_SEQ != 0).then_some(raw.seq),
+        count: argument(raw, function.count).and_then(|value| match function.api {
+            Api::Nccl => Some(value),                            // size_t
+            Api::Mpi => u64::try_from(value as u32 as i32).ok(), // int
+        }),
+        datatype: None,
+        bytes: None,
+        reduce_op: None,
+        root: argument(raw, function.root)
+            .map(|value| value as u32 as i32)
+            .filter(|root| *root >= 0),
+        stream: argument(raw, function.stream),
+        library: Library::Nccl,
+        tier: 0,
+        ret: raw.ret,
+        cgroup_id: raw.cgroup_id,
+        job_id: seen.and_then(|s| s.job_id.clone()),
+    };
+    match function.api {
+        Api::Nccl => nccl(&mut out, raw, function, process),
+        Api::Mpi => mpi(&mut out, raw, function, process),
+    }
+    Some(out)
+}
+
+fn argument(raw: &RawCall, position: Option<u8>) -> Option<u64> {
+    raw.args.get(usize::from(position?)).copied()
+}
+
+fn set_datatype(out: &mut Collective, datatype: Option<(&'static str, u64)>) {
+    let Some((name, bytes)) = datatype else {
+        return;
+    };
+    out.datatype = Some(name).filter(|name| !name.is_empty());
+    out.bytes = out.count.and_then(|count| count.checked_mul(bytes));
+}
+
+fn nccl(out: &mut Collective, raw: &RawCall, function: &Function, process: Option<&Arc<Process>>) {
+    if raw.flags & wire::FROM_RCCL != 0 {
+        out.library = Library::Rccl;
+    }
+    if raw.flags & wire::HAVE_RANK != 0 {
+        out.rank = Some(raw.rank);
+        out.nranks = Some(raw.nranks);
+    } else if raw.flags & wire::HAVE_SEQ == 0 {
+        // The communicator's start was not seen: the environment's rank is the best there is. Of one whose start was
+        // seen (a split) the rank is another than that, and not known.
+        out.rank = process.and_then(|p| p.seen.rank);
+    }
+    out.comm_hash = (raw.flags & wire::HAVE_HASH != 0).then_some(raw.comm_hash);
+    set_datatype(
+        out,
+        argument(raw, function.datatype)
+            .and_then(|value| functions::nccl_datatype(value as u32 as i32)),
+    );
+    out.reduce_op =
+        argument(raw, function.op).and_then(|value| functions::nccl_op(value as u32 as i32));
+}
+
+fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option<&Arc<Process>>) {
+    out.library = Library::Mpi;
+    out.tier = 1; // a blocking call returns after it was synchronised
+    let Some(process) = process else { return };
+    let names = process.mpi();
+    if argument(raw, function.comm).is_some_and(|comm| names.is_world(comm)) {
+        out.rank = process.seen.rank;
+        out.nranks = process.seen.world_size;
+        out.comm_hash = process.mpi_namespace.as_deref().map(mpi::world_hash);
+    }
+    set_datatype(
+        out,
+        argument(raw, function.datatype).and_then(|value| names.datatype(value)),
+    );
+    out.reduce_op = argument(raw, function.op).and_then(|value| names.op(value));
+}
+
+/// A stretch off the CPU.
+pub(crate) fn off_cpu(raw: &RawOffCpu, clock: &Clock, process: Option<&Arc<Process>>) -> OffCpu {
+    let name = raw.next_comm.split(|&b| b == 0).next().unwrap_or_default();
+    OffCpu {
+        ts_ns: clock.unix_ns(raw.start_ns),
+        duration_ns: i64::try_from(raw.end_ns.saturating_sub(raw.start_ns)).unwrap_or(i64::MAX),
+        pid: raw.pid,
+        tid: raw.tid,
+        cpu: raw.cpu,
+        voluntary: raw.voluntary,
+        next_pid: raw.next_pid,
+        next_comm: String::from_utf8_lossy(name).into_owned(),
+        rank: process.and_then(|p| p.seen.rank),
+        cgroup_id: raw.cgroup_id,
+    }
+}
+
+/// A TCP retransmit, with the process that holds the socket when it is a followed one.
+pub(crate) fn retransmit(raw: &RawTcp, clock: &Clock, owner: Option<&Arc<Process>>) -> NetEvent {
+    let address = |bytes: &[u8; 16]| {
+        if i32::from(raw.family) == libc::AF_INET6 {
+            return Ipv6Addr::from(*bytes).to_canonical().to_string();
+        }
+        Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).to_string()
+    };
+    NetEvent {
+        ts_ns: clock.unix_ns(raw.ts_ns),
+        event: "tcp_retransmit_skb",
+        pid: owner.map(|p| p.seen.pid),
+        rank: owner.and_then(|p| p.seen.rank),
+        saddr: address(&raw.saddr),
+        sport: raw.sport,
+        daddr: address(&raw.daddr),
+        dport: raw.dport,
+        state: i32::try_from(raw.state).ok(),
+        segs: Some(i64::from(raw.segs)),
+        cgroup_id: raw.cgroup_id,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(symbol: &str) -> RawCall {
+        let func = FUNCTIONS
+            .iter()
+            .position(|f| f.symbols.contains(&symbol))
+            .unwrap() as u8;
+        RawCall {
+            func,
+            flags: 0,
+            enter_ns: 1_000,
+            exit_ns: 5_000,
+            pid: 1,
+            tid: 1,
+            cgroup_id: 9,
+            comm_hash: 0xabc,
+            seq: 4,
+            rank: 2,
+            nranks: 8,
+            ret: 0,
+            args: [0; 12],
+        }
+    }
+
+    #[test]
+    fn a_nccl_all_reduce() {
+        let mut raw = raw("ncclAllReduce");
+        raw.flags = wire::HAVE_HASH | wire::HAVE_SEQ | wire::HAVE_RANK;
+        raw.args[2..8].copy_from_slice(&[1024, 9, 4, 0x5555, 0x77, 0]);
+        let out = call(&raw, &Clock::measure(), None).unwrap();
+        assert_eq!(
+            (out.func, out.duration_ns, out.tier, out.library),
+            ("all_reduce", 4_000, 0, Library::Nccl)
+        );
+        assert_eq!(
+            (out.count, out.datatype, out.bytes),
+            (Some(1024), Some("bfloat16"), Some(2048))
+        );
+        assert_eq!(
+            (out.reduce_op, out.stream, out.root),
+            (Some("avg"), Some(0x77), None)
+        );
+        assert_eq!(
+            (out.rank, out.nranks, out.comm_hash, out.seq),
+            (Some(2), Some(8), Some(0xabc), Some(4))
+        );
+    }
+
+    #[test]
+    fn what_was_not_seen_is_none() {
+        let mut raw = raw("ncclBroadcast");
+        raw.args[2..5].copy_from_slice(&[1, 99, 3]);
+        let out = call(&raw, &Clock::measure(), None).unwrap();
+        assert_eq!(
+            (out.rank, out.nranks, out.comm_hash, out.seq),
+            (None, None, None, None)
+        );
+        assert_eq!((out.datatype, out.bytes, out.root), (None, None, Some(3)));
+        raw.func = 59;
+        assert_eq!(call(&raw, &Clock::measure(), None), None);
+    }
+
+    #[test]
+    fn an_mpi_recv_from_anyone_has_no_root() {
+        let mut raw = raw("MPI_Recv");
+        raw.args[1] = 0xffff_ffff_0000_0010; // an int: the upper half of the register is no part of it
+        raw.args[3] = 0xffff_ffff;
+        let out = call(&raw, &Clock::measure(), None).unwrap();
+        assert_eq!(
+            (out.count, out.root, out.tier, out.library),
+            (Some(16), None, 1, Library::Mpi)
+        );
+    }
+
+    #[test]
+    fn addresses_as_text() {
+        let mut raw = RawTcp {
+            state: 1,
+            ts_ns: 0,
+            cgroup_id: 0,
+            socket_inode: 0,
+            family: 2,
+            sport: 1,
+            dport: 2,
+            segs: 1,
+            saddr: [0; 16],
+            daddr: [0; 16],
+        };
+        raw.saddr[..4].copy_from_slice(&[10, 0, 0, 1]);
+        raw.daddr[15] = 1;
+        assert_eq!(retransmit(&raw, &Clock::measure(), None).saddr, "10.0.0.1");
+        raw.family = 10;
+        assert_eq!(retransmit(&raw, &Clock::measure(), None).daddr, "::1");
+    }
+}

@@ -1,0 +1,332 @@
+//! Finding the libraries to probe: which processes have which of them mapped, each file attached to once, whatever the
+//! path it is reached by (wheels, containers, deleted files). New processes are looked at several times in their first
+//! second after exec, all others whenever their mapped code has grown, checked every [`CaptureConfig::rescan`].
+//!
+//! [`CaptureConfig::rescan`]: crate::CaptureConfig::rescan
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+
+use crate::attach::{self, AttachMode};
+use crate::capture::Shared;
+use crate::cgroup::Cgroup;
+use crate::error::Error;
+use crate::maps;
+use crate::process::cgroup_path;
+use crate::record::{Library, Record};
+use crate::symbols;
+use crate::wire;
+
+/// A library file that is being probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachedFile {
+    /// Its path as the process that led to it sees it.
+    pub path: PathBuf,
+    /// Which library it is.
+    pub library: Library,
+    /// The symbols probed.
+    pub symbols: Vec<String>,
+}
+
+/// Which library a file of this name is.
+pub(crate) fn library_of(file_name: &[u8]) -> Option<Library> {
+    const NAMES: &[(&[u8], Library)] = &[
+        (b"libnccl.so", Library::Nccl),
+        (b"libtorch_cuda.so", Library::Nccl), // some builds carry NCCL inside
+        (b"librccl.so", Library::Rccl),
+        (b"libtorch_hip.so", Library::Rccl),
+        (b"libmpi.so", Library::Mpi),
+        (b"libmpich.so", Library::Mpi),
+        (b"libmpi_cray.so", Library::Mpi),
+        (b"libmpi_gnu", Library::Mpi),
+        (b"libmpi_intel", Library::Mpi),
+    ];
+    NAMES
+        .iter()
+        .find(|(prefix, _)| file_name.starts_with(prefix))
+        .map(|(_, library)| *library)
+}
+
+/// Looks at a new program come this long after its exec: the loader maps libraries within milliseconds, `import`s later.
+const AFTER_EXEC_MS: &[u64] = &[0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+/// Most new programs waiting to be looked at; the rescan finds the rest.
+const MOST_PENDING: usize = 4096;
+/// How often attaching to one file is tried.
+const MOST_ATTEMPTS: u32 = 5;
+
+/// Owns the loaded object and all its links.
+pub(crate) struct Discovery {
+    object: Object,
+    mode: AttachMode,
+    links: Vec<Link>,
+    shared: Arc<Shared>,
+    cgroup: Option<Cgroup>,
+    tracked: MapHandle,
+    /// By (device, inode) as maps show them: done with, or how often it failed.
+    mapped_files: HashMap<(Vec<u8>, u64), u32>,
+    /// By (st_dev, st_ino): attached.
+    attached: HashSet<(u64, u64)>,
+    /// Per process: its size of mapped code when it was last looked at.
+    code_kb: HashMap<u32, u64>,
+    pending: Vec<(Instant, u32, usize)>,
+}
+
+impl Discovery {
+    /// Attaches the scheduler and network programs, too.
+    pub(crate) fn new(
+        object: Object,
+        mode: AttachMode,
+        shared: Arc<Shared>,
+        cgroup: Option<Cgroup>,
+        programs: &[&str],
+    ) -> Result<Self, Error> {
+        let failed = |error: libbpf_rs::Error| Error::Load {
+            reason: error.to_string(),
+        };
+        let tracked = crate::loader::map(&object, "tracked").map_err(failed)?;
+        let mut links = vec![];
+        for name in programs {
+            links.push(
+                attach::program(&object, name)
+                    .and_then(|program| program.attach())
+                    .map_err(failed)?,
+            );
+        }
+        Ok(Discovery {
+            object,
+            mode,
+            links,
+            shared,
+            cgroup,
+            tracked,
+            mapped_files: HashMap::new(),
+            attached: HashSet::new(),
+            code_kb: HashMap::new(),
+            pending: vec![],
+        })
+    }
+
+    /// Attaches to a file before anybody has it mapped.
+    pub(crate) fn attach_ahead(&mut self, path: &Path) -> Result<(), Error> {
+        let fail = |reason: String| Error::Library {
+            path: path.to_owned(),
+            reason,
+        };
+        let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
+        let library = library_of(name)
+            .ok_or_else(|| fail("it is named like no library known here".to_owned()))?;
+        self.attach_file(path, path, library).map_err(fail)
+    }
+
+    /// A new program runs in `pid`.
+    pub(crate) fn on_exec(&mut self, pid: u32) {
+        self.code_kb.remove(&pid);
+        if self.pending.len() < MOST_PENDING {
+            self.pending.push((Instant::now(), pid, 0));
+        }
+    }
+
+    /// A followed process is gone: frees what the kernel maps hold of it.
+    pub(crate) fn on_exit(&mut self, pid: u32) {
+        self.code_kb.remove(&pid);
+        for name in ["comms", "seqs"] {
+            let Ok(map) = crate::loader::map(&self.object, name) else {
+                continue;
+            };
+            let of_pid: Vec<Vec<u8>> = map
+                .keys()
+                .filter(|key| key.starts_with(&pid.to_ne_bytes()))
+                .collect();
+            for key in of_pid {
+                let _ = map.delete(&key); // gone already is as good
+            }
+        }
+    }
+
+    /// When something is next due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.pending.iter().map(|(at, ..)| *at).min()
+    }
+
+    /// Looks at the new programs that are due.
+    pub(crate) fn look_at_new(&mut self) {
+        let now = Instant::now();
+        let due: Vec<_> = self.pending.extract_if(.., |(at, ..)| *at <= now).collect();
+        for (_, pid, step) in due {
+            if self.inspect(pid) {
+                continue; // found; more libraries may follow, the rescan sees to them
+            }
+            if let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step))
+            {
+                self.pending
+                    .push((now + Duration::from_millis(next - this), pid, step + 1));
+            }
+        }
+    }
+
+    /// Looks at every process whose mapped code has changed since the last time.
+    pub(crate) fn rescan(&mut self) {
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return;
+        };
+        let mut alive = HashSet::new();
+        for entry in entries.flatten() {
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse::<u32>().ok())
+            else {
+                continue;
+            };
+            let Some(code_kb) = code_kb(pid) else {
+                continue;
+            };
+            alive.insert(pid);
+            if self.code_kb.insert(pid, code_kb) != Some(code_kb) {
+                self.inspect(pid);
+            }
+        }
+        self.code_kb.retain(|pid, _| alive.contains(pid));
+    }
+
+    /// Attaches to what `pid` has mapped and follows it when it has any of it. True when it has.
+    fn inspect(&mut self, pid: u32) -> bool {
+        if pid == std::process::id() {
+            return false;
+        }
+        let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else {
+            return false;
+        };
+        let mut found = false;
+        for mapping in maps::mappings(&text).filter(|m| m.executable) {
+            let Some(library) = library_of(mapping.file_name()) else {
+                continue;
+            };
+            found = true;
+            let identity = (mapping.device.to_vec(), mapping.inode);
+            let attempts = self.mapped_files.get(&identity).copied().unwrap_or(0);
+            if attempts >= MOST_ATTEMPTS {
+                continue;
+            }
+            // The mapping itself leads to the file, whatever mount namespace or unlinked directory it is in.
+            let direct = PathBuf::from(format!(
+                "/proc/{pid}/map_files/{:x}-{:x}",
+                mapping.start, mapping.end
+            ));
+            let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
+            let through_root = PathBuf::from(format!("/proc/{pid}/root"))
+                .join(shown.strip_prefix("/").unwrap_or(&shown));
+            let path = if direct.metadata().is_ok() {
+                direct
+            } else {
+                through_root
+            };
+            match self.attach_file(&path, &shown, library) {
+                Ok(()) => {
+                    self.mapped_files.insert(identity, MOST_ATTEMPTS);
+                }
+                Err(reason) => {
+                    tracing::debug!(pid, path = %shown.display(), reason, "cannot probe a library yet");
+                    self.mapped_files.insert(identity, attempts + 1);
+                    if attempts + 1 == MOST_ATTEMPTS {
+                        self.shared
+                            .problem(format!("cannot probe {}: {reason}", shown.display()));
+                    }
+                }
+            }
+        }
+        if found && self.wanted(pid) {
+            self.follow(pid);
+        }
+        found
+    }
+
+    fn wanted(&self, pid: u32) -> bool {
+        let Some(cgroup) = &self.cgroup else {
+            return true;
+        };
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        cgroup.contains(cgroup_path(&text))
+    }
+
+    fn follow(&self, pid: u32) {
+        // Only when it is not there: the programs keep more in the value.
+        let _ = self.tracked.update(
+            &pid.to_ne_bytes(),
+            &wire::TRACKED.to_ne_bytes(),
+            MapFlags::NO_EXIST,
+        );
+        if let Some((process, true)) = self.shared.processes.look(pid) {
+            self.shared.deliver(Record::Process(process.seen.clone()));
+        }
+    }
+
+    fn attach_file(&mut self, path: &Path, shown: &Path, library: Library) -> Result<(), String> {
+        let metadata = fs::metadata(path).map_err(|e| e.to_string())?;
+        let identity = (metadata.dev(), metadata.ino());
+        if self.attached.contains(&identity) {
+            return Ok(());
+        }
+        let targets = symbols::targets(path, library)?;
+        if !targets.is_empty() {
+            let links = attach::attach(&self.object, self.mode, path, &targets)
+                .map_err(|e| e.to_string())?;
+            self.links.extend(links);
+            let symbols: Vec<String> = targets.iter().map(|t| t.symbol.to_owned()).collect();
+            tracing::info!(path = %shown.display(), ?library, probes = symbols.len(), "probing a library");
+            self.shared.attached(AttachedFile {
+                path: shown.to_owned(),
+                library,
+                symbols,
+            });
+        }
+        self.attached.insert(identity);
+        Ok(())
+    }
+
+    /// Takes every probe away.
+    pub(crate) fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// Calls that have begun and not returned.
+    pub(crate) fn calls_in_flight(&self) -> u64 {
+        crate::loader::map(&self.object, "inflights").map_or(0, |map| map.keys().count() as u64)
+    }
+}
+
+/// The size of the libraries a process has mapped, in KiB: grows when one is loaded. None for kernel threads.
+fn code_kb(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmLib:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_by_name() {
+        assert_eq!(library_of(b"libnccl.so.2.21.5"), Some(Library::Nccl));
+        assert_eq!(library_of(b"librccl.so"), Some(Library::Rccl));
+        assert_eq!(library_of(b"libmpi.so.40"), Some(Library::Mpi));
+        assert_eq!(library_of(b"libnccl-net.so"), None);
+        assert_eq!(library_of(b"libmpi_mpifh.so.40"), None);
+    }
+
+    #[test]
+    fn we_have_code_and_the_kernel_has_none() {
+        assert!(code_kb(std::process::id()).is_some_and(|kb| kb > 0));
+        assert_eq!(code_kb(0), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! Reading ELF files without reading them whole (NCCL's has 400 MB): dynamic symbols, load segments, and which hash an
+//! NCCL build uses. What is done with symbols is `symbols`'s and `mpi`'s business.
+
+use std::fs::File;
+use std::path::Path;
+
+use object::read::ReadCache;
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
+
+use crate::nccl_hash::HashStyle;
+
+/// Rodata beyond this is not searched for a version text.
+const MOST_RODATA_BYTES: u64 = 256 << 20;
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// A defined dynamic symbol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Symbol {
+    pub(crate) name: String,
+    /// Address in the file's own address space.
+    pub(crate) address: u64,
+}
+
+/// A load segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) address: u64,
+    pub(crate) file_offset: u64,
+    pub(crate) file_bytes: u64,
+}
+
+/// What capture wants to know of an ELF file.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Elf {
+    pub(crate) symbols: Vec<Symbol>,
+    pub(crate) segments: Vec<Segment>,
+}
+
+impl Elf {
+    /// The defined dynamic symbols that `wanted` picks, and the load segments.
+    pub(crate) fn read(path: &Path, wanted: impl Fn(&str) -> bool) -> Result<Elf, String> {
+        let file = File::open(path).map_err(|e| e.to_string())?;
+        let cache = ReadCache::new(file);
+        let object = object::File::parse(&cache).map_err(|e| format!("not an ELF file: {e}"))?;
+        let symbols = object
+            .dynamic_symbols()
+            .filter(|symbol| symbol.is_definition() && symbol.address() != 0)
+            .filter_map(|symbol| {
+                let name = symbol.name().ok()?;
+                wanted(name).then(|| Symbol {
+                    name: name.to_owned(),
+                    address: symbol.address(),
+                })
+            })
+            .collect();
+        let segments = object
+            .segments()
+            .map(|segment| {
+                let (file_offset, file_bytes) = segment.file_range();
+                Segment {
+                    address: segment.address(),
+                    file_offset,
+                    file_bytes,
+                }
+            })
+            .collect();
+        Ok(Elf { symbols, segments })
+    }
+
+    /// Where in the file the byte at `address` lies: what a uprobe is attached to.
+    pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|s| address >= s.address && address - s.address < s.file_bytes)?;
+        Some(address - segment.address + segment.file_offset)
+    }
+
+    /// What is to be added to the file's addresses in a process that maps the file's page at `map_offset` to `map_start`.
+    pub(crate) fn load_bias(&self, map_start: u64, map_offset: u64) -> Option<u64> {
+        let page = |n: u64| n & !0xfff;
+        let segment = self
+            .segments
+            .iter()
+            .find(|s| page(s.file_offset) == map_offset)?;
+        Some(map_start.wrapping_sub(page(segment.address)))
+    }
+}
+
+/// Which hash this NCCL (or RCCL) uses: told by its `getHash` symbol where that was not stripped, else by the version
+/// text it carries ("NCCL version 2.27.5+cuda12.9"); the older style where neither is there.
+pub(crate) fn nccl_hash_style(path: &Path) -> HashStyle {
+    let Ok(file) = File::open(path) else {
+        return HashStyle::Djb;
+    };
+    let cache = ReadCache::new(file);
+    let Ok(object) = object::File::parse(&cache) else {
+        return HashStyle::Djb;
+    };
+    for symbol in object.symbols() {
+        match symbol.name() {
+            Ok("_Z7getHashPKci") => return HashStyle::Djb,
+            Ok("_ZL7getHashPKvm") => return HashStyle::Mix,
+            _ => {}
+        }
+    }
+    let version = object.section_by_name(".rodata").and_then(|rodata| {
+        let size = rodata.size().min(MOST_RODATA_BYTES);
+        let windows = (0..size).step_by(WINDOW_BYTES as usize);
+        // windows overlap, so that a text across their border is found
+        windows.into_iter().find_map(|at| {
+            let bytes = rodata
+                .data_range(rodata.address() + at, (WINDOW_BYTES + 64).min(size - at))
+                .ok()??;
+            version_in(bytes)
+        })
+    });
+    match version {
+        Some((major, minor)) if (major, minor) >= (2, 26) => HashStyle::Mix,
+        _ => HashStyle::Djb,
+    }
+}
+
+/// (2, 27) out of "…CCL version 2.27…".
+fn version_in(bytes: &[u8]) -> Option<(u32, u32)> {
+    const MARK: &[u8] = b"CCL version ";
+    let mut rest = bytes;
+    while let Some(at) = rest.windows(MARK.len()).position(|window| window == MARK) {
+        rest = &rest[at + MARK.len()..];
+        let text: String = rest.iter().take(16).map(|&b| char::from(b)).collect();
+        let mut numbers = text.split('.').map(str::parse::<u32>);
+        if let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) {
+            return Some((major, minor));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_text_among_others() {
+        assert_eq!(
+            version_in(b"CCL version %s\0NCCL version mismatch\0NCCL version 2.27.5+cuda12.9\0"),
+            Some((2, 27))
+        );
+        assert_eq!(version_in(b"RCCL version 2.22.3"), Some((2, 22)));
+        assert_eq!(version_in(b"NCCL version"), None);
+    }
+
+    #[test]
+    fn offsets_and_bias() {
+        let segment = |address, file_offset| Segment {
+            address,
+            file_offset,
+            file_bytes: 0x1000,
+        };
+        let elf = Elf {
+            symbols: vec![],
+            segments: vec![segment(0, 0), segment(0x3e10, 0x2e10)],
+        };
+        assert_eq!(elf.file_offset(0x3e20), Some(0x2e20));
+        assert_eq!(elf.file_offset(0x9000), None);
+        assert_eq!(
+            elf.load_bias(0x7f00_0000_3000, 0x2000),
+            Some(0x7f00_0000_0000)
+        );
+    }
+}

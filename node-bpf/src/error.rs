@@ -1,0 +1,52 @@
+//! What can keep capture from starting, each with what to do about it.
+
+use std::path::PathBuf;
+
+/// Why capture could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not allowed to load BPF programs.
+    #[error(
+        "not allowed to load BPF programs: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE \
+         (before Linux 6.6 also CAP_SYS_ADMIN)"
+    )]
+    NotPermitted,
+    /// The kernel carries no type information.
+    #[error(
+        "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing): capture needs a kernel built with \
+         CONFIG_DEBUG_INFO_BTF, as the distributions' kernels from 5.15 on are"
+    )]
+    NoBtf,
+    /// The kernel refused the programs.
+    #[error(
+        "the kernel refused the capture programs ({reason}); capture needs Linux 5.15 or later"
+    )]
+    Load {
+        /// libbpf's last words.
+        reason: String,
+    },
+    /// The cgroup to capture cannot be used.
+    #[error("cannot capture only cgroup {}: {reason}", path.display())]
+    Cgroup {
+        /// The directory asked for.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A library named in the configuration cannot be probed.
+    #[error("cannot probe {}: {reason}", path.display())]
+    Library {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Anything the operating system refused on the way.
+    #[error("{doing}: {source}")]
+    Os {
+        /// What was attempted.
+        doing: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}

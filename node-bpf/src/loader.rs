@@ -1,0 +1,218 @@
+//! Opens, configures and loads the BPF object, in the best of the three ways of attaching that this kernel supports
+//! (tried, not guessed from a version), and reads its statistics.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
+
+use crate::attach::{self, AttachMode};
+use crate::capture::CaptureConfig;
+use crate::cgroup::Cgroup;
+use crate::error::Error;
+use crate::functions::{Api, FUNCTIONS};
+use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, STATS_BYTES, Stats};
+
+/// libelf reads words from it.
+#[repr(align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o")));
+
+/// What one probe has seen and lost since capture started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeStatus {
+    /// "libnccl:ncclAllReduce", "sched_switch", …
+    pub probe: String,
+    /// How often it fired (calls: outermost entries) for a process that is captured.
+    pub hits: u64,
+    /// Records lost because the ring buffer was full.
+    pub lost_ring: u64,
+    /// Calls or stretches not followed because a kernel map was full.
+    pub lost_map: u64,
+    /// Calls whose return never came: the process died in them, or they were left by a jump.
+    pub unmatched: u64,
+}
+
+/// libbpf says why a load failed only in its log: the last lines are kept for the error.
+static LIBBPF_LOG: Mutex<Vec<String>> = Mutex::new(vec![]);
+
+fn keep_log(level: PrintLevel, text: String) {
+    let text = text.trim_end();
+    tracing::debug!(target: "libbpf", ?level, "{text}");
+    let mut log = LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    if level == PrintLevel::Warn {
+        // of a verifier's log only the end says what it objected to
+        let skipped = text.chars().count().saturating_sub(400);
+        log.push(text.chars().skip(skipped).collect());
+        let surplus = log.len().saturating_sub(8);
+        log.drain(..surplus);
+    }
+}
+
+/// Checks what can be told without loading anything.
+pub(crate) fn check_host() -> Result<(), Error> {
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(Error::NoBtf);
+    }
+    // CAP_PERFMON (38) and CAP_BPF (39), or CAP_SYS_ADMIN (21)
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    let has = |capability: u32| effective & (1 << capability) != 0;
+    if has(21) || (has(38) && has(39)) {
+        Ok(())
+    } else {
+        Err(Error::NotPermitted)
+    }
+}
+
+/// The object, loaded, and how its call programs are to be attached.
+pub(crate) fn load(
+    config: &CaptureConfig,
+    cgroup: Option<&Cgroup>,
+) -> Result<(Object, AttachMode), Error> {
+    check_host()?;
+    libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
+    let modes = config.attach_mode.map_or(
+        vec![AttachMode::Session, AttachMode::Multi, AttachMode::Single],
+        |m| vec![m],
+    );
+    let mut reason = String::new();
+    for mode in modes {
+        LIBBPF_LOG
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        let tried = open(config, cgroup, mode).and_then(|object| {
+            attach::probe(&object, mode)?;
+            Ok(object)
+        });
+        match tried {
+            Ok(object) => {
+                tracing::debug!(?mode, "capture programs loaded");
+                return Ok((object, mode));
+            }
+            Err(error) => {
+                let log = LIBBPF_LOG
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .join("; ");
+                tracing::debug!(?mode, %error, log, "not possible here");
+                reason = if log.is_empty() {
+                    error.to_string()
+                } else {
+                    format!("{error}: {log}")
+                };
+            }
+        }
+    }
+    Err(Error::Load { reason })
+}
+
+fn open(
+    config: &CaptureConfig,
+    cgroup: Option<&Cgroup>,
+    mode: AttachMode,
+) -> libbpf_rs::Result<Object> {
+    let mut open = ObjectBuilder::default()
+        .name("capture")?
+        .open_memory(&OBJECT.0)?;
+    for mut program in open.progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        let wanted = match name.as_str() {
+            "on_switch" => config.offcpu,
+            "on_retransmit" => config.tcp,
+            name if name.starts_with("call_") => mode.programs().contains(&name),
+            _ => true,
+        };
+        program.set_autoload(wanted);
+    }
+    let ring_bytes = config.ring_bytes.next_power_of_two().max(page_bytes());
+    let raw = RawConfig {
+        cgroup_id: cgroup.map_or(0, |c| c.id),
+        offcpu_min_ns: u64::try_from(config.offcpu_min.as_nanos()).unwrap_or(u64::MAX),
+        wake_bytes: u64::from(ring_bytes / 4),
+        own_pid: std::process::id(),
+    };
+    for mut map in open.maps_mut() {
+        if map.name() == "events" {
+            map.set_max_entries(ring_bytes)?;
+        } else if map.name() == ".rodata.config" {
+            map.set_initial_value(&raw.to_bytes())?;
+        }
+    }
+    let object = open.load()?;
+    if let Some(cgroup) = cgroup {
+        let fd = cgroup.directory.as_fd().as_raw_fd();
+        let map = map(&object, "cgroup_array")?;
+        map.update(&0u32.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)?;
+    }
+    Ok(object)
+}
+
+fn page_bytes() -> u32 {
+    // SAFETY: sysconf has no preconditions.
+    u32::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// A map of the object, by name, as a handle of its own.
+pub(crate) fn map(object: &Object, name: &str) -> libbpf_rs::Result<MapHandle> {
+    let map = object.maps().find(|map| map.name() == name);
+    let map = map.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+    MapHandle::try_from(&map)
+}
+
+/// The name of a statistics slot; none for one that is not in use.
+fn slot_name(slot: u8) -> Option<String> {
+    Some(match slot {
+        SLOT_OFFCPU => "sched_switch".to_owned(),
+        SLOT_TCP => "tcp_retransmit_skb".to_owned(),
+        SLOT_PROCESS => "sched_process".to_owned(),
+        _ => {
+            let function = FUNCTIONS.get(usize::from(slot))?;
+            let library = if function.api == Api::Mpi {
+                "libmpi"
+            } else {
+                "libnccl"
+            };
+            format!("{library}:{}", function.symbols[0])
+        }
+    })
+}
+
+/// All probes' counters, summed over the CPUs.
+pub(crate) fn read_stats(stats: &MapHandle) -> Vec<ProbeStatus> {
+    let read = |slot: u8| {
+        let per_cpu = stats
+            .lookup_percpu(&u32::from(slot).to_ne_bytes(), MapFlags::ANY)
+            .ok()??;
+        let mut sum = Stats::default();
+        per_cpu
+            .iter()
+            .filter(|bytes| bytes.len() >= STATS_BYTES)
+            .for_each(|bytes| sum.add(bytes));
+        Some(sum)
+    };
+    (0..64)
+        .filter_map(|slot| {
+            let probe = slot_name(slot)?;
+            let Stats {
+                hits,
+                lost_ring,
+                lost_map,
+                unmatched,
+            } = read(slot)?;
+            Some(ProbeStatus {
+                probe,
+                hits,
+                lost_ring,
+                lost_map,
+                unmatched,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,111 @@
+//! /proc/PID/maps: which files a process has mapped, and where. Paths are bytes: they may hold anything but a zero
+//! byte, and the kernel writes a newline in one as `\012`. Which files matter is `discovery`'s business.
+
+/// A mapped file, as one line of maps shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mapping<'a> {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) offset: u64,
+    pub(crate) executable: bool,
+    /// "major:minor" as text, and the inode: together the file's identity.
+    pub(crate) device: &'a [u8],
+    pub(crate) inode: u64,
+    pub(crate) path: &'a [u8],
+}
+
+impl Mapping<'_> {
+    /// The path's last component, without " (deleted)".
+    pub(crate) fn file_name(&self) -> &[u8] {
+        let path = self.path.strip_suffix(b" (deleted)").unwrap_or(self.path);
+        path.rsplit(|&b| b == b'/').next().unwrap_or(path)
+    }
+}
+
+/// The file mappings in the text of a maps file; lines that are not of that form, and anonymous memory, are passed over.
+pub(crate) fn mappings(text: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
+    text.split(|&b| b == b'\n').filter_map(parse_line)
+}
+
+/// `start-end perms offset dev inode   path`
+fn parse_line(line: &[u8]) -> Option<Mapping<'_>> {
+    let (range, rest) = word(line)?;
+    let (permissions, rest) = word(rest)?;
+    let (offset, rest) = word(rest)?;
+    let (device, rest) = word(rest)?;
+    let (inode, rest) = word(rest)?;
+    let path = rest.trim_ascii_start();
+    if path.first() != Some(&b'/') {
+        return None;
+    }
+    let dash = range.iter().position(|&b| b == b'-')?;
+    Some(Mapping {
+        start: hex(&range[..dash])?,
+        end: hex(range.get(dash + 1..)?)?,
+        offset: hex(offset)?,
+        executable: permissions.get(2) == Some(&b'x'),
+        device,
+        inode: std::str::from_utf8(inode).ok()?.parse().ok()?,
+        path,
+    })
+}
+
+fn word(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let space = line.iter().position(|&b| b == b' ')?;
+    (space > 0).then(|| (&line[..space], &line[space + 1..]))
+}
+
+fn hex(digits: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_library_with_an_odd_path() {
+        let text = b"7f00-7fff r-xp 00001000 fe:01 1234                       /a b/\xff\xfe/libnccl.so.2 (deleted)\n\
+            7000-7100 rw-p 00000000 00:00 0 \n7200-7300 r--p 00000000 00:00 0          [vdso]\n";
+        let found: Vec<_> = mappings(text).collect();
+        assert_eq!(found.len(), 1);
+        let m = &found[0];
+        assert_eq!(
+            (m.start, m.end, m.offset, m.inode, m.executable),
+            (0x7f00, 0x7fff, 0x1000, 1234, true)
+        );
+        assert_eq!(
+            (m.device, m.file_name()),
+            (&b"fe:01"[..], &b"libnccl.so.2"[..])
+        );
+    }
+
+    #[test]
+    fn our_own_maps_show_our_own_file() {
+        let text = std::fs::read("/proc/self/maps").unwrap();
+        let exe = std::fs::read_link("/proc/self/exe").unwrap();
+        assert!(
+            mappings(&text).any(|m| m.executable && m.path == exe.as_os_str().as_encoded_bytes())
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_without_harm(text in prop::collection::vec(any::<u8>(), 0..400)) {
+            for m in mappings(&text) {
+                prop_assert!(!m.path.contains(&b'\n'));
+            }
+        }
+
+        #[test]
+        fn any_path_comes_back_whole(name in prop::collection::vec(any::<u8>().prop_filter("no newline", |b| *b != b'\n'), 0..60)) {
+            let mut line = b"10-20 r--p 0 00:1f 9 /".to_vec();
+            line.extend(&name);
+            let mut want = b"/".to_vec();
+            want.extend(&name);
+            prop_assert_eq!(mappings(&line).next().map(|m| m.path.to_vec()), Some(want));
+        }
+    }
+}

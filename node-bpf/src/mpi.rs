@@ -1,0 +1,213 @@
+//! What MPI handles mean in a process: the world communicator, datatypes, reductions.
+//!
+//! Open MPI's handles are addresses of exported objects (`ompi_mpi_comm_world`, `ompi_mpi_double` …), in the library or,
+//! when the executable refers to them directly, in the executable (copy relocation): the executable's win. MPICH and
+//! its kin (Intel MPI, MVAPICH, Cray) use numbers, fixed by their common ABI (mpi.h): a builtin datatype's size is in
+//! its second byte.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::discovery;
+use crate::elf::Elf;
+use crate::maps;
+
+/// The meaning of a handle in Open MPI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    World,
+    Datatype(&'static str, u64),
+    Op(&'static str),
+}
+
+/// The handles of one process.
+#[derive(Debug, Default)]
+pub(crate) struct MpiNames {
+    /// By address; empty when the library is not Open MPI.
+    handles: HashMap<u64, Meaning>,
+}
+
+const MPICH_COMM_WORLD: u64 = 0x4400_0000;
+
+static OPEN_MPI: &[(&str, Meaning)] = &[
+    ("ompi_mpi_comm_world", Meaning::World),
+    ("ompi_mpi_char", Meaning::Datatype("char", 1)),
+    ("ompi_mpi_signed_char", Meaning::Datatype("int8", 1)),
+    ("ompi_mpi_unsigned_char", Meaning::Datatype("uint8", 1)),
+    ("ompi_mpi_byte", Meaning::Datatype("byte", 1)),
+    ("ompi_mpi_short", Meaning::Datatype("int16", 2)),
+    ("ompi_mpi_unsigned_short", Meaning::Datatype("uint16", 2)),
+    ("ompi_mpi_int", Meaning::Datatype("int32", 4)),
+    ("ompi_mpi_unsigned", Meaning::Datatype("uint32", 4)),
+    ("ompi_mpi_long", Meaning::Datatype("int64", 8)),
+    ("ompi_mpi_unsigned_long", Meaning::Datatype("uint64", 8)),
+    ("ompi_mpi_long_long_int", Meaning::Datatype("int64", 8)),
+    (
+        "ompi_mpi_unsigned_long_long",
+        Meaning::Datatype("uint64", 8),
+    ),
+    ("ompi_mpi_int8_t", Meaning::Datatype("int8", 1)),
+    ("ompi_mpi_uint8_t", Meaning::Datatype("uint8", 1)),
+    ("ompi_mpi_int16_t", Meaning::Datatype("int16", 2)),
+    ("ompi_mpi_uint16_t", Meaning::Datatype("uint16", 2)),
+    ("ompi_mpi_int32_t", Meaning::Datatype("int32", 4)),
+    ("ompi_mpi_uint32_t", Meaning::Datatype("uint32", 4)),
+    ("ompi_mpi_int64_t", Meaning::Datatype("int64", 8)),
+    ("ompi_mpi_uint64_t", Meaning::Datatype("uint64", 8)),
+    ("ompi_mpi_float", Meaning::Datatype("float32", 4)),
+    ("ompi_mpi_double", Meaning::Datatype("float64", 8)),
+    ("ompi_mpi_op_sum", Meaning::Op("sum")),
+    ("ompi_mpi_op_prod", Meaning::Op("prod")),
+    ("ompi_mpi_op_max", Meaning::Op("max")),
+    ("ompi_mpi_op_min", Meaning::Op("min")),
+    ("ompi_mpi_op_land", Meaning::Op("land")),
+    ("ompi_mpi_op_band", Meaning::Op("band")),
+    ("ompi_mpi_op_lor", Meaning::Op("lor")),
+    ("ompi_mpi_op_bor", Meaning::Op("bor")),
+    ("ompi_mpi_op_lxor", Meaning::Op("lxor")),
+    ("ompi_mpi_op_bxor", Meaning::Op("bxor")),
+    ("ompi_mpi_op_maxloc", Meaning::Op("maxloc")),
+    ("ompi_mpi_op_minloc", Meaning::Op("minloc")),
+    ("ompi_mpi_op_replace", Meaning::Op("replace")),
+];
+
+/// MPICH's `MPI_Op` numbers from 0x58000001 on.
+static MPICH_OPS: &[&str] = &[
+    "max", "min", "sum", "prod", "land", "band", "lor", "bor", "lxor", "bxor", "minloc", "maxloc",
+    "replace",
+];
+
+/// MPICH's `MPI_Datatype` numbers of the C types.
+static MPICH_TYPES: &[(u64, &str)] = &[
+    (0x4c00_0101, "char"),
+    (0x4c00_0118, "int8"),
+    (0x4c00_0102, "uint8"),
+    (0x4c00_010d, "byte"),
+    (0x4c00_0203, "int16"),
+    (0x4c00_0204, "uint16"),
+    (0x4c00_0405, "int32"),
+    (0x4c00_0406, "uint32"),
+    (0x4c00_0807, "int64"),
+    (0x4c00_0808, "uint64"),
+    (0x4c00_0809, "int64"),
+    (0x4c00_0819, "uint64"),
+    (0x4c00_040a, "float32"),
+    (0x4c00_080b, "float64"),
+];
+
+impl MpiNames {
+    /// Looks into the process's executable and MPI library. Empty when it is gone or is no Open MPI program.
+    pub(crate) fn read(pid: u32) -> MpiNames {
+        let mut names = MpiNames::default();
+        let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else {
+            return names;
+        };
+        let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let mut seen: Vec<(Vec<u8>, u64)> = vec![];
+        let mut files = vec![];
+        for mapping in maps::mappings(&text) {
+            let is_exe = mapping.path == exe.as_os_str().as_encoded_bytes();
+            let is_library =
+                discovery::library_of(mapping.file_name()) == Some(crate::Library::Mpi);
+            let identity = (mapping.device.to_vec(), mapping.inode);
+            if (is_exe || is_library) && !seen.contains(&identity) {
+                seen.push(identity); // the first mapping of a file is its lowest
+                files.push((is_exe, mapping));
+            }
+        }
+        files.sort_by_key(|(is_exe, _)| *is_exe); // the executable last, so that its objects win
+        for (_, mapping) in files {
+            let path = PathBuf::from(format!(
+                "/proc/{pid}/map_files/{:x}-{:x}",
+                mapping.start, mapping.end
+            ));
+            let Ok(elf) = Elf::read(&path, |name| name.starts_with("ompi_mpi_")) else {
+                continue;
+            };
+            let Some(bias) = elf.load_bias(mapping.start, mapping.offset) else {
+                continue;
+            };
+            for symbol in &elf.symbols {
+                let meaning = OPEN_MPI
+                    .iter()
+                    .find(|(name, _)| *name == symbol.name)
+                    .map(|(_, meaning)| *meaning);
+                if let Some(meaning) = meaning {
+                    names
+                        .handles
+                        .insert(bias.wrapping_add(symbol.address), meaning);
+                }
+            }
+        }
+        names
+    }
+
+    pub(crate) fn is_world(&self, comm: u64) -> bool {
+        if self.handles.is_empty() {
+            return comm & 0xffff_ffff == MPICH_COMM_WORLD;
+        }
+        self.handles.get(&comm) == Some(&Meaning::World)
+    }
+
+    /// Name and size of a predefined datatype; the name is empty when only the size is known.
+    pub(crate) fn datatype(&self, datatype: u64) -> Option<(&'static str, u64)> {
+        if self.handles.is_empty() {
+            let handle = datatype & 0xffff_ffff;
+            let builtin = handle >> 24 == 0x4c;
+            let name = MPICH_TYPES
+                .iter()
+                .find(|(value, _)| *value == handle)
+                .map_or("", |(_, name)| name);
+            return builtin.then_some((name, (handle >> 8) & 0xff));
+        }
+        match self.handles.get(&datatype) {
+            Some(Meaning::Datatype(name, bytes)) => Some((name, *bytes)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn op(&self, op: u64) -> Option<&'static str> {
+        if self.handles.is_empty() {
+            let number = (op & 0xffff_ffff).checked_sub(0x5800_0001)?;
+            return MPICH_OPS.get(usize::try_from(number).ok()?).copied();
+        }
+        match self.handles.get(&op) {
+            Some(Meaning::Op(name)) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// Names the world communicator of a job: FNV-1a over the job's namespace and "world". The same on every host.
+pub(crate) fn world_hash(namespace: &str) -> u64 {
+    namespace
+        .bytes()
+        .chain(*b"\0world")
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mpich_numbers() {
+        let names = MpiNames::default();
+        assert!(names.is_world(0x4400_0000) && !names.is_world(0x4400_0001));
+        assert_eq!(names.datatype(0x4c00_080b), Some(("float64", 8)));
+        assert_eq!(names.datatype(0x4c00_1022), Some(("", 16)));
+        assert_eq!(names.datatype(0x8c00_0000), None);
+        assert_eq!(
+            (names.op(0x5800_0003), names.op(0x9800_0000)),
+            (Some("sum"), None)
+        );
+    }
+
+    #[test]
+    fn worlds_of_different_jobs_differ() {
+        assert_ne!(world_hash("4711"), world_hash("4712"));
+    }
+}

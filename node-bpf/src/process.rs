@@ -1,0 +1,391 @@
+//! Who a process is: rank, job, container and user, from /proc. Ranks come from the launcher's environment variables;
+//! the ones MPI launchers and torchrun set win over Slurm's, because under mpirun inside sbatch every rank sees the
+//! launcher's SLURM_PROCID. What its libraries' handles mean is in `mpi`.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::clock;
+use crate::mpi::MpiNames;
+use crate::record::ProcessSeen;
+
+/// What the environment says of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Attribution {
+    pub(crate) rank: Option<i32>,
+    pub(crate) local_rank: Option<i32>,
+    pub(crate) world_size: Option<i32>,
+    pub(crate) job_id: Option<String>,
+    pub(crate) step_id: Option<String>,
+    /// Names the MPI job: equal on all its ranks, different in any other.
+    pub(crate) mpi_namespace: Option<String>,
+}
+
+impl Attribution {
+    /// Reads the block of /proc/PID/environ: `NAME=value` ended by zero bytes, values in any bytes.
+    pub(crate) fn from_environ(block: &[u8]) -> Attribution {
+        let variables: HashMap<&str, &str> = block
+            .split(|&b| b == 0)
+            .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='))
+            .filter(|(_, value)| !value.is_empty())
+            .collect();
+        let text = |names: &[&str]| {
+            names
+                .iter()
+                .find_map(|name| variables.get(name))
+                .map(|v| (*v).to_owned())
+        };
+        let number = |names: &[&str]| {
+            names.iter().find_map(|name| {
+                variables
+                    .get(name)?
+                    .parse::<i32>()
+                    .ok()
+                    .filter(|number| *number >= 0)
+            })
+        };
+        let slurm_rank = number(&["SLURM_PROCID"]);
+        let rank = number(&[
+            "OMPI_COMM_WORLD_RANK",
+            "PMIX_RANK",
+            "PMI_RANK",
+            "MV2_COMM_WORLD_RANK",
+            "RANK",
+        ])
+        .or(slurm_rank);
+        // Slurm's other numbers count only where Slurm itself started this rank.
+        let by_slurm = |names: &[&str]| {
+            if rank == slurm_rank {
+                number(names)
+            } else {
+                None
+            }
+        };
+        let slurm_job = text(&["SLURM_JOB_ID", "SLURM_JOBID"]);
+        let step_id = text(&["SLURM_STEP_ID", "SLURM_STEPID"]);
+        let launcher = text(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"]);
+        let slurm_step = slurm_job
+            .as_ref()
+            .map(|job| format!("{job}.{}", step_id.as_deref().unwrap_or("")));
+        let torch = text(&["TORCHELASTIC_RUN_ID"]).filter(|id| id != "none");
+        Attribution {
+            rank,
+            local_rank: number(&[
+                "OMPI_COMM_WORLD_LOCAL_RANK",
+                "MPI_LOCALRANKID",
+                "MV2_COMM_WORLD_LOCAL_RANK",
+                "LOCAL_RANK",
+            ])
+            .or_else(|| by_slurm(&["SLURM_LOCALID"])),
+            world_size: number(&[
+                "OMPI_COMM_WORLD_SIZE",
+                "PMI_SIZE",
+                "MV2_COMM_WORLD_SIZE",
+                "WORLD_SIZE",
+            ])
+            .or_else(|| by_slurm(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])),
+            job_id: slurm_job.or_else(|| launcher.clone()).or(torch),
+            step_id,
+            mpi_namespace: launcher.or(slurm_step),
+        }
+    }
+}
+
+/// A process as first read.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) seen: ProcessSeen,
+    pub(crate) mpi_namespace: Option<String>,
+    /// Kernel time of the reading: an exec before it is already in it.
+    read_ns: u64,
+    mpi: OnceLock<MpiNames>,
+}
+
+impl Process {
+    fn read(pid: u32, boot_unix_ns: i64) -> Option<Process> {
+        let read_ns = clock::kernel_now_ns();
+        let proc = |name: &str| format!("/proc/{pid}/{name}");
+        let stat = fs::read(proc("stat")).ok()?;
+        let cgroups = fs::read_to_string(proc("cgroup")).unwrap_or_default();
+        let environ = fs::read(proc("environ")).unwrap_or_default();
+        let who = Attribution::from_environ(&environ);
+        let comm = fs::read(proc("comm")).unwrap_or_default();
+        let seen = ProcessSeen {
+            pid,
+            start_ns: boot_unix_ns.saturating_add(start_since_boot_ns(&stat)?),
+            exe: fs::read_link(proc("exe"))
+                .map(|p| p.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned(),
+            rank: who.rank,
+            local_rank: who.local_rank,
+            world_size: who.world_size,
+            job_id: who.job_id,
+            step_id: who.step_id,
+            container_id: container_id(&cgroups),
+            cgroup_path: cgroup_path(&cgroups).to_owned(),
+            user: fs::metadata(proc(""))
+                .map(|m| user_name(m.uid()))
+                .unwrap_or_default(),
+        };
+        Some(Process {
+            seen,
+            mpi_namespace: who.mpi_namespace,
+            read_ns,
+            mpi: OnceLock::new(),
+        })
+    }
+
+    /// What the MPI handles of this process mean; read once.
+    pub(crate) fn mpi(&self) -> &MpiNames {
+        self.mpi.get_or_init(|| MpiNames::read(self.seen.pid))
+    }
+}
+
+/// Field 22 of /proc/PID/stat, in clock ticks; the name before it is in parentheses and may hold any character.
+fn start_since_boot_ns(stat: &[u8]) -> Option<i64> {
+    let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
+    let field = stat.get(after_name..)?.split(|&b| b == b' ').nth(19)?;
+    let ticks: i64 = std::str::from_utf8(field).ok()?.trim_end().parse().ok()?;
+    ticks.checked_mul(1_000_000_000 / ticks_per_second())
+}
+
+fn ticks_per_second() -> i64 {
+    // SAFETY: sysconf has no preconditions.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    if ticks > 0 { ticks } else { 100 }
+}
+
+/// The path in cgroup v2 out of /proc/PID/cgroup ("0::/path").
+pub(crate) fn cgroup_path(cgroups: &str) -> &str {
+    cgroups
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .unwrap_or("")
+}
+
+/// The 64 hex digits by which Docker, containerd, CRI-O and Podman name a container's cgroup, in any hierarchy.
+fn container_id(cgroups: &str) -> Option<String> {
+    cgroups
+        .lines()
+        .flat_map(|line| line.rsplit('/'))
+        .find_map(|component| {
+            let name = component.strip_suffix(".scope").unwrap_or(component);
+            let id = name.rsplit(['-', ':']).next()?;
+            (id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
+        })
+}
+
+fn user_name(uid: u32) -> String {
+    let mut buffer = [0u8; 4096];
+    // SAFETY: all zero is a valid passwd to be filled in.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the pointers are valid for the call, the length is the buffer's.
+    let rc = unsafe {
+        libc::getpwuid_r(
+            uid,
+            &mut entry,
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            &mut found,
+        )
+    };
+    if rc != 0 || found.is_null() {
+        return uid.to_string();
+    }
+    // SAFETY: on success pw_name points to a string inside `buffer`.
+    unsafe { std::ffi::CStr::from_ptr(entry.pw_name) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The followed processes, shared by the reader of the ring and by discovery.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    known: Mutex<HashMap<u32, Arc<Process>>>,
+    boot_unix_ns: i64,
+}
+
+impl Processes {
+    pub(crate) fn new() -> Self {
+        Processes {
+            known: Mutex::default(),
+            boot_unix_ns: clock::boot_unix_ns(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Process>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process, read from /proc when it was not known; true when it was read now.
+    pub(crate) fn look(&self, pid: u32) -> Option<(Arc<Process>, bool)> {
+        if let Some(process) = self.lock().get(&pid) {
+            return Some((Arc::clone(process), false));
+        }
+        let process = Arc::new(Process::read(pid, self.boot_unix_ns)?);
+        self.lock().insert(pid, Arc::clone(&process));
+        Some((process, true))
+    }
+
+    /// It runs another program since `ts_ns` (kernel time): what was read before is void.
+    pub(crate) fn exec(&self, pid: u32, ts_ns: u64) {
+        let mut known = self.lock();
+        if known
+            .get(&pid)
+            .is_some_and(|process| process.read_ns < ts_ns)
+        {
+            known.remove(&pid);
+        }
+    }
+
+    pub(crate) fn forget(&self, pid: u32) {
+        self.lock().remove(&pid);
+    }
+
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.lock().keys().copied().collect()
+    }
+
+    pub(crate) fn known(&self, pid: u32) -> Option<Arc<Process>> {
+        self.lock().get(&pid).map(Arc::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Attribution {
+        let block: Vec<u8> = variables
+            .iter()
+            .flat_map(|(k, v)| format!("{k}={v}\0").into_bytes())
+            .collect();
+        Attribution::from_environ(&block)
+    }
+
+    #[test]
+    fn mpirun_inside_sbatch_does_not_take_the_launchers_procid() {
+        let who = read(&[
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_NTASKS", "1"),
+            ("OMPI_COMM_WORLD_RANK", "3"),
+            ("OMPI_COMM_WORLD_SIZE", "8"),
+            ("PMIX_NAMESPACE", "4711"),
+        ]);
+        assert_eq!(
+            (who.rank, who.local_rank, who.world_size),
+            (Some(3), None, Some(8))
+        );
+        assert_eq!(
+            (who.job_id.as_deref(), who.mpi_namespace.as_deref()),
+            (Some("77"), Some("4711"))
+        );
+    }
+
+    #[test]
+    fn srun_and_torchrun() {
+        let srun = read(&[
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "2"),
+            ("SLURM_PROCID", "5"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_NTASKS", "8"),
+        ]);
+        assert_eq!(
+            (srun.rank, srun.local_rank, srun.world_size),
+            (Some(5), Some(1), Some(8))
+        );
+        assert_eq!(
+            (srun.step_id.as_deref(), srun.mpi_namespace.as_deref()),
+            (Some("2"), Some("77.2"))
+        );
+        let torch = read(&[
+            ("RANK", "6"),
+            ("LOCAL_RANK", "2"),
+            ("WORLD_SIZE", "16"),
+            ("TORCHELASTIC_RUN_ID", "none"),
+        ]);
+        assert_eq!(
+            (torch.rank, torch.local_rank, torch.world_size),
+            (Some(6), Some(2), Some(16))
+        );
+        assert_eq!(torch.job_id, None);
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_passed_over() {
+        let who = read(&[
+            ("OMPI_COMM_WORLD_RANK", "x"),
+            ("PMIX_RANK", "-2"),
+            ("RANK", "4"),
+            ("WORLD_SIZE", ""),
+        ]);
+        assert_eq!((who.rank, who.world_size), (Some(4), None));
+    }
+
+    #[test]
+    fn containers_by_their_cgroup() {
+        let id = "0123456789abcdef".repeat(4);
+        for path in [
+            format!("0::/system.slice/docker-{id}.scope\n"),
+            format!("12:memory:/kubepods/pod1/{id}\n0::/\n"),
+            format!("0::/kubepods.slice/cri-containerd-{id}.scope/init\n"),
+        ] {
+            assert_eq!(container_id(&path).as_deref(), Some(id.as_str()), "{path}");
+        }
+        assert_eq!(
+            container_id("0::/user.slice/user-1000.slice/session-2.scope\n"),
+            None
+        );
+        assert_eq!(cgroup_path("3:cpu:/x\n0::/user.slice\n"), "/user.slice");
+    }
+
+    #[test]
+    fn start_time_behind_an_odd_name() {
+        let stat = b"7 (a) b (c) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 250 1000 1 18446744073709551615";
+        assert_eq!(
+            start_since_boot_ns(stat),
+            Some(250 * (1_000_000_000 / ticks_per_second()))
+        );
+        assert_eq!(start_since_boot_ns(b"7 (x"), None);
+    }
+
+    #[test]
+    fn this_process_reads_as_itself() {
+        let processes = Processes::new();
+        let (me, new) = processes.look(std::process::id()).unwrap();
+        assert!(new && !processes.look(std::process::id()).unwrap().1);
+        assert_eq!(
+            me.seen.exe,
+            std::env::current_exe().unwrap().to_string_lossy()
+        );
+        let age_ns = clock::Clock::measure().now_unix_ns() - me.seen.start_ns;
+        assert!(
+            (0..86_400_000_000_000).contains(&age_ns),
+            "started {age_ns} ns ago"
+        );
+        processes.exec(std::process::id(), 1);
+        assert!(
+            processes.known(std::process::id()).is_some(),
+            "an exec before the reading changes nothing"
+        );
+        processes.exec(std::process::id(), u64::MAX);
+        assert!(processes.known(std::process::id()).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_environment_reads_without_harm(block in prop::collection::vec(any::<u8>(), 0..300)) {
+            let who = Attribution::from_environ(&block);
+            prop_assert!(who.rank.is_none_or(|rank| rank >= 0));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Where to put the probes in a library file: the functions of `functions` that it exports, by file offset, one probe
+//! for names that share an address. Reading ELF is in `elf`, attaching in `attach`.
+
+use std::path::Path;
+
+use crate::elf::{self, Elf};
+use crate::functions::{self, Api, FUNCTIONS};
+use crate::nccl_hash::HashStyle;
+use crate::record::Library;
+
+/// One probe to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The first of its names that the file exports.
+    pub(crate) symbol: &'static str,
+    pub(crate) file_offset: u64,
+    pub(crate) cookie: u64,
+}
+
+/// The probes for a file; empty when it exports none of the functions.
+pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, String> {
+    let api = if library == Library::Mpi {
+        Api::Mpi
+    } else {
+        Api::Nccl
+    };
+    let elf = Elf::read(path, |name| {
+        let name = name.strip_prefix(['p', 'P']).unwrap_or(name);
+        name.starts_with("nccl") || name.starts_with("MPI_")
+    })?;
+    let mut flags = 0;
+    if library == Library::Rccl {
+        flags |= functions::COOKIE_RCCL;
+    }
+    let mut found: Vec<Target> = vec![];
+    for (index, function) in FUNCTIONS.iter().enumerate().filter(|(_, f)| f.api == api) {
+        for &name in function.symbols {
+            let Some(symbol) = elf.symbols.iter().find(|s| s.name == name) else {
+                continue;
+            };
+            let Some(file_offset) = elf.file_offset(symbol.address) else {
+                continue;
+            };
+            if found.iter().all(|target| target.file_offset != file_offset) {
+                found.push(Target {
+                    symbol: name,
+                    file_offset,
+                    cookie: functions::cookie(index, 0),
+                });
+            }
+        }
+    }
+    if api == Api::Nccl && !found.is_empty() && elf::nccl_hash_style(path) == HashStyle::Mix {
+        flags |= functions::COOKIE_HASH_MIX;
+    }
+    for target in &mut found {
+        target.cookie |= u64::from(flags) << 32;
+    }
+    Ok(found)
+}

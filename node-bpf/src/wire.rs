@@ -1,0 +1,299 @@
+//! The bytes the BPF programs write, parsed with size checks. The truth is `bpf/wire.h`; the sizes are asserted here
+//! and, for the record kinds, on every record. What a record means is `decode`'s business.
+
+/// Most arguments a call carries.
+pub(crate) const MAX_ARGS: usize = 12;
+/// Statistics slots behind those of the functions.
+pub(crate) const SLOT_OFFCPU: u8 = 60;
+pub(crate) const SLOT_TCP: u8 = 61;
+pub(crate) const SLOT_PROCESS: u8 = 62;
+
+pub(crate) const HAVE_HASH: u8 = 1;
+pub(crate) const HAVE_SEQ: u8 = 2;
+pub(crate) const HAVE_RANK: u8 = 4;
+pub(crate) const FROM_RCCL: u8 = 8;
+
+/// `RM_TRACKED`, the value of the map `tracked`.
+pub(crate) const TRACKED: u32 = 1;
+
+const CALL_BYTES: usize = 168;
+const OFFCPU_BYTES: usize = 64;
+const TCP_BYTES: usize = 80;
+const PROCESS_BYTES: usize = 16;
+/// One CPU's `struct rm_stats`.
+pub(crate) const STATS_BYTES: usize = 32;
+
+/// A library call, from entry to return.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RawCall {
+    pub(crate) func: u8,
+    pub(crate) flags: u8,
+    pub(crate) enter_ns: u64,
+    pub(crate) exit_ns: u64,
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) cgroup_id: u64,
+    pub(crate) comm_hash: u64,
+    pub(crate) seq: u64,
+    pub(crate) rank: i32,
+    pub(crate) nranks: i32,
+    pub(crate) ret: i32,
+    pub(crate) args: [u64; MAX_ARGS],
+}
+
+/// A stretch off the CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RawOffCpu {
+    pub(crate) cpu: u32,
+    pub(crate) start_ns: u64,
+    pub(crate) end_ns: u64,
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) cgroup_id: u64,
+    pub(crate) next_pid: u32,
+    pub(crate) voluntary: bool,
+    pub(crate) next_comm: [u8; 16],
+}
+
+/// A TCP retransmit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RawTcp {
+    pub(crate) state: u32,
+    pub(crate) ts_ns: u64,
+    pub(crate) cgroup_id: u64,
+    pub(crate) socket_inode: u64,
+    pub(crate) family: u16,
+    pub(crate) sport: u16,
+    pub(crate) dport: u16,
+    pub(crate) segs: u32,
+    pub(crate) saddr: [u8; 16],
+    pub(crate) daddr: [u8; 16],
+}
+
+/// One record of the ring buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RawRecord {
+    Call(Box<RawCall>),
+    OffCpu(RawOffCpu),
+    Tcp(RawTcp),
+    /// A process now runs another program.
+    Exec {
+        pid: u32,
+        ts_ns: u64,
+    },
+    /// The last thread of a process ended.
+    Exit {
+        pid: u32,
+        ts_ns: u64,
+    },
+}
+
+/// Parses one record; none when its kind is unknown or its size is not the kind's.
+pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
+    let kind = Reader(bytes).u32()?;
+    let want = match kind {
+        1 => CALL_BYTES,
+        2 => OFFCPU_BYTES,
+        3 => TCP_BYTES,
+        4 | 5 => PROCESS_BYTES,
+        _ => return None,
+    };
+    if bytes.len() != want {
+        return None;
+    }
+    let mut r = Reader(bytes.get(4..)?);
+    Some(match kind {
+        1 => {
+            let func = r.u8()?;
+            let flags = r.u8()?;
+            let _nargs = r.u16()?;
+            RawRecord::Call(Box::new(RawCall {
+                func,
+                flags,
+                enter_ns: r.u64()?,
+                exit_ns: r.u64()?,
+                pid: r.u32()?,
+                tid: r.u32()?,
+                cgroup_id: r.u64()?,
+                comm_hash: r.u64()?,
+                seq: r.u64()?,
+                rank: r.u32()? as i32,
+                nranks: r.u32()? as i32,
+                ret: r.u32()? as i32,
+                args: {
+                    let _pad = r.u32()?;
+                    let mut args = [0; MAX_ARGS];
+                    for arg in &mut args {
+                        *arg = r.u64()?;
+                    }
+                    args
+                },
+            }))
+        }
+        2 => RawRecord::OffCpu(RawOffCpu {
+            cpu: r.u32()?,
+            start_ns: r.u64()?,
+            end_ns: r.u64()?,
+            pid: r.u32()?,
+            tid: r.u32()?,
+            cgroup_id: r.u64()?,
+            next_pid: r.u32()?,
+            voluntary: r.u32()? != 0,
+            next_comm: r.array()?,
+        }),
+        3 => {
+            let state = r.u32()?;
+            let ts_ns = r.u64()?;
+            let cgroup_id = r.u64()?;
+            let socket_inode = r.u64()?;
+            let family = r.u16()?;
+            let sport = r.u16()?;
+            let dport = r.u16()?;
+            let _pad = r.u16()?;
+            let segs = r.u32()?;
+            let _pad = r.u32()?;
+            let (saddr, daddr) = (r.array()?, r.array()?);
+            RawRecord::Tcp(RawTcp {
+                state,
+                ts_ns,
+                cgroup_id,
+                socket_inode,
+                family,
+                sport,
+                dport,
+                segs,
+                saddr,
+                daddr,
+            })
+        }
+        4 => RawRecord::Exec {
+            pid: r.u32()?,
+            ts_ns: r.u64()?,
+        },
+        _ => RawRecord::Exit {
+            pid: r.u32()?,
+            ts_ns: r.u64()?,
+        },
+    })
+}
+
+/// One probe's counters, summed over the CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Stats {
+    pub(crate) hits: u64,
+    pub(crate) lost_ring: u64,
+    pub(crate) lost_map: u64,
+    pub(crate) unmatched: u64,
+}
+
+impl Stats {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let mut r = Reader(bytes);
+        for field in [
+            &mut self.hits,
+            &mut self.lost_ring,
+            &mut self.lost_map,
+            &mut self.unmatched,
+        ] {
+            *field += r.u64().unwrap_or(0);
+        }
+    }
+}
+
+/// `struct rm_config`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RawConfig {
+    pub(crate) cgroup_id: u64,
+    pub(crate) offcpu_min_ns: u64,
+    pub(crate) wake_bytes: u64,
+    pub(crate) own_pid: u32,
+}
+
+impl RawConfig {
+    pub(crate) fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&self.cgroup_id.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.offcpu_min_ns.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.wake_bytes.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&self.own_pid.to_ne_bytes());
+        bytes
+    }
+}
+
+/// Takes numbers off the front; none at the end of the bytes.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, tail) = self.0.split_first_chunk::<N>()?;
+        self.0 = tail;
+        Some(*head)
+    }
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_ne_bytes)
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_ne_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_ne_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_ne_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_call_reads_back_field_by_field() {
+        let mut bytes = vec![];
+        bytes.extend(1u32.to_ne_bytes());
+        bytes.extend([7, HAVE_HASH | HAVE_SEQ, 9, 0]);
+        for word in [100u64, 250] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(41u32.to_ne_bytes());
+        bytes.extend(42u32.to_ne_bytes());
+        for word in [5u64, 0xdead_beef_0000_0001, 17] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        for word in [-1i32, 8, -3, 0] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        for arg in 0..12u64 {
+            bytes.extend((arg * 3).to_ne_bytes());
+        }
+        let Some(RawRecord::Call(call)) = parse(&bytes) else {
+            panic!("not a call")
+        };
+        assert_eq!(
+            (call.func, call.flags, call.enter_ns, call.exit_ns),
+            (7, 3, 100, 250)
+        );
+        assert_eq!(
+            (call.pid, call.tid, call.cgroup_id, call.seq),
+            (41, 42, 5, 17)
+        );
+        assert_eq!(
+            (call.comm_hash, call.rank, call.nranks, call.ret),
+            (0xdead_beef_0000_0001, -1, 8, -3)
+        );
+        assert_eq!(call.args[11], 33);
+        assert_eq!(parse(&bytes[..bytes.len() - 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_of_the_right_size_or_none(kind in 0u32..8, rest in prop::collection::vec(any::<u8>(), 0..256)) {
+            let mut bytes = kind.to_ne_bytes().to_vec();
+            bytes.extend(rest);
+            let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, 0, 0];
+            prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == sizes[kind as usize]);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What the tests on real eBPF share: the workloads (compiled from ../scenarios), a cgroup of their own, and a capture
+//! that keeps its records. Every test captures only its own cgroup, so they may run side by side.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use node_bpf::{Capture, CaptureConfig, CaptureStatus, Collective, LossCount, OffCpu, Record};
+
+/// True when capture works here; else says on standard error that the test is skipped.
+pub fn can_capture() -> bool {
+    match node_bpf::supported() {
+        Ok(()) => true,
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            false
+        }
+    }
+}
+
+/// True when Open MPI is here.
+pub fn has_mpi() -> bool {
+    let found = ["mpirun", "mpicc"].iter().all(|tool| {
+        Command::new("which")
+            .arg(tool)
+            .stdout(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    });
+    if !found {
+        eprintln!("SKIPPED: needs mpirun and mpicc (apt-get install openmpi-bin libopenmpi-dev)");
+    }
+    found
+}
+
+/// The directory with libnccl.so.2, nccl-ranks and (with mpicc) mpi-ranks, compiled when needed.
+pub fn workloads() -> PathBuf {
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("workloads");
+    fs::create_dir_all(&out).unwrap();
+    let lock = File::create(out.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let made = Command::new("make")
+        .arg("-C")
+        .arg(scenarios)
+        .arg(format!("OUT={}", out.display()))
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    out
+}
+
+/// A cgroup v2 directory, removed with the value.
+pub struct Cgroup(pub PathBuf);
+
+impl Cgroup {
+    pub fn new() -> Cgroup {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mount = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(2) == Some("cgroup2"))
+            .expect("a cgroup2 mount");
+        let mount = mount.split(' ').nth(1).unwrap();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new(mount).join(format!("rankmesh-test-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Cgroup(path)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // its last process may not have been reaped yet
+        wait_for("the cgroup to be empty", || fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+/// Waits until it is so; fails after 20 s.
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited 20 s for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A capture and all it delivered.
+pub struct Recorder {
+    capture: Option<Capture>,
+    records: Arc<Mutex<Vec<Record>>>,
+}
+
+impl Recorder {
+    pub fn start(config: CaptureConfig) -> Recorder {
+        let records = Arc::new(Mutex::new(vec![]));
+        let sink = Arc::clone(&records);
+        let capture = Capture::start(
+            config,
+            Box::new(move |record| sink.lock().unwrap().push(record)),
+        )
+        .unwrap();
+        Recorder {
+            capture: Some(capture),
+            records,
+        }
+    }
+
+    pub fn status(&self) -> CaptureStatus {
+        self.capture.as_ref().unwrap().status()
+    }
+
+    pub fn so_far(&self) -> Vec<Record> {
+        self.records.lock().unwrap().clone()
+    }
+
+    /// Stops the capture: what is returned is everything.
+    pub fn stop(mut self) -> Recorded {
+        self.capture.take().unwrap().stop();
+        Recorded(self.so_far())
+    }
+}
+
+/// All records of a finished capture.
+pub struct Recorded(pub Vec<Record>);
+
+impl Recorded {
+    pub fn calls(&self) -> Vec<&Collective> {
+        self.0
+            .iter()
+            .filter_map(|r| {
+                if let Record::Collective(c) = r {
+                    Some(c)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+    pub fn off_cpu(&self) -> Vec<&OffCpu> {
+        self.0
+            .iter()
+            .filter_map(|r| {
+                if let Record::OffCpu(o) = r {
+                    Some(o)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+    pub fn losses(&self) -> Vec<&LossCount> {
+        self.0
+            .iter()
+            .filter_map(|r| {
+                if let Record::Loss(l) = r {
+                    Some(l)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+    pub fn count(&self, pid: u32, func: &str) -> u64 {
+        self.calls()
+            .iter()
+            .filter(|c| c.pid == pid && c.func == func)
+            .count() as u64
+    }
+}
+
+/// What one rank of a workload printed.
+pub struct Rank {
+    pub rank: i32,
+    pub pid: u32,
+    pub id: Option<[u8; 128]>,
+    pub calls: serde_json::Map<String, serde_json::Value>,
+    pub bytes: u64,
+}
+
+/// Runs a workload to its end; its ranks in order.
+pub fn run(command: &mut Command) -> Vec<Rank> {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {text} {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let mut ranks: Vec<Rank> = text
+        .lines()
+        .map(|line| {
+            let json: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert_eq!(json["ok"], true, "{line}");
+            Rank {
+                rank: json["rank"].as_i64().unwrap() as i32,
+                pid: json["pid"].as_u64().unwrap() as u32,
+                id: json["id"].as_str().map(|hex| {
+                    std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())
+                }),
+                calls: json["calls"].as_object().unwrap().clone(),
+                bytes: json["bytes"].as_u64().unwrap(),
+            }
+        })
+        .collect();
+    ranks.sort_by_key(|rank| rank.rank);
+    ranks
+}
+
+/// nccl-ranks with these flags, its ranks in these cgroups.
+pub fn nccl_ranks(workloads: &Path, cgroups: &[&Cgroup], flags: &[&str]) -> Command {
+    let mut command = Command::new(workloads.join("nccl-ranks"));
+    let list: Vec<_> = cgroups
+        .iter()
+        .map(|cgroup| cgroup.0.display().to_string())
+        .collect();
+    command.args(flags).arg("--cgroups").arg(list.join(","));
+    command
+}
+
+/// mpi-ranks under mpirun, all of it in the cgroup.
+pub fn mpi_ranks(workloads: &Path, cgroup: &Cgroup, ranks: u32, flags: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(r#"echo $$ > "$0" && exec "$@""#)
+        .arg(cgroup.0.join("cgroup.procs"));
+    command.args([
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--mca",
+        "oob_tcp_if_include",
+        "lo",
+    ]);
+    command.args(["--mca", "btl", "self,vader,tcp", "-np", &ranks.to_string()]);
+    command.arg(workloads.join("mpi-ranks")).args(flags);
+    command
+}
