@@ -56,17 +56,8 @@ fn attach_for(
         let retprobe = name.starts_with("call_return");
         if mode == AttachMode::Single {
             for target in targets {
-                let opts = UprobeOpts {
-                    cookie: target.cookie,
-                    retprobe,
-                    ..UprobeOpts::default()
-                };
-                links.push(program.attach_uprobe_with_opts(
-                    pid,
-                    path,
-                    target.file_offset as usize,
-                    opts,
-                )?);
+                let opts = UprobeOpts { cookie: target.cookie, retprobe, ..UprobeOpts::default() };
+                links.push(program.attach_uprobe_with_opts(pid, path, target.file_offset as usize, opts)?);
             }
             continue;
         }
@@ -83,10 +74,7 @@ fn attach_for(
 }
 
 /// A program of the object, by name.
-pub(crate) fn program<'obj>(
-    object: &'obj Object,
-    name: &str,
-) -> libbpf_rs::Result<ProgramMut<'obj>> {
+pub(crate) fn program<'obj>(object: &'obj Object, name: &str) -> libbpf_rs::Result<ProgramMut<'obj>> {
     let found = object.progs_mut().find(|program| program.name() == name);
     found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
 }
@@ -98,15 +86,8 @@ pub(crate) fn probe(object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> 
     let address = never_called as *const () as u64;
     let mapping = maps::mappings(&text).find(|m| m.start <= address && address < m.end);
     let mapping = mapping.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-    let target = Target {
-        symbol: "",
-        file_offset: address - mapping.start + mapping.offset,
-        cookie: 0,
-    };
-    let path = PathBuf::from(format!(
-        "/proc/self/map_files/{:x}-{:x}",
-        mapping.start, mapping.end
-    ));
+    let target = Target { symbol: "", file_offset: address - mapping.start + mapping.offset, cookie: 0 };
+    let path = PathBuf::from(format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end));
     let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
     attach_for(object, mode, &path, &[target], own_pid).map(drop)
 }

@@ -102,9 +102,7 @@ pub(crate) struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared")
-            .field("status", &self.status)
-            .finish_non_exhaustive()
+        f.debug_struct("Shared").field("status", &self.status).finish_non_exhaustive()
     }
 }
 
@@ -144,22 +142,14 @@ impl Capture {
     pub fn start(config: CaptureConfig, sink: Sink) -> Result<Capture, Error> {
         let cgroup = config.cgroup.as_deref().map(Cgroup::open).transpose()?;
         let (object, mode) = loader::load(&config, cgroup.as_ref())?;
-        let failed = |error: libbpf_rs::Error| Error::Load {
-            reason: error.to_string(),
-        };
+        let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let events = loader::map(&object, "events").map_err(failed)?;
         let stats = loader::map(&object, "stats").map_err(failed)?;
         let shared = Arc::new(Shared {
             sink: Mutex::new(sink),
             processes: Processes::new(),
             clock: Clock::measure(),
-            status: Mutex::new(CaptureStatus {
-                mode,
-                files: vec![],
-                probes: vec![],
-                processes: 0,
-                problems: vec![],
-            }),
+            status: Mutex::new(CaptureStatus { mode, files: vec![], probes: vec![], processes: 0, problems: vec![] }),
             detached: AtomicBool::new(false),
         });
         let mut programs = vec!["on_exec", "on_exit"];
@@ -172,36 +162,21 @@ impl Capture {
         discovery.rescan();
 
         let (wake, woken) = mpsc::channel();
-        let mut capture = Capture {
-            shared,
-            wake,
-            threads: vec![],
-        };
+        let mut capture = Capture { shared, wake, threads: vec![] };
         capture.spawn("capture-ring", {
             let (shared, wake) = (Arc::clone(&capture.shared), capture.wake.clone());
             move || read_ring(&events, shared, wake)
         })?;
         capture.spawn("capture-find", {
             let shared = Arc::clone(&capture.shared);
-            move || {
-                Watcher {
-                    discovery,
-                    stats,
-                    counted: vec![],
-                    shared,
-                }
-                .run(&woken, config.rescan)
-            }
+            move || Watcher { discovery, stats, counted: vec![], shared }.run(&woken, config.rescan)
         })?;
         Ok(capture)
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let spawned = thread::Builder::new().name(name.to_owned()).spawn(run);
-        self.threads.push(spawned.map_err(|source| Error::Os {
-            doing: "starting a capture thread",
-            source,
-        })?);
+        self.threads.push(spawned.map_err(|source| Error::Os { doing: "starting a capture thread", source })?);
         Ok(())
     }
 
@@ -231,12 +206,7 @@ impl Drop for Capture {
 const RING_INTERVAL: Duration = Duration::from_millis(25);
 
 fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
-    let mut reader = Reader {
-        shared: Arc::clone(&shared),
-        wake,
-        sockets: Sockets::default(),
-        unparsed: 0,
-    };
+    let mut reader = Reader { shared: Arc::clone(&shared), wake, sockets: Sockets::default(), unparsed: 0 };
     let mut builder = RingBufferBuilder::new();
     let ring = builder.add(events, |bytes| {
         reader.take(bytes);
@@ -277,24 +247,15 @@ impl Reader {
         let shared = Arc::clone(&self.shared);
         let record = match wire::parse(bytes) {
             Some(RawRecord::Call(raw)) => {
-                decode::call(&raw, &shared.clock, self.process(raw.pid).as_ref())
-                    .map(Record::Collective)
+                decode::call(&raw, &shared.clock, self.process(raw.pid).as_ref()).map(Record::Collective)
             }
-            Some(RawRecord::OffCpu(raw)) => Some(Record::OffCpu(decode::off_cpu(
-                &raw,
-                &shared.clock,
-                self.process(raw.pid).as_ref(),
-            ))),
+            Some(RawRecord::OffCpu(raw)) => {
+                Some(Record::OffCpu(decode::off_cpu(&raw, &shared.clock, self.process(raw.pid).as_ref())))
+            }
             Some(RawRecord::Tcp(raw)) => {
-                let owner = self
-                    .sockets
-                    .owner(raw.socket_inode, || shared.processes.pids());
+                let owner = self.sockets.owner(raw.socket_inode, || shared.processes.pids());
                 let owner = owner.and_then(|pid| shared.processes.known(pid));
-                Some(Record::Net(decode::retransmit(
-                    &raw,
-                    &shared.clock,
-                    owner.as_ref(),
-                )))
+                Some(Record::Net(decode::retransmit(&raw, &shared.clock, owner.as_ref())))
             }
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 shared.processes.exec(pid, ts_ns);
@@ -329,12 +290,7 @@ impl Reader {
 }
 
 fn loss(ts_ns: i64, probe: &str, reason: &str, lost: u64) -> Record {
-    Record::Loss(LossCount {
-        ts_ns,
-        probe: probe.to_owned(),
-        reason: reason.to_owned(),
-        lost,
-    })
+    Record::Loss(LossCount { ts_ns, probe: probe.to_owned(), reason: reason.to_owned(), lost })
 }
 
 /// The thread that owns the probes.
@@ -352,12 +308,7 @@ impl Watcher {
     fn run(mut self, woken: &Receiver<Wake>, rescan: Duration) {
         let (mut next_rescan, mut next_count) = (Instant::now() + rescan, Instant::now());
         loop {
-            let due = self
-                .discovery
-                .next_due()
-                .into_iter()
-                .chain([next_rescan, next_count])
-                .min();
+            let due = self.discovery.next_due().into_iter().chain([next_rescan, next_count]).min();
             let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
             match woken.recv_timeout(wait) {
                 Ok(Wake::Exec(pid)) => self.discovery.on_exec(pid),
@@ -381,12 +332,7 @@ impl Watcher {
         self.count();
         let in_flight = self.discovery.calls_in_flight();
         if in_flight > 0 {
-            self.shared.deliver(loss(
-                self.shared.clock.now_unix_ns(),
-                "calls",
-                "in_flight",
-                in_flight,
-            ));
+            self.shared.deliver(loss(self.shared.clock.now_unix_ns(), "calls", "in_flight", in_flight));
         }
         self.shared.detached.store(true, Ordering::Release);
     }
@@ -397,9 +343,7 @@ impl Watcher {
         let ts_ns = self.shared.clock.now_unix_ns();
         for probe in &now {
             let before = self.counted.iter().find(|b| b.probe == probe.probe);
-            let since = |field: fn(&ProbeStatus) -> u64| {
-                field(probe).saturating_sub(before.map_or(0, field))
-            };
+            let since = |field: fn(&ProbeStatus) -> u64| field(probe).saturating_sub(before.map_or(0, field));
             let lost = [
                 ("ringbuf", since(|p| p.lost_ring)),
                 ("map_full", since(|p| p.lost_map)),

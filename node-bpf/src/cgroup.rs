@@ -28,8 +28,7 @@ fn parse_mountinfo(text: &[u8]) -> Option<PathBuf> {
         let mut words = line.split(|&b| b == b' ');
         let point = words.nth(4)?;
         words.by_ref().find(|word| *word == b"-")?;
-        (words.next()? == b"cgroup2")
-            .then(|| PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(point))))
+        (words.next()? == b"cgroup2").then(|| PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(point))))
     })
 }
 
@@ -39,9 +38,7 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     let mut rest = text;
     while let Some((&first, tail)) = rest.split_first() {
         let code = (first == b'\\').then(|| tail.get(..3)).flatten();
-        let byte = code
-            .and_then(|d| std::str::from_utf8(d).ok())
-            .and_then(|d| u8::from_str_radix(d, 8).ok());
+        let byte = code.and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
         if let Some(byte) = byte {
             out.push(byte);
             rest = &tail[3..];
@@ -56,36 +53,21 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 impl Cgroup {
     /// Opens a cgroup by the path of its directory.
     pub(crate) fn open(directory: &Path) -> Result<Cgroup, Error> {
-        let fail = |reason: String| Error::Cgroup {
-            path: directory.to_owned(),
-            reason,
-        };
-        let mount =
-            mount_point().ok_or_else(|| fail("no cgroup2 file system is mounted".to_owned()))?;
+        let fail = |reason: String| Error::Cgroup { path: directory.to_owned(), reason };
+        let mount = mount_point().ok_or_else(|| fail("no cgroup2 file system is mounted".to_owned()))?;
         let real = directory.canonicalize().map_err(|e| fail(e.to_string()))?;
-        let inside = real.strip_prefix(&mount).map_err(|_| {
-            fail(format!(
-                "it does not lie in the cgroup2 hierarchy at {}",
-                mount.display()
-            ))
-        })?;
+        let inside = real
+            .strip_prefix(&mount)
+            .map_err(|_| fail(format!("it does not lie in the cgroup2 hierarchy at {}", mount.display())))?;
         let path = format!("/{}", inside.display());
         let file = fs::File::open(&real).map_err(|e| fail(e.to_string()))?;
         let id = file.metadata().map_err(|e| fail(e.to_string()))?.ino();
-        Ok(Cgroup {
-            directory: file,
-            id,
-            path,
-        })
+        Ok(Cgroup { directory: file, id, path })
     }
 
     /// Whether a task whose /proc/PID/cgroup says `path` belongs to it.
     pub(crate) fn contains(&self, path: &str) -> bool {
-        self.path == "/"
-            || path == self.path
-            || path
-                .strip_prefix(&self.path)
-                .is_some_and(|rest| rest.starts_with('/'))
+        self.path == "/" || path == self.path || path.strip_prefix(&self.path).is_some_and(|rest| rest.starts_with('/'))
     }
 }
 
@@ -95,12 +77,10 @@ mod tests {
 
     #[test]
     fn the_mount_point_with_a_space() {
-        let text = b"25 1 0:22 / /sys rw - sysfs sysfs rw\n30 25 0:26 / /sys/fs/my\\040cg rw shared:9 - cgroup2 cgroup2 rw\n";
+        let text =
+            b"25 1 0:22 / /sys rw - sysfs sysfs rw\n30 25 0:26 / /sys/fs/my\\040cg rw shared:9 - cgroup2 cgroup2 rw\n";
         assert_eq!(parse_mountinfo(text), Some(PathBuf::from("/sys/fs/my cg")));
-        assert_eq!(
-            parse_mountinfo(b"30 25 0:26 / /cg rw - cgroup cgroup rw,cpu\n"),
-            None
-        );
+        assert_eq!(parse_mountinfo(b"30 25 0:26 / /cg rw - cgroup cgroup rw,cpu\n"), None);
     }
 
     #[test]
@@ -108,11 +88,7 @@ mod tests {
         let Ok(directory) = fs::File::open("/") else {
             return;
         };
-        let cgroup = Cgroup {
-            directory,
-            id: 1,
-            path: "/a/b".to_owned(),
-        };
+        let cgroup = Cgroup { directory, id: 1, path: "/a/b".to_owned() };
         assert!(cgroup.contains("/a/b") && cgroup.contains("/a/b/c"));
         assert!(!cgroup.contains("/a/bc") && !cgroup.contains("/a"));
     }

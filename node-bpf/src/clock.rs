@@ -10,14 +10,11 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn measure() -> Self {
-        Clock {
-            offset_ns: AtomicI64::new(measure_offset(libc::CLOCK_MONOTONIC)),
-        }
+        Clock { offset_ns: AtomicI64::new(measure_offset(libc::CLOCK_MONOTONIC)) }
     }
 
     pub(crate) fn refresh(&self) {
-        self.offset_ns
-            .store(measure_offset(libc::CLOCK_MONOTONIC), Ordering::Relaxed);
+        self.offset_ns.store(measure_offset(libc::CLOCK_MONOTONIC), Ordering::Relaxed);
     }
 
     pub(crate) fn unix_ns(&self, kernel_ns: u64) -> i64 {
@@ -53,10 +50,7 @@ fn measure_offset(other: libc::clockid_t) -> i64 {
 }
 
 fn read_ns(clock: libc::clockid_t) -> i64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a valid timespec to write to; the clock ids used exist on every Linux.
     unsafe { libc::clock_gettime(clock, &mut t) };
     t.tv_sec * 1_000_000_000 + t.tv_nsec

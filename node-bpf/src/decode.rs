@@ -12,11 +12,7 @@ use crate::record::{Collective, Library, NetEvent, OffCpu};
 use crate::wire::{self, RawCall, RawOffCpu, RawTcp};
 
 /// A call; none when its function is unknown (a record of another build's programs).
-pub(crate) fn call(
-    raw: &RawCall,
-    clock: &Clock,
-    process: Option<&Arc<Process>>,
-) -> Option<Collective> {
+pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>) -> Option<Collective> {
     let function = FUNCTIONS.get(usize::from(raw.func))?;
     let seen = process.map(|p| &p.seen);
     let mut out = Collective {
@@ -37,9 +33,7 @@ pub(crate) fn call(
         datatype: None,
         bytes: None,
         reduce_op: None,
-        root: argument(raw, function.root)
-            .map(|value| value as u32 as i32)
-            .filter(|root| *root >= 0),
+        root: argument(raw, function.root).map(|value| value as u32 as i32).filter(|root| *root >= 0),
         stream: argument(raw, function.stream),
         library: Library::Nccl,
         tier: 0,
@@ -79,13 +73,8 @@ fn nccl(out: &mut Collective, raw: &RawCall, function: &Function, process: Optio
         out.rank = process.and_then(|p| p.seen.rank);
     }
     out.comm_hash = (raw.flags & wire::HAVE_HASH != 0).then_some(raw.comm_hash);
-    set_datatype(
-        out,
-        argument(raw, function.datatype)
-            .and_then(|value| functions::nccl_datatype(value as u32 as i32)),
-    );
-    out.reduce_op =
-        argument(raw, function.op).and_then(|value| functions::nccl_op(value as u32 as i32));
+    set_datatype(out, argument(raw, function.datatype).and_then(|value| functions::nccl_datatype(value as u32 as i32)));
+    out.reduce_op = argument(raw, function.op).and_then(|value| functions::nccl_op(value as u32 as i32));
 }
 
 fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option<&Arc<Process>>) {
@@ -98,10 +87,7 @@ fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option
         out.nranks = process.seen.world_size;
         out.comm_hash = process.mpi_namespace.as_deref().map(mpi::world_hash);
     }
-    set_datatype(
-        out,
-        argument(raw, function.datatype).and_then(|value| names.datatype(value)),
-    );
+    set_datatype(out, argument(raw, function.datatype).and_then(|value| names.datatype(value)));
     out.reduce_op = argument(raw, function.op).and_then(|value| names.op(value));
 }
 
@@ -150,10 +136,7 @@ mod tests {
     use super::*;
 
     fn raw(symbol: &str) -> RawCall {
-        let func = FUNCTIONS
-            .iter()
-            .position(|f| f.symbols.contains(&symbol))
-            .unwrap() as u8;
+        let func = FUNCTIONS.iter().position(|f| f.symbols.contains(&symbol)).unwrap() as u8;
         RawCall {
             func,
             flags: 0,
@@ -177,22 +160,10 @@ mod tests {
         raw.flags = wire::HAVE_HASH | wire::HAVE_SEQ | wire::HAVE_RANK;
         raw.args[2..8].copy_from_slice(&[1024, 9, 4, 0x5555, 0x77, 0]);
         let out = call(&raw, &Clock::measure(), None).unwrap();
-        assert_eq!(
-            (out.func, out.duration_ns, out.tier, out.library),
-            ("all_reduce", 4_000, 0, Library::Nccl)
-        );
-        assert_eq!(
-            (out.count, out.datatype, out.bytes),
-            (Some(1024), Some("bfloat16"), Some(2048))
-        );
-        assert_eq!(
-            (out.reduce_op, out.stream, out.root),
-            (Some("avg"), Some(0x77), None)
-        );
-        assert_eq!(
-            (out.rank, out.nranks, out.comm_hash, out.seq),
-            (Some(2), Some(8), Some(0xabc), Some(4))
-        );
+        assert_eq!((out.func, out.duration_ns, out.tier, out.library), ("all_reduce", 4_000, 0, Library::Nccl));
+        assert_eq!((out.count, out.datatype, out.bytes), (Some(1024), Some("bfloat16"), Some(2048)));
+        assert_eq!((out.reduce_op, out.stream, out.root), (Some("avg"), Some(0x77), None));
+        assert_eq!((out.rank, out.nranks, out.comm_hash, out.seq), (Some(2), Some(8), Some(0xabc), Some(4)));
     }
 
     #[test]
@@ -200,10 +171,7 @@ mod tests {
         let mut raw = raw("ncclBroadcast");
         raw.args[2..5].copy_from_slice(&[1, 99, 3]);
         let out = call(&raw, &Clock::measure(), None).unwrap();
-        assert_eq!(
-            (out.rank, out.nranks, out.comm_hash, out.seq),
-            (None, None, None, None)
-        );
+        assert_eq!((out.rank, out.nranks, out.comm_hash, out.seq), (None, None, None, None));
         assert_eq!((out.datatype, out.bytes, out.root), (None, None, Some(3)));
         raw.func = 59;
         assert_eq!(call(&raw, &Clock::measure(), None), None);
@@ -215,10 +183,7 @@ mod tests {
         raw.args[1] = 0xffff_ffff_0000_0010; // an int: the upper half of the register is no part of it
         raw.args[3] = 0xffff_ffff;
         let out = call(&raw, &Clock::measure(), None).unwrap();
-        assert_eq!(
-            (out.count, out.root, out.tier, out.library),
-            (Some(16), None, 1, Library::Mpi)
-        );
+        assert_eq!((out.count, out.root, out.tier, out.library), (Some(16), None, 1, Library::Mpi));
     }
 
     #[test]

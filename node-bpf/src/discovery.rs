@@ -48,10 +48,7 @@ pub(crate) fn library_of(file_name: &[u8]) -> Option<Library> {
         (b"libmpi_gnu", Library::Mpi),
         (b"libmpi_intel", Library::Mpi),
     ];
-    NAMES
-        .iter()
-        .find(|(prefix, _)| file_name.starts_with(prefix))
-        .map(|(_, library)| *library)
+    NAMES.iter().find(|(prefix, _)| file_name.starts_with(prefix)).map(|(_, library)| *library)
 }
 
 /// Looks at a new program come this long after its exec: the loader maps libraries within milliseconds, `import`s later.
@@ -87,17 +84,11 @@ impl Discovery {
         cgroup: Option<Cgroup>,
         programs: &[&str],
     ) -> Result<Self, Error> {
-        let failed = |error: libbpf_rs::Error| Error::Load {
-            reason: error.to_string(),
-        };
+        let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let tracked = crate::loader::map(&object, "tracked").map_err(failed)?;
         let mut links = vec![];
         for name in programs {
-            links.push(
-                attach::program(&object, name)
-                    .and_then(|program| program.attach())
-                    .map_err(failed)?,
-            );
+            links.push(attach::program(&object, name).and_then(|program| program.attach()).map_err(failed)?);
         }
         Ok(Discovery {
             object,
@@ -115,13 +106,9 @@ impl Discovery {
 
     /// Attaches to a file before anybody has it mapped.
     pub(crate) fn attach_ahead(&mut self, path: &Path) -> Result<(), Error> {
-        let fail = |reason: String| Error::Library {
-            path: path.to_owned(),
-            reason,
-        };
+        let fail = |reason: String| Error::Library { path: path.to_owned(), reason };
         let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
-        let library = library_of(name)
-            .ok_or_else(|| fail("it is named like no library known here".to_owned()))?;
+        let library = library_of(name).ok_or_else(|| fail("it is named like no library known here".to_owned()))?;
         self.attach_file(path, path, library).map_err(fail)
     }
 
@@ -140,10 +127,7 @@ impl Discovery {
             let Ok(map) = crate::loader::map(&self.object, name) else {
                 continue;
             };
-            let of_pid: Vec<Vec<u8>> = map
-                .keys()
-                .filter(|key| key.starts_with(&pid.to_ne_bytes()))
-                .collect();
+            let of_pid: Vec<Vec<u8>> = map.keys().filter(|key| key.starts_with(&pid.to_ne_bytes())).collect();
             for key in of_pid {
                 let _ = map.delete(&key); // gone already is as good
             }
@@ -163,10 +147,8 @@ impl Discovery {
             if self.inspect(pid) {
                 continue; // found; more libraries may follow, the rescan sees to them
             }
-            if let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step))
-            {
-                self.pending
-                    .push((now + Duration::from_millis(next - this), pid, step + 1));
+            if let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step)) {
+                self.pending.push((now + Duration::from_millis(next - this), pid, step + 1));
             }
         }
     }
@@ -178,11 +160,7 @@ impl Discovery {
         };
         let mut alive = HashSet::new();
         for entry in entries.flatten() {
-            let Some(pid) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse::<u32>().ok())
-            else {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
             let Some(code_kb) = code_kb(pid) else {
@@ -216,18 +194,11 @@ impl Discovery {
                 continue;
             }
             // The mapping itself leads to the file, whatever mount namespace or unlinked directory it is in.
-            let direct = PathBuf::from(format!(
-                "/proc/{pid}/map_files/{:x}-{:x}",
-                mapping.start, mapping.end
-            ));
+            let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
             let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
-            let through_root = PathBuf::from(format!("/proc/{pid}/root"))
-                .join(shown.strip_prefix("/").unwrap_or(&shown));
-            let path = if direct.metadata().is_ok() {
-                direct
-            } else {
-                through_root
-            };
+            let through_root =
+                PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").unwrap_or(&shown));
+            let path = if direct.metadata().is_ok() { direct } else { through_root };
             match self.attach_file(&path, &shown, library) {
                 Ok(()) => {
                     self.mapped_files.insert(identity, MOST_ATTEMPTS);
@@ -236,8 +207,7 @@ impl Discovery {
                     tracing::debug!(pid, path = %shown.display(), reason, "cannot probe a library yet");
                     self.mapped_files.insert(identity, attempts + 1);
                     if attempts + 1 == MOST_ATTEMPTS {
-                        self.shared
-                            .problem(format!("cannot probe {}: {reason}", shown.display()));
+                        self.shared.problem(format!("cannot probe {}: {reason}", shown.display()));
                     }
                 }
             }
@@ -258,11 +228,7 @@ impl Discovery {
 
     fn follow(&self, pid: u32) {
         // Only when it is not there: the programs keep more in the value.
-        let _ = self.tracked.update(
-            &pid.to_ne_bytes(),
-            &wire::TRACKED.to_ne_bytes(),
-            MapFlags::NO_EXIST,
-        );
+        let _ = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST);
         if let Some((process, true)) = self.shared.processes.look(pid) {
             self.shared.deliver(Record::Process(process.seen.clone()));
         }
@@ -276,16 +242,11 @@ impl Discovery {
         }
         let targets = symbols::targets(path, library)?;
         if !targets.is_empty() {
-            let links = attach::attach(&self.object, self.mode, path, &targets)
-                .map_err(|e| e.to_string())?;
+            let links = attach::attach(&self.object, self.mode, path, &targets).map_err(|e| e.to_string())?;
             self.links.extend(links);
             let symbols: Vec<String> = targets.iter().map(|t| t.symbol.to_owned()).collect();
             tracing::info!(path = %shown.display(), ?library, probes = symbols.len(), "probing a library");
-            self.shared.attached(AttachedFile {
-                path: shown.to_owned(),
-                library,
-                symbols,
-            });
+            self.shared.attached(AttachedFile { path: shown.to_owned(), library, symbols });
         }
         self.attached.insert(identity);
         Ok(())
@@ -305,9 +266,7 @@ impl Discovery {
 /// The size of the libraries a process has mapped, in KiB: grows when one is loaded. None for kernel threads.
 fn code_kb(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmLib:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLib:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 

@@ -47,21 +47,14 @@ impl Elf {
             .filter(|symbol| symbol.is_definition() && symbol.address() != 0)
             .filter_map(|symbol| {
                 let name = symbol.name().ok()?;
-                wanted(name).then(|| Symbol {
-                    name: name.to_owned(),
-                    address: symbol.address(),
-                })
+                wanted(name).then(|| Symbol { name: name.to_owned(), address: symbol.address() })
             })
             .collect();
         let segments = object
             .segments()
             .map(|segment| {
                 let (file_offset, file_bytes) = segment.file_range();
-                Segment {
-                    address: segment.address(),
-                    file_offset,
-                    file_bytes,
-                }
+                Segment { address: segment.address(), file_offset, file_bytes }
             })
             .collect();
         Ok(Elf { symbols, segments })
@@ -69,20 +62,14 @@ impl Elf {
 
     /// Where in the file the byte at `address` lies: what a uprobe is attached to.
     pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
-        let segment = self
-            .segments
-            .iter()
-            .find(|s| address >= s.address && address - s.address < s.file_bytes)?;
+        let segment = self.segments.iter().find(|s| address >= s.address && address - s.address < s.file_bytes)?;
         Some(address - segment.address + segment.file_offset)
     }
 
     /// What is to be added to the file's addresses in a process that maps the file's page at `map_offset` to `map_start`.
     pub(crate) fn load_bias(&self, map_start: u64, map_offset: u64) -> Option<u64> {
         let page = |n: u64| n & !0xfff;
-        let segment = self
-            .segments
-            .iter()
-            .find(|s| page(s.file_offset) == map_offset)?;
+        let segment = self.segments.iter().find(|s| page(s.file_offset) == map_offset)?;
         Some(map_start.wrapping_sub(page(segment.address)))
     }
 }
@@ -109,9 +96,7 @@ pub(crate) fn nccl_hash_style(path: &Path) -> HashStyle {
         let windows = (0..size).step_by(WINDOW_BYTES as usize);
         // windows overlap, so that a text across their border is found
         windows.into_iter().find_map(|at| {
-            let bytes = rodata
-                .data_range(rodata.address() + at, (WINDOW_BYTES + 64).min(size - at))
-                .ok()??;
+            let bytes = rodata.data_range(rodata.address() + at, (WINDOW_BYTES + 64).min(size - at)).ok()??;
             version_in(bytes)
         })
     });
@@ -142,30 +127,17 @@ mod tests {
 
     #[test]
     fn the_version_text_among_others() {
-        assert_eq!(
-            version_in(b"CCL version %s\0NCCL version mismatch\0NCCL version 2.27.5+cuda12.9\0"),
-            Some((2, 27))
-        );
+        assert_eq!(version_in(b"CCL version %s\0NCCL version mismatch\0NCCL version 2.27.5+cuda12.9\0"), Some((2, 27)));
         assert_eq!(version_in(b"RCCL version 2.22.3"), Some((2, 22)));
         assert_eq!(version_in(b"NCCL version"), None);
     }
 
     #[test]
     fn offsets_and_bias() {
-        let segment = |address, file_offset| Segment {
-            address,
-            file_offset,
-            file_bytes: 0x1000,
-        };
-        let elf = Elf {
-            symbols: vec![],
-            segments: vec![segment(0, 0), segment(0x3e10, 0x2e10)],
-        };
+        let segment = |address, file_offset| Segment { address, file_offset, file_bytes: 0x1000 };
+        let elf = Elf { symbols: vec![], segments: vec![segment(0, 0), segment(0x3e10, 0x2e10)] };
         assert_eq!(elf.file_offset(0x3e20), Some(0x2e20));
         assert_eq!(elf.file_offset(0x9000), None);
-        assert_eq!(
-            elf.load_bias(0x7f00_0000_3000, 0x2000),
-            Some(0x7f00_0000_0000)
-        );
+        assert_eq!(elf.load_bias(0x7f00_0000_3000, 0x2000), Some(0x7f00_0000_0000));
     }
 }

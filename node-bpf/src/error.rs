@@ -18,9 +18,7 @@ pub enum Error {
     )]
     NoBtf,
     /// The kernel refused the programs.
-    #[error(
-        "the kernel refused the capture programs ({reason}); capture needs Linux 5.15 or later"
-    )]
+    #[error("the kernel refused the capture programs ({reason}); capture needs Linux 5.15 or later")]
     Load {
         /// libbpf's last words.
         reason: String,

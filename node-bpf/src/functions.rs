@@ -56,12 +56,7 @@ const NONE: Function = Function {
 };
 
 /// A NCCL collective whose positions are count, datatype and comm; its stream follows the communicator.
-const fn nccl(
-    symbols: &'static [&'static str],
-    name: &'static str,
-    count: u8,
-    comm: u8,
-) -> Function {
+const fn nccl(symbols: &'static [&'static str], name: &'static str, count: u8, comm: u8) -> Function {
     Function {
         symbols,
         name,
@@ -74,29 +69,12 @@ const fn nccl(
     }
 }
 
-const fn state(
-    symbols: &'static [&'static str],
-    name: &'static str,
-    role: Role,
-    args: u8,
-) -> Function {
-    Function {
-        symbols,
-        name,
-        role,
-        args,
-        ..NONE
-    }
+const fn state(symbols: &'static [&'static str], name: &'static str, role: Role, args: u8) -> Function {
+    Function { symbols, name, role, args, ..NONE }
 }
 
 /// An MPI call; `count` 0 means it has none (position 0 is always a buffer).
-const fn mpi(
-    symbols: &'static [&'static str],
-    name: &'static str,
-    count: u8,
-    datatype: u8,
-    comm: u8,
-) -> Function {
+const fn mpi(symbols: &'static [&'static str], name: &'static str, count: u8, datatype: u8, comm: u8) -> Function {
     Function {
         api: Api::Mpi,
         symbols,
@@ -110,173 +88,50 @@ const fn mpi(
 }
 
 const fn op(at: u8, function: Function) -> Function {
-    Function {
-        op: Some(at),
-        ..function
-    }
+    Function { op: Some(at), ..function }
 }
 
 const fn root(at: u8, function: Function) -> Function {
-    Function {
-        root: Some(at),
-        ..function
-    }
+    Function { root: Some(at), ..function }
 }
 
 /// All of them. At most 60 (`RM_SLOT_OFFCPU`).
 pub(crate) static FUNCTIONS: &[Function] = &[
-    op(
-        4,
-        nccl(&["ncclAllReduce", "pncclAllReduce"], "all_reduce", 2, 5),
-    ),
-    root(
-        4,
-        nccl(&["ncclBroadcast", "pncclBroadcast"], "broadcast", 2, 5),
-    ),
+    op(4, nccl(&["ncclAllReduce", "pncclAllReduce"], "all_reduce", 2, 5)),
+    root(4, nccl(&["ncclBroadcast", "pncclBroadcast"], "broadcast", 2, 5)),
     root(3, nccl(&["ncclBcast", "pncclBcast"], "broadcast", 1, 4)),
-    op(
-        4,
-        root(5, nccl(&["ncclReduce", "pncclReduce"], "reduce", 2, 6)),
-    ),
+    op(4, root(5, nccl(&["ncclReduce", "pncclReduce"], "reduce", 2, 6))),
     nccl(&["ncclAllGather", "pncclAllGather"], "all_gather", 2, 4),
-    op(
-        4,
-        nccl(
-            &["ncclReduceScatter", "pncclReduceScatter"],
-            "reduce_scatter",
-            2,
-            5,
-        ),
-    ),
+    op(4, nccl(&["ncclReduceScatter", "pncclReduceScatter"], "reduce_scatter", 2, 5)),
     root(3, nccl(&["ncclSend", "pncclSend"], "send", 1, 4)),
     root(3, nccl(&["ncclRecv", "pncclRecv"], "recv", 1, 4)),
     // NCCL 2.28 spells it AlltoAll, RCCL AllToAll
-    nccl(
-        &[
-            "ncclAlltoAll",
-            "pncclAlltoAll",
-            "ncclAllToAll",
-            "pncclAllToAll",
-        ],
-        "all_to_all",
-        2,
-        4,
-    ),
+    nccl(&["ncclAlltoAll", "pncclAlltoAll", "ncclAllToAll", "pncclAllToAll"], "all_to_all", 2, 4),
     root(4, nccl(&["ncclGather", "pncclGather"], "gather", 2, 5)),
     root(4, nccl(&["ncclScatter", "pncclScatter"], "scatter", 2, 5)),
-    state(
-        &["ncclCommInitRank", "pncclCommInitRank"],
-        "init_rank",
-        Role::InitRank,
-        6,
-    ),
-    state(
-        &["ncclCommInitRankConfig", "pncclCommInitRankConfig"],
-        "init_rank_config",
-        Role::InitRank,
-        6,
-    ),
-    state(
-        &["ncclCommInitRankScalable", "pncclCommInitRankScalable"],
-        "init_scalable",
-        Role::InitScalable,
-        6,
-    ),
-    state(
-        &["ncclCommInitAll", "pncclCommInitAll"],
-        "init_all",
-        Role::InitAll,
-        3,
-    ),
-    state(
-        &["ncclGetUniqueId", "pncclGetUniqueId"],
-        "unique_id",
-        Role::UniqueId,
-        1,
-    ),
-    state(
-        &["ncclCommSplit", "pncclCommSplit"],
-        "comm_split",
-        Role::Split,
-        5,
-    ),
-    state(
-        &["ncclCommDestroy", "pncclCommDestroy"],
-        "comm_destroy",
-        Role::Destroy,
-        1,
-    ),
-    state(
-        &["ncclCommAbort", "pncclCommAbort"],
-        "comm_abort",
-        Role::Destroy,
-        1,
-    ),
-    op(
-        4,
-        mpi(&["MPI_Allreduce", "PMPI_Allreduce"], "all_reduce", 2, 3, 5),
-    ),
+    state(&["ncclCommInitRank", "pncclCommInitRank"], "init_rank", Role::InitRank, 6),
+    state(&["ncclCommInitRankConfig", "pncclCommInitRankConfig"], "init_rank_config", Role::InitRank, 6),
+    state(&["ncclCommInitRankScalable", "pncclCommInitRankScalable"], "init_scalable", Role::InitScalable, 6),
+    state(&["ncclCommInitAll", "pncclCommInitAll"], "init_all", Role::InitAll, 3),
+    state(&["ncclGetUniqueId", "pncclGetUniqueId"], "unique_id", Role::UniqueId, 1),
+    state(&["ncclCommSplit", "pncclCommSplit"], "comm_split", Role::Split, 5),
+    state(&["ncclCommDestroy", "pncclCommDestroy"], "comm_destroy", Role::Destroy, 1),
+    state(&["ncclCommAbort", "pncclCommAbort"], "comm_abort", Role::Destroy, 1),
+    op(4, mpi(&["MPI_Allreduce", "PMPI_Allreduce"], "all_reduce", 2, 3, 5)),
     root(3, mpi(&["MPI_Bcast", "PMPI_Bcast"], "broadcast", 1, 2, 4)),
-    op(
-        4,
-        root(5, mpi(&["MPI_Reduce", "PMPI_Reduce"], "reduce", 2, 3, 6)),
-    ),
+    op(4, root(5, mpi(&["MPI_Reduce", "PMPI_Reduce"], "reduce", 2, 3, 6))),
     mpi(&["MPI_Allgather", "PMPI_Allgather"], "all_gather", 1, 2, 6),
-    mpi(
-        &["MPI_Allgatherv", "PMPI_Allgatherv"],
-        "all_gather_v",
-        1,
-        2,
-        7,
-    ),
+    mpi(&["MPI_Allgatherv", "PMPI_Allgatherv"], "all_gather_v", 1, 2, 7),
     mpi(&["MPI_Alltoall", "PMPI_Alltoall"], "all_to_all", 1, 2, 6),
-    mpi(
-        &["MPI_Alltoallv", "PMPI_Alltoallv"],
-        "all_to_all_v",
-        0,
-        3,
-        8,
-    ),
+    mpi(&["MPI_Alltoallv", "PMPI_Alltoallv"], "all_to_all_v", 0, 3, 8),
     mpi(&["MPI_Barrier", "PMPI_Barrier"], "barrier", 0, 0, 0),
-    op(
-        4,
-        mpi(
-            &["MPI_Reduce_scatter", "PMPI_Reduce_scatter"],
-            "reduce_scatter",
-            0,
-            3,
-            5,
-        ),
-    ),
-    op(
-        4,
-        mpi(
-            &["MPI_Reduce_scatter_block", "PMPI_Reduce_scatter_block"],
-            "reduce_scatter_block",
-            2,
-            3,
-            5,
-        ),
-    ),
+    op(4, mpi(&["MPI_Reduce_scatter", "PMPI_Reduce_scatter"], "reduce_scatter", 0, 3, 5)),
+    op(4, mpi(&["MPI_Reduce_scatter_block", "PMPI_Reduce_scatter_block"], "reduce_scatter_block", 2, 3, 5)),
     root(3, mpi(&["MPI_Send", "PMPI_Send"], "send", 1, 2, 5)),
     root(3, mpi(&["MPI_Recv", "PMPI_Recv"], "recv", 1, 2, 5)),
-    root(
-        3,
-        mpi(&["MPI_Sendrecv", "PMPI_Sendrecv"], "send_recv", 1, 2, 10),
-    ),
-    Function {
-        api: Api::Mpi,
-        ..state(&["MPI_Init", "PMPI_Init"], "init", Role::MpiInit, 2)
-    },
-    Function {
-        api: Api::Mpi,
-        ..state(
-            &["MPI_Init_thread", "PMPI_Init_thread"],
-            "init_thread",
-            Role::MpiInit,
-            4,
-        )
-    },
+    root(3, mpi(&["MPI_Sendrecv", "PMPI_Sendrecv"], "send_recv", 1, 2, 10)),
+    Function { api: Api::Mpi, ..state(&["MPI_Init", "PMPI_Init"], "init", Role::MpiInit, 2) },
+    Function { api: Api::Mpi, ..state(&["MPI_Init_thread", "PMPI_Init_thread"], "init_thread", Role::MpiInit, 4) },
 ];
 
 /// Flags of the cookie (`RM_COOKIE_…`).
@@ -291,23 +146,9 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     let Some(function) = FUNCTIONS.get(index) else {
         return 0;
     };
-    let flags = file_flags
-        | if function.api == Api::Mpi {
-            COOKIE_MPI
-        } else {
-            0
-        };
+    let flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 };
     let comm = function.comm.unwrap_or(NO_ARG);
-    u64::from_le_bytes([
-        index as u8,
-        function.role as u8,
-        function.args,
-        comm,
-        flags,
-        0,
-        0,
-        0,
-    ])
+    u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, 0, 0, 0])
 }
 
 /// NCCL's datatypes: name and bytes.
@@ -351,15 +192,8 @@ mod tests {
     fn every_position_is_among_the_recorded_arguments() {
         assert!(FUNCTIONS.len() <= usize::from(SLOT_OFFCPU));
         for f in FUNCTIONS {
-            assert!(
-                !f.symbols.is_empty() && usize::from(f.args) <= MAX_ARGS,
-                "{}",
-                f.name
-            );
-            for at in [f.comm, f.count, f.datatype, f.op, f.root, f.stream]
-                .into_iter()
-                .flatten()
-            {
+            assert!(!f.symbols.is_empty() && usize::from(f.args) <= MAX_ARGS, "{}", f.name);
+            for at in [f.comm, f.count, f.datatype, f.op, f.root, f.stream].into_iter().flatten() {
                 assert!(at < f.args, "{}: argument {at} of {}", f.name, f.args);
             }
         }

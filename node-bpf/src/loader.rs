@@ -16,8 +16,7 @@ use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, STATS_BYTES, S
 /// libelf reads words from it.
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
-static OBJECT: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o")));
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o")));
 
 /// What one probe has seen and lost since capture started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,30 +62,18 @@ pub(crate) fn check_host() -> Result<(), Error> {
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(0);
     let has = |capability: u32| effective & (1 << capability) != 0;
-    if has(21) || (has(38) && has(39)) {
-        Ok(())
-    } else {
-        Err(Error::NotPermitted)
-    }
+    if has(21) || (has(38) && has(39)) { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
 /// The object, loaded, and how its call programs are to be attached.
-pub(crate) fn load(
-    config: &CaptureConfig,
-    cgroup: Option<&Cgroup>,
-) -> Result<(Object, AttachMode), Error> {
+pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<(Object, AttachMode), Error> {
     check_host()?;
     libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
-    let modes = config.attach_mode.map_or(
-        vec![AttachMode::Session, AttachMode::Multi, AttachMode::Single],
-        |m| vec![m],
-    );
+    let modes =
+        config.attach_mode.map_or(vec![AttachMode::Session, AttachMode::Multi, AttachMode::Single], |m| vec![m]);
     let mut reason = String::new();
     for mode in modes {
-        LIBBPF_LOG
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let tried = open(config, cgroup, mode).and_then(|object| {
             attach::probe(&object, mode)?;
             Ok(object)
@@ -97,30 +84,17 @@ pub(crate) fn load(
                 return Ok((object, mode));
             }
             Err(error) => {
-                let log = LIBBPF_LOG
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .join("; ");
+                let log = LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).join("; ");
                 tracing::debug!(?mode, %error, log, "not possible here");
-                reason = if log.is_empty() {
-                    error.to_string()
-                } else {
-                    format!("{error}: {log}")
-                };
+                reason = if log.is_empty() { error.to_string() } else { format!("{error}: {log}") };
             }
         }
     }
     Err(Error::Load { reason })
 }
 
-fn open(
-    config: &CaptureConfig,
-    cgroup: Option<&Cgroup>,
-    mode: AttachMode,
-) -> libbpf_rs::Result<Object> {
-    let mut open = ObjectBuilder::default()
-        .name("capture")?
-        .open_memory(&OBJECT.0)?;
+fn open(config: &CaptureConfig, cgroup: Option<&Cgroup>, mode: AttachMode) -> libbpf_rs::Result<Object> {
+    let mut open = ObjectBuilder::default().name("capture")?.open_memory(&OBJECT.0)?;
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         let wanted = match name.as_str() {
@@ -174,11 +148,7 @@ fn slot_name(slot: u8) -> Option<String> {
         SLOT_PROCESS => "sched_process".to_owned(),
         _ => {
             let function = FUNCTIONS.get(usize::from(slot))?;
-            let library = if function.api == Api::Mpi {
-                "libmpi"
-            } else {
-                "libnccl"
-            };
+            let library = if function.api == Api::Mpi { "libmpi" } else { "libnccl" };
             format!("{library}:{}", function.symbols[0])
         }
     })
@@ -187,32 +157,16 @@ fn slot_name(slot: u8) -> Option<String> {
 /// All probes' counters, summed over the CPUs.
 pub(crate) fn read_stats(stats: &MapHandle) -> Vec<ProbeStatus> {
     let read = |slot: u8| {
-        let per_cpu = stats
-            .lookup_percpu(&u32::from(slot).to_ne_bytes(), MapFlags::ANY)
-            .ok()??;
+        let per_cpu = stats.lookup_percpu(&u32::from(slot).to_ne_bytes(), MapFlags::ANY).ok()??;
         let mut sum = Stats::default();
-        per_cpu
-            .iter()
-            .filter(|bytes| bytes.len() >= STATS_BYTES)
-            .for_each(|bytes| sum.add(bytes));
+        per_cpu.iter().filter(|bytes| bytes.len() >= STATS_BYTES).for_each(|bytes| sum.add(bytes));
         Some(sum)
     };
     (0..64)
         .filter_map(|slot| {
             let probe = slot_name(slot)?;
-            let Stats {
-                hits,
-                lost_ring,
-                lost_map,
-                unmatched,
-            } = read(slot)?;
-            Some(ProbeStatus {
-                probe,
-                hits,
-                lost_ring,
-                lost_map,
-                unmatched,
-            })
+            let Stats { hits, lost_ring, lost_map, unmatched } = read(slot)?;
+            Some(ProbeStatus { probe, hits, lost_ring, lost_map, unmatched })
         })
         .collect()
 }

@@ -72,23 +72,15 @@ mod tests {
         let found: Vec<_> = mappings(text).collect();
         assert_eq!(found.len(), 1);
         let m = &found[0];
-        assert_eq!(
-            (m.start, m.end, m.offset, m.inode, m.executable),
-            (0x7f00, 0x7fff, 0x1000, 1234, true)
-        );
-        assert_eq!(
-            (m.device, m.file_name()),
-            (&b"fe:01"[..], &b"libnccl.so.2"[..])
-        );
+        assert_eq!((m.start, m.end, m.offset, m.inode, m.executable), (0x7f00, 0x7fff, 0x1000, 1234, true));
+        assert_eq!((m.device, m.file_name()), (&b"fe:01"[..], &b"libnccl.so.2"[..]));
     }
 
     #[test]
     fn our_own_maps_show_our_own_file() {
         let text = std::fs::read("/proc/self/maps").unwrap();
         let exe = std::fs::read_link("/proc/self/exe").unwrap();
-        assert!(
-            mappings(&text).any(|m| m.executable && m.path == exe.as_os_str().as_encoded_bytes())
-        );
+        assert!(mappings(&text).any(|m| m.executable && m.path == exe.as_os_str().as_encoded_bytes()));
     }
 
     proptest! {

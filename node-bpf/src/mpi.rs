@@ -43,10 +43,7 @@ static OPEN_MPI: &[(&str, Meaning)] = &[
     ("ompi_mpi_long", Meaning::Datatype("int64", 8)),
     ("ompi_mpi_unsigned_long", Meaning::Datatype("uint64", 8)),
     ("ompi_mpi_long_long_int", Meaning::Datatype("int64", 8)),
-    (
-        "ompi_mpi_unsigned_long_long",
-        Meaning::Datatype("uint64", 8),
-    ),
+    ("ompi_mpi_unsigned_long_long", Meaning::Datatype("uint64", 8)),
     ("ompi_mpi_int8_t", Meaning::Datatype("int8", 1)),
     ("ompi_mpi_uint8_t", Meaning::Datatype("uint8", 1)),
     ("ompi_mpi_int16_t", Meaning::Datatype("int16", 2)),
@@ -73,10 +70,8 @@ static OPEN_MPI: &[(&str, Meaning)] = &[
 ];
 
 /// MPICH's `MPI_Op` numbers from 0x58000001 on.
-static MPICH_OPS: &[&str] = &[
-    "max", "min", "sum", "prod", "land", "band", "lor", "bor", "lxor", "bxor", "minloc", "maxloc",
-    "replace",
-];
+static MPICH_OPS: &[&str] =
+    &["max", "min", "sum", "prod", "land", "band", "lor", "bor", "lxor", "bxor", "minloc", "maxloc", "replace"];
 
 /// MPICH's `MPI_Datatype` numbers of the C types.
 static MPICH_TYPES: &[(u64, &str)] = &[
@@ -108,8 +103,7 @@ impl MpiNames {
         let mut files = vec![];
         for mapping in maps::mappings(&text) {
             let is_exe = mapping.path == exe.as_os_str().as_encoded_bytes();
-            let is_library =
-                discovery::library_of(mapping.file_name()) == Some(crate::Library::Mpi);
+            let is_library = discovery::library_of(mapping.file_name()) == Some(crate::Library::Mpi);
             let identity = (mapping.device.to_vec(), mapping.inode);
             if (is_exe || is_library) && !seen.contains(&identity) {
                 seen.push(identity); // the first mapping of a file is its lowest
@@ -118,10 +112,7 @@ impl MpiNames {
         }
         files.sort_by_key(|(is_exe, _)| *is_exe); // the executable last, so that its objects win
         for (_, mapping) in files {
-            let path = PathBuf::from(format!(
-                "/proc/{pid}/map_files/{:x}-{:x}",
-                mapping.start, mapping.end
-            ));
+            let path = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
             let Ok(elf) = Elf::read(&path, |name| name.starts_with("ompi_mpi_")) else {
                 continue;
             };
@@ -129,14 +120,9 @@ impl MpiNames {
                 continue;
             };
             for symbol in &elf.symbols {
-                let meaning = OPEN_MPI
-                    .iter()
-                    .find(|(name, _)| *name == symbol.name)
-                    .map(|(_, meaning)| *meaning);
+                let meaning = OPEN_MPI.iter().find(|(name, _)| *name == symbol.name).map(|(_, meaning)| *meaning);
                 if let Some(meaning) = meaning {
-                    names
-                        .handles
-                        .insert(bias.wrapping_add(symbol.address), meaning);
+                    names.handles.insert(bias.wrapping_add(symbol.address), meaning);
                 }
             }
         }
@@ -155,10 +141,7 @@ impl MpiNames {
         if self.handles.is_empty() {
             let handle = datatype & 0xffff_ffff;
             let builtin = handle >> 24 == 0x4c;
-            let name = MPICH_TYPES
-                .iter()
-                .find(|(value, _)| *value == handle)
-                .map_or("", |(_, name)| name);
+            let name = MPICH_TYPES.iter().find(|(value, _)| *value == handle).map_or("", |(_, name)| name);
             return builtin.then_some((name, (handle >> 8) & 0xff));
         }
         match self.handles.get(&datatype) {
@@ -184,9 +167,7 @@ pub(crate) fn world_hash(namespace: &str) -> u64 {
     namespace
         .bytes()
         .chain(*b"\0world")
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -200,10 +181,7 @@ mod tests {
         assert_eq!(names.datatype(0x4c00_080b), Some(("float64", 8)));
         assert_eq!(names.datatype(0x4c00_1022), Some(("", 16)));
         assert_eq!(names.datatype(0x8c00_0000), None);
-        assert_eq!(
-            (names.op(0x5800_0003), names.op(0x9800_0000)),
-            (Some("sum"), None)
-        );
+        assert_eq!((names.op(0x5800_0003), names.op(0x9800_0000)), (Some("sum"), None));
     }
 
     #[test]

@@ -17,9 +17,7 @@ pub enum HashStyle {
 /// NCCL's hash of a unique id.
 pub fn comm_hash(id: &[u8; 128], style: HashStyle) -> u64 {
     match style {
-        HashStyle::Djb => id
-            .iter()
-            .fold(5381u64, |hash, &byte| hash.wrapping_mul(33) ^ c_char(byte)),
+        HashStyle::Djb => id.iter().fold(5381u64, |hash, &byte| hash.wrapping_mul(33) ^ c_char(byte)),
         HashStyle::Mix => {
             let mut mixer = Mixer::new();
             mixer.eat(id);
@@ -40,11 +38,7 @@ pub fn split_hash(parent: u64, split: i32, color: i32) -> u64 {
 
 /// A C `char` xor'ed into a 64-bit word: sign-extended where char is signed (x86-64), not on aarch64.
 fn c_char(byte: u8) -> u64 {
-    if cfg!(target_arch = "x86_64") {
-        byte as i8 as i64 as u64
-    } else {
-        u64::from(byte)
-    }
+    if cfg!(target_arch = "x86_64") { byte as i8 as i64 as u64 } else { u64::from(byte) }
 }
 
 struct Mixer {
@@ -71,9 +65,7 @@ impl Mixer {
     }
 
     fn digest(&self) -> u64 {
-        let h = (self.a ^ (self.a >> 31))
-            .wrapping_mul(0xbac3_bd56_2846_de6b)
-            .wrapping_add(self.b);
+        let h = (self.a ^ (self.a >> 31)).wrapping_mul(0xbac3_bd56_2846_de6b).wrapping_add(self.b);
         (h ^ (h >> 32)).wrapping_mul(0x995a_187a_14e7_b445)
     }
 }
@@ -96,9 +88,6 @@ mod tests {
     #[test]
     fn mix_is_what_nccl_2_27_computes() {
         assert_eq!(comm_hash(&id(), HashStyle::Mix), 0x3002_dcd1_bbe6_653d);
-        assert_eq!(
-            split_hash(0x0123_4567_89ab_cdef, 1, 3),
-            0x5591_4899_3511_82cf
-        );
+        assert_eq!(split_hash(0x0123_4567_89ab_cdef, 1, 3), 0x5591_4899_3511_82cf);
     }
 }

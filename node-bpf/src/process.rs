@@ -31,44 +31,21 @@ impl Attribution {
             .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='))
             .filter(|(_, value)| !value.is_empty())
             .collect();
-        let text = |names: &[&str]| {
-            names
-                .iter()
-                .find_map(|name| variables.get(name))
-                .map(|v| (*v).to_owned())
-        };
+        let text = |names: &[&str]| names.iter().find_map(|name| variables.get(name)).map(|v| (*v).to_owned());
         let number = |names: &[&str]| {
-            names.iter().find_map(|name| {
-                variables
-                    .get(name)?
-                    .parse::<i32>()
-                    .ok()
-                    .filter(|number| *number >= 0)
-            })
+            names.iter().find_map(|name| variables.get(name)?.parse::<i32>().ok().filter(|number| *number >= 0))
         };
         let slurm_rank = number(&["SLURM_PROCID"]);
-        let rank = number(&[
-            "OMPI_COMM_WORLD_RANK",
-            "PMIX_RANK",
-            "PMI_RANK",
-            "MV2_COMM_WORLD_RANK",
-            "RANK",
-        ])
-        .or(slurm_rank);
+        let rank =
+            number(&["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "RANK"]).or(slurm_rank);
         // Slurm's other numbers count only where Slurm itself started this rank.
         let by_slurm = |names: &[&str]| {
-            if rank == slurm_rank {
-                number(names)
-            } else {
-                None
-            }
+            if rank == slurm_rank { number(names) } else { None }
         };
         let slurm_job = text(&["SLURM_JOB_ID", "SLURM_JOBID"]);
         let step_id = text(&["SLURM_STEP_ID", "SLURM_STEPID"]);
         let launcher = text(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"]);
-        let slurm_step = slurm_job
-            .as_ref()
-            .map(|job| format!("{job}.{}", step_id.as_deref().unwrap_or("")));
+        let slurm_step = slurm_job.as_ref().map(|job| format!("{job}.{}", step_id.as_deref().unwrap_or("")));
         let torch = text(&["TORCHELASTIC_RUN_ID"]).filter(|id| id != "none");
         Attribution {
             rank,
@@ -79,13 +56,8 @@ impl Attribution {
                 "LOCAL_RANK",
             ])
             .or_else(|| by_slurm(&["SLURM_LOCALID"])),
-            world_size: number(&[
-                "OMPI_COMM_WORLD_SIZE",
-                "PMI_SIZE",
-                "MV2_COMM_WORLD_SIZE",
-                "WORLD_SIZE",
-            ])
-            .or_else(|| by_slurm(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])),
+            world_size: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "WORLD_SIZE"])
+                .or_else(|| by_slurm(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])),
             job_id: slurm_job.or_else(|| launcher.clone()).or(torch),
             step_id,
             mpi_namespace: launcher.or(slurm_step),
@@ -115,9 +87,7 @@ impl Process {
         let seen = ProcessSeen {
             pid,
             start_ns: boot_unix_ns.saturating_add(start_since_boot_ns(&stat)?),
-            exe: fs::read_link(proc("exe"))
-                .map(|p| p.to_string_lossy().into_owned())
-                .unwrap_or_default(),
+            exe: fs::read_link(proc("exe")).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default(),
             comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned(),
             rank: who.rank,
             local_rank: who.local_rank,
@@ -126,16 +96,9 @@ impl Process {
             step_id: who.step_id,
             container_id: container_id(&cgroups),
             cgroup_path: cgroup_path(&cgroups).to_owned(),
-            user: fs::metadata(proc(""))
-                .map(|m| user_name(m.uid()))
-                .unwrap_or_default(),
+            user: fs::metadata(proc("")).map(|m| user_name(m.uid())).unwrap_or_default(),
         };
-        Some(Process {
-            seen,
-            mpi_namespace: who.mpi_namespace,
-            read_ns,
-            mpi: OnceLock::new(),
-        })
+        Some(Process { seen, mpi_namespace: who.mpi_namespace, read_ns, mpi: OnceLock::new() })
     }
 
     /// What the MPI handles of this process mean; read once.
@@ -160,22 +123,16 @@ fn ticks_per_second() -> i64 {
 
 /// The path in cgroup v2 out of /proc/PID/cgroup ("0::/path").
 pub(crate) fn cgroup_path(cgroups: &str) -> &str {
-    cgroups
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))
-        .unwrap_or("")
+    cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("")
 }
 
 /// The 64 hex digits by which Docker, containerd, CRI-O and Podman name a container's cgroup, in any hierarchy.
 fn container_id(cgroups: &str) -> Option<String> {
-    cgroups
-        .lines()
-        .flat_map(|line| line.rsplit('/'))
-        .find_map(|component| {
-            let name = component.strip_suffix(".scope").unwrap_or(component);
-            let id = name.rsplit(['-', ':']).next()?;
-            (id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
-        })
+    cgroups.lines().flat_map(|line| line.rsplit('/')).find_map(|component| {
+        let name = component.strip_suffix(".scope").unwrap_or(component);
+        let id = name.rsplit(['-', ':']).next()?;
+        (id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
+    })
 }
 
 fn user_name(uid: u32) -> String {
@@ -184,22 +141,12 @@ fn user_name(uid: u32) -> String {
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
     let mut found = std::ptr::null_mut();
     // SAFETY: the pointers are valid for the call, the length is the buffer's.
-    let rc = unsafe {
-        libc::getpwuid_r(
-            uid,
-            &mut entry,
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-            &mut found,
-        )
-    };
+    let rc = unsafe { libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr().cast(), buffer.len(), &mut found) };
     if rc != 0 || found.is_null() {
         return uid.to_string();
     }
     // SAFETY: on success pw_name points to a string inside `buffer`.
-    unsafe { std::ffi::CStr::from_ptr(entry.pw_name) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { std::ffi::CStr::from_ptr(entry.pw_name) }.to_string_lossy().into_owned()
 }
 
 /// The followed processes, shared by the reader of the ring and by discovery.
@@ -211,10 +158,7 @@ pub(crate) struct Processes {
 
 impl Processes {
     pub(crate) fn new() -> Self {
-        Processes {
-            known: Mutex::default(),
-            boot_unix_ns: clock::boot_unix_ns(),
-        }
+        Processes { known: Mutex::default(), boot_unix_ns: clock::boot_unix_ns() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Process>>> {
@@ -234,10 +178,7 @@ impl Processes {
     /// It runs another program since `ts_ns` (kernel time): what was read before is void.
     pub(crate) fn exec(&self, pid: u32, ts_ns: u64) {
         let mut known = self.lock();
-        if known
-            .get(&pid)
-            .is_some_and(|process| process.read_ns < ts_ns)
-        {
+        if known.get(&pid).is_some_and(|process| process.read_ns < ts_ns) {
             known.remove(&pid);
         }
     }
@@ -262,10 +203,7 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Attribution {
-        let block: Vec<u8> = variables
-            .iter()
-            .flat_map(|(k, v)| format!("{k}={v}\0").into_bytes())
-            .collect();
+        let block: Vec<u8> = variables.iter().flat_map(|(k, v)| format!("{k}={v}\0").into_bytes()).collect();
         Attribution::from_environ(&block)
     }
 
@@ -280,14 +218,8 @@ mod tests {
             ("OMPI_COMM_WORLD_SIZE", "8"),
             ("PMIX_NAMESPACE", "4711"),
         ]);
-        assert_eq!(
-            (who.rank, who.local_rank, who.world_size),
-            (Some(3), None, Some(8))
-        );
-        assert_eq!(
-            (who.job_id.as_deref(), who.mpi_namespace.as_deref()),
-            (Some("77"), Some("4711"))
-        );
+        assert_eq!((who.rank, who.local_rank, who.world_size), (Some(3), None, Some(8)));
+        assert_eq!((who.job_id.as_deref(), who.mpi_namespace.as_deref()), (Some("77"), Some("4711")));
     }
 
     #[test]
@@ -299,35 +231,16 @@ mod tests {
             ("SLURM_LOCALID", "1"),
             ("SLURM_NTASKS", "8"),
         ]);
-        assert_eq!(
-            (srun.rank, srun.local_rank, srun.world_size),
-            (Some(5), Some(1), Some(8))
-        );
-        assert_eq!(
-            (srun.step_id.as_deref(), srun.mpi_namespace.as_deref()),
-            (Some("2"), Some("77.2"))
-        );
-        let torch = read(&[
-            ("RANK", "6"),
-            ("LOCAL_RANK", "2"),
-            ("WORLD_SIZE", "16"),
-            ("TORCHELASTIC_RUN_ID", "none"),
-        ]);
-        assert_eq!(
-            (torch.rank, torch.local_rank, torch.world_size),
-            (Some(6), Some(2), Some(16))
-        );
+        assert_eq!((srun.rank, srun.local_rank, srun.world_size), (Some(5), Some(1), Some(8)));
+        assert_eq!((srun.step_id.as_deref(), srun.mpi_namespace.as_deref()), (Some("2"), Some("77.2")));
+        let torch = read(&[("RANK", "6"), ("LOCAL_RANK", "2"), ("WORLD_SIZE", "16"), ("TORCHELASTIC_RUN_ID", "none")]);
+        assert_eq!((torch.rank, torch.local_rank, torch.world_size), (Some(6), Some(2), Some(16)));
         assert_eq!(torch.job_id, None);
     }
 
     #[test]
     fn numbers_that_are_none_are_passed_over() {
-        let who = read(&[
-            ("OMPI_COMM_WORLD_RANK", "x"),
-            ("PMIX_RANK", "-2"),
-            ("RANK", "4"),
-            ("WORLD_SIZE", ""),
-        ]);
+        let who = read(&[("OMPI_COMM_WORLD_RANK", "x"), ("PMIX_RANK", "-2"), ("RANK", "4"), ("WORLD_SIZE", "")]);
         assert_eq!((who.rank, who.world_size), (Some(4), None));
     }
 
@@ -341,20 +254,14 @@ mod tests {
         ] {
             assert_eq!(container_id(&path).as_deref(), Some(id.as_str()), "{path}");
         }
-        assert_eq!(
-            container_id("0::/user.slice/user-1000.slice/session-2.scope\n"),
-            None
-        );
+        assert_eq!(container_id("0::/user.slice/user-1000.slice/session-2.scope\n"), None);
         assert_eq!(cgroup_path("3:cpu:/x\n0::/user.slice\n"), "/user.slice");
     }
 
     #[test]
     fn start_time_behind_an_odd_name() {
         let stat = b"7 (a) b (c) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 250 1000 1 18446744073709551615";
-        assert_eq!(
-            start_since_boot_ns(stat),
-            Some(250 * (1_000_000_000 / ticks_per_second()))
-        );
+        assert_eq!(start_since_boot_ns(stat), Some(250 * (1_000_000_000 / ticks_per_second())));
         assert_eq!(start_since_boot_ns(b"7 (x"), None);
     }
 
@@ -363,20 +270,11 @@ mod tests {
         let processes = Processes::new();
         let (me, new) = processes.look(std::process::id()).unwrap();
         assert!(new && !processes.look(std::process::id()).unwrap().1);
-        assert_eq!(
-            me.seen.exe,
-            std::env::current_exe().unwrap().to_string_lossy()
-        );
+        assert_eq!(me.seen.exe, std::env::current_exe().unwrap().to_string_lossy());
         let age_ns = clock::Clock::measure().now_unix_ns() - me.seen.start_ns;
-        assert!(
-            (0..86_400_000_000_000).contains(&age_ns),
-            "started {age_ns} ns ago"
-        );
+        assert!((0..86_400_000_000_000).contains(&age_ns), "started {age_ns} ns ago");
         processes.exec(std::process::id(), 1);
-        assert!(
-            processes.known(std::process::id()).is_some(),
-            "an exec before the reading changes nothing"
-        );
+        assert!(processes.known(std::process::id()).is_some(), "an exec before the reading changes nothing");
         processes.exec(std::process::id(), u64::MAX);
         assert!(processes.known(std::process::id()).is_none());
     }

@@ -20,12 +20,9 @@ impl Sockets {
         if inode == 0 {
             return None;
         }
-        if !self.owner.contains_key(&inode) && self.looked.is_none_or(|at| at.elapsed() >= REFRESH)
-        {
-            self.owner = pids()
-                .into_iter()
-                .flat_map(|pid| sockets_of(pid).into_iter().map(move |i| (i, pid)))
-                .collect();
+        if !self.owner.contains_key(&inode) && self.looked.is_none_or(|at| at.elapsed() >= REFRESH) {
+            self.owner =
+                pids().into_iter().flat_map(|pid| sockets_of(pid).into_iter().map(move |i| (i, pid))).collect();
             self.looked = Some(Instant::now());
         }
         self.owner.get(&inode).copied()
@@ -39,12 +36,7 @@ fn sockets_of(pid: u32) -> Vec<u64> {
     entries
         .filter_map(|entry| {
             let target = fs::read_link(entry.ok()?.path()).ok()?;
-            target
-                .to_str()?
-                .strip_prefix("socket:[")?
-                .strip_suffix(']')?
-                .parse()
-                .ok()
+            target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
         })
         .collect()
 }
@@ -61,10 +53,7 @@ mod tests {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
         let inode = fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().ino();
         let mut sockets = Sockets::default();
-        assert_eq!(
-            sockets.owner(inode, || vec![std::process::id()]),
-            Some(std::process::id())
-        );
+        assert_eq!(sockets.owner(inode, || vec![std::process::id()]), Some(std::process::id()));
         assert_eq!(sockets.owner(inode + 1_000_000, Vec::new), None);
     }
 }

@@ -19,11 +19,7 @@ pub(crate) struct Target {
 
 /// The probes for a file; empty when it exports none of the functions.
 pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, String> {
-    let api = if library == Library::Mpi {
-        Api::Mpi
-    } else {
-        Api::Nccl
-    };
+    let api = if library == Library::Mpi { Api::Mpi } else { Api::Nccl };
     let elf = Elf::read(path, |name| {
         let name = name.strip_prefix(['p', 'P']).unwrap_or(name);
         name.starts_with("nccl") || name.starts_with("MPI_")
@@ -42,11 +38,7 @@ pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, Stri
                 continue;
             };
             if found.iter().all(|target| target.file_offset != file_offset) {
-                found.push(Target {
-                    symbol: name,
-                    file_offset,
-                    cookie: functions::cookie(index, 0),
-                });
+                found.push(Target { symbol: name, file_offset, cookie: functions::cookie(index, 0) });
             }
         }
     }

@@ -153,27 +153,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
             let segs = r.u32()?;
             let _pad = r.u32()?;
             let (saddr, daddr) = (r.array()?, r.array()?);
-            RawRecord::Tcp(RawTcp {
-                state,
-                ts_ns,
-                cgroup_id,
-                socket_inode,
-                family,
-                sport,
-                dport,
-                segs,
-                saddr,
-                daddr,
-            })
+            RawRecord::Tcp(RawTcp { state, ts_ns, cgroup_id, socket_inode, family, sport, dport, segs, saddr, daddr })
         }
-        4 => RawRecord::Exec {
-            pid: r.u32()?,
-            ts_ns: r.u64()?,
-        },
-        _ => RawRecord::Exit {
-            pid: r.u32()?,
-            ts_ns: r.u64()?,
-        },
+        4 => RawRecord::Exec { pid: r.u32()?, ts_ns: r.u64()? },
+        _ => RawRecord::Exit { pid: r.u32()?, ts_ns: r.u64()? },
     })
 }
 
@@ -189,12 +172,7 @@ pub(crate) struct Stats {
 impl Stats {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let mut r = Reader(bytes);
-        for field in [
-            &mut self.hits,
-            &mut self.lost_ring,
-            &mut self.lost_map,
-            &mut self.unmatched,
-        ] {
+        for field in [&mut self.hits, &mut self.lost_ring, &mut self.lost_map, &mut self.unmatched] {
             *field += r.u64().unwrap_or(0);
         }
     }
@@ -268,21 +246,10 @@ mod tests {
         for arg in 0..12u64 {
             bytes.extend((arg * 3).to_ne_bytes());
         }
-        let Some(RawRecord::Call(call)) = parse(&bytes) else {
-            panic!("not a call")
-        };
-        assert_eq!(
-            (call.func, call.flags, call.enter_ns, call.exit_ns),
-            (7, 3, 100, 250)
-        );
-        assert_eq!(
-            (call.pid, call.tid, call.cgroup_id, call.seq),
-            (41, 42, 5, 17)
-        );
-        assert_eq!(
-            (call.comm_hash, call.rank, call.nranks, call.ret),
-            (0xdead_beef_0000_0001, -1, 8, -3)
-        );
+        let Some(RawRecord::Call(call)) = parse(&bytes) else { panic!("not a call") };
+        assert_eq!((call.func, call.flags, call.enter_ns, call.exit_ns), (7, 3, 100, 250));
+        assert_eq!((call.pid, call.tid, call.cgroup_id, call.seq), (41, 42, 5, 17));
+        assert_eq!((call.comm_hash, call.rank, call.nranks, call.ret), (0xdead_beef_0000_0001, -1, 8, -3));
         assert_eq!(call.args[11], 33);
         assert_eq!(parse(&bytes[..bytes.len() - 1]), None);
     }

@@ -26,58 +26,28 @@ fn every_call_is_recorded_once(mode: Option<AttachMode>) {
     assert!(mode.is_none_or(|mode| mode == status.mode));
     assert_eq!(status.files.iter().filter(|f| f.path == library).count(), 1);
     let file = status.files.iter().find(|f| f.path == library).unwrap();
-    assert!(
-        file.symbols.iter().any(|s| s == "ncclAllReduce")
-            && !file.symbols.iter().any(|s| s == "pncclAllReduce")
-    );
+    assert!(file.symbols.iter().any(|s| s == "ncclAllReduce") && !file.symbols.iter().any(|s| s == "pncclAllReduce"));
 
-    let ranks = run(&mut nccl_ranks(
-        &workloads,
-        &[&cgroup],
-        &["--ranks", "4", "--all-functions", "--count", "700"],
-    ));
+    let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &["--ranks", "4", "--all-functions", "--count", "700"]));
     let recorded = recorder.stop();
     assert_eq!(ranks.len(), 4);
     for rank in &ranks {
         for (func, made) in rank.calls.iter().filter(|(func, _)| *func != "group_end") {
-            assert_eq!(
-                recorded.count(rank.pid, func),
-                made.as_u64().unwrap(),
-                "rank {} {func}",
-                rank.rank
-            );
+            assert_eq!(recorded.count(rank.pid, func), made.as_u64().unwrap(), "rank {} {func}", rank.rank);
         }
     }
-    let made: u64 = ranks
-        .iter()
-        .map(|r| r.calls.values().map(|n| n.as_u64().unwrap()).sum::<u64>())
-        .sum();
-    let group_ends: u64 = ranks
-        .iter()
-        .map(|r| r.calls["group_end"].as_u64().unwrap())
-        .sum();
-    assert_eq!(
-        recorded.calls().len() as u64,
-        made - group_ends,
-        "calls of nobody"
-    );
+    let made: u64 = ranks.iter().map(|r| r.calls.values().map(|n| n.as_u64().unwrap()).sum::<u64>()).sum();
+    let group_ends: u64 = ranks.iter().map(|r| r.calls["group_end"].as_u64().unwrap()).sum();
+    assert_eq!(recorded.calls().len() as u64, made - group_ends, "calls of nobody");
     assert!(recorded.losses().is_empty(), "{:?}", recorded.losses());
 
     // an independent computation, on the id that the workload printed
     let hash = comm_hash(&ranks[0].id.unwrap(), HashStyle::Djb);
     for call in recorded.calls() {
         let rank = ranks.iter().find(|rank| rank.pid == call.pid).unwrap();
-        assert_eq!(
-            (call.rank, call.nranks, call.comm_hash),
-            (Some(rank.rank), Some(4), Some(hash)),
-            "{call:?}"
-        );
+        assert_eq!((call.rank, call.nranks, call.comm_hash), (Some(rank.rank), Some(4), Some(hash)), "{call:?}");
         assert_eq!((call.library, call.ret, call.tier), (Library::Nccl, 0, 0));
-        assert_eq!(
-            (call.count, call.datatype, call.bytes),
-            (Some(700), Some("float32"), Some(rank.bytes)),
-            "{call:?}"
-        );
+        assert_eq!((call.count, call.datatype, call.bytes), (Some(700), Some("float32"), Some(rank.bytes)), "{call:?}");
         assert_eq!(call.local_rank, Some(rank.rank));
         let op = match call.func {
             "all_reduce" | "reduce_scatter" => Some("sum"),
@@ -100,12 +70,8 @@ fn every_call_is_recorded_once(mode: Option<AttachMode>) {
             functions.insert(call.func);
         }
         for func in functions.iter().filter(|func| **func != "broadcast") {
-            let seqs: Vec<_> = recorded
-                .calls()
-                .iter()
-                .filter(|c| c.pid == rank.pid && c.func == *func)
-                .map(|c| c.seq)
-                .collect();
+            let seqs: Vec<_> =
+                recorded.calls().iter().filter(|c| c.pid == rank.pid && c.func == *func).map(|c| c.seq).collect();
             let want: Vec<_> = (0..seqs.len() as u64).map(Some).collect();
             assert_eq!(seqs, want, "rank {} {func}", rank.rank);
         }
@@ -113,19 +79,10 @@ fn every_call_is_recorded_once(mode: Option<AttachMode>) {
     let processes: HashSet<_> = recorded
         .0
         .iter()
-        .filter_map(|r| {
-            if let Record::Process(p) = r {
-                Some((p.pid, p.rank, p.world_size))
-            } else {
-                None
-            }
-        })
+        .filter_map(|r| if let Record::Process(p) = r { Some((p.pid, p.rank, p.world_size)) } else { None })
         .collect();
     for rank in &ranks {
-        assert!(
-            processes.contains(&(rank.pid, Some(rank.rank), Some(4))),
-            "{processes:?}"
-        );
+        assert!(processes.contains(&(rank.pid, Some(rank.rank), Some(4))), "{processes:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use node_bpf::{Capture, CaptureConfig, CaptureStatus, Collective, LossCount, OffCpu, Record};
@@ -25,11 +25,7 @@ pub fn can_capture() -> bool {
 /// True when Open MPI is here.
 pub fn has_mpi() -> bool {
     let found = ["mpirun", "mpicc"].iter().all(|tool| {
-        Command::new("which")
-            .arg(tool)
-            .stdout(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
+        Command::new("which").arg(tool).stdout(Stdio::null()).status().is_ok_and(|status| status.success())
     });
     if !found {
         eprintln!("SKIPPED: needs mpirun and mpicc (apt-get install openmpi-bin libopenmpi-dev)");
@@ -44,17 +40,8 @@ pub fn workloads() -> PathBuf {
     let lock = File::create(out.join("lock")).unwrap();
     lock.lock().unwrap();
     let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
-    let made = Command::new("make")
-        .arg("-C")
-        .arg(scenarios)
-        .arg(format!("OUT={}", out.display()))
-        .output()
-        .unwrap();
-    assert!(
-        made.status.success(),
-        "{}",
-        String::from_utf8_lossy(&made.stderr)
-    );
+    let made = Command::new("make").arg("-C").arg(scenarios).arg(format!("OUT={}", out.display())).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     out
 }
 
@@ -65,10 +52,7 @@ impl Cgroup {
     pub fn new() -> Cgroup {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        let mount = mounts
-            .lines()
-            .find(|line| line.split(' ').nth(2) == Some("cgroup2"))
-            .expect("a cgroup2 mount");
+        let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2")).expect("a cgroup2 mount");
         let mount = mount.split(' ').nth(1).unwrap();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = Path::new(mount).join(format!("rankmesh-test-{}-{number}", std::process::id()));
@@ -103,15 +87,8 @@ impl Recorder {
     pub fn start(config: CaptureConfig) -> Recorder {
         let records = Arc::new(Mutex::new(vec![]));
         let sink = Arc::clone(&records);
-        let capture = Capture::start(
-            config,
-            Box::new(move |record| sink.lock().unwrap().push(record)),
-        )
-        .unwrap();
-        Recorder {
-            capture: Some(capture),
-            records,
-        }
+        let capture = Capture::start(config, Box::new(move |record| sink.lock().unwrap().push(record))).unwrap();
+        Recorder { capture: Some(capture), records }
     }
 
     pub fn status(&self) -> CaptureStatus {
@@ -120,6 +97,11 @@ impl Recorder {
 
     pub fn so_far(&self) -> Vec<Record> {
         self.records.lock().unwrap().clone()
+    }
+
+    /// Keeps the sink from taking records, as a slow disk would, until the guard is dropped.
+    pub fn hold(&self) -> MutexGuard<'_, Vec<Record>> {
+        self.records.lock().unwrap()
     }
 
     /// Stops the capture: what is returned is everything.
@@ -134,46 +116,16 @@ pub struct Recorded(pub Vec<Record>);
 
 impl Recorded {
     pub fn calls(&self) -> Vec<&Collective> {
-        self.0
-            .iter()
-            .filter_map(|r| {
-                if let Record::Collective(c) = r {
-                    Some(c)
-                } else {
-                    None
-                }
-            })
-            .collect()
+        self.0.iter().filter_map(|r| if let Record::Collective(c) = r { Some(c) } else { None }).collect()
     }
     pub fn off_cpu(&self) -> Vec<&OffCpu> {
-        self.0
-            .iter()
-            .filter_map(|r| {
-                if let Record::OffCpu(o) = r {
-                    Some(o)
-                } else {
-                    None
-                }
-            })
-            .collect()
+        self.0.iter().filter_map(|r| if let Record::OffCpu(o) = r { Some(o) } else { None }).collect()
     }
     pub fn losses(&self) -> Vec<&LossCount> {
-        self.0
-            .iter()
-            .filter_map(|r| {
-                if let Record::Loss(l) = r {
-                    Some(l)
-                } else {
-                    None
-                }
-            })
-            .collect()
+        self.0.iter().filter_map(|r| if let Record::Loss(l) = r { Some(l) } else { None }).collect()
     }
     pub fn count(&self, pid: u32, func: &str) -> u64 {
-        self.calls()
-            .iter()
-            .filter(|c| c.pid == pid && c.func == func)
-            .count() as u64
+        self.calls().iter().filter(|c| c.pid == pid && c.func == func).count() as u64
     }
 }
 
@@ -190,11 +142,7 @@ pub struct Rank {
 pub fn run(command: &mut Command) -> Vec<Rank> {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {text} {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{command:?}: {text} {}", String::from_utf8_lossy(&output.stderr));
     let mut ranks: Vec<Rank> = text
         .lines()
         .map(|line| {
@@ -203,9 +151,9 @@ pub fn run(command: &mut Command) -> Vec<Rank> {
             Rank {
                 rank: json["rank"].as_i64().unwrap() as i32,
                 pid: json["pid"].as_u64().unwrap() as u32,
-                id: json["id"].as_str().map(|hex| {
-                    std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())
-                }),
+                id: json["id"]
+                    .as_str()
+                    .map(|hex| std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())),
                 calls: json["calls"].as_object().unwrap().clone(),
                 bytes: json["bytes"].as_u64().unwrap(),
             }
@@ -218,10 +166,7 @@ pub fn run(command: &mut Command) -> Vec<Rank> {
 /// nccl-ranks with these flags, its ranks in these cgroups.
 pub fn nccl_ranks(workloads: &Path, cgroups: &[&Cgroup], flags: &[&str]) -> Command {
     let mut command = Command::new(workloads.join("nccl-ranks"));
-    let list: Vec<_> = cgroups
-        .iter()
-        .map(|cgroup| cgroup.0.display().to_string())
-        .collect();
+    let list: Vec<_> = cgroups.iter().map(|cgroup| cgroup.0.display().to_string()).collect();
     command.args(flags).arg("--cgroups").arg(list.join(","));
     command
 }
@@ -229,18 +174,8 @@ pub fn nccl_ranks(workloads: &Path, cgroups: &[&Cgroup], flags: &[&str]) -> Comm
 /// mpi-ranks under mpirun, all of it in the cgroup.
 pub fn mpi_ranks(workloads: &Path, cgroup: &Cgroup, ranks: u32, flags: &[&str]) -> Command {
     let mut command = Command::new("sh");
-    command
-        .arg("-c")
-        .arg(r#"echo $$ > "$0" && exec "$@""#)
-        .arg(cgroup.0.join("cgroup.procs"));
-    command.args([
-        "mpirun",
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "--mca",
-        "oob_tcp_if_include",
-        "lo",
-    ]);
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    command.args(["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "oob_tcp_if_include", "lo"]);
     command.args(["--mca", "btl", "self,vader,tcp", "-np", &ranks.to_string()]);
     command.arg(workloads.join("mpi-ranks")).args(flags);
     command

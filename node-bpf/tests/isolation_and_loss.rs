@@ -1,0 +1,124 @@
+//! Several captures in one kernel see only their own; what is lost is counted, to the record.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
+
+mod common;
+
+use std::collections::HashSet;
+
+use common::{Cgroup, Recorded, Recorder, can_capture, nccl_ranks, run, workloads};
+use node_bpf::{CaptureConfig, Record};
+
+fn made(ranks: &[common::Rank]) -> u64 {
+    ranks.iter().map(|r| r.calls.values().map(|n| n.as_u64().unwrap()).sum::<u64>()).sum()
+}
+
+#[test]
+fn two_captures_see_their_own_cgroups_only() {
+    if !can_capture() {
+        return;
+    }
+    let workloads = workloads();
+    let cgroups = [Cgroup::new(), Cgroup::new()];
+    let recorders = [0, 1].map(|i: usize| {
+        Recorder::start(CaptureConfig {
+            cgroup: Some(cgroups[i].0.clone()),
+            libraries: vec![workloads.join("libnccl.so.2")],
+            ..CaptureConfig::default()
+        })
+    });
+    let flags = ["--ranks", "4", "--iters", "30", "--work-ms", "2"];
+    let ranks = run(&mut nccl_ranks(&workloads, &[&cgroups[0], &cgroups[1]], &flags));
+    let recorded = recorders.map(Recorder::stop);
+    for (i, own) in recorded.iter().enumerate() {
+        let want: HashSet<u32> = ranks.iter().filter(|r| r.rank / 2 == i as i32).map(|r| r.pid).collect();
+        let calls: HashSet<u32> = own.calls().iter().map(|c| c.pid).collect();
+        assert_eq!((calls, own.calls().len()), (want.clone(), 60), "cgroup {i}");
+        assert!(own.off_cpu().iter().all(|o| want.contains(&o.pid)));
+        let seen: HashSet<u32> =
+            own.0.iter().filter_map(|r| if let Record::Process(p) = r { Some(p.pid) } else { None }).collect();
+        assert_eq!(seen, want);
+        let ids: HashSet<u64> = own.calls().iter().map(|c| c.cgroup_id).collect();
+        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&cgroups[i].0).unwrap());
+        assert_eq!(ids, HashSet::from([inode]));
+    }
+    assert_eq!(recorded[0].calls()[0].comm_hash, recorded[1].calls()[0].comm_hash, "one communicator");
+}
+
+#[test]
+fn stored_and_lost_make_up_what_was_done() {
+    if !can_capture() {
+        return;
+    }
+    let workloads = workloads();
+    let cgroup = Cgroup::new();
+    let recorder = Recorder::start(CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        libraries: vec![workloads.join("libnccl.so.2")],
+        ring_bytes: 1, // one page
+        offcpu: false,
+        tcp: false,
+        ..CaptureConfig::default()
+    });
+    let held = recorder.hold();
+    let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &["--ranks", "4", "--iters", "3000", "--work-ms", "0"]));
+    drop(held);
+    let status_probes = || recorder.status().probes;
+    common::wait_for("the counters", || {
+        status_probes().iter().any(|p| p.probe == "libnccl:ncclAllReduce" && p.hits == made(&ranks))
+    });
+    let recorded = recorder.stop();
+    let lost: u64 = recorded.losses().iter().filter(|l| l.probe == "libnccl:ncclAllReduce").map(|l| l.lost).sum();
+    let stored = recorded.calls().len() as u64;
+    eprintln!("made {}, stored {stored}, lost {lost}", made(&ranks));
+    assert!(lost > 0, "a page holds 20-odd calls: some of {} must be lost", made(&ranks));
+    assert_eq!(stored + lost, made(&ranks));
+    assert!(recorded.losses().iter().all(|l| l.reason == "ringbuf"), "{:?}", recorded.losses());
+    assert!(stored > 0);
+    // sequence numbers count on through the loss
+    for rank in &ranks {
+        let seqs: Vec<u64> = calls_of(&recorded, rank.pid);
+        assert!(seqs.is_sorted_by(|a, b| a < b) && seqs.last().is_none_or(|last| *last < 3000));
+    }
+}
+
+fn calls_of(recorded: &Recorded, pid: u32) -> Vec<u64> {
+    recorded.calls().iter().filter(|c| c.pid == pid).map(|c| c.seq.unwrap()).collect()
+}
+
+#[test]
+fn a_call_that_never_returns_is_counted() {
+    if !can_capture() {
+        return;
+    }
+    let workloads = workloads();
+    let cgroup = Cgroup::new();
+    let recorder = Recorder::start(CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        libraries: vec![workloads.join("libnccl.so.2")],
+        ..CaptureConfig::default()
+    });
+    let mut job = nccl_ranks(
+        &workloads,
+        &[&cgroup],
+        &["--ranks", "2", "--iters", "1000", "--work-ms", "1", "--late-rank", "1", "--late-ms", "2000"],
+    )
+    .stderr(std::process::Stdio::null())
+    .spawn()
+    .unwrap();
+    // rank 0 waits in its first all_reduce for the late rank 1
+    let processes = || {
+        let seen = recorder.so_far();
+        let rank_0 = seen
+            .iter()
+            .find_map(|r| if let Record::Process(p) = r { (p.rank == Some(0)).then_some(p.pid) } else { None });
+        let hit = recorder.status().probes.iter().any(|p| p.probe == "libnccl:ncclAllReduce" && p.hits > 0);
+        rank_0.filter(|_| hit)
+    };
+    common::wait_for("rank 0 in its call", || processes().is_some());
+    // SAFETY: a process of our own workload, alive because it waits for the other rank.
+    unsafe { libc::kill(processes().unwrap() as i32, libc::SIGKILL) };
+    job.wait().unwrap();
+    let recorded = recorder.stop();
+    let unmatched: u64 = recorded.losses().iter().filter(|l| l.reason == "unmatched").map(|l| l.lost).sum();
+    assert_eq!(unmatched, 1, "{:?}", recorded.losses());
+}
