@@ -6,6 +6,12 @@
 #include <sys/random.h>
 #include "sim.h"
 
+/* The text by which tools tell NCCL's versions apart (strings, capture's choice of hash). */
+#ifndef NCCL_SIM_VERSION
+#define NCCL_SIM_VERSION "2.21.5"
+#endif
+__attribute__((used)) static const char version_text[] = "NCCL version " NCCL_SIM_VERSION "+sim";
+
 SIM_EXPORT ncclResult_t ncclGetVersion(int *version) {
   if (!version) return ncclInvalidArgument;
   *version = NCCL_VERSION_CODE;

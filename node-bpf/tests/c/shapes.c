@@ -1,0 +1,101 @@
+/* Ways of using NCCL that nccl-ranks does not have: one process with several communicators, a split, the other init
+ * calls, a call left by a jump, and a process that waits between init and its calls. The test that starts it is
+ * ../shapes.rs. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "nccl.h"
+
+#define N 3
+static float buffer[N][16], result[N][16];
+static ncclComm_t comms[N];
+
+static void check(ncclResult_t rc) {
+  if (rc != ncclSuccess) {
+    fprintf(stderr, "shapes: %s\n", ncclGetErrorString(rc));
+    exit(1);
+  }
+}
+
+static void all_reduce(ncclComm_t comm) {
+  check(ncclAllReduce(buffer[0], result[0], 16, ncclFloat32, ncclSum, comm, (cudaStream_t)0x1234));
+}
+
+static ncclComm_t alone(void) {
+  ncclUniqueId id;
+  ncclComm_t comm;
+  check(ncclGetUniqueId(&id));
+  check(ncclCommInitRank(&comm, 1, id, 0));
+  return comm;
+}
+
+static void *split_and_reduce(void *arg) {
+  long rank = (long)arg;
+  ncclComm_t first, second;
+  check(ncclCommSplit(comms[rank], 7, -(int)rank, &first, NULL));
+  check(ncclCommSplit(comms[rank], rank == 0 ? NCCL_SPLIT_NOCOLOR : 3, 0, &second, NULL));
+  check(ncclAllReduce(buffer[rank], result[rank], 16, ncclFloat32, ncclSum, first, NULL));
+  if (second) check(ncclBroadcast(buffer[rank], result[rank], 16, ncclInt8, 1, second, NULL));
+  return NULL;
+}
+
+static sigjmp_buf back;
+static void jump(int signal) {
+  (void)signal;
+  siglongjmp(back, 1);
+}
+
+int main(int argc, char **argv) {
+  const char *shape = argc > 1 ? argv[1] : "";
+  if (!strcmp(shape, "all")) { /* three communicators, one thread */
+    check(ncclCommInitAll(comms, N, NULL));
+    check(ncclGroupStart());
+    for (int i = 0; i < N; i++)
+      check(ncclAllReduce(buffer[i], result[i], 16, ncclFloat16, ncclMin, comms[i], NULL));
+    check(ncclGroupEnd());
+  } else if (!strcmp(shape, "split")) {
+    pthread_t thread[N];
+    check(ncclCommInitAll(comms, N, NULL));
+    for (long i = 0; i < N; i++) pthread_create(&thread[i], NULL, split_and_reduce, (void *)i);
+    for (int i = 0; i < N; i++) pthread_join(thread[i], NULL);
+  } else if (!strcmp(shape, "inits")) { /* config, scalable; then a handle used again */
+    ncclUniqueId id[2];
+    ncclComm_t comm;
+    check(ncclGetUniqueId(&id[0]));
+    check(ncclGetUniqueId(&id[1]));
+    check(ncclCommInitRankConfig(&comm, 1, id[0], 0, NULL));
+    all_reduce(comm);
+    all_reduce(comm);
+    check(ncclCommDestroy(comm));
+    check(ncclCommInitRankScalable(&comm, 1, 0, 2, id, NULL));
+    all_reduce(comm);
+    check(ncclCommDestroy(comm));
+    for (int k = 0; k < 2; k++)
+      for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++) printf("%02x", (unsigned char)id[k].internal[i]);
+  } else if (!strcmp(shape, "jump")) {
+    ncclComm_t comm = alone(), never;
+    ncclUniqueId id;
+    check(ncclGetUniqueId(&id));
+    signal(SIGALRM, jump);
+    if (sigsetjmp(back, 1) == 0) {
+      ualarm(20000, 0);
+      ncclCommInitRank(&never, 2, id, 0); /* waits for a rank that never comes */
+    }
+    for (int i = 0; i < 5; i++) all_reduce(comm);
+  } else if (!strcmp(shape, "late")) {
+    ncclComm_t comm = alone();
+    char line[8];
+    printf("ready\n");
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin)) return 1;
+    for (int i = 0; i < 3; i++) all_reduce(comm);
+  } else {
+    return 2;
+  }
+  return 0;
+}

@@ -1,0 +1,173 @@
+//! Communicators in every way they come about, and calls that end in odd ways.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
+
+mod common;
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Cgroup, Recorded, Recorder, can_capture, wait_for, workloads};
+use node_bpf::{CaptureConfig, HashStyle, Record, comm_hash, split_hash};
+
+/// tests/c/shapes.c with an nccl-sim that says it is this version.
+fn compile(version: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sim = here.join("../scenarios/nccl-sim");
+    let name = format!("shapes-{version}-{}-{:?}", std::process::id(), std::thread::current().id());
+    let out = workloads().join(name.replace(['(', ')'], ""));
+    std::fs::create_dir_all(&out).unwrap();
+    let cc = |arguments: &mut Command| {
+        let output = arguments.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let library = out.join("libnccl.so.2");
+    let sources = ["comm.c", "coll.c", "shm.c", "reduce.c"].map(|file| sim.join(file));
+    cc(Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-soname,libnccl.so.2"])
+        .arg(format!("-DNCCL_SIM_VERSION=\"{version}\""))
+        .arg("-o")
+        .arg(&library)
+        .args(sources)
+        .args(["-lpthread", "-lrt", "-lm"]));
+    cc(Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-I"])
+        .arg(&sim)
+        .arg("-o")
+        .arg(out.join("shapes"))
+        .arg(here.join("tests/c/shapes.c"))
+        .arg(&library)
+        .args(["-Wl,-rpath,$ORIGIN", "-lpthread"]));
+    out
+}
+
+fn config(cgroup: &Cgroup, library: Option<PathBuf>) -> CaptureConfig {
+    CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        libraries: library.into_iter().collect(),
+        ..CaptureConfig::default()
+    }
+}
+
+fn shape(built: &Path, cgroup: &Cgroup, shape: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    command.arg(built.join("shapes")).arg(shape);
+    command
+}
+
+/// What a shape leaves, and what it printed; none where capture does not work.
+fn trace(version: &str, name: &str) -> Option<(Recorded, String)> {
+    if !can_capture() {
+        return None;
+    }
+    let built = compile(version);
+    let cgroup = Cgroup::new();
+    let recorder = Recorder::start(config(&cgroup, Some(built.join("libnccl.so.2"))));
+    let output = shape(&built, &cgroup, name).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let recorded = recorder.stop();
+    std::fs::remove_dir_all(&built).unwrap();
+    Some((recorded, String::from_utf8(output.stdout).unwrap()))
+}
+
+#[test]
+fn init_all_knows_each_communicator() {
+    for version in ["2.21.5", "2.27.5"] {
+        let Some((recorded, _)) = trace(version, "all") else { return };
+        let ranks: Vec<_> = recorded.calls().iter().map(|c| (c.rank, c.nranks, c.seq, c.datatype)).collect();
+        let want: Vec<_> = (0..3).map(|rank| (Some(rank), Some(3), Some(0), Some("float16"))).collect();
+        assert_eq!(ranks, want);
+        let hashes: HashSet<_> = recorded.calls().iter().map(|c| c.comm_hash).collect();
+        assert!(hashes.len() == 1 && !hashes.contains(&None), "{hashes:?}");
+    }
+}
+
+#[test]
+fn a_split_has_the_hash_nccl_gives_it_and_no_invented_rank() {
+    let Some((recorded, _)) = trace("2.27.5", "split") else { return };
+    let hashes = |func: &str| -> HashSet<Option<u64>> {
+        recorded.calls().iter().filter(|c| c.func == func).map(|c| c.comm_hash).collect()
+    };
+    assert_eq!((hashes("all_reduce").len(), hashes("broadcast").len()), (1, 1));
+    assert_ne!(hashes("all_reduce"), hashes("broadcast"));
+    assert!(!hashes("all_reduce").contains(&None) && !hashes("broadcast").contains(&None));
+    assert!(recorded.calls().iter().all(|c| c.rank.is_none() && c.nranks.is_none() && c.seq == Some(0)));
+    assert_eq!(recorded.calls().len(), 5, "three in the first split, two in the second");
+}
+
+#[test]
+fn a_split_of_an_older_nccl_has_no_hash() {
+    let Some((recorded, _)) = trace("2.21.5", "split") else { return };
+    assert_eq!(recorded.calls().len(), 5);
+    assert!(recorded.calls().iter().all(|c| c.comm_hash.is_none() && c.seq == Some(0)));
+}
+
+#[test]
+fn the_hash_follows_the_version_and_the_first_id() {
+    for (version, style) in [("2.21.5", HashStyle::Djb), ("2.27.5", HashStyle::Mix)] {
+        let Some((recorded, printed)) = trace(version, "inits") else { return };
+        let id: [u8; 128] = std::array::from_fn(|i| u8::from_str_radix(&printed[2 * i..2 * i + 2], 16).unwrap());
+        let calls: Vec<_> = recorded.calls().iter().map(|c| (c.comm_hash, c.seq, c.stream)).collect();
+        let hash = Some(comm_hash(&id, style));
+        // the second communicator may get the first one's address: its count starts over all the same
+        assert_eq!(
+            calls,
+            [(hash, Some(0), Some(0x1234)), (hash, Some(1), Some(0x1234)), (hash, Some(0), Some(0x1234))]
+        );
+        assert_ne!(split_hash(hash.unwrap(), 1, 0), hash.unwrap());
+    }
+}
+
+#[test]
+fn a_call_left_by_a_jump_hides_no_later_call() {
+    let Some((recorded, _)) = trace("2.21.5", "jump") else { return };
+    let seqs: Vec<_> = recorded.calls().iter().map(|c| c.seq).collect();
+    assert_eq!(seqs, (0..5).map(Some).collect::<Vec<_>>());
+    let losses: Vec<_> = recorded.losses().iter().map(|l| (l.probe.as_str(), l.reason.as_str(), l.lost)).collect();
+    assert_eq!(losses, [("libnccl:ncclCommInitRank", "unmatched", 1)]);
+}
+
+#[test]
+fn attached_late_the_rank_is_the_environments_and_the_rest_unknown() {
+    if !can_capture() {
+        return;
+    }
+    let built = compile("2.21.5");
+    let cgroup = Cgroup::new();
+    let mut child =
+        shape(&built, &cgroup, "late").env("RANK", "5").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    // not told of the library: it is found in the running process
+    let recorder = Recorder::start(config(&cgroup, None));
+    assert!(recorder.status().files.iter().any(|f| f.path == built.join("libnccl.so.2")));
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    let recorded = recorder.stop();
+    let calls: Vec<_> = recorded.calls().iter().map(|c| (c.rank, c.nranks, c.comm_hash, c.seq, c.bytes)).collect();
+    assert_eq!(calls, [(Some(5), None, None, None, Some(64)); 3]);
+    std::fs::remove_dir_all(&built).unwrap();
+}
+
+#[test]
+fn a_library_in_a_new_process_is_found_without_being_told() {
+    if !can_capture() {
+        return;
+    }
+    let built = compile("2.21.5");
+    let cgroup = Cgroup::new();
+    let recorder = Recorder::start(config(&cgroup, None));
+    let mut child = shape(&built, &cgroup, "late").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let pid = child.id(); // the shell becomes the program
+    wait_for("the file to be probed", || recorder.status().files.iter().any(|f| f.path == built.join("libnccl.so.2")));
+    wait_for("the process to be announced", || {
+        recorder.so_far().iter().any(|r| matches!(r, Record::Process(p) if p.pid == pid && p.exe.ends_with("shapes")))
+    });
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(recorder.stop().count(pid, "all_reduce"), 3);
+    std::fs::remove_dir_all(&built).unwrap();
+}
