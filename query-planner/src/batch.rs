@@ -15,9 +15,49 @@ pub enum Value {
     /// IEEE 754 double (never NaN: SQLite turns NaN into NULL).
     Real(f64),
     /// Text as SQLite holds it, UTF-8 by convention.
-    Text(Vec<u8>),
+    Text(#[serde(with = "whole_bytes")] Vec<u8>),
     /// Bytes.
-    Blob(Vec<u8>),
+    Blob(#[serde(with = "whole_bytes")] Vec<u8>),
+}
+
+/// Byte vectors as one piece: serde would walk them byte by byte. The encoding is the same.
+mod whole_bytes {
+    use std::fmt;
+
+    use serde::de::{SeqAccess, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+
+            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
+                Ok(bytes)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<u8>, A::Error> {
+                let mut bytes = Vec::new();
+                while let Some(byte) = items.next_element()? {
+                    bytes.push(byte);
+                }
+                Ok(bytes)
+            }
+        }
+        from.deserialize_byte_buf(Bytes)
+    }
 }
 
 impl Value {

@@ -421,7 +421,7 @@ async fn gossip_finds_everyone_over_quic() {
 #[tokio::test]
 async fn a_batch_too_large_for_a_frame_arrives_in_pieces() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let rows = 40_000;
+    let rows = 20_000;
     let batch = Batch {
         rows,
         columns: vec![
@@ -450,7 +450,7 @@ async fn a_batch_too_large_for_a_frame_arrives_in_pieces() {
         }
     }
     sending.await.unwrap();
-    assert!(pieces >= 5);
+    assert!(pieces >= 3);
     assert_eq!(seen, (0..rows).map(|i| Value::Integer(i.into())).collect::<Vec<_>>());
 
     let giant = Batch { rows: 1, columns: vec![vec![Value::Blob(vec![0; MAX_FRAME_BYTES])]] };
