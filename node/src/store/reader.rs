@@ -92,6 +92,13 @@ impl ServedDb {
         self.facts.clone()
     }
 
+    /// Whether a connection stays true when it is kept. Not in write-ahead mode, where one opened while nobody wrote
+    /// takes no locks and would never see a writer that came later.
+    #[must_use]
+    pub fn may_keep_readers(&self) -> bool {
+        !self.write_ahead
+    }
+
     /// A fresh read-only connection.
     ///
     /// # Errors
@@ -246,6 +253,7 @@ mod tests {
         let served = ServedDb::open(&path, Vec::new()).unwrap();
         writer.execute("INSERT INTO events VALUES (30, 5)", []).unwrap();
         assert_eq!(count(&served.reader().unwrap()), 3);
+        assert!(!served.may_keep_readers());
         // Nothing was merged into the main file by us.
         assert_eq!(std::fs::read(&path).unwrap(), main_file);
     }

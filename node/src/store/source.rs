@@ -28,6 +28,16 @@ impl Source {
         }
     }
 
+    /// Whether a connection may be kept for later questions (opening one costs some 0.2 ms, most of it reading the
+    /// schema). A served file in write-ahead mode needs a fresh one each time: see [`ServedDb::may_keep_readers`].
+    #[must_use]
+    pub fn may_keep_readers(&self) -> bool {
+        match self {
+            Self::Store(_) => true,
+            Self::Served(served) => served.may_keep_readers(),
+        }
+    }
+
     /// Tables, spans and sizes.
     #[must_use]
     pub fn facts(&self) -> Facts {
