@@ -198,3 +198,16 @@ fn too_little_is_unknown() {
     assert!(matches!(analyse(&two.observe(8), &Rules::default()).verdict, Verdict::Unknown { .. }));
     assert!(matches!(analyse(&super::Input::default(), &Rules::default()).verdict, Verdict::Unknown { .. }));
 }
+
+#[test]
+fn a_rank_whose_calls_are_numbered_from_elsewhere_is_not_a_culprit() {
+    for (seed, enqueues, shift) in [(0, false, 1), (1, true, 1), (2, true, 3), (3, false, 40)] {
+        let mut input = Job { enqueues, ..Job::default() }.observe(seed);
+        for seen in input.observations.iter_mut().filter(|o| o.rank == 3) {
+            // The agent was started late: its first call got number 0.
+            seen.seq = seen.seq.saturating_sub(shift);
+        }
+        let report = analyse(&input, &Rules::default());
+        assert!(matches!(report.verdict, Verdict::Unknown { .. }), "{shift} {enqueues}: {:#?}", report.verdict);
+    }
+}

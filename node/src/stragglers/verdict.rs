@@ -141,6 +141,14 @@ fn suspects(
         if !pooled.flagged || pooled.consistency < consistency || !departs_from_history(s, m, &run, pooled, rules) {
             continue;
         }
+        if s.waits == Waits::Enqueued && enters_after_the_next(s, m, &run) {
+            doubts.push(format!(
+                "rank {rank} on {} enters collectives when the others already enter the next: it is a whole step behind, \
+                 or calls were not counted from the start there",
+                member.node
+            ));
+            continue;
+        }
         // Where calls only enqueue, a rank waits outside them: its own time is not its own.
         if s.waits != Waits::Enqueued
             && tally.more_own.n * 2.0 >= tally.duration.n
@@ -174,6 +182,24 @@ fn suspects(
         };
         found.push(Found { culprit, comm: index, member: m, episode: run });
     }
+}
+
+/// Enqueue times only: in more than a fifth of the collectives the rank enters no earlier than the others (median)
+/// enter the next. Ranks that meet in each collective cannot do that: its calls are numbered differently, or nothing
+/// makes the ranks meet in between. Either way its lateness says nothing.
+fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
+    let met = of_run(s, run);
+    let (mut pairs, mut after) = (0u32, 0u32);
+    for pair in met.windows(2) {
+        let Some(own) = pair[0].cells[m] else { continue };
+        let others = pair[1].cells.iter().enumerate().filter(|(r, _)| *r != m && s.bounds[*r].is_some());
+        let Some(next) = median(others.filter_map(|(_, c)| c.map(|c| (c.entry_ns - own.entry_ns) as f64))) else {
+            continue;
+        };
+        pairs += 1;
+        after += u32::from(next <= s.bounds[m].unwrap_or(0.0));
+    }
+    after * 5 > pairs
 }
 
 /// Three ranks: two others are no population, so where the rank has a past of its own, it must depart from it.
