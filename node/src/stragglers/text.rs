@@ -132,7 +132,7 @@ fn table(comm: &CommReport, out: &mut String) {
         }
         Some(WindowKind::Collectives { each: 1 }) => format!("{} windows of one collective", comm.windows),
         Some(WindowKind::Collectives { each }) => {
-            format!("{} windows of {each} collectives (they come too rarely for windows of time)", comm.windows)
+            format!("{} windows of {each} collectives (too few for windows of time)", comm.windows)
         }
         None => "no windows".to_owned(),
     };

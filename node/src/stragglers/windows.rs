@@ -1,5 +1,5 @@
 //! Cuts a communicator's collectives into windows: of time where they are frequent, of so many collectives where they
-//! are rare.
+//! are rare or the span is short.
 
 use std::ops::Range;
 
@@ -11,6 +11,9 @@ use super::rules::Rules;
 /// Fewest windows worth speaking of persistence over.
 const FEW: usize = 5;
 
+/// Windows aimed at where they count collectives.
+const MANY: usize = 8;
+
 /// How windows were cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "by")]
@@ -20,7 +23,7 @@ pub enum WindowKind {
         /// Length.
         length_ns: i64,
     },
-    /// Equal numbers of collectives: they come too rarely for windows of time.
+    /// Equal numbers of collectives: they come too rarely, or the span is too short, for windows of time.
     Collectives {
         /// How many to a window.
         each: usize,
@@ -62,7 +65,7 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
     let kind = if full >= FEW && full * 2 >= ranges.len() {
         WindowKind::Time { length_ns }
     } else {
-        let each = (met.len() / FEW).clamp(1, rules.window_collectives);
+        let each = (met.len() / MANY).max(1);
         ranges = (0..met.len() / each).map(|i| i * each..(i + 1) * each).collect();
         if let Some(last) = ranges.last_mut() {
             last.end = met.len();
@@ -106,8 +109,11 @@ mod tests {
         assert!(windows.len() >= 9);
         // A minute of steps of 3 s.
         let (kind, windows) = cut(&comm((0..20).map(|i| i * 3_000 * MS)), &rules).unwrap();
-        assert_eq!((kind, windows.len()), (WindowKind::Collectives { each: 3 }, 6));
-        assert_eq!(windows.last().unwrap().met, 15..20, "what is left over joins the last");
+        assert_eq!((kind, windows.len()), (WindowKind::Collectives { each: 2 }, 10));
+        // Much in a moment: windows of 37, what is left over joins the last.
+        let (kind, windows) = cut(&comm((0..300).map(|i| i * MS)), &rules).unwrap();
+        assert_eq!(kind, WindowKind::Collectives { each: 37 });
+        assert_eq!(windows.last().unwrap().met, 259..300);
         // Four of them: one each. Two are too few.
         let (kind, windows) = cut(&comm((0..4).map(|i| i * 300 * MS)), &rules).unwrap();
         assert_eq!((kind, windows.len()), (WindowKind::Collectives { each: 1 }, 4));
