@@ -23,6 +23,7 @@ use crate::ast::{self, ParseFailure, Select, Visit, walk};
 use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::functions;
 use crate::plan::MAX_SQL_BYTES;
+use crate::rewrite::each_table;
 
 /// A question that SQLite accepts: the text, its tree and what it reads.
 pub(crate) struct Question<'a> {
@@ -70,6 +71,16 @@ impl Question<'_> {
         }
         let mut shared = Shared::default();
         shared.select(&self.select);
+        // Nor of a table that only USING touches.
+        let mut tables = Vec::new();
+        each_table(&mut self.select.clone(), &mut |source| {
+            if let ast::Source::Table { name, .. } = source {
+                tables.extend(self.catalog.find(name).map(|table| table.name.to_ascii_lowercase()));
+            }
+        });
+        for key in tables {
+            self.reads.entry(key).or_default();
+        }
         for (key, columns) in &mut self.reads {
             let Some(table) = self.catalog.tables.get(key) else {
                 continue;

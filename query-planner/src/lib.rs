@@ -10,7 +10,6 @@
 //! store.
 
 mod api;
-#[allow(dead_code)] // the rows and aggregate rules use the rest
 mod ast;
 mod batch;
 mod catalog;
@@ -23,6 +22,7 @@ mod plan;
 mod rewrite;
 mod rules;
 mod run;
+mod shape;
 
 #[cfg(test)]
 mod tests;

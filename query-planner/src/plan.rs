@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
 use crate::catalog::Catalog;
 use crate::check::check;
+use crate::rewrite::normalise;
 use crate::rules;
+use crate::shape::Shape;
 
 /// How a question is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,6 +165,15 @@ fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan,
     }
     if let Some(plan) = rules::push::plan(&question, options)? {
         return Ok(plan);
+    }
+    let (select, _) = normalise(&question)?;
+    if let Some(shape) = Shape::of(&select, catalog) {
+        if let Some(plan) = rules::rows::plan(&question, &shape)? {
+            return Ok(plan);
+        }
+        if let Some(plan) = rules::aggregate::plan(&question, &shape)? {
+            return Ok(plan);
+        }
     }
     rules::fetch::plan(&question)
 }

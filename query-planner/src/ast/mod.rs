@@ -350,8 +350,3 @@ pub(crate) fn conjuncts(expr: &Expr) -> Vec<&Expr> {
         other => vec![other],
     }
 }
-
-/// AND of all of them, each in parentheses; None of nothing.
-pub(crate) fn all_of(exprs: impl IntoIterator<Item = Expr>) -> Option<Expr> {
-    exprs.into_iter().map(Expr::paren).reduce(|lhs, rhs| Expr::Binary(Box::new(lhs), "AND", Box::new(rhs)))
-}

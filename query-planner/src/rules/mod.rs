@@ -1,9 +1,11 @@
 //! The rules that make plans, tried in this order by `plan.rs`. Each file says why its rewrite keeps the union
 //! contract, and steps aside (`Ok(None)`) where it would not.
 
+pub(crate) mod aggregate;
 pub(crate) mod fetch;
 pub(crate) mod per_node;
 pub(crate) mod push;
+pub(crate) mod rows;
 
 use crate::catalog::Table;
 use crate::check::Question;

@@ -21,7 +21,8 @@ impl Mesh {
     /// `schema` runs everywhere; `rows[i]` on node `i` and on the union. `replicated` tables are filled by the schema.
     pub(crate) fn new(schema: &str, replicated: &[&str], rows: &[&str]) -> Mesh {
         let union = Connection::open_in_memory().expect("open");
-        union.execute_batch(schema).expect("schema");
+        // Keys repeat between nodes, so the union of stores has none.
+        union.execute_batch(&schema.replace("INTEGER PRIMARY KEY", "INTEGER")).expect("schema");
         let replicated: Vec<String> = replicated.iter().map(|name| (*name).to_owned()).collect();
         let mut nodes = Vec::new();
         let mut catalogs = Vec::new();

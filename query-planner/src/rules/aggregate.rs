@@ -1,0 +1,389 @@
+//! Strategy 3: aggregation in two phases.
+//!
+//! Over a distributed FROM (see `shape.rs`) a group of the union is the disjoint union of the nodes' groups of the same
+//! key. Each node ships one row a group: the key, and for every aggregate a partial state; the asker groups these rows
+//! by key (same collation, no affinity, so 1 and 1.0 meet as they do in SQLite), merges the states, and only then
+//! applies HAVING, ORDER BY, DISTINCT, LIMIT and the expressions around aggregates.
+//!
+//! | call            | node ships            | merged by                                               |
+//! |-----------------|-----------------------|---------------------------------------------------------|
+//! | count           | count                 | sum of counts, 0 of none                                |
+//! | sum, total, avg | exact sum and count   | exact addition; overflow of the whole is an error       |
+//! | min, max        | min, max              | min, max by the argument's collation                    |
+//! | group_concat    | group_concat          | group_concat with the same separator (order is free)    |
+//! | any, DISTINCT   | the value, as one key | the same call, DISTINCT, over the values                |
+//!
+//! A bare column beside aggregates takes its value from some row of the group, and beside a single min or max from the
+//! row that has it. The node's row carries such a row's values, and the merge's own single min or max chooses among
+//! them; rows of empty groups (an aggregate without GROUP BY gives one on an empty store) are dropped first. Steps
+//! aside: two or more of min and max beside bare columns, aggregates with ORDER BY, median and percentiles, JSON
+//! aggregates, subqueries outside WHERE.
+
+use crate::api::QueryError;
+use crate::ast::{Call, Expr, Output, Query, Select, Sort, VisitMut, unquote, walk_mut};
+use crate::check::Question;
+use crate::functions;
+use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
+use crate::rewrite::with_node_sources;
+use crate::shape::{Scope, Shape, contains, has_subquery, is_aggregate};
+
+/// The merge's only table.
+const GROUPS: &str = "groups";
+
+pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan>, QueryError> {
+    if shape.has_window() || !shape.is_grouped() {
+        return Ok(None);
+    }
+    let mut phases = Phases::new(&shape.scope);
+    let Some(sql) = phases.merge_sql(shape) else { return Ok(None) };
+    let Some(sql) = phases.finish(sql) else { return Ok(None) };
+    let outputs = phases.outputs();
+    let width = outputs.len();
+    let mut node_select = Select::of(Query {
+        columns: outputs,
+        from: shape.query.from.clone(),
+        filter: shape.query.filter.clone(),
+        group_by: (1..=phases.keys.len() + phases.distinct.len()).map(|i| Expr::Literal(i.to_string())).collect(),
+        ..Query::default()
+    });
+    with_node_sources(&mut node_select, question);
+    Ok(Some(Plan {
+        strategy: Strategy::Aggregate,
+        columns: question.columns.clone(),
+        parts: vec![NodePart {
+            table: question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", "),
+            sql: node_select.to_string(),
+            columns: u32::try_from(width).unwrap_or(u32::MAX),
+            reads: super::reads_of(question, question.tables()),
+            targets: super::rows::targets(shape),
+        }],
+        merge: Merge::Sql {
+            tables: vec![MergeTable { name: GROUPS.to_owned(), columns: phases.merge_columns() }],
+            setup: Vec::new(),
+            sql,
+        },
+        notes: Vec::new(),
+    }))
+}
+
+/// A column that a node ships: its expression, and how the merge's column must compare.
+struct Shipped {
+    expr: Expr,
+    affinity: &'static str,
+    collation: String,
+}
+
+/// The columns of the node part, collected while the merge's expressions are written.
+struct Phases<'s> {
+    scope: &'s Scope,
+    keys: Vec<Shipped>,
+    distinct: Vec<Shipped>,
+    partials: Vec<Shipped>,
+    bare: Vec<Shipped>,
+    /// Different calls of min and max, for bare columns.
+    extremes: Vec<Expr>,
+    filtered_extreme: bool,
+    failed: bool,
+}
+
+impl<'s> Phases<'s> {
+    fn new(scope: &'s Scope) -> Phases<'s> {
+        Phases {
+            scope,
+            keys: Vec::new(),
+            distinct: Vec::new(),
+            partials: Vec::new(),
+            bare: Vec::new(),
+            extremes: Vec::new(),
+            filtered_extreme: false,
+            failed: false,
+        }
+    }
+
+    /// The merge's SELECT without WHERE; None to step aside.
+    fn merge_sql(&mut self, shape: &Shape) -> Option<Merged> {
+        for key in &shape.query.group_by {
+            if has_subquery(key) || contains(key, is_aggregate) {
+                return None;
+            }
+            let shipped = self.key(key)?;
+            self.keys.push(shipped);
+        }
+        let mut columns = Vec::new();
+        for output in &shape.query.columns {
+            let Output::Expr(expr, _) = output else { return None };
+            columns.push(self.rewritten(expr)?);
+        }
+        let having = match &shape.query.having {
+            Some(expr) => Some(self.rewritten(expr)?),
+            None => None,
+        };
+        let mut order_by = Vec::new();
+        for order in &shape.order_by {
+            let expr = match order.output {
+                Some(at) => Expr::Literal((at + 1).to_string()),
+                None => {
+                    let expr = self.rewritten(&order.sort.expr)?;
+                    // Printed, a number would be read as a position.
+                    if expr.integer().is_some() {
+                        return None;
+                    }
+                    expr
+                }
+            };
+            order_by.push(Sort { expr, ..order.sort.clone() });
+        }
+        Some(Merged { distinct: shape.query.distinct, columns, having, order_by, limit: shape.limit })
+    }
+
+    /// An expression of the question as one over the merge's table.
+    fn rewritten(&mut self, expr: &Expr) -> Option<Expr> {
+        if has_subquery(expr) {
+            return None;
+        }
+        let mut expr = expr.clone();
+        self.expr(&mut expr);
+        (!self.failed).then_some(expr)
+    }
+
+    /// How a grouping expression is shipped.
+    fn key(&self, expr: &Expr) -> Option<Shipped> {
+        let collation = self.scope.collation(expr)?;
+        Some(Shipped { expr: expr.clone(), affinity: self.stored_affinity(expr), collation })
+    }
+
+    /// The affinity that a merge column may have without changing values: that of the column shipped, none of the rest.
+    fn stored_affinity(&self, expr: &Expr) -> &'static str {
+        match expr.peeled() {
+            Expr::Collate(inner, _) | Expr::Unary("+", inner) => self.stored_affinity(inner),
+            other => self.scope.column(other).and_then(|column| column.affinity).unwrap_or(""),
+        }
+    }
+
+    /// What stands for a shipped expression in the merge: the same affinity and collation as the expression had.
+    fn stand_in(&self, expr: &Expr, name: &str) -> Expr {
+        match expr {
+            Expr::Paren(inner) if inner.len() == 1 => self.stand_in(&inner[0], name).paren(),
+            Expr::Collate(inner, collation) => Expr::Collate(Box::new(self.stand_in(inner, name)), collation.clone()),
+            Expr::Unary("+", inner) => Expr::Unary("+", Box::new(self.stand_in(inner, name))),
+            Expr::Cast(_, type_name) => Expr::Cast(Box::new(Expr::column(name)), type_name.clone()),
+            other => match self.scope.column(other).map(|column| column.affinity) {
+                Some(Some(_)) => Expr::column(name),
+                // A subquery's expression: a collation of its own, no affinity.
+                Some(None) => Expr::Unary("+", Box::new(Expr::column(name))),
+                None => Expr::call(functions::VALUE, vec![Expr::column(name)]),
+            },
+        }
+    }
+
+    fn aggregate(&mut self, call: &Call) -> Option<Expr> {
+        let name = unquote(&call.name).to_ascii_lowercase();
+        let name = name.as_str();
+        if !call.order_by.is_empty() || call.args.iter().any(|arg| contains(arg, is_aggregate)) {
+            return None;
+        }
+        if call.distinct && !matches!(name, "min" | "max") {
+            return self.distinct(name, call);
+        }
+        let mut node_call = call.clone();
+        node_call.distinct = false;
+        let (merge, collation) = match name {
+            "count" => (functions::COUNT_MERGE, "BINARY".to_owned()),
+            "sum" | "total" | "avg" => {
+                node_call.name = functions::SUM_STATE.to_owned();
+                let merge = match name {
+                    "sum" => functions::SUM_MERGE,
+                    "total" => functions::TOTAL_MERGE,
+                    _ => functions::AVG_MERGE,
+                };
+                (merge, "BINARY".to_owned())
+            }
+            "min" | "max" => {
+                let call = Expr::Call(Box::new(node_call.clone()));
+                self.filtered_extreme |= node_call.filter.is_some();
+                if !self.extremes.contains(&call) {
+                    self.extremes.push(call);
+                }
+                (name, self.scope.collation(call_arg(&node_call)?)?)
+            }
+            "group_concat" | "string_agg" => {
+                let separator = match node_call.args.get(1) {
+                    None => None,
+                    Some(literal @ Expr::Literal(_)) => Some(literal.clone()),
+                    Some(_) => return None,
+                };
+                let at = self.partial(node_call, "BINARY".to_owned());
+                let mut args = vec![Expr::column(&format!("p{at}"))];
+                args.extend(separator);
+                return Some(Expr::call(name, args));
+            }
+            _ => return None,
+        };
+        let merge = merge.to_owned();
+        let at = self.partial(node_call, collation);
+        Some(Expr::call(&merge, vec![Expr::column(&format!("p{at}"))]))
+    }
+
+    fn partial(&mut self, call: Call, collation: String) -> usize {
+        let expr = Expr::Call(Box::new(call));
+        find_or_push(&mut self.partials, Shipped { expr, affinity: "", collation })
+    }
+
+    /// DISTINCT: the values themselves are shipped, as one more key, and the merge's own DISTINCT works on them.
+    fn distinct(&mut self, name: &str, call: &Call) -> Option<Expr> {
+        if !matches!(name, "count" | "sum" | "total" | "avg" | "group_concat" | "string_agg") || call.args.len() != 1 {
+            return None;
+        }
+        let value = call_arg(call)?;
+        let collation = self.scope.collation(value)?;
+        let expr = match &call.filter {
+            None => value.clone(),
+            Some(filter) => Expr::Collate(
+                Box::new(
+                    Expr::Case {
+                        base: None,
+                        arms: vec![(filter.clone().paren(), value.clone().paren())],
+                        otherwise: None,
+                    }
+                    .paren(),
+                ),
+                collation.clone(),
+            ),
+        };
+        if has_subquery(&expr) {
+            return None;
+        }
+        let at = find_or_push(&mut self.distinct, Shipped { expr, affinity: "", collation });
+        Some(Expr::Call(Box::new(Call { args: vec![Expr::column(&format!("d{at}"))], filter: None, ..call.clone() })))
+    }
+
+    /// The node part's result columns, in the order of [`Phases::merge_columns`].
+    fn outputs(&self) -> Vec<Output> {
+        self.named().map(|(name, shipped)| Output::Expr(shipped.expr.clone(), Some(name))).collect()
+    }
+
+    fn merge_columns(&self) -> Vec<MergeColumn> {
+        self.named()
+            .map(|(name, shipped)| MergeColumn {
+                name,
+                affinity: shipped.affinity.to_owned(),
+                collation: shipped.collation.clone(),
+                filled: true,
+            })
+            .collect()
+    }
+
+    fn named(&self) -> impl Iterator<Item = (String, &Shipped)> {
+        [("k", &self.keys), ("d", &self.distinct), ("p", &self.partials), ("b", &self.bare)]
+            .into_iter()
+            .flat_map(|(prefix, list)| list.iter().enumerate().map(move |(i, item)| (format!("{prefix}{i}"), item)))
+    }
+
+    /// The whole merge SQL, once it is known what is shipped.
+    fn finish(&mut self, query: Merged) -> Option<String> {
+        if !self.bare.is_empty() {
+            if self.extremes.len() > 1 || self.filtered_extreme {
+                return None;
+            }
+            if self.keys.is_empty() && self.distinct.is_empty() {
+                let at = self.partial(count_rows(), "BINARY".to_owned());
+                return Some(query.sql(&format!(" WHERE p{at} > 0"), &self.keys));
+            }
+        }
+        Some(query.sql("", &self.keys))
+    }
+}
+
+/// `count(*)`.
+fn count_rows() -> Call {
+    Call {
+        name: "count".to_owned(),
+        distinct: false,
+        star: true,
+        args: Vec::new(),
+        order_by: Vec::new(),
+        filter: None,
+        over: None,
+    }
+}
+
+fn call_arg(call: &Call) -> Option<&Expr> {
+    match call.args.as_slice() {
+        [one] => Some(one),
+        _ => None,
+    }
+}
+
+fn find_or_push(list: &mut Vec<Shipped>, item: Shipped) -> usize {
+    match list.iter().position(|other| other.expr == item.expr) {
+        Some(at) => at,
+        None => {
+            list.push(item);
+            list.len() - 1
+        }
+    }
+}
+
+impl VisitMut for Phases<'_> {
+    fn expr(&mut self, node: &mut Expr) {
+        if self.failed {
+            return;
+        }
+        if let Some(at) = self.keys.iter().position(|key| key.expr.peeled() == node.peeled()) {
+            *node = self.stand_in(node, &format!("k{at}"));
+            return;
+        }
+        match node {
+            Expr::Call(call) if functions::is_aggregate(call) => match self.aggregate(call) {
+                Some(merged) => *node = merged,
+                None => self.failed = true,
+            },
+            Expr::Column { table: None, name }
+                if matches!(unquote(name).to_ascii_lowercase().as_str(), "true" | "false")
+                    && self.scope.column(node).is_none() => {}
+            Expr::Column { .. } => match self.key(node) {
+                Some(shipped) => {
+                    let expr = node.clone();
+                    let at = find_or_push(&mut self.bare, shipped);
+                    *node = self.stand_in(&expr, &format!("b{at}"));
+                }
+                None => self.failed = true,
+            },
+            _ => walk_mut::expr(self, node),
+        }
+    }
+}
+
+/// The merge's SELECT in pieces.
+struct Merged {
+    distinct: bool,
+    columns: Vec<Expr>,
+    having: Option<Expr>,
+    order_by: Vec<Sort>,
+    limit: Option<(i64, i64)>,
+}
+
+impl Merged {
+    fn sql(&self, filter: &str, keys: &[Shipped]) -> String {
+        let list = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
+        let distinct = if self.distinct { "DISTINCT " } else { "" };
+        let columns = list(&mut self.columns.iter().map(ToString::to_string));
+        let mut sql = format!("SELECT {distinct}{columns} FROM {GROUPS}{filter}");
+        if !keys.is_empty() {
+            sql.push_str(&format!(" GROUP BY {}", list(&mut (0..keys.len()).map(|i| format!("k{i}")))));
+        }
+        if let Some(having) = &self.having {
+            sql.push_str(&format!(" HAVING {having}"));
+        }
+        if !self.order_by.is_empty() {
+            sql.push_str(&format!(" ORDER BY {}", list(&mut self.order_by.iter().map(ToString::to_string))));
+        }
+        if let Some((count, offset)) = self.limit {
+            sql.push_str(&format!(" LIMIT {count}"));
+            if offset != 0 {
+                sql.push_str(&format!(" OFFSET {offset}"));
+            }
+        }
+        sql
+    }
+}

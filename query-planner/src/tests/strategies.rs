@@ -1,0 +1,207 @@
+//! Which rule answers which class of question, as text: a planner that fetches everything would pass the answers.
+
+use insta::assert_snapshot;
+
+use super::mesh::Mesh;
+use crate::{Strategy, explain};
+
+const SCHEMA: &str = "
+    CREATE TABLE t(a INTEGER, b TEXT COLLATE NOCASE, c REAL, d);
+    CREATE TABLE u(id INTEGER PRIMARY KEY, a INTEGER, s TEXT);
+    CREATE TABLE names(code INTEGER, name TEXT);
+    INSERT INTO names VALUES (1, 'one'), (2, 'two'), (3, 'three');
+    CREATE VIEW big AS SELECT a, b, a + 1 AS next FROM t WHERE a > 1;
+";
+
+fn mesh() -> Mesh {
+    let rows: Vec<String> = (0..3)
+        .map(|node| {
+            (0..node * 10)
+                .map(|i| {
+                    format!(
+                        "INSERT INTO t VALUES ({}, '{}', {}.25, {});INSERT INTO u VALUES ({i}, {}, 's{}');",
+                        i % 4,
+                        ["x", "X", "y"][i % 3],
+                        i * 3 % 7,
+                        if i % 2 == 0 { "NULL".to_owned() } else { format!("'{}'", i % 5) },
+                        i % 3,
+                        i % 4,
+                    )
+                })
+                .collect()
+        })
+        .collect();
+    Mesh::new(SCHEMA, &["names"], &rows.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Plan, compare with the oracle, and give the plan's text.
+fn shown(sql: &str, ordered: bool) -> String {
+    let mut mesh = mesh();
+    mesh.agrees(sql, ordered);
+    explain(&mesh.plan(sql).expect("planned before"))
+}
+
+#[test]
+fn rows_are_filtered_and_cut_at_the_nodes() {
+    assert_snapshot!(shown("SELECT a, b FROM t WHERE a > 2 AND b LIKE 'x%'", false), @r"
+    strategy: rows
+    part 0 (every node, ships 2 columns of t):
+      SELECT a, b FROM t WHERE a > 2 AND b LIKE 'x%'
+    merge: as it comes
+    ");
+    assert_snapshot!(shown("SELECT a, c AS z FROM t ORDER BY z DESC, a + 1, b COLLATE BINARY, d LIMIT 4 OFFSET 2", true), @r"
+    strategy: rows
+    part 0 (every node, ships 5 columns of t):
+      SELECT a, c AS z, a + 1 AS o0, b COLLATE BINARY AS o1, d AS o2 FROM t ORDER BY 2 DESC, 3, 4, 5 LIMIT 6
+    merge table rows (part 0): c0, c1, c2, c3, c4
+    merge:
+      SELECT c0, c1 FROM rows ORDER BY c1 DESC, c2, c3, c4 LIMIT 4 OFFSET 2
+    ");
+    assert_snapshot!(shown("SELECT DISTINCT b, d FROM t ORDER BY d, 1 LIMIT 5", false), @r"
+    strategy: rows
+    part 0 (every node, ships 2 columns of t):
+      SELECT DISTINCT b, d FROM t ORDER BY 2, 1 LIMIT 5
+    merge table rows (part 0): c0 COLLATE NOCASE, c1
+    merge:
+      SELECT DISTINCT c0, c1 FROM rows ORDER BY c1, c0 LIMIT 5
+    ");
+    assert_snapshot!(shown("SELECT name, s FROM u JOIN names ON code = u.a WHERE s <> 's1'", false), @r"
+    strategy: rows
+    part 0 (every node, ships 2 columns of names, u):
+      SELECT names.name, u.s FROM u JOIN names ON code = u.a WHERE u.s <> 's1'
+    merge: as it comes
+    ");
+}
+
+#[test]
+fn aggregates_ship_groups() {
+    assert_snapshot!(shown("SELECT count(*) FROM t", false), @r"
+    strategy: aggregate
+    part 0 (every node, ships 1 columns of t):
+      SELECT count(*) AS p0 FROM t
+    merge table groups (part 0): p0
+    merge:
+      SELECT mesh_count_merge(p0) FROM groups
+    ");
+    assert_snapshot!(shown("SELECT a % 2 AS odd, avg(c) AS mean, max(b) FROM t WHERE d IS NOT NULL GROUP BY odd HAVING count(*) > 1 ORDER BY mean DESC LIMIT 3", true), @r"
+    strategy: aggregate
+    part 0 (every node, ships 4 columns of t):
+      SELECT (a % 2) AS k0, mesh_sum(c) AS p0, max(b) AS p1, count(*) AS p2 FROM t WHERE d IS NOT NULL GROUP BY 1
+    merge table groups (part 0): k0, p0, p1 COLLATE NOCASE, p2
+    merge:
+      SELECT mesh_value(k0), mesh_avg_merge(p0), max(p1) FROM groups GROUP BY k0 HAVING mesh_count_merge(p2) > 1 ORDER BY 2 DESC LIMIT 3
+    ");
+    assert_snapshot!(shown("SELECT b, count(DISTINCT d) FILTER (WHERE a > 0), sum(a) FROM t GROUP BY 1 ORDER BY lower(b)", false), @r"
+    strategy: aggregate
+    part 0 (every node, ships 3 columns of t):
+      SELECT b AS k0, (CASE WHEN (a > 0) THEN (d) END) COLLATE BINARY AS d0, mesh_sum(a) AS p0 FROM t GROUP BY 1, 2
+    merge table groups (part 0): k0 TEXT COLLATE NOCASE, d0, p0
+    merge:
+      SELECT k0, count(DISTINCT d0), mesh_sum_merge(p0) FROM groups GROUP BY k0 ORDER BY lower(k0)
+    ");
+    assert_snapshot!(shown("SELECT max(c), a FROM t WHERE a = 2", false), @r"
+    strategy: aggregate
+    part 0 (every node, ships 3 columns of t):
+      SELECT max(c) AS p0, count(*) AS p1, a AS b0 FROM t WHERE a = 2
+    merge table groups (part 0): p0, p1, b0 INT
+    merge:
+      SELECT max(p0), b0 FROM groups WHERE p1 > 0
+    ");
+    assert_snapshot!(shown("SELECT name, total(c) FROM t, names WHERE code = a GROUP BY name", false), @r"
+    strategy: aggregate
+    part 0 (every node, ships 2 columns of names, t):
+      SELECT names.name AS k0, mesh_sum(t.c) AS p0 FROM t, names WHERE names.code = t.a GROUP BY 1
+    merge table groups (part 0): k0 TEXT, p0
+    merge:
+      SELECT k0, mesh_total_merge(p0) FROM groups GROUP BY k0
+    ");
+}
+
+#[test]
+fn work_partitioned_by_node_is_pushed() {
+    let mut mesh = mesh();
+    let plan = mesh.plan("SELECT node, max(c) - min(c) FROM t GROUP BY node ORDER BY 2 DESC LIMIT 1").expect("plan");
+    assert_eq!(plan.strategy, Strategy::Push);
+    assert_eq!(mesh.run(&plan).expect("answer").rows.len(), 1);
+    assert_eq!(mesh.shipped_rows, 2);
+    assert_snapshot!(explain(&plan), @r"
+    strategy: push
+    part 0 (every node, ships 2 columns of t):
+      SELECT node, max(c) - min(c) FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t GROUP BY node ORDER BY 2 DESC LIMIT 1
+    merge table rows (part 0): c0, c1
+    merge:
+      SELECT c0, c1 FROM rows ORDER BY c1 DESC LIMIT 1
+    ");
+    let plan =
+        mesh.plan("SELECT t.b, count(*) FROM t JOIN u ON u.node = t.node AND u.a = t.a GROUP BY t.b").expect("plan");
+    assert_snapshot!(explain(&plan), @r"
+    strategy: aggregate
+    part 0 (every node, ships 2 columns of t, u):
+      SELECT t.b AS k0, count(*) AS p0 FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t JOIN (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM u) AS u ON u.node = t.node AND u.a = t.a GROUP BY 1
+    merge table groups (part 0): k0 TEXT COLLATE NOCASE, p0
+    merge:
+      SELECT k0, mesh_count_merge(p0) FROM groups GROUP BY k0
+    ");
+}
+
+#[test]
+fn joins_and_subqueries_fetch_what_they_read() {
+    assert_snapshot!(shown("SELECT t.a, s FROM t JOIN u ON t.a = u.a WHERE c > 3 AND u.id < 5", false), @r"
+    strategy: fetch
+    part 0 (every node, ships 2 columns of t):
+      SELECT a, c FROM t WHERE c > 3
+    part 1 (every node, ships 3 columns of u):
+      SELECT id, a, s FROM u WHERE id < 5
+    merge table t (part 0): a INT, c REAL
+    merge table u (part 1): id INT, a INT, s TEXT
+    merge:
+      SELECT t.a, s FROM t JOIN u ON t.a = u.a WHERE c > 3 AND u.id < 5
+    ");
+    assert_snapshot!(shown("SELECT a FROM t WHERE a > (SELECT avg(a) FROM u)", false), @r"
+    strategy: fetch
+    part 0 (every node, ships 1 columns of t):
+      SELECT a FROM t
+    part 1 (every node, ships 1 columns of u):
+      SELECT a FROM u
+    merge table t (part 0): a INT
+    merge table u (part 1): a INT
+    merge:
+      SELECT a FROM t WHERE a > (SELECT avg(a) FROM u)
+    ");
+}
+
+#[test]
+fn every_class_has_its_strategy() {
+    let mut mesh = mesh();
+    for (strategy, shipped_at_most, sql) in [
+        (Strategy::Asker, 0, "SELECT 1, (SELECT 2)"),
+        (Strategy::Push, 3, "SELECT name FROM names ORDER BY 1"),
+        (Strategy::Push, 2, "SELECT node, count(*) FROM t GROUP BY node"),
+        (Strategy::Rows, 30, "SELECT * FROM t"),
+        (Strategy::Rows, 30, "SELECT * FROM t ORDER BY c"),
+        (Strategy::Rows, 6, "SELECT * FROM t ORDER BY c LIMIT 3"),
+        (Strategy::Rows, 4, "SELECT DISTINCT b FROM t"),
+        (Strategy::Rows, 2, "SELECT a FROM t LIMIT 1"),
+        (Strategy::Rows, 15, "SELECT next FROM big"),
+        (Strategy::Rows, 20, "SELECT x.a FROM (SELECT a, c FROM t WHERE a > 1) AS x WHERE x.c > 1"),
+        (Strategy::Aggregate, 3, "SELECT count(*), sum(a), total(a), avg(a), min(a), max(a) FROM t"),
+        (Strategy::Aggregate, 3, "SELECT group_concat(b) IS NULL FROM t"),
+        (Strategy::Aggregate, 8, "SELECT a, count(*) FROM t GROUP BY a"),
+        (Strategy::Aggregate, 8, "SELECT DISTINCT count(*) FROM t GROUP BY a ORDER BY 1"),
+        (Strategy::Aggregate, 8, "SELECT count(DISTINCT a) FROM t"),
+        (Strategy::Aggregate, 3, "SELECT next, count(*) FROM big WHERE a = 3 GROUP BY next"),
+        (Strategy::Aggregate, 3, "SELECT CAST(sum(a) AS REAL) / count(*) + 1 FROM t HAVING max(c) > 0"),
+        (Strategy::Aggregate, 12, "SELECT b, count(*) FROM t GROUP BY b ORDER BY count(*) DESC LIMIT 1"),
+        (Strategy::Fetch, 60, "SELECT t.a FROM t JOIN u USING (a)"),
+        (Strategy::Fetch, 30, "SELECT median(a) FROM t"),
+        (Strategy::Fetch, 30, "SELECT a, rank() OVER (ORDER BY a) FROM t"),
+    ] {
+        let plan = mesh.plan(sql).expect(sql);
+        assert_eq!(plan.strategy, strategy, "{sql}");
+        mesh.run(&plan).expect(sql);
+        assert!(mesh.shipped_rows <= shipped_at_most, "{sql}: shipped {}", mesh.shipped_rows);
+        if !sql.contains("node") && !sql.contains("LIMIT") {
+            mesh.agrees(sql, false);
+        }
+    }
+}
