@@ -89,6 +89,42 @@ fn records_become_rows_and_views() {
 }
 
 #[test]
+fn the_planner_takes_every_table_and_view() {
+    use query_planner::{Catalog, Kind, plan};
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("s.db"));
+    let path = store.path().to_path_buf();
+    let source = Source::Store(store);
+    let mut reader = source.open_reader().unwrap();
+    let catalog = Catalog::of(&reader, &source.replicated()).unwrap();
+    query_planner::harden(&mut reader).unwrap();
+    for table in catalog.tables.values() {
+        // Preparing asks the authorizer for every function that a view calls.
+        reader.prepare(&format!("SELECT * FROM {}", table.name)).unwrap();
+    }
+    for view in ["nccl_events", "cuda_events", "tcp_events", "events"] {
+        assert_eq!(catalog.tables[view].kind, Kind::RowView, "{view} would be computed at the asker");
+    }
+    assert!(catalog.tables["ops"].replicated);
+    // Every table is either described by its time, kept aside on purpose, or a dictionary.
+    let facts = source.facts();
+    let aside = ["sessions", "retention", "sources", "ops"];
+    for table in catalog.tables.values().filter(|t| t.kind == Kind::Table) {
+        assert!(facts.table(&table.name).is_some() || aside.contains(&table.name.as_str()), "{}", table.name);
+    }
+    // The SQL as published passes its checks.
+    for sql in [
+        "SELECT op, count(*), avg(duration_ns) FROM nccl_events GROUP BY op",
+        "SELECT n.rank, count(t.event) FROM nccl_events n LEFT JOIN tcp_events t ON t.timestamp_ns BETWEEN \
+         n.timestamp_ns AND n.timestamp_ns + n.duration_ns WHERE n.op = 'ALL_REDUCE' GROUP BY n.rank",
+    ] {
+        plan(sql, &catalog, &query_planner::AskOptions::default()).unwrap();
+    }
+    drop((reader, source));
+    assert!(!beside(&path, "-wal").exists(), "an orderly end merges the log");
+}
+
+#[test]
 fn a_process_found_again_keeps_what_was_known() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("s.db"));
