@@ -84,12 +84,18 @@ impl Gossip {
         self.members.clone()
     }
 
-    /// Says good-bye, so that others list this node as dead without waiting for its silence, and stops.
-    pub async fn shutdown(self) {
+    /// Says good-bye, so that others list this node as dead without waiting for its silence, and stops gossiping.
+    /// The member list stays as it last was.
+    pub async fn leave(&self) {
         let (done, wait) = oneshot::channel();
         if self.commands.send(Command::Leave(done)).await.is_ok() {
             let _ = wait.await;
         }
+    }
+
+    /// [`Gossip::leave`], for an owner.
+    pub async fn shutdown(self) {
+        self.leave().await;
     }
 }
 

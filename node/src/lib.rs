@@ -1,5 +1,15 @@
-//! node
+//! The agent and the command line: puts capture, store, mesh, planner and analysis together.
+//!
+//! - [`cli`]: flags and commands; [`agent`]: the running agent; [`demo`]: the main job on one machine.
+//! - [`mesh`]: the QUIC endpoint, questions and answers; [`store`]: the trace store and served files.
+//! - [`query`]: a question from SQL to answer over the mesh; [`output`]: printing results.
+//! - [`stragglers`]: which rank holds the others up, a pure core.
 
+pub mod agent;
+pub mod cli;
+pub mod demo;
 pub mod mesh;
+pub mod output;
+pub mod query;
 pub mod store;
 pub mod stragglers;

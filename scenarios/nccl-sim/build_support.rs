@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Compiles libnccl.so.2 and nccl-ranks from `scenarios_dir` into `out_dir` and tells cargo what to watch.
-pub fn build(scenarios_dir: &Path, out_dir: &Path) -> Result<(), String> {
+pub(crate) fn build(scenarios_dir: &Path, out_dir: &Path) -> Result<(), String> {
     let sim = scenarios_dir.join("nccl-sim");
     let workloads = scenarios_dir.join("workloads");
     println!("cargo:rerun-if-changed={}", sim.display());

@@ -15,6 +15,7 @@
 mod error;
 mod facts;
 mod ingest;
+mod integrity;
 mod losslog;
 mod queue;
 mod reader;
@@ -43,6 +44,7 @@ use rusqlite::Connection;
 pub use error::StoreError;
 pub use facts::{Facts, TableFacts};
 pub use ingest::{Health, Ingest, StoreState};
+pub use integrity::integrity;
 pub use losslog::LossFact;
 pub use reader::ServedDb;
 pub use rows::Finding;

@@ -1,0 +1,146 @@
+//! The agent of one host: capture into the store, membership in the mesh, answers to questions.
+//!
+//! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
+//! nodes; `local` answers the command line on this host; `facts` keeps what it gossips about itself true.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use gossip::{Gossip, GossipConfig};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::mesh::{JoinHost, Mesh, MeshConfig, join};
+use crate::query::catalogs::Catalogs;
+use crate::query::exec::Executor;
+use crate::store::{ServedDb, Source, Store};
+
+pub mod bootstrap;
+pub mod config;
+mod facts;
+pub mod local;
+mod recording;
+mod serve;
+pub mod stragglers;
+
+pub use config::{AgentConfig, CaptureChoice, SourceConfig};
+
+/// Questions of other nodes that run at once on this host.
+const CONCURRENT_QUESTIONS: usize = 4;
+
+/// What every task of an agent shares.
+pub struct Shared {
+    /// This node's identity.
+    pub identity: Arc<certs::Identity>,
+    /// Address that other nodes dial.
+    pub advertise: SocketAddr,
+    /// QUIC endpoint.
+    pub mesh: Mesh,
+    /// Membership.
+    pub gossip: Gossip,
+    /// Runs tasks on this node's source.
+    pub executor: Arc<Executor>,
+    /// What nodes offer.
+    pub catalogs: Catalogs,
+    /// The trace store or the served file.
+    pub source: Arc<Source>,
+    /// Recording, and why not.
+    pub recording: recording::Recording,
+}
+
+/// A running agent.
+pub struct Agent {
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+    socket: Option<PathBuf>,
+}
+
+impl Agent {
+    /// Starts an agent: identity, source, endpoint, gossip, capture, local socket.
+    ///
+    /// # Errors
+    /// The identity cannot be loaded, founded or joined; the address is taken; the store cannot be opened; the socket
+    /// path is in use. Capture that cannot start is not an error in `auto` mode: the agent says so and goes on.
+    pub async fn start(config: AgentConfig) -> anyhow::Result<Self> {
+        let founded = bootstrap::identity(&config).await?;
+        let identity = Arc::new(founded.identity);
+        let name = identity.node().to_string();
+        let source = Arc::new(open_source(&config)?);
+        let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
+
+        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor)));
+        let join_host = founded.issuer.map(|issuer| Arc::new(join::Door::new(issuer)) as Arc<dyn JoinHost>);
+        let (mesh, inbound) =
+            Mesh::start(MeshConfig { listen: config.listen, identity: Arc::clone(&identity), handler, join_host })?;
+        let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
+
+        let recording = recording::Recording::start(&config, &source)?;
+        let own_facts = facts::of(&config, &executor, &source, &recording)?;
+        let generation = gossip::next_generation(&config.identity.join("generation")).context("counting this start")?;
+        let gossip = Gossip::start(
+            GossipConfig {
+                seeds: config.join.clone(),
+                ..GossipConfig::new(identity.mesh().as_str(), name, generation, advertise)
+            },
+            Arc::new(mesh.clone()),
+            inbound,
+            own_facts,
+        )
+        .await
+        .context("starting gossip")?;
+
+        let shared = Arc::new(Shared {
+            identity,
+            advertise,
+            mesh,
+            gossip,
+            executor,
+            catalogs: Catalogs::default(),
+            source,
+            recording,
+        });
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(facts::keep_true(Arc::clone(&shared), config.clone(), stop.clone()));
+        if let Some(socket) = &config.socket {
+            let listener =
+                local::bind(socket).with_context(|| format!("opening the local socket {}", socket.display()))?;
+            tasks.spawn(local::serve(listener, Arc::clone(&shared), stop.clone()));
+        }
+        Ok(Self { shared, tasks, stop, socket: config.socket })
+    }
+
+    /// What the agent's tasks share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Leaves the mesh, stops capture, writes the store's last batch.
+    pub async fn shutdown(mut self) {
+        self.stop.cancel();
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+        while self.tasks.join_next().await.is_some() {}
+        self.shared.gossip.leave().await;
+        self.shared.mesh.shutdown().await;
+        let shared = Arc::clone(&self.shared);
+        let _ = tokio::task::spawn_blocking(move || {
+            shared.recording.stop();
+            if let Source::Store(store) = shared.source.as_ref() {
+                store.close();
+            }
+        })
+        .await;
+    }
+}
+
+fn open_source(config: &AgentConfig) -> anyhow::Result<Source> {
+    Ok(match &config.source {
+        SourceConfig::Store { path, limits } => Source::Store(Store::open(path, limits.clone())?),
+        SourceConfig::Served { path, replicated } => Source::Served(ServedDb::open(path, replicated.clone())?),
+    })
+}

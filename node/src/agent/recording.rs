@@ -1,0 +1,74 @@
+//! Recording: capture feeding the store, or the reason why not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use node_bpf::{Capture, CaptureConfig, Record};
+
+use super::config::{AgentConfig, CaptureChoice};
+use crate::store::Source;
+
+/// The state of recording on this host.
+#[derive(Debug)]
+pub struct Recording {
+    running: Mutex<Option<Capture>>,
+    /// "on", "off", or "failed: why".
+    pub state: String,
+    /// Rank of each process that was seen, by pid.
+    ranks: Arc<Mutex<BTreeMap<u32, u32>>>,
+}
+
+impl Recording {
+    /// Starts capture into the store when it is wanted and possible.
+    ///
+    /// # Errors
+    /// A cgroup was named that does not exist: recording everything instead would be wrong.
+    pub fn start(config: &AgentConfig, source: &Arc<Source>) -> anyhow::Result<Self> {
+        let not = |state: String| Ok(Self { running: Mutex::new(None), state, ranks: Arc::default() });
+        let CaptureChoice::Auto { cgroup } = &config.capture else { return not("off".into()) };
+        let Source::Store(store) = source.as_ref() else { return not("off".into()) };
+        if let Some(path) = cgroup {
+            anyhow::ensure!(path.is_dir(), "--cgroup {}: there is no such cgroup", path.display());
+        }
+        let ingest = store.ingest();
+        let seen = Arc::new(Mutex::new(BTreeMap::new()));
+        let ranks = Arc::clone(&seen);
+        let capture_config = CaptureConfig { cgroup: cgroup.clone(), ..CaptureConfig::default() };
+        match Capture::start(
+            capture_config,
+            Box::new(move |record| {
+                if let Record::Process(process) = &record
+                    && let Some(rank) = process.rank.and_then(|rank| u32::try_from(rank).ok())
+                {
+                    lock(&ranks).insert(process.pid, rank);
+                }
+                ingest.record(record);
+            }),
+        ) {
+            Ok(capture) => Ok(Self { running: Mutex::new(Some(capture)), state: "on".into(), ranks: seen }),
+            Err(error) => {
+                tracing::warn!("not recording: {error}");
+                not(format!("failed: {error}"))
+            }
+        }
+    }
+
+    /// Ranks whose processes run on this host now, ascending.
+    pub fn ranks(&self) -> Vec<u32> {
+        let mut ranks = lock(&self.ranks);
+        ranks.retain(|pid, _| Path::new("/proc").join(pid.to_string()).exists());
+        ranks.values().copied().collect::<BTreeSet<u32>>().into_iter().collect()
+    }
+
+    /// Detaches every probe. What was recorded stays.
+    pub fn stop(&self) {
+        if let Some(capture) = lock(&self.running).take() {
+            capture.stop();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,82 @@
+//! Answers to other nodes: ping, catalogue, tasks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use certs::NodeName;
+use query_planner::NodeError;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::mesh::frame;
+use crate::mesh::wire::{Request, Response};
+use crate::mesh::{Handler, Responder};
+use crate::query::exec::Executor;
+
+/// No task runs longer than this here, whatever deadline the asker sends.
+const LONGEST_TASK: Duration = Duration::from_secs(600);
+
+/// Serves requests that arrive over the mesh.
+#[derive(Debug)]
+pub(super) struct NodeHandler {
+    executor: Arc<Executor>,
+}
+
+impl NodeHandler {
+    pub(super) fn new(executor: Arc<Executor>) -> Self {
+        Self { executor }
+    }
+
+    async fn task(
+        &self,
+        deadline: Instant,
+        task: query_planner::NodeTask,
+        out: &mut Responder,
+        cancelled: CancellationToken,
+    ) -> Response {
+        let (batches, mut produced) = mpsc::channel(4);
+        // When the stream to the asker breaks, the work stops.
+        let stop = cancelled.child_token();
+        let running = Arc::clone(&self.executor).run(task, deadline, stop.clone(), batches);
+        let forward = async {
+            while let Some((part, batch)) = produced.recv().await {
+                let part = u32::try_from(part).unwrap_or(u32::MAX);
+                if let Err(error) = out.batch(part, batch).await {
+                    tracing::debug!("sending rows: {error}");
+                    stop.cancel();
+                    produced.close();
+                }
+            }
+        };
+        let (outcome, ()) = tokio::join!(running, forward);
+        match outcome {
+            Ok(stats) => Response::Done(stats),
+            Err(error) => Response::Failed(error),
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for NodeHandler {
+    async fn handle(&self, peer: NodeName, request: Request, out: &mut Responder, cancelled: CancellationToken) {
+        let response = match request {
+            // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
+            Request::Ping => return,
+            Request::Catalog => match self.executor.catalog() {
+                Ok(catalog) => match frame::encode(&catalog) {
+                    Ok(bytes) => Response::Catalog(bytes),
+                    Err(error) => Response::Failed(NodeError::Failed(error.to_string())),
+                },
+                Err(error) => Response::Failed(error),
+            },
+            Request::Task { deadline_ms, task } => {
+                let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
+                self.task(deadline, task, out, cancelled).await
+            }
+        };
+        if let Err(error) = out.send(response).await {
+            tracing::debug!("answering {peer}: {error}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The stragglers question: gather the collectives of a span over the mesh, put them on this node's clock, score.
+//!
+//! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings; the analysis itself
+//! is `crate::stragglers`, which does no IO.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures::StreamExt;
+use gossip::MemberState;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use crate::query::ask::{self, AskError, Asked, Question};
+use crate::stragglers::{self, ClockOffset, Heard, Input, Report, Rules, Span};
+
+/// Pings per peer; the one with the smallest round trip counts.
+const PINGS: u32 = 8;
+/// Peers measured at once.
+const PEERS_AT_ONCE: usize = 32;
+
+/// What `rankmesh stragglers` asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StragglersQuestion {
+    /// How far back.
+    pub since_ms: u64,
+    /// Only this job.
+    pub job: Option<String>,
+    /// Only this communicator.
+    pub comm: Option<u64>,
+    /// Deadline.
+    pub timeout_ms: u64,
+    /// Ask only these nodes.
+    pub nodes: Vec<String>,
+    /// Ask only nodes with these labels.
+    pub labels: Vec<(String, String)>,
+}
+
+/// A verdict with its coverage, as it goes to the command line.
+#[derive(Debug, Serialize)]
+pub struct StragglersAnswer {
+    /// The analysis.
+    #[serde(flatten)]
+    pub report: Report,
+    /// The report as text for people.
+    pub text: String,
+    /// From question to verdict.
+    pub elapsed_ms: f64,
+}
+
+/// Asks, measures clocks, scores.
+///
+/// # Errors
+/// As [`ask::ask`].
+pub(super) async fn answer(
+    shared: &Shared,
+    question: StragglersQuestion,
+    cancelled: CancellationToken,
+) -> Result<StragglersAnswer, AskError> {
+    let started = Instant::now();
+    let deadline = started + Duration::from_millis(question.timeout_ms);
+    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
+    let since_ns = now_ns - i64::try_from(question.since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    let clocks = clocks(shared, deadline).await;
+    let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
+    let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job, comm: question.comm };
+    let asked = ask::ask(
+        shared,
+        Question {
+            sql: stragglers::sql(&span),
+            timeout_ms: question.timeout_ms,
+            nodes: question.nodes,
+            labels: question.labels,
+            per_node: false,
+            plan_only: false,
+        },
+        cancelled,
+    )
+    .await?;
+    let Asked::Answer { answer, coverage, .. } = asked else {
+        return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
+    };
+    let mut input = Input {
+        clocks,
+        heard: Heard {
+            asked: coverage.asked,
+            answered: coverage.answered,
+            missing: coverage.missing.iter().map(|gone| (gone.node.clone(), gone.reason.clone())).collect(),
+            notes: coverage.notes.clone(),
+        },
+        since_ns,
+        until_ns: now_ns,
+        ..Input::default()
+    };
+    for row in &answer.rows {
+        input
+            .push_row(row)
+            .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
+    }
+    let report = stragglers::analyse(&input, &Rules::default());
+    let text = stragglers::text(&report);
+    Ok(StragglersAnswer { report, text, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
+}
+
+/// The clock offset of every live peer towards this node; a peer that cannot be measured is left out, and the analysis
+/// then uses no times of that node across nodes.
+async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOffset> {
+    let peers = shared.gossip.members().into_iter().filter(|member| member.state == MemberState::Live);
+    futures::stream::iter(peers)
+        .map(|member| async move {
+            if member.is_self {
+                return Some((member.name, ClockOffset { offset_ns: 0, bound_ns: 0 }));
+            }
+            let name = member.name.parse().ok()?;
+            match shared.mesh.clock_offset(&name, member.address, PINGS, deadline.into()).await {
+                Ok(clock) => Some((member.name, ClockOffset { offset_ns: clock.offset_ns, bound_ns: clock.bound_ns })),
+                Err(error) => {
+                    tracing::debug!("clock of {}: {error}", member.name);
+                    None
+                }
+            }
+        })
+        .buffer_unordered(PEERS_AT_ONCE)
+        .filter_map(|measured| async move { measured })
+        .collect()
+        .await
+}

@@ -1,0 +1,15 @@
+//! `rankmesh demo`: the main job on one machine. The work is in `crate::demo`.
+
+use super::{DemoArgs, Exit};
+use crate::demo;
+
+pub(super) fn run(args: DemoArgs) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            shown = demo::show(args.replay, args.record.as_deref()) => shown.map(|()| Exit::Complete),
+            // Dropping the demo removes what it made.
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted; everything the demo made is removed"),
+        }
+    })
+}

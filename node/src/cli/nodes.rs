@@ -1,0 +1,79 @@
+//! `rankmesh nodes`: the members of the mesh.
+
+use std::io::Write;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::local::{self, Reply};
+use super::{Exit, NodesArgs, ReportFormat};
+use crate::agent::local::LocalRequest;
+use crate::output::render;
+
+pub(super) fn run(args: NodesArgs) -> anyhow::Result<Exit> {
+    let Reply::Text(json) = local::ask(&args.socket, &LocalRequest::Nodes)? else {
+        bail!("the agent gave rows for nodes")
+    };
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        ReportFormat::Json => writeln!(out, "{json}")?,
+        ReportFormat::Table => {
+            writeln!(out, "{}", table(&serde_json::from_str::<Vec<Value>>(&json).context("reading the agent's list")?))?
+        }
+    }
+    Ok(Exit::Complete)
+}
+
+fn table(nodes: &[Value]) -> String {
+    let rows = nodes.iter().map(|node| {
+        let text = |key: &str| node[key].as_str().unwrap_or_default().to_owned();
+        let labels = node["labels"].as_object().map_or_else(String::new, |labels| {
+            labels
+                .iter()
+                .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+                .collect::<Vec<_>>()
+                .join(",")
+        });
+        let ranks: Vec<u64> = node["ranks"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        let name = if node["self"] == true { format!("{} (this node)", text("name")) } else { text("name") };
+        vec![
+            name,
+            text("address"),
+            text("state"),
+            ranges(&ranks),
+            node["store_rows"].as_u64().unwrap_or(0).to_string(),
+            text("capture"),
+            labels,
+        ]
+    });
+    render(
+        &["name", "address", "state", "ranks", "rows", "recording", "labels"],
+        rows,
+        &[false, false, false, false, true],
+    )
+}
+
+/// `0-3,7` for 0, 1, 2, 3, 7.
+fn ranges(sorted: &[u64]) -> String {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for &rank in sorted {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let run = |(first, last): (u64, u64)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    runs.into_iter().map(run).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rank_ranges() {
+        assert_eq!(ranges(&[0, 1, 2, 3, 7]), "0-3,7");
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(ranges(&[5]), "5");
+    }
+}

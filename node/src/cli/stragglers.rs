@@ -1,0 +1,86 @@
+//! `rankmesh stragglers`: which rank holds the others up.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::local::{self, Reply};
+use super::query::say_coverage;
+use super::{Exit, ReportFormat, StragglersArgs};
+use crate::agent::local::LocalRequest;
+use crate::agent::stragglers::StragglersQuestion;
+use crate::output::printable;
+use crate::query::{Coverage, Missing};
+
+/// Pause between two looks with `--watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+pub(super) fn run(args: StragglersArgs) -> anyhow::Result<Exit> {
+    loop {
+        let exit = once(&args)?;
+        if !args.watch {
+            return Ok(exit);
+        }
+        std::thread::sleep(WATCH_EVERY);
+    }
+}
+
+fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let request = LocalRequest::Stragglers(StragglersQuestion {
+        since_ms: millis(args.since),
+        job: args.job.clone(),
+        comm: args.comm,
+        timeout_ms: millis(args.ask.timeout),
+        nodes: args.ask.nodes.clone(),
+        labels: args.ask.label.clone(),
+    });
+    let reply = local::ask(&args.socket, &request).inspect_err(say_coverage)?;
+    let Reply::Text(json) = reply else { bail!("the agent gave rows for a verdict") };
+    let mut answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
+    let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
+    if args.ask.require_all && !coverage.is_complete() {
+        for line in coverage.lines() {
+            eprintln!("{}", printable(&line));
+        }
+        bail!("the answer is partial and --require-all was given: nothing is printed");
+    }
+    let text = answer.as_object_mut().and_then(|object| object.remove("text"));
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        ReportFormat::Json => writeln!(out, "{answer}")?,
+        ReportFormat::Table => {
+            if args.watch {
+                // Clear the screen and go to its top left corner.
+                write!(out, "\u{1b}[2J\u{1b}[H")?;
+            }
+            writeln!(out, "{}", text.as_ref().and_then(Value::as_str).unwrap_or_default().trim_end())?;
+            out.flush()?;
+            for line in coverage.lines() {
+                eprintln!("{}", printable(&line));
+            }
+        }
+    }
+    out.flush()?;
+    Ok(if coverage.is_complete() { Exit::Complete } else { Exit::Partial })
+}
+
+/// The report carries the coverage as `{"asked","answered","missing":[[node, reason]],"notes"}`.
+fn coverage(value: &Value) -> Option<Coverage> {
+    let texts = |value: &Value| -> Option<Vec<String>> {
+        value.as_array()?.iter().map(|text| Some(text.as_str()?.to_owned())).collect()
+    };
+    let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    let missing = value["missing"]
+        .as_array()?
+        .iter()
+        .map(|gone| Some(Missing { node: gone[0].as_str()?.to_owned(), reason: gone[1].as_str()?.to_owned() }));
+    Some(Coverage {
+        asked: count(&value["asked"])?,
+        answered: count(&value["answered"])?,
+        missing: missing.collect::<Option<_>>()?,
+        notes: texts(&value["notes"])?,
+    })
+}

@@ -1,0 +1,40 @@
+//! `rankmesh trace`: record this host into a file, without a mesh.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use node_bpf::{Capture, CaptureConfig};
+
+use super::{Exit, TraceArgs, UsageError};
+use crate::store::{Store, StoreConfig};
+
+pub(super) fn run(args: TraceArgs) -> anyhow::Result<Exit> {
+    if args.out.exists() {
+        return Err(UsageError(format!("{} exists; give --out a new file", args.out.display())).into());
+    }
+    node_bpf::supported().context("this host cannot record")?;
+    let store = Store::open(&args.out, StoreConfig::default())?;
+    let ingest = store.ingest();
+    let capture = Capture::start(
+        CaptureConfig { cgroup: args.cgroup, ..CaptureConfig::default() },
+        Box::new(move |record| ingest.record(record)),
+    )
+    .context("starting capture")?;
+    eprintln!("recording into {}; Ctrl-C ends it", args.out.display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+            () = tokio::time::sleep(args.duration.unwrap_or(Duration::MAX)) => {}
+        }
+        anyhow::Ok(())
+    })?;
+    capture.stop();
+    store
+        .flush(Duration::from_secs(30))
+        .with_context(|| format!("writing the last records to {}", args.out.display()))?;
+    store.close();
+    Ok(Exit::Complete)
+}

@@ -1,0 +1,110 @@
+//! `rankmesh up`: run the agent until Ctrl-C or SIGTERM.
+
+use anyhow::{Context, bail};
+use certs::NodeName;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{CaptureMode, Exit, UpArgs, UsageError};
+use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
+use crate::store::StoreConfig;
+
+pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
+    let config = resolve(args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    runtime.block_on(serve(config))?;
+    // Blocking threads may still sit in SQLite; the stores are closed by now.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(500));
+    Ok(Exit::Complete)
+}
+
+async fn serve(config: AgentConfig) -> anyhow::Result<()> {
+    // Before anything else, so that no signal between start and select is lost.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let founding = config.join.is_empty() && !certs::Identity::exists(&config.identity);
+    let agent = tokio::select! {
+        agent = Agent::start(config.clone()) => agent?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    let shared = agent.shared();
+    tracing::info!(
+        "node {} of mesh {} listens on UDP {}, recording {}",
+        shared.identity.node(),
+        shared.identity.mesh(),
+        shared.advertise,
+        shared.recording.state
+    );
+    if let Some(socket) = &config.socket {
+        tracing::info!("local socket {}", socket.display());
+    }
+    if founding && let Some(token) = bootstrap::first_token(&config)? {
+        eprintln!("This node founded a new mesh. On the next host run:");
+        println!("rankmesh up --join {} --token {token}", shared.advertise);
+    }
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("leaving");
+    // A second signal ends the process at once.
+    tokio::select! {
+        () = agent.shutdown() => {}
+        _ = terminate.recv() => bail!("stopped before the store was closed"),
+        _ = interrupt.recv() => bail!("stopped before the store was closed"),
+    }
+    Ok(())
+}
+
+fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
+    let name = match args.name {
+        Some(name) => name,
+        None => nix::unistd::gethostname()
+            .context("reading the host name")?
+            .into_string()
+            .map_err(|name| UsageError(format!("the host name {} is not a node name; give --name", name.display())))?,
+    };
+    let name: NodeName = name.parse().map_err(|error| UsageError(format!("--name {name}: {error}")))?;
+    if args.token.is_some() && args.join.is_empty() {
+        return Err(UsageError("--token needs --join IP:PORT: the node that admits this one".into()).into());
+    }
+    if !args.replicated.is_empty() && args.serve_db.is_none() {
+        return Err(
+            UsageError("--replicated goes with --serve-db: a trace store has no replicated tables".into()).into()
+        );
+    }
+    let identity = match args.identity {
+        Some(dir) => dir,
+        None => config::state_dir()?.join("identity"),
+    };
+    let source = match args.serve_db {
+        Some(path) => SourceConfig::Served { path, replicated: args.replicated },
+        None => {
+            let path = match args.store {
+                Some(path) => path,
+                None => config::state_dir()?.join("trace.db"),
+            };
+            let limits = StoreConfig {
+                max_bytes: args.store_max_mib.saturating_mul(1 << 20),
+                max_age: args.store_max_age,
+                ..StoreConfig::default()
+            };
+            SourceConfig::Store { path, limits }
+        }
+    };
+    Ok(AgentConfig {
+        name,
+        listen: args.listen,
+        advertise: args.advertise,
+        join: args.join,
+        token: args.token,
+        identity,
+        source,
+        socket: Some(args.socket.unwrap_or_else(config::default_socket)),
+        capture: match args.capture {
+            CaptureMode::Auto => CaptureChoice::Auto { cgroup: args.cgroup },
+            CaptureMode::Off => CaptureChoice::Off,
+        },
+        labels: args.label,
+    })
+}

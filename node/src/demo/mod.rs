@@ -1,0 +1,115 @@
+//! The demo: four agents on loopback, each with its own identity and store; eight ranks of a job, two to an agent; one
+//! rank enters its collectives late; the mesh names it.
+//!
+//! As root on a kernel with eBPF the ranks are real processes on the `nccl-sim` library, each agent records its own
+//! cgroup. Otherwise the same agents answer from a trace that an earlier live demo recorded, and the first line says
+//! so. `lab` makes and removes agents, cgroups and ranks; `recording` holds the recorded trace.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+mod lab;
+mod recording;
+
+use lab::Lab;
+
+/// Agents, by name.
+const AGENTS: [&str; 4] = ["host-a", "host-b", "host-c", "host-d"];
+/// Ranks of the job; consecutive ranks share an agent.
+const RANKS: usize = 8;
+/// Work of every rank before each collective.
+const WORK_MS: u64 = 20;
+/// The rank that enters late, and by how much more.
+const LATE_RANK: i64 = 5;
+const LATE_MS: u64 = 290;
+/// Collectives of the job: about twelve seconds.
+const ITERATIONS: usize = 38;
+/// Everything ends by itself within this time.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+const SQL: &str = "SELECT node, rank, count(*) AS calls, round(avg(duration_ns) / 1e6, 1) AS mean_ms, \
+     round(max(duration_ns) / 1e6, 1) AS max_ms FROM collectives WHERE func = 'all_reduce' \
+     GROUP BY node, rank ORDER BY rank";
+
+/// Runs the demo; prints to standard output.
+///
+/// # Errors
+/// Something could not be started, or the verdict is not what was injected.
+pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
+    let live = if replay { Err("asked for with --replay".to_owned()) } else { lab::can_capture() };
+    match &live {
+        Ok(()) => println!(
+            "Live: {} agents on loopback record {RANKS} ranks with eBPF; rank {LATE_RANK} enters every collective {LATE_MS} ms late.",
+            AGENTS.len()
+        ),
+        Err(why) => println!(
+            "Replay: live capture is not possible here ({why}); {} agents answer from a trace that this demo recorded earlier \
+             (rank {LATE_RANK} {LATE_MS} ms late).",
+            AGENTS.len()
+        ),
+    }
+    let mut lab = Lab::new()?;
+    if live.is_ok() {
+        lab.make_cgroups(&AGENTS)?;
+    } else {
+        recording::fill_stores(&lab, &AGENTS)?;
+    }
+    lab.start_agents(&AGENTS, live.is_ok()).await?;
+    lab.wait_for_members(&AGENTS, LONGEST_WAIT).await?;
+    if live.is_ok() {
+        lab.start_ranks(&AGENTS).await?;
+    }
+    let asker = AGENTS[0];
+    let verdict = wait_for_verdict(&mut lab, asker, live.is_ok()).await?;
+
+    for arguments in [vec!["nodes"], vec!["query", SQL], vec!["stragglers"]] {
+        let shown: Vec<String> = arguments
+            .iter()
+            .map(|word| if word.contains(' ') { format!("\"{word}\"") } else { (*word).to_owned() })
+            .collect();
+        println!("\n$ rankmesh {}", shown.join(" "));
+        let status = lab.ask(asker, &arguments).await?;
+        ensure!(status.success(), "`rankmesh {}` ended with {status}", arguments[0]);
+    }
+    if let Some(dir) = record {
+        recording::save(&lab, &AGENTS, dir)?;
+    }
+    lab.close().await;
+    check(&verdict)?;
+    println!(
+        "\nThe verdict is what was injected: rank {LATE_RANK} on {}.",
+        AGENTS[LATE_RANK as usize * AGENTS.len() / RANKS]
+    );
+    Ok(())
+}
+
+/// Asks for the standing verdict until it names a rank and the job has ended.
+async fn wait_for_verdict(lab: &mut Lab, asker: &str, live: bool) -> anyhow::Result<Value> {
+    let until = Instant::now() + LONGEST_WAIT;
+    loop {
+        let job_ended = !live || lab.ranks_ended()?;
+        let answer = lab.json(asker, &["stragglers", "--format", "json"]).await.context("asking for the verdict")?;
+        if job_ended && answer["verdict"]["kind"] == "rank" {
+            return Ok(answer);
+        }
+        if Instant::now() >= until {
+            bail!("no rank was named within {LONGEST_WAIT:?}; the last verdict was {}", answer["verdict"]);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// The demo knows what it injected: anything else is a failure.
+fn check(answer: &Value) -> anyhow::Result<()> {
+    let verdict = &answer["verdict"];
+    ensure!(verdict["rank"].as_i64() == Some(LATE_RANK), "the verdict names another rank: {verdict}");
+    let expected_node = AGENTS[LATE_RANK as usize * AGENTS.len() / RANKS];
+    ensure!(verdict["node"].as_str() == Some(expected_node), "the verdict names another host: {verdict}");
+    let lateness_ms = verdict["late_by_ns"].as_f64().context("the verdict has no lateness")? / 1e6;
+    let off = (lateness_ms - LATE_MS as f64).abs() / LATE_MS as f64;
+    ensure!(off <= 0.1, "the lateness is {lateness_ms:.1} ms, not {LATE_MS} ms");
+    Ok(())
+}

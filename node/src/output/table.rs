@@ -1,0 +1,64 @@
+//! Tables for people.
+
+use std::io::{self, Write};
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use query_planner::Value;
+
+use super::{Printed, hex, real_text};
+
+pub(super) fn write(result: &Printed<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let header: Vec<&str> = result.columns.iter().map(|column| column.name.as_str()).collect();
+    let numeric: Vec<bool> = (0..header.len())
+        .map(|index| {
+            result.rows.iter().all(|row| matches!(row[index], Value::Null | Value::Integer(_) | Value::Real(_)))
+        })
+        .collect();
+    let rows = result.rows.iter().map(|row| row.iter().map(cell_text).collect::<Vec<_>>());
+    writeln!(out, "{}", render(&header, rows, &numeric))
+}
+
+/// Lays out a plain table; columns marked `right` are right-aligned. Control characters are escaped.
+pub fn render(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, right: &[bool]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let align = |index: usize, text: &str| {
+        let alignment =
+            if right.get(index).copied().unwrap_or(false) { CellAlignment::Right } else { CellAlignment::Left };
+        Cell::new(printable(text)).set_alignment(alignment)
+    };
+    table.set_header(header.iter().enumerate().map(|(index, name)| align(index, name)));
+    for row in rows {
+        table.add_row(row.iter().enumerate().map(|(index, text)| align(index, text)));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// The text of a value in a table; NULL is empty like in SQLite's shell.
+pub fn cell_text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Integer(integer) => integer.to_string(),
+        Value::Real(real) => real_text(*real),
+        Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        Value::Blob(bytes) => format!("x'{}'", hex(bytes)),
+    }
+}
+
+/// Escapes control characters, so that data of a hostile process cannot drive the terminal.
+pub fn printable(text: &str) -> String {
+    if !text.chars().any(char::is_control) {
+        return text.to_owned();
+    }
+    text.chars()
+        .map(|c| match c {
+            '\n' => r"\n".to_owned(),
+            '\t' => r"\t".to_owned(),
+            c if c.is_control() => format!(r"\x{:02x}", u32::from(c)),
+            c => c.to_string(),
+        })
+        .collect()
+}

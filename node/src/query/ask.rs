@@ -1,0 +1,207 @@
+//! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use gossip::{Member, MemberState};
+use query_planner::{Answer, AskOptions, Budget, Plan, RunError, Stop};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::coverage::{Coverage, Missing, row_share};
+use super::fanout::{MeshFanout, Target};
+use crate::agent::Shared;
+
+/// Rows a node may ship for one question.
+const NODE_ROWS: u64 = 5_000_000;
+/// Bytes a node may ship for one question.
+const NODE_BYTES: u64 = 256 << 20;
+/// Bytes the asker may hold for one question.
+const ASKER_BYTES: u64 = 1 << 30;
+/// How often a question is run again because a node was lost between two rounds.
+const RESTARTS: usize = 3;
+
+/// A question as it comes over the local socket.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Question {
+    /// The user's SQL.
+    pub sql: String,
+    /// Deadline.
+    pub timeout_ms: u64,
+    /// Ask only these nodes; empty is all.
+    pub nodes: Vec<String>,
+    /// Ask only nodes with all these labels.
+    pub labels: Vec<(String, String)>,
+    /// Concatenate instead of merging.
+    pub per_node: bool,
+    /// Give the plan instead of running it.
+    pub plan_only: bool,
+}
+
+/// What came of a question.
+#[derive(Debug)]
+pub enum Asked {
+    /// The plan as text (`--explain`).
+    Plan(String),
+    /// The merged answer.
+    Answer {
+        /// Columns and rows.
+        answer: Answer,
+        /// Who is in it.
+        coverage: Coverage,
+        /// From question to answer.
+        elapsed: Duration,
+        /// The plan as text, with what each node shipped.
+        explained: String,
+    },
+}
+
+/// Why a question was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The SQL or the choice of nodes is wrong: exit code 2.
+    #[error("{0}")]
+    Wrong(String),
+    /// No answer: exit code 1.
+    #[error("{message}")]
+    Failed {
+        /// What happened.
+        message: String,
+        /// Who had answered by then.
+        coverage: Option<Coverage>,
+    },
+}
+
+/// Asks the mesh.
+///
+/// # Errors
+/// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the deadline.
+pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
+    let started = Instant::now();
+    let deadline = started + Duration::from_millis(question.timeout_ms);
+    let members = chosen(shared.gossip.members(), &question);
+    let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
+    let catalog = shared.catalogs.of_mesh(shared, &members, deadline).await.map_err(AskError::Wrong)?;
+    let plan = query_planner::plan(&question.sql, &catalog, &options)
+        .map_err(|error| AskError::Wrong(error.render(&question.sql)))?;
+    if question.plan_only {
+        return Ok(Asked::Plan(query_planner::explain(&plan)));
+    }
+
+    let (asked, mut missing) = whom_to_ask(&members, &plan, &question);
+    let rows_all: u64 = asked.iter().map(|member| member.facts.store_rows).sum();
+    let targets: Vec<Target> =
+        asked.iter().filter(|member| member.state == MemberState::Live).filter_map(|member| target(member)).collect();
+    let mut fanout = MeshFanout::new(
+        tokio::runtime::Handle::current(),
+        shared.mesh.clone(),
+        shared.executor.clone(),
+        targets,
+        deadline,
+        cancelled.clone(),
+    );
+    let stop = Stop::at(Some(deadline));
+    let stopper = stop.clone();
+    let watch = tokio::spawn(async move {
+        cancelled.cancelled().await;
+        stopper.stop();
+    });
+    let (outcome, fanout, plan) = tokio::task::spawn_blocking(move || {
+        let outcome = run_to_the_end(&plan, &mut fanout, &stop);
+        (outcome, fanout, plan)
+    })
+    .await
+    .map_err(|panic| AskError::Failed { message: format!("the merge failed: {panic}"), coverage: None })?;
+
+    watch.abort();
+    missing.extend(fanout.missing.iter().map(|(node, reason)| Missing { node: node.clone(), reason: reason.clone() }));
+    missing.sort_by(|a, b| a.node.cmp(&b.node));
+    let asked_count =
+        asked.len() + missing.iter().filter(|gone| asked.iter().all(|member| member.name != gone.node)).count();
+    let mut coverage =
+        Coverage { asked: asked_count, answered: asked_count - missing.len(), missing, notes: Vec::new() };
+    let answer =
+        outcome.map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
+    if coverage.answered == 0 && coverage.asked > 0 {
+        return Err(AskError::Failed { message: "no node answered".into(), coverage: Some(coverage) });
+    }
+    let is_missing = |name: &str| coverage.missing.iter().any(|gone| gone.node == name);
+    let rows_seen: u64 =
+        asked.iter().filter(|member| !is_missing(&member.name)).map(|member| member.facts.store_rows).sum();
+    coverage.notes.extend(row_share(rows_seen, rows_all));
+    coverage.notes.extend(answer.notes.iter().cloned());
+    for (node, stats) in &answer.node_stats {
+        for note in &stats.notes {
+            let note = format!("{node}: {note}");
+            if !coverage.notes.contains(&note) {
+                coverage.notes.push(note);
+            }
+        }
+    }
+    let explained = explained(&plan, &answer);
+    Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
+}
+
+/// Runs the plan; when a node is lost between two rounds, runs it again without that node.
+fn run_to_the_end(plan: &Plan, fanout: &mut MeshFanout, stop: &Stop) -> Result<Answer, RunError> {
+    let budget = Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES };
+    let now_unix_ns = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
+    let mut restarts = 0;
+    loop {
+        match query_planner::run(plan, fanout, &budget, now_unix_ns, stop) {
+            Err(_) if fanout.lost_midway && restarts < RESTARTS => {
+                restarts += 1;
+                fanout.restart();
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn target(member: &Member) -> Option<Target> {
+    Some(Target { name: member.name.parse().ok()?, address: member.address, local: member.is_self })
+}
+
+/// The members that `--nodes` and `--label` leave.
+fn chosen(members: Vec<Member>, question: &Question) -> Vec<Member> {
+    members
+        .into_iter()
+        .filter(|member| question.nodes.is_empty() || question.nodes.contains(&member.name))
+        .filter(|member| question.labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value)))
+        .collect()
+}
+
+/// Splits the chosen members into those to ask and those known to be missing; names in `--nodes` that no member bears
+/// are missing too.
+fn whom_to_ask<'m>(members: &'m [Member], plan: &Plan, question: &Question) -> (Vec<&'m Member>, Vec<Missing>) {
+    let named = plan.nodes();
+    let asked: Vec<&Member> =
+        members.iter().filter(|member| named.as_ref().is_none_or(|names| names.contains(&member.name))).collect();
+    let mut missing: Vec<Missing> = asked
+        .iter()
+        .filter(|member| member.state == MemberState::Dead)
+        .map(|member| Missing { node: member.name.clone(), reason: "unreachable: not heard from lately (dead)".into() })
+        .collect();
+    for name in &question.nodes {
+        if members.iter().all(|member| member.name != *name) {
+            missing.push(Missing { node: name.clone(), reason: "unknown: no node of this name in the mesh".into() });
+        }
+    }
+    (asked, missing)
+}
+
+/// The plan, then what each node shipped and how long it took, then the merge.
+fn explained(plan: &Plan, answer: &Answer) -> String {
+    let mut text = query_planner::explain(plan);
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    for (node, stats) in &answer.node_stats {
+        let ms = stats.elapsed_ns as f64 / 1e6;
+        let _ = writeln!(text, "ran on {node}: {} rows, {} bytes, {ms:.2} ms", stats.rows, stats.bytes);
+    }
+    let _ = writeln!(text, "merge: {} rows, {:.2} ms", answer.rows.len(), answer.merge_ns as f64 / 1e6);
+    text
+}

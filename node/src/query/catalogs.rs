@@ -1,0 +1,106 @@
+//! The catalogues of the mesh: which tables which node has.
+//!
+//! A node gossips the hash of its catalogue. The asker fetches each distinct catalogue once, keeps it by hash, and
+//! plans against the union. In a mesh of like agents there is one catalogue and nothing to fetch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use gossip::{Member, MemberState};
+use query_planner::Catalog;
+
+use crate::agent::Shared;
+use crate::mesh::frame::FrameReader;
+use crate::mesh::wire::{Request, Response};
+
+/// Catalogues by hash, and the union last made.
+#[derive(Debug, Default)]
+pub struct Catalogs {
+    by_hash: Mutex<BTreeMap<u64, Arc<Catalog>>>,
+    last_union: Mutex<Option<Union>>,
+}
+
+#[derive(Debug)]
+struct Union {
+    /// (node, hash) of every member in it.
+    of: Vec<(String, u64)>,
+    catalog: Arc<Catalog>,
+}
+
+impl Catalogs {
+    /// The union of the members' catalogues. A member whose catalogue cannot be fetched now is left out: it will be
+    /// missing from the answer as well, and coverage says so.
+    ///
+    /// # Errors
+    /// Two nodes disagree about a table in a way that has no union; the text names them.
+    pub async fn of_mesh(
+        &self,
+        shared: &Shared,
+        members: &[Member],
+        deadline: Instant,
+    ) -> Result<Arc<Catalog>, String> {
+        let live: Vec<&Member> = members.iter().filter(|member| member.state == MemberState::Live).collect();
+        let of: Vec<(String, u64)> =
+            live.iter().map(|member| (member.name.clone(), member.facts.schema_hash)).collect();
+        if let Some(union) = lock(&self.last_union).as_ref()
+            && union.of == of
+        {
+            return Ok(Arc::clone(&union.catalog));
+        }
+        let mut known = Vec::with_capacity(live.len());
+        for member in live {
+            if let Some(catalog) = self.of_member(shared, member, deadline).await {
+                known.push((member.name.clone(), (*catalog).clone()));
+            }
+        }
+        if known.is_empty() {
+            known.push((
+                shared.identity.node().to_string(),
+                shared.executor.catalog().map_err(|error| error.to_string())?,
+            ));
+        }
+        let whole = known.len() == of.len();
+        let catalog = Arc::new(
+            Catalog::union(&known)
+                .map_err(|conflicts| conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))?,
+        );
+        if whole {
+            *lock(&self.last_union) = Some(Union { of, catalog: Arc::clone(&catalog) });
+        }
+        Ok(catalog)
+    }
+
+    async fn of_member(&self, shared: &Shared, member: &Member, deadline: Instant) -> Option<Arc<Catalog>> {
+        let hash = member.facts.schema_hash;
+        if let Some(catalog) = lock(&self.by_hash).get(&hash) {
+            return Some(Arc::clone(catalog));
+        }
+        let catalog = if member.is_self {
+            shared.executor.catalog().map_err(|error| tracing::warn!("reading this node's catalogue: {error}")).ok()?
+        } else {
+            let name = member.name.parse().ok()?;
+            let mut answer = shared.mesh.ask(&name, member.address, Request::Catalog, deadline.into()).await.ok()?;
+            match answer.next().await {
+                Ok(Some(Response::Catalog(bytes))) => match FrameReader::new(&bytes[..]).read::<Catalog>().await {
+                    Ok(Some(catalog)) => catalog,
+                    error => {
+                        tracing::warn!("the catalogue of {} is unreadable: {error:?}", member.name);
+                        return None;
+                    }
+                },
+                other => {
+                    tracing::warn!("the catalogue of {} did not arrive: {other:?}", member.name);
+                    return None;
+                }
+            }
+        };
+        let catalog = Arc::new(catalog);
+        lock(&self.by_hash).insert(hash, Arc::clone(&catalog));
+        Some(catalog)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

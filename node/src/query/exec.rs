@@ -1,0 +1,122 @@
+//! Running a task on this node's own store: read-only connections, deadline, cancellation.
+//!
+//! SQLite blocks, so a task runs on a blocking thread; its progress handler looks at the deadline and at the
+//! cancellation token every few thousand virtual-machine steps, which stops a runaway question within milliseconds.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask};
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::store::Source;
+
+/// SQLite virtual-machine steps between two looks at the deadline (about 0.1 ms of work).
+const STEPS_BETWEEN_CHECKS: i32 = 4_000;
+/// Read-only connections kept open between questions.
+const IDLE_READERS: usize = 4;
+
+/// Executes tasks on one node's source.
+#[derive(Debug)]
+pub struct Executor {
+    node: String,
+    source: Arc<Source>,
+    idle: Mutex<Vec<Connection>>,
+    /// Questions that may run at once: capture and the job have priority on this host.
+    running: Semaphore,
+}
+
+impl Executor {
+    /// An executor for `node` over `source`, running at most `concurrent` tasks at once.
+    pub fn new(node: String, source: Arc<Source>, concurrent: usize) -> Self {
+        Self { node, source, idle: Mutex::new(Vec::new()), running: Semaphore::new(concurrent.max(1)) }
+    }
+
+    /// The tables that this node offers to questions.
+    ///
+    /// # Errors
+    /// The store cannot be opened or read.
+    pub fn catalog(&self) -> Result<Catalog, NodeError> {
+        // A connection of its own: a hardened one may not read the schema.
+        let reader = self.source.open_reader().map_err(|error| NodeError::Failed(error.to_string()))?;
+        Catalog::of(&reader, &self.source.replicated()).map_err(|error| NodeError::Failed(error.to_string()))
+    }
+
+    /// Runs `task` and hands its batches to `batches` (bounded: a slow reader slows the query down).
+    ///
+    /// # Errors
+    /// Over budget, stopped by the deadline or by `cancelled`, or failed in SQLite.
+    pub async fn run(
+        self: Arc<Self>,
+        task: NodeTask,
+        deadline: Instant,
+        cancelled: CancellationToken,
+        batches: mpsc::Sender<(usize, Batch)>,
+    ) -> Result<NodeStats, NodeError> {
+        let permit = tokio::select! {
+            permit = self.running.acquire() => permit.map_err(|_| NodeError::Stopped("the agent is shutting down".into()))?,
+            () = cancelled.cancelled() => return Err(NodeError::Stopped("cancelled".into())),
+            () = tokio::time::sleep_until(deadline.into()) => {
+                return Err(NodeError::Stopped("the deadline passed while waiting for other questions".into()));
+            }
+        };
+        let executor = Arc::clone(&self);
+        let worked =
+            tokio::task::spawn_blocking(move || executor.run_blocking(&task, deadline, &cancelled, &batches)).await;
+        drop(permit);
+        worked.unwrap_or_else(|panic| Err(NodeError::Failed(format!("the query executor failed: {panic}"))))
+    }
+
+    fn run_blocking(
+        &self,
+        task: &NodeTask,
+        deadline: Instant,
+        cancelled: &CancellationToken,
+        batches: &mpsc::Sender<(usize, Batch)>,
+    ) -> Result<NodeStats, NodeError> {
+        let mut reader = self.reader()?;
+        let watch = cancelled.clone();
+        let _ = reader
+            .progress_handler(STEPS_BETWEEN_CHECKS, Some(move || watch.is_cancelled() || Instant::now() >= deadline));
+        let mut emit = |part: usize, batch: Batch| {
+            batches.blocking_send((part, batch)).map_err(|_| NodeError::Stopped("the asker went away".into()))
+        };
+        let result = query_planner::execute_task(&reader, &self.node, task, &mut emit);
+        let _ = reader.progress_handler(0, None::<fn() -> bool>);
+        match result {
+            Ok(mut stats) => {
+                self.give_back(reader);
+                let tables: Vec<&str> =
+                    task.parts.iter().flat_map(|part| part.reads.iter().map(|(table, _)| table.as_str())).collect();
+                stats.notes.extend(self.source.notes(&tables, i64::MIN..i64::MAX));
+                Ok(stats)
+            }
+            // SQLite only says "interrupted": say by what.
+            Err(_) if cancelled.is_cancelled() => Err(NodeError::Stopped("cancelled".into())),
+            Err(_) if Instant::now() >= deadline => Err(NodeError::Stopped("the deadline passed".into())),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn reader(&self) -> Result<Connection, NodeError> {
+        if let Some(reader) = self.lock().pop() {
+            return Ok(reader);
+        }
+        let mut reader = self.source.open_reader().map_err(|error| NodeError::Failed(error.to_string()))?;
+        query_planner::harden(&mut reader).map_err(|error| NodeError::Failed(error.to_string()))?;
+        Ok(reader)
+    }
+
+    fn give_back(&self, reader: Connection) {
+        let mut idle = self.lock();
+        if idle.len() < IDLE_READERS {
+            idle.push(reader);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

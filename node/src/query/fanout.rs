@@ -1,0 +1,250 @@
+//! The fan-out of one question over the mesh: implements the planner's [`Fanout`] with QUIC.
+//!
+//! Every target is asked at once. A node's batches are held until its answer is whole, so that a node that fails half
+//! way contributes nothing. When a node that answered an earlier round fails in a later one, the question must run
+//! again without it: `lost_midway` says so and [`super::ask`] does it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use certs::NodeName;
+use query_planner::{Batch, Fanout, NodeError, NodeStats, NodeTask, RunError, Sink, Targets};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::exec::Executor;
+use crate::mesh::wire::{Request, Response};
+use crate::mesh::{AskError, Mesh};
+
+/// A node to ask.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Its name; the certificate on the connection must say the same.
+    pub name: NodeName,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// True for the asker itself: no network.
+    pub local: bool,
+}
+
+/// Asks `targets`; lives for one question, on a blocking thread.
+pub struct MeshFanout {
+    runtime: Handle,
+    mesh: Mesh,
+    executor: Arc<Executor>,
+    targets: Vec<Target>,
+    deadline: Instant,
+    cancelled: CancellationToken,
+    /// Nodes whose rows are in the result of this run.
+    pub answered: BTreeSet<String>,
+    /// Nodes that did not answer, with the reason.
+    pub missing: BTreeMap<String, String>,
+    /// A node answered one round and failed a later one.
+    pub lost_midway: bool,
+}
+
+/// Why a target's answer is not in the result.
+enum Lost {
+    /// It is missing from coverage for this reason; the others' answers count.
+    Missing(String),
+    /// The SQL itself fails, as it would on the union.
+    Sql(String),
+}
+
+enum Event {
+    Batch { target: usize, part: usize, batch: Batch },
+    End { target: usize, outcome: Result<NodeStats, Lost> },
+}
+
+impl MeshFanout {
+    /// A fan-out to `targets`, to be used from a thread that may block.
+    pub fn new(
+        runtime: Handle,
+        mesh: Mesh,
+        executor: Arc<Executor>,
+        targets: Vec<Target>,
+        deadline: Instant,
+        cancelled: CancellationToken,
+    ) -> Self {
+        Self {
+            runtime,
+            mesh,
+            executor,
+            targets,
+            deadline,
+            cancelled,
+            answered: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            lost_midway: false,
+        }
+    }
+
+    /// Starts over without the nodes that are missing by now.
+    pub fn restart(&mut self) {
+        self.answered.clear();
+        self.lost_midway = false;
+    }
+
+    fn start(&self, target: usize, task: NodeTask, events: mpsc::Sender<Event>, stop: CancellationToken) {
+        let to = self.targets[target].clone();
+        let (mesh, executor, deadline) = (self.mesh.clone(), Arc::clone(&self.executor), self.deadline);
+        self.runtime.spawn(async move {
+            let outcome = if to.local {
+                ask_here(executor, task, deadline, stop, target, &events).await
+            } else {
+                tokio::select! {
+                    outcome = ask_there(&mesh, &to, task, deadline, target, &events) => outcome,
+                    () = stop.cancelled() => Err(Lost::Missing("cancelled".to_owned())),
+                }
+            };
+            let _ = events.send(Event::End { target, outcome }).await;
+        });
+    }
+
+    /// Asks the listed targets at once and waits for every one of them.
+    fn ask_these(
+        &mut self,
+        asked: &[usize],
+        task: &NodeTask,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        let (events, mut inbox) = mpsc::channel(256);
+        // Dropping the guard stops whatever still runs, here and (by stream reset) on every node.
+        let stop = self.cancelled.child_token();
+        let _stop_on_return = stop.clone().drop_guard();
+        for &index in asked {
+            self.start(index, task.clone(), events.clone(), stop.clone());
+        }
+        drop(events);
+
+        let mut held: BTreeMap<usize, Vec<(usize, Batch)>> = BTreeMap::new();
+        let mut answered = Vec::with_capacity(asked.len());
+        while let Some(event) = inbox.blocking_recv() {
+            match event {
+                Event::Batch { target, part, batch } => held.entry(target).or_default().push((part, batch)),
+                Event::End { target, outcome: Ok(stats) } => {
+                    let name = self.targets[target].name.to_string();
+                    for (part, batch) in held.remove(&target).unwrap_or_default() {
+                        sink(&name, part, batch)?;
+                    }
+                    self.answered.insert(name.clone());
+                    answered.push((name, stats));
+                }
+                Event::End { outcome: Err(Lost::Sql(message)), .. } => return Err(RunError::Sql(message)),
+                Event::End { target, outcome: Err(Lost::Missing(reason)) } => {
+                    held.remove(&target);
+                    let name = self.targets[target].name.to_string();
+                    self.lost_midway |= self.answered.contains(&name);
+                    self.missing.insert(name, reason);
+                }
+            }
+        }
+        if self.cancelled.is_cancelled() {
+            return Err(RunError::Stopped("cancelled".into()));
+        }
+        if self.lost_midway {
+            return Err(RunError::Stopped("a node was lost between two rounds".into()));
+        }
+        answered.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(answered)
+    }
+
+    fn present(&self) -> impl Iterator<Item = usize> {
+        (0..self.targets.len()).filter(|&index| !self.missing.contains_key(self.targets[index].name.as_str()))
+    }
+}
+
+impl Fanout for MeshFanout {
+    fn ask(
+        &mut self,
+        task: &NodeTask,
+        targets: &Targets,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        match targets {
+            Targets::All => {
+                let asked: Vec<usize> = self.present().collect();
+                self.ask_these(&asked, task, sink)
+            }
+            Targets::Named(names) => {
+                let asked: Vec<usize> = self
+                    .present()
+                    .filter(|&index| names.iter().any(|name| name == self.targets[index].name.as_str()))
+                    .collect();
+                self.ask_these(&asked, task, sink)
+            }
+            Targets::AnyOne => {
+                // This node first, then the others until one answers.
+                let mut candidates: Vec<usize> = self.present().collect();
+                candidates.sort_by_key(|&index| !self.targets[index].local);
+                for candidate in candidates {
+                    let answered = self.ask_these(&[candidate], task, &mut *sink)?;
+                    if !answered.is_empty() {
+                        return Ok(answered);
+                    }
+                }
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
+/// The asker's own part, without the network.
+async fn ask_here(
+    executor: Arc<Executor>,
+    task: NodeTask,
+    deadline: Instant,
+    stop: CancellationToken,
+    target: usize,
+    events: &mpsc::Sender<Event>,
+) -> Result<NodeStats, Lost> {
+    let (batches, mut produced) = mpsc::channel(16);
+    let running = executor.run(task, deadline, stop, batches);
+    let forward = async {
+        while let Some((part, batch)) = produced.recv().await {
+            if events.send(Event::Batch { target, part, batch }).await.is_err() {
+                break;
+            }
+        }
+    };
+    let (outcome, ()) = tokio::join!(running, forward);
+    outcome.map_err(lost)
+}
+
+async fn ask_there(
+    mesh: &Mesh,
+    to: &Target,
+    task: NodeTask,
+    deadline: Instant,
+    target: usize,
+    events: &mpsc::Sender<Event>,
+) -> Result<NodeStats, Lost> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let request = Request::Task { deadline_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX), task };
+    let missing = |error: AskError| Lost::Missing(error.to_string());
+    let mut responses = mesh.ask(&to.name, to.address, request, deadline.into()).await.map_err(missing)?;
+    loop {
+        match responses.next().await.map_err(missing)? {
+            Some(Response::Batch { part, batch }) => {
+                if events.send(Event::Batch { target, part: part as usize, batch }).await.is_err() {
+                    return Err(Lost::Missing("cancelled".into()));
+                }
+            }
+            Some(Response::Done(stats)) => return Ok(stats),
+            Some(Response::Failed(error)) => return Err(lost(error)),
+            Some(Response::Unsupported(what)) => return Err(Lost::Missing(format!("refused: {what}"))),
+            other => return Err(Lost::Missing(format!("failed: unexpected answer {other:?}"))),
+        }
+    }
+}
+
+fn lost(error: NodeError) -> Lost {
+    match error {
+        NodeError::Sql(message) => Lost::Sql(message),
+        NodeError::Stopped(why) if why.contains("deadline") => Lost::Missing(format!("timeout: {why}")),
+        other => Lost::Missing(other.to_string()),
+    }
+}

@@ -1,0 +1,13 @@
+//! Questions: whom to ask, the fan-out, coverage, and running a task on this node's own store.
+//!
+//! `coverage` says who answered; `exec` runs a task here; `fanout` asks over the mesh; `ask` puts them together.
+//! Planning and merging live in the `query-planner` crate.
+
+pub mod ask;
+pub mod catalogs;
+pub mod coverage;
+pub mod exec;
+pub mod fanout;
+
+pub use ask::{Asked, Question};
+pub use coverage::{Coverage, Missing};

@@ -1,0 +1,234 @@
+//! A small lab for tests of the real binary: agents as processes on loopback, each with its own identity, asked
+//! through the command line. Everything waits on predicates with a deadline; dropping the lab kills what it started.
+#![allow(dead_code)] // each test binary uses its own part of it
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Long enough for a busy two-core machine; a test that waits so long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary under test.
+pub fn rankmesh() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rankmesh"));
+    command.stdin(Stdio::null()).env_remove("RANKMESH_SOCKET").env_remove("RANKMESH_LOG");
+    command
+}
+
+/// Runs a command of the binary to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    rankmesh().args(arguments).output().expect("the binary runs")
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits until `probe` gives a value.
+pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match probe() {
+            Ok(value) => return value,
+            Err(last) if Instant::now() >= until => panic!("{what}: not within {PATIENCE:?}; last: {last}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// True when this test may use eBPF; else says on stderr what it skips.
+pub fn can_capture(test: &str) -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: {test}: needs root");
+        return false;
+    }
+    if let Err(error) = node_bpf::supported() {
+        eprintln!("skipped: {test}: {error}");
+        return false;
+    }
+    true
+}
+
+/// One agent process.
+pub struct Agent {
+    pub name: String,
+    child: Child,
+    arguments: Vec<String>,
+}
+
+/// Agents of one mesh, with the CA they share.
+pub struct Lab {
+    pub dir: tempfile::TempDir,
+    pub agents: Vec<Agent>,
+    first_address: Option<String>,
+}
+
+impl Lab {
+    /// An empty lab with a CA of its own.
+    pub fn new() -> Self {
+        let lab = Self { dir: tempfile::tempdir().expect("a directory"), agents: Vec::new(), first_address: None };
+        let made = rankmesh().args(["identity", "init", "--dir"]).arg(lab.path("ca")).output().expect("runs");
+        assert!(made.status.success(), "{}", stderr(&made));
+        lab
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.path(&format!("{name}.sock"))
+    }
+
+    /// Issues an identity offline from the lab's CA.
+    pub fn issue(&self, name: &str) -> PathBuf {
+        let out = self.path(&format!("{name}.id"));
+        if !out.exists() {
+            let made = rankmesh()
+                .args(["identity", "issue", "--name", name, "--dir"])
+                .arg(self.path("ca"))
+                .arg("--out")
+                .arg(&out)
+                .output()
+                .expect("runs");
+            assert!(made.status.success(), "{}", stderr(&made));
+        }
+        out
+    }
+
+    /// Starts an agent with an identity of the lab's CA; it joins the first one. `more` are further flags.
+    pub fn start(&mut self, name: &str, more: &[&str]) {
+        let identity = self.issue(name);
+        let mut arguments: Vec<String> = ["up", "--name", name, "--listen", "127.0.0.1:0", "--identity"]
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect();
+        arguments.push(identity.display().to_string());
+        arguments.push("--socket".into());
+        arguments.push(self.socket(name).display().to_string());
+        if !more.contains(&"--serve-db") {
+            arguments.push("--store".into());
+            arguments.push(self.path(&format!("{name}.db")).display().to_string());
+        }
+        if !more.contains(&"--capture") && !more.contains(&"--cgroup") {
+            arguments.extend(["--capture".into(), "off".into()]);
+        }
+        arguments.extend(more.iter().map(|word| (*word).to_owned()));
+        if let Some(first) = &self.first_address {
+            arguments.extend(["--join".into(), first.clone()]);
+        }
+        self.spawn(name, arguments);
+        if self.first_address.is_none() {
+            let address = wait_for("the first agent answers", || {
+                let nodes = self.nodes(name)?;
+                nodes.first().and_then(|node| node["address"].as_str().map(str::to_owned)).ok_or("no address".into())
+            });
+            self.first_address = Some(address);
+        }
+    }
+
+    fn spawn(&mut self, name: &str, arguments: Vec<String>) {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.path(&format!("{name}.log")))
+            .expect("a log file");
+        let child = rankmesh()
+            .args(&arguments)
+            .stdout(log.try_clone().expect("clone"))
+            .stderr(log)
+            .spawn()
+            .expect("the agent starts");
+        self.agents.push(Agent { name: name.to_owned(), child, arguments });
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, name: &str) {
+        let agent = self.agents.iter_mut().find(|agent| agent.name == name).expect("a started agent");
+        agent.child.kill().expect("kill");
+        agent.child.wait().expect("wait");
+    }
+
+    /// Starts a killed agent again with the same flags.
+    pub fn restart(&mut self, name: &str) {
+        let index = self.agents.iter().position(|agent| agent.name == name).expect("a started agent");
+        let agent = self.agents.remove(index);
+        self.spawn(name, agent.arguments);
+    }
+
+    pub fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
+    }
+
+    /// Runs `rankmesh COMMAND --socket … ARGUMENTS` against an agent.
+    pub fn ask(&self, name: &str, command: &str, arguments: &[&str]) -> Output {
+        rankmesh().arg(command).arg("--socket").arg(self.socket(name)).args(arguments).output().expect("runs")
+    }
+
+    /// The members as an agent lists them.
+    pub fn nodes(&self, name: &str) -> Result<Vec<Value>, String> {
+        let output = self.ask(name, "nodes", &["--format", "json"]);
+        if !output.status.success() {
+            return Err(format!("{}{}", stderr(&output), self.log(name)));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+    }
+
+    /// Every agent lists exactly `names` as live.
+    pub fn wait_for_members(&self, names: &[&str]) {
+        for asker in names {
+            wait_for(&format!("{asker} knows {names:?}"), || {
+                let nodes = self.nodes(asker)?;
+                let mut live: Vec<&str> = nodes
+                    .iter()
+                    .filter(|node| node["state"] == "live")
+                    .filter_map(|node| node["name"].as_str())
+                    .collect();
+                live.sort_unstable();
+                if live == names { Ok(()) } else { Err(format!("{nodes:?}")) }
+            });
+        }
+    }
+
+    /// A query's JSON and its exit code.
+    pub fn query(&self, name: &str, sql: &str, more: &[&str]) -> (Value, i32) {
+        let mut arguments = vec!["--format", "json"];
+        arguments.extend(more);
+        arguments.push(sql);
+        let output = self.ask(name, "query", &arguments);
+        let code = output.status.code().unwrap_or(-1);
+        let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!("{sql}: {error}: {}{}\n{}", stdout(&output), stderr(&output), self.log(name))
+        });
+        (value, code)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for agent in &mut self.agents {
+            let _ = agent.child.kill();
+            let _ = agent.child.wait();
+        }
+        if std::thread::panicking() {
+            for agent in &self.agents {
+                let log =
+                    std::fs::read_to_string(self.dir.path().join(format!("{}.log", agent.name))).unwrap_or_default();
+                eprintln!("--- log of {}\n{log}", agent.name);
+            }
+        }
+    }
+}
+
+/// Makes a SQLite file from SQL.
+pub fn make_db(path: &Path, sql: &str) {
+    let connection = rusqlite::Connection::open(path).expect("a new database");
+    connection.execute_batch(sql).expect("valid SQL");
+}

@@ -1,0 +1,194 @@
+//! Live: real eBPF on real processes, four agents with a cgroup each, asked through the command line. Needs root.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Lab, can_capture, rankmesh, stderr, stdout, wait_for};
+use serde_json::Value;
+
+const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
+
+/// Cgroups for one test, removed at the end.
+struct Cgroups(Vec<PathBuf>);
+
+impl Cgroups {
+    fn new(test: &str, names: &[&str]) -> Self {
+        let mounts = procfs::process::Process::myself().and_then(|me| me.mountinfo()).expect("mounts");
+        let root =
+            mounts.into_iter().find(|mount| mount.fs_type == "cgroup2").expect("a cgroup v2 hierarchy").mount_point;
+        let top = root.join(format!("rankmesh-{test}-{}", std::process::id()));
+        let mut made = vec![top.clone()];
+        made.extend(names.iter().map(|name| top.join(name)));
+        for path in &made {
+            std::fs::create_dir(path).expect("a cgroup");
+        }
+        Self(made)
+    }
+
+    fn path(&self, name: &str) -> &Path {
+        self.0.iter().find(|path| path.ends_with(name)).expect("a cgroup of this name")
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        for path in self.0.iter().rev() {
+            let _ = std::fs::write(path.join("cgroup.kill"), "1");
+            while std::fs::remove_dir(path).is_err() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// Compiles the C workloads into the lab.
+fn workloads(lab: &Lab) -> PathBuf {
+    let out = lab.path("job");
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let made =
+        Command::new("make").arg("-C").arg(scenarios).arg(format!("OUT={}", out.display())).output().expect("make");
+    assert!(made.status.success(), "{}", stderr(&made));
+    out
+}
+
+/// Kills the job when the test ends early.
+struct Job(Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start_agents(lab: &mut Lab, cgroups: &Cgroups) {
+    for name in AGENTS {
+        let cgroup = cgroups.path(name).display().to_string();
+        lab.start(name, &["--cgroup", &cgroup]);
+    }
+    lab.wait_for_members(&AGENTS);
+    for node in lab.nodes(AGENTS[0]).expect("nodes") {
+        assert_eq!(node["capture"], "on", "{node}");
+    }
+}
+
+/// Eight ranks on real Open MPI, two to a cgroup.
+fn mpi_job(lab: &Lab, cgroups: &Cgroups, arguments: &str) -> Job {
+    let bin = workloads(lab).join("mpi-ranks");
+    assert!(bin.exists(), "no mpi-ranks: install libopenmpi-dev and openmpi-bin");
+    let top = cgroups.0[0].display();
+    let script = format!(
+        "echo $$ > {top}/m$((OMPI_COMM_WORLD_RANK / 2 + 1))/cgroup.procs && exec {} {arguments}",
+        bin.display()
+    );
+    let child = Command::new("mpirun")
+        .args([
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--mca",
+            "oob_tcp_if_include",
+            "lo",
+            "--mca",
+            "btl",
+            "self,vader,tcp",
+        ])
+        .args(["-np", "8", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stdout(std::fs::File::create(lab.path("mpi.out")).expect("a file"))
+        .stderr(std::fs::File::create(lab.path("mpi.log")).expect("a file"))
+        .spawn()
+        .expect("mpirun starts");
+    Job(child)
+}
+
+fn verdict(lab: &Lab, asker: &str, since: &str) -> Result<Value, String> {
+    let output = lab.ask(asker, "stragglers", &["--since", since, "--format", "json"]);
+    if !output.status.success() {
+        return Err(stderr(&output));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+}
+
+#[test]
+fn open_mpi_late_rank_is_named_by_every_agent_and_a_healthy_job_by_none() {
+    if !can_capture("open_mpi_late_rank_is_named_by_every_agent_and_a_healthy_job_by_none") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("mpi", &AGENTS);
+    start_agents(&mut lab, &cgroups);
+
+    // Healthy first: nobody may be named while it runs or after it.
+    let mut healthy = mpi_job(&lab, &cgroups, "--iters 200 --work-ms 20");
+    let mut asked = 0;
+    loop {
+        let ended = healthy.0.try_wait().expect("wait");
+        let answer = verdict(&lab, AGENTS[asked % AGENTS.len()], "60s").expect("a verdict");
+        assert_ne!(answer["verdict"]["kind"], "rank", "a healthy job: {}", answer["verdict"]);
+        asked += 1;
+        if let Some(status) = ended {
+            assert!(status.success(), "{}", std::fs::read_to_string(lab.path("mpi.log")).unwrap_or_default());
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    wait_for("every call of the healthy job is stored", || {
+        let (answer, _) = lab.query("m2", "SELECT count(*) FROM collectives WHERE func = 'all_reduce'", &[]);
+        if answer["rows"][0][0] == 1600 { Ok(()) } else { Err(answer.to_string()) }
+    });
+
+    // Rank 3 enters 60 ms late: named within ten seconds of its start, by any agent alike.
+    let late = mpi_job(&lab, &cgroups, "--iters 150 --work-ms 20 --late-rank 3 --late-ms 60");
+    let started = Instant::now();
+    wait_for("rank 3 is named", || {
+        let answer = verdict(&lab, "m1", "10s")?;
+        if answer["verdict"]["kind"] == "rank" { Ok(()) } else { Err(answer["verdict"].to_string()) }
+    });
+    let took = started.elapsed();
+    eprintln!("rank named {took:?} after mpirun was started");
+    assert!(took < Duration::from_secs(10), "named after {took:?}");
+    for asker in AGENTS {
+        let answer = verdict(&lab, asker, "10s").expect("a verdict");
+        let verdict = &answer["verdict"];
+        assert_eq!(
+            (&verdict["kind"], &verdict["rank"], &verdict["node"]),
+            (&"rank".into(), &3.into(), &"m2".into()),
+            "{verdict}"
+        );
+        assert_eq!(verdict["also"].as_array().map(Vec::len), Some(0), "{verdict}");
+    }
+    drop(late);
+}
+
+/// Runs the demo in a temporary directory of its own and checks that nothing is left there.
+fn demo(arguments: &[&str]) -> String {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let output = rankmesh().arg("demo").args(arguments).env("TMPDIR", temporary.path()).output().expect("runs");
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}{}", stderr(&output));
+    let left: Vec<_> = std::fs::read_dir(temporary.path()).expect("readable").collect();
+    assert!(left.is_empty(), "the demo left {left:?}");
+    assert!(text.contains("host-c"), "{text}");
+    text
+}
+
+#[test]
+fn the_demo_names_the_late_rank_and_leaves_nothing_behind() {
+    // Without root it replays, which is as good a test of everything but capture.
+    let text = demo(&[]);
+    if can_capture("the live form of the demo") {
+        assert!(text.starts_with("Live:"), "{text}");
+    } else {
+        assert!(text.starts_with("Replay:"), "{text}");
+    }
+}
+
+#[test]
+fn the_replayed_demo_says_so_and_names_the_same_rank() {
+    let text = demo(&["--replay"]);
+    assert!(text.starts_with("Replay:"), "{text}");
+}

@@ -1,0 +1,101 @@
+//! Many agents in one process, over real loopback sockets, asked through the same code as the command line's questions.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use certs::Authority;
+use gossip::MemberState;
+use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use rankmesh::query::ask::{self, AskError, Asked, Question};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+/// Agents of one mesh; dropping it forgets their files.
+pub struct Cluster {
+    /// The agents, in the order of their databases.
+    pub agents: Vec<Agent>,
+    _dir: TempDir,
+}
+
+impl Cluster {
+    /// Starts one agent a database file (named n0, n1, …), each serving its file read-only, and waits until every
+    /// agent lists all others as live.
+    ///
+    /// # Errors
+    /// An agent cannot start, or they do not find each other within `wait`.
+    pub async fn serve(databases: &[PathBuf], replicated: &[String], wait: Duration) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let authority = Authority::create(&"lab".parse()?)?;
+        let mut agents: Vec<Agent> = Vec::with_capacity(databases.len());
+        for (index, database) in databases.iter().enumerate() {
+            let name = format!("n{index}");
+            let identity = dir.path().join(&name);
+            authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
+            let config = AgentConfig {
+                name: name.parse()?,
+                listen: "127.0.0.1:0".parse()?,
+                advertise: None,
+                join: agents.first().map(|first| first.shared().advertise).into_iter().collect(),
+                token: None,
+                identity,
+                source: SourceConfig::Served { path: database.clone(), replicated: replicated.to_vec() },
+                socket: None,
+                capture: CaptureChoice::Off,
+                labels: Vec::new(),
+            };
+            agents.push(Agent::start(config).await.with_context(|| format!("starting {name}"))?);
+        }
+        let cluster = Self { agents, _dir: dir };
+        cluster.wait_for_members(wait).await?;
+        Ok(cluster)
+    }
+
+    async fn wait_for_members(&self, wait: Duration) -> anyhow::Result<()> {
+        let until = Instant::now() + wait;
+        for agent in &self.agents {
+            loop {
+                let members = agent.shared().gossip.members();
+                let live = members.iter().filter(|member| member.state == MemberState::Live).count();
+                if live == self.agents.len() {
+                    break;
+                }
+                ensure!(Instant::now() < until, "an agent knows {live} of {} agents after {wait:?}", self.agents.len());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks agent `at` and waits for the merged answer.
+    ///
+    /// # Errors
+    /// As [`ask::ask`].
+    pub async fn ask(&self, at: usize, sql: &str) -> Result<Asked, AskError> {
+        let question = Question {
+            sql: sql.to_owned(),
+            timeout_ms: 30_000,
+            nodes: Vec::new(),
+            labels: Vec::new(),
+            per_node: false,
+            plan_only: false,
+        };
+        ask::ask(self.agents[at].shared(), question, CancellationToken::new()).await
+    }
+
+    /// Stops every agent.
+    pub async fn shutdown(self) {
+        for agent in self.agents {
+            agent.shutdown().await;
+        }
+    }
+}
+
+/// Makes a database file from SQL.
+///
+/// # Errors
+/// The SQL is wrong or the file cannot be written.
+pub fn make_database(path: &Path, sql: &str) -> anyhow::Result<()> {
+    rusqlite::Connection::open(path)?.execute_batch(sql)?;
+    Ok(())
+}
