@@ -99,7 +99,7 @@ pub struct Store {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
     /// Held as long as the store is open: one agent per file.
-    _lock: File,
+    lock: File,
 }
 
 impl Store {
@@ -141,7 +141,7 @@ impl Store {
             .name("store".to_owned())
             .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal))
             .map_err(StoreError::Thread)?;
-        Ok(Self { path, shared, writer: Mutex::new(Some(writer)), _lock: lock })
+        Ok(Self { path, shared, writer: Mutex::new(Some(writer)), lock })
     }
 
     /// Where the store lies.
@@ -219,6 +219,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.close();
+        // In so many words: a process just being forked off would hold the lock on through its copy of the descriptor.
+        let _ = self.lock.unlock();
     }
 }
 
