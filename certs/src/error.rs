@@ -83,6 +83,9 @@ pub enum Error {
     /// A certificate is not from our CA, is out of its time, or is not for this use.
     #[error("the certificate is not accepted: {0}")]
     Untrusted(String),
+    /// A server does not show the CA certificate that the joiner's token pins.
+    #[error("it does not show the CA that the token pins: it is a node of another mesh, or another service")]
+    NotPinned,
     /// A certificate names another mesh.
     #[error("the certificate is for mesh {found}, ours is {expected}")]
     OtherMesh {
@@ -113,9 +116,7 @@ pub enum Error {
     #[error("the token has expired; ask for a new one: `rankmesh identity token`")]
     TokenExpired,
     /// Another certificate of that name is still valid.
-    #[error(
-        "node name {name} is taken: its certificate is valid for another {valid_for_s} s; choose another --name, or let the owner of the CA replace it (`rankmesh identity issue --reissue`)"
-    )]
+    #[error("node name {name} is taken: its certificate is valid for another {}; choose another --name, or let the owner of the CA replace it (`rankmesh identity issue --reissue`)", span(*valid_for_s))]
     NameTaken {
         /// The name asked for.
         name: NodeName,
@@ -125,6 +126,15 @@ pub enum Error {
     /// The CA refused to admit us; its own words.
     #[error("the mesh refused to admit this node: {0}")]
     Refused(String),
+}
+
+/// A time span for people: the largest unit that fits at least twice, rounded down.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..7_200 => format!("{} minutes", seconds / 60),
+        7_200..172_800 => format!("{} hours", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }
 
 impl Error {
@@ -146,5 +156,16 @@ impl Error {
     /// For `map_err` on rcgen calls.
     pub(crate) fn sign(what: &'static str) -> impl FnOnce(rcgen::Error) -> Self {
         move |source| Self::Sign { what, reason: source.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span;
+
+    #[test]
+    fn spans_read_well() {
+        let texts = [59, 7_199, 7_200, 172_799, 172_800, 31_535_999].map(span);
+        assert_eq!(texts, ["0 minutes", "119 minutes", "2 hours", "47 hours", "2 days", "364 days"]);
     }
 }

@@ -182,9 +182,7 @@ impl ServerVerifier {
         let leaf = match &self.trust {
             Trust::Roots(roots) => chain::verify(certs, roots, &self.mesh, now)?,
             Trust::Pinned(pin) => {
-                let pinned = certs.iter().skip(1).find(|cert| &Fingerprint::of(cert) == pin).ok_or_else(|| {
-                    Error::Untrusted("the server is not of the mesh that the token is for, or admits nobody".into())
-                })?;
+                let pinned = certs.iter().skip(1).find(|cert| &Fingerprint::of(cert) == pin).ok_or(Error::NotPinned)?;
                 chain::verify(certs, &chain::roots(&[pinned.clone().into_owned()])?, &self.mesh, now)?
             }
         };

@@ -272,7 +272,7 @@ fn a_token_for_another_ca_stops_the_joiner_before_it_says_anything() {
     let impostor = node(&authority("m"), "founder");
     let result = Pair::new(join_client_config(&token).unwrap(), server_config(&impostor, true).unwrap()).shake();
     let error = result.unwrap_err().to_string();
-    assert!(plain_reason(&error).contains("not of the mesh that the token is for"), "{error}");
+    assert!(plain_reason(&error).contains("does not show the CA that the token pins"), "{error}");
     // What rustls wraps around our reasons is what we take off again.
     assert!(!plain_reason(&error).contains("Other"), "{error}");
     assert_eq!(plain_reason("invalid peer certificate: Expired"), "invalid peer certificate: Expired");

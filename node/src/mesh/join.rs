@@ -28,28 +28,18 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// TLS alert `no_application_protocol` (RFC 7301, 3.2).
 const ALERT_NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// Why a host did not become a member.
+/// Why a host did not become a member. Which address was called is for the caller to say.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// Nobody there could be talked to.
-    #[error("cannot reach {address}: {reason}")]
-    Unreachable {
-        /// The address given with `--join`.
-        address: SocketAddr,
-        /// What happened.
-        reason: String,
-    },
+    #[error("cannot be reached: {0}")]
+    Unreachable(String),
     /// That node is of another mesh than the token, or does not prove itself.
-    #[error("{address} is not accepted: {reason}")]
-    NotOurMesh {
-        /// The address given with `--join`.
-        address: SocketAddr,
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error("not accepted: {0}")]
+    NotOurMesh(String),
     /// That node does not hold the CA.
-    #[error("the node at {0} admits nobody: join through the host that founded the mesh (it holds the CA)")]
-    NoCa(SocketAddr),
+    #[error("this node admits nobody: join through the host that founded the mesh (it holds the CA)")]
+    NoCa,
     /// The exchange failed: mostly the CA's refusal, with its reason.
     #[error(transparent)]
     Certs(#[from] certs::Error),
@@ -104,12 +94,11 @@ impl JoinHost for Door {
 /// # Errors
 /// See [`JoinError`].
 pub async fn join(address: SocketAddr, token: &JoinToken, node: &NodeName) -> Result<Identity, JoinError> {
-    let unreachable = |reason: String| JoinError::Unreachable { address, reason };
     let (request, pending) = certs::join::request(token, node)?;
     let tls = certs::tls::join_client_config(token)?;
-    let crypto = QuicClientConfig::try_from(tls).map_err(|e| unreachable(e.to_string()))?;
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| JoinError::Unreachable(e.to_string()))?;
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let endpoint = Endpoint::client((any, 0).into()).map_err(|e| unreachable(e.to_string()))?;
+    let endpoint = Endpoint::client((any, 0).into()).map_err(|e| JoinError::Unreachable(e.to_string()))?;
     let response = exchange(&endpoint, quinn::ClientConfig::new(Arc::new(crypto)), address, &request).await?;
     endpoint.close(VarInt::from_u32(code::SHUTDOWN), b"");
     // So that the farewell gets out: the door waits for it.
@@ -123,15 +112,14 @@ async fn exchange(
     address: SocketAddr,
     request: &[u8],
 ) -> Result<Vec<u8>, JoinError> {
-    let unreachable = |reason: String| JoinError::Unreachable { address, reason };
     let connecting = endpoint
         .connect_with(config, address, certs::tls::SERVER_NAME)
-        .map_err(|error| unreachable(error.to_string()))?;
+        .map_err(|error| JoinError::Unreachable(error.to_string()))?;
     let connection = tokio::select! {
-        connected = connecting => connected.map_err(|error| not_connected(address, error))?,
-        objection = probe::objection(address) => return Err(unreachable(objection.into())),
+        connected = connecting => connected.map_err(not_connected)?,
+        objection = probe::objection(address) => return Err(JoinError::Unreachable(objection.into())),
         () = tokio::time::sleep(CONNECT_TIMEOUT) => {
-            return Err(unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())));
+            return Err(JoinError::Unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())));
         }
     };
     let talk = async {
@@ -142,22 +130,22 @@ async fn exchange(
     };
     tokio::time::timeout(RESPONSE_TIMEOUT, talk)
         .await
-        .map_err(|_| unreachable(format!("no certificate within {} s", RESPONSE_TIMEOUT.as_secs())))?
-        .map_err(|reason| unreachable(connection.close_reason().map_or(reason, |closed| closed.to_string())))
+        .map_err(|_| JoinError::Unreachable(format!("no certificate within {} s", RESPONSE_TIMEOUT.as_secs())))?
+        .map_err(|reason| JoinError::Unreachable(connection.close_reason().map_or(reason, |closed| closed.to_string())))
 }
 
-fn not_connected(address: SocketAddr, error: ConnectionError) -> JoinError {
+fn not_connected(error: ConnectionError) -> JoinError {
     match error {
         // Our own TLS found fault with the other end.
         ConnectionError::TransportError(fault) if !fault.reason.is_empty() => {
-            JoinError::NotOurMesh { address, reason: certs::tls::plain_reason(&fault.reason).to_owned() }
+            JoinError::NotOurMesh(certs::tls::plain_reason(&fault.reason).to_owned())
         }
         ConnectionError::ConnectionClosed(close)
             if close.error_code == TransportErrorCode::crypto(ALERT_NO_APPLICATION_PROTOCOL) =>
         {
-            JoinError::NoCa(address)
+            JoinError::NoCa
         }
-        error => JoinError::Unreachable { address, reason: error.to_string() },
+        error => JoinError::Unreachable(error.to_string()),
     }
 }
 
@@ -248,15 +236,15 @@ mod tests {
         let (_dir, issuer, founder) = found();
         let (_other_dir, other, _node) = found();
         let error = join(founder.address, &token(&other, 1), &name("n")).await.unwrap_err();
-        assert!(matches!(&error, JoinError::NotOurMesh { .. }), "{error}");
+        assert!(matches!(&error, JoinError::NotOurMesh(_)), "{error}");
         let error = join(founder.address, &token(&issuer, 1), &name("founder")).await.unwrap_err();
         assert!(error.to_string().contains("choose another --name"), "{error}");
         let member = start(issuer.issue(&name("member"), NODE_VALIDITY, Reissue::Refuse).unwrap(), None);
         let error = join(member.address, &token(&issuer, 1), &name("n")).await.unwrap_err();
-        assert!(matches!(error, JoinError::NoCa(_)), "{error}");
+        assert!(matches!(error, JoinError::NoCa), "{error}");
         let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let error = join(nobody, &token(&issuer, 1), &name("n")).await.unwrap_err();
-        assert!(matches!(error, JoinError::Unreachable { .. }), "{error}");
+        assert!(matches!(error, JoinError::Unreachable(_)), "{error}");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -269,7 +257,7 @@ mod tests {
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
         let babble = vec![b' '; MAX_MESSAGE_BYTES + 1];
         let babbled = exchange(&babbler, config, founder.address, &babble).await.unwrap_err();
-        assert!(matches!(babbled, JoinError::Unreachable { .. }), "{babbled}");
+        assert!(matches!(babbled, JoinError::Unreachable(_)), "{babbled}");
         let names: Vec<_> = (0..20).map(|i| name(&format!("n{i}"))).collect();
         let joins = names.iter().map(|name| join(founder.address, &token, name));
         for joined in futures::future::join_all(joins).await {
