@@ -278,13 +278,11 @@ async fn launch(
 }
 
 /// chitchat declares a peer dead when the time since its last heartbeat exceeds `phi_threshold` times the smoothed mean
-/// interval, (5 expected + sum of the window) / (5 + length of the window). In a running mesh news of a heartbeat arrives
-/// about three times an interval (three calls out, three in, each with everyone's heartbeat), which makes that mean about
-/// 0.6 intervals once the window is full.
+/// interval, (5 expected + sum of the window) / (5 + length of the window). In a running mesh a peer's heartbeat is seen to
+/// move about once an interval, so that mean is about one interval.
 fn failure_detector(cfg: &GossipConfig) -> FailureDetectorConfig {
-    let usual_mean_s = 0.6 * cfg.interval.as_secs_f64();
     FailureDetectorConfig {
-        phi_threshold: cfg.dead_after.as_secs_f64() / usual_mean_s,
+        phi_threshold: cfg.dead_after.as_secs_f64() / cfg.interval.as_secs_f64(),
         sampling_window_size: SAMPLING_WINDOW,
         max_interval: 2 * cfg.dead_after,
         initial_interval: cfg.interval,
