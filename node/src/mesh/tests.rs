@@ -136,6 +136,29 @@ async fn questions_go_both_ways_over_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_on_all_addresses_is_one_node_for_both_families() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        eprintln!("skipped: no IPv6 on this machine");
+        return;
+    }
+    let ca = authority();
+    let mut all = start_with(ca.issue(&name("all"), NODE_VALIDITY).unwrap(), "[::]:0".parse().unwrap(), None);
+    let four = start(&ca, "four");
+    let six = start_with(ca.issue(&name("six"), NODE_VALIDITY).unwrap(), "[::1]:0".parse().unwrap(), None);
+    let port = all.address.port();
+    for (node, host) in [(&four, "127.0.0.1"), (&six, "[::1]")] {
+        all.address = format!("{host}:{port}").parse().unwrap();
+        node.assert_answers(&all).await;
+        // Back over the connection that the other dialled: its address is known in plain form.
+        all.assert_answers(node).await;
+        gossip::Link::send(&node.mesh, all.address, vec![1]);
+        let heard = tokio::time::timeout(PATIENCE, all.gossip.recv()).await.unwrap().unwrap();
+        assert_eq!(heard.from, node.address);
+    }
+    assert_eq!(all.mesh.stats().dials, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_dial_each_other_at_once_both_get_through() {
     let ca = authority();
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
