@@ -211,7 +211,7 @@ fn wrong_questions_get_clear_errors() {
         ("SELECT 1; SELECT 2", "one"),
         ("PRAGMA user_version", "SELECT"),
         ("ATTACH 'x' AS y", "SELECT"),
-        ("", "empty"),
+        ("", "no statement"),
     ] {
         let output = lab.ask("w1", "query", &[sql]);
         assert_eq!(output.status.code(), Some(2), "{sql}: {}", stderr(&output));

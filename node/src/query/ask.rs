@@ -130,14 +130,6 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
         asked.iter().filter(|member| !is_missing(&member.name)).map(|member| member.facts.store_rows).sum();
     coverage.notes.extend(row_share(rows_seen, rows_all));
     coverage.notes.extend(answer.notes.iter().cloned());
-    for (node, stats) in &answer.node_stats {
-        for note in &stats.notes {
-            let note = format!("{node}: {note}");
-            if !coverage.notes.contains(&note) {
-                coverage.notes.push(note);
-            }
-        }
-    }
     let explained = explained(&plan, &answer);
     Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
 }

@@ -110,6 +110,9 @@ impl Executor {
     }
 
     fn give_back(&self, reader: Connection) {
+        if !self.source.may_keep_readers() {
+            return;
+        }
         let mut idle = self.lock();
         if idle.len() < IDLE_READERS {
             idle.push(reader);

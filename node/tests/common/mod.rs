@@ -1,6 +1,7 @@
 //! A small lab for tests of the real binary: agents as processes on loopback, each with its own identity, asked
 //! through the command line. Everything waits on predicates with a deadline; dropping the lab kills what it started.
-#![allow(dead_code)] // each test binary uses its own part of it
+// Each test binary uses its own part of it.
+#![allow(dead_code, unreachable_pub)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
