@@ -30,6 +30,8 @@ pub struct CaptureConfig {
     /// Libraries to probe before anybody has them mapped, so that not even the first call of the first process is
     /// missed. All others are found while they run.
     pub libraries: Vec<PathBuf>,
+    /// Probe those in the dynamic loader's cache ahead, too.
+    pub system_libraries: bool,
     /// Size of the ring buffer between kernel and reader; rounded up to a power of two.
     pub ring_bytes: u32,
     /// Record off-CPU stretches of followed processes.
@@ -49,6 +51,7 @@ impl Default for CaptureConfig {
         CaptureConfig {
             cgroup: None,
             libraries: vec![],
+            system_libraries: true,
             ring_bytes: 16 << 20,
             offcpu: true,
             offcpu_min: Duration::from_millis(1),
@@ -159,6 +162,9 @@ impl Capture {
         for path in &config.libraries {
             discovery.attach_ahead(path)?;
         }
+        if config.system_libraries {
+            discovery.attach_system_libraries();
+        }
         discovery.rescan();
 
         let (wake, woken) = mpsc::channel();
@@ -262,7 +268,13 @@ impl Reader {
                 let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
                 return;
             }
-            Some(RawRecord::Exit { pid, .. }) => {
+            Some(RawRecord::Found { pid }) => {
+                if let Some(process) = self.process(pid) {
+                    process.mpi(); // a short-lived process may be gone when its first call is decoded
+                }
+                return;
+            }
+            Some(RawRecord::Exit { pid }) => {
                 shared.processes.forget(pid);
                 let _ = self.wake.send(Wake::Exit(pid));
                 return;

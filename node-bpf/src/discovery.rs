@@ -112,6 +112,17 @@ impl Discovery {
         self.attach_file(path, path, library).map_err(fail)
     }
 
+    /// Attaches to the libraries the dynamic loader knows of, so that the first process to use one is seen from its
+    /// first call on. What cannot be probed now is tried again when a process has it mapped.
+    pub(crate) fn attach_system_libraries(&mut self) {
+        let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
+        for path in libraries_in_loader_cache(&cache) {
+            if let Err(error) = self.attach_ahead(&path) {
+                tracing::debug!(%error, "not probed ahead");
+            }
+        }
+    }
+
     /// A new program runs in `pid`.
     pub(crate) fn on_exec(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
@@ -182,12 +193,13 @@ impl Discovery {
         let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else {
             return false;
         };
-        let mut found = false;
+        let (mut found, mut mpi) = (false, false);
         for mapping in maps::mappings(&text).filter(|m| m.executable) {
             let Some(library) = library_of(mapping.file_name()) else {
                 continue;
             };
             found = true;
+            mpi |= library == Library::Mpi;
             let identity = (mapping.device.to_vec(), mapping.inode);
             let attempts = self.mapped_files.get(&identity).copied().unwrap_or(0);
             if attempts >= MOST_ATTEMPTS {
@@ -213,7 +225,7 @@ impl Discovery {
             }
         }
         if found && self.wanted(pid) {
-            self.follow(pid);
+            self.follow(pid, mpi);
         }
         found
     }
@@ -226,10 +238,14 @@ impl Discovery {
         cgroup.contains(cgroup_path(&text))
     }
 
-    fn follow(&self, pid: u32) {
+    fn follow(&self, pid: u32, mpi: bool) {
         // Only when it is not there: the programs keep more in the value.
         let _ = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST);
-        if let Some((process, true)) = self.shared.processes.look(pid) {
+        let Some((process, new)) = self.shared.processes.look(pid) else { return };
+        if mpi {
+            process.mpi();
+        }
+        if new {
             self.shared.deliver(Record::Process(process.seen.clone()));
         }
     }
@@ -263,6 +279,16 @@ impl Discovery {
     }
 }
 
+/// The cache holds its paths as strings ended by zero bytes; which of its versions it is does not matter.
+fn libraries_in_loader_cache(cache: &[u8]) -> Vec<PathBuf> {
+    cache
+        .split(|&b| b == 0)
+        .filter(|text| text.first() == Some(&b'/'))
+        .filter(|path| path.rsplit(|&b| b == b'/').next().and_then(library_of).is_some())
+        .map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
+        .collect()
+}
+
 /// The size of the libraries a process has mapped, in KiB: grows when one is loaded. None for kernel threads.
 fn code_kb(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -281,6 +307,12 @@ mod tests {
         assert_eq!(library_of(b"libmpi.so.40"), Some(Library::Mpi));
         assert_eq!(library_of(b"libnccl-net.so"), None);
         assert_eq!(library_of(b"libmpi_mpifh.so.40"), None);
+    }
+
+    #[test]
+    fn libraries_in_the_loaders_cache() {
+        let cache = b"glibc-ld.so.cache1.1\x01\0\0\x02libmpi.so.40\0/usr/lib/libmpi.so.40\0/usr/lib/libm.so.6\0\xff";
+        assert_eq!(libraries_in_loader_cache(cache), [PathBuf::from("/usr/lib/libmpi.so.40")]);
     }
 
     #[test]

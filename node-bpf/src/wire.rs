@@ -84,7 +84,10 @@ pub(crate) enum RawRecord {
     /// The last thread of a process ended.
     Exit {
         pid: u32,
-        ts_ns: u64,
+    },
+    /// The first traced call of a process begins.
+    Found {
+        pid: u32,
     },
 }
 
@@ -95,7 +98,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
         1 => CALL_BYTES,
         2 => OFFCPU_BYTES,
         3 => TCP_BYTES,
-        4 | 5 => PROCESS_BYTES,
+        4..=6 => PROCESS_BYTES,
         _ => return None,
     };
     if bytes.len() != want {
@@ -156,7 +159,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
             RawRecord::Tcp(RawTcp { state, ts_ns, cgroup_id, socket_inode, family, sport, dport, segs, saddr, daddr })
         }
         4 => RawRecord::Exec { pid: r.u32()?, ts_ns: r.u64()? },
-        _ => RawRecord::Exit { pid: r.u32()?, ts_ns: r.u64()? },
+        5 => RawRecord::Exit { pid: r.u32()? },
+        _ => RawRecord::Found { pid: r.u32()? },
     })
 }
 
@@ -259,7 +263,7 @@ mod tests {
         fn any_bytes_are_a_record_of_the_right_size_or_none(kind in 0u32..8, rest in prop::collection::vec(any::<u8>(), 0..256)) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);
-            let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, 0, 0];
+            let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES, 0];
             prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == sizes[kind as usize]);
         }
     }

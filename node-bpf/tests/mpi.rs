@@ -89,16 +89,21 @@ fn the_late_rank_waits_least_and_enters_last() {
     let flags = ["--iters", "12", "--work-ms", "10", "--late-rank", "2", "--late-ms", "60"];
     let ranks = run(&mut mpi_ranks(&workloads, &cgroup, 4, &flags));
     let recorded = recorder.stop();
-    for seq in 2..12 {
+    let mut late_ms = vec![];
+    for seq in 0..12 {
         let mut calls: Vec<_> =
             recorded.calls().into_iter().filter(|c| c.func == "all_reduce" && c.seq == Some(seq)).collect();
         calls.sort_by_key(|c| c.ts_ns);
         assert_eq!(calls.len(), 4, "all_reduce {seq}");
-        assert_eq!(calls[3].rank, Some(2), "the last to enter all_reduce {seq}");
-        let late_ms = (calls[3].ts_ns - calls[2].ts_ns) / 1_000_000;
-        assert!((30..200).contains(&late_ms), "all_reduce {seq}: {late_ms} ms late");
-        assert!(calls[..3].iter().all(|c| c.duration_ns > calls[3].duration_ns), "victims wait, the culprit does not");
+        let waits_least = calls.iter().min_by_key(|c| c.duration_ns).unwrap().rank;
+        if (calls[3].rank, waits_least) == (Some(2), Some(2)) {
+            late_ms.push((calls[3].ts_ns - calls[0].ts_ns) / 1_000_000);
+        }
     }
+    assert!(late_ms.len() >= 9, "the late rank is to be seen in nearly all of 12, not in {}", late_ms.len());
+    late_ms.sort_unstable();
+    let median = late_ms[late_ms.len() / 2];
+    assert!((50..150).contains(&median), "it is 60 ms late, not {late_ms:?}");
     assert_eq!(ranks.len(), 4);
 }
 

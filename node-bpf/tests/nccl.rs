@@ -100,3 +100,32 @@ fn every_call_once_by_multi_links() {
 fn every_call_once_by_single_probes() {
     every_call_is_recorded_once(Some(AttachMode::Single));
 }
+
+#[test]
+fn the_late_rank_is_the_last_to_enter() {
+    if !can_capture() {
+        return;
+    }
+    let workloads = workloads();
+    let cgroup = Cgroup::new();
+    let recorder = Recorder::start(CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        libraries: vec![workloads.join("libnccl.so.2")],
+        ..CaptureConfig::default()
+    });
+    let flags = ["--ranks", "4", "--iters", "12", "--work-ms", "10", "--late-rank", "1", "--late-ms", "60"];
+    run(&mut nccl_ranks(&workloads, &[&cgroup], &flags));
+    let recorded = recorder.stop();
+    let mut late_ms = vec![];
+    for seq in 0..12 {
+        let mut calls: Vec<_> = recorded.calls().into_iter().filter(|c| c.seq == Some(seq)).collect();
+        calls.sort_by_key(|c| c.ts_ns);
+        assert_eq!(calls.len(), 4, "all_reduce {seq}");
+        if calls[3].rank == Some(1) {
+            late_ms.push((calls[3].ts_ns - calls[0].ts_ns) / 1_000_000);
+        }
+    }
+    assert!(late_ms.len() >= 9, "the late rank is to be seen in nearly all of 12, not in {}", late_ms.len());
+    late_ms.sort_unstable();
+    assert!((50..150).contains(&late_ms[late_ms.len() / 2]), "it is 60 ms late, not {late_ms:?}");
+}

@@ -27,7 +27,7 @@ fn a_sleeping_rank_is_off_the_cpu_voluntarily() {
         let slept: Vec<_> = recorded
             .off_cpu()
             .into_iter()
-            .filter(|o| o.pid == rank.pid && o.voluntary && (18_000_000..60_000_000).contains(&o.duration_ns))
+            .filter(|o| o.pid == rank.pid && o.voluntary && o.duration_ns >= 18_000_000)
             .collect();
         assert!(slept.len() >= 9, "rank {} slept ten times 20 ms: {slept:?}", rank.rank);
         assert!(slept.iter().all(|o| o.rank == Some(rank.rank)));

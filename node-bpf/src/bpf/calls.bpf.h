@@ -194,9 +194,11 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
     COUNT(outer->func, unmatched);
   }
   if (role == RM_ROLE_UNIQUE_ID) return 1;
-  if (!bpf_map_lookup_elem(&tracked, &pid)) {
-    __u32 value = RM_TRACKED;
-    if (bpf_map_update_elem(&tracked, &pid, &value, BPF_NOEXIST)) COUNT(RM_SLOT_PROCESS, lost_map);
+  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
+  if (!known || !(*known & RM_CALLED)) {
+    __u32 value = RM_TRACKED | RM_CALLED;
+    if (bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY)) COUNT(RM_SLOT_PROCESS, lost_map);
+    emit_process(RM_FOUND, pid);
   }
   COUNT(func, hits);
   if (bpf_map_update_elem(&inflights, &thread, &no_call, BPF_ANY)) {
@@ -335,7 +337,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       break;
     }
     case RM_ROLE_MPI_INIT: {
-      __u32 value = RM_TRACKED | RM_MPI_STARTED;
+      __u32 value = RM_TRACKED | RM_CALLED | RM_MPI_STARTED;
       if (ret == 0) bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY);
       break;
     }

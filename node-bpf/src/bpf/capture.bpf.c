@@ -57,6 +57,18 @@ static __always_inline bool wanted_task(void) {
   return config.cgroup_id == 0 || bpf_current_task_under_cgroup(&cgroup_array, 0) == 1;
 }
 
+static __always_inline void emit_process(__u32 kind, __u32 pid) {
+  struct rm_process *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
+  if (!out) {
+    COUNT(RM_SLOT_PROCESS, lost_ring);
+    return;
+  }
+  out->kind = kind;
+  out->pid = pid;
+  out->ts_ns = bpf_ktime_get_ns();
+  bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP); /* discovery is in a hurry */
+}
+
 #include "calls.bpf.h"
 #include "sched.bpf.h"
 #include "tcp.bpf.h"

@@ -62,18 +62,6 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
   return 0;
 }
 
-static __always_inline void emit_process(__u32 kind, __u32 pid) {
-  struct rm_process *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
-  if (!out) {
-    COUNT(RM_SLOT_PROCESS, lost_ring);
-    return;
-  }
-  out->kind = kind;
-  out->pid = pid;
-  out->ts_ns = bpf_ktime_get_ns();
-  bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP); /* discovery is in a hurry */
-}
-
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task) {
   if (!wanted_task()) return 0;

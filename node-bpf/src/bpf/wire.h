@@ -5,7 +5,8 @@
 #define RANKMESH_WIRE_H
 
 /* kind: first word of every record */
-enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5 };
+/* RM_FOUND: the first traced call of a process begins; user space is to read who it is while it lives. */
+enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5, RM_FOUND = 6 };
 
 /* The attach cookie says all the programs need to know of a function, one byte each from the low end:
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
@@ -82,7 +83,7 @@ struct rm_tcp {
   unsigned char saddr[16], daddr[16]; /* IPv4 in the first four bytes */
 };
 
-struct rm_process { /* RM_EXEC, RM_EXIT */
+struct rm_process { /* RM_EXEC, RM_EXIT, RM_FOUND */
   unsigned int kind;
   unsigned int pid;
   unsigned long long ts_ns;
@@ -114,5 +115,6 @@ _Static_assert(sizeof(struct rm_config) == 32, "src/wire.rs writes 32 bytes");
 /* value of the map `tracked`, key: process id */
 #define RM_TRACKED 1
 #define RM_MPI_STARTED 2
+#define RM_CALLED 4
 
 #endif
