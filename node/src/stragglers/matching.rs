@@ -3,10 +3,11 @@
 //! Owns the key (communicator, func, seq), completeness, alignment of clocks and each rank's own time between two
 //! collectives. The scores made from it lie in `score.rs`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::observation::{ClockOffset, Coupling, Input, Observation};
+use super::classes::{Process, classes};
+use super::observation::{ClockOffset, Coupling, Input, Observation, Work};
 use super::rules::Rules;
 use super::stats::median;
 
@@ -18,6 +19,8 @@ pub(crate) struct Member {
     pub(crate) pid: i64,
     /// Clock of its node; none when it was never measured.
     pub(crate) clock: Option<ClockOffset>,
+    /// Ranks of one class do the same work.
+    pub(crate) class: usize,
 }
 
 impl Member {
@@ -38,8 +41,8 @@ pub(crate) struct Cell {
     pub(crate) entry_ns: i64,
     /// Time in the call.
     pub(crate) duration_ns: i64,
-    /// Time outside any communication call since this rank left the previous collective of the communicator; own clock
-    /// only. None for the first, and where a record between the two was lost.
+    /// Own time since this rank left the previous collective of the communicator; own clock only: the work timed in
+    /// between, else the time outside any communication call. None for the first, and where a record was lost.
     pub(crate) own_ns: Option<i64>,
 }
 
@@ -73,19 +76,29 @@ pub(crate) struct Comm {
     pub(crate) dropped: usize,
     /// Calls that couple one-sidedly or pairwise.
     pub(crate) one_sided: u64,
+    /// Own time was timed as work on every member.
+    pub(crate) worked: bool,
 }
 
 /// Match everything.
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
-    let own = own_times(&input.observations);
+    let own = own_times(&input.observations, &input.work);
+    let classes = classes(input);
     let mut by_comm: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (i, seen) in input.observations.iter().enumerate() {
         by_comm.entry(seen.comm_hash).or_default().push(i);
     }
-    by_comm.into_iter().map(|(hash, indices)| one(hash, &indices, &own, input, rules)).collect()
+    by_comm.into_iter().map(|(hash, indices)| one(hash, &indices, &own, &classes, input, rules)).collect()
 }
 
-fn one(hash: u64, indices: &[usize], own: &[Option<i64>], input: &Input, rules: &Rules) -> Comm {
+fn one(
+    hash: u64,
+    indices: &[usize],
+    own: &[Option<i64>],
+    classes: &HashMap<Process, usize>,
+    input: &Input,
+    rules: &Rules,
+) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
     for &i in indices {
@@ -103,9 +116,13 @@ fn one(hash: u64, indices: &[usize], own: &[Option<i64>], input: &Input, rules: 
     }
     for (place, (&(rank, node, pid), slot)) in places.iter_mut().enumerate() {
         *slot = place;
-        comm.members.push(Member { rank, node: node.into(), pid, clock: input.clocks.get(node).copied() });
+        let process: Process = (node.into(), pid);
+        let class = classes.get(&process).copied().unwrap_or(usize::MAX);
+        comm.members.push(Member { rank, node: process.0, pid, clock: input.clocks.get(node).copied(), class });
     }
 
+    let workers: HashSet<(&str, i64)> = input.work.iter().map(|w| (&*w.node, w.pid)).collect();
+    comm.worked = comm.members.iter().all(|m| workers.contains(&(&*m.node, m.pid)));
     let mut groups: HashMap<(&str, u64), Vec<Option<Cell>>> = HashMap::new();
     for &i in indices {
         let seen = &input.observations[i];
@@ -164,15 +181,27 @@ fn middle(cells: &[Option<Cell>], members: &[Member]) -> Option<i64> {
 }
 
 /// For each observation that starts a coupling collective: the time its process spent outside any communication call
-/// since it left the previous coupling collective of the same communicator. None where that is not known: for the
+/// since it left the previous coupling collective of the same communicator, or the work timed since. None where that is not known: for the
 /// first one, and where a gap in a seq says that a record between the two is missing.
-fn own_times(observations: &[Observation]) -> Vec<Option<i64>> {
+fn own_times(observations: &[Observation], work: &[Work]) -> Vec<Option<i64>> {
     let mut processes: HashMap<(&str, i64), Vec<usize>> = HashMap::new();
     for (i, seen) in observations.iter().enumerate() {
         processes.entry((&seen.node, seen.pid)).or_default().push(i);
     }
+    let mut worked: HashMap<(&str, i64), Vec<(i64, i64)>> = HashMap::new();
+    for w in work {
+        worked.entry((&w.node, w.pid)).or_default().push((w.start_ns, w.duration_ns));
+    }
+    // Running sums, to ask for the work before any time.
+    for list in worked.values_mut() {
+        list.sort_unstable();
+        list.iter_mut().fold(0, |sum: i64, (_, length)| {
+            *length = sum.saturating_add((*length).max(0));
+            *length
+        });
+    }
     let mut own = vec![None; observations.len()];
-    for mut calls in processes.into_values() {
+    for (process, mut calls) in processes {
         calls.sort_by_key(|&i| observations[i].entry_ns);
         // Places (in `calls`) before which a record may be missing, as a running count.
         let mut gaps = vec![0i64; calls.len() + 1];
@@ -205,10 +234,14 @@ fn own_times(observations: &[Observation]) -> Vec<Option<i64>> {
             if Coupling::of(&seen.func) != Coupling::All {
                 continue;
             }
-            if let Some((before, at)) = previous.insert(seen.comm_hash, (place, outside))
+            let so_far = worked.get(&process).map_or(outside, |list| {
+                let before = list.partition_point(|(start, _)| *start < seen.entry_ns);
+                before.checked_sub(1).map_or(0, |last| list[last].1)
+            });
+            if let Some((before, at)) = previous.insert(seen.comm_hash, (place, so_far))
                 && missing_before[place] == missing_before[before]
             {
-                own[i] = Some(outside - at);
+                own[i] = Some(so_far - at);
             }
         }
     }
@@ -216,6 +249,11 @@ fn own_times(observations: &[Observation]) -> Vec<Option<i64>> {
 }
 
 impl Comm {
+    /// Its ranks do not all do the same work.
+    pub(crate) fn mixed(&self) -> bool {
+        self.members.windows(2).any(|m| m[0].class != m[1].class)
+    }
+
     /// How far apart collectives lie: the median of their distances. None with fewer than two.
     pub(crate) fn period_ns(&self) -> Option<f64> {
         median(self.met.windows(2).map(|w| (w[1].at_ns - w[0].at_ns) as f64))

@@ -4,26 +4,32 @@
 //! clock offsets in as [`Input`], and prints the [`Report`] of [`analyse`]. docs/verdicts.md says what each figure
 //! means and where its formula is from.
 //!
-//! `observation` is what goes in, `matching` brings ranks together, `windows` cuts time, `score` rates ranks (with
-//! `stats`), `verdict` decides by the thresholds in `rules`, `report` is what comes out, `text` says it
-//! to a person. `simulate` makes jobs of known truth.
+//! `observation` is what goes in, `matching` brings ranks together (with `classes`: who does the same work), `windows`
+//! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
+//! imbalances, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
+//! to a person. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
+mod classes;
+pub mod import;
 mod matching;
 mod observation;
+mod rating;
 mod report;
 mod rules;
 mod score;
 pub mod simulate;
 #[cfg(test)]
 mod simulated;
+mod stages;
 mod stats;
 mod summary;
+mod suspects;
 mod text;
 mod verdict;
 mod windows;
 
-pub use observation::{COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, sql};
-pub use report::{CommReport, Cost, Culprit, Evidence, RankScore, Report, Role, Spread, Verdict};
+pub use observation::{COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, Work, sql};
+pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
 pub use rules::Rules;
 pub use score::Waits;
 pub use text::text;

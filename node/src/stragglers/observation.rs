@@ -87,6 +87,22 @@ pub struct Observation {
     pub root: Option<i32>,
 }
 
+/// A stretch of a process's own work: a compute phase or a kernel, timed where it ran. Where a process has any, its own
+/// time is the sum of these; where it has none, it is the time between its communication calls.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    /// The node that recorded it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// What it was ("forward-compute"): part of the op-count signature.
+    pub name: Arc<str>,
+    /// Start, Unix nanoseconds of the node's own clock.
+    pub start_ns: i64,
+    /// Length.
+    pub duration_ns: i64,
+}
+
 /// A node's clock against the asker's, as measured over the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ClockOffset {
@@ -110,10 +126,12 @@ pub struct Heard {
 }
 
 /// Everything a verdict is made from.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Input {
     /// Calls, in any order.
     pub observations: Vec<Observation>,
+    /// Own work, where it was timed; may be empty.
+    pub work: Vec<Work>,
     /// Offset of each node's clock; the asker's own node is 0/0. A node that is not here has an unknown clock.
     pub clocks: BTreeMap<String, ClockOffset>,
     /// Coverage of the question.

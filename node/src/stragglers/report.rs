@@ -33,6 +33,27 @@ pub enum Verdict {
         culprit: Culprit,
         /// Other ranks that are late as well; most expensive first.
         also: Vec<Culprit>,
+        /// Ranks that are late only because they are held up themselves (a slow rank's replica, its later stages).
+        held_up: Vec<RankRef>,
+    },
+    /// No rank is slow: one stage has more to do than the others, on every replica alike.
+    StageImbalance {
+        /// The ranks of the slowest stage.
+        ranks: Vec<RankRef>,
+        /// Own time of a rank of the slowest stage over that of the other stages (median).
+        ratio: f64,
+        /// The difference as a share of wall time.
+        share: f64,
+    },
+    /// No rank is slow: which one is last changes from collective to collective, and the others wait each time. Uneven
+    /// data, or noise.
+    DataImbalance {
+        /// The communicator in which it was found.
+        comm_hash: String,
+        /// Share of wall time by which the last comes after the median.
+        share: f64,
+        /// Ranks that were last in at least half as many collectives as their due.
+        taking_turns: usize,
     },
     /// Enough was seen, and nobody holds the others up.
     None,
@@ -41,6 +62,29 @@ pub enum Verdict {
         /// Why not, and what would help.
         why: String,
     },
+}
+
+/// A process of the job.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct RankRef {
+    /// Its rank in the largest communicator that it belongs to.
+    pub rank: i32,
+    /// Its host.
+    pub node: String,
+    /// Its process there.
+    pub pid: i64,
+}
+
+/// What shows that a rank is late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// The others wait and it does not.
+    Waits,
+    /// It enters after the others, by aligned clocks.
+    Entries,
+    /// It takes more time of its own than the ranks that do the same work.
+    OwnTime,
 }
 
 /// A rank that holds the others up.
@@ -54,7 +98,10 @@ pub struct Culprit {
     pub pid: i64,
     /// The communicator in which it was found.
     pub comm_hash: String,
-    /// By how much it is late when it is the last to enter: median.
+    /// What shows it; `late_by_ns`, `last_in`, `share` and `z` are of this figure.
+    pub basis: Basis,
+    /// By how much it is later than the median of the others when it is the last: half of the time that is lost is lost
+    /// in collectives with at most this. Where all are alike, the median.
     pub late_by_ns: i64,
     /// Collectives in which it was the last.
     pub last_in: usize,
@@ -86,7 +133,7 @@ pub struct Cost {
     pub gpu_seconds_wasted: f64,
     /// The same, per second of the episode: how many GPUs' worth of time is lost.
     pub gpus_lost: f64,
-    /// True where waits were not seen (enqueue times only): the true cost is at most this.
+    /// True where the waits for it were not seen themselves (basis other than waits): the cost is at most this.
     pub upper_bound: bool,
 }
 
@@ -109,6 +156,8 @@ pub struct Evidence {
     pub since_ns: i64,
     /// End of the asked span.
     pub until_ns: i64,
+    /// What else was seen, in words.
+    pub notes: Vec<String>,
     /// What could not be seen, in words.
     pub not_visible: Vec<String>,
 }
@@ -192,6 +241,8 @@ pub enum Role {
     Culprit,
     /// It waits for a culprit.
     Victim,
+    /// It is late as well, because it is held up itself.
+    HeldUp,
     /// Neither.
     Peer,
 }

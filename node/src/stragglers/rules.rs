@@ -21,6 +21,15 @@ pub struct Rules {
     pub mostly: f64,
     /// Communicators of two and three ranks: how many times the others must wait what the suspect waits.
     pub ratio: f64,
+    /// The same for own time: it must be at least so many times that of every other rank of its class.
+    pub own_ratio: f64,
+    /// Stage imbalance: the slowest stage's own time must be at least so many times that of the others.
+    pub stage_ratio: f64,
+    /// Rotating lateness: least share of wall time that goes into waiting for whoever is last.
+    pub rotating: f64,
+    /// And how alike a rank's excess of own time must be from one collective to the next (autocorrelation) to say that
+    /// uneven work makes it, and not noise.
+    pub carries_over: f64,
     /// Share of its lateness that a rank's own time must explain; below it the lateness is inherited.
     pub own_share: f64,
     /// Longest window.
@@ -44,6 +53,10 @@ impl Default for Rules {
             steady_consistency: 4.0,
             mostly: 0.75,
             ratio: 3.0,
+            own_ratio: 1.25,
+            stage_ratio: 1.1,
+            rotating: 0.1,
+            carries_over: 0.3,
             own_share: 0.5,
             window_ns: 1_000_000_000,
             short_window_ns: 500_000_000,

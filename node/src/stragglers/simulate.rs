@@ -58,6 +58,8 @@ pub struct Job {
     pub transfer_ns: i64,
     /// Scatter of the own time.
     pub noise: Noise,
+    /// Uneven data: in each step each rank's work is multiplied by a log-normal factor of this sigma.
+    pub uneven: f64,
     /// Late ranks.
     pub slow: Vec<Slow>,
     /// Calls return at once and the wait happens on the device.
@@ -83,6 +85,7 @@ impl Default for Job {
             own_ns: 100_000_000,
             transfer_ns: 1_000_000,
             noise: Noise::Gaussian(0.02),
+            uneven: 0.0,
             slow: Vec::new(),
             enqueues: false,
             clock_offset_ns: 50_000_000,
@@ -136,9 +139,10 @@ impl Job {
         let mut entries = vec![0i64; self.ranks];
         let mut seq = 0;
         for step in 0..self.steps {
+            let share: Vec<f64> = (0..self.ranks).map(|_| factor(&mut rng, Noise::LogNormal(self.uneven))).collect();
             for part in 0..self.collectives.max(1) {
                 for (rank, entry) in entries.iter_mut().enumerate() {
-                    let mut own = part_ns as f64 * factor(&mut rng, self.noise);
+                    let mut own = part_ns as f64 * share[rank] * factor(&mut rng, self.noise);
                     if part == 0 {
                         let late = self.slow.iter().filter(|s| s.rank == rank && step >= s.from_step);
                         own += late.map(|s| s.extra_ns as f64).sum::<f64>();

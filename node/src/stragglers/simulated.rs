@@ -10,7 +10,7 @@ const MS: i64 = 1_000_000;
 
 fn named(report: &Report) -> Vec<i32> {
     match &report.verdict {
-        Verdict::Rank { culprit, also } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
+        Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
         _ => Vec::new(),
     }
 }
@@ -120,7 +120,7 @@ fn the_demo_job_is_named_with_its_lateness_and_cost() {
         ..Job::default()
     };
     let report = analyse(&job.observe(3), &Rules::default());
-    let Verdict::Rank { culprit, also } = &report.verdict else { panic!("{report:#?}") };
+    let Verdict::Rank { culprit, also, .. } = &report.verdict else { panic!("{report:#?}") };
     assert_eq!((culprit.rank, &*culprit.node, also.len()), (5, "n2", 0));
     assert!((culprit.late_by_ns - 290 * MS).abs() < 5 * MS, "{}", culprit.late_by_ns);
     assert_eq!((culprit.last_in, culprit.collectives), (33, 33));
@@ -210,4 +210,17 @@ fn a_rank_whose_calls_are_numbered_from_elsewhere_is_not_a_culprit() {
         let report = analyse(&input, &Rules::default());
         assert!(matches!(report.verdict, Verdict::Unknown { .. }), "{shift} {enqueues}: {:#?}", report.verdict);
     }
+}
+
+#[test]
+fn uneven_data_blames_no_rank() {
+    for seed in 0..200 {
+        let job = Job { collectives: 4, uneven: 0.3, steps: 60, ..Job::default() };
+        let report = analyse(&job.observe(seed), &Rules::default());
+        assert!(matches!(report.verdict, Verdict::DataImbalance { .. }), "seed {seed}: {:#?}", report.verdict);
+    }
+    // One collective a step: it cannot be told from noise, and is only remarked on.
+    let report = analyse(&Job { uneven: 0.3, ..Job::default() }.observe(1), &Rules::default());
+    assert_eq!(report.verdict, Verdict::None);
+    assert!(report.evidence.notes[0].contains("take turns"), "{:?}", report.evidence.notes);
 }

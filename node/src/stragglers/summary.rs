@@ -2,15 +2,15 @@
 //!
 //! Who is named is decided in `verdict.rs`; the shapes lie in `report.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::matching::{Comm, Met};
 use super::observation::{ClockOffset, Coupling, Input};
-use super::report::{CommReport, Evidence, RankScore, Role, Spread};
+use super::report::{CommReport, Evidence, RankRef, RankScore, Role, Spread};
 use super::rules::Rules;
 use super::score::{Scored, Waits};
 use super::stats::{median, quantile};
-use super::verdict::Found;
+use super::suspects::Found;
 
 pub(crate) fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &[Found]) -> Evidence {
     let comms = || scored.iter().map(|s| &s.comm).chain(thin);
@@ -35,6 +35,7 @@ pub(crate) fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &
         clocks: clocks.iter().filter_map(|(n, c)| c.map(|c| ((*n).to_owned(), c))).collect(),
         since_ns: input.since_ns,
         until_ns: input.until_ns,
+        notes: Vec::new(),
         not_visible: not_visible(input, scored, thin, &clocks),
     }
 }
@@ -59,19 +60,20 @@ fn not_visible(
         if comm.partial > 0 && comm.complete > 0 {
             unseen.push(format!("a rank's record in {} of {} collectives", comm.partial, comm.met.len()));
         }
-        let one_sided: Vec<&str> =
-            comm.funcs.keys().filter(|f| Coupling::of(f) != Coupling::All).map(|f| &**f).collect();
-        if !one_sided.is_empty() {
-            unseen.push(format!(
-                "who waits in {} ({} calls): they do not make all ranks meet, and are not scored",
-                one_sided.join(", "),
-                comm.one_sided
-            ));
-        }
+    }
+    let comms = || scored.iter().map(|s| &s.comm).chain(thin);
+    let one_sided: BTreeSet<&str> =
+        comms().flat_map(|c| c.funcs.keys()).map(|f| &**f).filter(|f| Coupling::of(f) != Coupling::All).collect();
+    if !one_sided.is_empty() {
+        unseen.push(format!(
+            "who waits in {} ({} calls): they do not make all ranks meet, and are not scored",
+            one_sided.into_iter().collect::<Vec<_>>().join(", "),
+            comms().map(|c| c.one_sided).sum::<u64>()
+        ));
     }
     let blind: Vec<&str> = clocks.iter().filter(|(_, c)| c.is_none()).map(|(n, _)| *n).collect();
     if !blind.is_empty() {
-        unseen.push(format!("lateness on {}: clock offset not known, only waits are compared", blind.join(", ")));
+        unseen.push(format!("lateness on {}: clock offset not known, only waits are compared", some(&blind)));
     }
     if scored.iter().any(|s| s.waits == Waits::Enqueued) {
         unseen.push("waits: the calls only enqueue (tier 0); what the device waits for is not in them".to_owned());
@@ -82,11 +84,17 @@ fn not_visible(
     unseen
 }
 
-pub(crate) fn comm_reports(scored: &[Scored], thin: &[Comm], named: &[Found], rules: &Rules) -> Vec<CommReport> {
+pub(crate) fn comm_reports(
+    scored: &[Scored],
+    thin: &[Comm],
+    named: &[Found],
+    held_up: &[RankRef],
+    rules: &Rules,
+) -> Vec<CommReport> {
     let mut all: Vec<CommReport> = Vec::new();
     for (index, s) in scored.iter().enumerate() {
         let (tallies, scores) = s.pooled(0..s.windows.len(), rules);
-        let culprits: Vec<usize> = named.iter().filter(|f| f.comm == index).map(|f| f.member).collect();
+        let named_in = named.iter().any(|f| f.comm == index);
         let mut report = comm_report(&s.comm);
         report.windowed = Some(s.kind);
         report.windows = s.windows.len();
@@ -117,14 +125,17 @@ pub(crate) fn comm_reports(scored: &[Scored], thin: &[Comm], named: &[Found], ru
                         Some(met.cells[m]?.duration_ns - shortest)
                     }),
                     own_excess_ns: tallies[m].more_own.mean().map(|v| v as i64),
-                    excess_ns: scores[m].excess_ns as i64,
-                    share: scores[m].share,
-                    z: scores[m].z,
-                    flagged: s.scores.iter().filter(|w| w[m].flagged).count(),
+                    excess_ns: scores[m].late.excess_ns as i64,
+                    share: scores[m].late.share,
+                    z: scores[m].late.z,
+                    flagged: s.scores.iter().filter(|w| w[m].late.flagged || w[m].own.flagged).count(),
                     role: match () {
-                        () if culprits.contains(&m) => Role::Culprit,
-                        () if culprits.is_empty() => Role::Peer,
-                        () => Role::Victim,
+                        () if named.iter().any(|f| *f.culprit.node == *member.node && f.culprit.pid == member.pid) => {
+                            Role::Culprit
+                        }
+                        () if held_up.iter().any(|h| *h.node == *member.node && h.pid == member.pid) => Role::HeldUp,
+                        () if named_in => Role::Victim,
+                        () => Role::Peer,
                     },
                 }
             })
@@ -167,4 +178,13 @@ fn spread(values: impl Iterator<Item = i64>) -> Spread {
 
 pub(crate) fn hex(hash: u64) -> String {
     format!("{hash:016x}")
+}
+
+/// The first few of many names.
+fn some(names: &[&str]) -> String {
+    const SHOWN: usize = 4;
+    match names.len() {
+        0..=SHOWN => names.join(", "),
+        n => format!("{} and {} nodes more", names[..SHOWN].join(", "), n - SHOWN),
+    }
 }

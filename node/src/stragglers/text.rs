@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::report::{CommReport, Culprit, RankScore, Report, Role, Verdict};
+use super::report::{Basis, CommReport, Culprit, RankRef, RankScore, Report, Role, Verdict};
 use super::score::Waits;
 use super::windows::WindowKind;
 
@@ -22,7 +22,8 @@ pub fn text(report: &Report) -> String {
     sentence(report, &mut out);
     for comm in shown(report) {
         out.push('\n');
-        table(comm, &mut out);
+        let own = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.basis == Basis::OwnTime);
+        table(comm, own, &mut out);
     }
     out.push('\n');
     evidence(report, &mut out);
@@ -31,7 +32,7 @@ pub fn text(report: &Report) -> String {
 
 fn sentence(report: &Report, out: &mut String) {
     match &report.verdict {
-        Verdict::Rank { culprit, also } => {
+        Verdict::Rank { culprit, also, held_up } => {
             culprit_sentence(report, culprit, out);
             for other in also {
                 let _ = writeln!(
@@ -45,7 +46,27 @@ fn sentence(report: &Report, out: &mut String) {
                     percent(other.share)
                 );
             }
+            if !held_up.is_empty() {
+                let _ = writeln!(out, "Late only because they are held up themselves: {}.", ranks(held_up));
+            }
             cost(report, out);
+        }
+        Verdict::StageImbalance { ranks: stage, ratio, share } => {
+            let _ = writeln!(
+                out,
+                "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the own time of the other stages, \n\
+                 {} of wall time more.",
+                ranks(stage),
+                percent(*share)
+            );
+        }
+        Verdict::DataImbalance { share, taking_turns, .. } => {
+            let _ = writeln!(
+                out,
+                "No rank is slow, but somebody always is: {taking_turns} ranks take turns at being late, which costs {} of \
+                 the time.\nUneven data would look like this, and so would noise.",
+                percent(*share)
+            );
         }
         Verdict::None => {
             let ranks = report.per_comm.iter().map(|c| c.heard).max().unwrap_or(0);
@@ -66,6 +87,7 @@ fn culprit_sentence(report: &Report, culprit: &Culprit, out: &mut String) {
     let comm = report.per_comm.iter().find(|c| c.comm_hash == culprit.comm_hash);
     let others = comm.map_or(0, |c| c.heard.saturating_sub(1));
     let victims = match others {
+        _ if culprit.basis == Basis::OwnTime => "its job".to_owned(),
         0 => "the others".to_owned(),
         1 => "the other rank".to_owned(),
         n => format!("the other {n} ranks"),
@@ -77,15 +99,21 @@ fn culprit_sentence(report: &Report, culprit: &Culprit, out: &mut String) {
     };
     let until =
         if culprit.ongoing { "and still does".to_owned() } else { format!("until {}", clock(culprit.until_ns)) };
+    let late = duration(culprit.late_by_ns);
+    let how = match culprit.basis {
+        Basis::Waits | Basis::Entries => {
+            format!("it enters {late} late, last in {} of {} collectives", culprit.last_in, culprit.collectives)
+        }
+        Basis::OwnTime => format!(
+            "its own work takes {late} longer than that of its peers, longest before {} of {} collectives",
+            culprit.last_in, culprit.collectives
+        ),
+    };
     let _ = writeln!(
         out,
-        "Rank {} on host {} holds up {victims}: it enters {} late, last in {} of {} collectives, {} of the time,\n\
-         {since}, {until}.",
+        "Rank {} on host {} holds up {victims}: {how}, {} of the time,\n{since}, {until}.",
         culprit.rank,
         culprit.node,
-        duration(culprit.late_by_ns),
-        culprit.last_in,
-        culprit.collectives,
         percent(culprit.share),
     );
 }
@@ -102,10 +130,16 @@ fn cost(report: &Report, out: &mut String) {
     );
 }
 
+/// "ranks 6 on n1, 7 on n1".
+fn ranks(list: &[RankRef]) -> String {
+    let named: Vec<String> = list.iter().map(|r| format!("{} on {}", r.rank, r.node)).collect();
+    format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, named.join(", "))
+}
+
 /// The communicators worth a table: those of the named ranks, else the largest that was scored.
 fn shown(report: &Report) -> Vec<&CommReport> {
     let scored = || report.per_comm.iter().filter(|c| !c.ranks.is_empty());
-    if let Verdict::Rank { culprit, also } = &report.verdict {
+    if let Verdict::Rank { culprit, also, .. } = &report.verdict {
         let named: Vec<&str> = std::iter::once(culprit).chain(also).map(|c| c.comm_hash.as_str()).collect();
         scored().filter(|c| named.contains(&c.comm_hash.as_str())).collect()
     } else {
@@ -113,15 +147,19 @@ fn shown(report: &Report) -> Vec<&CommReport> {
     }
 }
 
-/// How late a rank is on average, for the bar: by its waits where they were seen, else by its entries.
-fn lateness(comm: &CommReport, rank: &RankScore) -> i64 {
+/// How late a rank is on average, for the bar: by its waits where they were seen, else by its entries; by its own time
+/// where that is what names somebody.
+fn lateness(comm: &CommReport, rank: &RankScore, own: bool) -> i64 {
+    if own {
+        return rank.own_excess_ns.unwrap_or(0);
+    }
     if comm.waits == Some(Waits::Enqueued) {
         return rank.lateness.mean_ns;
     }
     comm.ranks.iter().map(|r| r.wait.mean_ns).max().unwrap_or(0) - rank.wait.mean_ns
 }
 
-fn table(comm: &CommReport, out: &mut String) {
+fn table(comm: &CommReport, own: bool, out: &mut String) {
     let heard = match comm.nranks {
         Some(n) if usize::try_from(n) != Ok(comm.heard) => format!("{} of {n} ranks heard", comm.heard),
         _ => format!("{} ranks", comm.heard),
@@ -144,13 +182,13 @@ fn table(comm: &CommReport, out: &mut String) {
         duration(comm.period_ns)
     );
     let mut ranks: Vec<&RankScore> = comm.ranks.iter().collect();
-    ranks.sort_by_key(|r| (r.role != Role::Culprit, std::cmp::Reverse(lateness(comm, r))));
-    let longest = ranks.iter().map(|r| lateness(comm, r)).max().unwrap_or(0).max(1);
+    ranks.sort_by_key(|r| (r.role != Role::Culprit, std::cmp::Reverse(lateness(comm, r, own))));
+    let longest = ranks.iter().map(|r| lateness(comm, r, own)).max().unwrap_or(0).max(1);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["rank", "host", "late by", "waits", "z", "flagged", ""]);
+    table.set_header(["rank", "host", if own { "own excess" } else { "late by" }, "waits", "z", "flagged", ""]);
     for rank in ranks.iter().take(ROWS) {
-        let late = lateness(comm, rank);
+        let late = lateness(comm, rank, own);
         table.add_row([
             rank.rank.to_string(),
             rank.node.clone(),
@@ -158,7 +196,15 @@ fn table(comm: &CommReport, out: &mut String) {
             if comm.waits == Some(Waits::Enqueued) { "?".to_owned() } else { duration(rank.wait.mean_ns) },
             rank.z.map_or("-".to_owned(), |z| format!("{z:.1}")),
             format!("{}/{}", rank.flagged, comm.windows),
-            format!("{}{}", bar(late, longest), if rank.role == Role::Culprit { " culprit" } else { "" }),
+            format!(
+                "{}{}",
+                bar(late, longest),
+                match rank.role {
+                    Role::Culprit => " culprit",
+                    Role::HeldUp => " held up itself",
+                    Role::Victim | Role::Peer => "",
+                }
+            ),
         ]);
     }
     for column in [0, 2, 3, 4, 5] {
@@ -172,8 +218,8 @@ fn table(comm: &CommReport, out: &mut String) {
             out,
             "… and {} ranks more, late by {} to {}",
             ranks.len() - ROWS,
-            duration(lateness(comm, last)),
-            duration(lateness(comm, first))
+            duration(lateness(comm, last, own)),
+            duration(lateness(comm, first, own))
         );
     }
 }
@@ -204,6 +250,9 @@ fn evidence(report: &Report, out: &mut String) {
         let _ = writeln!(out, "Not heard: {node} ({reason}).");
     }
     for note in &report.coverage.notes {
+        let _ = writeln!(out, "Note: {note}.");
+    }
+    for note in &e.notes {
         let _ = writeln!(out, "Note: {note}.");
     }
     for unseen in &e.not_visible {

@@ -1,0 +1,122 @@
+//! Which ranks do the same work: processes are put into classes by their op-count signature, so that a pipeline's
+//! stages are not compared with each other.
+//!
+//! Owns signatures and classes; who is compared with whom follows in `score.rs` and `stages.rs`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::observation::{Coupling, Input};
+
+/// A process: its node and pid.
+pub(crate) type Process = (Arc<str>, i64);
+
+/// Two signatures are one class when at most this share of the calls differ.
+const APART: f64 = 0.05;
+/// Calls of each name that may differ besides: the span cuts ranks at different calls.
+const EDGE: f64 = 2.0;
+
+/// What a process calls, in shares of all its calls, and how it opens after a meeting of all: a first pipeline stage
+/// opens with a send, the last one with a receive, though both call each equally often.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Signature {
+    shares: BTreeMap<Arc<str>, f64>,
+    calls: f64,
+    opens: Option<Arc<str>>,
+}
+
+impl Signature {
+    /// Total variation distance: the share of calls that would have to differ, without those at the edges.
+    fn apart(&self, other: &Self) -> f64 {
+        let names = self.shares.keys().chain(other.shares.keys().filter(|n| !self.shares.contains_key(*n)));
+        let at = |s: &Self, n: &Arc<str>| s.shares.get(n).copied().unwrap_or(0.0);
+        let edge = EDGE / self.calls.min(other.calls).max(1.0);
+        names.map(|n| ((at(self, n) - at(other, n)).abs() - edge).max(0.0)).sum::<f64>() / 2.0
+    }
+}
+
+/// The class of each process, numbered in the order of the processes.
+pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
+    let mut calls: BTreeMap<Process, Vec<(i64, &Arc<str>)>> = BTreeMap::new();
+    for seen in &input.observations {
+        calls.entry((Arc::clone(&seen.node), seen.pid)).or_default().push((seen.entry_ns, &seen.func));
+    }
+    for work in &input.work {
+        calls.entry((Arc::clone(&work.node), work.pid)).or_default().push((work.start_ns, &work.name));
+    }
+    let mut known: Vec<Signature> = Vec::new();
+    calls
+        .into_iter()
+        .map(|(process, mut list)| {
+            list.sort();
+            let mine = signature(&list);
+            let place = known.iter().position(|k| k.opens == mine.opens && k.apart(&mine) <= APART);
+            let class = place.unwrap_or_else(|| {
+                known.push(mine);
+                known.len() - 1
+            });
+            (process, class)
+        })
+        .collect()
+}
+
+fn signature(calls: &[(i64, &Arc<str>)]) -> Signature {
+    let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
+    let mut openers: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
+    let mut met = false;
+    for (_, name) in calls {
+        *shares.entry(Arc::clone(name)).or_default() += 1.0 / calls.len() as f64;
+        match Coupling::of(name) {
+            Coupling::All => met = true,
+            Coupling::Pair if met => {
+                *openers.entry(name).or_default() += 1;
+                met = false;
+            }
+            _ => {}
+        }
+    }
+    let opens = openers.into_iter().max_by_key(|(_, n)| *n).map(|(name, _)| Arc::clone(name));
+    Signature { shares, calls: calls.len() as f64, opens }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stragglers::Observation;
+
+    fn input(ranks: &[&[&str]]) -> Input {
+        let mut input = Input::default();
+        for (rank, calls) in ranks.iter().enumerate() {
+            for (i, func) in calls.iter().cycle().take(calls.len() * 50).enumerate() {
+                input.observations.push(Observation {
+                    node: format!("n{rank}").into(),
+                    pid: 1,
+                    rank: rank as i32,
+                    nranks: None,
+                    comm_hash: 1,
+                    func: (*func).into(),
+                    seq: i as u64,
+                    entry_ns: i as i64,
+                    duration_ns: 0,
+                    tier: 1,
+                    library: "mpi".into(),
+                    root: None,
+                });
+            }
+        }
+        input
+    }
+
+    #[test]
+    fn stages_of_a_pipeline_fall_into_classes_and_replicas_into_one() {
+        let first: &[&str] = &["all_reduce", "send", "recv", "send", "recv"];
+        let inner: &[&str] = &["all_reduce", "recv", "send", "recv", "send", "recv", "send", "recv", "send"];
+        let last: &[&str] = &["all_reduce", "recv", "send", "recv", "send"];
+        let mut jobs = input(&[first, first, inner, inner, last, last]);
+        // A few records lost, and one host that attached late.
+        jobs.observations.retain(|o| !(o.rank == 3 && o.seq % 90 == 7) && !(o.rank == 1 && o.seq < 100));
+        let found = classes(&jobs);
+        let class = |rank: i32| found[&(Arc::from(format!("n{rank}")), 1)];
+        assert_eq!([0, 1, 2, 3, 4, 5].map(class), [0, 0, 1, 1, 2, 2]);
+    }
+}

@@ -1,0 +1,195 @@
+//! Recorded jobs of others, read as input: traces that published studies of stragglers ship.
+//!
+//! Pure: text in, [`Input`] out. Opening and unpacking files is the caller's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::observation::{Input, Observation, Work};
+
+/// A trace that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// The header lacks a column.
+    #[error(
+        "the trace has no column {0}: is it one operation a line, as the straggler study of ByteDance publishes it?"
+    )]
+    Column(&'static str),
+    /// A line that does not fit the header.
+    #[error("line {line} of the trace: {column} is missing or no number")]
+    Line {
+        /// Counting from 1.
+        line: usize,
+        /// The column.
+        column: &'static str,
+    },
+}
+
+/// Read a trace of the straggler study of ByteDance (Lin et al., "Understanding Stragglers in Large Model Training Using
+/// What-if Analysis", 2025): CSV, one operation of one rank a line, times in seconds from the start of its step.
+///
+/// Steps are laid end to end. Compute phases become [`Work`]. Gradient reduce-scatters and parameter all-gathers meet the
+/// ranks of a stage (its data parallel group), embedding all-reduces the first and the last stage of a replica, sends and
+/// receives a replica's pipeline. Ranks are those of the job; every rank is a node of its own, without a known clock: the
+/// trace's times are not relied on across ranks.
+///
+/// # Errors
+/// [`ImportError`] when the text has other columns or a broken line.
+pub fn bytedance_csv(text: &str) -> Result<Input, ImportError> {
+    let mut lines = text.lines().enumerate();
+    let header: Vec<&str> = lines.next().map_or_else(Vec::new, |(_, l)| l.trim().split(',').collect());
+    let place = |name: &'static str| header.iter().position(|h| *h == name).ok_or(ImportError::Column(name));
+    let columns = [place("dp_rank")?, place("stage")?, place("rank")?, place("step")?];
+    let (optype, start, duration) = (place("optype")?, place("start_ts")?, place("duration")?);
+
+    let mut ops = Vec::new();
+    let mut steps: BTreeMap<i64, f64> = BTreeMap::new();
+    let mut replicas: BTreeSet<i64> = BTreeSet::new();
+    for (i, line) in lines.filter(|(_, l)| !l.trim().is_empty()) {
+        let fields: Vec<&str> = line.trim().split(',').collect();
+        let number = |at: usize, column: &'static str| {
+            let value: Option<f64> = fields.get(at).and_then(|f| f.parse().ok()).filter(|v: &f64| v.is_finite());
+            value.ok_or(ImportError::Line { line: i + 1, column })
+        };
+        let [dp, stage, rank, step] = [
+            number(columns[0], "dp_rank")? as i64,
+            number(columns[1], "stage")? as i64,
+            number(columns[2], "rank")? as i64,
+            number(columns[3], "step")? as i64,
+        ];
+        let (start, length) = (number(start, "start_ts")?, number(duration, "duration")?);
+        let name = *fields.get(optype).ok_or(ImportError::Line { line: i + 1, column: "optype" })?;
+        let end = steps.entry(step).or_default();
+        *end = end.max(start + length);
+        replicas.insert(dp);
+        ops.push(Op { dp, stage, rank, step, name, start, length });
+    }
+
+    // Where each step begins when they are laid end to end.
+    let mut begins: BTreeMap<i64, (u64, f64)> = BTreeMap::new();
+    let mut at = 0.0;
+    for (number, (step, length)) in steps.iter().enumerate() {
+        begins.insert(*step, (number as u64, at));
+        at += length;
+    }
+    let mut input = Input { since_ns: -1_000_000_000, until_ns: ns(at) + 1, ..Input::default() };
+    let mut nodes: BTreeMap<i64, Arc<str>> = BTreeMap::new();
+    let mut sequence: BTreeMap<(i64, u64, &str), u64> = BTreeMap::new();
+    ops.sort_by(|a, b| (a.rank, a.step).cmp(&(b.rank, b.step)).then(a.start.total_cmp(&b.start)));
+    for op in &ops {
+        let Some((step, begin)) = begins.get(&op.step) else { continue };
+        let node = Arc::clone(nodes.entry(op.rank).or_insert_with(|| format!("rank{}", op.rank).into()));
+        let (start_ns, duration_ns) = (ns(begin + op.start), ns(op.length));
+        let (func, comm_hash, nranks) = match op.name {
+            name if name.ends_with("-compute") || name == "optimizer" => {
+                input.work.push(Work { node, pid: op.rank, name: name.into(), start_ns, duration_ns });
+                continue;
+            }
+            "grads-reduce-scatter" => ("reduce_scatter", group(1, op.stage), i32::try_from(replicas.len()).ok()),
+            "params-all-gather" => ("all_gather", group(1, op.stage), i32::try_from(replicas.len()).ok()),
+            "embedding-grads-all-reduce" => ("all_reduce", group(2, op.dp), Some(2)),
+            name if name.ends_with("-send") => ("send", group(3, op.dp), None),
+            name if name.ends_with("-recv") => ("recv", group(3, op.dp), None),
+            _ => continue,
+        };
+        let pair = matches!(func, "send" | "recv");
+        let seq = if pair {
+            let next = sequence.entry((op.rank, comm_hash, func)).or_default();
+            *next += 1;
+            *next - 1
+        } else {
+            *step
+        };
+        input.observations.push(Observation {
+            node,
+            pid: op.rank,
+            rank: i32::try_from(op.rank).unwrap_or(-1),
+            nranks,
+            comm_hash,
+            func: func.into(),
+            seq,
+            entry_ns: start_ns,
+            duration_ns,
+            tier: 3,
+            library: "nccl".into(),
+            root: None,
+        });
+    }
+    input.heard.asked = nodes.len();
+    input.heard.answered = nodes.len();
+    Ok(input)
+}
+
+struct Op<'a> {
+    dp: i64,
+    stage: i64,
+    rank: i64,
+    step: i64,
+    name: &'a str,
+    start: f64,
+    length: f64,
+}
+
+fn ns(seconds: f64) -> i64 {
+    (seconds * 1e9) as i64
+}
+
+/// A communicator's hash from its kind and number.
+fn group(kind: u64, number: i64) -> u64 {
+    kind << 32 | (number.cast_unsigned() & 0xFFFF_FFFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stragglers::{Report, Rules, Verdict, analyse, text};
+
+    /// The recorded job, where the data folder lies beside the checkout.
+    fn recorded(name: &str) -> Option<String> {
+        let file =
+            format!("{}/../../shared/data/straggler/bytedance/csv/trace-{name}.csv.gz", env!("CARGO_MANIFEST_DIR"));
+        if !std::path::Path::new(&file).exists() {
+            eprintln!("skipped: no recorded jobs beside this checkout");
+            return None;
+        }
+        let unpacked = std::process::Command::new("gzip").args(["-dc", &file]).output().unwrap();
+        assert!(unpacked.status.success());
+        Some(String::from_utf8(unpacked.stdout).unwrap())
+    }
+
+    fn named(report: &Report) -> Vec<i32> {
+        match &report.verdict {
+            Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_recorded_slow_replica_is_slow_because_of_rank_0() {
+        let Some(csv) = recorded("AR") else { return };
+        let report = analyse(&bytedance_csv(&csv).unwrap(), &Rules::default());
+        println!("{}", text(&report));
+        assert_eq!(named(&report), [0], "{:#?}", report.verdict);
+        let Verdict::Rank { held_up, .. } = &report.verdict else { unreachable!() };
+        assert_eq!(held_up.iter().map(|h| h.rank).collect::<Vec<_>>(), [16, 32, 48], "its replica's later stages");
+    }
+
+    #[test]
+    fn the_recorded_stage_imbalance_names_no_rank() {
+        let Some(csv) = recorded("ST") else { return };
+        let report = analyse(&bytedance_csv(&csv).unwrap(), &Rules::default());
+        println!("{}", text(&report));
+        let Verdict::StageImbalance { ranks, ratio, .. } = &report.verdict else { panic!("{:#?}", report.verdict) };
+        assert_eq!(ranks.iter().map(|r| r.rank).collect::<Vec<_>>(), [6, 7]);
+        assert!((1.5..1.8).contains(ratio), "{ratio}");
+    }
+
+    #[test]
+    fn what_is_not_such_a_trace_is_refused() {
+        assert_eq!(bytedance_csv("a,b\n1,2\n"), Err(ImportError::Column("dp_rank")));
+        let header = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,mb_id,gmc\n";
+        assert!(bytedance_csv(header).unwrap().observations.is_empty());
+        let broken = format!("{header}0,0,0,1,optimizer,soon,1,0,0,0,0\n");
+        assert_eq!(bytedance_csv(&broken), Err(ImportError::Line { line: 2, column: "start_ts" }));
+    }
+}

@@ -1,0 +1,180 @@
+//! Rates the ranks of a window (or of many together) by its tallies: how far each stands out, and whether that flags it.
+//!
+//! Two ratings a rank: by its lateness (waits where they are seen, else entries) and by its own time. Tallies come from
+//! `score.rs`, thresholds from `rules.rs`.
+
+use super::matching::Member;
+use super::rules::Rules;
+use super::score::{Tally, Waits};
+use super::stats::{Moments, median, robust_z};
+
+/// Least mean excess that counts where waits are only assumed.
+const ASSUMED_FLOOR_NS: f64 = 200_000.0;
+/// Ranks that make a population: from here on z decides, below it ratios.
+pub(crate) const POPULATION: usize = 4;
+
+/// How far one figure of a rank stands out from the others'.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Rating {
+    /// Robust z over the others; none where there are fewer than three.
+    pub(crate) z: Option<f64>,
+    /// Mean excess over the median of the others, per collective.
+    pub(crate) excess_ns: f64,
+    /// The excess as a share of wall time.
+    pub(crate) share: f64,
+    /// How consistent the excess is over the collectives, as a normal deviate.
+    pub(crate) consistency: f64,
+    /// Share of its collectives in which it lay above the median of the others.
+    pub(crate) mostly: f64,
+    /// It stands out by z (or ratio), costs enough, and no other evidence contradicts it.
+    pub(crate) flagged: bool,
+}
+
+/// What a rank looks like over some windows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Score {
+    /// By how late it is, compared with all others of the communicator.
+    pub(crate) late: Rating,
+    /// By its own time, compared with the others of its class.
+    pub(crate) own: Rating,
+    /// It enters late by the aligned clocks, yet waits as long as the others.
+    pub(crate) late_but_waits: bool,
+}
+
+/// What the tallies to be rated stand for.
+pub(crate) struct Frame<'a> {
+    /// Collectives in them.
+    pub(crate) collectives: usize,
+    /// Wall time that they stand for.
+    pub(crate) wall_ns: f64,
+    /// Whether durations hold the wait.
+    pub(crate) waits: Waits,
+    /// How far each member's lateness may be wrong.
+    pub(crate) bounds: &'a [Option<f64>],
+    /// The members.
+    pub(crate) members: &'a [Member],
+    /// Own time was timed as work, not taken from the gaps between calls.
+    pub(crate) worked: bool,
+}
+
+impl Frame<'_> {
+    fn rating(&self, excess: &Moments) -> Rating {
+        let excess_ns = excess.mean().unwrap_or(0.0);
+        Rating {
+            z: None,
+            excess_ns,
+            share: if self.wall_ns > 0.0 { excess_ns * self.collectives as f64 / self.wall_ns } else { 0.0 },
+            consistency: excess.consistency().unwrap_or(0.0),
+            mostly: excess.positive / excess.n.max(1.0),
+            flagged: false,
+        }
+    }
+}
+
+/// Rate each member.
+pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Score> {
+    let waits = Figure::of(tally, |t| t.duration.mean().map(|d| -d), |_| 0.0);
+    let waited: Vec<Option<f64>> = tally.iter().map(|t| t.wait.mean()).collect();
+    let entries = Figure::of(tally, |t| t.lateness.mean(), |r| frame.bounds[r].unwrap_or(0.0));
+    let mut own = vec![Rating::default(); tally.len()];
+    rate_own(tally, frame, rules, &mut own);
+
+    (0..tally.len())
+        .map(|r| {
+            let t = &tally[r];
+            // A rank that took part in less than half of the window says nothing.
+            if t.duration.n * 2.0 < frame.collectives as f64 {
+                return Score::default();
+            }
+            let mut late = frame.rating(&t.later);
+            late.z = entries.z(r);
+            let bound = frame.bounds[r];
+            late.flagged = bound.is_some_and(|b| late.excess_ns > b)
+                && late.share >= rules.effect
+                && late.z.map_or_else(|| times_all(&entries.values, r, rules.ratio), |z| z > rules.z);
+            match frame.waits {
+                Waits::Seen | Waits::Assumed => {
+                    let mut least = frame.rating(&t.less_wait);
+                    least.z = waits.z(r);
+                    let stands = least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
+                    // By the clocks it does not enter late: it leaves early, which holds nobody up.
+                    let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
+                    let floor = if frame.waits == Waits::Assumed { ASSUMED_FLOOR_NS } else { 0.0 };
+                    least.flagged = stands && least.share >= rules.effect && least.excess_ns > floor && !contradicted;
+                    let late_but_waits =
+                        late.flagged && bound.is_some_and(|b| least.excess_ns < (late.excess_ns - b) / 2.0);
+                    Score { late: least, own: own[r], late_but_waits }
+                }
+                Waits::Enqueued => Score { late, own: own[r], late_but_waits: false },
+                Waits::Inconsistent => Score::default(),
+            }
+        })
+        .collect()
+}
+
+/// Own time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps are not their own.
+fn rate_own(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating]) {
+    if frame.waits == Waits::Enqueued && !frame.worked {
+        return;
+    }
+    for r in 0..tally.len() {
+        let class = frame.members[r].class;
+        let peer = |o: usize| frame.members[o].class == class;
+        let values: Vec<Option<f64>> =
+            tally.iter().enumerate().map(|(o, t)| t.own.mean().filter(|_| peer(o))).collect();
+        if tally[r].own.n * 2.0 < frame.collectives as f64 {
+            continue;
+        }
+        let figure = Figure::new(values, |_| 0.0);
+        own[r] = frame.rating(&tally[r].more_own);
+        own[r].z = figure.z(r);
+        own[r].flagged = own[r].share >= rules.effect
+            && own[r].z.map_or_else(|| times_all(&figure.values, r, rules.own_ratio), |z| z > rules.z);
+    }
+}
+
+/// One figure of all ranks.
+struct Figure<F> {
+    values: Vec<Option<f64>>,
+    known: usize,
+    floor: F,
+}
+
+impl<F: Fn(usize) -> f64> Figure<F> {
+    fn new(values: Vec<Option<f64>>, floor: F) -> Self {
+        Self { known: values.iter().flatten().count(), values, floor }
+    }
+
+    fn of(tally: &[Tally], value: impl Fn(&Tally) -> Option<f64>, floor: F) -> Self {
+        Self::new(tally.iter().map(value).collect(), floor)
+    }
+
+    /// z of one rank over the others; none below a population.
+    fn z(&self, r: usize) -> Option<f64> {
+        let value = self.values[r].filter(|_| self.known >= POPULATION)?;
+        let others = self.values.iter().enumerate().filter(|(o, _)| *o != r);
+        let others: Vec<f64> = others.filter_map(|(_, v)| *v).collect();
+        robust_z(value, &others, (self.floor)(r))
+    }
+}
+
+/// Two or three ranks: every other rank waits at least `ratio` times what this one waits.
+fn waits_least(waited: &[Option<f64>], r: usize, rules: &Rules) -> bool {
+    let Some(own) = waited[r] else { return false };
+    let mut others = waited.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, w)| *w).peekable();
+    others.peek().is_some() && others.all(|w| w > 0.0 && w >= rules.ratio * own)
+}
+
+/// Two or three ranks: its figure is at least `ratio` times that of any other.
+fn times_all(values: &[Option<f64>], r: usize, ratio: f64) -> bool {
+    let Some(own) = values[r] else { return false };
+    let mut others = values.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, l)| *l).peekable();
+    others.peek().is_some() && others.all(|l| own >= ratio * l)
+}
+
+/// Robust deviation of a rank's own earlier windows: median and scale of its excess.
+pub(crate) fn history(excess: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
+    let mid = median(excess.clone())?;
+    let mad = median(excess.map(|e| (e - mid).abs()))?;
+    Some((mid, 1.4826 * mad))
+}

@@ -1,0 +1,219 @@
+//! What holds a job up when no rank does: a stage that has more to do, or lateness that goes round.
+//!
+//! Jobs and stages are recognised from communicators alone: processes that share a communicator belong to one job; those
+//! that share one in which all do the same work (a data or tensor parallel group) are replicas of one stage.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::classes::Process;
+use super::matching::Comm;
+use super::rating::POPULATION;
+use super::report::{RankRef, Verdict};
+use super::rules::Rules;
+use super::score::{Scored, Waits};
+use super::stats::median;
+use super::summary::hex;
+
+/// Sets of processes that grow together.
+#[derive(Default)]
+struct Union {
+    parent: BTreeMap<Process, Process>,
+}
+
+impl Union {
+    fn root(&self, of: &Process) -> Process {
+        let mut at = of;
+        while let Some(up) = self.parent.get(at).filter(|up| *up != at) {
+            at = up;
+        }
+        at.clone()
+    }
+
+    fn join(&mut self, comm: &Comm) {
+        let mut first: Option<Process> = None;
+        for m in &comm.members {
+            let process: Process = (Arc::clone(&m.node), m.pid);
+            self.parent.entry(process.clone()).or_insert_with(|| process.clone());
+            let root = self.root(&process);
+            match &first {
+                None => first = Some(root),
+                Some(top) => {
+                    self.parent.insert(root, top.clone());
+                }
+            }
+        }
+    }
+}
+
+/// How many processes were heard of the job that a communicator belongs to; `all` are the communicators heard of.
+pub(crate) fn job_size<'a>(all: impl Iterator<Item = &'a Comm>, comm: &Comm) -> usize {
+    let mut jobs = Union::default();
+    all.for_each(|c| jobs.join(c));
+    let Some(m) = comm.members.first() else { return 0 };
+    let root = jobs.root(&(Arc::clone(&m.node), m.pid));
+    jobs.parent.keys().filter(|p| jobs.root(p) == root).count()
+}
+
+/// One stage whose replicas all take clearly longer than any other stage's.
+pub(crate) fn stage_imbalance(
+    scored: &[Scored],
+    thin: &[Comm],
+    job_rank: &HashMap<Process, i32>,
+    rules: &Rules,
+) -> Option<Verdict> {
+    let (mut jobs, mut stages) = (Union::default(), Union::default());
+    thin.iter().for_each(|c| jobs.join(c));
+    for s in scored {
+        jobs.join(&s.comm);
+        if !s.comm.mixed() {
+            stages.join(&s.comm);
+        }
+    }
+    let shares = own_shares(scored, rules);
+    // By job, then stage: the processes and their share of own time.
+    let mut by_job: BTreeMap<Process, BTreeMap<Process, Vec<(Process, f64)>>> = BTreeMap::new();
+    for (process, share) in shares {
+        let (job, stage) = (jobs.root(&process), stages.root(&process));
+        by_job.entry(job).or_default().entry(stage).or_default().push((process, share));
+    }
+    by_job.into_values().filter_map(|stages| slowest_stage(stages.into_values().collect(), job_rank, rules)).max_by(
+        |a, b| match (a, b) {
+            (Verdict::StageImbalance { share: a, .. }, Verdict::StageImbalance { share: b, .. }) => a.total_cmp(b),
+            _ => std::cmp::Ordering::Equal,
+        },
+    )
+}
+
+fn slowest_stage(
+    mut stages: Vec<Vec<(Process, f64)>>,
+    job_rank: &HashMap<Process, i32>,
+    rules: &Rules,
+) -> Option<Verdict> {
+    let middle = |stage: &[(Process, f64)]| median(stage.iter().map(|(_, share)| *share)).unwrap_or(0.0);
+    stages.sort_by(|a, b| middle(b).total_cmp(&middle(a)));
+    let (slowest, others) = stages.split_first()?;
+    // One process alone could as well be a slow rank.
+    if slowest.len() < 2 || others.is_empty() {
+        return None;
+    }
+    let usual = median(others.iter().map(|stage| middle(stage)))?;
+    let next = others.iter().map(|stage| middle(stage)).fold(0.0, f64::max);
+    let least = slowest.iter().map(|(_, share)| *share).fold(f64::INFINITY, f64::min);
+    let (share, ratio) = (middle(slowest) - usual, middle(slowest) / usual.max(f64::MIN_POSITIVE));
+    if share < rules.effect || ratio < rules.stage_ratio || least <= next {
+        return None;
+    }
+    let mut ranks: Vec<RankRef> = slowest
+        .iter()
+        .map(|(p, _)| RankRef { rank: job_rank.get(p).copied().unwrap_or(-1), node: p.0.to_string(), pid: p.1 })
+        .collect();
+    ranks.sort();
+    Some(Verdict::StageImbalance { ranks, ratio, share })
+}
+
+/// The share of wall time that each process spends on its own, in the communicator that shows most of it.
+fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, f64> {
+    let mut best: BTreeMap<Process, (f64, f64)> = BTreeMap::new();
+    for s in scored.iter().filter(|s| s.waits == Waits::Seen || s.comm.worked) {
+        let (tallies, _) = s.pooled(0..s.windows.len(), rules);
+        let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
+        for (m, tally) in s.comm.members.iter().zip(&tallies) {
+            let Some(mean) = tally.own.mean().filter(|_| wall_ns > 0.0) else { continue };
+            let share = mean * s.comm.met.len() as f64 / wall_ns;
+            let entry = best.entry((Arc::clone(&m.node), m.pid)).or_default();
+            if tally.own.n > entry.0 {
+                *entry = (tally.own.n, share);
+            }
+        }
+    }
+    best.into_iter().map(|(process, (_, share))| (process, share)).collect()
+}
+
+/// Lateness that goes round in one communicator.
+pub(crate) struct Rotation {
+    /// Which scored communicator.
+    comm: usize,
+    /// Share of wall time by which the last comes after the median.
+    share: f64,
+    /// Ranks that were last in at least half as many collectives as their due.
+    taking_turns: usize,
+    /// How alike a rank's excess of own time is from one collective to the next: about 0 for noise, towards 1 where what
+    /// a rank has to do differs from step to step.
+    carries_over: f64,
+}
+
+impl Rotation {
+    /// Its own time carries over from collective to collective: that is what the ranks were given to do, not noise.
+    pub(crate) fn verdict(&self, scored: &[Scored], rules: &Rules) -> Option<Verdict> {
+        (self.carries_over >= rules.carries_over).then(|| Verdict::DataImbalance {
+            comm_hash: hex(scored[self.comm].comm.hash),
+            share: self.share,
+            taking_turns: self.taking_turns,
+        })
+    }
+
+    /// The same as a remark, where it cannot be told from noise.
+    pub(crate) fn note(&self, scored: &[Scored]) -> String {
+        format!(
+            "{:.0} % of the time goes into waiting for whoever is last in communicator {}, and {} ranks take turns at it: \
+             noise, or uneven data",
+            100.0 * self.share,
+            hex(scored[self.comm].comm.hash),
+            self.taking_turns
+        )
+    }
+}
+
+/// Lateness that goes round: in most collectives somebody is clearly late, but not the same rank, and the time lost so
+/// is worth speaking of. The communicator where it costs most.
+pub(crate) fn rotation(scored: &[Scored], rules: &Rules) -> Option<Rotation> {
+    let all = scored.iter().enumerate().filter_map(|(comm, s)| rotates(comm, s, rules));
+    all.max_by(|a, b| a.share.total_cmp(&b.share))
+}
+
+fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
+    let members = s.comm.members.len();
+    let period = s.comm.period_ns().filter(|p| *p > 0.0)?;
+    if members < POPULATION || s.waits != Waits::Seen || s.comm.mixed() {
+        return None;
+    }
+    let mut last = vec![0usize; members];
+    let (mut lost, mut clear, mut count) = (0.0, 0usize, 0usize);
+    // Per rank, the excess of own time in the previous collective.
+    let mut before: Vec<Option<f64>> = vec![None; members];
+    let (mut product, mut square) = (0.0, 0.0);
+    for met in &s.comm.met {
+        let own = |r: usize| met.cells[r].and_then(|c| c.own_ns).map(|v| v as f64);
+        let usual = median((0..members).filter_map(own));
+        let excess: Vec<Option<f64>> = (0..members).map(|r| Some(own(r)? - usual?)).collect();
+        for (now, then) in excess.iter().zip(&before) {
+            if let Some((now, then)) = now.zip(*then) {
+                product += now * then;
+                square += then * then;
+            }
+        }
+        let durations = met.cells.iter().enumerate().filter_map(|(r, c)| c.map(|c| (c.duration_ns, r)));
+        let Some((least, r)) = durations.clone().min() else { continue };
+        let Some(mid) = median(durations.map(|(d, _)| d as f64)) else { continue };
+        let late = mid - least as f64;
+        count += 1;
+        // Only what its own time explains: a rank that is passed a delay is not taking its turn.
+        if excess[r].is_some_and(|own| own >= rules.own_share * late) {
+            lost += late;
+            clear += usize::from(late >= rules.effect * period);
+            last[r] += 1;
+        }
+        before = excess;
+    }
+    let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
+    let share = if wall_ns > 0.0 { lost / wall_ns } else { 0.0 };
+    let due = count as f64 / members as f64;
+    let taking_turns = last.iter().filter(|n| **n as f64 * 2.0 >= due).count();
+    let most = last.iter().max().copied().unwrap_or(0);
+    if share < rules.rotating || clear * 2 < count || taking_turns * 2 < members || most * 2 > count {
+        return None;
+    }
+    let carries_over = if square > 0.0 { product / square } else { 0.0 };
+    Some(Rotation { comm, share, taking_turns, carries_over })
+}

@@ -1,0 +1,347 @@
+//! From the flags of the windows to suspects: episodes, and what has to hold over a whole episode to name a rank.
+//!
+//! Ratings come from `rating.rs`; which suspects are named, and what else may be the matter, is said in `verdict.rs`.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::classes::Process;
+use super::matching::{Comm, Met};
+use super::rating::{POPULATION, Rating, Score, history};
+use super::report::{Basis, Culprit, RankRef};
+use super::rules::Rules;
+use super::score::{Scored, Waits};
+use super::stats::median;
+use super::summary::hex;
+
+/// Windows before an episode that make an own history.
+const HISTORY: usize = 3;
+
+/// So many times the share by lateness must its own time show to speak for a rank that is late as well.
+const MUCH_MORE: f64 = 1.5;
+
+/// A culprit and where it was found.
+pub(crate) struct Found {
+    pub(crate) culprit: Culprit,
+    /// Which scored communicator.
+    pub(crate) comm: usize,
+    /// Which of its members.
+    pub(crate) member: usize,
+    /// Which of its windows.
+    pub(crate) episode: Range<usize>,
+}
+
+/// What was found in all communicators.
+#[derive(Default)]
+pub(crate) struct Findings {
+    /// Ranks to name.
+    pub(crate) found: Vec<Found>,
+    /// Late ranks that are held up themselves.
+    pub(crate) held_up: Vec<RankRef>,
+    /// Late ranks without a peer that does the same work.
+    pub(crate) alone: Vec<RankRef>,
+    /// Evidence that contradicts itself, in words.
+    pub(crate) doubts: Vec<String>,
+}
+
+/// A process's rank in the largest communicator that it is in.
+pub(crate) fn job_ranks<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashMap<Process, i32> {
+    let mut best: HashMap<Process, (i32, i32)> = HashMap::new();
+    for comm in comms {
+        let size = comm.nranks.unwrap_or_else(|| i32::try_from(comm.members.len()).unwrap_or(i32::MAX));
+        for m in &comm.members {
+            let entry = best.entry((Arc::clone(&m.node), m.pid)).or_insert((size, m.rank));
+            if size > entry.0 {
+                *entry = (size, m.rank);
+            }
+        }
+    }
+    best.into_iter().map(|(process, (_, rank))| (process, rank)).collect()
+}
+
+/// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged one, at least
+/// `persistence` flags, at least `density` of its windows flagged. The one with most flags; of equals the latest.
+fn episode(flags: &[bool], rules: &Rules) -> Option<Range<usize>> {
+    let at: Vec<usize> = flags.iter().enumerate().filter_map(|(i, f)| f.then_some(i)).collect();
+    let mut best: Option<(usize, Range<usize>)> = None;
+    for (i, &start) in at.iter().enumerate() {
+        for (j, &end) in at.iter().enumerate().skip(i + rules.persistence.max(1) - 1).rev() {
+            let count = j - i + 1;
+            if count as f64 >= rules.density * (end - start + 1) as f64 {
+                if best.as_ref().is_none_or(|(most, _)| count >= *most) {
+                    best = Some((count, start..end + 1));
+                }
+                break;
+            }
+        }
+    }
+    best.map(|(_, range)| range)
+}
+
+/// Look for suspects in one communicator.
+pub(crate) fn suspects(
+    index: usize,
+    s: &Scored,
+    rules: &Rules,
+    job_rank: &HashMap<Process, i32>,
+    findings: &mut Findings,
+) {
+    for m in 0..s.comm.members.len() {
+        let member = &s.comm.members[m];
+        let rank = job_rank.get(&(Arc::clone(&member.node), member.pid)).copied().unwrap_or(member.rank);
+        let case = Case { index, s, m, me: RankRef { rank, node: member.node.to_string(), pid: member.pid }, rules };
+        case.contradiction(findings);
+        let late = case.late(findings);
+        let own = case.own();
+        // What the others wait is the better evidence, unless it shows only a part.
+        findings.found.extend(match (late, own) {
+            (Some(late), Some(own)) if own.culprit.share <= MUCH_MORE * late.culprit.share => Some(late),
+            (late, own) => own.or(late),
+        });
+    }
+}
+
+/// One rank of one communicator under suspicion.
+struct Case<'a> {
+    index: usize,
+    s: &'a Scored,
+    m: usize,
+    me: RankRef,
+    rules: &'a Rules,
+}
+
+impl Case<'_> {
+    fn column(&self, flag: fn(&Score) -> bool) -> Vec<bool> {
+        self.s.scores.iter().map(|w| flag(&w[self.m])).collect()
+    }
+
+    /// Late by the clocks, yet it waits as long as the others.
+    fn contradiction(&self, findings: &mut Findings) {
+        let Some(run) = episode(&self.column(|score| score.late_but_waits), self.rules) else { return };
+        let (_, scores) = self.s.pooled(run, self.rules);
+        if scores[self.m].late_but_waits {
+            findings.doubts.push(format!(
+                "rank {} on {} enters late by the aligned clocks but waits as long as the others do: its clock offset \
+                 may be wrong, or it leaves collectives late (network, wake-up)",
+                self.me.rank, self.me.node
+            ));
+        }
+    }
+
+    /// It is late: by waits or entries.
+    fn late(&self, findings: &mut Findings) -> Option<Found> {
+        let (s, m, rules) = (self.s, self.m, self.rules);
+        let flags = self.column(|score| score.late.flagged);
+        let run = episode(&flags, rules)?;
+        let (tallies, scores) = s.pooled(run.clone(), rules);
+        let (rating, tally) = (&scores[m].late, &tallies[m]);
+        let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
+        if !self.holds(rating, s.comm.members.len(), &run, basis, |score| &score.late) {
+            return None;
+        }
+        if s.waits == Waits::Enqueued && enters_after_the_next(s, m, &run) {
+            findings.doubts.push(format!(
+                "rank {} on {} enters collectives when the others already enter the next: it is a whole step behind, or \
+                 calls were not counted from the start there",
+                self.me.rank, self.me.node
+            ));
+            return None;
+        }
+        // Where calls only enqueue, a rank waits outside them: its own time is not its own.
+        if s.waits != Waits::Enqueued || s.comm.worked {
+            let compared = tally.more_own.n * 2.0 >= tally.duration.n;
+            let own = tally.more_own.mean().filter(|_| compared);
+            if own.is_some_and(|own| own < rules.own_share * rating.excess_ns) {
+                findings.held_up.push(self.me.clone());
+                return None;
+            }
+            if own.is_none() && s.comm.mixed() {
+                findings.alone.push(self.me.clone());
+                return None;
+            }
+        }
+        Some(self.found(basis, rating, &flags, run))
+    }
+
+    /// It takes more time of its own than the others of its class.
+    fn own(&self) -> Option<Found> {
+        let flags = self.column(|score| score.own.flagged);
+        let run = episode(&flags, self.rules)?;
+        let (_, scores) = self.s.pooled(run.clone(), self.rules);
+        let rating = &scores[self.m].own;
+        let class = self.s.comm.members[self.m].class;
+        let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
+        self.holds(rating, peers, &run, Basis::OwnTime, |score| &score.own)
+            .then(|| self.found(Basis::OwnTime, rating, &flags, run))
+    }
+
+    /// Does an episode hold up as a whole?
+    fn holds(
+        &self,
+        rating: &Rating,
+        peers: usize,
+        run: &Range<usize>,
+        basis: Basis,
+        which: fn(&Score) -> &Rating,
+    ) -> bool {
+        let needed = if peers >= POPULATION && rating.mostly >= self.rules.mostly {
+            self.rules.steady_consistency
+        } else {
+            self.rules.consistency
+        };
+        rating.flagged
+            && rating.consistency >= needed
+            && rating.consistency * independent(self.s, self.m, basis, run).sqrt() >= needed
+            && self.departs_from_history(rating, peers, run, which)
+    }
+
+    /// Three ranks: two others are no population, so where the rank has a past of its own, it must depart from it.
+    fn departs_from_history(
+        &self,
+        rating: &Rating,
+        peers: usize,
+        run: &Range<usize>,
+        which: fn(&Score) -> &Rating,
+    ) -> bool {
+        if peers != 3 || run.start < HISTORY {
+            return true;
+        }
+        let past = (0..run.start).map(|w| which(&self.s.scores[w][self.m]).excess_ns);
+        history(past).is_none_or(|(mid, scale)| rating.excess_ns - mid > self.rules.z * scale)
+    }
+
+    fn found(&self, basis: Basis, rating: &Rating, flags: &[bool], run: Range<usize>) -> Found {
+        let s = self.s;
+        let (late_by_ns, last_in, collectives) = late_by(s, self.m, basis, &run);
+        let culprit = Culprit {
+            rank: self.me.rank,
+            node: self.me.node.clone(),
+            pid: self.me.pid,
+            comm_hash: hex(s.comm.hash),
+            basis,
+            late_by_ns,
+            last_in,
+            collectives,
+            share: rating.share,
+            z: rating.z,
+            since_ns: s.windows[run.start].start_ns,
+            until_ns: s.windows[run.end - 1].end_ns,
+            since_start: run.start == 0,
+            ongoing: run.end + 2 >= s.windows.len(),
+            flagged: flags[run.clone()].iter().filter(|f| **f).count(),
+            windows: run.len(),
+        };
+        Found { culprit, comm: self.index, member: self.m, episode: run }
+    }
+}
+
+/// Enqueue times only: in more than a fifth of the collectives the rank enters no earlier than the others (median)
+/// enter the next. Ranks that meet in each collective cannot do that: its calls are numbered differently, or nothing
+/// makes the ranks meet in between. Either way its lateness says nothing.
+fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
+    let met = of_run(s, run);
+    let (mut pairs, mut after) = (0u32, 0u32);
+    for pair in met.windows(2) {
+        let Some(own) = pair[0].cells[m] else { continue };
+        let others = pair[1].cells.iter().enumerate().filter(|(r, _)| *r != m && s.bounds[*r].is_some());
+        let Some(next) = median(others.filter_map(|(_, c)| c.map(|c| (c.entry_ns - own.entry_ns) as f64))) else {
+            continue;
+        };
+        pairs += 1;
+        after += u32::from(next <= s.bounds[m].unwrap_or(0.0));
+    }
+    after * 5 > pairs
+}
+
+/// Which part of an episode's collectives count as independent: (1 - r) / (1 + r) for the lag-1 autocorrelation r of the
+/// ranks' excess (Bartlett 1946; median over the ranks). Uneven data keeps a rank late for all the collectives of a step.
+fn independent(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> f64 {
+    let mut series: Vec<Vec<f64>> = vec![Vec::new(); s.comm.members.len()];
+    for met in of_run(s, run) {
+        let order = order(s, m, basis, met);
+        if let Some(mid) = median(order.iter().map(|(_, v)| *v as f64)) {
+            order.iter().for_each(|(r, v)| series[*r].push(*v as f64 - mid));
+        }
+    }
+    let r = median(series.iter().filter_map(|x| autocorrelation(x))).unwrap_or(0.0).clamp(0.0, 0.95);
+    (1.0 - r) / (1.0 + r)
+}
+
+/// Lag-1 autocorrelation; none where nothing varies.
+fn autocorrelation(x: &[f64]) -> Option<f64> {
+    let mean = x.iter().sum::<f64>() / x.len().max(1) as f64;
+    let square: f64 = x.iter().map(|v| (v - mean).powi(2)).sum();
+    let product: f64 = x.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
+    (square > 0.0).then(|| product / square)
+}
+
+/// The collectives of an episode.
+pub(crate) fn of_run<'a>(s: &'a Scored, run: &Range<usize>) -> &'a [Met] {
+    match (s.windows.get(run.start), run.end.checked_sub(1).and_then(|w| s.windows.get(w))) {
+        (Some(first), Some(last)) => &s.comm.met[first.met.start..last.met.end],
+        _ => &[],
+    }
+}
+
+/// How late each rank that can be compared with `m` is in a collective; larger is later, and nothing else: minus its
+/// duration, its aligned entry, or its own time.
+pub(crate) fn order(s: &Scored, m: usize, basis: Basis, met: &Met) -> Vec<(usize, i64)> {
+    let place = |(r, cell): (usize, &Option<super::matching::Cell>)| {
+        let cell = cell.as_ref()?;
+        let value = match basis {
+            Basis::Waits => Some(-cell.duration_ns),
+            Basis::Entries => s.bounds[r].map(|_| cell.entry_ns),
+            Basis::OwnTime => cell.own_ns.filter(|_| s.comm.members[r].class == s.comm.members[m].class),
+        };
+        value.map(|v| (r, v))
+    };
+    met.cells.iter().enumerate().filter_map(place).collect()
+}
+
+/// Over the collectives in which `m` was the last: by how much it came after the median of the others, in how many it
+/// was the last, of how many. The lateness is the one from which on half of the lost time comes: where all are alike the
+/// median, and in a step of one long and many short phases that of the long one.
+fn late_by(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> (i64, usize, usize) {
+    let met = of_run(s, run);
+    let mut late: Vec<f64> = Vec::new();
+    for collective in met {
+        let order = order(s, m, basis, collective);
+        let Some(own) = order.iter().find(|(r, _)| *r == m).map(|(_, v)| *v) else {
+            continue;
+        };
+        if order.iter().any(|(r, v)| *r != m && *v > own) {
+            continue;
+        }
+        if let Some(mid) = median(order.iter().filter(|(r, _)| *r != m).map(|(_, v)| *v as f64)) {
+            late.push(own as f64 - mid);
+        }
+    }
+    let last_in = late.len();
+    late.sort_by(f64::total_cmp);
+    let half = late.iter().sum::<f64>() / 2.0;
+    let mut sum = 0.0;
+    let typical = late.iter().find(|v| {
+        sum += **v;
+        sum >= half
+    });
+    (typical.map_or(0, |v| *v as i64), last_in, met.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_episode_needs_three_of_five() {
+        let rules = Rules::default();
+        let run = |s: &str| episode(&s.bytes().map(|b| b == b'#').collect::<Vec<_>>(), &rules);
+        assert_eq!(run("#.#.#"), Some(0..5));
+        assert_eq!(run("##.."), None);
+        assert_eq!(run("#..#..#"), None);
+        assert_eq!(run("....####"), Some(4..8));
+        assert_eq!(run("#.......###.#"), Some(8..13));
+        assert_eq!(run("###......###"), Some(9..12), "of equals the latest");
+        assert_eq!(run(""), None);
+    }
+}
