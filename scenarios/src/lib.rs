@@ -1,8 +1,11 @@
-//! The lab: clusters of agents in one process over real loopback sockets, floors to measure against, workloads.
+//! The lab: clusters of agents in one process over real loopback sockets, floors to measure against, workloads, and
+//! SQLite's test corpus asked of a mesh.
 //!
-//! `cluster` starts and asks in-process agents; `floor` is bare quinn doing the same exchange; `nccl-sim/` and
-//! `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind `make bench…`.
+//! `cluster` starts and asks in-process agents; `floor` is bare quinn doing the same exchange; `slt` runs sqllogictest
+//! files; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind
+//! `make bench…` and the sqllogictest harness.
 
 pub mod cluster;
 pub mod figures;
 pub mod floor;
+pub mod slt;
