@@ -172,7 +172,7 @@ fn demo(arguments: &[&str]) -> String {
     assert!(output.status.success(), "{text}{}", stderr(&output));
     let left: Vec<_> = std::fs::read_dir(temporary.path()).expect("readable").collect();
     assert!(left.is_empty(), "the demo left {left:?}");
-    assert!(text.contains("host-c"), "{text}");
+    assert!(text.contains("node-3"), "{text}");
     text
 }
 

@@ -262,3 +262,38 @@ fn one_file_without_a_mesh() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("not a"), "{}", stderr(&refused));
 }
+
+/// Recorded traces of another tool, when the folder with them lies beside the project: its three sample nodes.
+#[test]
+fn recorded_foreign_traces_merge_to_their_known_figures() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/ingero");
+    if !folder.is_dir() {
+        eprintln!(
+            "skipped: recorded_foreign_traces_merge_to_their_known_figures: no recorded traces beside the project"
+        );
+        return;
+    }
+    let mut lab = Lab::new();
+    let names = ["gpu-node-01", "gpu-node-02", "gpu-node-03"];
+    for name in names {
+        let file = folder.join(format!("sample-{name}.db")).display().to_string();
+        lab.start(name, &["--serve-db", &file, "--replicated", "sources,ops"]);
+    }
+    lab.wait_for_members(&names);
+    for asker in names {
+        let (answer, code) = lab.query(asker, "SELECT source, count(*) FROM events GROUP BY source", &[]);
+        let mut rows = answer["rows"].as_array().expect("rows").clone();
+        rows.sort_by_key(ToString::to_string);
+        assert_eq!((code, json!(rows)), (0, json!([[3, 219], [4, 76], [5, 305]])), "asked at {asker}");
+        let (answer, _) = lab.query(asker, "SELECT avg(duration)/1000 FROM events WHERE source=3", &[]);
+        let mean = answer["rows"][0][0].as_f64().expect("a number");
+        assert!((mean - 27775.5517).abs() < 1e-4, "{mean}");
+        // Investigations as people publish them: by node and source, joined with the replicated dictionary.
+        let sql = "SELECT node, source, count(*) AS n FROM events GROUP BY node, source ORDER BY n DESC, node LIMIT 3";
+        let (answer, _) = lab.query(asker, sql, &[]);
+        assert_eq!(answer["rows"].as_array().map(Vec::len), Some(3));
+        let sql = "SELECT s.name, count(*) FROM events e JOIN sources s ON s.id = e.source GROUP BY 1 ORDER BY 2 DESC";
+        let (answer, _) = lab.query(asker, sql, &[]);
+        assert_eq!(answer["rows"].as_array().map(Vec::len), Some(3), "{answer}");
+    }
+}

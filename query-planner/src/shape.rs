@@ -34,6 +34,8 @@ pub(crate) struct ColumnInfo {
 struct ScopeSource {
     alias: Option<String>,
     columns: Vec<ColumnInfo>,
+    /// An outer join may put NULLs in place of its rows.
+    nullable: bool,
 }
 
 /// What names mean in one FROM.
@@ -181,7 +183,7 @@ impl Shape {
 
     /// Whether every group lies on one node: a key is the node column.
     pub(crate) fn is_grouped_by_node(&self) -> bool {
-        self.query.group_by.iter().any(|key| self.scope.is_node(key))
+        self.query.group_by.iter().any(|key| self.scope.parts_by_node(key))
     }
 
     /// How many rows a node needs to ship at most for LIMIT and OFFSET.
@@ -416,7 +418,16 @@ impl Scope {
             self.has_right_join |= matches!(join.kind, JoinKind::Right | JoinKind::Full);
             let before: Vec<String> =
                 self.sources.iter().flat_map(|source| &source.columns).map(|column| column.name.clone()).collect();
+            let first_right = self.sources.len();
             self.add_source(&join.source, catalog)?;
+            for (i, source) in self.sources.iter_mut().enumerate() {
+                source.nullable |= match join.kind {
+                    JoinKind::Left => i >= first_right,
+                    JoinKind::Right => i < first_right,
+                    JoinKind::Full => true,
+                    JoinKind::Comma | JoinKind::Inner | JoinKind::Cross => false,
+                };
+            }
             self.merged.extend(join.using.iter().map(|name| unquote(name)));
             if join.natural {
                 let added = self.sources.last()?;
@@ -456,7 +467,7 @@ impl Scope {
             Source::Nested { from, alias: None } => return self.add_from(from, catalog),
             Source::Nested { .. } => return None,
         };
-        self.sources.push(ScopeSource { alias, columns });
+        self.sources.push(ScopeSource { alias, columns, nullable: false });
         Some(())
     }
 
@@ -491,8 +502,19 @@ impl Scope {
         }
     }
 
-    pub(crate) fn is_node(&self, expr: &Expr) -> bool {
+    fn is_node(&self, expr: &Expr) -> bool {
         self.column(expr).is_some_and(|column| column.is_node)
+    }
+
+    /// Whether the expression names the node of every row: a node column that no outer join makes NULL. Rows that have
+    /// NULL there lie on several nodes.
+    pub(crate) fn parts_by_node(&self, expr: &Expr) -> bool {
+        match expr.peeled() {
+            Expr::Column { table, name } => {
+                self.find(table.as_deref(), name).is_some_and(|(source, column)| column.is_node && !source.nullable)
+            }
+            _ => false,
+        }
     }
 
     /// All visible columns in order, as `*` gives them; None where joins merge columns.
@@ -591,6 +613,11 @@ fn table_columns(table: &Table) -> Vec<ColumnInfo> {
     columns
 }
 
+/// A column that `*` shows: should it name nodes, it is not relied upon.
+fn not_node(column: ColumnInfo) -> ColumnInfo {
+    ColumnInfo { is_node: false, ..column }
+}
+
 /// The columns of a subquery in FROM; None when they are not plain to see.
 fn select_columns(select: &Select, catalog: &Catalog) -> Option<Vec<ColumnInfo>> {
     let query = select.single()?;
@@ -601,17 +628,21 @@ fn select_columns(select: &Select, catalog: &Catalog) -> Option<Vec<ColumnInfo>>
     let mut columns = Vec::new();
     for output in &query.columns {
         match output {
-            Output::Star => columns.extend(scope.star()?.into_iter().cloned()),
-            Output::TableStar(alias) => columns.extend(scope.table_star(alias)?.into_iter().cloned()),
+            Output::Star => columns.extend(scope.star()?.into_iter().cloned().map(not_node)),
+            Output::TableStar(alias) => columns.extend(scope.table_star(alias)?.into_iter().cloned().map(not_node)),
             Output::Expr(expr, alias) => {
-                let source = scope.column(expr);
+                let mut source = scope.column(expr).cloned();
+                // NULL of an outer join names no node.
+                if let Some(source) = &mut source {
+                    source.is_node &= scope.parts_by_node(expr);
+                }
                 let name = match (alias, expr.peeled()) {
                     (Some(alias), _) => unquote(alias),
                     (None, Expr::Column { name, .. }) => unquote(name),
                     (None, other) => other.to_string(),
                 };
                 columns.push(match source {
-                    Some(source) => ColumnInfo { name, hidden: false, ..source.clone() },
+                    Some(source) => ColumnInfo { name, hidden: false, ..source },
                     None if matches!(expr.peeled(), Expr::Cast(..) | Expr::Subquery(_)) => return None,
                     None => ColumnInfo {
                         name,

@@ -17,7 +17,7 @@ mod recording;
 use lab::Lab;
 
 /// Agents, by name.
-const AGENTS: [&str; 4] = ["host-a", "host-b", "host-c", "host-d"];
+const AGENTS: [&str; 4] = ["node-1", "node-2", "node-3", "node-4"];
 /// Ranks of the job; consecutive ranks share an agent.
 const RANKS: usize = 8;
 /// Work of every rank before each collective.
@@ -64,6 +64,7 @@ pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
     }
     let asker = AGENTS[0];
     let verdict = wait_for_verdict(&mut lab, asker, live.is_ok()).await?;
+    wait_for_the_last_calls(&lab, asker).await?;
 
     for arguments in [vec!["nodes"], vec!["query", SQL], vec!["stragglers"]] {
         let shown: Vec<String> = arguments
@@ -100,6 +101,20 @@ async fn wait_for_verdict(lab: &mut Lab, asker: &str, live: bool) -> anyhow::Res
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+}
+
+/// Stores commit several times a second: waits a moment for the calls that had just ended when the job did.
+async fn wait_for_the_last_calls(lab: &Lab, asker: &str) -> anyhow::Result<()> {
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        let sql = "SELECT count(*) FROM collectives WHERE func = 'all_reduce'";
+        let answer = lab.json(asker, &["query", "--format", "json", sql]).await?;
+        if answer["rows"][0][0].as_u64() == u64::try_from(RANKS * ITERATIONS).ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
 }
 
 /// The demo knows what it injected: anything else is a failure.

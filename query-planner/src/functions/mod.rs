@@ -7,9 +7,9 @@ mod sum;
 
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
-use rusqlite::types::Value as SqlValue;
 
 use crate::ast::{Call, unquote};
+use crate::batch::Value;
 
 pub(crate) use sum::{AVG_MERGE, COUNT_MERGE, SUM_MERGE, SUM_STATE, TOTAL_MERGE};
 
@@ -237,6 +237,6 @@ pub(crate) fn is_volatile(name: &str) -> bool {
 /// When SQLite has no memory for them.
 pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
-    conn.create_scalar_function(VALUE, 1, pure, |ctx| ctx.get::<SqlValue>(0))?;
+    conn.create_scalar_function(VALUE, 1, pure, |ctx| Ok(Value::from_sqlite(ctx.get_raw(0))))?;
     sum::register(conn)
 }

@@ -157,7 +157,7 @@ fn windows_by_node(shape: &Shape) -> bool {
                 match &call.over {
                     None => {}
                     Some(Over::Window(window)) => {
-                        self.1 &= window.partition_by.iter().any(|expr| self.0.scope.is_node(expr));
+                        self.1 &= window.partition_by.iter().any(|expr| self.0.scope.parts_by_node(expr));
                     }
                     Some(Over::Name(_)) => self.1 = false,
                 }

@@ -40,6 +40,36 @@ impl Mesh {
         Mesh { nodes, union, catalog, shipped_rows: 0 }
     }
 
+    /// The stores of a database whose rows are dealt to `count` nodes by `deal` (table, row number).
+    pub(crate) fn dealt(union: Connection, count: usize, deal: &mut dyn FnMut() -> usize) -> Mesh {
+        let schema: Vec<(String, String, String)> = union
+            .prepare("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid")
+            .expect("schema")
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            .expect("schema")
+            .collect::<Result<_, _>>()
+            .expect("schema");
+        let mut nodes: Vec<(String, Connection)> =
+            (0..count).map(|i| (format!("n{i}"), Connection::open_in_memory().expect("open"))).collect();
+        for (_, conn) in &nodes {
+            schema.iter().for_each(|(_, _, sql)| conn.execute_batch(sql).expect("schema"));
+        }
+        for (_, table, _) in schema.iter().filter(|(kind, ..)| kind == "table") {
+            let mut statement = union.prepare(&format!("SELECT * FROM \"{table}\"")).expect("table");
+            let width = statement.column_count();
+            let insert = format!("INSERT INTO \"{table}\" VALUES ({})", vec!["?"; width].join(", "));
+            let mut rows = statement.query([]).expect("rows");
+            while let Some(row) = rows.next().expect("row") {
+                let values: Vec<Value> =
+                    (0..width).map(|i| Value::from_sqlite(row.get_ref(i).expect("value"))).collect();
+                nodes[deal() % count].1.execute(&insert, rusqlite::params_from_iter(values)).expect("insert");
+            }
+        }
+        let catalog = Catalog::of(&nodes[0].1, &[]).expect("catalog");
+        nodes.iter_mut().for_each(|(_, conn)| harden(conn).expect("harden"));
+        Mesh { nodes, union, catalog, shipped_rows: 0 }
+    }
+
     pub(crate) fn plan(&self, sql: &str) -> Result<Plan, QueryError> {
         plan(sql, &self.catalog, &AskOptions::default())
     }

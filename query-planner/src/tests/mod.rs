@@ -1,5 +1,8 @@
 //! Tests over whole questions: several in-memory stores, and one database with all their rows as the oracle.
 
 mod answers;
+mod corpus;
+mod generate;
+mod generated;
 mod mesh;
 mod strategies;
