@@ -5,6 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::Deserialize;
+
+use super::hang::Progress;
 use super::observation::{Input, Observation, Work};
 
 /// A trace that cannot be read.
@@ -15,6 +18,9 @@ pub enum ImportError {
         "the trace has no column {0}: is it one operation a line, as the straggler study of ByteDance publishes it?"
     )]
     Column(&'static str),
+    /// Not the JSON that was expected.
+    #[error("not a flight recorder dump of one object a rank: {0}")]
+    Json(String),
     /// A line that does not fit the header.
     #[error("line {line} of the trace: {column} is missing or no number")]
     Line {
@@ -139,10 +145,103 @@ fn group(kind: u64, number: i64) -> u64 {
     kind << 32 | (number.cast_unsigned() & 0xFFFF_FFFF)
 }
 
+/// Read a dump of PyTorch's NCCL flight recorder of a whole job: a JSON object of one dump a rank, keyed by rank (the
+/// form in which NVIDIA's resiliency extension ships its recorded hangs).
+///
+/// Only how far each rank got in each process group is taken: enqueued, and completed by the device. Groups are counted
+/// as one lane ("any"), as the recorder counts them; point-to-point groups are left out.
+///
+/// # Errors
+/// [`ImportError::Json`] when the text is not such an object.
+pub fn flight_recorder(text: &str) -> Result<Input, ImportError> {
+    let dumps: BTreeMap<String, Dump> = serde_json::from_str(text).map_err(|e| ImportError::Json(e.to_string()))?;
+    let mut input = Input { since_ns: i64::MIN, ..Input::default() };
+    for (rank, dump) in &dumps {
+        let rank: i32 = rank.parse().map_err(|_| ImportError::Json(format!("{rank:?} is no rank")))?;
+        let node: Arc<str> = format!("rank{rank}").into();
+        // The status is keyed by the process's own group ids, the groups by the job's names. Both count up in the order
+        // of creation.
+        let mut names: Vec<(u64, &Group)> =
+            dump.pg_config.iter().filter_map(|(name, group)| Some((name.parse().ok()?, group))).collect();
+        let mut ids: Vec<(u64, &Status)> =
+            dump.pg_status.iter().filter_map(|(id, status)| Some((id.parse().ok()?, status))).collect();
+        names.sort_by_key(|(name, _)| *name);
+        ids.sort_by_key(|(id, _)| *id);
+        for ((name, group), (_, status)) in names.iter().zip(&ids) {
+            let entries = || dump.entries.iter().filter(|e| e.process_group.first() == Some(&group.name));
+            let members: Vec<i32> = serde_json::from_str(&group.ranks).unwrap_or_default();
+            let oldest = entries().filter(|e| e.state != "completed").min_by_key(|e| e.collective_seq_id);
+            input.until_ns = input.until_ns.max(entries().map(|e| e.time_created_ns).max().unwrap_or(0));
+            if members.len() < 2 || entries().any(|e| e.is_p2p) || group.desc.contains("PIPELINE") {
+                continue;
+            }
+            input.progress.push(Progress {
+                node: Arc::clone(&node),
+                pid: i64::from(rank),
+                rank,
+                nranks: None,
+                comm_hash: *name,
+                func: "any".into(),
+                entered: u64::try_from(status.last_enqueued_collective).ok(),
+                completed: u64::try_from(status.last_completed_collective).ok(),
+                since_ns: oldest.map(|e| e.time_created_ns),
+                waiting_in: oldest.map(|e| e.profiling_name.trim_start_matches("nccl:").into()),
+            });
+        }
+    }
+    input.heard.asked = dumps.len();
+    input.heard.answered = dumps.len();
+    // The recorder is dumped when its watchdog gives up on a collective, minutes after the last call was made.
+    input.until_ns = input.until_ns.saturating_add(WATCHDOG_NS);
+    Ok(input)
+}
+
+/// What a watchdog waits at least.
+const WATCHDOG_NS: i64 = 60_000_000_000;
+
+#[derive(Deserialize)]
+struct Dump {
+    #[serde(default)]
+    pg_config: BTreeMap<String, Group>,
+    #[serde(default)]
+    pg_status: BTreeMap<String, Status>,
+    #[serde(default)]
+    entries: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    name: String,
+    #[serde(default)]
+    desc: String,
+    #[serde(default)]
+    ranks: String,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    last_enqueued_collective: i64,
+    last_completed_collective: i64,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    process_group: Vec<String>,
+    collective_seq_id: u64,
+    profiling_name: String,
+    time_created_ns: i64,
+    state: String,
+    is_p2p: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::stragglers::{Report, Rules, Verdict, analyse, text};
+
+    fn data(name: &str) -> String {
+        format!("{}/../../shared/data/straggler/{name}", env!("CARGO_MANIFEST_DIR"))
+    }
 
     /// The recorded job, where the data folder lies beside the checkout.
     fn recorded(name: &str) -> Option<String> {
@@ -191,5 +290,21 @@ mod tests {
         assert!(bytedance_csv(header).unwrap().observations.is_empty());
         let broken = format!("{header}0,0,0,1,optimizer,soon,1,0,0,0,0\n");
         assert_eq!(bytedance_csv(&broken), Err(ImportError::Line { line: 2, column: "start_ts" }));
+    }
+
+    #[test]
+    fn the_recorded_hangs_are_named_exactly() {
+        for (name, truth) in [("gpu_error_1st", [12, 14]), ("lock_gil_2nd", [10, 15])] {
+            let Ok(dump) = std::fs::read_to_string(data(&format!("nvrx-hangs/json/{name}.json"))) else {
+                eprintln!("skipped: no recorded hangs beside this checkout");
+                return;
+            };
+            let report = analyse(&flight_recorder(&dump).unwrap(), &Rules::default());
+            println!("{}", text(&report));
+            let Verdict::Hang(hang) = &report.verdict else { panic!("{name}: {:#?}", report.verdict) };
+            let mut missing: Vec<i32> = hang.missing.iter().map(|m| m.who.rank).collect();
+            missing.sort_unstable();
+            assert_eq!(missing, truth, "{name}");
+        }
     }
 }

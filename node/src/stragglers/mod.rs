@@ -6,10 +6,11 @@
 //!
 //! `observation` is what goes in, `matching` brings ranks together (with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
-//! imbalances, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
+//! imbalances, `hang` for who is waited for, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
 //! to a person. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
 mod classes;
+mod hang;
 pub mod import;
 mod matching;
 mod observation;
@@ -28,6 +29,7 @@ mod text;
 mod verdict;
 mod windows;
 
+pub use hang::{Absence, Hang, Missing, Progress, Waiting};
 pub use observation::{COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, Work, sql};
 pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
 pub use rules::Rules;

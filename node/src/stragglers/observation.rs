@@ -10,6 +10,8 @@ use std::sync::Arc;
 use query_planner::Value;
 use serde::Serialize;
 
+use super::hang::Progress;
+
 /// How a call couples the ranks of its communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -132,6 +134,8 @@ pub struct Input {
     pub observations: Vec<Observation>,
     /// Own work, where it was timed; may be empty.
     pub work: Vec<Work>,
+    /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked for.
+    pub progress: Vec<Progress>,
     /// Offset of each node's clock; the asker's own node is 0/0. A node that is not here has an unknown clock.
     pub clocks: BTreeMap<String, ClockOffset>,
     /// Coverage of the question.

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use super::hang::Hang;
 use super::observation::{ClockOffset, Heard};
 use super::score::Waits;
 use super::windows::WindowKind;
@@ -36,6 +37,8 @@ pub enum Verdict {
         /// Ranks that are late only because they are held up themselves (a slow rank's replica, its later stages).
         held_up: Vec<RankRef>,
     },
+    /// Nothing moves: ranks wait in a collective that others do not enter or do not get through.
+    Hang(Hang),
     /// No rank is slow: one stage has more to do than the others, on every replica alike.
     StageImbalance {
         /// The ranks of the slowest stage.

@@ -30,6 +30,8 @@ pub struct Rules {
     /// And how alike a rank's excess of own time must be from one collective to the next (autocorrelation) to say that
     /// uneven work makes it, and not noise.
     pub carries_over: f64,
+    /// Longest that a rank may wait in one call before it is looked for whom it waits for.
+    pub hang_ns: i64,
     /// Share of its lateness that a rank's own time must explain; below it the lateness is inherited.
     pub own_share: f64,
     /// Longest window.
@@ -57,6 +59,7 @@ impl Default for Rules {
             stage_ratio: 1.1,
             rotating: 0.1,
             carries_over: 0.3,
+            hang_ns: 3_000_000_000,
             own_share: 0.5,
             window_ns: 1_000_000_000,
             short_window_ns: 500_000_000,

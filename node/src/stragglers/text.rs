@@ -2,10 +2,12 @@
 //!
 //! Owns wording and layout only; every figure is in the [`Report`].
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::hang::{Absence, Hang};
 use super::report::{Basis, CommReport, Culprit, RankRef, RankScore, Report, Role, Verdict};
 use super::score::Waits;
 use super::windows::WindowKind;
@@ -51,6 +53,7 @@ fn sentence(report: &Report, out: &mut String) {
             }
             cost(report, out);
         }
+        Verdict::Hang(hang) => hang_sentence(report, hang, out),
         Verdict::StageImbalance { ranks: stage, ratio, share } => {
             let _ = writeln!(
                 out,
@@ -128,6 +131,43 @@ fn cost(report: &Report, out: &mut String) {
         report.cost.gpu_seconds_wasted,
         report.cost.gpus_lost
     );
+}
+
+fn hang_sentence(report: &Report, hang: &Hang, out: &mut String) {
+    let waiting: BTreeSet<&RankRef> = hang.waiting.iter().map(|w| &w.who).collect();
+    let since = hang.since_ns.map_or_else(String::new, |ns| {
+        let for_s = report.evidence.until_ns.saturating_sub(ns).max(0);
+        format!(" since {} ({})", clock(ns), duration(for_s))
+    });
+    let _ = writeln!(out, "Nothing moves{since}: {} ranks wait in a collective.", waiting.len());
+    for m in &hang.missing {
+        let what = match m.absence {
+            Absence::NotEntered => "has not entered",
+            Absence::Stuck => "does not get through",
+        };
+        let _ = writeln!(
+            out,
+            "Rank {} on host {} {what} {} number {} of communicator {}: {} ranks wait for it.",
+            m.who.rank, m.who.node, m.func, m.seq, m.comm_hash, m.holds_up
+        );
+    }
+    for (comm, rank) in &hang.not_heard {
+        let _ = writeln!(out, "Rank {rank} of communicator {comm} was not heard: it, or its host, may be gone.");
+    }
+    if hang.missing.is_empty() && hang.not_heard.is_empty() {
+        let _ = writeln!(out, "They wait for each other in a circle: ranks call collectives in different order.");
+    }
+    for w in hang.waiting.iter().take(ROWS) {
+        let since = w.since_ns.map_or_else(String::new, |ns| format!(", since {}", clock(ns)));
+        let _ = writeln!(
+            out,
+            "  rank {} on {} waits in {} number {} of {}{since}",
+            w.who.rank, w.who.node, w.func, w.seq, w.comm_hash
+        );
+    }
+    if hang.waiting.len() > ROWS {
+        let _ = writeln!(out, "  … and {} waits more", hang.waiting.len() - ROWS);
+    }
 }
 
 /// "ranks 6 on n1, 7 on n1".

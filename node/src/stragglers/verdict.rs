@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::hang;
 use super::matching::{Comm, communicators};
 use super::observation::Input;
 use super::report::{Basis, Cost, Report, Verdict};
@@ -54,7 +55,9 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
     evidence.notes.extend(rotation.iter().map(|r| r.note(&scored)));
     let per_comm = comm_reports(&scored, &thin, &named, &findings.held_up, rules);
     let mut culprits = named.into_iter().map(|f| f.culprit);
+    let hang = hang::find(input, rules);
     let verdict = match culprits.next() {
+        _ if hang.is_some() => hang.map_or(Verdict::None, Verdict::Hang),
         Some(culprit) => Verdict::Rank { culprit, also: culprits.collect(), held_up: findings.held_up },
         None => stage_imbalance(&scored, &thin, &job_rank, rules)
             .or_else(|| rotation.and_then(|r| r.verdict(&scored, rules)))

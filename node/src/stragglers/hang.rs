@@ -1,0 +1,303 @@
+//! Hangs: ranks that wait in a collective which others have not entered, and who it is that everybody waits for.
+//!
+//! Pure. Works on how far each rank got in each communicator ([`Progress`]), not on times of past calls. The verdict is
+//! put together in `verdict.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::observation::{Coupling, Input};
+use super::report::RankRef;
+use super::rules::Rules;
+use super::summary::hex;
+
+/// How far a process got with one function of one communicator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// The node that knows it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// Rank in the communicator.
+    pub rank: i32,
+    /// Size of the communicator, when known.
+    pub nranks: Option<i32>,
+    /// The communicator.
+    pub comm_hash: u64,
+    /// What counts the calls: a function, or "any" where one counter serves all functions of the communicator.
+    pub func: Arc<str>,
+    /// Last call entered (or enqueued); none before the first.
+    pub entered: Option<u64>,
+    /// Last call that was left (or that the device completed); none before the first.
+    pub completed: Option<u64>,
+    /// When the oldest call that is not complete was entered, Unix nanoseconds of the node's own clock.
+    pub since_ns: Option<i64>,
+    /// Name of that call, where `func` does not say it.
+    pub waiting_in: Option<Arc<str>>,
+}
+
+/// What a rank that everybody waits for is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Absence {
+    /// It has not entered the collective in which others wait.
+    NotEntered,
+    /// It has entered, as everybody has, but does not get through: others are past it.
+    Stuck,
+}
+
+/// A rank that others wait for while it waits for nobody.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Missing {
+    /// Who.
+    #[serde(flatten)]
+    pub who: RankRef,
+    /// What it is doing.
+    pub absence: Absence,
+    /// The communicator in which most ranks wait for it.
+    pub comm_hash: String,
+    /// The function.
+    pub func: String,
+    /// The call that it has not entered, or in which it is stuck.
+    pub seq: u64,
+    /// Ranks that wait for it, directly or through others.
+    pub holds_up: usize,
+}
+
+/// A rank that waits.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Waiting {
+    /// Who.
+    #[serde(flatten)]
+    pub who: RankRef,
+    /// In what.
+    pub func: String,
+    /// Of which communicator.
+    pub comm_hash: String,
+    /// Which call.
+    pub seq: u64,
+    /// Since when, Unix nanoseconds of the asker's clock.
+    pub since_ns: Option<i64>,
+}
+
+/// A hang.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Hang {
+    /// The ranks that everybody waits for. Empty where ranks wait for each other in a circle (calls in different order).
+    pub missing: Vec<Missing>,
+    /// Ranks that have not been heard and that others wait for: communicator and rank in it.
+    pub not_heard: Vec<(String, i32)>,
+    /// The ranks that wait, longest first.
+    pub waiting: Vec<Waiting>,
+    /// Since when nothing moves: the latest of the waits' beginnings, Unix nanoseconds of the asker's clock.
+    pub since_ns: Option<i64>,
+}
+
+/// Which process, by place in a table.
+type Who = usize;
+
+/// Look for a hang: somebody has waited for longer than `rules.hang_ns` up to the end of the span.
+///
+/// In a communicator a rank stands at the call after the last one it completed. It waits for each other rank that stands
+/// at an earlier call, or at the same one without having entered it. Those who are waited for, and wait for nobody, are
+/// what everybody waits for.
+pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
+    let mut people: BTreeMap<(Arc<str>, i64), Who> = BTreeMap::new();
+    let mut refs: Vec<RankRef> = Vec::new();
+    let mut sizes: Vec<i32> = Vec::new();
+    let mut lanes: BTreeMap<(u64, &str), Vec<(Who, &Progress)>> = BTreeMap::new();
+    for p in input.progress.iter().filter(|p| p.func.as_ref() == "any" || Coupling::of(&p.func) == Coupling::All) {
+        let who = *people.entry((Arc::clone(&p.node), p.pid)).or_insert_with(|| {
+            refs.push(RankRef { rank: p.rank, node: p.node.to_string(), pid: p.pid });
+            sizes.push(0);
+            refs.len() - 1
+        });
+        // The rank of the job is that of the largest communicator.
+        let size = p.nranks.unwrap_or(0);
+        if size > sizes[who] {
+            sizes[who] = size;
+            refs[who].rank = p.rank;
+        }
+        lanes.entry((p.comm_hash, &p.func)).or_default().push((who, p));
+    }
+
+    let mut hang = Hang::default();
+    // Who waits for whom, where, and at which call.
+    let mut waits_for: BTreeMap<Who, BTreeSet<Who>> = BTreeMap::new();
+    let mut wanted: BTreeMap<Who, BTreeMap<(u64, &str), (u64, Absence)>> = BTreeMap::new();
+    for ((comm, func), ranks) in &lanes {
+        for (who, p) in ranks {
+            let at = next(p);
+            let Some(since) = p.since_ns.filter(|_| p.entered.is_some_and(|e| e >= at)) else { continue };
+            let offset = input.clocks.get(&*p.node).map_or(0, |c| c.offset_ns);
+            let since_ns = since.saturating_sub(offset);
+            if input.until_ns.saturating_sub(since_ns) < rules.hang_ns {
+                continue;
+            }
+            hang.waiting.push(Waiting {
+                who: refs[*who].clone(),
+                func: p.waiting_in.as_ref().unwrap_or(&p.func).to_string(),
+                comm_hash: hex(*comm),
+                seq: at,
+                since_ns: Some(since_ns),
+            });
+            for (other, q) in ranks.iter().filter(|(other, _)| other != who) {
+                let stands = next(q);
+                let entered = q.entered.is_some_and(|e| e >= stands);
+                if stands < at || (stands == at && !entered) {
+                    waits_for.entry(*who).or_default().insert(*other);
+                    let absence = if entered { Absence::Stuck } else { Absence::NotEntered };
+                    wanted.entry(*other).or_default().insert((*comm, func), (stands, absence));
+                }
+            }
+            let heard: BTreeSet<i32> = ranks.iter().map(|(_, q)| q.rank).collect();
+            let all = p.nranks.unwrap_or(0);
+            hang.not_heard.extend((0..all).filter(|r| !heard.contains(r)).map(|r| (hex(*comm), r)));
+        }
+    }
+    if hang.waiting.is_empty() || (waits_for.is_empty() && hang.not_heard.is_empty()) {
+        return None;
+    }
+    for (who, places) in &wanted {
+        if waits_for.contains_key(who) {
+            continue;
+        }
+        let waits_here = |comm: u64| lanes.iter().filter(|((c, _), _)| *c == comm).map(|(_, r)| r.len()).max();
+        let Some((&(comm, func), &(seq, absence))) = places.iter().max_by_key(|((comm, _), _)| waits_here(*comm))
+        else {
+            continue;
+        };
+        let named = hang.waiting.iter().find(|w| w.seq == seq && w.comm_hash == hex(comm));
+        let func = named.map_or_else(|| func.to_owned(), |w| w.func.clone());
+        hang.missing.push(Missing {
+            who: refs[*who].clone(),
+            absence,
+            comm_hash: hex(comm),
+            func,
+            seq,
+            holds_up: upstream(*who, &waits_for),
+        });
+    }
+    // Who is stuck does not wait for anybody.
+    hang.waiting.retain(|w| !hang.missing.iter().any(|m| m.who == w.who));
+    hang.missing.sort_by_key(|m| (std::cmp::Reverse(m.holds_up), m.who.rank));
+    hang.not_heard.sort();
+    hang.not_heard.dedup();
+    hang.waiting.sort_by_key(|w| (w.since_ns, w.who.rank));
+    hang.since_ns = hang.waiting.iter().filter_map(|w| w.since_ns).max();
+    Some(hang)
+}
+
+/// The call at which a rank stands: the first that it has not completed.
+fn next(p: &Progress) -> u64 {
+    p.completed.map_or(0, |c| c + 1)
+}
+
+/// How many wait for one, directly or through others.
+fn upstream(of: Who, waits_for: &BTreeMap<Who, BTreeSet<Who>>) -> usize {
+    let mut reached = BTreeSet::from([of]);
+    loop {
+        let more: Vec<Who> = waits_for
+            .iter()
+            .filter(|(who, others)| !reached.contains(who) && !others.is_disjoint(&reached))
+            .map(|(who, _)| *who)
+            .collect();
+        if more.is_empty() {
+            return reached.len() - 1;
+        }
+        reached.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    fn at(rank: i32, comm: u64, entered: u64, completed: u64) -> Progress {
+        Progress {
+            node: format!("n{rank}").into(),
+            pid: 1,
+            rank,
+            nranks: Some(4),
+            comm_hash: comm,
+            func: "all_reduce".into(),
+            entered: Some(entered),
+            completed: Some(completed),
+            since_ns: (entered > completed).then_some(10 * S),
+            waiting_in: None,
+        }
+    }
+
+    fn find_in(progress: Vec<Progress>, until_ns: i64) -> Option<Hang> {
+        find(&Input { progress, until_ns, ..Input::default() }, &Rules::default())
+    }
+
+    fn missing(hang: &Hang) -> Vec<i32> {
+        hang.missing.iter().map(|m| m.who.rank).collect()
+    }
+
+    #[test]
+    fn the_rank_that_did_not_come_is_missing_and_only_after_a_while() {
+        let job = || vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(2, 1, 7, 7), at(3, 1, 8, 7)];
+        assert_eq!(find_in(job(), 11 * S), None);
+        let hang = find_in(job(), 60 * S).unwrap();
+        assert_eq!(missing(&hang), [2]);
+        assert_eq!(
+            (hang.missing[0].absence, hang.missing[0].seq, hang.missing[0].holds_up),
+            (Absence::NotEntered, 8, 3)
+        );
+        assert_eq!((hang.waiting.len(), hang.since_ns), (3, Some(10 * S)));
+    }
+
+    #[test]
+    fn who_waits_elsewhere_is_not_to_blame() {
+        // Ranks 0 and 1 wait for 2, which waits in another communicator for 3, which computes.
+        let pair = |mut p: Progress| {
+            p.nranks = Some(2);
+            p.rank -= 2;
+            p
+        };
+        let job = vec![
+            at(0, 1, 8, 7),
+            at(1, 1, 8, 7),
+            at(2, 1, 7, 7),
+            at(3, 1, 7, 7),
+            pair(at(2, 2, 5, 4)),
+            pair(at(3, 2, 4, 4)),
+        ];
+        let hang = find_in(job, 60 * S).unwrap();
+        assert_eq!(missing(&hang), [3]);
+        assert_eq!(hang.missing[0].holds_up, 3);
+    }
+
+    #[test]
+    fn who_is_in_but_never_leaves_is_stuck() {
+        let hang = find_in(vec![at(0, 1, 9, 8), at(1, 1, 9, 8), at(2, 1, 9, 5), at(3, 1, 9, 8)], 60 * S).unwrap();
+        assert_eq!(missing(&hang), [2]);
+        assert_eq!((hang.missing[0].absence, hang.missing[0].seq), (Absence::Stuck, 6));
+    }
+
+    #[test]
+    fn a_circle_blames_nobody_and_a_rank_that_was_not_heard_is_told() {
+        let other = |mut p: Progress| {
+            p.func = "barrier".into();
+            p
+        };
+        // 0 is in an all_reduce, 1 in a barrier.
+        let circle = vec![at(0, 1, 1, 0), at(1, 1, 0, 0), other(at(0, 1, 0, 0)), other(at(1, 1, 1, 0))]
+            .into_iter()
+            .map(|mut p| {
+                p.nranks = Some(2);
+                p
+            })
+            .collect();
+        let hang = find_in(circle, 60 * S).unwrap();
+        assert_eq!((hang.missing.len(), hang.waiting.len()), (0, 2));
+        let hang = find_in(vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(3, 1, 8, 7)], 60 * S).unwrap();
+        assert_eq!(hang.not_heard, [(hex(1), 2)]);
+    }
+}
