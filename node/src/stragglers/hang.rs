@@ -97,6 +97,8 @@ pub struct Hang {
 
 /// Which process, by place in a table.
 type Who = usize;
+/// Where somebody is waited for: communicator and function, with the call and what it does there.
+type Places<'a> = BTreeMap<(u64, &'a str), (u64, Absence)>;
 
 /// Look for a hang: somebody has waited for longer than `rules.hang_ns` up to the end of the span.
 ///
@@ -126,7 +128,7 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
     let mut hang = Hang::default();
     // Who waits for whom, where, and at which call.
     let mut waits_for: BTreeMap<Who, BTreeSet<Who>> = BTreeMap::new();
-    let mut wanted: BTreeMap<Who, BTreeMap<(u64, &str), (u64, Absence)>> = BTreeMap::new();
+    let mut wanted: BTreeMap<Who, Places<'_>> = BTreeMap::new();
     for ((comm, func), ranks) in &lanes {
         for (who, p) in ranks {
             let at = next(p);
