@@ -27,7 +27,7 @@ pub fn execute_task(
     let mut stats = NodeStats::default();
     let own_transaction = conn.is_autocommit();
     if own_transaction {
-        conn.execute_batch("BEGIN").map_err(|error| node_error(&error))?;
+        run_cached(conn, "BEGIN").map_err(|error| node_error(&error))?;
     }
     let mut result = Ok(());
     for (index, part) in task.parts.iter().enumerate() {
@@ -38,7 +38,7 @@ pub fn execute_task(
     }
     if own_transaction {
         // Nothing was written: what ends the transaction is only a matter of form.
-        conn.execute_batch("COMMIT").or_else(|_| conn.execute_batch("ROLLBACK")).map_err(|error| node_error(&error))?;
+        run_cached(conn, "COMMIT").or_else(|_| run_cached(conn, "ROLLBACK")).map_err(|error| node_error(&error))?;
     }
     result?;
     stats.elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -53,13 +53,19 @@ fn execute_part(
     stats: &mut NodeStats,
     emit: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
-    for (table, _) in &part.reads {
-        if !has_table(conn, table) {
-            stats.notes.push(format!("has no table {table}"));
-            return Ok(());
+    // Kept by the connection: a question that comes again is not compiled again.
+    let mut statement = match conn.prepare_cached(&part.sql) {
+        Ok(statement) => statement,
+        Err(error) => {
+            return match part.reads.iter().find(|(table, _)| !has_table(conn, table)) {
+                Some((table, _)) => {
+                    stats.notes.push(format!("has no table {table}"));
+                    Ok(())
+                }
+                None => Err(node_error(&error)),
+            };
         }
-    }
-    let mut statement = conn.prepare(&part.sql).map_err(|error| node_error(&error))?;
+    };
     let width = statement.column_count();
     if width != part.columns as usize {
         return Err(NodeError::Failed(format!("the part has {width} columns, {} were expected", part.columns)));
@@ -95,6 +101,10 @@ fn execute_part(
         emit(batch)?;
     }
     Ok(())
+}
+
+fn run_cached(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached(sql)?.execute([]).map(|_| ())
 }
 
 fn has_table(conn: &Connection, table: &str) -> bool {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::mesh::{JoinHost, Mesh, MeshConfig, join};
 use crate::query::catalogs::Catalogs;
 use crate::query::exec::Executor;
+use crate::query::plans::Plans;
 use crate::store::{ServedDb, Source, Store};
 
 pub mod bootstrap;
@@ -44,6 +45,8 @@ pub struct Shared {
     pub executor: Arc<Executor>,
     /// What nodes offer.
     pub catalogs: Catalogs,
+    /// Plans of the last questions.
+    pub plans: Plans,
     /// The trace store or the served file.
     pub source: Arc<Source>,
     /// Recording, and why not.
@@ -99,6 +102,7 @@ impl Agent {
             gossip,
             executor,
             catalogs: Catalogs::default(),
+            plans: Plans::default(),
             source,
             recording,
         });

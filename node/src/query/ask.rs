@@ -82,7 +82,9 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
     let members = chosen(shared.gossip.members(), &question);
     let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
     let catalog = shared.catalogs.of_mesh(shared, &members, deadline).await.map_err(AskError::Wrong)?;
-    let plan = query_planner::plan(&question.sql, &catalog, &options)
+    let plan = shared
+        .plans
+        .plan(&question.sql, &catalog, &options)
         .map_err(|error| AskError::Wrong(error.render(&question.sql)))?;
     if question.plan_only {
         return Ok(Asked::Plan(query_planner::explain(&plan)));

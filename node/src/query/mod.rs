@@ -8,6 +8,7 @@ pub mod catalogs;
 pub mod coverage;
 pub mod exec;
 pub mod fanout;
+pub mod plans;
 
 pub use ask::{Asked, Question};
 pub use coverage::{Coverage, Missing};
