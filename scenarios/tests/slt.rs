@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use query_planner::Strategy;
-use scenarios::slt::{Options, Tally, expand, run_file, run_text};
+use scenarios::slt::{Options, Tally, TransportKind, expand, run_file, run_text};
 
 fn case(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cases").join(name)
@@ -46,6 +46,22 @@ fn aggregates_ship_partial_states() {
 #[test]
 fn joins_and_subqueries_ship_only_what_they_name() {
     assert_clean("join.test", Strategy::Fetch);
+}
+
+#[test]
+fn agents_over_loopback_answer_the_same() {
+    let options = Options { expect_rung: true, transport: TransportKind::Quic, ..Options::default() };
+    for name in ["aggregate.test", "schema.test"] {
+        let tally = run_file(&case(name), &options).expect("the script runs");
+        let told = format!("{}\n{}{}", tally.line(name), tally.reasons(), tally.details.join("\n"));
+        assert_eq!(tally.passed, tally.records(), "{told}");
+        assert_eq!(tally.dear.total(), 0, "{told}");
+    }
+}
+
+#[test]
+fn a_changing_schema_is_followed() {
+    assert_clean("schema.test", Strategy::Fetch);
 }
 
 #[test]

@@ -40,6 +40,8 @@ struct Args {
 enum Transport {
     /// Function calls instead of a network.
     Memory,
+    /// Agents in this process over loopback QUIC.
+    Quic,
 }
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         details: args.details,
         transport: match args.transport {
             Transport::Memory => TransportKind::Memory,
+            Transport::Quic => TransportKind::Quic,
         },
     };
     let files = match slt::expand(&args.files) {

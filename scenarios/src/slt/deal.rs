@@ -77,7 +77,9 @@ impl Dealer {
                 let name = format!("n{index}");
                 let path = dir.path().join(format!("{name}.db"));
                 let writer = Connection::open(&path)?;
-                writer.execute_batch("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")?;
+                // The last writes a header: an agent serves no empty file.
+                writer
+                    .execute_batch("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA user_version = 1")?;
                 Ok(NodeStore { name, path, writer })
             })
             .collect::<anyhow::Result<_>>()?;

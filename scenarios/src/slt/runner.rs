@@ -12,6 +12,7 @@ use rusqlite::types::ValueRef;
 use super::deal::Dealer;
 use super::format::{Formatter, hash, matches, sorted};
 use super::memory::MemoryTransport;
+use super::quic::QuicTransport;
 use super::report::Tally;
 use super::rung::{RungCheck, reads};
 use super::script::{self, Expectation, ExpectedResult, Sort, StepKind};
@@ -41,6 +42,8 @@ pub enum TransportKind {
     /// Function calls.
     #[default]
     Memory,
+    /// Agents over loopback sockets.
+    Quic,
 }
 
 impl Default for Options {
@@ -129,8 +132,9 @@ struct Run<'a> {
     name: &'a str,
     line: u32,
     options: &'a Options,
-    dealer: Dealer,
+    /// Dropped before the deal: its agents have the deal's files open.
     transport: Box<dyn Transport>,
+    dealer: Dealer,
     formatter: Formatter,
     rungs: Option<RungCheck>,
     labels: HashMap<String, String>,
@@ -152,6 +156,7 @@ impl<'a> Run<'a> {
         let dealer = Dealer::new(options.nodes, options.seed)?;
         let transport: Box<dyn Transport> = match options.transport {
             TransportKind::Memory => Box::new(MemoryTransport::new(&dealer, options.seed)?),
+            TransportKind::Quic => Box::new(QuicTransport::new(options.seed)?),
         };
         let rungs = options.expect_rung.then(|| RungCheck::new(&dealer)).transpose()?;
         Ok(Run {
