@@ -31,6 +31,8 @@ pub struct Table {
     pub replicated: bool,
     /// Table or view.
     pub kind: Kind,
+    /// Nodes differ in the columns they have or in their order, so that `*` is not the same everywhere.
+    pub varies: bool,
     /// Name of the column that is the rowid (`INTEGER PRIMARY KEY`), if any.
     pub rowid_column: Option<String>,
 }
@@ -117,6 +119,7 @@ impl Catalog {
                         name,
                         sql,
                         columns,
+                        varies: false,
                         rowid_column,
                     },
                 );
@@ -250,6 +253,10 @@ impl Hasher for Fnv {
 
 fn read_columns(conn: &Connection, schema: &str, name: &str) -> Result<Vec<Column>, rusqlite::Error> {
     let quoted = name.replace('"', "\"\"");
+    let strict: bool = conn
+        .prepare("SELECT strict FROM pragma_table_list WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .unwrap_or(false);
     let types: BTreeMap<String, String> = conn
         .prepare(&format!("PRAGMA {schema}.table_xinfo(\"{quoted}\")"))?
         .query_map([], |row| Ok((row.get::<_, String>(1)?, row.get::<_, String>(2)?)))?
@@ -260,7 +267,12 @@ fn read_columns(conn: &Connection, schema: &str, name: &str) -> Result<Vec<Colum
             let name = statement.column_name(i)?.to_owned();
             let origin = statement.column_metadata(i)?;
             Ok(Column {
-                decl_type: types.get(&name).cloned().unwrap_or_default(),
+                // ANY keeps what it is given in a STRICT table, and is NUMERIC elsewhere.
+                decl_type: types
+                    .get(&name)
+                    .filter(|decl_type| !(strict && decl_type.eq_ignore_ascii_case("ANY")))
+                    .cloned()
+                    .unwrap_or_default(),
                 collation: origin
                     .as_ref()
                     .and_then(|origin| origin.4)
@@ -301,8 +313,16 @@ fn unite(united: &mut Table, other: &Table) -> Result<(), String> {
     }
     if united.kind != Kind::Table {
         // Two versions of a view cannot be put together column by column.
-        return if united.sql == other.sql { Ok(()) } else { Err("the view's definitions differ".to_owned()) };
+        return if united.sql == other.sql && united.columns == other.columns {
+            Ok(())
+        } else {
+            Err("the view's definitions or columns differ".to_owned())
+        };
     }
+    let names = |table: &Table| -> Vec<String> {
+        table.columns.iter().map(|column| column.name.to_ascii_lowercase()).collect()
+    };
+    united.varies |= names(united) != names(other);
     for column in &other.columns {
         match united.columns.iter().find(|mine| mine.name.eq_ignore_ascii_case(&column.name)) {
             Some(mine) if !mine.decl_type.eq_ignore_ascii_case(&column.decl_type) => {

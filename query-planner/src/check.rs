@@ -5,6 +5,7 @@
 //! columns, and so `node` resolves exactly as it should (by name, never in `*` or NATURAL joins).
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
@@ -133,15 +134,12 @@ pub(crate) fn affinity(decl_type: &str) -> &'static str {
 
 /// Check a question.
 pub(crate) fn check<'a>(sql: &'a str, catalog: &'a Catalog) -> Result<Question<'a>, QueryError> {
-    let mut conn =
-        empty_copy(catalog).map_err(|error| QueryError::refused(format!("the catalogue is unusable: {error}")))?;
     // Before SQLite sees it: what is no SELECT at all is named as such, not as a denied action.
     match ast::statement_kind(sql) {
         Ok(()) | Err(ParseFailure::Syntax(_)) => {}
         Err(failure) => return Err(failed_parse(&failure)),
     }
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let (columns, reads) = prepare(&mut conn, sql, catalog, &seen)?;
+    let (columns, reads) = EmptyCopy::with(catalog, |copy| prepare(copy, sql, catalog))?;
     let select = ast::parse_select(sql).map_err(|failure| failed_parse(&failure))?;
     let mut question = Question { sql, catalog, select, columns, reads };
     question.add_join_columns();
@@ -171,16 +169,43 @@ struct Seen {
 
 type Reads = BTreeMap<String, BTreeSet<String>>;
 
-fn prepare(
-    conn: &mut Connection,
-    sql: &str,
-    catalog: &Catalog,
-    seen: &Arc<Mutex<Seen>>,
-) -> Result<(Vec<ColumnMeta>, Reads), QueryError> {
-    let known: BTreeSet<String> = catalog.tables.keys().cloned().collect();
-    let log = Arc::clone(seen);
-    conn.authorizer(Some(move |context: AuthContext<'_>| authorize(&context, &known, &log)))
-        .map_err(|error| QueryError::refused(error.to_string()))?;
+/// The empty copy of a catalogue, made once a thread and kept while the catalogue stays the same: making it costs more
+/// than all the rest of planning.
+struct EmptyCopy {
+    catalog: Catalog,
+    conn: Connection,
+    seen: Arc<Mutex<Seen>>,
+}
+
+thread_local! {
+    static COPY: RefCell<Option<EmptyCopy>> = const { RefCell::new(None) };
+}
+
+impl EmptyCopy {
+    fn with<T>(catalog: &Catalog, f: impl FnOnce(&EmptyCopy) -> Result<T, QueryError>) -> Result<T, QueryError> {
+        COPY.with_borrow_mut(|slot| {
+            if !slot.as_ref().is_some_and(|copy| copy.catalog == *catalog) {
+                let made = EmptyCopy::make(catalog)
+                    .map_err(|error| QueryError::refused(format!("the catalogue is unusable: {error}")))?;
+                *slot = Some(made);
+            }
+            slot.as_ref().map_or_else(|| Err(QueryError::refused("the catalogue is unusable")), f)
+        })
+    }
+
+    fn make(catalog: &Catalog) -> rusqlite::Result<EmptyCopy> {
+        let mut conn = empty_copy(catalog)?;
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let known: BTreeSet<String> = catalog.tables.keys().cloned().collect();
+        let log = Arc::clone(&seen);
+        conn.authorizer(Some(move |context: AuthContext<'_>| authorize(&context, &known, &log)))?;
+        Ok(EmptyCopy { catalog: catalog.clone(), conn, seen })
+    }
+}
+
+fn prepare(copy: &EmptyCopy, sql: &str, catalog: &Catalog) -> Result<(Vec<ColumnMeta>, Reads), QueryError> {
+    let EmptyCopy { conn, seen, .. } = copy;
+    *seen.lock().unwrap_or_else(PoisonError::into_inner) = Seen::default();
     let statement = conn.prepare(sql).map_err(|error| {
         let denied = seen.lock().unwrap_or_else(PoisonError::into_inner).denied.take();
         sqlite_error(&error, denied, sql, catalog)

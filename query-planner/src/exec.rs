@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use rusqlite::{Connection, ErrorCode, Statement};
+use rusqlite::{CachedStatement, Connection, ErrorCode, Statement};
 
 use crate::api::{NodeError, NodeStats, NodeTask};
 use crate::batch::{Batch, Value};
+use crate::check::quoted;
 use crate::plan::NodePart;
 
 /// Rows and bytes at which a batch is handed on.
@@ -53,19 +54,7 @@ fn execute_part(
     stats: &mut NodeStats,
     emit: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
-    // Kept by the connection: a question that comes again is not compiled again.
-    let mut statement = match conn.prepare_cached(&part.sql) {
-        Ok(statement) => statement,
-        Err(error) => {
-            return match part.reads.iter().find(|(table, _)| !has_table(conn, table)) {
-                Some((table, _)) => {
-                    stats.notes.push(format!("has no table {table}"));
-                    Ok(())
-                }
-                None => Err(node_error(&error)),
-            };
-        }
-    };
+    let mut statement = prepare(conn, part, &mut stats.notes)?;
     let width = statement.column_count();
     if width != part.columns as usize {
         return Err(NodeError::Failed(format!("the part has {width} columns, {} were expected", part.columns)));
@@ -103,12 +92,67 @@ fn execute_part(
     Ok(())
 }
 
-fn run_cached(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
-    conn.prepare_cached(sql)?.execute([]).map(|_| ())
+/// Prepare a part. Where this store lacks a table or a column of it (an older agent, another file), the table counts as
+/// empty and the column as NULL: a common table expression of the table's name says so, and a note tells.
+fn prepare<'c>(
+    conn: &'c Connection,
+    part: &NodePart,
+    notes: &mut Vec<String>,
+) -> Result<CachedStatement<'c>, NodeError> {
+    // Kept by the connection: a question that comes again is not compiled again.
+    let failed = match conn.prepare_cached(&part.sql) {
+        Ok(statement) => return Ok(statement),
+        Err(error) => node_error(&error),
+    };
+    let reads = |sql: String| conn.prepare(&sql).is_ok();
+    let mut stand_ins = Vec::new();
+    for (table, columns) in &part.reads {
+        let name = quoted(table);
+        let exists = reads(format!("SELECT 1 FROM {name}"));
+        let mut lacking = Vec::new();
+        let mut outputs = Vec::new();
+        for column in columns {
+            let column_name = quoted(column);
+            if exists && reads(format!("SELECT {name}.{column_name} FROM {name}")) {
+                outputs.push(column_name);
+            } else {
+                outputs.push(format!("NULL AS {column_name}"));
+                lacking.push(column.as_str());
+            }
+        }
+        if outputs.is_empty() {
+            outputs.push("NULL".to_owned());
+        }
+        if !exists {
+            notes.push(format!("has no table {table}"));
+            stand_ins.push(format!("{name} AS (SELECT {} WHERE 0)", outputs.join(", ")));
+        } else if !lacking.is_empty() {
+            notes.push(format!("has no column {} in {table}", lacking.join(", ")));
+            // `main.` or the expression would mean itself.
+            stand_ins.push(format!("{name} AS (SELECT {} FROM main.{name})", outputs.join(", ")));
+        }
+    }
+    if stand_ins.is_empty() {
+        return Err(failed);
+    }
+    let stand_ins = stand_ins.join(", ");
+    let sql = part.sql.trim_start();
+    let sql = match sql.split_once(char::is_whitespace) {
+        Some((with, rest)) if with.eq_ignore_ascii_case("WITH") => {
+            match rest.trim_start().split_once(char::is_whitespace) {
+                Some((word, rest)) if word.eq_ignore_ascii_case("RECURSIVE") => {
+                    format!("WITH RECURSIVE {stand_ins}, {rest}")
+                }
+                _ => format!("WITH {stand_ins}, {rest}"),
+            }
+        }
+        _ => format!("WITH {stand_ins} {sql}"),
+    };
+    conn.prepare_cached(&sql).map_err(|error| node_error(&error))
 }
 
-fn has_table(conn: &Connection, table: &str) -> bool {
-    conn.prepare(&format!("SELECT 1 FROM {}", crate::check::quoted(table))).is_ok()
+fn run_cached(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached(sql)?.execute([]).map(|_| ())
 }
 
 /// Bind the two parameters that plans use, where the statement has them.

@@ -36,6 +36,9 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
     }
     let mut query = shape.query.clone();
     let has_star = query.columns.iter().any(|output| !matches!(output, Output::Expr(..)));
+    if has_star && question.tables().any(|table| table.varies) {
+        return Ok(None);
+    }
     // Every sort term as the position of a result column, an extra one where it must be.
     let mut orders = Vec::new();
     for order in &shape.order_by {

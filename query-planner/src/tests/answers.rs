@@ -1,7 +1,7 @@
 //! Answers against the oracle, by construct.
 
 use super::mesh::Mesh;
-use crate::{Strategy, Value};
+use crate::{Catalog, Strategy, Value};
 
 const SCHEMA: &str = "
     CREATE TABLE t(a INTEGER, b TEXT COLLATE NOCASE, c REAL, d);
@@ -123,4 +123,40 @@ fn what_cannot_be_asked_is_named() {
     );
     assert!(error("SELECT * FROM nmes").contains("did you mean names?"));
     assert!(error("SELECT node FROM names").contains("the same on every node"));
+}
+
+#[test]
+fn nodes_may_lack_columns_and_tables() {
+    let mut mesh = Mesh::of_stores(&[
+        "CREATE TABLE e(a INTEGER, b TEXT); INSERT INTO e VALUES (1, 'x'), (2, 'y'); CREATE TABLE f(a INTEGER)",
+        "CREATE TABLE e(b TEXT, fresh REAL, a INTEGER); INSERT INTO e VALUES ('z', 0.5, 3); INSERT INTO e VALUES ('w', 1.5, 4)",
+        "CREATE TABLE g(a)",
+    ]);
+    let text = |value: &str| Value::Text(value.as_bytes().to_vec());
+    let answer = mesh.ask("SELECT * FROM e ORDER BY a").expect("answer");
+    assert_eq!(answer.rows[0], [Value::Integer(1), text("x"), Value::Null]);
+    assert_eq!(answer.rows[3], [Value::Integer(4), text("w"), Value::Real(1.5)]);
+    assert_eq!(answer.notes, ["n0 has no column fresh in e", "n2 has no table e"]);
+    let answer =
+        mesh.ask("SELECT count(*), sum(fresh), max(b) FROM e WHERE fresh IS NULL OR fresh > 1").expect("answer");
+    assert_eq!(answer.rows, [[Value::Integer(3), Value::Real(1.5), text("y")]]);
+    let answer = mesh.ask("SELECT count(*) FROM f").expect("answer");
+    assert_eq!(answer.rows, [[Value::Integer(0)]]);
+}
+
+#[test]
+fn stores_that_disagree_are_named() {
+    let one = Catalog::of(&store("CREATE TABLE e(a INTEGER)"), &[]).expect("catalog");
+    let other = Catalog::of(&store("CREATE TABLE e(a TEXT)"), &[]).expect("catalog");
+    let conflicts = Catalog::union(&[("n0".to_owned(), one), ("n1".to_owned(), other)]).expect_err("conflict");
+    assert_eq!(
+        conflicts[0].to_string(),
+        r#"table e differs between nodes n0 and n1: column a is declared "INTEGER" on one and "TEXT" on the other"#
+    );
+}
+
+fn store(sql: &str) -> rusqlite::Connection {
+    let conn = rusqlite::Connection::open_in_memory().expect("open");
+    conn.execute_batch(sql).expect("sql");
+    conn
 }

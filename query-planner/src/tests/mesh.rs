@@ -40,6 +40,21 @@ impl Mesh {
         Mesh { nodes, union, catalog, shipped_rows: 0 }
     }
 
+    /// Stores of their own schemas; no oracle.
+    pub(crate) fn of_stores(stores: &[&str]) -> Mesh {
+        let mut nodes = Vec::new();
+        let mut catalogs = Vec::new();
+        for (i, sql) in stores.iter().enumerate() {
+            let mut conn = Connection::open_in_memory().expect("open");
+            conn.execute_batch(sql).expect("store");
+            catalogs.push((format!("n{i}"), Catalog::of(&conn, &[]).expect("catalog")));
+            harden(&mut conn).expect("harden");
+            nodes.push((format!("n{i}"), conn));
+        }
+        let catalog = Catalog::union(&catalogs).expect("no conflicts");
+        Mesh { nodes, union: Connection::open_in_memory().expect("open"), catalog, shipped_rows: 0 }
+    }
+
     /// The stores of a database whose rows are dealt to `count` nodes by `deal` (table, row number).
     pub(crate) fn dealt(union: Connection, count: usize, deal: &mut dyn FnMut() -> usize) -> Mesh {
         let schema: Vec<(String, String, String)> = union

@@ -5,4 +5,5 @@ mod corpus;
 mod generate;
 mod generated;
 mod mesh;
+mod recorded;
 mod strategies;
