@@ -14,6 +14,7 @@ mod ast;
 mod batch;
 mod catalog;
 mod check;
+mod ctes;
 mod exec;
 mod explain;
 mod functions;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
 use crate::catalog::Catalog;
 use crate::check::check;
+use crate::ctes;
 use crate::rewrite::normalise;
 use crate::rules;
 use crate::shape::Shape;
@@ -167,7 +168,8 @@ fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan,
         return Ok(plan);
     }
     let (select, _) = normalise(&question)?;
-    if let Some(shape) = Shape::of(&select, catalog) {
+    let shaped = ctes::inlined(&select);
+    if let Some(shape) = Shape::of(shaped.as_ref().unwrap_or(&select), catalog) {
         if let Some(plan) = rules::rows::plan(&question, &shape)? {
             return Ok(plan);
         }

@@ -376,13 +376,21 @@ fn row_select(select: &Select, catalog: &Catalog) -> bool {
 /// `left.node = right.node`, or USING names the node column.
 fn joins_on_node(from: &From, i: usize, join: &Join, filter: Option<&Expr>, catalog: &Catalog) -> bool {
     let left: Vec<&Source> = from.sources().take(i + 1).collect();
-    let node_of = |source: &Source| -> Option<(String, &'static str)> {
-        let Source::Table { name, alias, .. } = source else { return None };
-        let table = catalog.find(name).filter(|table| has_node(table))?;
-        Some((alias.clone().unwrap_or_else(|| name.clone()), node_column(table)))
+    let node_of = |source: &Source| -> Option<(String, String)> {
+        match source {
+            Source::Table { name, alias, .. } => {
+                let table = catalog.find(name).filter(|table| has_node(table))?;
+                Some((alias.clone().unwrap_or_else(|| name.clone()), node_column(table).to_owned()))
+            }
+            Source::Select { select, alias: Some(alias) } => {
+                let columns = select_columns(select, catalog)?;
+                Some((alias.clone(), columns.into_iter().find(|column| column.is_node)?.name))
+            }
+            _ => None,
+        }
     };
     let Some((right_alias, right_node)) = node_of(&join.source) else { return false };
-    if join.using.iter().any(|name| same_name(name, right_node)) {
+    if join.using.iter().any(|name| same_name(name, &right_node)) {
         return left.iter().all(|source| node_of(source).is_some_and(|(_, node)| node == right_node));
     }
     let names = |expr: &Expr, alias: &str, node: &str| {
@@ -399,8 +407,8 @@ fn joins_on_node(from: &From, i: usize, join: &Join, filter: Option<&Expr>, cata
         let Expr::Binary(a, "=", b) = condition else { return false };
         left.iter().filter_map(|source| node_of(source)).any(|(alias, node)| {
             !same_name(&alias, &right_alias)
-                && ((names(a, &alias, node) && names(b, &right_alias, right_node))
-                    || (names(b, &alias, node) && names(a, &right_alias, right_node)))
+                && ((names(a, &alias, &node) && names(b, &right_alias, &right_node))
+                    || (names(b, &alias, &node) && names(a, &right_alias, &right_node)))
         })
     })
 }

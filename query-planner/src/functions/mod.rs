@@ -11,7 +11,7 @@ use rusqlite::functions::FunctionFlags;
 use crate::ast::{Call, unquote};
 use crate::batch::Value;
 
-pub(crate) use sum::{AVG_MERGE, COUNT_MERGE, SUM_MERGE, SUM_STATE, TOTAL_MERGE};
+pub(crate) use sum::{AVG_MERGE, COUNT_MERGE, EXACT_AVG, EXACT_SUM, EXACT_TOTAL, SUM_MERGE, SUM_STATE, TOTAL_MERGE};
 
 /// The identity, with neither affinity nor collation: stands for a computed expression in merge SQL.
 pub(crate) const VALUE: &str = "mesh_value";
@@ -206,7 +206,8 @@ pub(crate) fn is_allowed(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let name = name.as_str();
     [AGGREGATES, VOLATILE, SCALARS, WINDOWS].iter().any(|list| list.contains(&name))
-        || [SUM_STATE, SUM_MERGE, AVG_MERGE, TOTAL_MERGE, COUNT_MERGE].contains(&name)
+        || [SUM_STATE, SUM_MERGE, AVG_MERGE, TOTAL_MERGE, COUNT_MERGE, EXACT_SUM, EXACT_TOTAL, EXACT_AVG]
+            .contains(&name)
 }
 
 /// All names a question may call, for hints.

@@ -2,7 +2,7 @@
 //! merge. `mesh_sum` is registered through SQLite's C interface because it must see a value as SQLite's own `sum` sees
 //! it (`sqlite3_value_numeric_type`: numeric-looking text is a number, other text counts as its numeric prefix).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::{Value as SqlValue, ValueRef};
@@ -21,23 +21,39 @@ pub(crate) const AVG_MERGE: &str = "mesh_avg_merge";
 /// Merge: `count`, the sum of the nodes' counts, 0 of none.
 pub(crate) const COUNT_MERGE: &str = "mesh_count_merge";
 
+/// Merge: exact `sum`, `total` and `avg` of values themselves, for DISTINCT.
+pub(crate) const EXACT_SUM: &str = "mesh_exact_sum";
+/// See [`EXACT_SUM`].
+pub(crate) const EXACT_TOTAL: &str = "mesh_exact_total";
+/// See [`EXACT_SUM`].
+pub(crate) const EXACT_AVG: &str = "mesh_exact_avg";
+
 pub(super) fn register(conn: &Connection) -> Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
     conn.create_aggregate_function(SUM_MERGE, 1, flags, Merge(Finish::Sum))?;
     conn.create_aggregate_function(TOTAL_MERGE, 1, flags, Merge(Finish::Total))?;
     conn.create_aggregate_function(AVG_MERGE, 1, flags, Merge(Finish::Avg))?;
     conn.create_aggregate_function(COUNT_MERGE, 1, flags, Counts)?;
+    create(conn, c"mesh_sum", state_final)?;
+    create(conn, c"mesh_exact_sum", sum_final)?;
+    create(conn, c"mesh_exact_total", total_final)?;
+    create(conn, c"mesh_exact_avg", avg_final)
+}
+
+type Final = unsafe extern "C" fn(*mut ffi::sqlite3_context);
+
+fn create(conn: &Connection, name: &CStr, finish: Final) -> Result<()> {
     // SAFETY: the handle is valid for the call; the callbacks keep no data but what SQLite gives them.
     let code = unsafe {
         ffi::sqlite3_create_function_v2(
             conn.handle(),
-            c"mesh_sum".as_ptr(),
+            name.as_ptr(),
             1,
             ffi::SQLITE_UTF8 | ffi::SQLITE_INNOCUOUS,
             std::ptr::null_mut(),
             None,
             Some(state_step),
-            Some(state_final),
+            Some(finish),
             None,
         )
     };
@@ -75,29 +91,87 @@ unsafe extern "C" fn state_step(context: *mut ffi::sqlite3_context, _count: c_in
     }
 }
 
-unsafe extern "C" fn state_final(context: *mut ffi::sqlite3_context) {
-    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`, and is taken back exactly once. The blob is
-    // copied by SQLite (SQLITE_TRANSIENT).
+/// Take the state of a group that is complete.
+///
+/// # Safety
+/// As for [`slot`], in a final callback.
+unsafe fn take(context: *mut ffi::sqlite3_context) -> ExactSum {
+    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`, and is taken back exactly once.
     unsafe {
-        let state = match slot(context, 0) {
+        match slot(context, 0) {
             Some(slot) if !(*slot).is_null() => {
                 let state = Box::from_raw(*slot);
                 *slot = std::ptr::null_mut();
                 *state
             }
             _ => ExactSum::default(),
-        };
-        let bytes = state.to_bytes();
+        }
+    }
+}
+
+unsafe extern "C" fn state_final(context: *mut ffi::sqlite3_context) {
+    // SAFETY: a final callback; the blob is copied by SQLite (SQLITE_TRANSIENT).
+    unsafe {
+        let bytes = take(context).to_bytes();
         let len = c_int::try_from(bytes.len()).unwrap_or_default();
         ffi::sqlite3_result_blob(context, bytes.as_ptr().cast::<c_void>(), len, ffi::SQLITE_TRANSIENT());
     }
 }
+
+/// # Safety
+/// In a final callback.
+unsafe fn finish(context: *mut ffi::sqlite3_context, how: Finish) {
+    // SAFETY: as promised by the caller; the message is copied by SQLite.
+    unsafe {
+        match how.of(&take(context)) {
+            Ok(SqlValue::Integer(value)) => ffi::sqlite3_result_int64(context, value),
+            Ok(SqlValue::Real(value)) => ffi::sqlite3_result_double(context, value),
+            Ok(_) => ffi::sqlite3_result_null(context),
+            Err(Overflow) => ffi::sqlite3_result_error(context, OVERFLOW.as_ptr(), -1),
+        }
+    }
+}
+
+unsafe extern "C" fn sum_final(context: *mut ffi::sqlite3_context) {
+    // SAFETY: a final callback.
+    unsafe { finish(context, Finish::Sum) }
+}
+
+unsafe extern "C" fn total_final(context: *mut ffi::sqlite3_context) {
+    // SAFETY: a final callback.
+    unsafe { finish(context, Finish::Total) }
+}
+
+unsafe extern "C" fn avg_final(context: *mut ffi::sqlite3_context) {
+    // SAFETY: a final callback.
+    unsafe { finish(context, Finish::Avg) }
+}
+
+/// SQLite's own words.
+const OVERFLOW: &CStr = c"integer overflow";
+
+struct Overflow;
 
 #[derive(Clone, Copy)]
 enum Finish {
     Sum,
     Total,
     Avg,
+}
+
+impl Finish {
+    fn of(self, sum: &ExactSum) -> std::result::Result<SqlValue, Overflow> {
+        let real = |value: Option<f64>| value.map_or(SqlValue::Null, SqlValue::Real);
+        #[allow(clippy::cast_precision_loss)] // SQLite divides by (double)cnt too
+        let count = sum.count as f64;
+        match self {
+            Finish::Total => Ok(real(sum.double())),
+            Finish::Sum | Finish::Avg if sum.count == 0 => Ok(SqlValue::Null),
+            Finish::Avg => Ok(real(sum.double().map(|total| total / count))),
+            Finish::Sum if sum.real => Ok(real(sum.double())),
+            Finish::Sum => sum.integer().map(SqlValue::Integer).ok_or(Overflow),
+        }
+    }
 }
 
 struct Merge(Finish);
@@ -120,17 +194,8 @@ impl Aggregate<ExactSum, SqlValue> for Merge {
     }
 
     fn finalize(&self, _: &mut Context<'_>, sum: Option<ExactSum>) -> Result<SqlValue> {
-        let sum = sum.unwrap_or_default();
-        let real = |value: Option<f64>| value.map_or(SqlValue::Null, SqlValue::Real);
-        #[allow(clippy::cast_precision_loss)] // SQLite divides by (double)cnt too
-        let count = sum.count as f64;
-        match self.0 {
-            Finish::Total => Ok(real(sum.double())),
-            Finish::Sum | Finish::Avg if sum.count == 0 => Ok(SqlValue::Null),
-            Finish::Avg => Ok(real(sum.double().map(|total| total / count))),
-            Finish::Sum if sum.real => Ok(real(sum.double())),
-            Finish::Sum => sum.integer().map(SqlValue::Integer).ok_or_else(|| failure("integer overflow")),
-        }
+        let overflow = |Overflow| failure(&OVERFLOW.to_string_lossy());
+        self.0.of(&sum.unwrap_or_default()).map_err(overflow)
     }
 }
 

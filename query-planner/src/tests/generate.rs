@@ -127,8 +127,8 @@ impl<'d> Generator<'d> {
             0..6 => self.rows(),
             6..13 => self.grouped(),
             13 => self.compound(),
-            14 => self.with(),
-            15 => self.windowed(),
+            14 | 15 => self.with(),
+            16 => self.windowed(),
             _ => {
                 if self.dice.chance(50) {
                     self.rows()
@@ -338,6 +338,10 @@ impl<'d> Generator<'d> {
 
     fn rows(&mut self) -> Sql {
         let source = self.source(1);
+        self.rows_from("", &source)
+    }
+
+    fn rows_from(&mut self, with: &str, source: &Source) -> Sql {
         let filter = self.filter(&source.columns, 2);
         // Equal but different values make DISTINCT's choice visible to operators.
         let distinct = self.dice.chance(25);
@@ -352,7 +356,10 @@ impl<'d> Generator<'d> {
             self.ending(width, &mut ordered)
         };
         let distinct = if distinct { "DISTINCT " } else { "" };
-        Sql { text: format!("SELECT {distinct}{} FROM {}{filter}{ending}", outputs.join(", "), source.sql), ordered }
+        Sql {
+            text: format!("{with}SELECT {distinct}{} FROM {}{filter}{ending}", outputs.join(", "), source.sql),
+            ordered,
+        }
     }
 
     fn aggregate(&mut self, columns: &[String]) -> String {
@@ -381,6 +388,10 @@ impl<'d> Generator<'d> {
 
     fn grouped(&mut self) -> Sql {
         let source = self.source(1);
+        self.grouped_from("", &source)
+    }
+
+    fn grouped_from(&mut self, with: &str, source: &Source) -> Sql {
         let filter = self.filter(&source.columns, 2);
         let depth = if self.mixed { 0 } else { 2 };
         let keys: Vec<String> = (0..self.dice.roll(3)).map(|_| self.key(&source.columns, depth)).collect();
@@ -393,7 +404,7 @@ impl<'d> Generator<'d> {
             let (a, b) = (self.aggregate(&source.columns), self.aggregate(&source.columns));
             outputs.push(format!("coalesce({a}, 0) + {b}"));
         }
-        let mut sql = if self.dice.chance(10) { "SELECT DISTINCT ".to_owned() } else { "SELECT ".to_owned() };
+        let mut sql = format!("{with}SELECT {}", if self.dice.chance(10) { "DISTINCT " } else { "" });
         sql.push_str(&format!("{} FROM {}{filter}", outputs.join(", "), source.sql));
         if !keys.is_empty() {
             sql.push_str(&format!(" GROUP BY {}", keys.join(", ")));
@@ -429,17 +440,35 @@ impl<'d> Generator<'d> {
         Sql { text: sql, ordered }
     }
 
+    /// A question over a common table expression: of rows or of groups, alone or joined.
     fn with(&mut self) -> Sql {
-        let outer = self.dice.pick(&["count(*)", "count(*), count(one)", "max(one)"]);
-        let source = self.source(0);
-        let (one, filter) = (self.column(&source.columns), self.filter(&source.columns, 0));
-        Sql {
-            text: format!(
-                "WITH w(one) AS (SELECT {one} FROM {}{filter}) SELECT {outer} FROM w WHERE one IS NOT NULL",
-                source.sql
-            ),
-            ordered: false,
+        let inner = self.source(0);
+        let filter = self.filter(&inner.columns, 1);
+        let alias = self.alias();
+        let (body, width) = if self.dice.chance(60) {
+            let outputs: Vec<String> =
+                inner.columns.iter().enumerate().map(|(i, column)| format!("{column} AS s{i}")).collect();
+            (format!("SELECT {} FROM {}{filter}", outputs.join(", "), inner.sql), outputs.len())
+        } else {
+            let (key, aggregate) = (self.column(&inner.columns), self.aggregate(&inner.columns));
+            (format!("SELECT {key} AS s0, {aggregate} AS s1 FROM {}{filter} GROUP BY {key}", inner.sql), 2)
+        };
+        let mut source =
+            Source { sql: format!("w AS {alias}"), columns: (0..width).map(|i| format!("{alias}.s{i}")).collect() };
+        if self.dice.chance(40) {
+            let right = self.table();
+            let (l, r) = (self.column(&source.columns), self.column(&right.columns));
+            let join = self.dice.pick(&["JOIN", "LEFT JOIN"]);
+            let node = right.columns.iter().find(|column| column.ends_with(".node"));
+            let on = match node {
+                Some(node) => format!("{} = {node} AND {l} = {r}", source.columns[width - 1]),
+                None => format!("{l} = {r}"),
+            };
+            source.sql = format!("{} {join} {} ON {on}", source.sql, right.sql);
+            source.columns.extend(right.columns);
         }
+        let with = format!("WITH w AS ({body}) ");
+        if self.dice.chance(50) { self.rows_from(&with, &source) } else { self.grouped_from(&with, &source) }
     }
 
     fn windowed(&mut self) -> Sql {

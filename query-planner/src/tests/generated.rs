@@ -104,6 +104,9 @@ fn check(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
                 }
             }
             (Err(crate::RunError::Internal(message)), _) => return Err(describe(Some(&plan), &message)),
+            // Where SQLite itself adds, the order of rows decides whether a sum overflows on the way.
+            (Err(crate::RunError::Sql(message)), Ok(_))
+                if message == "integer overflow" && plan.strategy == crate::Strategy::Fetch => {}
             (Err(error), Ok(_)) => return Err(describe(Some(&plan), &error.to_string())),
             // An overflow on the way depends on the order of rows.
             (_, Err(_)) => {}

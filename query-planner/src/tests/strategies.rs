@@ -145,6 +145,35 @@ fn work_partitioned_by_node_is_pushed() {
 }
 
 #[test]
+fn common_table_expressions_are_seen_through() {
+    let mut mesh = mesh();
+    let plan = mesh
+        .plan(
+            "WITH slow AS (SELECT *, node FROM u WHERE id > 3) \
+             SELECT s.node, s.s, count(t.a) FROM slow AS s LEFT JOIN t ON t.node = s.node AND t.a BETWEEN s.a AND s.a + 1 \
+             GROUP BY s.node, s.s ORDER BY 3 DESC",
+        )
+        .expect("plan");
+    assert_snapshot!(explain(&plan), @r"
+    strategy: push
+    part 0 (every node, ships 3 columns of t, u):
+      SELECT s.node, s.s, count(t.a) FROM (SELECT u.id, u.a, u.s, node FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM u) AS u WHERE id > 3) AS s LEFT JOIN (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t ON t.node = s.node AND t.a BETWEEN s.a AND s.a + 1 GROUP BY s.node, s.s
+    merge table rows (part 0): c0, c1, c2
+    merge:
+      SELECT c0, c1, c2 FROM rows ORDER BY c2 DESC
+    ");
+    mesh.run(&plan).expect("answer");
+    assert_snapshot!(shown("WITH q(x) AS (SELECT a + 1 FROM t WHERE c > 1) SELECT max(x), count(*) FROM q", false), @r"
+    strategy: aggregate
+    part 0 (every node, ships 2 columns of t):
+      SELECT max(x) AS p0, count(*) AS p1 FROM (SELECT a + 1 AS x FROM t WHERE c > 1) AS q
+    merge table groups (part 0): p0, p1
+    merge:
+      SELECT max(p0), mesh_count_merge(p1) FROM groups
+    ");
+}
+
+#[test]
 fn joins_and_subqueries_fetch_what_they_read() {
     assert_snapshot!(shown("SELECT t.a, s FROM t JOIN u ON t.a = u.a WHERE c > 3 AND u.id < 5", false), @r"
     strategy: fetch
