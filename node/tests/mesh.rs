@@ -46,7 +46,10 @@ fn any_agent_answers_for_all_of_them() {
         );
         assert_eq!(answer["rows"], json!([["cuda", 60], ["driver", 5], ["host", 16]]));
         let (answer, _) = lab.query(asker, "SELECT count(*) FROM sources", &[]);
-        assert_eq!(answer["rows"], json!([[3]]));
+        assert_eq!((&answer["rows"], &answer["coverage"]["asked"]), (&json!([[3]]), &json!(1)));
+        // A question without a table needs no node.
+        let (answer, code) = lab.query(asker, "SELECT 1 + 1", &[]);
+        assert_eq!((code, &answer["rows"], &answer["coverage"]["asked"]), (0, &json!([[2]]), &json!(0)));
         // Top-k, the hidden column, and a choice of nodes.
         let (answer, _) = lab.query(asker, "SELECT node, duration FROM events ORDER BY duration DESC LIMIT 2", &[]);
         assert_eq!(answer["rows"], json!([["n1", 30], ["n2", 20]]));

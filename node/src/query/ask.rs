@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gossip::{Member, MemberState};
-use query_planner::{Answer, AskOptions, Budget, Plan, RunError, Stop};
+use query_planner::{Answer, AskOptions, Budget, Plan, RunError, Stop, Targets};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -90,10 +90,8 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
         return Ok(Asked::Plan(query_planner::explain(&plan)));
     }
 
-    let (asked, mut missing) = whom_to_ask(&members, &plan, &question);
-    let rows_all: u64 = asked.iter().map(|member| member.facts.store_rows).sum();
     let targets: Vec<Target> =
-        asked.iter().filter(|member| member.state == MemberState::Live).filter_map(|member| target(member)).collect();
+        members.iter().filter(|member| member.state == MemberState::Live).filter_map(target).collect();
     let mut fanout = MeshFanout::new(
         tokio::runtime::Handle::current(),
         shared.mesh.clone(),
@@ -116,21 +114,26 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
     .map_err(|panic| AskError::Failed { message: format!("the merge failed: {panic}"), coverage: None })?;
 
     watch.abort();
-    missing.extend(fanout.missing.iter().map(|(node, reason)| Missing { node: node.clone(), reason: reason.clone() }));
-    missing.sort_by(|a, b| a.node.cmp(&b.node));
-    let asked_count =
-        asked.len() + missing.iter().filter(|gone| asked.iter().all(|member| member.name != gone.node)).count();
-    let mut coverage =
-        Coverage { asked: asked_count, answered: asked_count - missing.len(), missing, notes: Vec::new() };
-    let answer =
-        outcome.map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
+    let mut coverage = covered(&members, &plan, &question, &fanout);
+    let answer = match outcome {
+        Ok(answer) => answer,
+        Err(error) => {
+            coverage.answered = fanout.answered.len();
+            let message = match error {
+                RunError::Stopped(_) if Instant::now() >= deadline => {
+                    format!(
+                        "timeout: no answer within {} ms; give a longer --timeout or narrow the question",
+                        question.timeout_ms
+                    )
+                }
+                other => other.to_string(),
+            };
+            return Err(AskError::Failed { message, coverage: Some(coverage) });
+        }
+    };
     if coverage.answered == 0 && coverage.asked > 0 {
         return Err(AskError::Failed { message: "no node answered".into(), coverage: Some(coverage) });
     }
-    let is_missing = |name: &str| coverage.missing.iter().any(|gone| gone.node == name);
-    let rows_seen: u64 =
-        asked.iter().filter(|member| !is_missing(&member.name)).map(|member| member.facts.store_rows).sum();
-    coverage.notes.extend(row_share(rows_seen, rows_all));
     coverage.notes.extend(answer.notes.iter().cloned());
     let explained = explained(&plan, &answer);
     Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
@@ -167,23 +170,43 @@ fn chosen(members: Vec<Member>, question: &Question) -> Vec<Member> {
         .collect()
 }
 
-/// Splits the chosen members into those to ask and those known to be missing; names in `--nodes` that no member bears
-/// are missing too.
-fn whom_to_ask<'m>(members: &'m [Member], plan: &Plan, question: &Question) -> (Vec<&'m Member>, Vec<Missing>) {
-    let named = plan.nodes();
+/// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on `node` leave; where
+/// the plan needs no node, or any one of them, it is those that the fan-out turned to. Names in `--nodes` that no member
+/// bears are asked and missing.
+fn covered(members: &[Member], plan: &Plan, question: &Question, fanout: &MeshFanout) -> Coverage {
+    let to_all = plan.parts.iter().any(|part| part.targets == Targets::All);
+    let named = plan.nodes().unwrap_or_default();
+    let turned_to = |name: &String| fanout.answered.contains(name) || fanout.missing.contains_key(name);
     let asked: Vec<&Member> =
-        members.iter().filter(|member| named.as_ref().is_none_or(|names| names.contains(&member.name))).collect();
+        members.iter().filter(|member| to_all || named.contains(&member.name) || turned_to(&member.name)).collect();
     let mut missing: Vec<Missing> = asked
         .iter()
-        .filter(|member| member.state == MemberState::Dead)
-        .map(|member| Missing { node: member.name.clone(), reason: "unreachable: not heard from lately (dead)".into() })
+        .filter_map(|member| {
+            let reason = match fanout.missing.get(&member.name) {
+                Some(reason) => reason.clone(),
+                None if member.state == MemberState::Dead => "unreachable: not heard from lately (dead)".into(),
+                None => return None,
+            };
+            Some(Missing { node: member.name.clone(), reason })
+        })
         .collect();
-    for name in &question.nodes {
-        if members.iter().all(|member| member.name != *name) {
-            missing.push(Missing { node: name.clone(), reason: "unknown: no node of this name in the mesh".into() });
-        }
-    }
-    (asked, missing)
+    let share = {
+        let rows = |member: &&&Member| member.facts.store_rows;
+        let seen = asked.iter().filter(|member| missing.iter().all(|gone| gone.node != member.name));
+        row_share(seen.map(|member| rows(&member)).sum(), asked.iter().map(|member| rows(&member)).sum())
+    };
+    let mut unknown: Vec<&String> =
+        question.nodes.iter().filter(|name| members.iter().all(|member| member.name != **name)).collect();
+    unknown.sort();
+    unknown.dedup();
+    missing.extend(
+        unknown
+            .iter()
+            .map(|name| Missing { node: (*name).clone(), reason: "unknown: no node of this name in the mesh".into() }),
+    );
+    missing.sort_by(|a, b| a.node.cmp(&b.node));
+    let asked = asked.len() + unknown.len();
+    Coverage { asked, answered: asked - missing.len(), missing, notes: share.into_iter().collect() }
 }
 
 /// The plan, then what each node shipped and how long it took, then the merge.

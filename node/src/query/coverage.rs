@@ -34,7 +34,11 @@ impl Coverage {
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::with_capacity(1 + self.missing.len() + self.notes.len());
         let plural = if self.asked == 1 { "node" } else { "nodes" };
-        let head = format!("{} of {} {plural} answered", self.answered, self.asked);
+        let head = if self.asked == 0 {
+            "no node had to be asked".to_owned()
+        } else {
+            format!("{} of {} {plural} answered", self.answered, self.asked)
+        };
         if self.is_complete() {
             lines.push(head);
         } else {
