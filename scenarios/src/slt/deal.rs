@@ -133,9 +133,19 @@ impl Dealer {
         let outcome = self.union.execute_batch(sql).map_err(|error| error.to_string());
         // Even a failed statement may have done part of its work (INSERT OR FAIL).
         let changed = std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner));
+        self.on_every_node("BEGIN")?;
+        self.follow(sql, changed.into_iter().collect())?;
+        self.on_every_node("COMMIT")?;
+        Ok(outcome)
+    }
+
+    fn on_every_node(&self, sql: &str) -> rusqlite::Result<()> {
+        self.nodes.iter().try_for_each(|node| node.writer.execute_batch(sql))
+    }
+
+    fn follow(&mut self, sql: &str, changed: BTreeSet<(String, i64)>) -> anyhow::Result<()> {
         let schema = self.union_schema()?;
         let new_schema = schema != self.schema;
-        let changed: BTreeSet<(String, i64)> = changed.into_iter().collect();
         if new_schema {
             let mut tables = self.follow_schema(schema)?;
             tables.extend(changed.iter().map(|(table, _)| table.clone()));
@@ -160,7 +170,7 @@ impl Dealer {
                 self.deal_again(table)?;
             }
         }
-        Ok(outcome)
+        Ok(())
     }
 
     fn has_triggers(&self) -> rusqlite::Result<bool> {
@@ -204,10 +214,7 @@ impl Dealer {
                 statements.push(object.sql.clone());
             }
         }
-        let batch = statements.join(";\n");
-        for node in &self.nodes {
-            node.writer.execute_batch(&batch)?;
-        }
+        self.on_every_node(&statements.join(";\n"))?;
         let mut new = BTreeSet::new();
         for object in schema.iter().filter(|object| object.kind == "table") {
             if !self.tables.contains_key(&object.name) {

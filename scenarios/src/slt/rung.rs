@@ -51,6 +51,10 @@ impl RungCheck {
         if let Some(what) = too_dear(facts.shape, answered, dealer.nodes().len()) {
             return Ok(Some(what));
         }
+        let unfiltered = answered.plan.as_ref().and_then(|plan| unfiltered(plan, facts, dealer));
+        if let Some(table) = unfiltered {
+            return Ok(Some(format!("fetches every row of {table}, of which the question says which")));
+        }
         match &answered.plan {
             Some(plan) if facts.shape == Shape::General && !facts.natural => {
                 self.surplus_column(dealer, sql, plan, &facts.joined_on)
@@ -86,6 +90,15 @@ impl RungCheck {
         }
         Ok(None)
     }
+}
+
+/// A table that is fetched whole although the question restricts it.
+fn unfiltered<'p>(plan: &'p Plan, facts: &Facts, dealer: &Dealer) -> Option<&'p str> {
+    plan.parts
+        .iter()
+        .filter(|part| plan.strategy == Strategy::Fetch && !dealer.is_view(&part.table))
+        .find(|part| facts.filtered.contains(&part.table.to_ascii_lowercase()) && !part.sql.contains(" WHERE "))
+        .map(|part| part.table.as_str())
 }
 
 /// The dearest strategy a shape may take, and the most rows all nodes together may ship.

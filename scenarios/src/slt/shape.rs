@@ -2,9 +2,11 @@
 //!
 //! Only the text counts here. `rung.rs` compares a plan and its costs with what the shape allows.
 
+use std::collections::BTreeSet;
+
 use sqlite3_parser::ast::{
-    Cmd, Distinctness, Expr, FromClause, FunctionTail, JoinConstraint, JoinOperator, JoinType, Literal, OneSelect,
-    ResultColumn, Select, SelectTable, Stmt,
+    As, Cmd, Distinctness, Expr, FromClause, FunctionTail, JoinConstraint, JoinOperator, JoinType, Literal, OneSelect,
+    Operator, ResultColumn, Select, SelectTable, Stmt,
 };
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
@@ -44,6 +46,9 @@ pub struct Facts {
     pub joined_on: Vec<String>,
     /// NATURAL JOIN: which columns are compared is not in the text.
     pub natural: bool,
+    /// Tables read once, in lower case, on which WHERE has a plain condition of their own: their rows must be filtered
+    /// before they travel.
+    pub filtered: BTreeSet<String>,
     /// `group_concat` without ORDER BY of its own: its result's order is SQLite's to choose.
     pub concatenates: bool,
 }
@@ -74,6 +79,7 @@ pub fn facts(sql: &str, is_view: &dyn Fn(&str) -> bool) -> Option<Facts> {
     seen.select(select);
     Some(Facts {
         shape: shape(select, &seen, is_view),
+        filtered: filtered(select, &seen),
         order_by: order_by(select),
         joined_on: seen.joined_on,
         natural: seen.natural,
@@ -132,7 +138,7 @@ fn order_by(select: &Select<'_>) -> Vec<Option<usize>> {
             columns.iter().position(|column| match column {
                 ResultColumn::Expr(expr, alias) => {
                     let alias = alias.as_ref().map(|alias| match alias {
-                        sqlite3_parser::ast::As::As(name) | sqlite3_parser::ast::As::Elided(name) => name.0,
+                        As::As(name) | As::Elided(name) => name.0,
                     });
                     let named = match &term.expr {
                         Expr::Id(id) => alias.is_some_and(|alias| alias.eq_ignore_ascii_case(id.0)),
@@ -164,6 +170,89 @@ fn only_table<'a>(from: &'a FromClause<'_>) -> Option<&'a str> {
     }
 }
 
+/// Tables that a condition of the outermost WHERE restricts on its own.
+fn filtered(select: &Select<'_>, seen: &Seen) -> BTreeSet<String> {
+    let OneSelect::Select { from: Some(from), where_clause: Some(condition), .. } = &select.body.select else {
+        return BTreeSet::new();
+    };
+    if select.with.is_some() || select.body.compounds.is_some() {
+        return BTreeSet::new();
+    }
+    // An outer join lets rows through that WHERE judges after the join.
+    let Some(entries) = inner_tables(from) else { return BTreeSet::new() };
+    let mut conditions = Vec::new();
+    split_and(condition, &mut conditions);
+    let mut tables = BTreeSet::new();
+    for condition in conditions {
+        let mut owners = BTreeSet::new();
+        if is_plain(condition, &entries, &mut owners) && owners.len() == 1 {
+            tables.append(&mut owners);
+        }
+    }
+    tables.retain(|table| seen.names.iter().filter(|name| *name == table).count() == 1);
+    tables
+}
+
+/// Alias and table of each entry of a FROM clause that has plain tables and inner joins only.
+fn inner_tables(from: &FromClause<'_>) -> Option<Vec<(String, String)>> {
+    let mut tables: Vec<&SelectTable<'_>> = from.select.into_iter().collect();
+    for join in from.joins.iter().flatten() {
+        match join.operator {
+            JoinOperator::TypedJoin(Some(kind)) if kind.intersects(JoinType::LEFT | JoinType::RIGHT) => return None,
+            JoinOperator::Comma | JoinOperator::TypedJoin(_) => tables.push(&join.table),
+        }
+    }
+    tables
+        .into_iter()
+        .map(|table| match table {
+            SelectTable::Table(name, alias, _) => {
+                let name = plain_name(name.name.0).to_ascii_lowercase();
+                let alias = alias.as_ref().map(|(As::As(alias) | As::Elided(alias))| plain_name(alias.0));
+                Some((alias.map_or_else(|| name.clone(), |alias| alias.to_ascii_lowercase()), name))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn split_and<'a, 'b>(condition: &'a Expr<'b>, out: &mut Vec<&'a Expr<'b>>) {
+    match condition {
+        Expr::Binary(left, Operator::And, right) => {
+            split_and(left, out);
+            split_and(right, out);
+        }
+        Expr::Parenthesized(inner) if inner.len() == 1 => split_and(&inner[0], out),
+        other => out.push(other),
+    }
+}
+
+/// Whether a condition is made of columns, literals and operators; `owners` takes the tables of its columns.
+fn is_plain(expr: &Expr<'_>, entries: &[(String, String)], owners: &mut BTreeSet<String>) -> bool {
+    let mut all = |exprs: &[&Expr<'_>]| exprs.iter().all(|expr| is_plain(expr, entries, owners));
+    match expr {
+        Expr::Literal(_) => true,
+        Expr::Between { lhs, start, end, .. } => all(&[lhs, start, end]),
+        Expr::Binary(left, _, right) => all(&[left, right]),
+        Expr::InList { lhs, rhs, .. } => {
+            all(&[lhs]) && rhs.unwrap_or_default().iter().all(|expr| is_plain(expr, entries, owners))
+        }
+        Expr::IsNull(expr) | Expr::NotNull(expr) | Expr::Unary(_, expr) => all(&[expr]),
+        Expr::Parenthesized(inner) => inner.iter().all(|expr| is_plain(expr, entries, owners)),
+        Expr::Qualified(table, _) => {
+            let alias = plain_name(table.0).to_ascii_lowercase();
+            let owner = entries.iter().find(|(entry, _)| *entry == alias);
+            owners.extend(owner.map(|(_, table)| table.clone()));
+            owner.is_some()
+        }
+        // Whose it is in a join only the schema says.
+        Expr::Id(_) | Expr::Name(_) if entries.len() == 1 => {
+            owners.insert(entries[0].1.clone());
+            true
+        }
+        _ => false,
+    }
+}
+
 fn plain_name(name: &str) -> String {
     name.trim_matches(['"', '`', '[', ']', '\'']).to_owned()
 }
@@ -173,6 +262,8 @@ fn plain_name(name: &str) -> String {
 struct Seen {
     selects: usize,
     tables: usize,
+    /// Of those tables, once for each use.
+    names: Vec<String>,
     functions_as_tables: usize,
     recursive: bool,
     windows: bool,
@@ -247,7 +338,7 @@ impl Seen {
 
     fn table(&mut self, table: &SelectTable<'_>) {
         match table {
-            SelectTable::Table(..) => self.tables += 1,
+            SelectTable::Table(name, _, _) => self.name(name.name.0),
             SelectTable::TableCall(_, args, _) => {
                 self.functions_as_tables += 1;
                 self.exprs(args.unwrap_or_default());
@@ -255,6 +346,11 @@ impl Seen {
             SelectTable::Select(select, _) => self.select(select),
             SelectTable::Sub(from, _) => self.from(from),
         }
+    }
+
+    fn name(&mut self, table: &str) {
+        self.tables += 1;
+        self.names.push(plain_name(table).to_ascii_lowercase());
     }
 
     fn exprs<'a, 'b: 'a>(&mut self, exprs: impl IntoIterator<Item = &'a Expr<'b>>) {
@@ -292,11 +388,11 @@ impl Seen {
                 self.expr(lhs);
                 self.select(rhs);
             }
-            Expr::InTable { lhs, args, .. } => {
+            Expr::InTable { lhs, rhs, args, .. } => {
                 self.expr(lhs);
                 // `IN t` stands for `IN (SELECT * FROM t)`.
                 self.selects += 1;
-                self.tables += 1;
+                self.name(rhs.name.0);
                 self.exprs(args.unwrap_or_default());
             }
             Expr::Like { lhs, rhs, escape, .. } => {
@@ -392,6 +488,21 @@ mod tests {
         assert_eq!(order("SELECT a, b FROM t ORDER BY c"), [None]);
         assert_eq!(order("SELECT *, a FROM t ORDER BY a, 1"), [None, Some(0)]);
         assert_eq!(order("SELECT a UNION SELECT b ORDER BY 1"), [Some(0)]);
+    }
+
+    #[test]
+    fn conditions_of_one_table_are_told() {
+        let filtered = |sql: &str| {
+            let tables = facts(sql, &|_| false).unwrap().filtered;
+            tables.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(filtered("SELECT 1 FROM t AS x, u WHERE x.a > 1 AND (u.b IN (1, 2) AND x.a = u.a)"), "t u");
+        assert_eq!(filtered("SELECT 1 FROM t WHERE a BETWEEN 1 AND 2 AND b IN (SELECT c FROM u)"), "t");
+        assert_eq!(filtered("SELECT 1 FROM t WHERE a > 1 AND b IN (SELECT c FROM t)"), "");
+        assert_eq!(filtered("SELECT 1 FROM t LEFT JOIN u ON 1 WHERE u.a IS NULL"), "");
+        assert_eq!(filtered("SELECT 1 FROM t, u WHERE a > 1"), "");
+        assert_eq!(filtered("SELECT 1 FROM t, u WHERE t.a > u.a OR t.b = 1"), "");
+        assert_eq!(filtered("SELECT 1 FROM t WHERE abs(a) = 1 AND 1 = 1"), "");
     }
 
     #[test]
