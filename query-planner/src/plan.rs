@@ -177,5 +177,8 @@ fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan,
             return Ok(plan);
         }
     }
+    if let Some(plan) = rules::parts::plan(&question)? {
+        return Ok(plan);
+    }
     rules::fetch::plan(&question)
 }

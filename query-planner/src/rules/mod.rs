@@ -3,6 +3,7 @@
 
 pub(crate) mod aggregate;
 pub(crate) mod fetch;
+pub(crate) mod parts;
 pub(crate) mod per_node;
 pub(crate) mod push;
 pub(crate) mod rows;

@@ -181,6 +181,19 @@ impl<'d> Generator<'d> {
                 inner.columns = (0..inner.columns.len()).map(|i| format!("{alias}.s{i}")).collect();
                 inner
             }
+            11 if depth > 0 => {
+                let inner = self.source(0);
+                let filter = self.filter(&inner.columns, 1);
+                let (key, aggregate) = (self.column(&inner.columns), self.aggregate(&inner.columns));
+                let alias = self.alias();
+                Source {
+                    sql: format!(
+                        "(SELECT {key} AS s0, {aggregate} AS s1 FROM {}{filter} GROUP BY {key}) AS {alias}",
+                        inner.sql
+                    ),
+                    columns: vec![format!("{alias}.s0"), format!("{alias}.s1")],
+                }
+            }
             _ => {
                 let left = self.table();
                 let right = if depth > 0 && self.dice.chance(20) { self.source(0) } else { self.table() };
@@ -433,7 +446,12 @@ impl<'d> Generator<'d> {
             let source = self.source(0);
             let filter = self.filter(&source.columns, 1);
             let (a, b) = (self.column(&source.columns), self.column(&source.columns));
-            sql.push_str(&format!("SELECT {a}, {b} FROM {}{filter}", source.sql));
+            if self.dice.chance(40) {
+                let b = self.aggregate(&source.columns);
+                sql.push_str(&format!("SELECT {a}, {b} FROM {}{filter} GROUP BY {a}", source.sql));
+            } else {
+                sql.push_str(&format!("SELECT {a}, {b} FROM {}{filter}", source.sql));
+            }
         }
         let mut ordered = false;
         sql.push_str(&self.ending(2, &mut ordered));

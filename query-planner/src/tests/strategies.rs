@@ -174,6 +174,51 @@ fn common_table_expressions_are_seen_through() {
 }
 
 #[test]
+fn aggregates_inside_a_question_are_planned_on_their_own() {
+    assert_snapshot!(shown("SELECT a FROM t WHERE a > (SELECT avg(a) FROM u)", false), @r#"
+    strategy: parts
+    part 0 (every node, ships 1 columns of u):
+      SELECT mesh_sum(a) AS p0 FROM u
+    part 1 (every node, ships 1 columns of t):
+      SELECT a FROM t
+    merge table groups_1 (part 0): p0
+    merge table t (part 1): a INT
+    merge:
+      SELECT a FROM t WHERE a > (SELECT mesh_avg_merge(p0) AS "avg(a)" FROM groups_1)
+    "#);
+    assert_snapshot!(shown("WITH q AS (SELECT a, count(*) AS n FROM t GROUP BY a) SELECT u.s, q.n FROM q JOIN u ON u.a = q.a AND u.id > 4", false), @r"
+    strategy: parts
+    part 0 (every node, ships 2 columns of t):
+      SELECT a AS k0, count(*) AS p0 FROM t GROUP BY 1
+    part 1 (every node, ships 3 columns of u):
+      SELECT id, a, s FROM u WHERE id > 4
+    merge table groups_1 (part 0): k0 INT, p0
+    merge table u (part 1): id INT, a INT, s TEXT
+    merge:
+      WITH q AS (SELECT k0 AS a, mesh_count_merge(p0) AS n FROM groups_1 GROUP BY k0) SELECT u.s, q.n FROM q JOIN u ON u.a = q.a AND u.id > 4
+    ");
+    assert_snapshot!(shown("SELECT max(n) FROM (SELECT b, count(*) AS n FROM t GROUP BY b)", false), @r"
+    strategy: parts
+    part 0 (every node, ships 2 columns of t):
+      SELECT b AS k0, count(*) AS p0 FROM t GROUP BY 1
+    merge table groups_1 (part 0): k0 TEXT COLLATE NOCASE, p0
+    merge:
+      SELECT max(n) FROM (SELECT k0 AS b, mesh_count_merge(p0) AS n FROM groups_1 GROUP BY k0)
+    ");
+    assert_snapshot!(shown("SELECT 't' AS name, count(*) FROM t UNION ALL SELECT 'u', count(*) FROM u", false), @r#"
+    strategy: parts
+    part 0 (every node, ships 1 columns of t):
+      SELECT count(*) AS p0 FROM t
+    part 1 (every node, ships 1 columns of u):
+      SELECT count(*) AS p0 FROM u
+    merge table groups_1 (part 0): p0
+    merge table groups_2 (part 1): p0
+    merge:
+      SELECT 't' AS name, mesh_count_merge(p0) AS "count(*)" FROM groups_1 UNION ALL SELECT 'u' AS "'u'", mesh_count_merge(p0) AS "count(*)" FROM groups_2
+    "#);
+}
+
+#[test]
 fn joins_and_subqueries_fetch_what_they_read() {
     assert_snapshot!(shown("SELECT t.a, s FROM t JOIN u ON t.a = u.a WHERE c > 3 AND u.id < 5", false), @r"
     strategy: fetch
@@ -185,17 +230,6 @@ fn joins_and_subqueries_fetch_what_they_read() {
     merge table u (part 1): id INT, a INT, s TEXT
     merge:
       SELECT t.a, s FROM t JOIN u ON t.a = u.a WHERE c > 3 AND u.id < 5
-    ");
-    assert_snapshot!(shown("SELECT a FROM t WHERE a > (SELECT avg(a) FROM u)", false), @r"
-    strategy: fetch
-    part 0 (every node, ships 1 columns of t):
-      SELECT a FROM t
-    part 1 (every node, ships 1 columns of u):
-      SELECT a FROM u
-    merge table t (part 0): a INT
-    merge table u (part 1): a INT
-    merge:
-      SELECT a FROM t WHERE a > (SELECT avg(a) FROM u)
     ");
 }
 

@@ -1,0 +1,165 @@
+//! Strategy 4: aggregates inside a question, each computed in two phases, joined at the asker.
+//!
+//! A subquery, common table expression or arm of a compound that stands for itself (SQLite can compile it alone, so it
+//! names nothing of the query around it) means its own result. If the aggregate rule can plan it, its merge SQL
+//! over its own merge table gives that result, with the names, affinities and collations the subquery's columns had;
+//! so it can stand in its place. What remains of the question is fetched as by strategy 5, and one SQLite at the asker
+//! runs the whole.
+//!
+//! Left alone: subqueries that filter and project only (fetch moves their conditions to the nodes already), and those
+//! that name a common table expression.
+
+use crate::api::QueryError;
+use crate::ast::{
+    Core, Expr, Output, Query, Select, Source, Visit, VisitMut, parse_select, quote_name, walk, walk_mut,
+};
+use crate::catalog::{Catalog, Column, Kind, Table};
+use crate::check::{Question, check};
+use crate::plan::{Merge, MergeTable, NodePart, Plan, Strategy};
+use crate::rewrite::{each_table, normalise};
+use crate::shape::Shape;
+
+pub(crate) fn plan(question: &Question<'_>) -> Result<Option<Plan>, QueryError> {
+    let mut select = question.select.clone();
+    let mut replace = Replace { catalog: question.catalog, ctes: cte_names(&select), parts: Vec::new() };
+    replace.children(&mut select);
+    if replace.parts.is_empty() {
+        return Ok(None);
+    }
+    let mut catalog = question.catalog.clone();
+    for (_, table) in &replace.parts {
+        catalog.tables.insert(table.name.clone(), as_replicated(table));
+    }
+    let sql = select.to_string();
+    let Ok(rest) = check(&sql, &catalog) else { return Ok(None) };
+    let mut plan = super::fetch::plan(&rest)?;
+    let Merge::Sql { tables, .. } = &mut plan.merge else { return Ok(None) };
+    for (part, table) in plan.parts.iter_mut().zip(tables) {
+        if let Some((planned, merge)) = replace.parts.iter().find(|(_, merge)| merge.name == table.name) {
+            *part = planned.clone();
+            *table = merge.clone();
+        }
+    }
+    Ok(Some(Plan { strategy: Strategy::Parts, columns: question.columns.clone(), ..plan }))
+}
+
+/// Puts merge SQL in place of subqueries that have a plan.
+struct Replace<'a> {
+    catalog: &'a Catalog,
+    ctes: Vec<String>,
+    parts: Vec<(NodePart, MergeTable)>,
+}
+
+impl VisitMut for Replace<'_> {
+    fn select(&mut self, node: &mut Select) {
+        match self.merged(node) {
+            Some(merged) => *node = merged,
+            None => self.children(node),
+        }
+    }
+}
+
+impl Replace<'_> {
+    /// Try what lies below a SELECT, arms of a compound included.
+    fn children(&mut self, node: &mut Select) {
+        if !node.compounds.is_empty() {
+            let arms = std::iter::once(&mut node.first).chain(node.compounds.iter_mut().map(|(_, core)| core));
+            for arm in arms {
+                let Core::Query(query) = arm else { continue };
+                let alone = Select::of(Query::clone(query));
+                if let Some(Select { first, .. }) = self.merged(&alone) {
+                    *arm = first;
+                }
+            }
+        }
+        walk_mut::select(self, node);
+    }
+
+    /// The SELECT as merge SQL over a table of its own.
+    fn merged(&mut self, select: &Select) -> Option<Select> {
+        let query = select.single()?;
+        if self.names_cte(select) || query.columns.iter().any(|output| !matches!(output, Output::Expr(..))) {
+            return None;
+        }
+        let sql = select.to_string();
+        let question = check(&sql, self.catalog).ok()?;
+        let (normal, _) = normalise(&question).ok()?;
+        let shape = Shape::of(&normal, self.catalog)?;
+        if shape.is_grouped_by_node() {
+            return None;
+        }
+        let plan = super::aggregate::plan(&question, &shape).ok()??;
+        let ([part], Merge::Sql { tables, sql, .. }) = (plan.parts.as_slice(), plan.merge) else { return None };
+        let [table] = tables.as_slice() else { return None };
+        let mut merged = parse_select(&sql).ok()?;
+        let name = format!("{}_{}", table.name, self.parts.len() + 1);
+        if self.catalog.find(&name).is_some() {
+            return None;
+        }
+        each_table(&mut merged, &mut |source| {
+            if let Source::Table { name: old, .. } = source {
+                *old = name.clone();
+            }
+        });
+        let Core::Query(outer) = &mut merged.first else { return None };
+        for (output, original) in outer.columns.iter_mut().zip(&query.columns) {
+            let (Output::Expr(_, alias), Output::Expr(expr, given)) = (output, original) else { return None };
+            let given = given.clone().unwrap_or_else(|| match expr.peeled() {
+                Expr::Column { name, .. } => name.clone(),
+                other => quote_name(&other.to_string()),
+            });
+            // ORDER BY would take such an alias for the merge's own column.
+            if table.columns.iter().any(|column| crate::ast::same_name(&column.name, &given)) {
+                return None;
+            }
+            *alias = Some(given);
+        }
+        self.parts.push((part.clone(), MergeTable { name, columns: table.columns.clone() }));
+        Some(merged)
+    }
+
+    fn names_cte(&self, select: &Select) -> bool {
+        let mut found = false;
+        each_table(&mut select.clone(), &mut |source| {
+            if let Source::Table { name, .. } = source {
+                found |= self.ctes.iter().any(|cte| crate::ast::same_name(cte, name));
+            }
+        });
+        found
+    }
+}
+
+fn cte_names(select: &Select) -> Vec<String> {
+    struct Names(Vec<String>);
+    impl Visit for Names {
+        fn select(&mut self, node: &Select) {
+            self.0.extend(node.with.iter().flat_map(|with| &with.ctes).map(|cte| cte.name.clone()));
+            walk::select(self, node);
+        }
+    }
+    let mut names = Names(Vec::new());
+    names.select(select);
+    names.0
+}
+
+/// A merge table as the catalogue of what remains sees it: without node column.
+fn as_replicated(table: &MergeTable) -> Table {
+    Table {
+        name: table.name.clone(),
+        sql: String::new(),
+        columns: table
+            .columns
+            .iter()
+            .map(|column| Column {
+                name: column.name.clone(),
+                decl_type: column.affinity.clone(),
+                collation: column.collation.clone(),
+                plain: true,
+            })
+            .collect(),
+        replicated: true,
+        kind: Kind::Table,
+        varies: false,
+        rowid_column: None,
+    }
+}
