@@ -74,20 +74,25 @@ impl Elf {
     }
 }
 
-/// Which hash this NCCL (or RCCL) uses: told by its `getHash` symbol where that was not stripped, else by the version
-/// text it carries ("NCCL version 2.27.5+cuda12.9"); the older style where neither is there.
-pub(crate) fn nccl_hash_style(path: &Path) -> HashStyle {
-    let Ok(file) = File::open(path) else {
-        return HashStyle::Djb;
-    };
+/// How a build of NCCL (or RCCL) hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NcclBuild {
+    pub(crate) style: HashStyle,
+    /// A split's hash is that of a text: known of 2.18 to 2.22, not of 2.23 to 2.25.
+    pub(crate) splits_by_text: bool,
+}
+
+/// Told by the `getHash` symbol where that was not stripped, else by the version text ("NCCL version 2.27.5+cuda12.9");
+/// the older style where neither is there.
+pub(crate) fn nccl_build(path: &Path) -> NcclBuild {
+    let unknown = NcclBuild { style: HashStyle::Djb, splits_by_text: false };
+    let Ok(file) = File::open(path) else { return unknown };
     let cache = ReadCache::new(file);
-    let Ok(object) = object::File::parse(&cache) else {
-        return HashStyle::Djb;
-    };
+    let Ok(object) = object::File::parse(&cache) else { return unknown };
     for symbol in object.symbols() {
         match symbol.name() {
-            Ok("_Z7getHashPKci") => return HashStyle::Djb,
-            Ok("_ZL7getHashPKvm") => return HashStyle::Mix,
+            Ok("_Z7getHashPKci") => return NcclBuild { style: HashStyle::Djb, splits_by_text: true },
+            Ok("_ZL7getHashPKvm") => return NcclBuild { style: HashStyle::Mix, splits_by_text: false },
             _ => {}
         }
     }
@@ -101,8 +106,9 @@ pub(crate) fn nccl_hash_style(path: &Path) -> HashStyle {
         })
     });
     match version {
-        Some((major, minor)) if (major, minor) >= (2, 26) => HashStyle::Mix,
-        _ => HashStyle::Djb,
+        Some(version) if version >= (2, 26) => NcclBuild { style: HashStyle::Mix, splits_by_text: false },
+        Some(version) => NcclBuild { style: HashStyle::Djb, splits_by_text: ((2, 18)..=(2, 22)).contains(&version) },
+        None => unknown,
     }
 }
 

@@ -138,6 +138,7 @@ pub(crate) static FUNCTIONS: &[Function] = &[
 pub(crate) const COOKIE_HASH_MIX: u8 = 1;
 pub(crate) const COOKIE_MPI: u8 = 2;
 pub(crate) const COOKIE_RCCL: u8 = 4;
+pub(crate) const COOKIE_SPLIT_TEXT: u8 = 8;
 
 const NO_ARG: u8 = 0xff;
 

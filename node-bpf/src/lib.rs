@@ -30,5 +30,5 @@ pub use capture::{Capture, CaptureConfig, CaptureStatus, supported};
 pub use discovery::AttachedFile;
 pub use error::Error;
 pub use loader::ProbeStatus;
-pub use nccl_hash::{HashStyle, comm_hash, split_hash};
+pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
 pub use record::{Collective, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record};

@@ -27,13 +27,22 @@ pub fn comm_hash(id: &[u8; 128], style: HashStyle) -> u64 {
 }
 
 /// The hash of a communicator made by ncclCommSplit: the parent's hash, the how-manieth split of the parent it is
-/// (from 1) and the color. Only for [`HashStyle::Mix`]; the older style hashed a text.
+/// (from 1) and the color. NCCL 2.26 and later.
 pub fn split_hash(parent: u64, split: i32, color: i32) -> u64 {
     let mut mixer = Mixer::new();
     mixer.eat(&parent.to_le_bytes());
     mixer.eat(&split.to_le_bytes());
     mixer.eat(&color.to_le_bytes());
     mixer.digest()
+}
+
+/// The hash of a communicator made by ncclCommSplit in NCCL 2.18 to 2.22: that of the text "%016lx-%d" of the parent's hash
+/// and the color, as if it were an id. Two splits of one parent by one color have the same.
+pub fn split_hash_text(parent: u64, color: u32) -> u64 {
+    let mut id = [0; 128];
+    let text = format!("{parent:016x}-{color}");
+    id[..text.len()].copy_from_slice(text.as_bytes());
+    comm_hash(&id, HashStyle::Djb)
 }
 
 /// A C `char` xor'ed into a 64-bit word: sign-extended where char is signed (x86-64), not on aarch64.

@@ -42,8 +42,14 @@ pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, Stri
             }
         }
     }
-    if api == Api::Nccl && !found.is_empty() && elf::nccl_hash_style(path) == HashStyle::Mix {
-        flags |= functions::COOKIE_HASH_MIX;
+    if api == Api::Nccl && !found.is_empty() {
+        let build = elf::nccl_build(path);
+        if build.style == HashStyle::Mix {
+            flags |= functions::COOKIE_HASH_MIX;
+        }
+        if build.splits_by_text {
+            flags |= functions::COOKIE_SPLIT_TEXT;
+        }
     }
     for target in &mut found {
         target.cookie |= u64::from(flags) << 32;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{Cgroup, Recorded, Recorder, can_capture, wait_for, workloads};
-use node_bpf::{CaptureConfig, HashStyle, Record, comm_hash, split_hash};
+use node_bpf::{CaptureConfig, HashStyle, Record, comm_hash, split_hash, split_hash_text};
 
 /// tests/c/shapes.c with an nccl-sim that says it is this version.
 fn compile(version: &str) -> PathBuf {
@@ -84,24 +84,28 @@ fn init_all_knows_each_communicator() {
     }
 }
 
-#[test]
-fn a_split_has_the_hash_nccl_gives_it_and_no_invented_rank() {
-    let Some((recorded, _)) = trace("2.27.5", "split") else { return };
-    let hashes = |func: &str| -> HashSet<Option<u64>> {
-        recorded.calls().iter().filter(|c| c.func == func).map(|c| c.comm_hash).collect()
-    };
-    assert_eq!((hashes("all_reduce").len(), hashes("broadcast").len()), (1, 1));
-    assert_ne!(hashes("all_reduce"), hashes("broadcast"));
-    assert!(!hashes("all_reduce").contains(&None) && !hashes("broadcast").contains(&None));
-    assert!(recorded.calls().iter().all(|c| c.rank.is_none() && c.nranks.is_none() && c.seq == Some(0)));
-    assert_eq!(recorded.calls().len(), 5, "three in the first split, two in the second");
+/// The splits of one communicator by two colors: the hash each should have, from the parent's.
+fn splits(version: &str, first: impl Fn(u64) -> Option<u64>, second: impl Fn(u64) -> Option<u64>) {
+    let Some((recorded, _)) = trace(version, "split") else { return };
+    let of = |func: &str| recorded.calls().into_iter().filter(|c| c.func == func).cloned().collect::<Vec<_>>();
+    let parent = of("reduce")[0].comm_hash.unwrap();
+    let (in_first, in_second) = (of("all_reduce"), of("broadcast"));
+    assert_eq!((in_first.len(), in_second.len()), (3, 2));
+    assert!(in_first.iter().all(|c| c.comm_hash == first(parent)), "{version}");
+    assert!(in_second.iter().all(|c| c.comm_hash == second(parent)), "{version}");
+    // ranks in a split depend on what the others passed: none is invented
+    assert!(in_first.iter().chain(&in_second).all(|c| (c.rank, c.nranks, c.seq) == (None, None, Some(0))));
 }
 
 #[test]
-fn a_split_of_an_older_nccl_has_no_hash() {
-    let Some((recorded, _)) = trace("2.21.5", "split") else { return };
-    assert_eq!(recorded.calls().len(), 5);
-    assert!(recorded.calls().iter().all(|c| c.comm_hash.is_none() && c.seq == Some(0)));
+fn a_split_has_the_hash_its_nccl_gives_it() {
+    splits("2.27.5", |p| Some(split_hash(p, 1, 7012)), |p| Some(split_hash(p, 2, 0)));
+    splits("2.21.5", |p| Some(split_hash_text(p, 7012)), |p| Some(split_hash_text(p, 0)));
+}
+
+#[test]
+fn a_split_hashed_in_a_way_not_known_has_none() {
+    splits("2.24.3", |_| None, |_| None);
 }
 
 #[test]
@@ -110,14 +114,12 @@ fn the_hash_follows_the_version_and_the_first_id() {
         let Some((recorded, printed)) = trace(version, "inits") else { return };
         let id: [u8; 128] = std::array::from_fn(|i| u8::from_str_radix(&printed[2 * i..2 * i + 2], 16).unwrap());
         let calls: Vec<_> = recorded.calls().iter().map(|c| (c.comm_hash, c.seq, c.stream)).collect();
-        let computed = comm_hash(&id, style);
-        let hash = Some(computed);
+        let hash = Some(comm_hash(&id, style));
         // the second communicator may get the first one's address: its count starts over all the same
         assert_eq!(
             calls,
             [(hash, Some(0), Some(0x1234)), (hash, Some(1), Some(0x1234)), (hash, Some(0), Some(0x1234))]
         );
-        assert_ne!(split_hash(computed, 1, 0), computed);
     }
 }
 

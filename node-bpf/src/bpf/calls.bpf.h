@@ -112,6 +112,30 @@ static __always_inline __u64 hash_split(__u64 parent, __u32 child, __u32 color) 
   return mix_digest(&m);
 }
 
+/* Up to 2.22: DJB2a over the text "%016lx-%d" of the parent's hash and the color, in 128 bytes filled up with zeros. */
+static __noinline __u64 hash_split_text(__u64 parent, __u32 color) {
+  __u64 hash = 5381;
+  __u32 divisor = 1000000000;
+  int written = 17;
+  for (int shift = 60; shift >= 0; shift -= 4) {
+    __u64 digit = (parent >> shift) & 15;
+    hash = hash * 33 ^ (digit < 10 ? '0' + digit : 'a' - 10 + digit);
+  }
+  hash = hash * 33 ^ '-';
+  for (int i = 0; i < 10; i++) {
+    __u32 digit = color / divisor % 10;
+    if (written > 17 || digit || i == 9) {
+      hash = hash * 33 ^ ('0' + digit);
+      written++;
+    }
+    divisor /= 10;
+  }
+  for (int i = 0; i < 128; i++) {
+    if (i < 128 - written) hash *= 33;
+  }
+  return hash;
+}
+
 static __always_inline bool hash_id(__u64 user_address, __u64 flags, __u64 *hash) {
   __u64 id[16];
   if (bpf_probe_read_user(id, sizeof id, (const void *)user_address)) return false;
@@ -240,13 +264,29 @@ static __always_inline void learn_comm(__u32 pid, __u32 func, __u64 where, const
   if (bpf_map_update_elem(&comms, &key, info, BPF_ANY)) COUNT(func, lost_map);
 }
 
+/* Loops are in functions of their own: inlined, the compiler may enter one in its middle, which kernels before 6.3
+ * refuse ("back-edge"). */
+
+/* The communicators of ncclCommInitAll, at most 32; the top bit of n says that the hash is known. */
+static __noinline int learn_comms(__u32 pid, __u32 func, __u64 where, __u64 hash, __u32 n) {
+  struct comm_info info = {.hash = hash, .flags = RM_HAVE_RANK | (n >> 31 ? RM_HAVE_HASH : 0)};
+  info.nranks = n & 0x7fffffff;
+  for (int i = 0; i < 32; i++) {
+    if (i >= info.nranks) break;
+    info.rank = i;
+    learn_comm(pid, func, where + i * 8, &info);
+  }
+  return 0;
+}
+
 /* A handle may be used again for another communicator: its counters must start over. */
-static __always_inline void forget_seqs(__u32 pid, __u64 handle) {
+static __noinline int forget_seqs(__u32 pid, __u64 handle) {
   struct seq_key key = {.pid = pid, .handle = handle};
   for (__u32 func = 0; func < RM_SLOT_OFFCPU; func++) {
     key.func = func;
     bpf_map_delete_elem(&seqs, &key);
   }
+  return 0;
 }
 
 static __always_inline void emit_call(struct inflight *call, __u64 thread, __u64 now, __s32 ret, __u64 cookie) {
@@ -309,24 +349,19 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       learn_comm(pid, call->func, call->args[0], &info);
       break;
     case RM_ROLE_INIT_ALL:
-      for (int i = 0; i < 32 && i < (int)call->args[1]; i++) {
-        info.rank = i;
-        learn_comm(pid, call->func, call->args[0] + i * 8, &info);
-      }
+      learn_comms(pid, call->func, call->args[0], call->hash, call->args[1] | (info.flags & RM_HAVE_HASH ? 1u << 31 : 0));
       break;
     case RM_ROLE_SPLIT: {
       struct comm_key key = {.pid = pid, .handle = call->args[0]};
       struct comm_info *parent = bpf_map_lookup_elem(&comms, &key);
       if (!parent) break;
       __u32 child = __sync_fetch_and_add(&parent->children, 1) + 1;
-      /* Rank and size follow from every rank's color and key: not to be had here. Before the mixing hash NCCL hashed a
-       * text instead: not reproduced, so no hash rather than a wrong one. */
+      /* Rank and size follow from every rank's color and key: not to be had here. */
       info.rank = info.nranks = -1;
-      info.flags = 0;
-      if ((flags & RM_COOKIE_HASH_MIX) && (parent->flags & RM_HAVE_HASH)) {
-        info.hash = hash_split(parent->hash, child, (__u32)call->args[1]);
-        info.flags = RM_HAVE_HASH;
-      }
+      info.flags = parent->flags & RM_HAVE_HASH;
+      if (flags & RM_COOKIE_HASH_MIX) info.hash = hash_split(parent->hash, child, (__u32)call->args[1]);
+      else if (flags & RM_COOKIE_SPLIT_TEXT) info.hash = hash_split_text(parent->hash, (__u32)call->args[1]);
+      else info.flags = 0; /* no hash rather than a wrong one */
       learn_comm(pid, call->func, call->args[3], &info);
       break;
     }

@@ -1,7 +1,8 @@
 /* TCP retransmits. They happen in softirq, so the current task is not the owner: the socket's inode number is sent
  * along and user space looks for it among the tracked processes. */
 
-static __always_inline bool wanted_cgroup(struct cgroup *cgroup) {
+static __noinline int wanted_cgroup(__u64 address) {
+  struct cgroup *cgroup = (void *)address;
   if (config.cgroup_id == 0) return true;
   for (int depth = 0; depth < 24 && cgroup; depth++) {
     if (BPF_CORE_READ(cgroup, kn, id) == config.cgroup_id) return true;
@@ -15,7 +16,7 @@ static __always_inline bool wanted_cgroup(struct cgroup *cgroup) {
 SEC("tp_btf/tcp_retransmit_skb")
 int BPF_PROG(on_retransmit, struct sock *sk, struct sk_buff *skb) {
   struct cgroup *cgroup = BPF_CORE_READ(sk, sk_cgrp_data.cgroup);
-  if (!wanted_cgroup(cgroup)) return 0;
+  if (!wanted_cgroup((__u64)cgroup)) return 0;
   COUNT(RM_SLOT_TCP, hits);
   struct rm_tcp *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) {

@@ -26,6 +26,7 @@ enum rm_role {
 #define RM_COOKIE_HASH_MIX 1 /* this NCCL hashes ids with its mixing hash, not with DJB2a (src/nccl_hash.rs) */
 #define RM_COOKIE_MPI 2
 #define RM_COOKIE_RCCL 4
+#define RM_COOKIE_SPLIT_TEXT 8 /* this NCCL hashes a split's text (src/nccl_hash.rs); else without HASH_MIX it is unknown how */
 
 #define RM_MAX_ARGS 12
 #define RM_MAX_FUNCS 64

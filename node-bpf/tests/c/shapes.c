@@ -37,8 +37,8 @@ static ncclComm_t alone(void) {
 static void *split_and_reduce(void *arg) {
   long rank = (long)arg;
   ncclComm_t first, second;
-  check(ncclCommSplit(comms[rank], 7, -(int)rank, &first, NULL));
-  check(ncclCommSplit(comms[rank], rank == 0 ? NCCL_SPLIT_NOCOLOR : 3, 0, &second, NULL));
+  check(ncclCommSplit(comms[rank], 7012, -(int)rank, &first, NULL));
+  check(ncclCommSplit(comms[rank], rank == 0 ? NCCL_SPLIT_NOCOLOR : 0, 0, &second, NULL));
   check(ncclAllReduce(buffer[rank], result[rank], 16, ncclFloat32, ncclSum, first, NULL));
   if (second) check(ncclBroadcast(buffer[rank], result[rank], 16, ncclInt8, 1, second, NULL));
   return NULL;
@@ -61,6 +61,9 @@ int main(int argc, char **argv) {
   } else if (!strcmp(shape, "split")) {
     pthread_t thread[N];
     check(ncclCommInitAll(comms, N, NULL));
+    check(ncclGroupStart());
+    for (int i = 0; i < N; i++) check(ncclReduce(buffer[i], result[i], 16, ncclFloat32, ncclSum, 0, comms[i], NULL));
+    check(ncclGroupEnd());
     for (long i = 0; i < N; i++) pthread_create(&thread[i], NULL, split_and_reduce, (void *)i);
     for (int i = 0; i < N; i++) pthread_join(thread[i], NULL);
   } else if (!strcmp(shape, "inits")) { /* config, scalable; then a handle used again */
