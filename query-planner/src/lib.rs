@@ -24,6 +24,7 @@ mod rewrite;
 mod rules;
 mod run;
 mod shape;
+mod time_range;
 
 #[cfg(test)]
 mod tests;
@@ -39,3 +40,4 @@ pub use explain::explain;
 pub use harden::harden;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy, plan};
 pub use run::{LocalError, local, run};
+pub use time_range::time_range;

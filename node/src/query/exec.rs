@@ -15,6 +15,8 @@ use crate::store::Source;
 
 /// SQLite virtual-machine steps between two looks at the deadline (about 0.1 ms of work).
 const STEPS_BETWEEN_CHECKS: i32 = 4_000;
+/// Columns of the trace store's tables and views that hold Unix nanoseconds.
+const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_ns"];
 /// Read-only connections kept open between questions.
 const IDLE_READERS: usize = 4;
 
@@ -88,9 +90,7 @@ impl Executor {
         match result {
             Ok(mut stats) => {
                 self.give_back(reader);
-                let tables: Vec<&str> =
-                    task.parts.iter().flat_map(|part| part.reads.iter().map(|(table, _)| table.as_str())).collect();
-                stats.notes.extend(self.source.notes(&tables, i64::MIN..i64::MAX));
+                stats.notes.extend(self.notes(task));
                 Ok(stats)
             }
             // SQLite only says "interrupted": say by what.
@@ -98,6 +98,17 @@ impl Executor {
             Err(_) if Instant::now() >= deadline => Err(NodeError::Stopped("the deadline passed".into())),
             Err(error) => Err(error),
         }
+    }
+
+    /// What this node's source knows to be missing from what the task read.
+    fn notes(&self, task: &NodeTask) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for part in &task.parts {
+            let tables: Vec<&str> = part.reads.iter().map(|(table, _)| table.as_str()).collect();
+            let found = self.source.notes(&tables, query_planner::time_range(&part.sql, &TIME_COLUMNS));
+            notes.extend(found.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+        }
+        notes
     }
 
     fn reader(&self) -> Result<Connection, NodeError> {
