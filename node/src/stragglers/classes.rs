@@ -3,9 +3,10 @@
 //!
 //! Owns signatures and classes; who is compared with whom follows in `score.rs` and `stages.rs`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::matching::Comm;
 use super::observation::{Coupling, Input};
 
 /// A process: its node and pid.
@@ -16,8 +17,8 @@ const APART: f64 = 0.05;
 /// Calls of each name that may differ besides: the span cuts ranks at different calls.
 const EDGE: f64 = 2.0;
 
-/// What a process calls, in shares of all its calls, and how it opens after a meeting of all: a first pipeline stage
-/// opens with a send, the last one with a receive, though both call each equally often.
+/// What a process calls, in shares of all its calls, and how it opens after a meeting of the largest communicator it is
+/// in (a step): a first pipeline stage opens with a send, the last one with a receive, though both call each equally often.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Signature {
     shares: BTreeMap<Arc<str>, f64>,
@@ -37,12 +38,14 @@ impl Signature {
 
 /// The class of each process, numbered in the order of the processes.
 pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
-    let mut calls: BTreeMap<Process, Vec<(i64, &Arc<str>)>> = BTreeMap::new();
+    let mut calls: BTreeMap<Process, Vec<Call<'_>>> = BTreeMap::new();
     for seen in &input.observations {
-        calls.entry((Arc::clone(&seen.node), seen.pid)).or_default().push((seen.entry_ns, &seen.func));
+        let call = (seen.entry_ns, &seen.func, (seen.nranks, seen.comm_hash));
+        calls.entry((Arc::clone(&seen.node), seen.pid)).or_default().push(call);
     }
     for work in &input.work {
-        calls.entry((Arc::clone(&work.node), work.pid)).or_default().push((work.start_ns, &work.name));
+        let call = (work.start_ns, &work.name, (None, 0));
+        calls.entry((Arc::clone(&work.node), work.pid)).or_default().push(call);
     }
     let mut known: Vec<Signature> = Vec::new();
     calls
@@ -60,14 +63,18 @@ pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
         .collect()
 }
 
-fn signature(calls: &[(i64, &Arc<str>)]) -> Signature {
+/// When, what, and the communicator by size and hash.
+type Call<'a> = (i64, &'a Arc<str>, (Option<i32>, u64));
+
+fn signature(calls: &[Call<'_>]) -> Signature {
+    let largest = calls.iter().filter(|c| Coupling::of(c.1) == Coupling::All).map(|c| c.2).max();
     let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
     let mut openers: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
     let mut met = false;
-    for (_, name) in calls {
+    for (_, name, comm) in calls {
         *shares.entry(Arc::clone(name)).or_default() += 1.0 / calls.len() as f64;
         match Coupling::of(name) {
-            Coupling::All => met = true,
+            Coupling::All if Some(*comm) == largest => met = true,
             Coupling::Pair if met => {
                 *openers.entry(name).or_default() += 1;
                 met = false;
@@ -77,6 +84,75 @@ fn signature(calls: &[(i64, &Arc<str>)]) -> Signature {
     }
     let opens = openers.into_iter().max_by_key(|(_, n)| *n).map(|(name, _)| Arc::clone(name));
     Signature { shares, calls: calls.len() as f64, opens }
+}
+
+/// Sets of processes that grow together.
+#[derive(Default)]
+pub(crate) struct Union {
+    pub(crate) parent: BTreeMap<Process, Process>,
+}
+
+impl Union {
+    /// The process that stands for a set.
+    pub(crate) fn root(&self, of: &Process) -> Process {
+        let mut at = of;
+        while let Some(up) = self.parent.get(at).filter(|up| *up != at) {
+            at = up;
+        }
+        at.clone()
+    }
+
+    /// Put the members of a communicator into one set.
+    pub(crate) fn join(&mut self, comm: &Comm) {
+        let mut first: Option<Process> = None;
+        for m in &comm.members {
+            let process: Process = (Arc::clone(&m.node), m.pid);
+            self.parent.entry(process.clone()).or_insert_with(|| process.clone());
+            let root = self.root(&process);
+            match &first {
+                None => first = Some(root),
+                Some(top) => {
+                    self.parent.insert(root, top.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Tell stages apart whose signatures are alike (the inner ones of a pipeline): of processes that also send to each other,
+/// only those are one class that share a data or tensor parallel group, that is a communicator smaller than the whole
+/// job in which all have one signature. Where there is none, the signature has to do.
+pub(crate) fn refine(comms: &mut [Comm], input: &Input) {
+    let pairs: HashSet<(&str, i64)> = input
+        .observations
+        .iter()
+        .filter(|o| Coupling::of(&o.func) == Coupling::Pair)
+        .map(|o| (&*o.node, o.pid))
+        .collect();
+    let mut stages = Union::default();
+    let mut pure: Vec<&Comm> = comms
+        .iter()
+        .filter(|c| c.coupled > 0 && c.members.len() > 1 && !c.mixed())
+        .filter(|c| c.members.iter().all(|m| pairs.contains(&(&*m.node, m.pid))))
+        .collect();
+    pure.sort_by_key(|c| (c.nranks, c.members.len(), c.hash));
+    let size = |c: &Comm| (c.nranks, c.members.len());
+    let largest = comms.iter().filter(|c| c.coupled > 0).map(size).max();
+    for comm in pure {
+        let known = comm.members.iter().any(|m| stages.parent.contains_key(&(Arc::clone(&m.node), m.pid)));
+        if Some(size(comm)) != largest || !known {
+            stages.join(comm);
+        }
+    }
+    let mut number: HashMap<Process, usize> = HashMap::new();
+    let taken = comms.iter().flat_map(|c| &c.members).map(|m| m.class + 1).max().unwrap_or(0);
+    for member in comms.iter_mut().flat_map(|c| &mut c.members) {
+        let process: Process = (Arc::clone(&member.node), member.pid);
+        if stages.parent.contains_key(&process) {
+            let next = taken + number.len();
+            member.class = *number.entry(stages.root(&process)).or_insert(next);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::classes::{Process, classes};
+use super::classes::{Process, classes, refine};
 use super::observation::{ClockOffset, Coupling, Input, Observation, Work};
 use super::rules::Rules;
 use super::stats::median;
@@ -74,6 +74,8 @@ pub(crate) struct Comm {
     pub(crate) partial: usize,
     /// Collectives not used: too few ranks present.
     pub(crate) dropped: usize,
+    /// Calls that make all ranks meet.
+    pub(crate) coupled: u64,
     /// Calls that couple one-sidedly or pairwise.
     pub(crate) one_sided: u64,
     /// Own time was timed as work on every member.
@@ -88,7 +90,10 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
     for (i, seen) in input.observations.iter().enumerate() {
         by_comm.entry(seen.comm_hash).or_default().push(i);
     }
-    by_comm.into_iter().map(|(hash, indices)| one(hash, &indices, &own, &classes, input, rules)).collect()
+    let mut comms: Vec<Comm> =
+        by_comm.into_iter().map(|(hash, indices)| one(hash, &indices, &own, &classes, input, rules)).collect();
+    refine(&mut comms, input);
+    comms
 }
 
 fn one(
@@ -106,7 +111,9 @@ fn one(
         comm.tier = comm.tier.min(seen.tier);
         comm.nranks = comm.nranks.max(seen.nranks);
         *comm.funcs.entry(Arc::clone(&seen.func)).or_default() += 1;
-        if Coupling::of(&seen.func) != Coupling::All {
+        if Coupling::of(&seen.func) == Coupling::All {
+            comm.coupled += 1;
+        } else {
             comm.one_sided += 1;
         }
         places.entry((seen.rank, &seen.node, seen.pid)).or_default();

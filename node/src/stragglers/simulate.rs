@@ -5,12 +5,17 @@
 //! last rank has entered. What is recorded then passes through the faults of observation: clock offsets and their
 //! measured estimates, lost records, hosts that are not heard.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 
 use super::observation::{ClockOffset, Input, Observation};
+
+mod grid;
+
+pub use grid::Grid;
 
 /// How a rank's own time scatters, beside its mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -110,75 +115,121 @@ impl Job {
     #[must_use]
     pub fn observe(&self, seed: u64) -> Input {
         let mut rng = StdRng::seed_from_u64(seed);
-        let nodes = self.ranks.div_ceil(self.ranks_per_node.max(1));
-        let mut input = Input { since_ns: START_NS, ..Input::default() };
-        input.heard.asked = nodes;
-        input.heard.answered = nodes - self.missing_nodes.len();
-        let mut offsets = Vec::with_capacity(nodes);
-        for node in 0..nodes {
-            // The first node asks.
-            let (truth, wrong) = if node == 0 {
-                (0, 0)
-            } else {
-                (within(&mut rng, self.clock_offset_ns), within(&mut rng, self.clock_bound_ns))
-            };
-            offsets.push(truth);
-            let name = format!("n{node}");
-            if self.missing_nodes.contains(&node) {
-                input.heard.missing.push((name, "timeout".to_owned()));
-            } else {
-                let bound_ns = if node == 0 { 0 } else { self.clock_bound_ns };
-                input.clocks.insert(name, ClockOffset { offset_ns: truth + wrong, bound_ns });
-            }
-        }
-        let names: Vec<Arc<str>> = (0..self.ranks).map(|r| self.node_of(r).into()).collect();
-        let func: Arc<str> = "all_reduce".into();
-        let library: Arc<str> = if self.enqueues { "nccl" } else { "mpi" }.into();
+        let mut observer = Observer::new(self, &mut rng);
+        let world = Group { hash: 0xC0FFEE, ranks: (0..self.ranks).collect() };
         let part_ns = self.own_ns / self.collectives.max(1) as i64;
         let mut free_at: Vec<i64> = vec![START_NS; self.ranks];
-        let mut entries = vec![0i64; self.ranks];
-        let mut seq = 0;
         for step in 0..self.steps {
             let share: Vec<f64> = (0..self.ranks).map(|_| factor(&mut rng, Noise::LogNormal(self.uneven))).collect();
             for part in 0..self.collectives.max(1) {
-                for (rank, entry) in entries.iter_mut().enumerate() {
-                    let mut own = part_ns as f64 * share[rank] * factor(&mut rng, self.noise);
+                for (rank, free) in free_at.iter_mut().enumerate() {
+                    *free += (part_ns as f64 * share[rank] * factor(&mut rng, self.noise)) as i64;
                     if part == 0 {
-                        let late = self.slow.iter().filter(|s| s.rank == rank && step >= s.from_step);
-                        own += late.map(|s| s.extra_ns as f64).sum::<f64>();
+                        *free += self.extra_ns(rank, step);
                     }
-                    *entry = free_at[rank] + own as i64;
                 }
-                let done = entries.iter().copied().max().unwrap_or(START_NS) + self.transfer_ns;
-                for rank in 0..self.ranks {
-                    // Waking up after the wait takes its time, too.
-                    let left = done + (20_000.0 * normal(&mut rng).abs()) as i64;
-                    let call_ns = if self.enqueues { rng.random_range(8_000..20_000) } else { left - entries[rank] };
-                    free_at[rank] = left;
-                    let node = rank / self.ranks_per_node.max(1);
-                    if self.missing_nodes.contains(&node) || rng.random_bool(self.loss) {
-                        continue;
-                    }
-                    input.observations.push(Observation {
-                        node: Arc::clone(&names[rank]),
-                        pid: 1_000 + rank as i64,
-                        rank: rank as i32,
-                        nranks: i32::try_from(self.ranks).ok(),
-                        comm_hash: 0xC0FFEE,
-                        func: Arc::clone(&func),
-                        seq,
-                        entry_ns: entries[rank] + offsets[node],
-                        duration_ns: call_ns,
-                        tier: u8::from(!self.enqueues),
-                        library: Arc::clone(&library),
-                        root: None,
-                    });
-                }
-                seq += 1;
+                observer.meet(&mut rng, &world, "all_reduce", self.transfer_ns, &mut free_at);
             }
         }
-        input.until_ns = free_at.iter().copied().max().unwrap_or(START_NS) + 1;
-        input
+        observer.finish(&free_at)
+    }
+
+    /// How much longer a rank needs in a step.
+    fn extra_ns(&self, rank: usize, step: usize) -> i64 {
+        self.slow.iter().filter(|s| s.rank == rank && step >= s.from_step).map(|s| s.extra_ns).sum()
+    }
+}
+
+/// The ranks of a communicator.
+struct Group {
+    hash: u64,
+    ranks: Vec<usize>,
+}
+
+/// What the stores get to see of a job.
+struct Observer<'a> {
+    job: &'a Job,
+    names: Vec<Arc<str>>,
+    /// How far each node's clock is ahead.
+    offsets: Vec<i64>,
+    /// Next number by rank, communicator and function.
+    sequence: HashMap<(usize, u64, &'static str), u64>,
+    input: Input,
+}
+
+impl<'a> Observer<'a> {
+    fn new(job: &'a Job, rng: &mut StdRng) -> Self {
+        let nodes = job.ranks.div_ceil(job.ranks_per_node.max(1));
+        let mut input = Input { since_ns: START_NS, ..Input::default() };
+        input.heard.asked = nodes;
+        input.heard.answered = nodes - job.missing_nodes.len();
+        let mut offsets = Vec::with_capacity(nodes);
+        for node in 0..nodes {
+            // The first node asks.
+            let (truth, wrong) =
+                if node == 0 { (0, 0) } else { (within(rng, job.clock_offset_ns), within(rng, job.clock_bound_ns)) };
+            offsets.push(truth);
+            let name = format!("n{node}");
+            if job.missing_nodes.contains(&node) {
+                input.heard.missing.push((name, "timeout".to_owned()));
+            } else {
+                let bound_ns = if node == 0 { 0 } else { job.clock_bound_ns };
+                input.clocks.insert(name, ClockOffset { offset_ns: truth + wrong, bound_ns });
+            }
+        }
+        let names = (0..job.ranks).map(|r| job.node_of(r).into()).collect();
+        Self { job, names, offsets, sequence: HashMap::new(), input }
+    }
+
+    /// All ranks of a group meet: each enters when it is free, and leaves when all have entered.
+    fn meet(&mut self, rng: &mut StdRng, group: &Group, func: &'static str, transfer_ns: i64, free_at: &mut [i64]) {
+        let done = group.ranks.iter().map(|&r| free_at[r]).max().unwrap_or(START_NS) + transfer_ns;
+        for (place, &rank) in group.ranks.iter().enumerate() {
+            // Waking up after the wait takes its time, too.
+            let left = done + (20_000.0 * normal(rng).abs()) as i64;
+            let entry = std::mem::replace(&mut free_at[rank], left);
+            self.call(rng, rank, group, place, func, entry, left);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one call has that many facts")]
+    fn call(
+        &mut self,
+        rng: &mut StdRng,
+        rank: usize,
+        group: &Group,
+        place: usize,
+        func: &'static str,
+        entry: i64,
+        left: i64,
+    ) {
+        let next = self.sequence.entry((rank, group.hash, func)).or_default();
+        let seq = *next;
+        *next += 1;
+        let duration_ns = if self.job.enqueues { rng.random_range(8_000..20_000) } else { left - entry };
+        let node = rank / self.job.ranks_per_node.max(1);
+        if self.job.missing_nodes.contains(&node) || rng.random_bool(self.job.loss) {
+            return;
+        }
+        self.input.observations.push(Observation {
+            node: Arc::clone(&self.names[rank]),
+            pid: 1_000 + rank as i64,
+            rank: place as i32,
+            nranks: i32::try_from(group.ranks.len()).ok(),
+            comm_hash: group.hash,
+            func: func.into(),
+            seq,
+            entry_ns: entry + self.offsets[node],
+            duration_ns,
+            tier: u8::from(!self.job.enqueues),
+            library: if self.job.enqueues { "nccl" } else { "mpi" }.into(),
+            root: None,
+        });
+    }
+
+    fn finish(mut self, free_at: &[i64]) -> Input {
+        self.input.until_ns = free_at.iter().copied().max().unwrap_or(START_NS) + 1;
+        self.input
     }
 }
 

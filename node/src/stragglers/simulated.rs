@@ -3,7 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::simulate::{Job, Noise, Slow};
+use super::simulate::{Grid, Job, Noise, Slow};
 use super::{Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
@@ -224,3 +224,51 @@ fn uneven_data_blames_no_rank() {
     assert_eq!(report.verdict, Verdict::None);
     assert!(report.evidence.notes[0].contains("take turns"), "{:?}", report.evidence.notes);
 }
+
+/// A job of tensor, data and pipeline parallel groups: 4-32 ranks.
+fn grid(rng: &mut StdRng) -> Grid {
+    let shapes = [(1, 4, 1), (2, 2, 1), (2, 4, 1), (4, 2, 2), (1, 4, 4), (2, 2, 4), (1, 8, 2), (2, 4, 4), (4, 8, 1)];
+    let (tensor, data, pipeline) = shapes[rng.random_range(0..shapes.len())];
+    let own_ns = [50, 200][rng.random_range(0..2)] * MS;
+    let noise = if rng.random_bool(0.5) { Noise::Gaussian(0.02) } else { Noise::LogNormal(0.05) };
+    let ranks = tensor * data * pipeline;
+    let job = Job { ranks, ranks_per_node: 4.min(ranks / 2), steps: 40, own_ns, noise, ..Job::default() };
+    Grid { tensor, data, pipeline, microbatches: 4, heavy_stage: None, job }
+}
+
+#[test]
+fn parallel_groups_hide_no_late_rank_and_make_none() {
+    let mut rng = StdRng::seed_from_u64(21);
+    let (mut right, mut jobs, mut wrong, mut missed, mut alarms) = (0, 0, Vec::new(), Vec::new(), Vec::new());
+    for seed in 0..GRIDS {
+        let mut job = grid(&mut rng);
+        blur(&mut job.job, &mut rng);
+        let rank = rng.random_range(0..job.job.ranks);
+        let effect = 0.25 * 20f64.powf(rng.random::<f64>());
+        match rng.random_range(0..4) {
+            0 => job.job.uneven = if rng.random_bool(0.5) { 0.2 } else { 0.0 },
+            1 if job.pipeline > 1 => job.heavy_stage = Some((rng.random_range(0..job.pipeline), 1.6)),
+            _ => {
+                let extra_ns = (effect * job.job.own_ns as f64) as i64;
+                job.job.slow = vec![Slow { rank, extra_ns, from_step: 0 }];
+            }
+        }
+        let report = analyse(&job.observe(seed), &Rules::default());
+        let found = named(&report);
+        let truth = job.job.slow.first().map(|s| s.rank as i32);
+        jobs += u32::from(truth.is_some());
+        match truth {
+            None if found.is_empty() => {}
+            None => alarms.push((seed, job, report.verdict)),
+            Some(rank) if found == [rank] => right += 1,
+            Some(rank) if found.is_empty() => missed.push((seed, rank, effect, job, report.verdict)),
+            Some(rank) => wrong.push((seed, rank, found, effect, job)),
+        }
+    }
+    eprintln!("{right} of {jobs} named, {} wrong, {} missed, {} alarms", wrong.len(), missed.len(), alarms.len());
+    assert!(alarms.is_empty(), "{} alarms: {:#?}", alarms.len(), &alarms[..alarms.len().min(2)]);
+    assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(2)]);
+    assert!(f64::from(right) >= 0.99 * f64::from(jobs), "{right} of {jobs}: {:#?}", &missed[..missed.len().min(2)]);
+}
+
+const GRIDS: u64 = 150;

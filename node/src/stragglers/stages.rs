@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::classes::Process;
+use super::classes::{Process, Union};
 use super::matching::Comm;
 use super::rating::POPULATION;
 use super::report::{RankRef, Verdict};
@@ -14,37 +14,6 @@ use super::rules::Rules;
 use super::score::{Scored, Waits};
 use super::stats::median;
 use super::summary::hex;
-
-/// Sets of processes that grow together.
-#[derive(Default)]
-struct Union {
-    parent: BTreeMap<Process, Process>,
-}
-
-impl Union {
-    fn root(&self, of: &Process) -> Process {
-        let mut at = of;
-        while let Some(up) = self.parent.get(at).filter(|up| *up != at) {
-            at = up;
-        }
-        at.clone()
-    }
-
-    fn join(&mut self, comm: &Comm) {
-        let mut first: Option<Process> = None;
-        for m in &comm.members {
-            let process: Process = (Arc::clone(&m.node), m.pid);
-            self.parent.entry(process.clone()).or_insert_with(|| process.clone());
-            let root = self.root(&process);
-            match &first {
-                None => first = Some(root),
-                Some(top) => {
-                    self.parent.insert(root, top.clone());
-                }
-            }
-        }
-    }
-}
 
 /// How many processes were heard of the job that a communicator belongs to; `all` are the communicators heard of.
 pub(crate) fn job_size<'a>(all: impl Iterator<Item = &'a Comm>, comm: &Comm) -> usize {

@@ -2,7 +2,7 @@
 //!
 //! Ratings come from `rating.rs`; which suspects are named, and what else may be the matter, is said in `verdict.rs`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ use super::summary::hex;
 /// Windows before an episode that make an own history.
 const HISTORY: usize = 3;
 
+/// Stretches of own time to compare, at least.
+const OWN_SEEN: f64 = 3.0;
 /// So many times the share by lateness must its own time show to speak for a rank that is late as well.
 const MUCH_MORE: f64 = 1.5;
 
@@ -39,7 +41,7 @@ pub(crate) struct Findings {
     pub(crate) found: Vec<Found>,
     /// Late ranks that are held up themselves.
     pub(crate) held_up: Vec<RankRef>,
-    /// Late ranks without a peer that does the same work.
+    /// Late ranks whose own time could not be compared: no peer does the same work, or too many records were lost.
     pub(crate) alone: Vec<RankRef>,
     /// Evidence that contradicts itself, in words.
     pub(crate) doubts: Vec<String>,
@@ -58,6 +60,19 @@ pub(crate) fn job_ranks<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashMap<Pr
         }
     }
     best.into_iter().map(|(process, (_, rank))| (process, rank)).collect()
+}
+
+/// Processes that are in more than one communicator.
+pub(crate) fn in_several<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashSet<Process> {
+    let mut seen: HashSet<Process> = HashSet::new();
+    let mut several = HashSet::new();
+    for m in comms.filter(|c| c.members.len() > 1).flat_map(|c| &c.members) {
+        let process: Process = (Arc::clone(&m.node), m.pid);
+        if !seen.insert(process.clone()) {
+            several.insert(process);
+        }
+    }
+    several
 }
 
 /// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged one, at least
@@ -85,12 +100,15 @@ pub(crate) fn suspects(
     s: &Scored,
     rules: &Rules,
     job_rank: &HashMap<Process, i32>,
+    several: &HashSet<Process>,
     findings: &mut Findings,
 ) {
     for m in 0..s.comm.members.len() {
         let member = &s.comm.members[m];
         let rank = job_rank.get(&(Arc::clone(&member.node), member.pid)).copied().unwrap_or(member.rank);
-        let case = Case { index, s, m, me: RankRef { rank, node: member.node.to_string(), pid: member.pid }, rules };
+        let elsewhere = s.comm.one_sided > 0 || several.contains(&(Arc::clone(&member.node), member.pid));
+        let me = RankRef { rank, node: member.node.to_string(), pid: member.pid };
+        let case = Case { index, s, m, me, elsewhere, rules };
         case.contradiction(findings);
         let late = case.late(findings);
         let own = case.own();
@@ -108,6 +126,8 @@ struct Case<'a> {
     s: &'a Scored,
     m: usize,
     me: RankRef,
+    /// It communicates in other ways too: what makes it late may lie there.
+    elsewhere: bool,
     rules: &'a Rules,
 }
 
@@ -150,13 +170,12 @@ impl Case<'_> {
         }
         // Where calls only enqueue, a rank waits outside them: its own time is not its own.
         if s.waits != Waits::Enqueued || s.comm.worked {
-            let compared = tally.more_own.n * 2.0 >= tally.duration.n;
-            let own = tally.more_own.mean().filter(|_| compared);
+            let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
             if own.is_some_and(|own| own < rules.own_share * rating.excess_ns) {
                 findings.held_up.push(self.me.clone());
                 return None;
             }
-            if own.is_none() && s.comm.mixed() {
+            if own.is_none() && (s.comm.mixed() || self.elsewhere) {
                 findings.alone.push(self.me.clone());
                 return None;
             }

@@ -14,7 +14,7 @@ use super::score::{Scored, Waits, score};
 use super::stages::{job_size, rotation, stage_imbalance};
 use super::stats::median;
 use super::summary::{comm_reports, evidence, hex};
-use super::suspects::{Findings, Found, job_ranks, of_run, order, suspects};
+use super::suspects::{Findings, Found, in_several, job_ranks, of_run, order, suspects};
 
 /// Other late ranks are listed down to this part of the first one's share.
 const ALSO: f64 = 0.2;
@@ -31,9 +31,10 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
         }
     }
     let job_rank = job_ranks(scored.iter().map(|s| &s.comm).chain(&thin));
+    let several = in_several(scored.iter().map(|s| &s.comm).chain(&thin));
     let mut findings = Findings::default();
     for (index, s) in scored.iter().enumerate() {
-        suspects(index, s, rules, &job_rank, &mut findings);
+        suspects(index, s, rules, &job_rank, &several, &mut findings);
     }
     // One process may be late in several communicators: the one where it costs most speaks for it.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
@@ -136,7 +137,8 @@ fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: Findings, r
     alone.dedup();
     for late in alone {
         doubts.push(format!(
-            "rank {} on {} is late, but no rank that was heard does the same work: it may have more to do",
+            "rank {} on {} is late, but its own time could not be compared (nobody heard does the same work, or records \
+             were lost): it may have more to do, or be held up itself",
             late.rank, late.node
         ));
     }

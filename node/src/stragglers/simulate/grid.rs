@@ -1,0 +1,110 @@
+//! Simulated jobs with tensor, data and pipeline parallel groups.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use super::{Group, Job, Noise, Observer, START_NS, factor};
+use crate::stragglers::observation::Input;
+
+/// A job of `tensor * data * pipeline` ranks: ranks count through the tensor group first, then the replicas, then the
+/// stages. In each step micro-batches pass forward through the stages and back, then the replicas of a stage reduce their
+/// gradients, then all ranks meet once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grid {
+    /// Ranks in a tensor parallel group; they meet after every phase.
+    pub tensor: usize,
+    /// Replicas.
+    pub data: usize,
+    /// Stages of the pipeline.
+    pub pipeline: usize,
+    /// Micro-batches in a step.
+    pub microbatches: usize,
+    /// One stage that has more to do: which, and how many times the work of the others.
+    pub heavy_stage: Option<(usize, f64)>,
+    /// The rest; `ranks` must be the product, `own_ns` is a rank's own time in a step, `collectives` is not used,
+    /// `uneven` is drawn per replica (its ranks work on the same data).
+    pub job: Job,
+}
+
+impl Grid {
+    /// Run it: the same seed gives the same job.
+    #[must_use]
+    pub fn observe(&self, seed: u64) -> Input {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut observer = Observer::new(&self.job, &mut rng);
+        let mut free_at = vec![START_NS; self.job.ranks];
+        let at = |stage: usize, replica: usize, tensor: usize| (stage * self.data + replica) * self.tensor + tensor;
+        let group = |kind: u64, number: usize, ranks: Vec<usize>| Group { hash: kind << 32 | number as u64, ranks };
+        let tensor_groups: Vec<Vec<Group>> = (0..self.pipeline)
+            .map(|s| {
+                let ranks = |d| (0..self.tensor).map(|t| at(s, d, t)).collect();
+                (0..self.data).map(|d| group(1, s * self.data + d, ranks(d))).collect()
+            })
+            .collect();
+        let data_groups: Vec<Group> = (0..self.pipeline * self.tensor)
+            .map(|i| group(2, i, (0..self.data).map(|d| at(i / self.tensor, d, i % self.tensor)).collect()))
+            .collect();
+        let pipelines: Vec<Vec<Group>> = (0..self.data)
+            .map(|d| {
+                let ranks = |t| (0..self.pipeline).map(|s| at(s, d, t)).collect();
+                (0..self.tensor).map(|t| group(3, d * self.tensor + t, ranks(t))).collect()
+            })
+            .collect();
+        let world = group(4, 0, (0..self.job.ranks).collect());
+        let phases = 3 * self.microbatches.max(1) as i64;
+        for step in 0..self.job.steps {
+            let share: Vec<f64> = (0..self.data).map(|_| factor(&mut rng, Noise::LogNormal(self.job.uneven))).collect();
+            for back in [false, true] {
+                // When each pipeline's hand-over to the next stage is ready.
+                for _ in 0..self.microbatches.max(1) {
+                    let mut ready = vec![START_NS; self.data * self.tensor];
+                    for turn in 0..self.pipeline {
+                        let stage = if back { self.pipeline - 1 - turn } else { turn };
+                        for d in 0..self.data {
+                            for t in 0..self.tensor {
+                                let rank = at(stage, d, t);
+                                let line = &pipelines[d][t];
+                                if turn > 0 {
+                                    let entry = free_at[rank];
+                                    let left = entry.max(ready[d * self.tensor + t]) + 10_000;
+                                    free_at[rank] = left;
+                                    observer.call(&mut rng, rank, line, stage, "recv", entry, left);
+                                }
+                                let heavy = self.heavy_stage.filter(|(s, _)| *s == stage).map_or(1.0, |(_, f)| f);
+                                let part = self.job.own_ns * if back { 2 } else { 1 } / phases;
+                                let own = part as f64 * heavy * share[d] * factor(&mut rng, self.job.noise);
+                                free_at[rank] += own as i64 + self.job.extra_ns(rank, step) / (2 * phases / 3);
+                            }
+                            if self.tensor > 1 {
+                                let members = &tensor_groups[stage][d];
+                                observer.meet(&mut rng, members, "all_reduce", 50_000, &mut free_at);
+                            }
+                            for t in 0..self.tensor {
+                                let rank = at(stage, d, t);
+                                if turn + 1 < self.pipeline {
+                                    let entry = free_at[rank];
+                                    free_at[rank] = entry + 20_000;
+                                    ready[d * self.tensor + t] = entry + 20_000;
+                                    observer.call(
+                                        &mut rng,
+                                        rank,
+                                        &pipelines[d][t],
+                                        stage,
+                                        "send",
+                                        entry,
+                                        entry + 20_000,
+                                    );
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            for members in data_groups.iter().filter(|g| g.ranks.len() > 1) {
+                observer.meet(&mut rng, members, "reduce_scatter", self.job.transfer_ns, &mut free_at);
+            }
+            observer.meet(&mut rng, &world, "all_reduce", 50_000, &mut free_at);
+        }
+        observer.finish(&free_at)
+    }
+}
