@@ -1,8 +1,12 @@
 //! The functions a question may call: SQLite's own (an allow-list), and the partial states that carry aggregates from
 //! nodes to the merge. What an aggregate means over several nodes lives in `rules/aggregate.rs`; arithmetic that must
-//! be exact lives in `exact.rs`, its SQL face in `sum.rs`.
+//! be exact lives in `exact.rs`, its SQL face in `sum.rs`. Aggregates beyond SQLite's are listed in `state.rs`.
 
 mod exact;
+mod fold;
+mod moments;
+mod runs;
+mod state;
 mod sum;
 
 use rusqlite::Connection;
@@ -11,12 +15,13 @@ use rusqlite::functions::FunctionFlags;
 use crate::ast::{Call, unquote};
 use crate::batch::Value;
 
+pub(crate) use state::{TwoPhase, two_phase};
 pub(crate) use sum::{AVG_MERGE, COUNT_MERGE, EXACT_AVG, EXACT_SUM, EXACT_TOTAL, SUM_MERGE, SUM_STATE, TOTAL_MERGE};
 
 /// The identity, with neither affinity nor collation: stands for a computed expression in merge SQL.
 pub(crate) const VALUE: &str = "mesh_value";
 
-/// Aggregates that SQLite has as built here.
+/// Aggregates that SQLite has as built here; [`state::TABLE`] has ours.
 const AGGREGATES: &[&str] = &[
     "avg",
     "count",
@@ -25,10 +30,6 @@ const AGGREGATES: &[&str] = &[
     "json_group_object",
     "jsonb_group_array",
     "jsonb_group_object",
-    "median",
-    "percentile",
-    "percentile_cont",
-    "percentile_disc",
     "string_agg",
     "sum",
     "total",
@@ -208,18 +209,25 @@ pub(crate) fn is_allowed(name: &str) -> bool {
     [AGGREGATES, VOLATILE, SCALARS, WINDOWS].iter().any(|list| list.contains(&name))
         || [SUM_STATE, SUM_MERGE, AVG_MERGE, TOTAL_MERGE, COUNT_MERGE, EXACT_SUM, EXACT_TOTAL, EXACT_AVG]
             .contains(&name)
+        || two_phase(name).is_some()
+        || state::is_internal(name)
 }
 
 /// All names a question may call, for hints.
 pub(crate) fn all_names() -> impl Iterator<Item = &'static str> {
-    [AGGREGATES, VOLATILE, SCALARS, WINDOWS].into_iter().flatten().copied().filter(|name| !name.starts_with("mesh_"))
+    let ours = state::TABLE.iter().map(|entry| entry.name);
+    let sqlite = [AGGREGATES, VOLATILE, SCALARS, WINDOWS].into_iter().flatten().copied();
+    sqlite.chain(ours).filter(|name| !name.starts_with("mesh_"))
 }
 
 /// Whether the call collapses rows (a window call does not).
 pub(crate) fn is_aggregate(call: &Call) -> bool {
     let name = unquote(&call.name).to_ascii_lowercase();
     call.over.is_none()
-        && (AGGREGATES.contains(&name.as_str()) || (matches!(name.as_str(), "min" | "max") && call.args.len() == 1))
+        && (AGGREGATES.contains(&name.as_str())
+            || (matches!(name.as_str(), "min" | "max") && call.args.len() == 1)
+            || two_phase(&name).is_some()
+            || state::is_internal(&name))
 }
 
 /// Whether calling the function can neither fail nor differ from call to call.
@@ -239,5 +247,7 @@ pub(crate) fn is_volatile(name: &str) -> bool {
 pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     conn.create_scalar_function(VALUE, 1, pure, |ctx| Ok(Value::from_sqlite(ctx.get_raw(0))))?;
+    moments::register(conn)?;
+    runs::register(conn)?;
     sum::register(conn)
 }

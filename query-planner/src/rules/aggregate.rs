@@ -12,11 +12,12 @@
 //! | min, max        | min, max              | min, max by the argument's collation                    |
 //! | group_concat    | group_concat          | group_concat with the same separator (order is free)    |
 //! | any, DISTINCT   | the value, as one key | the same call, DISTINCT, over the values; sums exactly  |
+//! | others          | a state               | `functions/state.rs`: variance, median, percentiles …   |
 //!
 //! A bare column beside aggregates takes its value from some row of the group, and beside a single min or max from the
 //! row that has it. The node's row carries such a row's values, and the merge's own single min or max chooses among
 //! them; rows of empty groups (an aggregate without GROUP BY gives one on an empty store) are dropped first. Steps
-//! aside: two or more of min and max beside bare columns, aggregates with ORDER BY, median and percentiles, JSON
+//! aside: two or more of min and max beside bare columns, aggregates with ORDER BY, fractions that vary by row, JSON
 //! aggregates, subqueries outside WHERE.
 
 use crate::api::QueryError;
@@ -217,11 +218,28 @@ impl<'s> Phases<'s> {
                 args.extend(separator);
                 return Some(Expr::call(name, args));
             }
-            _ => return None,
+            _ => return self.state(functions::two_phase(name)?, node_call),
         };
         let merge = merge.to_owned();
         let at = self.partial(node_call, collation);
         Some(Expr::call(&merge, vec![Expr::column(&format!("p{at}"))]))
+    }
+
+    /// The node makes a state of its rows; arguments that are the same for all rows go to the merge.
+    fn state(&mut self, function: &functions::TwoPhase, mut call: Call) -> Option<Expr> {
+        let parameters = call.args.split_off(function.row_args.min(call.args.len()));
+        let varies = |expr: &Expr| {
+            matches!(expr, Expr::Column { .. })
+                || matches!(expr, Expr::Call(call) if functions::is_volatile(&call.name))
+        };
+        if parameters.iter().any(|parameter| has_subquery(parameter) || contains(parameter, varies)) {
+            return None;
+        }
+        call.name = function.state.to_owned();
+        let at = self.partial(call, "BINARY".to_owned());
+        let mut args = vec![Expr::column(&format!("p{at}"))];
+        args.extend(parameters);
+        Some(Expr::call(function.merge, args))
     }
 
     fn partial(&mut self, call: Call, collation: String) -> usize {
@@ -231,7 +249,9 @@ impl<'s> Phases<'s> {
 
     /// DISTINCT: the values themselves are shipped, as one more key, and the merge's own DISTINCT works on them.
     fn distinct(&mut self, name: &str, call: &Call) -> Option<Expr> {
-        if !matches!(name, "count" | "sum" | "total" | "avg" | "group_concat" | "string_agg") || call.args.len() != 1 {
+        let known = matches!(name, "count" | "sum" | "total" | "avg" | "group_concat" | "string_agg")
+            || functions::two_phase(name).is_some();
+        if !known || call.args.len() != 1 {
             return None;
         }
         let value = call_arg(call)?;

@@ -21,6 +21,7 @@ impl Mesh {
     /// `schema` runs everywhere; `rows[i]` on node `i` and on the union. `replicated` tables are filled by the schema.
     pub(crate) fn new(schema: &str, replicated: &[&str], rows: &[&str]) -> Mesh {
         let union = Connection::open_in_memory().expect("open");
+        crate::functions::register(&union).expect("functions");
         // Keys repeat between nodes, so the union of stores has none.
         union.execute_batch(&schema.replace("INTEGER PRIMARY KEY", "INTEGER")).expect("schema");
         let replicated: Vec<String> = replicated.iter().map(|name| (*name).to_owned()).collect();

@@ -1,5 +1,6 @@
 //! Tests over whole questions: several in-memory stores, and one database with all their rows as the oracle.
 
+mod aggregates;
 mod answers;
 mod corpus;
 mod generate;
