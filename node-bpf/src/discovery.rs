@@ -55,6 +55,8 @@ pub(crate) fn library_of(file_name: &[u8]) -> Option<Library> {
 const AFTER_EXEC_MS: &[u64] = &[0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 /// Most new programs waiting to be looked at; the rescan finds the rest.
 const MOST_PENDING: usize = 4096;
+/// Most files probed: a user could map any number of files named like a library.
+const MOST_FILES: usize = 256;
 /// How often attaching to one file is tried.
 const MOST_ATTEMPTS: u32 = 5;
 
@@ -210,7 +212,13 @@ impl Discovery {
             let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
             let through_root =
                 PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").unwrap_or(&shown));
-            let path = if direct.metadata().is_ok() { direct } else { through_root };
+            let path = if direct.metadata().is_ok() {
+                direct
+            } else if through_root.metadata().is_ok_and(|file| file.ino() == mapping.inode) {
+                through_root // not if a link in there leads elsewhere
+            } else {
+                continue; // gone in the meantime
+            };
             match self.attach_file(&path, &shown, library) {
                 Ok(()) => {
                     self.mapped_files.insert(identity, MOST_ATTEMPTS);
@@ -255,6 +263,9 @@ impl Discovery {
         let identity = (metadata.dev(), metadata.ino());
         if self.attached.contains(&identity) {
             return Ok(());
+        }
+        if self.attached.len() >= MOST_FILES {
+            return Err(format!("{MOST_FILES} library files are probed already"));
         }
         let targets = symbols::targets(path, library)?;
         if !targets.is_empty() {

@@ -39,6 +39,13 @@ fn compile(version: &str) -> PathBuf {
         .arg(here.join("tests/c/shapes.c"))
         .arg(&library)
         .args(["-Wl,-rpath,$ORIGIN", "-lpthread"]));
+    cc(Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-I"])
+        .arg(&sim)
+        .arg("-o")
+        .arg(out.join("plugin"))
+        .arg(here.join("tests/c/plugin.c"))
+        .arg("-ldl"));
     out
 }
 
@@ -169,6 +176,64 @@ fn a_library_in_a_new_process_is_found_without_being_told() {
     wait_for("the process to be announced", || {
         recorder.so_far().iter().any(|r| matches!(r, Record::Process(p) if p.pid == pid && p.exe.ends_with("shapes")))
     });
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(recorder.stop().count(pid, "all_reduce"), 3);
+    std::fs::remove_dir_all(&built).unwrap();
+}
+
+#[test]
+fn a_library_loaded_long_after_the_start_is_found() {
+    if !can_capture() {
+        return;
+    }
+    let built = compile("2.21.5");
+    let cgroup = Cgroup::new();
+    let library = built.join("libnccl.so.2");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    command.arg(built.join("plugin")).arg(&library);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let comm = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    wait_for("the program to run", || comm().trim() == "plugin");
+    let recorder = Recorder::start(config(&cgroup, None));
+    let probed = || recorder.status().files.iter().any(|f| f.path == library);
+    assert!(!probed());
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"load\n").unwrap();
+    wait_for("the file to be probed", probed);
+    stdin.write_all(b"call\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    let recorded = recorder.stop();
+    let seqs: Vec<_> = recorded.calls().iter().map(|c| c.seq).collect();
+    assert_eq!(seqs, (0..4).map(Some).collect::<Vec<_>>(), "from the communicator's start on");
+    std::fs::remove_dir_all(&built).unwrap();
+}
+
+/// Copies the files into a file system that only this process sees, runs the program there and deletes the files.
+const ELSEWHERE: &str = "mount -t tmpfs none /mnt && cp $0/* /mnt/ && mkdir /mnt/gone && mv /mnt/libnccl.so.2 /mnt/gone/ && \
+    export LD_LIBRARY_PATH=/mnt/gone && exec /mnt/shapes late";
+
+#[test]
+fn a_library_no_path_leads_to_is_found() {
+    if !can_capture() {
+        return;
+    }
+    let built = compile("2.21.5");
+    let cgroup = Cgroup::new();
+    std::fs::remove_file(built.join("plugin")).unwrap();
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    command.args(["unshare", "-m", "sh", "-c", ELSEWHERE]).arg(&built);
+    // linked without $ORIGIN being of use: the copy lies in another directory than the program
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    std::fs::remove_file(format!("/proc/{pid}/root/mnt/gone/libnccl.so.2")).unwrap();
+    let recorder = Recorder::start(config(&cgroup, None));
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(recorder.stop().count(pid, "all_reduce"), 3);
