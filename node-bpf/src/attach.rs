@@ -1,6 +1,8 @@
 //! Attaching the call programs to a file, in one of three ways. Which files and offsets is decided in `discovery` and
 //! `symbols`; the programs are in `bpf/calls.bpf.h`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
@@ -87,7 +89,9 @@ pub(crate) fn probe(object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> 
     let mapping = maps::mappings(&text).find(|m| m.start <= address && address < m.end);
     let mapping = mapping.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
     let target = Target { symbol: "", file_offset: address - mapping.start + mapping.offset, cookie: 0 };
-    let path = PathBuf::from(format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    let direct = PathBuf::from(format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    // without CAP_SYS_ADMIN and CAP_CHECKPOINT_RESTORE those links cannot be followed
+    let path = if direct.metadata().is_ok() { direct } else { PathBuf::from(OsStr::from_bytes(mapping.path)) };
     let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
     attach_for(object, mode, &path, &[target], own_pid).map(drop)
 }

@@ -207,18 +207,8 @@ impl Discovery {
             if attempts >= MOST_ATTEMPTS {
                 continue;
             }
-            // The mapping itself leads to the file, whatever mount namespace or unlinked directory it is in.
-            let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
             let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
-            let through_root =
-                PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").unwrap_or(&shown));
-            let path = if direct.metadata().is_ok() {
-                direct
-            } else if through_root.metadata().is_ok_and(|file| file.ino() == mapping.inode) {
-                through_root // not if a link in there leads elsewhere
-            } else {
-                continue; // gone in the meantime
-            };
+            let Some(path) = path_to(pid, &mapping) else { continue };
             match self.attach_file(&path, &shown, library) {
                 Ok(()) => {
                     self.mapped_files.insert(identity, MOST_ATTEMPTS);
@@ -288,6 +278,20 @@ impl Discovery {
     pub(crate) fn calls_in_flight(&self) -> u64 {
         crate::loader::map(&self.object, "inflights").map_or(0, |map| map.keys().count() as u64)
     }
+}
+
+/// A path that leads to a mapped file from here; none when the process is gone.
+///
+/// The mapping itself does, whatever mount namespace or unlinked directory the file is in. Where that is not allowed
+/// (no CAP_SYS_ADMIN), the path as the process sees it, unless a link in there leads elsewhere.
+pub(crate) fn path_to(pid: u32, mapping: &maps::Mapping<'_>) -> Option<PathBuf> {
+    let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    if direct.metadata().is_ok() {
+        return Some(direct);
+    }
+    let shown = Path::new(std::ffi::OsStr::from_bytes(mapping.path));
+    let through_root = PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").ok()?);
+    through_root.metadata().is_ok_and(|file| file.ino() == mapping.inode).then_some(through_root)
 }
 
 /// The cache holds its paths as strings ended by zero bytes; which of its versions it is does not matter.

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 pub enum Error {
     /// Not allowed to load BPF programs.
     #[error(
-        "not allowed to load BPF programs: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE \
-         (before Linux 6.6 also CAP_SYS_ADMIN)"
+        "not allowed to load BPF programs: run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and \
+         CAP_DAC_READ_SEARCH (before Linux 6.6 also CAP_SYS_ADMIN)"
     )]
     NotPermitted,
     /// The kernel carries no type information.

@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
 
 use crate::discovery;
 use crate::elf::Elf;
@@ -120,7 +119,7 @@ impl MpiNames {
         }
         files.sort_by_key(|(is_exe, _)| *is_exe); // the executable last, so that its objects win
         for (_, mapping) in files {
-            let path = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+            let Some(path) = discovery::path_to(pid, &mapping) else { continue };
             let Ok(elf) = Elf::read(&path, |name| name.starts_with("ompi_mpi_")) else {
                 continue;
             };

@@ -140,6 +140,14 @@ fn a_call_left_by_a_jump_hides_no_later_call() {
 }
 
 #[test]
+fn a_helper_threads_sleep_is_nobodys_business() {
+    let Some((recorded, _)) = trace("2.21.5", "naps") else { return };
+    let slept: Vec<_> = recorded.off_cpu().into_iter().filter(|o| o.voluntary && o.duration_ns >= 9_000_000).collect();
+    assert!(slept.len() >= 10, "{slept:?}");
+    assert!(slept.iter().all(|o| o.tid == o.pid), "{slept:?}");
+}
+
+#[test]
 fn attached_late_the_rank_is_the_environments_and_the_rest_unknown() {
     if !can_capture() {
         return;

@@ -157,6 +157,18 @@ static void set_number(const char *name, int value) {
   setenv(name, text, 1);
 }
 
+/* By its path rather than as /proc/self/exe, which would make the task's name "exe". */
+static void start_over(char **args) {
+  char path[4096];
+  ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (n > 0) {
+    path[n] = 0;
+    execv(path, args);
+  }
+  perror("nccl-ranks: exec");
+  _exit(1);
+}
+
 static int run_all(struct options *o, int argc, char **argv) {
   ncclUniqueId id;
   check(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -184,9 +196,7 @@ static int run_all(struct options *o, int argc, char **argv) {
     set_number("LOCAL_RANK", r);
     set_number("WORLD_SIZE", o->ranks);
     snprintf(rank_text, sizeof rank_text, "%d", r);
-    execv("/proc/self/exe", args);
-    perror("nccl-ranks: exec");
-    _exit(1);
+    start_over(args);
   }
   int bad = 0, status;
   while (wait(&status) > 0) bad |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
@@ -202,7 +212,7 @@ int main(int argc, char **argv) {
     set_number("RANK", o.rank);
     set_number("LOCAL_RANK", o.rank);
     set_number("WORLD_SIZE", o.ranks);
-    execv("/proc/self/exe", argv);
+    start_over(argv);
   }
   work(o.start_ms, 0);
   return run_rank(&o);

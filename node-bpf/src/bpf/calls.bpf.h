@@ -224,6 +224,11 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
     if (bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY)) COUNT(RM_SLOT_PROCESS, lost_map);
     emit_process(RM_FOUND, pid);
   }
+  __u32 tid = thread;
+  if (!bpf_map_lookup_elem(&callers, &tid)) {
+    __u8 yes = 1;
+    if (bpf_map_update_elem(&callers, &tid, &yes, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
+  }
   COUNT(func, hits);
   if (bpf_map_update_elem(&inflights, &thread, &no_call, BPF_ANY)) {
     COUNT(func, lost_map);

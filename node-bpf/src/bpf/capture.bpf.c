@@ -38,6 +38,14 @@ struct {
   __type(value, __u32);
 } tracked SEC(".maps");
 
+/* Threads that have made a traced call. */
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 16384);
+  __type(key, __u32); /* thread */
+  __type(value, __u8);
+} callers SEC(".maps");
+
 static __always_inline struct rm_stats *stats_of(__u32 slot) { return bpf_map_lookup_elem(&stats, &slot); }
 
 /* Programs may be preempted by others of the same CPU, so the counters add atomically. */

@@ -1,4 +1,5 @@
-/* The scheduler's view of tracked processes: stretches off the CPU and who took it, plus exec and exit, which wake
+/* The scheduler's view of tracked processes: stretches off the CPU and who took it (being pushed off of all threads;
+ * sleeping and waiting only of those that make the calls and of the main one, for helper threads do little else), plus exec and exit, which wake
  * discovery and free what the maps hold of a process. */
 
 struct off_start {
@@ -20,26 +21,25 @@ static __always_inline long task_state(struct task_struct *task) {
   return BPF_CORE_READ(old, state);
 }
 
-SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next) {
-  __u32 prev_pid = prev->tgid, next_tid = next->pid;
-  __u64 now = 0;
-  if (prev_pid && bpf_map_lookup_elem(&tracked, &prev_pid)) {
-    now = bpf_ktime_get_ns();
-    __u32 tid = prev->pid;
-    struct off_start start = {.ts_ns = now, .pid = prev_pid, .next_pid = next->tgid};
-    start.cpu = bpf_get_smp_processor_id();
-    start.voluntary = !preempt && task_state(prev) != 0; /* 0: still runnable, so it was pushed off */
-    start.cgroup_id = bpf_get_current_cgroup_id();
-    BPF_CORE_READ_INTO(&start.next_comm, next, comm);
-    COUNT(RM_SLOT_OFFCPU, hits);
-    if (bpf_map_update_elem(&off_starts, &tid, &start, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
-  }
-  __u32 next_pid = next->tgid;
-  if (!next_pid || !bpf_map_lookup_elem(&tracked, &next_pid)) return 0;
-  struct off_start *start = bpf_map_lookup_elem(&off_starts, &next_tid);
-  if (!start) return 0;
-  if (!now) now = bpf_ktime_get_ns();
+static __always_inline void leaves_cpu(struct task_struct *prev, struct task_struct *next, bool preempt) {
+  __u32 pid = prev->tgid, tid = prev->pid;
+  if (!pid || !bpf_map_lookup_elem(&tracked, &pid)) return;
+  bool voluntary = !preempt && task_state(prev) != 0; /* 0: still runnable, so it was pushed off */
+  if (voluntary && tid != pid && !bpf_map_lookup_elem(&callers, &tid)) return;
+  struct off_start start = {.ts_ns = bpf_ktime_get_ns(), .pid = pid, .next_pid = next->tgid, .voluntary = voluntary};
+  start.cpu = bpf_get_smp_processor_id();
+  start.cgroup_id = bpf_get_current_cgroup_id();
+  BPF_CORE_READ_INTO(&start.next_comm, next, comm);
+  COUNT(RM_SLOT_OFFCPU, hits);
+  if (bpf_map_update_elem(&off_starts, &tid, &start, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
+}
+
+static __always_inline void takes_cpu(struct task_struct *next) {
+  __u32 pid = next->tgid, tid = next->pid;
+  if (!pid || !bpf_map_lookup_elem(&tracked, &pid)) return;
+  struct off_start *start = bpf_map_lookup_elem(&off_starts, &tid);
+  if (!start) return;
+  __u64 now = bpf_ktime_get_ns();
   if (now - start->ts_ns >= config.offcpu_min_ns) {
     struct rm_offcpu *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
     if (out) {
@@ -47,8 +47,8 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
       out->cpu = start->cpu;
       out->start_ns = start->ts_ns;
       out->end_ns = now;
-      out->pid = next_pid;
-      out->tid = next_tid;
+      out->pid = pid;
+      out->tid = tid;
       out->cgroup_id = start->cgroup_id;
       out->next_pid = start->next_pid;
       out->voluntary = start->voluntary;
@@ -58,7 +58,13 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
       COUNT(RM_SLOT_OFFCPU, lost_ring);
     }
   }
-  bpf_map_delete_elem(&off_starts, &next_tid);
+  bpf_map_delete_elem(&off_starts, &tid);
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next) {
+  leaves_cpu(prev, next, preempt);
+  takes_cpu(next);
   return 0;
 }
 
@@ -83,6 +89,7 @@ int BPF_PROG(on_exit, struct task_struct *task) {
     bpf_map_delete_elem(&inflights, &thread);
   }
   bpf_map_delete_elem(&off_starts, &tid);
+  bpf_map_delete_elem(&callers, &tid);
   if (BPF_CORE_READ(task, signal, live.counter) > 0) return 0; /* other threads go on */
   bpf_map_delete_elem(&tracked, &pid);
   COUNT(RM_SLOT_PROCESS, hits);

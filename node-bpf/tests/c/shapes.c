@@ -44,6 +44,11 @@ static void *split_and_reduce(void *arg) {
   return NULL;
 }
 
+static void *naps(void *arg) {
+  for (int i = 0; i < 10; i++) usleep(10000);
+  return arg;
+}
+
 static sigjmp_buf back;
 static void jump(int signal) {
   (void)signal;
@@ -80,6 +85,14 @@ int main(int argc, char **argv) {
     check(ncclCommDestroy(comm));
     for (int k = 0; k < 2; k++)
       for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++) printf("%02x", (unsigned char)id[k].internal[i]);
+  } else if (!strcmp(shape, "naps")) { /* a helper thread sleeps, and so does the main one */
+    pthread_t thread;
+    ncclComm_t comm = alone();
+    all_reduce(comm);
+    pthread_create(&thread, NULL, naps, NULL);
+    naps(NULL);
+    pthread_join(thread, NULL);
+    all_reduce(comm);
   } else if (!strcmp(shape, "jump")) {
     ncclComm_t comm = alone(), never;
     ncclUniqueId id;
