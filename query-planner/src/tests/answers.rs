@@ -126,6 +126,47 @@ fn what_cannot_be_asked_is_named() {
 }
 
 #[test]
+fn own_aggregates_over_nodes() {
+    let mut mesh = Mesh::new(
+        "CREATE TABLE e(g, x REAL)",
+        &[],
+        &[
+            "INSERT INTO e VALUES ('a', 2), ('a', 4), ('b', 1), ('a', 4)",
+            "",
+            "INSERT INTO e VALUES ('a', 4), ('a', 5), ('a', 5), ('a', 7), ('a', 9), ('c', NULL)",
+        ],
+    );
+    let rows = mesh
+        .ask("SELECT g, var_pop(x), stddev_pop(x), mad(x), variance(x) FROM e GROUP BY g ORDER BY g")
+        .expect("answer")
+        .rows;
+    let numbers: Vec<Option<f64>> =
+        rows.iter().flat_map(|row| &row[1..]).map(|v| if let Value::Real(x) = v { Some(*x) } else { None }).collect();
+    assert_eq!(numbers[..3], [Some(4.0), Some(2.0), Some(0.5)]);
+    assert!((numbers[3].expect("variance") - 32.0 / 7.0).abs() < 1e-12);
+    assert_eq!(numbers[4..8], [Some(0.0), Some(0.0), Some(0.0), None]);
+    assert_eq!(numbers[8..], [None, None, None, None]);
+    let error = mesh.ask("SELECT median(g) FROM e").expect_err("text");
+    assert_eq!(error, "input to median() is not numeric");
+}
+
+#[test]
+fn bare_columns_come_from_the_row_of_the_extreme() {
+    let mut mesh = mesh();
+    for sql in [
+        "SELECT max(c), b FROM t",
+        "SELECT b, min(c) FROM t WHERE c > 1",
+        "SELECT a, max(c), typeof(d) FROM t GROUP BY a",
+        "SELECT max(a), d FROM t WHERE a > 100",
+        "SELECT count(*), max(c), upper(b) || '!' FROM t",
+    ] {
+        mesh.agrees(sql, false);
+    }
+    assert_eq!(mesh.plan("SELECT max(c), b FROM t").expect("plan").strategy, Strategy::Aggregate);
+    assert_eq!(mesh.plan("SELECT max(c), min(c), b FROM t").expect("plan").strategy, Strategy::Fetch);
+}
+
+#[test]
 fn nodes_may_lack_columns_and_tables() {
     let mut mesh = Mesh::of_stores(&[
         "CREATE TABLE e(a INTEGER, b TEXT); INSERT INTO e VALUES (1, 'x'), (2, 'y'); CREATE TABLE f(a INTEGER)",

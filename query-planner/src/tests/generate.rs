@@ -384,7 +384,13 @@ impl<'d> Generator<'d> {
         } else {
             String::new()
         };
-        match self.dice.roll(12) {
+        match self.dice.roll(13) {
+            12 => {
+                let function = self.dice.pick(&["median", "mad", "var_pop"]);
+                format!(
+                    "round({function}(CASE WHEN typeof({value}) IN ('integer', 'real') AND abs({value}) < 1e6 THEN {value} END){filter}, 6)"
+                )
+            }
             0 | 1 => format!("count(*){filter}"),
             2 => format!("count({value}){filter}"),
             3 => format!("sum({value}){filter}"),

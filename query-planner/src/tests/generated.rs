@@ -19,6 +19,7 @@ fn mesh_of(data: &Data) -> Mesh {
 /// The union with node columns.
 fn oracle_with_nodes(data: &Data) -> rusqlite::Connection {
     let conn = rusqlite::Connection::open_in_memory().expect("open");
+    crate::functions::register(&conn).expect("functions");
     conn.execute_batch(&data.schema).expect("schema");
     conn.execute_batch("ALTER TABLE t0 ADD COLUMN node TEXT; ALTER TABLE t1 ADD COLUMN node TEXT;").expect("node");
     for (i, rows) in data.nodes.iter().enumerate() {
