@@ -8,19 +8,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapHandle, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBufferBuilder};
 
 use crate::attach::AttachMode;
 use crate::cgroup::Cgroup;
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::decode;
 use crate::discovery::{AttachedFile, Discovery};
 use crate::error::Error;
+use crate::functions::FUNCTIONS;
 use crate::loader::{self, ProbeStatus};
 use crate::process::{Process, Processes};
-use crate::record::{LossCount, Record};
+use crate::record::{Collective, LossCount, Record};
 use crate::sockets::Sockets;
-use crate::wire::{self, RawRecord};
+use crate::wire::{self, RawInFlight, RawRecord};
 
 /// What to capture, and how.
 #[derive(Debug, Clone)]
@@ -52,7 +53,7 @@ impl Default for CaptureConfig {
             cgroup: None,
             libraries: vec![],
             system_libraries: true,
-            ring_bytes: 16 << 20,
+            ring_bytes: 8 << 20,
             offcpu: true,
             offcpu_min: Duration::from_millis(1),
             tcp: true,
@@ -83,6 +84,8 @@ pub struct Capture {
     shared: Arc<Shared>,
     wake: Sender<Wake>,
     threads: Vec<JoinHandle<()>>,
+    inflights: MapHandle,
+    comms: MapHandle,
 }
 
 /// Whether this host and this process can capture; the error says what is missing and what to do.
@@ -148,6 +151,8 @@ impl Capture {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let events = loader::map(&object, "events").map_err(failed)?;
         let stats = loader::map(&object, "stats").map_err(failed)?;
+        let inflights = loader::map(&object, "inflights").map_err(failed)?;
+        let comms = loader::map(&object, "comms").map_err(failed)?;
         let shared = Arc::new(Shared {
             sink: Mutex::new(sink),
             processes: Processes::new(),
@@ -168,7 +173,7 @@ impl Capture {
         discovery.rescan();
 
         let (wake, woken) = mpsc::channel();
-        let mut capture = Capture { shared, wake, threads: vec![] };
+        let mut capture = Capture { shared, wake, threads: vec![], inflights, comms };
         capture.spawn("capture-ring", {
             let (shared, wake) = (Arc::clone(&capture.shared), capture.wake.clone());
             move || read_ring(&events, shared, wake)
@@ -193,6 +198,24 @@ impl Capture {
         status
     }
 
+    /// The calls that have begun and not returned, each with its duration so far and `ret` 0: what ranks wait in now.
+    pub fn in_flight(&self) -> Vec<Collective> {
+        let now_ns = clock::kernel_now_ns();
+        let mut calls = vec![];
+        for key in self.inflights.keys() {
+            // one that returns meanwhile is simply not among them
+            let Ok(Some(value)) = self.inflights.lookup(&key, MapFlags::ANY) else { continue };
+            let Some(raw) = RawInFlight::parse(&key, &value) else { continue };
+            let handle = FUNCTIONS.get(usize::from(raw.func)).and_then(|function| function.comm);
+            let handle = handle.and_then(|at| raw.args.get(usize::from(at)));
+            let comm = handle
+                .and_then(|handle| self.comms.lookup(&wire::comm_key(raw.pid, *handle), MapFlags::ANY).ok().flatten());
+            let process = self.shared.processes.known(raw.pid);
+            calls.extend(decode::call(&raw.until(now_ns, comm.as_deref()), &self.shared.clock, process.as_ref()));
+        }
+        calls
+    }
+
     /// Takes the probes away, delivers what is still in the ring buffer and the last losses, and ends the threads.
     pub fn stop(self) {}
 }
@@ -214,15 +237,11 @@ const RING_INTERVAL: Duration = Duration::from_millis(25);
 fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
     let mut reader = Reader { shared: Arc::clone(&shared), wake, sockets: Sockets::default(), unparsed: 0 };
     let mut builder = RingBufferBuilder::new();
-    let ring = builder.add(events, |bytes| {
+    let added = builder.add(events, |bytes| {
         reader.take(bytes);
         0
     });
-    if let Err(error) = ring.map(|_| ()) {
-        shared.problem(format!("cannot read the ring buffer: {error}"));
-        return;
-    }
-    let ring = match builder.build() {
+    let ring = match added.map(|_| ()).and_then(|()| builder.build()) {
         Ok(ring) => ring,
         Err(error) => {
             shared.problem(format!("cannot read the ring buffer: {error}"));

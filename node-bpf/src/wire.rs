@@ -164,6 +164,73 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
     })
 }
 
+/// A call that has not returned, out of the map `inflights`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RawInFlight {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) enter_ns: u64,
+    pub(crate) seq: Option<u64>,
+    pub(crate) cgroup_id: u64,
+    pub(crate) func: u8,
+    pub(crate) args: [u64; MAX_ARGS],
+}
+
+impl RawInFlight {
+    /// None when the bytes are of another form, or the call is one that makes no record (`RM_ROLE_CALL` is 0).
+    pub(crate) fn parse(key: &[u8], value: &[u8]) -> Option<RawInFlight> {
+        let thread = Reader(key).u64()?;
+        let mut r = Reader(value);
+        let enter_ns = r.u64()?;
+        let _sp = r.u64()?;
+        let seq = r.u64()?;
+        let _hash = r.u64()?;
+        let cgroup_id = r.u64()?;
+        let [func, role, have_seq, _have_hash] = r.array()?;
+        let _rank = r.u32()?;
+        let mut args = [0; MAX_ARGS];
+        for arg in &mut args {
+            *arg = r.u64()?;
+        }
+        let seq = (have_seq != 0).then_some(seq);
+        let (pid, tid) = ((thread >> 32) as u32, thread as u32);
+        (role == 0 && enter_ns != 0).then_some(RawInFlight { pid, tid, enter_ns, seq, cgroup_id, func, args })
+    }
+
+    /// As if it returned at `now_ns`. `comm` is the value of its communicator in the map `comms`.
+    pub(crate) fn until(&self, now_ns: u64, comm: Option<&[u8]>) -> RawCall {
+        let mut call = RawCall {
+            func: self.func,
+            flags: if self.seq.is_some() { HAVE_SEQ } else { 0 },
+            enter_ns: self.enter_ns,
+            exit_ns: now_ns,
+            pid: self.pid,
+            tid: self.tid,
+            cgroup_id: self.cgroup_id,
+            comm_hash: 0,
+            seq: self.seq.unwrap_or(0),
+            rank: -1,
+            nranks: -1,
+            ret: 0,
+            args: self.args,
+        };
+        let mut r = Reader(comm.unwrap_or_default());
+        if let (Some(hash), Some(rank), Some(nranks), Some(flags)) = (r.u64(), r.u32(), r.u32(), r.u32()) {
+            (call.comm_hash, call.rank, call.nranks) = (hash, rank as i32, nranks as i32);
+            call.flags |= flags as u8 & (HAVE_HASH | HAVE_RANK);
+        }
+        call
+    }
+}
+
+/// `struct rm_comm_key`.
+pub(crate) fn comm_key(pid: u32, handle: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..4].copy_from_slice(&pid.to_ne_bytes());
+    key[8..].copy_from_slice(&handle.to_ne_bytes());
+    key
+}
+
 /// One probe's counters, summed over the CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stats {

@@ -86,7 +86,7 @@ fn calls_of(recorded: &Recorded, pid: u32) -> Vec<u64> {
 }
 
 #[test]
-fn a_call_that_never_returns_is_counted() {
+fn a_call_under_way_shows_and_is_counted_when_it_never_returns() {
     if !can_capture() {
         return;
     }
@@ -105,18 +105,14 @@ fn a_call_that_never_returns_is_counted() {
     .stderr(std::process::Stdio::null())
     .spawn()
     .unwrap();
-    // rank 0 waits in its first all_reduce for the late rank 1
-    let processes = || {
-        let seen = recorder.so_far();
-        let rank_0 = seen
-            .iter()
-            .find_map(|r| if let Record::Process(p) = r { (p.rank == Some(0)).then_some(p.pid) } else { None });
-        let hit = recorder.status().probes.iter().any(|p| p.probe == "libnccl:ncclAllReduce" && p.hits > 0);
-        rank_0.filter(|_| hit)
-    };
-    common::wait_for("rank 0 in its call", || processes().is_some());
+    // rank 0 waits in its first all_reduce for the late rank 1: that shows before the call returns
+    let waiting = || recorder.in_flight().into_iter().find(|c| c.rank == Some(0) && c.duration_ns > 5_000_000);
+    common::wait_for("rank 0 in its call", || waiting().is_some());
+    let call = waiting().unwrap();
+    assert_eq!((call.func, call.nranks, call.seq, call.bytes), ("all_reduce", Some(2), Some(0), Some(4096)));
+    assert!(call.comm_hash.is_some() && call.local_rank == Some(0));
     // SAFETY: a process of our own workload, alive because it waits for the other rank.
-    unsafe { libc::kill(processes().unwrap() as i32, libc::SIGKILL) };
+    unsafe { libc::kill(call.pid as i32, libc::SIGKILL) };
     job.wait().unwrap();
     let recorded = recorder.stop();
     let unmatched: u64 = recorded.losses().iter().filter(|l| l.reason == "unmatched").map(|l| l.lost).sum();

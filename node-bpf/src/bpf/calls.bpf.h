@@ -2,22 +2,11 @@
  * Only the outermost call of a thread counts: ncclBcast calling ncclBroadcast is one call. An entry and its return are
  * matched by the stack pointer, which also tells nested calls (below it) from calls left by longjmp or an exception. */
 
-struct comm_key {
-  __u32 pid;
-  __u32 mpi;
-  __u64 handle;
-};
-struct comm_info {
-  __u64 hash;
-  __s32 rank, nranks;
-  __u32 flags; /* RM_HAVE_HASH, RM_HAVE_RANK */
-  __u32 children; /* splits made of it */
-};
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 16384);
-  __type(key, struct comm_key);
-  __type(value, struct comm_info);
+  __type(key, struct rm_comm_key);
+  __type(value, struct rm_comm);
 } comms SEC(".maps");
 
 struct seq_key {
@@ -32,24 +21,15 @@ struct {
   __type(value, __u64);
 } seqs SEC(".maps");
 
-struct inflight {
-  __u64 enter_ns;
-  __u64 sp;
-  __u64 seq;
-  __u64 hash; /* of the init calls: the id's */
-  __u8 func, role, have_seq, have_hash;
-  __s32 rank;
-  __u64 args[RM_MAX_ARGS];
-};
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 16384);
   __type(key, __u64); /* thread */
-  __type(value, struct inflight);
+  __type(value, struct rm_inflight);
 } inflights SEC(".maps");
 
-static const struct inflight no_call;
-static const struct comm_info no_comm;
+static const struct rm_inflight no_call;
+static const struct rm_comm no_comm;
 
 /* How far the stack pointer has moved when a function has returned, and how many arguments come in registers. */
 #if defined(__TARGET_ARCH_x86)
@@ -168,14 +148,14 @@ static __always_inline __u32 comm_arg_of(__u64 cookie) {
 }
 
 /* Counts the call per process, communicator and function. Complete only when the communicator's start was seen. */
-static __always_inline void take_seq(struct inflight *call, __u32 pid, __u32 comm_arg, __u64 flags) {
+static __always_inline void take_seq(struct rm_inflight *call, __u32 pid, __u32 comm_arg, __u64 flags) {
   if (comm_arg >= RM_MAX_ARGS) return;
   __u64 handle = call->args[comm_arg];
   if (flags & RM_COOKIE_MPI) {
     __u32 *process = bpf_map_lookup_elem(&tracked, &pid);
     if (!process || !(*process & RM_MPI_STARTED)) return;
   } else {
-    struct comm_key key = {.pid = pid, .handle = handle};
+    struct rm_comm_key key = {.pid = pid, .handle = handle};
     if (!bpf_map_lookup_elem(&comms, &key)) return;
   }
   struct seq_key key = {.pid = pid, .func = call->func, .handle = handle};
@@ -203,7 +183,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   __u64 now = bpf_ktime_get_ns();
   if (func >= RM_MAX_FUNCS) return 1;
 
-  struct inflight *outer = bpf_map_lookup_elem(&inflights, &thread);
+  struct rm_inflight *outer = bpf_map_lookup_elem(&inflights, &thread);
   if (outer) {
     bool nested = sp < outer->sp || (sp == outer->sp && func != outer->func);
     if (nested) {
@@ -234,12 +214,13 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
     COUNT(func, lost_map);
     return 1;
   }
-  struct inflight *call = bpf_map_lookup_elem(&inflights, &thread);
+  struct rm_inflight *call = bpf_map_lookup_elem(&inflights, &thread);
   if (!call) return 1;
   call->enter_ns = now;
   call->sp = sp;
   call->func = func;
   call->role = role;
+  call->cgroup_id = bpf_get_current_cgroup_id();
   read_args(ctx, call->args, nargs);
   switch (role) {
     case RM_ROLE_CALL:
@@ -263,8 +244,8 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   return 0;
 }
 
-static __always_inline void learn_comm(__u32 pid, __u32 func, __u64 where, const struct comm_info *info) {
-  struct comm_key key = {.pid = pid};
+static __always_inline void learn_comm(__u32 pid, __u32 func, __u64 where, const struct rm_comm *info) {
+  struct rm_comm_key key = {.pid = pid};
   if (bpf_probe_read_user(&key.handle, sizeof key.handle, (const void *)where) || !key.handle) return;
   if (bpf_map_update_elem(&comms, &key, info, BPF_ANY)) COUNT(func, lost_map);
 }
@@ -274,7 +255,7 @@ static __always_inline void learn_comm(__u32 pid, __u32 func, __u64 where, const
 
 /* The communicators of ncclCommInitAll, at most 32; the top bit of n says that the hash is known. */
 static __noinline int learn_comms(__u32 pid, __u32 func, __u64 where, __u64 hash, __u32 n) {
-  struct comm_info info = {.hash = hash, .flags = RM_HAVE_RANK | (n >> 31 ? RM_HAVE_HASH : 0)};
+  struct rm_comm info = {.hash = hash, .flags = RM_HAVE_RANK | (n >> 31 ? RM_HAVE_HASH : 0)};
   info.nranks = n & 0x7fffffff;
   for (int i = 0; i < 32; i++) {
     if (i >= info.nranks) break;
@@ -294,7 +275,7 @@ static __noinline int forget_seqs(__u32 pid, __u64 handle) {
   return 0;
 }
 
-static __always_inline void emit_call(struct inflight *call, __u64 thread, __u64 now, __s32 ret, __u64 cookie) {
+static __always_inline void emit_call(struct rm_inflight *call, __u64 thread, __u64 now, __s32 ret, __u64 cookie) {
   struct rm_call *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) {
     COUNT(call->func, lost_ring);
@@ -309,7 +290,7 @@ static __always_inline void emit_call(struct inflight *call, __u64 thread, __u64
   out->exit_ns = now;
   out->pid = thread >> 32;
   out->tid = thread;
-  out->cgroup_id = bpf_get_current_cgroup_id();
+  out->cgroup_id = call->cgroup_id;
   out->comm_hash = 0;
   out->seq = call->seq;
   out->rank = out->nranks = -1;
@@ -317,8 +298,8 @@ static __always_inline void emit_call(struct inflight *call, __u64 thread, __u64
   out->pad = 0;
   __builtin_memcpy(out->args, call->args, sizeof out->args);
   if (comm_arg < RM_MAX_ARGS) {
-    struct comm_key key = {.pid = thread >> 32, .handle = call->args[comm_arg]};
-    struct comm_info *comm = bpf_map_lookup_elem(&comms, &key);
+    struct rm_comm_key key = {.pid = thread >> 32, .handle = call->args[comm_arg]};
+    struct rm_comm *comm = bpf_map_lookup_elem(&comms, &key);
     if (comm) {
       out->comm_hash = comm->hash;
       out->rank = comm->rank;
@@ -331,7 +312,7 @@ static __always_inline void emit_call(struct inflight *call, __u64 thread, __u64
 
 static __always_inline int call_return(struct pt_regs *ctx) {
   __u64 thread = bpf_get_current_pid_tgid();
-  struct inflight *call = bpf_map_lookup_elem(&inflights, &thread);
+  struct rm_inflight *call = bpf_map_lookup_elem(&inflights, &thread);
   if (!call) return 0;
   __u64 cookie = bpf_get_attach_cookie(ctx);
   __u64 flags = cookie >> 32;
@@ -343,7 +324,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   }
   __u64 now = bpf_ktime_get_ns();
   __s32 ret = (__s32)PT_REGS_RC(ctx);
-  struct comm_info info = {.hash = call->hash, .rank = call->rank, .nranks = (__s32)call->args[1]};
+  struct rm_comm info = {.hash = call->hash, .rank = call->rank, .nranks = (__s32)call->args[1]};
   info.flags = RM_HAVE_RANK | (call->have_hash ? RM_HAVE_HASH : 0);
   switch (call->role) {
     case RM_ROLE_CALL:
@@ -357,8 +338,8 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       learn_comms(pid, call->func, call->args[0], call->hash, call->args[1] | (info.flags & RM_HAVE_HASH ? 1u << 31 : 0));
       break;
     case RM_ROLE_SPLIT: {
-      struct comm_key key = {.pid = pid, .handle = call->args[0]};
-      struct comm_info *parent = bpf_map_lookup_elem(&comms, &key);
+      struct rm_comm_key key = {.pid = pid, .handle = call->args[0]};
+      struct rm_comm *parent = bpf_map_lookup_elem(&comms, &key);
       if (!parent) break;
       __u32 child = __sync_fetch_and_add(&parent->children, 1) + 1;
       /* Rank and size follow from every rank's color and key: not to be had here. */
@@ -371,7 +352,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       break;
     }
     case RM_ROLE_DESTROY: {
-      struct comm_key key = {.pid = pid, .handle = call->args[0]};
+      struct rm_comm_key key = {.pid = pid, .handle = call->args[0]};
       bpf_map_delete_elem(&comms, &key);
       forget_seqs(pid, call->args[0]);
       break;

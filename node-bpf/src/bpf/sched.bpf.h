@@ -83,7 +83,7 @@ int BPF_PROG(on_exit, struct task_struct *task) {
   __u32 tid = task->pid, pid = task->tgid;
   if (!bpf_map_lookup_elem(&tracked, &pid)) return 0;
   __u64 thread = ((__u64)pid << 32) | tid;
-  struct inflight *call = bpf_map_lookup_elem(&inflights, &thread);
+  struct rm_inflight *call = bpf_map_lookup_elem(&inflights, &thread);
   if (call) {
     if (call->role == RM_ROLE_CALL) COUNT(call->func, unmatched);
     bpf_map_delete_elem(&inflights, &thread);

@@ -106,6 +106,32 @@ struct rm_config {
   unsigned int pad;
 };
 
+/* Maps that user space reads, too. `inflights`, key: process id << 32 | thread id: a call that has not returned. */
+struct rm_inflight {
+  unsigned long long enter_ns;
+  unsigned long long sp;
+  unsigned long long seq;
+  unsigned long long hash; /* of the init calls: the id's */
+  unsigned long long cgroup_id;
+  unsigned char func, role, have_seq, have_hash;
+  int rank;
+  unsigned long long args[RM_MAX_ARGS];
+};
+/* `comms` */
+struct rm_comm_key {
+  unsigned int pid;
+  unsigned int pad;
+  unsigned long long handle;
+};
+struct rm_comm {
+  unsigned long long hash;
+  int rank, nranks;
+  unsigned int flags;    /* RM_HAVE_HASH, RM_HAVE_RANK */
+  unsigned int children; /* splits made of it */
+};
+
+_Static_assert(sizeof(struct rm_inflight) == 144, "src/wire.rs reads 144 bytes");
+_Static_assert(sizeof(struct rm_comm_key) == 16 && sizeof(struct rm_comm) == 24, "src/wire.rs writes 16, reads 24 bytes");
 _Static_assert(sizeof(struct rm_call) == 168, "src/wire.rs reads 168 bytes");
 _Static_assert(sizeof(struct rm_offcpu) == 64, "src/wire.rs reads 64 bytes");
 _Static_assert(sizeof(struct rm_tcp) == 80, "src/wire.rs reads 80 bytes");

@@ -95,6 +95,10 @@ impl Recorder {
         self.capture.as_ref().unwrap().status()
     }
 
+    pub fn in_flight(&self) -> Vec<Collective> {
+        self.capture.as_ref().unwrap().in_flight()
+    }
+
     pub fn so_far(&self) -> Vec<Record> {
         self.records.lock().unwrap().clone()
     }
