@@ -31,6 +31,10 @@ pub(super) enum Number {
 }
 
 impl Args<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The argument as it is; NULL when there is none.
     pub(super) fn value(&self, at: usize) -> ValueRef<'_> {
         let Some(value) = self.0.get(at).copied() else { return ValueRef::Null };

@@ -2,9 +2,13 @@
 //! nodes to the merge. What an aggregate means over several nodes lives in `rules/aggregate.rs`; arithmetic that must
 //! be exact lives in `exact.rs`, its SQL face in `sum.rs`. Aggregates beyond SQLite's are listed in `state.rs`.
 
+mod distinct;
+mod edges;
 mod exact;
 mod fold;
+mod histogram;
 mod moments;
+mod quantile;
 mod runs;
 mod state;
 mod sum;
@@ -249,5 +253,9 @@ pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     conn.create_scalar_function(VALUE, 1, pure, |ctx| Ok(Value::from_sqlite(ctx.get_raw(0))))?;
     moments::register(conn)?;
     runs::register(conn)?;
+    quantile::register(conn)?;
+    distinct::register(conn)?;
+    histogram::register(conn)?;
+    edges::register(conn)?;
     sum::register(conn)
 }

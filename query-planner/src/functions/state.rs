@@ -48,6 +48,11 @@ two_phase! {
     "percentile_cont" "mesh_runs" "mesh_percentile_cont_merge" 1
     "percentile_disc" "mesh_runs" "mesh_percentile_disc_merge" 1
     "mad" "mesh_runs" "mesh_mad_merge" 1
+    "approx_quantile" "mesh_sketch" "mesh_approx_quantile_merge" 1
+    "approx_count_distinct" "mesh_hashes" "mesh_approx_count_distinct_merge" 1
+    "histogram" "mesh_buckets" "mesh_histogram_merge" 1
+    "first" "mesh_first" "mesh_first_merge" 2
+    "last" "mesh_last" "mesh_last_merge" 2
 }
 
 /// The two-phase form of an aggregate, by its lower-case name.
@@ -98,6 +103,8 @@ pub(super) trait Finish: Copy + 'static {
     type Partial: Partial;
     /// What the arguments behind the first say.
     type Parameter: Copy + 'static;
+    /// What SQLite calls such an argument.
+    const PARAMETER: &'static str = "fraction";
 
     /// The function as users call it.
     fn name(&self) -> &'static str;
@@ -220,9 +227,11 @@ impl<F: Finish> Finishing<F> {
     fn take_parameter(&mut self, function: F, args: &Args<'_>, at: usize) -> std::result::Result<(), String> {
         let parameter = function.parameter(args, at)?;
         match self.parameter {
-            Some(before) if !F::is_same(before, parameter) => {
-                Err(format!("the fraction argument to {}() is not the same for all input rows", function.name()))
-            }
+            Some(before) if !F::is_same(before, parameter) => Err(format!(
+                "the {} argument to {}() is not the same for all input rows",
+                F::PARAMETER,
+                function.name()
+            )),
             Some(_) => Ok(()),
             None => {
                 self.parameter = Some(parameter);

@@ -12,7 +12,7 @@
 //! | min, max        | min, max              | min, max by the argument's collation                    |
 //! | group_concat    | group_concat          | group_concat with the same separator (order is free)    |
 //! | any, DISTINCT   | the value, as one key | the same call, DISTINCT, over the values; sums exactly  |
-//! | others          | a state               | `functions/state.rs`: variance, median, percentiles …   |
+//! | others          | a state               | the table in `functions/state.rs`: variance, median …   |
 //!
 //! A bare column beside aggregates takes its value from some row of the group, and beside a single min or max from the
 //! row that has it. The node's row carries such a row's values, and the merge's own single min or max chooses among

@@ -8,8 +8,19 @@ use crate::{Strategy, Value};
 const SCHEMA: &str = "CREATE TABLE t(k INTEGER, s TEXT COLLATE NOCASE, i INTEGER, r REAL, x, ts)";
 
 /// Calls whose argument `{}` may be any value.
-const OF_ANYTHING: &[&str] =
-    &["stddev({})", "stddev_samp({})", "stddev_pop({})", "variance({})", "var_samp({})", "var_pop({})"];
+const OF_ANYTHING: &[&str] = &[
+    "stddev({})",
+    "stddev_samp({})",
+    "stddev_pop({})",
+    "variance({})",
+    "var_samp({})",
+    "var_pop({})",
+    "approx_count_distinct({})",
+    "first({}, ts)",
+    "last({}, ts)",
+    "last({}, r)",
+    "first({}, x)",
+];
 
 /// Calls that take numbers only.
 const OF_NUMBERS: &[&str] = &[
@@ -27,6 +38,12 @@ const OF_NUMBERS: &[&str] = &[
     "percentile_disc({}, 0.75)",
     "percentile_disc({}, -0.1)",
     "mad({})",
+    "approx_quantile({}, 0.5)",
+    "approx_quantile({}, 0.99)",
+    "approx_quantile({}, 1.5)",
+    "histogram({})",
+    "histogram({}, 5)",
+    "histogram({}, 1)",
 ];
 
 const INTEGERS: &[&str] = &["NULL", "0", "1", "2", "3", "-1", "7", "100", "-40", "9007199254740993"];

@@ -384,12 +384,25 @@ impl<'d> Generator<'d> {
         } else {
             String::new()
         };
-        match self.dice.roll(13) {
-            12 => {
-                let function = self.dice.pick(&["median", "mad", "var_pop"]);
-                format!(
-                    "round({function}(CASE WHEN typeof({value}) IN ('integer', 'real') AND abs({value}) < 1e6 THEN {value} END){filter}, 6)"
-                )
+        let time = self.column(columns);
+        match self.dice.roll(17) {
+            // Equal values that differ (1 and 1.0) are a choice, and so is the row that a later step sees of them.
+            12 => format!("{}({value}){filter}", self.dice.pick(&["stddev", "var_pop", "approx_count_distinct"])),
+            13 if !self.mixed => format!("{}({value}, {time}){filter}", self.dice.pick(&["first", "last"])),
+            14 | 15 => {
+                let call = self.dice.pick(&[
+                    "median(#)",
+                    "percentile(#, 90)",
+                    "percentile_disc(#, 0.25)",
+                    "mad(#)",
+                    "approx_quantile(#, 0.5)",
+                    "histogram(#, 6)",
+                ]);
+                // Numbers, and no infinite ones.
+                let number = format!(
+                    "CASE WHEN typeof({value}) IN ('integer', 'real') AND abs({value} + 0.0) < 1e300 THEN {value} END"
+                );
+                format!("{}{filter}", call.replace('#', &number))
             }
             0 | 1 => format!("count(*){filter}"),
             2 => format!("count({value}){filter}"),
