@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::process::{Child, Command, Stdio};
 
 use common::{Cgroup, Recorder, can_capture, nccl_ranks, run, workloads};
-use node_bpf::CaptureConfig;
+use node_bpf::{CaptureConfig, Record};
 
 #[test]
 fn a_sleeping_rank_is_off_the_cpu_voluntarily() {
@@ -35,15 +35,13 @@ fn a_sleeping_rank_is_off_the_cpu_voluntarily() {
     assert!(recorded.off_cpu().iter().all(|o| o.duration_ns >= 1_000_000), "shorter ones are not recorded");
 }
 
-/// A process that takes the CPU it is pinned to.
+/// A process that takes the CPU it is pinned to, until dropped.
 struct Hog(Child);
 
-impl Hog {
-    fn start() -> Hog {
-        let child =
-            Command::new("taskset").args(["-c", "0", "sh", "-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();
-        Hog(child.unwrap())
-    }
+fn pinned(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", "0"]).arg(program).stdin(Stdio::null());
+    command
 }
 
 impl Drop for Hog {
@@ -65,16 +63,18 @@ fn a_rank_pushed_off_names_who_took_the_cpu() {
         libraries: vec![workloads.join("libnccl.so.2")],
         ..CaptureConfig::default()
     });
-    let hog = Hog::start();
-    let mut pinned = Command::new("taskset");
-    let job = nccl_ranks(&workloads, &[&cgroup], &["--ranks", "1", "--iters", "4", "--work-ms", "250", "--burn"]);
-    pinned.args(["-c", "0"]).arg(job.get_program()).args(job.get_args());
-    let ranks = run(&mut pinned);
-    let hog_pid = hog.0.id();
+    let hog = Hog(pinned("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
+    let job = nccl_ranks(&workloads, &[&cgroup], &["--ranks", "1", "--iters", "100000", "--work-ms", "50", "--burn"]);
+    let job = Hog(pinned(job.get_program()).args(job.get_args()).stdout(Stdio::null()).spawn().unwrap());
+    // on a busy machine others take the CPU, too: wait for the hog to be among them
+    common::wait_for("the hog to push the rank off", || {
+        recorder.so_far().iter().any(|record| match record {
+            Record::OffCpu(o) => !o.voluntary && o.next_pid == hog.0.id() && o.next_comm == "sh" && o.cpu == 0,
+            _ => false,
+        })
+    });
+    drop(job);
     drop(hog);
-    let recorded = recorder.stop();
-    let pushed: Vec<_> = recorded.off_cpu().into_iter().filter(|o| o.pid == ranks[0].pid && !o.voluntary).collect();
-    let by: HashSet<u32> = pushed.iter().map(|o| o.next_pid).collect();
-    assert!(by.contains(&hog_pid), "the hog {hog_pid} is not among {by:?}");
-    assert!(pushed.iter().any(|o| o.next_pid == hog_pid && o.next_comm == "sh" && o.cpu == 0));
+    let ranks: HashSet<_> = recorder.stop().off_cpu().iter().map(|o| o.rank).collect();
+    assert!(ranks.contains(&Some(0)), "{ranks:?}");
 }
