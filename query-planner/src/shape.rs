@@ -29,6 +29,17 @@ pub(crate) struct ColumnInfo {
     pub(crate) is_node: bool,
 }
 
+impl ColumnInfo {
+    /// What stands for this column in the merge: see [`Scope::stand_in`].
+    pub(crate) fn stand_in(&self, name: &str) -> Expr {
+        match self.affinity {
+            Some(_) => Expr::column(name),
+            // A subquery's expression: a collation of its own, no affinity.
+            None => Expr::Unary("+", Box::new(Expr::column(name))),
+        }
+    }
+}
+
 /// One source of FROM.
 #[derive(Debug, Clone)]
 struct ScopeSource {
@@ -561,6 +572,30 @@ impl Scope {
         };
         let known = ["BINARY", "NOCASE", "RTRIM"].into_iter().find(|known| known.eq_ignore_ascii_case(&name));
         known.map(str::to_owned)
+    }
+
+    /// The affinity that a merge's column may have without changing the values of this expression: that of a column,
+    /// none of anything else.
+    pub(crate) fn stored_affinity(&self, expr: &Expr) -> &'static str {
+        match expr.peeled() {
+            Expr::Collate(inner, _) | Expr::Unary("+", inner) => self.stored_affinity(inner),
+            other => self.column(other).and_then(|column| column.affinity).unwrap_or(""),
+        }
+    }
+
+    /// What stands for a shipped expression in the merge, where a column `name` holds its values: the affinity and
+    /// collation are those that the expression had.
+    pub(crate) fn stand_in(&self, expr: &Expr, name: &str) -> Expr {
+        match expr {
+            Expr::Paren(inner) if inner.len() == 1 => self.stand_in(&inner[0], name).paren(),
+            Expr::Collate(inner, collation) => Expr::Collate(Box::new(self.stand_in(inner, name)), collation.clone()),
+            Expr::Unary("+", inner) => Expr::Unary("+", Box::new(self.stand_in(inner, name))),
+            Expr::Cast(_, type_name) => Expr::Cast(Box::new(Expr::column(name)), type_name.clone()),
+            other => match self.column(other) {
+                Some(column) => column.stand_in(name),
+                None => Expr::call(functions::VALUE, vec![Expr::column(name)]),
+            },
+        }
     }
 
     /// The nodes that a condition admits.

@@ -150,31 +150,7 @@ impl<'s> Phases<'s> {
     /// How a grouping expression is shipped.
     fn key(&self, expr: &Expr) -> Option<Shipped> {
         let collation = self.scope.collation(expr)?;
-        Some(Shipped { expr: expr.clone(), affinity: self.stored_affinity(expr), collation })
-    }
-
-    /// The affinity that a merge column may have without changing values: that of the column shipped, none of the rest.
-    fn stored_affinity(&self, expr: &Expr) -> &'static str {
-        match expr.peeled() {
-            Expr::Collate(inner, _) | Expr::Unary("+", inner) => self.stored_affinity(inner),
-            other => self.scope.column(other).and_then(|column| column.affinity).unwrap_or(""),
-        }
-    }
-
-    /// What stands for a shipped expression in the merge: the same affinity and collation as the expression had.
-    fn stand_in(&self, expr: &Expr, name: &str) -> Expr {
-        match expr {
-            Expr::Paren(inner) if inner.len() == 1 => self.stand_in(&inner[0], name).paren(),
-            Expr::Collate(inner, collation) => Expr::Collate(Box::new(self.stand_in(inner, name)), collation.clone()),
-            Expr::Unary("+", inner) => Expr::Unary("+", Box::new(self.stand_in(inner, name))),
-            Expr::Cast(_, type_name) => Expr::Cast(Box::new(Expr::column(name)), type_name.clone()),
-            other => match self.scope.column(other).map(|column| column.affinity) {
-                Some(Some(_)) => Expr::column(name),
-                // A subquery's expression: a collation of its own, no affinity.
-                Some(None) => Expr::Unary("+", Box::new(Expr::column(name))),
-                None => Expr::call(functions::VALUE, vec![Expr::column(name)]),
-            },
-        }
+        Some(Shipped { expr: expr.clone(), affinity: self.scope.stored_affinity(expr), collation })
     }
 
     fn aggregate(&mut self, call: &Call) -> Option<Expr> {
@@ -350,7 +326,7 @@ impl VisitMut for Phases<'_> {
             return;
         }
         if let Some(at) = self.keys.iter().position(|key| key.expr.peeled() == node.peeled()) {
-            *node = self.stand_in(node, &format!("k{at}"));
+            *node = self.scope.stand_in(node, &format!("k{at}"));
             return;
         }
         match node {
@@ -365,7 +341,7 @@ impl VisitMut for Phases<'_> {
                 Some(shipped) => {
                     let expr = node.clone();
                     let at = find_or_push(&mut self.bare, shipped);
-                    *node = self.stand_in(&expr, &format!("b{at}"));
+                    *node = self.scope.stand_in(&expr, &format!("b{at}"));
                 }
                 None => self.failed = true,
             },

@@ -1,7 +1,8 @@
-//! Strategy 4: aggregates inside a question, each computed in two phases, joined at the asker.
+//! Strategy 4: parts of a question, each planned on its own, joined at the asker.
 //!
 //! A subquery, common table expression or arm of a compound that stands for itself (SQLite can compile it alone, so it
-//! names nothing of the query around it) means its own result. If the aggregate rule can plan it, its merge SQL
+//! names nothing of the query around it) means its own result. If it collapses or cuts rows (aggregates, DISTINCT,
+//! LIMIT) and the rules for rows or aggregates can plan it, its merge SQL
 //! over its own merge table gives that result, with the names, affinities and collations the subquery's columns had;
 //! so it can stand in its place. What remains of the question is fetched as by strategy 5, and one SQLite at the asker
 //! runs the whole.
@@ -11,7 +12,7 @@
 
 use crate::api::QueryError;
 use crate::ast::{
-    Core, Expr, Output, Query, Select, Source, Visit, VisitMut, parse_select, quote_name, walk, walk_mut,
+    Core, Output, Query, Select, Source, Visit, VisitMut, parse_select, quote_name, same_name, walk, walk_mut,
 };
 use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::check::{Question, check};
@@ -78,17 +79,17 @@ impl Replace<'_> {
     /// The SELECT as merge SQL over a table of its own.
     fn merged(&mut self, select: &Select) -> Option<Select> {
         let query = select.single()?;
-        if self.names_cte(select) || query.columns.iter().any(|output| !matches!(output, Output::Expr(..))) {
+        if self.names_cte(select) {
             return None;
         }
         let sql = select.to_string();
         let question = check(&sql, self.catalog).ok()?;
         let (normal, _) = normalise(&question).ok()?;
         let shape = Shape::of(&normal, self.catalog)?;
-        if shape.is_grouped_by_node() {
-            return None;
-        }
-        let plan = super::aggregate::plan(&question, &shape).ok()??;
+        let plan = match super::rows::plan_inner(&question, &shape) {
+            Some(plan) => plan,
+            None => super::aggregate::plan(&question, &shape).ok()??,
+        };
         let ([part], Merge::Sql { tables, sql, .. }) = (plan.parts.as_slice(), plan.merge) else { return None };
         let [table] = tables.as_slice() else { return None };
         let mut merged = parse_select(&sql).ok()?;
@@ -102,17 +103,20 @@ impl Replace<'_> {
             }
         });
         let Core::Query(outer) = &mut merged.first else { return None };
-        for (output, original) in outer.columns.iter_mut().zip(&query.columns) {
-            let (Output::Expr(_, alias), Output::Expr(expr, given)) = (output, original) else { return None };
-            let given = given.clone().unwrap_or_else(|| match expr.peeled() {
-                Expr::Column { name, .. } => name.clone(),
-                other => quote_name(&other.to_string()),
-            });
+        let given = query.columns.iter().map(|output| match output {
+            Output::Expr(_, alias) => alias.clone(),
+            _ => None,
+        });
+        let has_star = query.columns.len() != question.columns.len();
+        let given: Vec<Option<String>> = if has_star { vec![None; question.columns.len()] } else { given.collect() };
+        for ((output, given), column) in outer.columns.iter_mut().zip(given).zip(&question.columns) {
+            let Output::Expr(_, alias) = output else { return None };
+            let name = given.unwrap_or_else(|| quote_name(&column.name));
             // ORDER BY would take such an alias for the merge's own column.
-            if table.columns.iter().any(|column| crate::ast::same_name(&column.name, &given)) {
+            if table.columns.iter().any(|column| same_name(&column.name, &name)) {
                 return None;
             }
-            *alias = Some(given);
+            *alias = Some(name);
         }
         self.parts.push((part.clone(), MergeTable { name, columns: table.columns.clone() }));
         Some(merged)
@@ -122,7 +126,7 @@ impl Replace<'_> {
         let mut found = false;
         each_table(&mut select.clone(), &mut |source| {
             if let Source::Table { name, .. } = source {
-                found |= self.ctes.iter().any(|cte| crate::ast::same_name(cte, name));
+                found |= self.ctes.iter().any(|cte| same_name(cte, name));
             }
         });
         found

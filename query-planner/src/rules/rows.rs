@@ -20,43 +20,57 @@ use crate::shape::Shape;
 pub(super) const ROWS: &str = "rows";
 
 pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan>, QueryError> {
+    Ok(planned(question, shape, false))
+}
+
+/// The plan of a subquery that sorts and cuts, drops duplicates, or has groups that lie on one node each: always by
+/// merge SQL, whose result columns have the affinities and collations of the subquery's.
+pub(super) fn plan_inner(question: &Question<'_>, shape: &Shape) -> Option<Plan> {
+    (shape.limit.is_some() || shape.query.distinct || shape.is_grouped())
+        .then(|| planned(question, shape, true))
+        .flatten()
+}
+
+fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> {
     let by_node = shape.is_grouped_by_node();
     if (shape.is_grouped() && !by_node) || (shape.has_window() && !windows_by_node(shape)) {
-        return Ok(None);
+        return None;
     }
     let width = question.columns.len();
-    let mut columns = Vec::new();
-    if shape.query.distinct {
-        match output_collations(shape) {
-            Some(collations) if collations.len() == width => columns.extend(collations),
-            _ => return Ok(None),
-        }
-    } else {
-        columns.resize(width, "BINARY".to_owned());
-    }
     let mut query = shape.query.clone();
     let has_star = query.columns.iter().any(|output| !matches!(output, Output::Expr(..)));
     if has_star && question.tables().any(|table| table.varies) {
-        return Ok(None);
+        return None;
     }
+    // What the merge shows for each result column, and how its own column compares.
+    let (shown, mut columns): (Vec<Expr>, Vec<MergeColumn>) = if shape.query.distinct || inner {
+        let outputs = outputs(shape)?;
+        if outputs.len() != width {
+            return None;
+        }
+        outputs.into_iter().unzip()
+    } else {
+        (0..width).map(|i| (Expr::column(&format!("c{i}")), column(i, "", "BINARY"))).unzip()
+    };
     // Every sort term as the position of a result column, an extra one where it must be.
     let mut orders = Vec::new();
     for order in &shape.order_by {
-        let Some(collation) = shape.scope.collation(&order.sort.expr) else { return Ok(None) };
+        let collation = shape.scope.collation(&order.sort.expr)?;
+        let fits = |at: &usize| !has_star && columns[*at].collation.eq_ignore_ascii_case(&collation);
         let at = match order.output.filter(|_| !has_star) {
-            Some(at) => at,
-            None if shape.query.distinct => return Ok(None),
-            None => {
-                query.columns.push(Output::Expr(order.sort.expr.clone(), Some(format!("o{}", columns.len() - width))));
-                columns.push(collation.clone());
-                columns.len() - 1
+            Some(at) if !shape.query.distinct && !inner => {
+                columns[at].collation = collation;
+                at
+            }
+            Some(at) if fits(&at) => at,
+            _ if shape.query.distinct => return None,
+            _ => {
+                let at = columns.len();
+                query.columns.push(Output::Expr(order.sort.expr.clone(), Some(format!("o{}", at - width))));
+                columns.push(column(at, "", &collation));
+                at
             }
         };
-        if !shape.query.distinct {
-            columns[at] = collation;
-        } else if !columns[at].eq_ignore_ascii_case(&collation) {
-            return Ok(None);
-        }
         orders.push((at, order.sort.desc, order.sort.nulls_first));
     }
     let mut node_select = Select::of(query);
@@ -79,42 +93,32 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
         reads: super::reads_of(question, question.tables()),
         targets: targets(shape),
     };
-    let merge = if orders.is_empty() && shape.limit.is_none() && !shape.query.distinct {
+    let merge = if orders.is_empty() && shape.limit.is_none() && !shape.query.distinct && !inner {
         Merge::Concat { with_node: false }
     } else {
-        Merge::Sql { sql: merge_sql(shape, width, &orders), tables: vec![merge_table(&columns)], setup: Vec::new() }
+        let shown = if inner { shown } else { (0..width).map(|i| Expr::column(&format!("c{i}"))).collect() };
+        let sql = merge_sql(shape, &shown, &orders);
+        Merge::Sql { sql, tables: vec![MergeTable { name: ROWS.to_owned(), columns }], setup: Vec::new() }
     };
-    Ok(Some(Plan {
+    Some(Plan {
         strategy: if by_node { Strategy::Push } else { Strategy::Rows },
         columns: question.columns.clone(),
         parts: vec![part],
         merge,
         notes: Vec::new(),
-    }))
+    })
 }
 
 pub(super) fn targets(shape: &Shape) -> Targets {
     shape.nodes.clone().map_or(Targets::All, Targets::Named)
 }
 
-fn merge_table(collations: &[String]) -> MergeTable {
-    MergeTable {
-        name: ROWS.to_owned(),
-        columns: collations
-            .iter()
-            .enumerate()
-            .map(|(i, collation)| MergeColumn {
-                name: format!("c{i}"),
-                affinity: String::new(),
-                collation: collation.clone(),
-                filled: true,
-            })
-            .collect(),
-    }
+fn column(at: usize, affinity: &str, collation: &str) -> MergeColumn {
+    MergeColumn { name: format!("c{at}"), affinity: affinity.to_owned(), collation: collation.to_owned(), filled: true }
 }
 
-fn merge_sql(shape: &Shape, width: usize, orders: &[(usize, Option<bool>, Option<bool>)]) -> String {
-    let columns: Vec<String> = (0..width).map(|i| format!("c{i}")).collect();
+fn merge_sql(shape: &Shape, shown: &[Expr], orders: &[(usize, Option<bool>, Option<bool>)]) -> String {
+    let columns: Vec<String> = shown.iter().map(ToString::to_string).collect();
     let distinct = if shape.query.distinct { "DISTINCT " } else { "" };
     let mut sql = format!("SELECT {distinct}{} FROM {ROWS}", columns.join(", "));
     if !orders.is_empty() {
@@ -136,16 +140,22 @@ fn merge_sql(shape: &Shape, width: usize, orders: &[(usize, Option<bool>, Option
     sql
 }
 
-/// The collation of every result column, `*` written out.
-fn output_collations(shape: &Shape) -> Option<Vec<String>> {
-    let mut all = Vec::new();
+/// For every result column, `*` written out: what stands for it in the merge, and the merge's own column.
+fn outputs(shape: &Shape) -> Option<Vec<(Expr, MergeColumn)>> {
+    let mut all: Vec<(Expr, MergeColumn)> = Vec::new();
     for output in &shape.query.columns {
-        match output {
-            Output::Star => all.extend(shape.scope.star()?.iter().map(|column| column.collation.clone())),
-            Output::TableStar(alias) => {
-                all.extend(shape.scope.table_star(alias)?.iter().map(|column| column.collation.clone()));
+        let starred = match output {
+            Output::Star => shape.scope.star()?,
+            Output::TableStar(alias) => shape.scope.table_star(alias)?,
+            Output::Expr(expr, _) => {
+                let merged = column(all.len(), shape.scope.stored_affinity(expr), &shape.scope.collation(expr)?);
+                all.push((shape.scope.stand_in(expr, &merged.name), merged));
+                continue;
             }
-            Output::Expr(expr, _) => all.push(shape.scope.collation(expr)?),
+        };
+        for info in starred {
+            let merged = column(all.len(), info.affinity.unwrap_or(""), &info.collation);
+            all.push((info.stand_in(&merged.name), merged));
         }
     }
     Some(all)

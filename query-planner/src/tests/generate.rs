@@ -482,7 +482,20 @@ impl<'d> Generator<'d> {
         let inner = self.source(0);
         let filter = self.filter(&inner.columns, 1);
         let alias = self.alias();
-        let (body, width) = if self.dice.chance(60) {
+        let (body, width) = if self.dice.chance(20) {
+            // Cut by an order over all columns, so that what is left is fixed.
+            let (a, b) = (self.column(&inner.columns), self.column(&inner.columns));
+            let limit = self.dice.pick(&["1", "2", "4"]);
+            let distinct = self.dice.pick(&["", "DISTINCT "]);
+            let e = if self.mixed { a.clone() } else { format!("{a} || 'e'") };
+            (
+                format!(
+                    "SELECT {distinct}{e} AS s0, {b} AS s1 FROM {}{filter} ORDER BY 1 DESC, 2 LIMIT {limit}",
+                    inner.sql
+                ),
+                2,
+            )
+        } else if self.dice.chance(60) {
             let outputs: Vec<String> =
                 inner.columns.iter().enumerate().map(|(i, column)| format!("{column} AS s{i}")).collect();
             (format!("SELECT {} FROM {}{filter}", outputs.join(", "), inner.sql), outputs.len())

@@ -61,7 +61,7 @@ fn rows_are_filtered_and_cut_at_the_nodes() {
     strategy: rows
     part 0 (every node, ships 2 columns of t):
       SELECT DISTINCT b, d FROM t ORDER BY 2, 1 LIMIT 5
-    merge table rows (part 0): c0 COLLATE NOCASE, c1
+    merge table rows (part 0): c0 TEXT COLLATE NOCASE, c1
     merge:
       SELECT DISTINCT c0, c1 FROM rows ORDER BY c1, c0 LIMIT 5
     ");
@@ -216,6 +216,32 @@ fn aggregates_inside_a_question_are_planned_on_their_own() {
     merge:
       SELECT 't' AS name, mesh_count_merge(p0) AS "count(*)" FROM groups_1 UNION ALL SELECT 'u' AS "'u'", mesh_count_merge(p0) AS "count(*)" FROM groups_2
     "#);
+}
+
+#[test]
+fn cut_rows_inside_a_question_are_cut_at_the_nodes() {
+    assert_snapshot!(shown("WITH top AS (SELECT a, c, b || '!' AS e FROM t ORDER BY c DESC, a, b, d LIMIT 3) SELECT top.a, top.e, u.s FROM top JOIN u ON u.a = top.a AND u.id = 7", false), @r"
+    strategy: parts
+    part 0 (every node, ships 5 columns of t):
+      SELECT a, c, b || '!' AS e, b AS o0, d AS o1 FROM t ORDER BY 2 DESC, 1, 4, 5 LIMIT 3
+    part 1 (every node, ships 3 columns of u):
+      SELECT id, a, s FROM u WHERE id = 7
+    merge table rows_1 (part 0): c0 INT, c1 REAL, c2, c3 COLLATE NOCASE, c4
+    merge table u (part 1): id INT, a INT, s TEXT
+    merge:
+      WITH top AS (SELECT c0 AS a, c1 AS c, mesh_value(c2) AS e FROM rows_1 ORDER BY c1 DESC, c0, c3, c4 LIMIT 3) SELECT top.a, top.e, u.s FROM top JOIN u ON u.a = top.a AND u.id = 7
+    ");
+    assert_snapshot!(shown("SELECT s FROM u WHERE a IN (SELECT DISTINCT a FROM t WHERE c > 3)", false), @r"
+    strategy: parts
+    part 0 (every node, ships 1 columns of t):
+      SELECT DISTINCT a FROM t WHERE c > 3
+    part 1 (every node, ships 2 columns of u):
+      SELECT a, s FROM u
+    merge table rows_1 (part 0): c0 INT
+    merge table u (part 1): a INT, s TEXT
+    merge:
+      SELECT s FROM u WHERE a IN (SELECT DISTINCT c0 AS a FROM rows_1)
+    ");
 }
 
 #[test]
