@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::api::Targets;
+use crate::api::{Answer, Targets};
 use crate::plan::{Merge, Plan};
 
 /// The plan for `--explain`: stable, one fact a line.
@@ -48,5 +48,18 @@ pub fn explain(plan: &Plan) -> String {
     for note in &plan.notes {
         let _ = writeln!(out, "note: {note}");
     }
+    out
+}
+
+/// The plan with what a run of it cost: rows, bytes and milliseconds at each node, and at the merge.
+pub fn explain_analyze(plan: &Plan, answer: &Answer) -> String {
+    #[allow(clippy::cast_precision_loss)]
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let mut out = explain(plan);
+    for (node, stats) in &answer.node_stats {
+        let _ =
+            writeln!(out, "node {node}: {} rows, {} bytes, {:.3} ms", stats.rows, stats.bytes, ms(stats.elapsed_ns));
+    }
+    let _ = writeln!(out, "merged: {} rows, {:.3} ms", answer.rows.len(), ms(answer.merge_ns));
     out
 }

@@ -36,7 +36,7 @@ pub use api::{
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
 pub use exec::execute_task;
-pub use explain::explain;
+pub use explain::{explain, explain_analyze};
 pub use harden::harden;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy, plan};
 pub use run::{LocalError, local, run};

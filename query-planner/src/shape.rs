@@ -414,6 +414,23 @@ fn joins_on_node(from: &From, i: usize, join: &Join, filter: Option<&Expr>, cata
     {
         conditions.extend(filter.map(conjuncts).unwrap_or_default());
     }
+    // Both sides on one and the same node, by name.
+    let held = |alias: &str, node: &str| {
+        conditions.iter().find_map(|condition| match condition {
+            Expr::Binary(a, "=", b) if names(a, alias, node) => literal_text(b),
+            Expr::Binary(a, "=", b) if names(b, alias, node) => literal_text(a),
+            _ => None,
+        })
+    };
+    if matches!(join.kind, JoinKind::Comma | JoinKind::Inner | JoinKind::Cross)
+        && let Some(right) = held(&right_alias, &right_node)
+        && left
+            .iter()
+            .filter_map(|source| node_of(source))
+            .any(|(alias, node)| held(&alias, &node) == Some(right.clone()))
+    {
+        return true;
+    }
     conditions.iter().any(|condition| {
         let Expr::Binary(a, "=", b) = condition else { return false };
         left.iter().filter_map(|source| node_of(source)).any(|(alias, node)| {
@@ -600,10 +617,7 @@ impl Scope {
 
     /// The nodes that a condition admits.
     fn admitted_nodes(&self, filter: &Expr) -> Option<Vec<String>> {
-        let text = |expr: &Expr| match expr.peeled() {
-            Expr::Literal(text) if text.starts_with('\'') => Some(unquote(text)),
-            _ => None,
-        };
+        let text = literal_text;
         let mut admitted: Option<Vec<String>> = None;
         for conjunct in conjuncts(filter) {
             let names = match conjunct {
@@ -625,6 +639,14 @@ impl Scope {
             }
         }
         admitted
+    }
+}
+
+/// The text of a string literal.
+fn literal_text(expr: &Expr) -> Option<String> {
+    match expr.peeled() {
+        Expr::Literal(text) if text.starts_with('\'') => Some(unquote(text)),
+        _ => None,
     }
 }
 

@@ -12,16 +12,18 @@
 
 use crate::api::QueryError;
 use crate::ast::{
-    Core, Output, Query, Select, Source, Visit, VisitMut, parse_select, quote_name, same_name, walk, walk_mut,
+    Core, Expr, Output, Query, Select, Source, Visit, VisitMut, parse_select, parse_view, quote_name, same_name, walk,
+    walk_mut,
 };
 use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::check::{Question, check};
 use crate::plan::{Merge, MergeTable, NodePart, Plan, Strategy};
 use crate::rewrite::{each_table, normalise};
-use crate::shape::Shape;
+use crate::shape::{Scope, Shape};
 
 pub(crate) fn plan(question: &Question<'_>) -> Result<Option<Plan>, QueryError> {
     let mut select = question.select.clone();
+    inline_views(&mut select, question.catalog);
     let mut replace = Replace { catalog: question.catalog, ctes: cte_names(&select), parts: Vec::new() };
     replace.children(&mut select);
     if replace.parts.is_empty() {
@@ -58,6 +60,17 @@ impl VisitMut for Replace<'_> {
             None => self.children(node),
         }
     }
+
+    fn expr(&mut self, node: &mut Expr) {
+        if let Expr::InSelect { lhs, select, .. } = node
+            && let Some(merged) = self.value_set(select)
+        {
+            **select = merged;
+            self.expr(lhs);
+            return;
+        }
+        walk_mut::expr(self, node);
+    }
 }
 
 impl Replace<'_> {
@@ -74,6 +87,23 @@ impl Replace<'_> {
             }
         }
         walk_mut::select(self, node);
+    }
+
+    /// What IN compares with, without duplicates: each value travels once a node. Values that DISTINCT finds equal must
+    /// be the same to IN, whatever it compares them with: so the column has an affinity, under which 1 and 1.0 do not
+    /// both occur, and collates by BINARY.
+    fn value_set(&mut self, select: &Select) -> Option<Select> {
+        let mut distinct = select.clone();
+        let Core::Query(query) = &mut distinct.first else { return None };
+        let from = query.from.as_ref()?;
+        let [Output::Expr(value, _)] = query.columns.as_slice() else { return None };
+        let scope = Scope::of(from, self.catalog)?;
+        let column = scope.column(value)?;
+        if column.affinity.is_none_or(str::is_empty) || !column.collation.eq_ignore_ascii_case("BINARY") {
+            return None;
+        }
+        query.distinct = true;
+        self.merged(&distinct)
     }
 
     /// The SELECT as merge SQL over a table of its own.
@@ -131,6 +161,55 @@ impl Replace<'_> {
         });
         found
     }
+}
+
+/// Views deeper than this stay views.
+const VIEW_DEPTH: usize = 8;
+
+/// Computed views written in place, where their text says what `*` and their columns are called.
+fn inline_views(select: &mut Select, catalog: &Catalog) {
+    for _ in 0..VIEW_DEPTH {
+        let ctes = cte_names(select);
+        let mut found = false;
+        each_table(select, &mut |source| {
+            let Source::Table { name, alias, .. } = source else { return };
+            let Some(view) = catalog.find(name).filter(|table| table.kind == Kind::View) else { return };
+            if let Some(body) = view_body(view, &ctes) {
+                let alias = alias.clone().unwrap_or_else(|| name.clone());
+                *source = Source::Select { select: Box::new(body), alias: Some(alias) };
+                found = true;
+            }
+        });
+        if !found {
+            return;
+        }
+    }
+}
+
+/// The SELECT of a view with its columns named; None where the question's common table expressions would capture a name
+/// in it, or `*` hides how its columns are called.
+fn view_body(view: &Table, ctes: &[String]) -> Option<Select> {
+    let mut body = parse_view(&view.sql).ok()?;
+    let mut captured = false;
+    each_table(&mut body, &mut |source| {
+        if let Source::Table { name, .. } = source {
+            captured |= ctes.iter().any(|cte| same_name(cte, name));
+        }
+    });
+    let Core::Query(query) = &mut body.first else { return None };
+    // A new alias could capture a name in ORDER BY.
+    if captured || query.columns.len() != view.columns.len() || !body.order_by.is_empty() {
+        return None;
+    }
+    for (output, column) in query.columns.iter_mut().zip(&view.columns) {
+        let Output::Expr(_, alias) = output else { return None };
+        let name = quote_name(&column.name);
+        if alias.as_ref().is_some_and(|alias| !same_name(alias, &name)) {
+            return None;
+        }
+        *alias = Some(name);
+    }
+    Some(body)
 }
 
 fn cte_names(select: &Select) -> Vec<String> {

@@ -11,6 +11,7 @@ const SCHEMA: &str = "
     CREATE TABLE names(code INTEGER, name TEXT);
     INSERT INTO names VALUES (1, 'one'), (2, 'two'), (3, 'three');
     CREATE VIEW big AS SELECT a, b, a + 1 AS next FROM t WHERE a > 1;
+    CREATE VIEW counts AS SELECT a, count(*) AS n FROM t GROUP BY a;
 ";
 
 fn mesh() -> Mesh {
@@ -281,6 +282,11 @@ fn every_class_has_its_strategy() {
         (Strategy::Aggregate, 3, "SELECT next, count(*) FROM big WHERE a = 3 GROUP BY next"),
         (Strategy::Aggregate, 3, "SELECT CAST(sum(a) AS REAL) / count(*) + 1 FROM t HAVING max(c) > 0"),
         (Strategy::Aggregate, 12, "SELECT b, count(*) FROM t GROUP BY b ORDER BY count(*) DESC LIMIT 1"),
+        (Strategy::Parts, 8, "SELECT a, n FROM counts WHERE n > 2"),
+        (Strategy::Parts, 8, "SELECT avg(n) FROM counts"),
+        (Strategy::Parts, 36, "SELECT d FROM t WHERE a IN (SELECT a FROM u)"),
+        (Strategy::Rows, 30, "SELECT t.a FROM t, u WHERE t.node = 'n1' AND u.node = 'n1' AND t.a = u.id"),
+        (Strategy::Aggregate, 1, "SELECT count(*) FROM t JOIN u ON t.a = u.a WHERE t.node = 'n1' AND u.node = 'n1'"),
         (Strategy::Fetch, 60, "SELECT t.a FROM t JOIN u USING (a)"),
         (Strategy::Aggregate, 3, "SELECT median(a), percentile(a, 99), stddev(c) FROM t"),
         (Strategy::Fetch, 30, "SELECT a, rank() OVER (ORDER BY a) FROM t"),
