@@ -87,8 +87,18 @@ fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option
         out.nranks = process.seen.world_size;
         out.comm_hash = process.mpi_namespace.as_deref().map(mpi::world_hash);
     }
-    set_datatype(out, argument(raw, function.datatype).and_then(|value| names.datatype(value)));
+    if in_place(raw, function) {
+        out.count = None;
+    } else {
+        set_datatype(out, argument(raw, function.datatype).and_then(|value| names.datatype(value)));
+    }
     out.reduce_op = argument(raw, function.op).and_then(|value| names.op(value));
+}
+
+/// MPI_IN_PLACE as the send buffer (1 in Open MPI, -1 in MPICH) of a call that then ignores its send count and datatype.
+fn in_place(raw: &RawCall, function: &Function) -> bool {
+    let ignores = ["all_gather", "all_gather_v", "all_to_all", "all_to_all_v"].contains(&function.name);
+    ignores && [1, u64::MAX].contains(&raw.args[0])
 }
 
 /// A stretch off the CPU.
@@ -184,6 +194,18 @@ mod tests {
         raw.args[3] = 0xffff_ffff;
         let out = call(&raw, &Clock::measure(), None).unwrap();
         assert_eq!((out.count, out.root, out.tier, out.library), (Some(16), None, 1, Library::Mpi));
+    }
+
+    #[test]
+    fn a_send_count_that_mpi_ignores_is_not_reported() {
+        let process = crate::process::Processes::new().look(std::process::id()).unwrap().0;
+        let mut raw = raw("MPI_Allgather");
+        raw.args[..3].copy_from_slice(&[0x7000, 8, 0x4c00_080b]);
+        let out = call(&raw, &Clock::measure(), Some(&process)).unwrap();
+        assert_eq!((out.count, out.datatype, out.bytes), (Some(8), Some("float64"), Some(64)));
+        raw.args[0] = u64::MAX;
+        let out = call(&raw, &Clock::measure(), Some(&process)).unwrap();
+        assert_eq!((out.count, out.datatype, out.bytes), (None, None, None));
     }
 
     #[test]
