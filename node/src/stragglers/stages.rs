@@ -15,6 +15,9 @@ use super::score::{Scored, Waits};
 use super::stats::median;
 use super::summary::hex;
 
+/// Autocorrelation that counts, in its standard errors (1 / sqrt n).
+const SURE: f64 = 4.0;
+
 /// How many processes were heard of the job that a communicator belongs to; `all` are the communicators heard of.
 pub(crate) fn job_size<'a>(all: impl Iterator<Item = &'a Comm>, comm: &Comm) -> usize {
     let mut jobs = Union::default();
@@ -184,5 +187,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
         return None;
     }
     let carries_over = if square > 0.0 { product / square } else { 0.0 };
+    // Few collectives carry over by chance.
+    let carries_over = if carries_over * (count as f64).sqrt() >= SURE { carries_over } else { 0.0 };
     Some(Rotation { comm, share, taking_turns, carries_over })
 }

@@ -171,11 +171,28 @@ impl Case<'_> {
         // Where calls only enqueue, a rank waits outside them: its own time is not its own.
         if s.waits != Waits::Enqueued || s.comm.worked {
             let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
-            if own.is_some_and(|own| own < rules.own_share * rating.excess_ns) {
+            if s.comm.mixed() {
+                // Stages come at different times by design. Here only own time tells, and it has to be consistent.
+                if own.is_none() {
+                    findings.alone.push(self.me.clone());
+                    return None;
+                }
+                let rating = Rating {
+                    consistency: tally.more_own.consistency().unwrap_or(0.0),
+                    mostly: tally.more_own.positive / tally.more_own.n,
+                    ..*rating
+                };
+                let class = s.comm.members[m].class;
+                let peers = s.comm.members.iter().filter(|o| o.class == class).count();
+                if own.is_some_and(|own| own < rules.own_share * rating.excess_ns)
+                    || !self.holds(&rating, peers, &run, Basis::OwnTime, |score| &score.late)
+                {
+                    return None;
+                }
+            } else if own.is_some_and(|own| own < rules.own_share * rating.excess_ns) {
                 findings.held_up.push(self.me.clone());
                 return None;
-            }
-            if own.is_none() && (s.comm.mixed() || self.elsewhere) {
+            } else if own.is_none() && self.elsewhere {
                 findings.alone.push(self.me.clone());
                 return None;
             }
@@ -283,7 +300,12 @@ fn independent(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> f64 {
             order.iter().for_each(|(r, v)| series[*r].push(*v as f64 - mid));
         }
     }
+    let length = median(series.iter().map(|x| x.len() as f64)).unwrap_or(0.0);
     let r = median(series.iter().filter_map(|x| autocorrelation(x))).unwrap_or(0.0).clamp(0.0, 0.95);
+    // Within what independent values show by chance, nothing is taken off.
+    if r * length.sqrt() < 2.0 {
+        return 1.0;
+    }
     (1.0 - r) / (1.0 + r)
 }
 
