@@ -38,7 +38,7 @@ fn compile(version: &str) -> PathBuf {
         .arg(out.join("shapes"))
         .arg(here.join("tests/c/shapes.c"))
         .arg(&library)
-        .args(["-Wl,-rpath,$ORIGIN", "-lpthread"]));
+        .args(["-Wl,-rpath,$ORIGIN", "-lpthread", "-lrt"]));
     cc(Command::new("cc")
         .args(["-std=gnu11", "-O2", "-I"])
         .arg(&sim)

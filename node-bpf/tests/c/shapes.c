@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "nccl.h"
 
@@ -102,6 +103,11 @@ int main(int argc, char **argv) {
       ualarm(20000, 0);
       ncclCommInitRank(&never, 2, id, 0); /* waits for a rank that never comes */
     }
+    unsigned long long key[2]; /* what the abandoned communicator would leave behind */
+    char name[64];
+    memcpy(key, id.internal, sizeof key);
+    snprintf(name, sizeof name, "/nccl-sim-%016llx%016llx", key[0], key[1]);
+    shm_unlink(name);
     for (int i = 0; i < 5; i++) all_reduce(comm);
   } else if (!strcmp(shape, "late")) {
     ncclComm_t comm = alone();
