@@ -99,10 +99,11 @@ impl<const LAST: bool> Partial for Edge<LAST> {
         Ok(())
     }
 
-    fn merge(&mut self, other: Self) {
+    fn merge(&mut self, other: Self) -> std::result::Result<(), Problem> {
         if let Some((time, value)) = other.0 {
             self.offer(time, value);
         }
+        Ok(())
     }
 
     fn write(&mut self, out: &mut Vec<u8>) {
@@ -216,10 +217,10 @@ mod tests {
         fn order_and_split_change_nothing(rows in prop::collection::vec((time(), any_value()), 0..30), at in 0usize..30) {
             let (left, right) = rows.split_at(at.min(rows.len()));
             let mut first = shipped(of::<false>(right));
-            first.merge(shipped(of::<false>(left)));
+            first.merge(shipped(of::<false>(left))).expect("no problem");
             prop_assert_eq!(first.0.map(|(_, x)| format!("{x:?}")), of::<false>(&rows).0.map(|(_, x)| format!("{x:?}")));
             let mut last = shipped(of::<true>(right));
-            last.merge(shipped(of::<true>(left)));
+            last.merge(shipped(of::<true>(left))).expect("no problem");
             prop_assert_eq!(last.0.map(|(_, x)| format!("{x:?}")), of::<true>(&rows).0.map(|(_, x)| format!("{x:?}")));
         }
 
@@ -227,7 +228,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Some(mut edge) = Edge::<true>::read(&mut Reader(&bytes)) {
                 let other = edge.clone();
-                edge.merge(other);
+                edge.merge(other).expect("no problem");
             }
         }
     }

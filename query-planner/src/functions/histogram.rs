@@ -126,7 +126,7 @@ impl Partial for Buckets {
         Ok(())
     }
 
-    fn merge(&mut self, other: Self) {
+    fn merge(&mut self, other: Self) -> std::result::Result<(), Problem> {
         for (mine, theirs) in [(&mut self.positive, other.positive), (&mut self.negative, other.negative)] {
             for (bucket, count) in theirs {
                 let total = mine.entry(bucket).or_default();
@@ -134,6 +134,7 @@ impl Partial for Buckets {
             }
         }
         self.zero = self.zero.saturating_add(other.zero);
+        Ok(())
     }
 
     fn write(&mut self, out: &mut Vec<u8>) {
@@ -285,7 +286,7 @@ mod tests {
         fn splitting_changes_nothing(values in prop::collection::vec(any_value(), 0..200), at in 0usize..200) {
             let (left, right) = values.split_at(at.min(values.len()));
             let mut merged = shipped(of(right));
-            merged.merge(shipped(of(left)));
+            merged.merge(shipped(of(left))).expect("no problem");
             prop_assert_eq!(merged, of(&values));
         }
 
@@ -293,7 +294,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             if let Some(mut buckets) = Buckets::read(&mut Reader(&bytes)) {
                 let other = buckets.clone();
-                buckets.merge(other);
+                buckets.merge(other).expect("no problem");
                 buckets.rows(5);
             }
         }

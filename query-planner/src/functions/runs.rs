@@ -7,7 +7,7 @@
 //! bits a byte. Where all values are 64-bit integers, distances are of integers: a run of durations in nanoseconds costs
 //! 1 to 5 bytes. Else they are of the doubles' bit patterns in numeric order, and a run costs up to 11 bytes. A node
 //! ships at most min(rows, distinct values) runs a group, under the byte budget of the question; a node and the asker
-//! hold 16 bytes a run. Selecting the rank in several rounds of questions would ship less for long columns of distinct
+//! hold 16 bytes a run, and refuse a group of more than 32 Mi different values. Selecting the rank in several rounds of questions would ship less for long columns of distinct
 //! values; it is not done yet.
 //!
 //! `mad(x)` is the median of |x - median(x)|, both medians as `median` takes them, unscaled (1.4826 `mad` estimates the
@@ -24,6 +24,8 @@ use crate::batch::Value;
 
 /// Values gathered before they are sorted in.
 const PENDING: usize = 4096;
+/// Runs that a state may hold, 512 MiB of them.
+const MOST_RUNS: usize = 32 << 20;
 
 pub(super) fn register(conn: &Connection) -> Result<()> {
     define_state::<Runs>(conn, "mesh_runs", 1)?;
@@ -62,12 +64,16 @@ fn integer(value: f64) -> Option<i64> {
 }
 
 impl Runs {
-    fn push(&mut self, key: u64, count: u64) {
+    fn push(&mut self, key: u64, count: u64) -> std::result::Result<(), Problem> {
         self.pending.push((key, count));
         // Amortised: what is sorted again is at most as long as what is new.
         if self.pending.len() >= PENDING.max(self.sorted.len()) {
             self.settle();
+            if self.sorted.len() > MOST_RUNS {
+                return Err(Problem::TooMany);
+            }
         }
+        Ok(())
     }
 
     fn settle(&mut self) {
@@ -119,13 +125,13 @@ impl Partial for Runs {
 
     fn add(&mut self, args: &Args<'_>) -> std::result::Result<(), Problem> {
         if let Some(value) = finite(args, 0)? {
-            self.push(key(value), 1);
+            self.push(key(value), 1)?;
         }
         Ok(())
     }
 
-    fn merge(&mut self, other: Self) {
-        other.sorted.into_iter().chain(other.pending).for_each(|(key, count)| self.push(key, count));
+    fn merge(&mut self, other: Self) -> std::result::Result<(), Problem> {
+        other.sorted.into_iter().chain(other.pending).try_for_each(|(key, count)| self.push(key, count))
     }
 
     fn write(&mut self, out: &mut Vec<u8>) {
@@ -257,7 +263,7 @@ mod tests {
 
     fn of(values: &[f64]) -> Runs {
         let mut runs = Runs::default();
-        values.iter().for_each(|value| runs.push(key(*value), 1));
+        values.iter().for_each(|value| runs.push(key(*value), 1).expect("few values"));
         runs
     }
 
@@ -312,7 +318,7 @@ mod tests {
         fn splitting_changes_nothing(values in prop::collection::vec(any_value(), 0..200), at in 0usize..200) {
             let (left, right) = values.split_at(at.min(values.len()));
             let mut merged = shipped(of(right));
-            merged.merge(shipped(of(left)));
+            merged.merge(shipped(of(left))).expect("no problem");
             merged.settle();
             let mut whole = of(&values);
             whole.settle();
@@ -327,7 +333,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             if let Some(mut runs) = Runs::read(&mut Reader(&bytes)) {
                 let other = runs.clone();
-                runs.merge(other);
+                runs.merge(other).expect("no problem");
                 at_fraction(runs.sorted(), 0.99, false);
             }
         }

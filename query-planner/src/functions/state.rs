@@ -70,14 +70,19 @@ pub(super) fn is_internal(name: &str) -> bool {
 pub(super) enum Problem {
     NotNumeric,
     Infinite,
+    /// More different values than a state may hold.
+    TooMany,
 }
 
 impl Problem {
-    /// In SQLite's words for its percentiles.
+    /// In SQLite's words, where its percentiles have some.
     fn message(self, function: &str) -> String {
         match self {
             Problem::NotNumeric => format!("input to {function}() is not numeric"),
             Problem::Infinite => format!("Inf input to {function}()"),
+            Problem::TooMany => format!(
+                "{function}() holds too many different values; narrow the question with WHERE, or ask for approx_quantile"
+            ),
         }
     }
 }
@@ -90,7 +95,7 @@ pub(super) trait Partial: Default + 'static {
     /// Take one row.
     fn add(&mut self, args: &Args<'_>) -> std::result::Result<(), Problem>;
 
-    fn merge(&mut self, other: Self);
+    fn merge(&mut self, other: Self) -> std::result::Result<(), Problem>;
 
     fn write(&mut self, out: &mut Vec<u8>);
 
@@ -123,6 +128,7 @@ const VERSION: u8 = 1;
 const SEEN: u8 = 1;
 const NOT_NUMERIC: u8 = 2;
 const INFINITE: u8 = 4;
+const TOO_MANY: u8 = 8;
 
 /// A state with its flags.
 #[derive(Default)]
@@ -138,6 +144,7 @@ impl<P: Partial> Shipped<P> {
             None => 0,
             Some(Problem::NotNumeric) => NOT_NUMERIC,
             Some(Problem::Infinite) => INFINITE,
+            Some(Problem::TooMany) => TOO_MANY,
         };
         let mut out = vec![VERSION, P::KIND, (u8::from(self.seen) * SEEN) | problem];
         if self.problem.is_none() {
@@ -157,6 +164,7 @@ impl<P: Partial> Shipped<P> {
             0 => None,
             NOT_NUMERIC => Some(Problem::NotNumeric),
             INFINITE => Some(Problem::Infinite),
+            TOO_MANY => Some(Problem::TooMany),
             _ => return Err(damaged()),
         };
         let mut reader = Reader(body);
@@ -272,13 +280,11 @@ impl<F: Finish> Fold for Merge<F> {
         if other.seen {
             state.take_parameter(self.0, args, 1)?;
         }
-        match other.problem {
-            Some(problem) => Err(problem.message(self.0.name())),
-            None => {
-                state.partial.merge(other.partial);
-                Ok(())
-            }
-        }
+        let merged = match other.problem {
+            Some(problem) => Err(problem),
+            None => state.partial.merge(other.partial),
+        };
+        merged.map_err(|problem| problem.message(self.0.name()))
     }
 
     fn finish(&self, state: Finishing<F>) -> std::result::Result<Value, String> {

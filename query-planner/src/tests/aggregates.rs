@@ -136,3 +136,85 @@ fn wrong_calls_are_refused_by_sqlite_itself() {
         );
     }
 }
+
+/// Many rows on some nodes, few on others.
+fn durations() -> Mesh {
+    let rows = |from: u64, to: u64| {
+        format!(
+            "WITH RECURSIVE n(i) AS (SELECT {from} UNION ALL SELECT i + 1 FROM n WHERE i < {to}) \
+             INSERT INTO t SELECT i % 3, 'name' || (i * 31 % 7001), 20000 + i * i % 100003, i * 0.37, NULL, i FROM n"
+        )
+    };
+    Mesh::new(SCHEMA, &[], &[&rows(1, 6000), "", &rows(5001, 20_000), &rows(30_000, 30_003)])
+}
+
+#[test]
+fn estimates_keep_their_bounds_over_nodes() {
+    let mut mesh = durations();
+    let number = |value: &Value| match value {
+        #[allow(clippy::cast_precision_loss)]
+        Value::Integer(number) => *number as f64,
+        Value::Real(number) => *number,
+        other => panic!("{other:?}"),
+    };
+    for fraction in ["0", "0.01", "0.25", "0.5", "0.9", "0.999", "1"] {
+        let sql = format!("SELECT approx_quantile(i, {fraction}), percentile_disc(i, {fraction}) FROM t GROUP BY k");
+        for row in mesh.ask(&sql).expect("answer").rows {
+            let (estimate, exact) = (number(&row[0]), number(&row[1]));
+            assert!((estimate - exact).abs() <= 0.01 * exact, "{fraction}: {estimate} for {exact}");
+        }
+    }
+    let rows = mesh.ask("SELECT approx_count_distinct(s), count(DISTINCT s), approx_count_distinct(k) FROM t");
+    let row = &rows.expect("answer").rows[0];
+    assert!((number(&row[0]) / number(&row[1]) - 1.0).abs() < 0.04, "{row:?}");
+    assert_eq!(row[2], Value::Integer(3));
+    let rows = mesh.ask(
+        "SELECT (SELECT sum(value ->> 'count') FROM json_each(h)) = n, json_array_length(h) <= 9 \
+         FROM (SELECT histogram(r, 9) AS h, count(r) AS n FROM t)",
+    );
+    assert_eq!(rows.expect("answer").rows, [[Value::Integer(1), Value::Integer(1)]]);
+}
+
+#[test]
+fn calls_over_one_argument_share_what_is_shipped() {
+    let mut mesh = durations();
+    let sql = "SELECT k, median(i), percentile(i, 99), mad(i), approx_quantile(r, 0.5), approx_quantile(r, 0.99), \
+               stddev(r), var_pop(r) FROM t GROUP BY k ORDER BY k";
+    same(&mut mesh, sql);
+    insta::assert_snapshot!(crate::explain(&mesh.plan(sql).expect("planned before")), @r"
+    strategy: aggregate
+    part 0 (every node, ships 4 columns of t):
+      SELECT k AS k0, mesh_runs(i) AS p0, mesh_sketch(r) AS p1, mesh_moments(r) AS p2 FROM t GROUP BY 1
+    merge table groups (part 0): k0 INT, p0, p1, p2
+    merge:
+      SELECT k0, mesh_median_merge(p0), mesh_percentile_merge(p0, 99), mesh_mad_merge(p0), mesh_approx_quantile_merge(p1, 0.5), mesh_approx_quantile_merge(p1, 0.99), mesh_stddev_merge(p2), mesh_var_pop_merge(p2) FROM groups GROUP BY k0 ORDER BY 1
+    ");
+    for (sql, most_bytes) in [
+        ("SELECT median(i), percentile(i, 99), mad(i) FROM t", 3 * 20_000),
+        ("SELECT approx_quantile(i, 0.5), approx_quantile(i, 0.99) FROM t", 4 * 900),
+        ("SELECT approx_count_distinct(s) FROM t", 3 * 16_500),
+        ("SELECT stddev(i), var_pop(i) FROM t", 4 * 60),
+        ("SELECT histogram(i) FROM t", 4 * 300),
+        ("SELECT first(s, ts) FROM t", 4 * 40),
+    ] {
+        let plan = mesh.plan(sql).expect(sql);
+        let answer = mesh.run(&plan).expect(sql);
+        let bytes: u64 = answer.node_stats.iter().map(|(_, stats)| stats.bytes).sum();
+        eprintln!("{bytes} bytes of 4 nodes, 21,004 rows: {sql}");
+        assert!(bytes <= most_bytes, "{sql}: {bytes}");
+    }
+}
+
+#[test]
+fn fractions_that_vary_are_judged_as_on_one_store() {
+    let mut mesh = durations();
+    for sql in [
+        "SELECT percentile(i, k) FROM t",
+        "SELECT percentile(i, k) FROM t WHERE k = 1",
+        "SELECT k, percentile(i, 10 * k) FROM t GROUP BY k ORDER BY k",
+        "SELECT approx_quantile(i, k / 2.0) FROM t",
+    ] {
+        let answer = mesh.ask(sql).map(|answer| answer.rows);
+        assert_eq!(answer, mesh.oracle(sql), "{sql}");
+    }
+}
