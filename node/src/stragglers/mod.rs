@@ -15,6 +15,7 @@ pub mod import;
 mod matching;
 mod observation;
 mod rating;
+mod relative;
 mod report;
 mod rules;
 mod score;
@@ -25,12 +26,15 @@ mod stages;
 mod stats;
 mod summary;
 mod suspects;
+#[cfg(test)]
+mod tables;
 mod text;
 mod verdict;
 mod windows;
 
 pub use hang::{Absence, Hang, Missing, Progress, Waiting};
 pub use observation::{COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, Work, sql};
+pub use relative::{individual_scores, relative_scores};
 pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
 pub use rules::Rules;
 pub use score::Waits;

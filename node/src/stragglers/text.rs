@@ -14,6 +14,8 @@ use super::windows::WindowKind;
 
 /// Rows of a table of ranks; beyond it the rest is summed up in one line.
 const ROWS: usize = 16;
+/// So close to the start of the span what is seen first may have begun before it.
+const EDGE_NS: i64 = 2_000_000_000;
 /// Width of the longest bar.
 const BAR: usize = 24;
 
@@ -95,10 +97,13 @@ fn culprit_sentence(report: &Report, culprit: &Culprit, out: &mut String) {
         1 => "the other rank".to_owned(),
         n => format!("the other {n} ranks"),
     };
-    let since = if culprit.since_start {
-        format!("since the start of the span, {} (it may have begun earlier)", clock(culprit.since_ns))
-    } else {
-        format!("since {}", clock(culprit.since_ns))
+    let begun = culprit.since_ns.saturating_sub(report.evidence.since_ns);
+    let since = match culprit.since_start {
+        true if begun < EDGE_NS => {
+            format!("since the start of the span, {} (it may have begun earlier)", clock(culprit.since_ns))
+        }
+        true => format!("from the first collectives on, {}", clock(culprit.since_ns)),
+        false => format!("since {}", clock(culprit.since_ns)),
     };
     let until =
         if culprit.ongoing { "and still does".to_owned() } else { format!("until {}", clock(culprit.until_ns)) };

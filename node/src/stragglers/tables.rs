@@ -1,0 +1,108 @@
+//! Verdicts on cases that others have published, with the figures that they printed.
+
+use super::hang::{Progress, find};
+use super::simulate::{Job, Noise, Slow};
+use super::stats::robust_z;
+use super::{Input, Observation, Rules, Verdict, analyse};
+
+const MS: i64 = 1_000_000;
+
+fn named(verdict: &Verdict) -> Vec<i32> {
+    match verdict {
+        Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn the_rank_with_the_shortest_wait_is_it() {
+    // AMD-AGI/TraceLens, docs/how-to/collective-report.md: 488 collectives of 8 ranks, mean waits of 55.7 us (rank 4, last
+    // in 86 %), 9.5 ms (rank 5) and 27.4 ms (rank 0). The others are not printed; they lie between.
+    let waits_us = [27_374.5, 22_000.0, 24_000.0, 20_000.0, 55.7, 9_549.9, 25_000.0, 23_000.0];
+    let mut input = Input { since_ns: 0, until_ns: i64::MAX, ..Input::default() };
+    for seq in 0..488u64 {
+        for (rank, wait) in waits_us.iter().enumerate() {
+            // The last in 14 % of the collectives is rank 5.
+            let wait = match (rank, seq % 7) {
+                (4, 0) => 390.0,
+                (5, 0) => 0.0,
+                (4, _) => 0.0,
+                _ => *wait,
+            };
+            input.observations.push(Observation {
+                node: format!("n{rank}").into(),
+                pid: 1,
+                rank: rank as i32,
+                nranks: Some(8),
+                comm_hash: 1,
+                func: "all_gather".into(),
+                seq,
+                entry_ns: seq as i64 * 100 * MS - (wait * 1e3) as i64,
+                duration_ns: 8 * MS + (wait * 1e3) as i64,
+                tier: 3,
+                library: "rccl".into(),
+                root: None,
+            });
+        }
+    }
+    // Rank 5 is late as well, by less.
+    assert_eq!(named(&analyse(&input, &Rules::default()).verdict), [4, 5]);
+}
+
+#[test]
+fn a_rank_busy_for_200_ms_is_named_though_outer_times_are_alike() {
+    // traceopt-ai/traceml#252: four ranks, steps of 362 ms, 200 ms of busy waiting on rank 1; the backward times of all
+    // ranks are 293 ms.
+    let outer = [293.0, 292.2, 293.0, 293.1];
+    let z = robust_z(outer[1], &[outer[0], outer[2], outer[3]], 0.0).unwrap();
+    assert!(z.abs() < 1.0, "outer times show nothing: {z}");
+    let job = Job {
+        ranks: 4,
+        ranks_per_node: 4,
+        steps: 50,
+        own_ns: 162 * MS,
+        noise: Noise::Gaussian(0.01),
+        slow: vec![Slow { rank: 1, extra_ns: 200 * MS, from_step: 0 }],
+        ..Job::default()
+    };
+    assert_eq!(named(&analyse(&job.observe(1), &Rules::default()).verdict), [1]);
+}
+
+#[test]
+fn those_behind_are_missing_and_not_those_ahead() {
+    // NVIDIA/nccl#1911: of 32 ranks, 12 and 13 are at all_gather 641, the others at 640.
+    let progress = (0..32)
+        .map(|rank| {
+            let ahead = rank == 12 || rank == 13;
+            Progress {
+                node: format!("n{}", rank / 8).into(),
+                pid: i64::from(rank),
+                rank,
+                nranks: Some(32),
+                comm_hash: 1,
+                func: "all_gather".into(),
+                entered: Some(if ahead { 641 } else { 640 }),
+                completed: Some(640),
+                since_ns: ahead.then_some(0),
+                waiting_in: None,
+            }
+        })
+        .collect();
+    let hang = find(&Input { progress, until_ns: 60_000 * MS, ..Input::default() }, &Rules::default()).unwrap();
+    let missing: Vec<i32> = hang.missing.iter().map(|m| m.who.rank).collect();
+    assert_eq!(missing.len(), 30);
+    assert!(!missing.contains(&12) && !missing.contains(&13));
+}
+
+#[test]
+fn a_locked_clock_shows_in_the_kernel_times() {
+    // wutianyuan1/Greyhound: GEMM times in ms before and after the clock of rank 1 was locked.
+    let z = |times: [f64; 4], r: usize| {
+        let others: Vec<f64> = times.iter().enumerate().filter(|(o, _)| *o != r).map(|(_, t)| *t).collect();
+        robust_z(times[r], &others, 0.0).unwrap()
+    };
+    let rules = Rules::default();
+    assert!((0..4).all(|r| z([65.47, 65.74, 65.74, 65.74], r) < rules.z));
+    let after = [65.47, 515.49, 65.69, 65.69];
+    assert!(z(after, 1) > rules.z && [0, 2, 3].iter().all(|&r| z(after, r) < rules.z));
+}
