@@ -17,6 +17,19 @@ pub(super) trait Fold: 'static {
     fn step(&self, state: &mut Self::State, args: &Args<'_>) -> std::result::Result<(), String>;
 
     fn finish(&self, state: Self::State) -> std::result::Result<Value, String>;
+
+    /// Whether the function can be used with OVER.
+    const WINDOW: bool = false;
+
+    /// The result so far; more rows may come and go.
+    fn value(&self, _: &Self::State) -> std::result::Result<Value, String> {
+        Err("no window function".to_owned())
+    }
+
+    /// A row leaves the frame.
+    fn undo(&self, _: &mut Self::State, _: &Args<'_>) -> std::result::Result<(), String> {
+        Err("no window function".to_owned())
+    }
 }
 
 /// The arguments of one row.
@@ -96,15 +109,17 @@ pub(super) fn register<F: Fold>(conn: &Connection, name: &str, arity: c_int, fol
     let fold = Box::into_raw(Box::new(fold));
     // SAFETY: the handle is valid for the call; SQLite calls `destroy` once, also when it fails.
     let code = unsafe {
-        ffi::sqlite3_create_function_v2(
+        // Without the last two it is an aggregate only.
+        ffi::sqlite3_create_window_function(
             conn.handle(),
             name.as_ptr(),
             arity,
             ffi::SQLITE_UTF8 | ffi::SQLITE_INNOCUOUS,
             fold.cast::<c_void>(),
-            None,
             Some(step::<F>),
             Some(finish::<F>),
+            F::WINDOW.then_some(value::<F> as unsafe extern "C" fn(_)),
+            F::WINDOW.then_some(inverse::<F> as unsafe extern "C" fn(_, _, _)),
             Some(destroy::<F>),
         )
     };
@@ -132,7 +147,28 @@ unsafe extern "C" fn step<F: Fold>(
     count: c_int,
     args: *mut *mut ffi::sqlite3_value,
 ) {
-    // SAFETY: SQLite calls with a live context, the fold that was registered and `count` arguments.
+    // SAFETY: SQLite calls with a live context and `count` arguments.
+    unsafe { on_row::<F>(context, count, args, |fold, state, args| fold.step(state, args)) }
+}
+
+unsafe extern "C" fn inverse<F: Fold>(
+    context: *mut ffi::sqlite3_context,
+    count: c_int,
+    args: *mut *mut ffi::sqlite3_value,
+) {
+    // SAFETY: as in `step`.
+    unsafe { on_row::<F>(context, count, args, |fold, state, args| fold.undo(state, args)) }
+}
+
+/// # Safety
+/// `context` must be the context of a running call of `F`, and `args` must point to `count` values.
+unsafe fn on_row<F: Fold>(
+    context: *mut ffi::sqlite3_context,
+    count: c_int,
+    args: *mut *mut ffi::sqlite3_value,
+    work: impl FnOnce(&F, &mut F::State, &Args<'_>) -> std::result::Result<(), String>,
+) {
+    // SAFETY: as promised by the caller; the user data is the fold that was registered.
     unsafe {
         let Some(slot) = slot::<F>(context, size_of::<*mut F::State>()) else {
             ffi::sqlite3_result_error_nomem(context);
@@ -147,17 +183,35 @@ unsafe extern "C" fn step<F: Fold>(
             _ => &[],
         };
         let state = &mut **slot;
-        let done = catch_unwind(AssertUnwindSafe(|| fold.step(state, &Args(args))));
-        if let Err(message) = done.unwrap_or_else(|_| Err("an aggregate function failed; please report it".to_owned()))
-        {
+        if let Err(message) = caught(|| work(fold, state, &Args(args))) {
             fail(context, &message);
         }
     }
 }
 
+/// A panic must not cross into SQLite.
+fn caught<T>(work: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err("an aggregate function failed; please report it".to_owned()))
+}
+
+unsafe extern "C" fn value<F: Fold>(context: *mut ffi::sqlite3_context) {
+    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`; it stays where it is.
+    unsafe {
+        let fold = &*ffi::sqlite3_user_data(context).cast::<F>();
+        let result = match slot::<F>(context, 0) {
+            Some(slot) if !(*slot).is_null() => {
+                let state = &**slot;
+                caught(|| fold.value(state))
+            }
+            _ => caught(|| fold.finish(F::State::default())),
+        };
+        give(context, result);
+    }
+}
+
 unsafe extern "C" fn finish<F: Fold>(context: *mut ffi::sqlite3_context) {
-    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`, and is taken back exactly once. Results are
-    // copied by SQLite (SQLITE_TRANSIENT).
+    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`, and is taken back exactly once.
     unsafe {
         let state = match slot::<F>(context, 0) {
             Some(slot) if !(*slot).is_null() => {
@@ -168,8 +222,16 @@ unsafe extern "C" fn finish<F: Fold>(context: *mut ffi::sqlite3_context) {
             _ => F::State::default(),
         };
         let fold = &*ffi::sqlite3_user_data(context).cast::<F>();
-        let done = catch_unwind(AssertUnwindSafe(|| fold.finish(state)));
-        match done.unwrap_or_else(|_| Err("an aggregate function failed; please report it".to_owned())) {
+        give(context, caught(|| fold.finish(state)));
+    }
+}
+
+/// # Safety
+/// `context` must be live.
+unsafe fn give(context: *mut ffi::sqlite3_context, result: std::result::Result<Value, String>) {
+    // SAFETY: results are copied by SQLite (SQLITE_TRANSIENT).
+    unsafe {
+        match result {
             Ok(Value::Null) => ffi::sqlite3_result_null(context),
             Ok(Value::Integer(value)) => ffi::sqlite3_result_int64(context, value),
             Ok(Value::Real(value)) => ffi::sqlite3_result_double(context, value),

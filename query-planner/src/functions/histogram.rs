@@ -13,6 +13,7 @@
 //! Shipped are the buckets of the finest cut that hold something, about 2 to 4 bytes each.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write;
 
 use rusqlite::{Connection, Result};
@@ -124,6 +125,23 @@ impl Partial for Buckets {
             self.push(value);
         }
         Ok(())
+    }
+
+    fn remove(&mut self, args: &Args<'_>) -> bool {
+        match finite(args, 0) {
+            Ok(Some(0.0)) => self.zero = self.zero.saturating_sub(1),
+            Ok(Some(value)) => {
+                let side = if value > 0.0 { &mut self.positive } else { &mut self.negative };
+                if let Entry::Occupied(mut entry) = side.entry(bucket(value.abs())) {
+                    *entry.get_mut() -= 1;
+                    if *entry.get() == 0 {
+                        entry.remove();
+                    }
+                }
+            }
+            _ => {}
+        }
+        true
     }
 
     fn merge(&mut self, other: Self) -> std::result::Result<(), Problem> {

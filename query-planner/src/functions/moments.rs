@@ -112,8 +112,8 @@ struct Moments {
     count: u64,
     mean: Twofold,
     squares: Twofold,
-    /// An infinite value was among them.
-    infinite: bool,
+    /// How many infinite values were among them.
+    infinite: u64,
     /// M2 is beyond the range of doubles.
     overflow: bool,
     /// Values not yet taken in.
@@ -123,7 +123,7 @@ struct Moments {
 impl Moments {
     fn push(&mut self, value: Twofold) {
         if !value.is_finite() {
-            self.infinite = true;
+            self.infinite += 1;
         } else {
             self.block.push(value);
             if self.block.len() >= BLOCK {
@@ -167,10 +167,25 @@ impl Moments {
         }
     }
 
+    /// The update for one value, backwards; false after an overflow, which cannot be taken back.
+    fn pull(&mut self, value: Twofold) -> bool {
+        if !value.is_finite() {
+            self.infinite = self.infinite.saturating_sub(1);
+        } else if self.count <= 1 {
+            (self.count, self.mean, self.squares) = (0, Twofold::default(), Twofold::default());
+        } else {
+            self.count -= 1;
+            let before = value.minus(self.mean);
+            self.mean = self.mean.minus(before.over(Twofold::of_count(self.count)));
+            self.squares = self.squares.minus(before.times(value.minus(self.mean)));
+        }
+        !self.overflow
+    }
+
     fn variance(&mut self, sample: bool) -> Option<f64> {
         self.settle();
         let divisor = self.count.checked_sub(u64::from(sample)).filter(|divisor| *divisor > 0)?;
-        if self.infinite {
+        if self.infinite > 0 {
             None
         } else if self.overflow {
             Some(f64::INFINITY)
@@ -192,10 +207,19 @@ impl Partial for Moments {
         Ok(())
     }
 
+    fn remove(&mut self, args: &Args<'_>) -> bool {
+        self.settle();
+        match args.number(0) {
+            Number::Null => true,
+            Number::Integer(value) => self.pull(Twofold::of_integer(value)),
+            Number::Real(value) => self.pull(Twofold::of(value)),
+        }
+    }
+
     fn merge(&mut self, mut other: Self) -> std::result::Result<(), Problem> {
         self.settle();
         other.settle();
-        self.infinite |= other.infinite;
+        self.infinite = self.infinite.saturating_add(other.infinite);
         self.overflow |= other.overflow;
         self.join(other.count, other.mean, other.squares);
         Ok(())
@@ -203,7 +227,7 @@ impl Partial for Moments {
 
     fn write(&mut self, out: &mut Vec<u8>) {
         self.settle();
-        out.push(u8::from(self.infinite) | u8::from(self.overflow) << 1);
+        out.push(u8::from(self.infinite > 0) | u8::from(self.overflow) << 1);
         write_varint(out, u128::from(self.count));
         if self.count > 0 {
             for part in [self.mean.high, self.mean.low, self.squares.high, self.squares.low] {
@@ -214,7 +238,7 @@ impl Partial for Moments {
 
     fn read(bytes: &mut Reader<'_>) -> Option<Self> {
         let flags = bytes.byte().filter(|flags| *flags < 4)?;
-        let mut moments = Moments { infinite: flags & 1 != 0, overflow: flags & 2 != 0, ..Moments::default() };
+        let mut moments = Moments { infinite: u64::from(flags & 1), overflow: flags & 2 != 0, ..Moments::default() };
         moments.count = bytes.varint_u64()?;
         if moments.count > 0 {
             moments.mean = Twofold { high: bytes.real()?, low: bytes.real()? };

@@ -130,6 +130,19 @@ impl Partial for Runs {
         Ok(())
     }
 
+    fn remove(&mut self, args: &Args<'_>) -> bool {
+        self.settle();
+        if let Ok(Some(value)) = finite(args, 0)
+            && let Ok(at) = self.sorted.binary_search_by_key(&key(value), |(key, _)| *key)
+        {
+            self.sorted[at].1 -= 1;
+            if self.sorted[at].1 == 0 {
+                self.sorted.remove(at);
+            }
+        }
+        true
+    }
+
     fn merge(&mut self, other: Self) -> std::result::Result<(), Problem> {
         other.sorted.into_iter().chain(other.pending).try_for_each(|(key, count)| self.push(key, count))
     }

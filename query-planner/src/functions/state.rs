@@ -6,6 +6,8 @@
 //! `mesh_f_merge(state, …)`. Arguments behind the first (a fraction, a number of buckets) are not part of the state, so
 //! `median(x)` and `percentile(x, 99)` ship one state.
 //!
+//! With OVER a public function works over a window frame; frames that move need [`Partial::remove`].
+//!
 //! A blob begins with the version, the kind of state, and flags: whether any row was seen (SQLite checks a fraction only
 //! then), and what was wrong with a value, which fails the question at the asker as it would on one store.
 
@@ -88,12 +90,17 @@ impl Problem {
 }
 
 /// A state that can be shipped and merged. Merging is associative and commutative.
-pub(super) trait Partial: Default + 'static {
+pub(super) trait Partial: Default + Clone + 'static {
     /// Tells the kinds of states apart.
     const KIND: u8;
 
     /// Take one row.
     fn add(&mut self, args: &Args<'_>) -> std::result::Result<(), Problem>;
+
+    /// Take one row out again, for moving window frames; false when the state cannot.
+    fn remove(&mut self, _: &Args<'_>) -> bool {
+        false
+    }
 
     fn merge(&mut self, other: Self) -> std::result::Result<(), Problem>;
 
@@ -262,6 +269,20 @@ impl<F: Finish> Fold for Whole<F> {
 
     fn finish(&self, state: Finishing<F>) -> std::result::Result<Value, String> {
         self.0.finish(state.partial, state.parameter)
+    }
+
+    const WINDOW: bool = true;
+
+    fn value(&self, state: &Finishing<F>) -> std::result::Result<Value, String> {
+        self.0.finish(state.partial.clone(), state.parameter)
+    }
+
+    fn undo(&self, state: &mut Finishing<F>, args: &Args<'_>) -> std::result::Result<(), String> {
+        if state.partial.remove(args) {
+            return Ok(());
+        }
+        let name = self.0.name();
+        Err(format!("{name}() cannot let rows go: let the window frame start at UNBOUNDED PRECEDING"))
     }
 }
 

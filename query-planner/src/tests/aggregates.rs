@@ -243,3 +243,51 @@ fn fractions_that_vary_are_judged_as_on_one_store() {
         assert_eq!(answer, mesh.oracle(sql), "{sql}");
     }
 }
+
+#[test]
+fn windows_are_aggregates_of_their_frames() {
+    let mut mesh = mesh(&mut Dice::new(3), 3);
+    mesh.union.execute_batch("INSERT INTO t(i, r) VALUES (1, 0.0), (2, 1e999), (3, -1.5), (4, 1e9)").expect("rows");
+    for (frame, from, to, moving) in [
+        ("ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW", "1", "w.n", false),
+        ("ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING", "1", "1000000", false),
+        ("ROWS BETWEEN 3 PRECEDING AND 1 FOLLOWING", "w.n - 3", "w.n + 1", true),
+        ("ROWS BETWEEN 2 FOLLOWING AND 4 FOLLOWING", "w.n + 2", "w.n + 4", true),
+    ] {
+        for (call, can_move) in [
+            ("stddev(r)", true),
+            ("var_pop(x)", true),
+            ("mad(i)", true),
+            ("histogram(i)", true),
+            ("approx_quantile(i, 0.5)", false),
+            ("approx_count_distinct(x)", false),
+            ("last(x, ts)", false),
+        ] {
+            let sql = format!(
+                "WITH w AS (SELECT row_number() OVER (ORDER BY ts, i, r) AS n, i, r, x, ts FROM t) \
+                 SELECT {call} OVER (ORDER BY n {frame}), (SELECT {call} FROM w AS z WHERE z.n BETWEEN {from} AND {to}) \
+                 FROM w"
+            );
+            match mesh.oracle(&sql) {
+                Ok(rows) => {
+                    assert!(!rows.is_empty() && (can_move || !moving), "{sql}");
+                    for row in rows {
+                        match (&row[0], &row[1]) {
+                            (Value::Real(a), Value::Real(b)) => {
+                                assert!(a == b || (a - b).abs() <= 1e-9 * b.abs().max(1e-9), "{sql}: {row:?}");
+                            }
+                            (a, b) => assert_eq!(a, b, "{sql}"),
+                        }
+                    }
+                }
+                Err(error) => {
+                    assert!(moving && !can_move && error.contains("UNBOUNDED PRECEDING"), "{sql}: {error}");
+                }
+            }
+        }
+    }
+    let sql =
+        "SELECT k, ts, stddev(i) OVER (PARTITION BY k), mad(r) OVER (PARTITION BY k ORDER BY ts) FROM t WHERE r < 9";
+    assert_eq!(mesh.plan(sql).expect("plan").strategy, Strategy::Fetch);
+    assert_eq!(mesh.ask(sql).expect("answer").rows.len(), mesh.oracle(sql).expect("answer").len() - 2);
+}
