@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 
 use crate::api::{
@@ -12,6 +11,7 @@ use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
 use crate::check::quoted;
 use crate::exec::{bind, execute_task, message};
+use crate::merge_pool::MergePool;
 use crate::plan::{Merge, MergeTable, Plan, plan};
 
 /// Ask and merge.
@@ -27,6 +27,21 @@ pub fn run(
     budget: &Budget,
     now_unix_ns: i64,
     stop: &Stop,
+) -> Result<Answer, RunError> {
+    run_with(plan, fanout, budget, now_unix_ns, stop, &MergePool::default())
+}
+
+/// As [`run`], with merge databases that are kept between questions: for whoever asks the same plans again.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    plan: &Plan,
+    fanout: &mut dyn Fanout,
+    budget: &Budget,
+    now_unix_ns: i64,
+    stop: &Stop,
+    pool: &MergePool,
 ) -> Result<Answer, RunError> {
     let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
     let mut meter = Meter { left: budget.asker_bytes, limit: budget.asker_bytes };
@@ -48,17 +63,20 @@ pub fn run(
             answer.rows = rows;
         }
         Merge::Sql { tables, setup, sql } => {
-            let conn = merge_database(tables, setup, stop).map_err(|error| internal(&error))?;
+            let conn = pool.take(tables, setup, stop).map_err(|error| internal(&error))?;
+            let mut rows = 0_u64;
             ask(plan, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, part, batch| {
                 let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
                 meter.take(batch.size_bytes(), label)?;
                 let table = tables.get(part).ok_or_else(|| RunError::Internal(format!("no merge table {part}")))?;
                 whole(&batch, filled(table), node)?;
+                rows += u64::from(batch.rows);
                 insert(&conn, table, &batch).map_err(|error| internal(&error))
             })?;
             let started = Instant::now();
             answer.rows = query(&conn, sql, now_unix_ns, &mut meter)?;
             answer.merge_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            pool.give_back(conn, tables, setup, rows);
         }
     }
     Ok(answer)
@@ -140,28 +158,6 @@ fn filled(table: &MergeTable) -> usize {
     table.columns.iter().filter(|column| column.filled).count().max(1)
 }
 
-/// An empty in-memory database with the merge's tables and views.
-fn merge_database(tables: &[MergeTable], setup: &[String], stop: &Stop) -> rusqlite::Result<Connection> {
-    let mut conn = Connection::open_in_memory()?;
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
-    conn.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
-    crate::functions::register(&conn)?;
-    for table in tables {
-        let columns: Vec<String> = table
-            .columns
-            .iter()
-            .map(|column| format!("{} {} COLLATE {}", quoted(&column.name), column.affinity, quoted(&column.collation)))
-            .collect();
-        conn.execute_batch(&format!("CREATE TABLE {}({})", quoted(&table.name), columns.join(", ")))?;
-    }
-    for statement in setup {
-        conn.execute_batch(statement)?;
-    }
-    let stop = stop.clone();
-    conn.progress_handler(4096, Some(move || stop.is_stopped()))?;
-    Ok(conn)
-}
-
 fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Result<()> {
     let mut names: Vec<String> =
         table.columns.iter().filter(|column| column.filled).map(|column| quoted(&column.name)).collect();
@@ -171,18 +167,17 @@ fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Res
     }
     let marks = vec!["?"; names.len()].join(", ");
     let sql = format!("INSERT INTO {}({}) VALUES ({marks})", quoted(&table.name), names.join(", "));
-    let transaction = conn.unchecked_transaction()?;
-    {
-        let mut statement = conn.prepare_cached(&sql)?;
-        for row in 0..batch.rows as usize {
-            statement.execute(rusqlite::params_from_iter(batch.columns.iter().map(|column| &column[row])))?;
-        }
+    let mut statement = conn.prepare_cached(&sql)?;
+    // One transaction spares a journal entry a row; for a row or two it would cost more than it spares.
+    let transaction = if batch.rows > 8 { Some(conn.unchecked_transaction()?) } else { None };
+    for row in 0..batch.rows as usize {
+        statement.execute(rusqlite::params_from_iter(batch.columns.iter().map(|column| &column[row])))?;
     }
-    transaction.commit()
+    transaction.map_or(Ok(()), rusqlite::Transaction::commit)
 }
 
 fn query(conn: &Connection, sql: &str, now_unix_ns: i64, meter: &mut Meter) -> Result<Vec<Vec<Value>>, RunError> {
-    let mut statement = conn.prepare(sql).map_err(|error| internal(&error))?;
+    let mut statement = conn.prepare_cached(sql).map_err(|error| internal(&error))?;
     let width = statement.column_count();
     bind(&mut statement, "", now_unix_ns).map_err(|error| internal(&error))?;
     let mut rows = statement.raw_query();

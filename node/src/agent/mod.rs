@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use gossip::{Gossip, GossipConfig};
+use query_planner::MergePool;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +48,8 @@ pub struct Shared {
     pub catalogs: Catalogs,
     /// Plans of the last questions.
     pub plans: Plans,
+    /// Merge databases between questions.
+    pub merges: Arc<MergePool>,
     /// The trace store or the served file.
     pub source: Arc<Source>,
     /// Recording, and why not.
@@ -103,6 +106,7 @@ impl Agent {
             executor,
             catalogs: Catalogs::default(),
             plans: Plans::default(),
+            merges: Arc::default(),
             source,
             recording,
         });

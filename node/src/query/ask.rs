@@ -1,10 +1,11 @@
 //! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gossip::{Member, MemberState};
-use query_planner::{Answer, AskOptions, Budget, Plan, RunError, Stop, Targets};
+use query_planner::{Answer, AskOptions, Budget, MergePool, Plan, RunError, Stop, Targets};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -106,8 +107,9 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
         cancelled.cancelled().await;
         stopper.stop();
     });
+    let merges = Arc::clone(&shared.merges);
     let (outcome, fanout, plan) = tokio::task::spawn_blocking(move || {
-        let outcome = run_to_the_end(&plan, &mut fanout, &stop);
+        let outcome = run_to_the_end(&plan, &mut fanout, &stop, &merges);
         (outcome, fanout, plan)
     })
     .await
@@ -140,14 +142,14 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
 }
 
 /// Runs the plan; when a node is lost between two rounds, runs it again without that node.
-fn run_to_the_end(plan: &Plan, fanout: &mut MeshFanout, stop: &Stop) -> Result<Answer, RunError> {
+fn run_to_the_end(plan: &Plan, fanout: &mut MeshFanout, stop: &Stop, merges: &MergePool) -> Result<Answer, RunError> {
     let budget = Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES };
     let now_unix_ns = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
     let mut restarts = 0;
     loop {
-        match query_planner::run(plan, fanout, &budget, now_unix_ns, stop) {
+        match query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges) {
             Err(_) if fanout.lost_midway && restarts < RESTARTS => {
                 restarts += 1;
                 fanout.restart();

@@ -1,0 +1,100 @@
+//! The in-memory databases of the merge: made for a plan's tables, kept for the next question with the same ones.
+//!
+//! Making one costs more than merging a small answer does. A kept database is emptied first, so nothing of one question
+//! is seen by the next; large ones are not kept, so that no memory stays with them.
+
+use std::sync::{Mutex, PoisonError};
+
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
+use crate::api::Stop;
+use crate::check::quoted;
+use crate::plan::MergeTable;
+
+/// Databases kept.
+const KEPT: usize = 8;
+/// A database that held more rows is not kept.
+const MOST_ROWS: u64 = 10_000;
+
+/// Merge databases between questions.
+#[derive(Debug, Default)]
+pub struct MergePool {
+    idle: Mutex<Vec<Idle>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    tables: Vec<MergeTable>,
+    setup: Vec<String>,
+    conn: Connection,
+}
+
+impl MergePool {
+    /// An empty database with these tables and views; it stops when `stop` does.
+    pub(crate) fn take(&self, tables: &[MergeTable], setup: &[String], stop: &Stop) -> rusqlite::Result<Connection> {
+        let found = {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let same = idle.iter().position(|kept| kept.tables == tables && kept.setup == setup);
+            same.map(|index| idle.swap_remove(index).conn)
+        };
+        let mut conn = found.map_or_else(|| database(tables, setup), Ok)?;
+        let stop = stop.clone();
+        conn.progress_handler(4096, Some(move || stop.is_stopped()))?;
+        Ok(conn)
+    }
+
+    /// Keeps a database that held `rows` rows for the next question. One that cannot be emptied is dropped.
+    pub(crate) fn give_back(&self, conn: Connection, tables: &[MergeTable], setup: &[String], rows: u64) {
+        let emptied = |table: &MergeTable| {
+            conn.prepare_cached(&format!("DELETE FROM {}", quoted(&table.name)))?.execute([]).map(|_| ())
+        };
+        if rows > MOST_ROWS || tables.iter().try_for_each(emptied).is_err() {
+            return;
+        }
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() >= KEPT {
+            idle.remove(0);
+        }
+        idle.push(Idle { tables: tables.to_vec(), setup: setup.to_vec(), conn });
+    }
+}
+
+/// An empty in-memory database with the merge's tables and views.
+fn database(tables: &[MergeTable], setup: &[String]) -> rusqlite::Result<Connection> {
+    let conn = Connection::open_in_memory()?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    conn.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
+    crate::functions::register(&conn)?;
+    for table in tables {
+        let columns: Vec<String> = table
+            .columns
+            .iter()
+            .map(|column| format!("{} {} COLLATE {}", quoted(&column.name), column.affinity, quoted(&column.collation)))
+            .collect();
+        conn.execute_batch(&format!("CREATE TABLE {}({})", quoted(&table.name), columns.join(", ")))?;
+    }
+    for statement in setup {
+        conn.execute_batch(statement)?;
+    }
+    Ok(conn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_database_is_empty_again() {
+        let pool = MergePool::default();
+        let setup = ["CREATE TABLE t(x)".to_owned()];
+        let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
+        pool.give_back(conn, &[], &setup, 1);
+        assert_eq!(pool.idle.lock().unwrap().len(), 1);
+        // The same tables: the kept one (its table is there, no second CREATE TABLE failed).
+        let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
+        assert_eq!(pool.idle.lock().unwrap().len(), 0);
+        pool.give_back(conn, &[], &setup, MOST_ROWS + 1);
+        assert_eq!(pool.idle.lock().unwrap().len(), 0, "a large database was kept");
+    }
+}
