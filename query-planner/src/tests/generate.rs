@@ -526,7 +526,9 @@ impl<'d> Generator<'d> {
         let filter = self.filter(&source.columns, 1);
         let (part, order, shown) =
             (self.column(&source.columns), self.column(&source.columns), self.column(&source.columns));
-        let function = self.dice.pick(&["rank()", "dense_rank()", "count(*)", "percent_rank()"]);
+        let of_order = format!("stddev({order})");
+        let latest = format!("last({shown}, {order})");
+        let function = self.dice.pick(&["rank()", "dense_rank()", "count(*)", "percent_rank()", &of_order, &latest]);
         Sql {
             text: format!(
                 "SELECT {shown}, {function} OVER (PARTITION BY {part} ORDER BY {order}) FROM {}{filter}",
