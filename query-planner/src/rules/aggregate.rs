@@ -21,7 +21,7 @@
 //! aggregates, subqueries outside WHERE.
 
 use crate::api::QueryError;
-use crate::ast::{Call, Expr, Output, Query, Select, Sort, VisitMut, unquote, walk_mut};
+use crate::ast::{Call, Expr, Output, Query, Select, Sort, VisitMut, quote_name, unquote, walk_mut};
 use crate::check::Question;
 use crate::functions;
 use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
@@ -112,8 +112,20 @@ impl<'s> Phases<'s> {
         }
         let mut columns = Vec::new();
         for output in &shape.query.columns {
-            let Output::Expr(expr, _) = output else { return None };
-            columns.push(self.rewritten(expr)?);
+            let (alias, starred) = match output {
+                Output::Expr(expr, _) => {
+                    columns.push(self.rewritten(expr)?);
+                    continue;
+                }
+                Output::Star => (None, self.scope.star()?),
+                Output::TableStar(alias) => (Some(alias.clone()), self.scope.table_star(alias)?),
+            };
+            for info in starred {
+                let column = Expr::Column { table: alias.clone(), name: quote_name(&info.name) };
+                // Steps aside where the name alone does not tell which source's column this is.
+                self.scope.collation(&column)?;
+                columns.push(self.rewritten(&column)?);
+            }
         }
         let having = match &shape.query.having {
             Some(expr) => Some(self.rewritten(expr)?),
@@ -250,7 +262,15 @@ impl<'s> Phases<'s> {
             return None;
         }
         let at = find_or_push(&mut self.distinct, Shipped { expr, affinity: "", collation });
-        Some(Expr::Call(Box::new(Call { args: vec![Expr::column(&format!("d{at}"))], filter: None, ..call.clone() })))
+        let args = vec![Expr::column(&format!("d{at}"))];
+        // SQLite's own addition may overflow on the way, by the order in which values happen to come.
+        let name = match name {
+            "sum" => functions::EXACT_SUM.to_owned(),
+            "total" => functions::EXACT_TOTAL.to_owned(),
+            "avg" => functions::EXACT_AVG.to_owned(),
+            _ => call.name.clone(),
+        };
+        Some(Expr::Call(Box::new(Call { name, args, filter: None, ..call.clone() })))
     }
 
     /// The node part's result columns, in the order of [`Phases::merge_columns`].
