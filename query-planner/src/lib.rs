@@ -19,6 +19,7 @@ mod exec;
 mod explain;
 mod functions;
 mod harden;
+mod hints;
 mod merge_pool;
 mod plan;
 mod rewrite;

@@ -7,6 +7,7 @@ use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
 use crate::catalog::Catalog;
 use crate::check::check;
 use crate::ctes;
+use crate::hints;
 use crate::rewrite::normalise;
 use crate::rules;
 use crate::shape::Shape;
@@ -177,8 +178,10 @@ fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan,
             return Ok(plan);
         }
     }
-    if let Some(plan) = rules::parts::plan(&question)? {
-        return Ok(plan);
-    }
-    rules::fetch::plan(&question)
+    let mut plan = match rules::parts::plan(&question)? {
+        Some(plan) => plan,
+        None => rules::fetch::plan(&question)?,
+    };
+    plan.notes.extend(hints::across_nodes(&question.select));
+    Ok(plan)
 }

@@ -201,3 +201,13 @@ fn store(sql: &str) -> rusqlite::Connection {
     conn.execute_batch(sql).expect("sql");
     conn
 }
+
+#[test]
+fn joins_of_process_ids_get_a_hint() {
+    let mesh = Mesh::of_stores(&["CREATE TABLE a(pid INTEGER, x); CREATE TABLE b(pid INTEGER, tid INTEGER, y)"]);
+    let notes = |sql: &str| mesh.plan(sql).expect("plan").notes;
+    assert!(notes("SELECT x, y FROM a JOIN b ON a.pid = b.tid")[0].starts_with("pid is compared across nodes"));
+    assert_eq!(notes("SELECT x, y FROM a JOIN b USING (pid)").len(), 1);
+    assert!(notes("SELECT x, y FROM a JOIN b ON a.pid = b.pid AND a.node = b.node").is_empty());
+    assert!(notes("SELECT a1.x FROM a AS a1 JOIN a AS a2 ON a1.x = a2.x").is_empty());
+}
