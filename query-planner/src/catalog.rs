@@ -10,6 +10,7 @@ use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::ast::{self, Core, Output, Query, Select, Source, Visit, walk};
+use crate::check::affinity;
 
 /// Tables and views that can be asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -179,7 +180,7 @@ impl Catalog {
                 .tables
                 .iter()
                 .filter(|(_, table)| table.kind == Kind::View)
-                .filter(|(_, table)| ast::parse_view(&table.sql).is_ok_and(|select| self.is_row_view(&select)))
+                .filter(|(_, table)| ast::parse_view(&table.sql).is_ok_and(|select| self.is_row_view(table, &select)))
                 .map(|(key, _)| key.clone())
                 .collect();
             if found.is_empty() {
@@ -194,14 +195,41 @@ impl Catalog {
     }
 
     /// Filter and projection of one partitioned table, or UNION ALL of such: then the view of the union is the union
-    /// of the views.
-    fn is_row_view(&self, select: &Select) -> bool {
+    /// of the views. Its values must also survive in columns of the affinities that SQLite gives the view's.
+    fn is_row_view(&self, view: &Table, select: &Select) -> bool {
+        let arms: Vec<&Core> =
+            std::iter::once(&select.first).chain(select.compounds.iter().map(|(_, core)| core)).collect();
         select.with.is_none()
             && select.limit.is_none()
             && select.compounds.iter().all(|(operator, _)| *operator == ast::Compound::UnionAll)
-            && std::iter::once(&select.first)
-                .chain(select.compounds.iter().map(|(_, core)| core))
-                .all(|core| matches!(core, Core::Query(query) if self.is_row_query(query)))
+            && arms.iter().all(|core| matches!(core, Core::Query(query) if self.is_row_query(query)))
+            && view.columns.iter().all(|column| column.plain || matches!(affinity(&column.decl_type), "" | "TEXT"))
+            && (arms.len() == 1
+                || arms.iter().all(|core| matches!(core, Core::Query(query) if self.conforms(query, &view.columns))))
+    }
+
+    /// Whether an arm of UNION ALL gives values that a column of the view's affinity keeps as they are: SQLite takes the
+    /// affinity from the arms together, and converts nothing.
+    fn conforms(&self, query: &Query, columns: &[Column]) -> bool {
+        let Some(Source::Table { name, .. }) = query.from.as_ref().map(|from| &from.first) else { return false };
+        let Some(table) = self.find(name) else { return false };
+        let kept = |expr: &ast::Expr, wanted: &str| match expr.peeled() {
+            _ if wanted.is_empty() => true,
+            ast::Expr::Column { name, .. } => table.columns.iter().any(|column| {
+                ast::same_name(&ast::quote_name(&column.name), name) && affinity(&column.decl_type) == wanted
+            }),
+            ast::Expr::Cast(_, type_name) => affinity(type_name) == wanted && wanted != "NUM",
+            ast::Expr::Literal(text) => {
+                text.eq_ignore_ascii_case("NULL")
+                    || (text.starts_with('\'') && wanted == "TEXT")
+                    || (text.parse::<i64>().is_ok() && matches!(wanted, "INT" | "NUM"))
+            }
+            _ => false,
+        };
+        query.columns.len() == columns.len()
+            && query.columns.iter().zip(columns).all(
+                |(output, column)| matches!(output, Output::Expr(expr, _) if kept(expr, affinity(&column.decl_type))),
+            )
     }
 
     fn is_row_query(&self, query: &Query) -> bool {
@@ -232,6 +260,8 @@ impl Visit for RowExpressions {
             Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } | Expr::InTable { .. } => self.0 = false,
             Expr::Call(call) if call.over.is_some() || crate::functions::is_aggregate(call) => self.0 = false,
             Expr::Call(call) if crate::functions::is_volatile(&call.name) => self.0 = false,
+            // A view is not rewritten at the nodes, where 'now' would be each one's own.
+            Expr::Literal(_) | Expr::Call(_) if crate::rewrite::means_now(node) => self.0 = false,
             _ => walk::expr(self, node),
         }
     }

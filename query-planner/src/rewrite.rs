@@ -174,6 +174,14 @@ impl VisitMut for FreezeNow {
     }
 }
 
+/// Whether this very expression reads the clock.
+pub(crate) fn means_now(expr: &Expr) -> bool {
+    let mut frozen = expr.clone();
+    let mut freeze = FreezeNow(false);
+    freeze.expr(&mut frozen);
+    freeze.0
+}
+
 fn is_now(expr: &Expr) -> bool {
     matches!(expr.peeled(), Expr::Literal(text) if text.starts_with('\'') && unquote(text).eq_ignore_ascii_case("now"))
 }

@@ -266,7 +266,8 @@ impl Visit for Remote<'_> {
     }
 
     fn select(&mut self, node: &Select) {
-        self.found |= !reads_replicated_only(node, self.catalog);
+        // Evaluated once over the union; at each node it may give something else.
+        self.found |= !reads_replicated_only(node, self.catalog) || contains_volatile(node);
     }
 
     fn source(&mut self, node: &Source) {

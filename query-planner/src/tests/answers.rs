@@ -1,7 +1,7 @@
 //! Answers against the oracle, by construct.
 
 use super::mesh::Mesh;
-use crate::{Catalog, Strategy, Value};
+use crate::{Catalog, Kind, Strategy, Value};
 
 const SCHEMA: &str = "
     CREATE TABLE t(a INTEGER, b TEXT COLLATE NOCASE, c REAL, d);
@@ -10,6 +10,12 @@ const SCHEMA: &str = "
     INSERT INTO names VALUES (1, 'one'), (2, 'two'), (3, 'three');
     CREATE VIEW big AS SELECT a, b, a + 1 AS next FROM t WHERE a > 1;
     CREATE VIEW counts AS SELECT a, count(*) AS n FROM t GROUP BY a;
+    CREATE INDEX t_by_a ON t(a);
+    CREATE VIEW casts AS SELECT CAST(a AS REAL) AS r, CAST(c AS INTEGER) AS i FROM t;
+    CREATE VIEW everything AS
+        SELECT 't' AS source, a AS k, d AS v FROM t UNION ALL SELECT 'u', id, NULL FROM u;
+    CREATE VIEW mixed AS SELECT a AS v FROM t UNION ALL SELECT s FROM u;
+    CREATE VIEW recent AS SELECT a FROM t WHERE date('now') > '2000-01-01';
 ";
 
 fn mesh() -> Mesh {
@@ -54,6 +60,15 @@ fn the_union_is_what_sqlite_says() {
         "SELECT u.id FROM u WHERE EXISTS (SELECT 1 FROM t WHERE t.a = u.a)",
         "SELECT key, value, a FROM t, json_each('[1,2]')",
         "SELECT main.t.a FROM main.t NOT INDEXED",
+        "SELECT a FROM t INDEXED BY t_by_a WHERE a > 1",
+        "SELECT u.s, t.b FROM u CROSS JOIN t INDEXED BY t_by_a ON t.a = u.a",
+        "SELECT typeof(r), r, i FROM casts",
+        "SELECT r, count(*) FROM casts GROUP BY r",
+        "SELECT e.source, typeof(e.v), e.v, names.name FROM everything AS e JOIN names ON names.code = e.k",
+        "SELECT source, count(*), max(k) FROM everything GROUP BY source",
+        "SELECT v.k FROM everything AS v WHERE v.k = '1'",
+        "SELECT a FROM t WHERE a IN (VALUES (1), (3))",
+        "SELECT a FROM t WHERE a > (SELECT random() IS NULL)",
     ] {
         mesh.agrees(sql, false);
     }
@@ -164,6 +179,21 @@ fn bare_columns_come_from_the_row_of_the_extreme() {
     }
     assert_eq!(mesh.plan("SELECT max(c), b FROM t").expect("plan").strategy, Strategy::Aggregate);
     assert_eq!(mesh.plan("SELECT max(c), min(c), b FROM t").expect("plan").strategy, Strategy::Fetch);
+}
+
+#[test]
+fn views_over_rows_are_told_from_computed_ones() {
+    let mesh = mesh();
+    let kind = |name: &str| mesh.catalog.tables[name].kind;
+    assert_eq!(kind("big"), Kind::RowView);
+    assert_eq!(kind("everything"), Kind::RowView);
+    // A REAL of the view would become an INTEGER in the only column type with the view's affinity.
+    assert_eq!(kind("casts"), Kind::View);
+    assert_eq!(kind("counts"), Kind::View);
+    assert_eq!(kind("recent"), Kind::View);
+    assert_eq!(kind("mixed"), Kind::RowView);
+    let affinity = &mesh.catalog.tables["mixed"].columns[0].decl_type;
+    assert!(affinity.is_empty() || affinity == "BLOB", "{affinity}");
 }
 
 #[test]
