@@ -213,22 +213,9 @@ impl Catalog {
     fn conforms(&self, query: &Query, columns: &[Column]) -> bool {
         let Some(Source::Table { name, .. }) = query.from.as_ref().map(|from| &from.first) else { return false };
         let Some(table) = self.find(name) else { return false };
-        let kept = |expr: &ast::Expr, wanted: &str| match expr.peeled() {
-            _ if wanted.is_empty() => true,
-            ast::Expr::Column { name, .. } => table.columns.iter().any(|column| {
-                ast::same_name(&ast::quote_name(&column.name), name) && affinity(&column.decl_type) == wanted
-            }),
-            ast::Expr::Cast(_, type_name) => affinity(type_name) == wanted && wanted != "NUM",
-            ast::Expr::Literal(text) => {
-                text.eq_ignore_ascii_case("NULL")
-                    || (text.starts_with('\'') && wanted == "TEXT")
-                    || (text.parse::<i64>().is_ok() && matches!(wanted, "INT" | "NUM"))
-            }
-            _ => false,
-        };
         query.columns.len() == columns.len()
             && query.columns.iter().zip(columns).all(
-                |(output, column)| matches!(output, Output::Expr(expr, _) if kept(expr, affinity(&column.decl_type))),
+                |(output, column)| matches!(output, Output::Expr(expr, _) if keeps(expr, affinity(&column.decl_type), table)),
             )
     }
 
@@ -247,6 +234,30 @@ impl Catalog {
             && query.group_by.is_empty()
             && query.having.is_none()
             && query.columns.iter().all(|column| !matches!(column, Output::Expr(ast::Expr::Variable(_), _)))
+    }
+}
+
+/// Whether every value of an expression over `table` stays as it is in a column of the affinity `wanted`.
+fn keeps(expr: &ast::Expr, wanted: &str, table: &Table) -> bool {
+    use ast::Expr;
+    match expr.peeled() {
+        _ if wanted.is_empty() => true,
+        Expr::Column { name, .. } => table.columns.iter().any(|column| {
+            ast::same_name(&ast::quote_name(&column.name), name) && affinity(&column.decl_type) == wanted
+        }),
+        Expr::Cast(_, type_name) => affinity(type_name) == wanted && wanted != "NUM",
+        Expr::Literal(text) => {
+            text.eq_ignore_ascii_case("NULL")
+                || (text.starts_with('\'') && wanted == "TEXT")
+                || (text.parse::<i64>().is_ok() && matches!(wanted, "INT" | "NUM"))
+        }
+        Expr::Case { arms, otherwise, .. } => {
+            arms.iter().map(|(_, then)| then).chain(otherwise.as_deref()).all(|then| keeps(then, wanted, table))
+        }
+        Expr::Call(call) if ["ifnull", "coalesce"].iter().any(|name| call.name.eq_ignore_ascii_case(name)) => {
+            call.args.iter().all(|arg| keeps(arg, wanted, table))
+        }
+        _ => false,
     }
 }
 

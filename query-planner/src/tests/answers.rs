@@ -13,7 +13,8 @@ const SCHEMA: &str = "
     CREATE INDEX t_by_a ON t(a);
     CREATE VIEW casts AS SELECT CAST(a AS REAL) AS r, CAST(c AS INTEGER) AS i FROM t;
     CREATE VIEW everything AS
-        SELECT 't' AS source, a AS k, d AS v FROM t UNION ALL SELECT 'u', id, NULL FROM u;
+        SELECT 't' AS source, a AS k, d AS v FROM t
+        UNION ALL SELECT 'u', CASE WHEN id > 2 THEN ifnull(id, 0) END, NULL FROM u;
     CREATE VIEW mixed AS SELECT a AS v FROM t UNION ALL SELECT s FROM u;
     CREATE VIEW recent AS SELECT a FROM t WHERE date('now') > '2000-01-01';
 ";
