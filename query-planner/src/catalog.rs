@@ -189,6 +189,10 @@ impl Catalog {
             for key in found {
                 if let Some(table) = self.tables.get_mut(&key) {
                     table.kind = Kind::RowView;
+                    if ast::parse_view(&table.sql).is_ok_and(|select| !select.compounds.is_empty()) {
+                        // SQLite tells the origin of one arm only; what counts is whether the whole has an affinity.
+                        table.columns.iter_mut().for_each(|column| column.plain = !column.decl_type.is_empty());
+                    }
                 }
             }
         }
@@ -203,7 +207,8 @@ impl Catalog {
             && select.limit.is_none()
             && select.compounds.iter().all(|(operator, _)| *operator == ast::Compound::UnionAll)
             && arms.iter().all(|core| matches!(core, Core::Query(query) if self.is_row_query(query)))
-            && view.columns.iter().all(|column| column.plain || matches!(affinity(&column.decl_type), "" | "TEXT"))
+            && (arms.len() > 1
+                || view.columns.iter().all(|column| column.plain || matches!(affinity(&column.decl_type), "" | "TEXT")))
             && (arms.len() == 1
                 || arms.iter().all(|core| matches!(core, Core::Query(query) if self.conforms(query, &view.columns))))
     }
@@ -214,9 +219,10 @@ impl Catalog {
         let Some(Source::Table { name, .. }) = query.from.as_ref().map(|from| &from.first) else { return false };
         let Some(table) = self.find(name) else { return false };
         query.columns.len() == columns.len()
-            && query.columns.iter().zip(columns).all(
-                |(output, column)| matches!(output, Output::Expr(expr, _) if keeps(expr, affinity(&column.decl_type), table)),
-            )
+            && query.columns.iter().zip(columns).all(|(output, column)| {
+                matches!(output, Output::Expr(expr, _) if keeps(expr, affinity(&column.decl_type), table)
+                    && collates(expr, &column.collation, table))
+            })
     }
 
     fn is_row_query(&self, query: &Query) -> bool {
@@ -235,6 +241,20 @@ impl Catalog {
             && query.having.is_none()
             && query.columns.iter().all(|column| !matches!(column, Output::Expr(ast::Expr::Variable(_), _)))
     }
+}
+
+/// Whether an expression over `table` collates by `wanted`: arms that differ leave open by which of them SQLite goes.
+fn collates(expr: &ast::Expr, wanted: &str, table: &Table) -> bool {
+    let own = match expr.peeled() {
+        ast::Expr::Column { name, .. } => table
+            .columns
+            .iter()
+            .find(|column| ast::same_name(&ast::quote_name(&column.name), name))
+            .map_or("", |column| column.collation.as_str()),
+        ast::Expr::Collate(_, name) => name.as_str(),
+        _ => "BINARY",
+    };
+    own.eq_ignore_ascii_case(wanted)
 }
 
 /// Whether every value of an expression over `table` stays as it is in a column of the affinity `wanted`.

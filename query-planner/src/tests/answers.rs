@@ -15,6 +15,9 @@ const SCHEMA: &str = "
     CREATE VIEW everything AS
         SELECT 't' AS source, a AS k, d AS v FROM t
         UNION ALL SELECT 'u', CASE WHEN id > 2 THEN ifnull(id, 0) END, NULL FROM u;
+    CREATE VIEW calls AS
+        SELECT 't:' || rowid AS id, t.a AS pid, 0 AS tid, 1 AS op, t.a AS n FROM t
+        UNION ALL SELECT 'u:' || u.rowid, ifnull(u.a, 0), u.id, CASE u.a WHEN 1 THEN 5 ELSE 6 END, 0 FROM u;
     CREATE VIEW mixed AS SELECT a AS v FROM t UNION ALL SELECT s FROM u;
     CREATE VIEW recent AS SELECT a FROM t WHERE date('now') > '2000-01-01';
 ";
@@ -68,6 +71,9 @@ fn the_union_is_what_sqlite_says() {
         "SELECT e.source, typeof(e.v), e.v, names.name FROM everything AS e JOIN names ON names.code = e.k",
         "SELECT source, count(*), max(k) FROM everything GROUP BY source",
         "SELECT v.k FROM everything AS v WHERE v.k = '1'",
+        "SELECT pid, tid, op, n, typeof(pid) FROM calls WHERE op = 1 OR pid = '1'",
+        "SELECT op, count(*), sum(n) FROM calls GROUP BY op",
+        "SELECT c.pid, c.tid, names.name FROM calls c, calls d JOIN names ON names.code = c.op WHERE c.pid = d.tid",
         "SELECT a FROM t WHERE a IN (VALUES (1), (3))",
         "SELECT a FROM t WHERE a > (SELECT random() IS NULL)",
     ] {
@@ -193,8 +199,7 @@ fn views_over_rows_are_told_from_computed_ones() {
     assert_eq!(kind("counts"), Kind::View);
     assert_eq!(kind("recent"), Kind::View);
     assert_eq!(kind("mixed"), Kind::RowView);
-    let affinity = &mesh.catalog.tables["mixed"].columns[0].decl_type;
-    assert!(affinity.is_empty() || affinity == "BLOB", "{affinity}");
+    assert_eq!(kind("calls"), Kind::RowView);
 }
 
 #[test]
