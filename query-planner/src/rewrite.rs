@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use crate::api::QueryError;
 use crate::ast::{
-    self, Expr, From, Indexed, JoinKind, Output, Query, Select, Source, VisitMut, quote_name, same_name, unquote,
-    walk_mut,
+    self, Expr, From, Indexed, JoinKind, Output, Query, Select, Source, Visit, VisitMut, quote_name, same_name,
+    unquote, walk, walk_mut,
 };
 use crate::catalog::{Catalog, Table};
-use crate::check::{Question, node_column};
+use crate::check::{Question, has_node, node_column};
 use crate::functions;
 
 /// Bound to the node's name.
@@ -45,11 +45,7 @@ pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), Query
     if let Some(name) = calls {
         return Err(QueryError::wrong(format!("{name} is a table, not a function")));
     }
-    let with_node: BTreeSet<String> = question
-        .tables()
-        .filter(|table| question.reads_node(table))
-        .map(|table| table.name.to_ascii_lowercase())
-        .collect();
+    let with_node = node_tables(&select, question);
     if !with_node.is_empty() {
         let mut expand =
             ExpandStars { catalog: question.catalog, with_node: &with_node, ctes: Vec::new(), fresh: 0, error: None };
@@ -65,15 +61,47 @@ pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), Query
 /// Put `(SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t` for every table whose node column is read. As a
 /// subquery's column it has TEXT affinity and BINARY collation, like the column it stands for.
 pub(crate) fn with_node_sources(select: &mut Select, question: &Question<'_>) {
+    let with_node = node_tables(select, question);
     each_table(select, &mut |source| {
         if let Source::Table { name, alias, .. } = source
             && let Some(table) = question.catalog.find(name)
-            && question.reads_node(table)
+            && with_node.contains(&table.name.to_ascii_lowercase())
         {
             let alias = alias.clone().unwrap_or_else(|| name.clone());
             *source = node_source(table, &alias);
         }
     });
+}
+
+/// The tables (lower case) whose node column is used. SQLite says what it reads, but it does not look into what it can
+/// see to be dead (`0 AND node = 'a'`); there the spelling decides.
+fn node_tables(select: &Select, question: &Question<'_>) -> BTreeSet<String> {
+    struct Columns(Vec<(Option<String>, String)>);
+    impl Visit for Columns {
+        fn expr(&mut self, node: &Expr) {
+            if let Expr::Column { table, name } = node {
+                self.0.push((table.clone(), name.clone()));
+            }
+            walk::expr(self, node);
+        }
+    }
+    let mut columns = Columns(Vec::new());
+    columns.select(select);
+    let mut used = BTreeSet::new();
+    each_table(&mut select.clone(), &mut |source| {
+        if let Source::Table { name, alias, .. } = source
+            && let Some(table) = question.catalog.find(name).filter(|table| has_node(table))
+        {
+            let alias = alias.as_ref().unwrap_or(name);
+            let spelled = |(qualifier, column): &(Option<String>, String)| {
+                same_name(column, node_column(table)) && qualifier.as_ref().is_none_or(|q| same_name(q, alias))
+            };
+            if question.reads_node(table) || columns.0.iter().any(spelled) {
+                used.insert(table.name.to_ascii_lowercase());
+            }
+        }
+    });
+    used
 }
 
 /// The source that stands for a table with its node column.

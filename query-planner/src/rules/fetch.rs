@@ -64,7 +64,11 @@ fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Nod
     if outputs.is_empty() {
         outputs.push("NULL".to_owned());
     }
-    let source = match node {
+    // A filter may name the node where SQLite reads none (a dead branch).
+    let mut filtered = Columns(Vec::new());
+    filter.iter().for_each(|filter| filtered.expr(filter));
+    let by_node = has_node(table) && filtered.0.iter().any(|(_, name)| same_name(name, node_column(table)));
+    let source = match node.or(by_node.then_some("")) {
         Some(_) => node_source(table, &quote_name(&table.name)).to_string(),
         None => quote_name(&table.name),
     };
@@ -72,7 +76,7 @@ fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Nod
     if let Some(filter) = filter {
         sql.push_str(&format!(" WHERE {filter}"));
     }
-    let named = filter.zip(node).and_then(|(filter, node)| named_nodes(filter, node));
+    let named = filter.filter(|_| by_node).and_then(|filter| named_nodes(filter, node_column(table)));
     NodePart {
         table: table.name.clone(),
         sql,

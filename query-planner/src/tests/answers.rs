@@ -104,6 +104,14 @@ fn node_is_hidden_and_usable() {
     assert_eq!(rows.len(), 3, "{rows:?}");
     let rows = mesh.ask("SELECT node, next FROM big ORDER BY 1, 2").expect("answer").rows;
     assert_eq!(rows.len(), 3);
+    // SQLite does not look into what it sees to be dead.
+    for dead in [
+        "SELECT * FROM t WHERE 'A' IS NULL AND node = 'n1'",
+        "SELECT u.s FROM u WHERE 0 AND u.a IN (SELECT x.a FROM t AS x WHERE x.node = 'n1')",
+        "SELECT count(*) FROM t JOIN u ON 0 AND t.node = u.node",
+    ] {
+        mesh.ask(dead).unwrap_or_else(|error| panic!("{dead}: {error}"));
+    }
     let plan = mesh.plan("SELECT a FROM t WHERE node = 'n1' AND a > 0").expect("plan");
     assert_eq!(plan.nodes(), Some(vec!["n1".to_owned()]));
 }
