@@ -9,19 +9,19 @@ fn case(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cases").join(name)
 }
 
-fn run(file: &Path, nodes: usize, seed: u64) -> Tally {
-    let options = Options { nodes, seed, expect_rung: true, ..Options::default() };
+fn run(file: &Path, nodes: usize, seed: u64, sparse: bool) -> Tally {
+    let options = Options { nodes, seed, sparse, expect_rung: true, ..Options::default() };
     run_file(file, &options).expect("the script runs")
 }
 
 /// Nothing wrong, refused, failed or dear, and no query dearer than `dearest`.
 fn assert_clean(name: &str, dearest: Strategy) {
-    for nodes in [1, 3] {
+    for (nodes, sparse) in [(1, false), (3, false), (3, true)] {
         for seed in [1, 2, 3] {
-            let tally = run(&case(name), nodes, seed);
+            let tally = run(&case(name), nodes, seed, sparse);
             let told = format!(
                 "{}\n{}{}",
-                tally.line(&format!("{name}, {nodes} nodes, seed {seed}")),
+                tally.line(&format!("{name}, {nodes} nodes, seed {seed}, sparse {sparse}")),
                 tally.reasons(),
                 tally.details.join("\n")
             );

@@ -28,6 +28,9 @@ struct Args {
     /// Also fail where a strategy is dearer than the query's shape allows.
     #[arg(long)]
     expect_rung: bool,
+    /// Nodes that get no rows of a table lack the table itself, as agents of different ages may.
+    #[arg(long)]
+    sparse: bool,
     /// Wrong, failed or too dear questions of each file to show in full.
     #[arg(long, default_value_t = 3, value_name = "N")]
     details: usize,
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         max_queries: args.max_queries,
         expect_rung: args.expect_rung,
         details: args.details,
+        sparse: args.sparse,
         transport: match args.transport {
             Transport::Memory => TransportKind::Memory,
             Transport::Quic => TransportKind::Quic,

@@ -27,6 +27,7 @@ pub struct Dealer {
     schema: Vec<SchemaObject>,
     schema_changes: u64,
     rng: StdRng,
+    sparse: bool,
     dir: TempDir,
 }
 
@@ -91,8 +92,16 @@ impl Dealer {
             schema: Vec::new(),
             schema_changes: 0,
             rng: StdRng::seed_from_u64(seed),
+            sparse: false,
             dir,
         })
+    }
+
+    /// From now on nodes that get no rows of a table lack the table itself, as agents of different ages may.
+    #[must_use]
+    pub fn sparse(mut self) -> Self {
+        self.sparse = true;
+        self
     }
 
     /// The database that holds all rows.
@@ -206,15 +215,9 @@ impl Dealer {
                 self.tables.remove(&object.name);
             }
         }
+        self.on_every_node(&statements.join(";\n"))?;
         let dropped: Vec<&str> =
             gone.iter().filter(|object| object.kind == "table").map(|object| object.name.as_str()).collect();
-        for object in &schema {
-            let went_along = object.kind == "index" && dropped.contains(&object.table.as_str());
-            if went_along || !self.schema.contains(object) {
-                statements.push(object.sql.clone());
-            }
-        }
-        self.on_every_node(&statements.join(";\n"))?;
         let mut new = BTreeSet::new();
         for object in schema.iter().filter(|object| object.kind == "table") {
             if !self.tables.contains_key(&object.name) {
@@ -223,9 +226,22 @@ impl Dealer {
                 new.insert(object.name.clone());
             }
         }
+        for (index, node) in self.nodes.iter().enumerate() {
+            for object in &schema {
+                let went_along = object.kind == "index" && dropped.contains(&object.table.as_str());
+                let is_due = went_along || !self.schema.contains(object);
+                if is_due && (object.kind == "view" || self.has_table(index, &object.table)) {
+                    node.writer.execute_batch(&object.sql)?;
+                }
+            }
+        }
         self.schema = schema;
         self.schema_changes += 1;
         Ok(new)
+    }
+
+    fn has_table(&self, node: usize, table: &str) -> bool {
+        !self.sparse || self.tables.get(table).is_some_and(|table| table.weights.get(node).is_some_and(|w| *w > 0))
     }
 
     fn new_table(&mut self, name: &str) -> rusqlite::Result<DealtTable> {
@@ -276,7 +292,7 @@ impl Dealer {
         let columns: Vec<String> = table.columns.iter().map(|column| quoted(column)).collect();
         let select = format!("SELECT {} FROM {}", columns.join(", "), quoted(name));
         let insert = insert_sql(name, &table.columns);
-        for node in &self.nodes {
+        for (_, node) in self.nodes.iter().enumerate().filter(|(index, _)| self.has_table(*index, name)) {
             node.writer.execute_batch(&format!("DELETE FROM {}", quoted(name)))?;
         }
         let rows: Vec<Vec<SqlValue>> = self
@@ -327,8 +343,8 @@ impl Dealer {
             out.push_str(&object.sql);
             out.push_str(";\n");
         }
-        for node in &self.nodes {
-            for (name, table) in self.tables.iter().filter(|(name, _)| shown(name)) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            for (name, table) in self.tables.iter().filter(|(name, _)| shown(name) && self.has_table(index, name)) {
                 let list: Vec<String> =
                     table.columns.iter().map(|column| format!("quote({})", quoted(column))).collect();
                 let sql = format!("SELECT {} FROM {}", list.join(" || ',' || "), quoted(name));
@@ -459,6 +475,31 @@ mod tests {
         let before = dealer.schema_changes();
         dealer.apply("INSERT INTO t VALUES (1)").unwrap().unwrap();
         assert_eq!(dealer.schema_changes(), before);
+    }
+
+    #[test]
+    fn sparse_nodes_lack_the_tables_they_have_no_rows_of() {
+        let mut dealer = Dealer::new(3, 5).unwrap().sparse();
+        for sql in [
+            "CREATE TABLE t(a)",
+            "CREATE INDEX i ON t(a)",
+            "CREATE TABLE w(a PRIMARY KEY) WITHOUT ROWID",
+            "CREATE VIEW v AS SELECT a FROM t",
+            "INSERT INTO t VALUES (1), (2), (3), (4), (5), (6), (7), (8)",
+            "INSERT INTO w SELECT a FROM t",
+            "ALTER TABLE t ADD COLUMN b",
+            "DELETE FROM w WHERE a > 6",
+        ] {
+            dealer.apply(sql).unwrap().unwrap();
+        }
+        let with_t: Vec<&NodeStore> = dealer
+            .nodes
+            .iter()
+            .filter(|node| rows(&node.writer, "SELECT name FROM sqlite_schema").contains(&"t".to_owned()))
+            .collect();
+        assert_eq!(with_t.len(), 2);
+        let dealt = with_t.iter().map(|node| rows(&node.writer, "SELECT CAST(a AS TEXT) FROM t").len()).sum::<usize>();
+        assert_eq!(dealt, 8);
     }
 
     #[test]

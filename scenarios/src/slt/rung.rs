@@ -21,8 +21,8 @@ pub type Reads = BTreeMap<String, BTreeSet<String>>;
 /// Judges plans against shapes.
 #[derive(Debug)]
 pub struct RungCheck {
-    /// A node's database with the mesh's functions, to prepare parts on.
-    node: Connection,
+    /// The nodes' databases with the mesh's functions, to prepare parts on.
+    nodes: Vec<Connection>,
 }
 
 impl RungCheck {
@@ -31,10 +31,16 @@ impl RungCheck {
     /// # Errors
     /// A node's file cannot be opened.
     pub fn new(dealer: &Dealer) -> anyhow::Result<Self> {
-        let path = dealer.nodes().first().map(|node| node.path.clone()).unwrap_or_default();
-        let mut node = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        query_planner::harden(&mut node)?;
-        Ok(RungCheck { node })
+        let nodes = dealer
+            .nodes()
+            .iter()
+            .map(|node| {
+                let mut conn = Connection::open_with_flags(&node.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+                query_planner::harden(&mut conn)?;
+                Ok(conn)
+            })
+            .collect::<rusqlite::Result<_>>()?;
+        Ok(RungCheck { nodes })
     }
 
     /// What is too dear about an answer, or `None`.
@@ -63,6 +69,18 @@ impl RungCheck {
         }
     }
 
+    /// What a part reads, by the first node that has what it names.
+    fn part_reads(&mut self, sql: &str) -> rusqlite::Result<Reads> {
+        let mut outcome = Ok(Reads::new());
+        for node in &mut self.nodes {
+            outcome = reads(node, sql);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
     fn surplus_column(
         &mut self,
         dealer: &mut Dealer,
@@ -73,7 +91,7 @@ impl RungCheck {
         let mut wanted = reads(dealer.union_mut(), sql)?;
         wanted.values_mut().for_each(|columns| columns.extend(joined_on.iter().cloned()));
         for part in &plan.parts {
-            for (table, columns) in reads(&mut self.node, &part.sql)? {
+            for (table, columns) in self.part_reads(&part.sql)? {
                 let allowed = wanted.get(&table);
                 let surplus: Vec<&String> =
                     columns.iter().filter(|column| !allowed.is_some_and(|allowed| allowed.contains(*column))).collect();

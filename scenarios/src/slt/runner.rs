@@ -32,6 +32,8 @@ pub struct Options {
     pub expect_rung: bool,
     /// Wrong, failed or too dear questions of a file to show in full.
     pub details: usize,
+    /// Nodes that get no rows of a table lack the table itself.
+    pub sparse: bool,
     /// How nodes are reached.
     pub transport: TransportKind,
 }
@@ -54,6 +56,7 @@ impl Default for Options {
             max_queries: None,
             expect_rung: false,
             details: 3,
+            sparse: false,
             transport: TransportKind::default(),
         }
     }
@@ -154,6 +157,7 @@ impl<'a> Run<'a> {
     fn new(name: &'a str, options: &'a Options) -> anyhow::Result<Self> {
         anyhow::ensure!(options.nodes > 0, "a mesh has at least one node");
         let dealer = Dealer::new(options.nodes, options.seed)?;
+        let dealer = if options.sparse { dealer.sparse() } else { dealer };
         let transport: Box<dyn Transport> = match options.transport {
             TransportKind::Memory => Box::new(MemoryTransport::new(&dealer, options.seed)?),
             TransportKind::Quic => Box::new(QuicTransport::new(options.seed)?),
