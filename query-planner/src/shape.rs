@@ -93,7 +93,7 @@ impl Shape {
         };
         let mut order_by = select.order_by.clone();
         // A subquery over partitioned tables cannot run at a node.
-        let mut remote = Remote { catalog, found: false };
+        let mut remote = Remote { catalog, outer: Some(&scope), found: false };
         remote.query(&query);
         order_by.iter().for_each(|sort| remote.expr(&sort.expr));
         if remote.found {
@@ -251,9 +251,11 @@ fn constant_limit(limit: &Limit) -> Option<(i64, i64)> {
     Some((limit.count.integer()?, offset))
 }
 
-/// Finds subqueries in expressions that read partitioned tables or unknown names (CTEs).
+/// Finds subqueries in expressions that read partitioned tables or unknown names (CTEs), those excepted that see
+/// rows of the outer row's node only.
 struct Remote<'a> {
     catalog: &'a Catalog,
+    outer: Option<&'a Scope>,
     found: bool,
 }
 
@@ -267,7 +269,8 @@ impl Visit for Remote<'_> {
 
     fn select(&mut self, node: &Select) {
         // Evaluated once over the union; at each node it may give something else.
-        self.found |= !reads_replicated_only(node, self.catalog) || contains_volatile(node);
+        let same_node = || self.outer.is_some_and(|outer| sees_one_node(node, outer, self.catalog));
+        self.found |= contains_volatile(node) || !(reads_replicated_only(node, self.catalog) || same_node());
     }
 
     fn source(&mut self, node: &Source) {
@@ -276,6 +279,27 @@ impl Visit for Remote<'_> {
             walk::source(self, node);
         }
     }
+}
+
+/// Whether a subquery's WHERE has `inner.node = outer.node`: then all it can see of its (distributed) FROM lies on the
+/// node of the outer row, and that node computes what the union would.
+fn sees_one_node(select: &Select, outer: &Scope, catalog: &Catalog) -> bool {
+    let Some(query) = select.single() else { return false };
+    let (Some(from), Some(filter)) = (&query.from, &query.filter) else { return false };
+    let Some(inner) = Scope::of(from, catalog) else { return false };
+    // A subquery within must keep to replicated tables.
+    let mut remote = Remote { catalog, outer: None, found: false };
+    remote.query(query);
+    if remote.found || spread(from, Some(filter), catalog) != Some(Spread::Partitioned) {
+        return false;
+    }
+    let names_inner = |expr: &Expr| inner.parts_by_node(expr);
+    // What the inner FROM knows, it means.
+    let names_outer = |expr: &Expr| inner.column(expr).is_none() && outer.parts_by_node(expr);
+    conjuncts(filter).iter().any(|conjunct| match conjunct {
+        Expr::Binary(a, "=", b) => (names_inner(a) && names_outer(b)) || (names_inner(b) && names_outer(a)),
+        _ => false,
+    })
 }
 
 fn reads_replicated_only(select: &Select, catalog: &Catalog) -> bool {
@@ -369,7 +393,7 @@ fn row_select(select: &Select, catalog: &Catalog) -> bool {
         && std::iter::once(&select.first).chain(select.compounds.iter().map(|(_, core)| core)).all(|core| {
             let Core::Query(query) = core else { return false };
             let Some(from) = &query.from else { return false };
-            let mut remote = Remote { catalog, found: false };
+            let mut remote = Remote { catalog, outer: None, found: false };
             remote.query(query);
             let collapses = query.columns.iter().any(|output| {
                 matches!(output, Output::Expr(expr, _) if contains(expr, |e| is_aggregate(e)

@@ -314,6 +314,19 @@ impl<'d> Generator<'d> {
                 let inner = self.table();
                 let (mine, theirs) = (self.column(&inner.columns), self.column(columns));
                 let not = self.dice.pick(&["EXISTS", "NOT EXISTS"]);
+                let node = |columns: &[String]| columns.iter().find(|column| column.ends_with(".node")).cloned();
+                if let (Some(inner_node), Some(outer_node)) = (node(&inner.columns), node(columns))
+                    && self.dice.chance(60)
+                {
+                    let on = format!("{inner_node} = {outer_node} AND {mine} = {theirs}");
+                    return match self.dice.roll(3) {
+                        0 => format!("({a}) > (SELECT count(*) FROM {} WHERE {on})", inner.sql),
+                        1 => {
+                            format!("{theirs} IN (SELECT {mine} FROM {} WHERE {inner_node} = {outer_node})", inner.sql)
+                        }
+                        _ => format!("{not} (SELECT 1 FROM {} WHERE {on})", inner.sql),
+                    };
+                }
                 format!("{not} (SELECT 1 FROM {} WHERE {mine} = {theirs})", inner.sql)
             }
             17 if depth > 0 => {

@@ -287,6 +287,12 @@ fn every_class_has_its_strategy() {
         (Strategy::Parts, 36, "SELECT d FROM t WHERE a IN (SELECT a FROM u)"),
         (Strategy::Rows, 30, "SELECT t.a FROM t, u WHERE t.node = 'n1' AND u.node = 'n1' AND t.a = u.id"),
         (Strategy::Aggregate, 1, "SELECT count(*) FROM t JOIN u ON t.a = u.a WHERE t.node = 'n1' AND u.node = 'n1'"),
+        (
+            Strategy::Aggregate,
+            3,
+            "SELECT count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.node = t.node AND u.id = t.a)",
+        ),
+        (Strategy::Rows, 30, "SELECT a, (SELECT max(id) FROM u WHERE u.node = t.node) FROM t"),
         (Strategy::Fetch, 60, "SELECT t.a FROM t JOIN u USING (a)"),
         (Strategy::Aggregate, 3, "SELECT median(a), percentile(a, 99), stddev(c) FROM t"),
         (Strategy::Fetch, 30, "SELECT a, rank() OVER (ORDER BY a) FROM t"),
