@@ -78,6 +78,12 @@ impl Gossip {
         self.members.borrow().as_ref().clone()
     }
 
+    /// As [`Gossip::members`], shared instead of copied.
+    #[must_use]
+    pub fn list(&self) -> MemberList {
+        Arc::clone(&self.members.borrow())
+    }
+
     /// Follows the member list; it changes when a member comes, dies, returns or changes its facts.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<MemberList> {

@@ -35,6 +35,18 @@ impl NodeHandler {
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
+        match self.executor.run_small(&task) {
+            Some(Ok(small)) => {
+                for (part, batch) in small.batches {
+                    if let Err(error) = out.batch(u32::try_from(part).unwrap_or(u32::MAX), batch).await {
+                        tracing::debug!("sending rows: {error}");
+                    }
+                }
+                return Response::Done(small.stats);
+            }
+            Some(Err(error)) => return Response::Failed(error),
+            None => {}
+        }
         let (batches, mut produced) = mpsc::channel(4);
         // When the stream to the asker breaks, the work stops.
         let stop = cancelled.child_token();

@@ -80,7 +80,8 @@ pub enum AskError {
 pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
-    let members = chosen(shared.gossip.members(), &question);
+    let list = shared.gossip.list();
+    let members = chosen(&list, &question);
     let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
     let catalog = shared.catalogs.of_mesh(shared, &members, deadline).await.map_err(AskError::Wrong)?;
     let plan = shared
@@ -92,7 +93,7 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
     }
 
     let targets: Vec<Target> =
-        members.iter().filter(|member| member.state == MemberState::Live).filter_map(target).collect();
+        members.iter().filter(|member| member.state == MemberState::Live).filter_map(|member| target(member)).collect();
     let mut fanout = MeshFanout::new(
         tokio::runtime::Handle::current(),
         shared.mesh.clone(),
@@ -164,9 +165,9 @@ fn target(member: &Member) -> Option<Target> {
 }
 
 /// The members that `--nodes` and `--label` leave.
-fn chosen(members: Vec<Member>, question: &Question) -> Vec<Member> {
+fn chosen<'m>(members: &'m [Member], question: &Question) -> Vec<&'m Member> {
     members
-        .into_iter()
+        .iter()
         .filter(|member| question.nodes.is_empty() || question.nodes.contains(&member.name))
         .filter(|member| question.labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value)))
         .collect()
@@ -175,12 +176,15 @@ fn chosen(members: Vec<Member>, question: &Question) -> Vec<Member> {
 /// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on `node` leave; where
 /// the plan needs no node, or any one of them, it is those that the fan-out turned to. Names in `--nodes` that no member
 /// bears are asked and missing.
-fn covered(members: &[Member], plan: &Plan, question: &Question, fanout: &MeshFanout) -> Coverage {
+fn covered(members: &[&Member], plan: &Plan, question: &Question, fanout: &MeshFanout) -> Coverage {
     let to_all = plan.parts.iter().any(|part| part.targets == Targets::All);
     let named = plan.nodes().unwrap_or_default();
     let turned_to = |name: &String| fanout.answered.contains(name) || fanout.missing.contains_key(name);
-    let asked: Vec<&Member> =
-        members.iter().filter(|member| to_all || named.contains(&member.name) || turned_to(&member.name)).collect();
+    let asked: Vec<&Member> = members
+        .iter()
+        .copied()
+        .filter(|member| to_all || named.contains(&member.name) || turned_to(&member.name))
+        .collect();
     let mut missing: Vec<Missing> = asked
         .iter()
         .filter_map(|member| {

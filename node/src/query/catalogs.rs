@@ -28,6 +28,17 @@ struct Union {
     catalog: Arc<Catalog>,
 }
 
+impl Union {
+    fn is_of(&self, members: &[&Member]) -> bool {
+        self.of.len() == members.len()
+            && self
+                .of
+                .iter()
+                .zip(members)
+                .all(|((name, hash), member)| *name == member.name && *hash == member.facts.schema_hash)
+    }
+}
+
 impl Catalogs {
     /// The union of the members' catalogues. A member whose catalogue cannot be fetched now is left out: it will be
     /// missing from the answer as well, and coverage says so.
@@ -37,7 +48,7 @@ impl Catalogs {
     pub async fn of_mesh(
         &self,
         shared: &Shared,
-        members: &[Member],
+        members: &[&Member],
         deadline: Instant,
     ) -> Result<Arc<Catalog>, String> {
         let live: Vec<&Member> = members.iter().filter(|member| member.state == MemberState::Live).collect();

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use certs::NodeName;
@@ -52,11 +53,32 @@ enum Lost {
     Missing(String),
     /// The SQL itself fails, as it would on the union.
     Sql(String),
+    /// What has been gathered from all targets does not fit the asker's budget.
+    OverBudget,
 }
 
-enum Event {
-    Batch { target: usize, part: usize, batch: Batch },
-    End { target: usize, outcome: Result<NodeStats, Lost> },
+/// The whole answer of one target: its batches with the index of their part, and what it did.
+type Whole = (Vec<(usize, Batch)>, NodeStats);
+
+/// Bytes that all targets of a round have sent so far: they are held until each answer is whole.
+#[derive(Debug, Clone)]
+struct Gathered {
+    bytes: Arc<AtomicU64>,
+    limit: u64,
+}
+
+impl Gathered {
+    fn take(&self, batch: &Batch) -> Result<(), Lost> {
+        let more = batch.size_bytes();
+        let before = self.bytes.fetch_add(more, Ordering::Relaxed);
+        if before.saturating_add(more) > self.limit { Err(Lost::OverBudget) } else { Ok(()) }
+    }
+}
+
+/// A target is done.
+struct End {
+    target: usize,
+    outcome: Result<Whole, Lost>,
 }
 
 impl MeshFanout {
@@ -88,19 +110,26 @@ impl MeshFanout {
         self.lost_midway = false;
     }
 
-    fn start(&self, target: usize, task: NodeTask, events: mpsc::Sender<Event>, stop: CancellationToken) {
+    fn start(
+        &self,
+        target: usize,
+        task: NodeTask,
+        gathered: Gathered,
+        ends: mpsc::Sender<End>,
+        stop: CancellationToken,
+    ) {
         let to = self.targets[target].clone();
         let (mesh, executor, deadline) = (self.mesh.clone(), Arc::clone(&self.executor), self.deadline);
         self.runtime.spawn(async move {
             let outcome = if to.local {
-                ask_here(executor, task, deadline, stop, target, &events).await
+                ask_here(executor, task, deadline, stop, &gathered).await
             } else {
                 tokio::select! {
-                    outcome = ask_there(&mesh, &to, task, deadline, target, &events) => outcome,
+                    outcome = ask_there(&mesh, &to, task, deadline, &gathered) => outcome,
                     () = stop.cancelled() => Err(Lost::Missing("cancelled".to_owned())),
                 }
             };
-            let _ = events.send(Event::End { target, outcome }).await;
+            let _ = ends.send(End { target, outcome }).await;
         });
     }
 
@@ -111,32 +140,37 @@ impl MeshFanout {
         task: &NodeTask,
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
-        let (events, mut inbox) = mpsc::channel(256);
+        let (ends, mut inbox) = mpsc::channel(asked.len().max(1));
         // Dropping the guard stops whatever still runs, here and (by stream reset) on every node.
         let stop = self.cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
+        let gathered = Gathered { bytes: Arc::default(), limit: task.budget.asker_bytes };
         for &index in asked {
-            self.start(index, task.clone(), events.clone(), stop.clone());
+            self.start(index, task.clone(), gathered.clone(), ends.clone(), stop.clone());
         }
-        drop(events);
+        drop(ends);
 
-        let mut held: BTreeMap<usize, Vec<(usize, Batch)>> = BTreeMap::new();
         let mut answered = Vec::with_capacity(asked.len());
-        while let Some(event) = inbox.blocking_recv() {
-            match event {
-                Event::Batch { target, part, batch } => held.entry(target).or_default().push((part, batch)),
-                Event::End { target, outcome: Ok(stats) } => {
-                    let name = self.targets[target].name.to_string();
-                    for (part, batch) in held.remove(&target).unwrap_or_default() {
+        while let Some(End { target, outcome }) = inbox.blocking_recv() {
+            let name = self.targets[target].name.to_string();
+            match outcome {
+                Ok((batches, stats)) => {
+                    for (part, batch) in batches {
                         sink(&name, part, batch)?;
                     }
                     self.answered.insert(name.clone());
                     answered.push((name, stats));
                 }
-                Event::End { outcome: Err(Lost::Sql(message)), .. } => return Err(RunError::Sql(message)),
-                Event::End { target, outcome: Err(Lost::Missing(reason)) } => {
-                    held.remove(&target);
-                    let name = self.targets[target].name.to_string();
+                Err(Lost::Sql(message)) => return Err(RunError::Sql(message)),
+                Err(Lost::OverBudget) => {
+                    let tables: Vec<&str> = task.parts.iter().map(|part| part.table.as_str()).collect();
+                    return Err(RunError::OverBudget(format!(
+                        "more than {} MiB at the asker while gathering {}; narrow it with WHERE, fewer columns or LIMIT",
+                        task.budget.asker_bytes >> 20,
+                        tables.join(", ")
+                    )));
+                }
+                Err(Lost::Missing(reason)) => {
                     self.lost_midway |= self.answered.contains(&name);
                     self.missing.insert(name, reason);
                 }
@@ -198,20 +232,24 @@ async fn ask_here(
     task: NodeTask,
     deadline: Instant,
     stop: CancellationToken,
-    target: usize,
-    events: &mpsc::Sender<Event>,
-) -> Result<NodeStats, Lost> {
+    gathered: &Gathered,
+) -> Result<Whole, Lost> {
+    if let Some(small) = executor.run_small(&task) {
+        return small.map(|small| (small.batches, small.stats)).map_err(lost);
+    }
     let (batches, mut produced) = mpsc::channel(16);
     let running = executor.run(task, deadline, stop, batches);
-    let forward = async {
+    let gather = async {
+        let mut whole = Vec::new();
         while let Some((part, batch)) = produced.recv().await {
-            if events.send(Event::Batch { target, part, batch }).await.is_err() {
-                break;
-            }
+            gathered.take(&batch)?;
+            whole.push((part, batch));
         }
+        Ok(whole)
     };
-    let (outcome, ()) = tokio::join!(running, forward);
-    outcome.map_err(lost)
+    let (outcome, whole) = tokio::join!(running, gather);
+    let whole = whole?;
+    outcome.map(|stats| (whole, stats)).map_err(lost)
 }
 
 async fn ask_there(
@@ -219,21 +257,20 @@ async fn ask_there(
     to: &Target,
     task: NodeTask,
     deadline: Instant,
-    target: usize,
-    events: &mpsc::Sender<Event>,
-) -> Result<NodeStats, Lost> {
+    gathered: &Gathered,
+) -> Result<Whole, Lost> {
     let left = deadline.saturating_duration_since(Instant::now());
     let request = Request::Task { deadline_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX), task };
     let missing = |error: AskError| Lost::Missing(error.to_string());
     let mut responses = mesh.ask(&to.name, to.address, request, deadline.into()).await.map_err(missing)?;
+    let mut batches = Vec::new();
     loop {
         match responses.next().await.map_err(missing)? {
             Some(Response::Batch { part, batch }) => {
-                if events.send(Event::Batch { target, part: part as usize, batch }).await.is_err() {
-                    return Err(Lost::Missing("cancelled".into()));
-                }
+                gathered.take(&batch)?;
+                batches.push((part as usize, batch));
             }
-            Some(Response::Done(stats)) => return Ok(stats),
+            Some(Response::Done(stats)) => return Ok((batches, stats)),
             Some(Response::Failed(error)) => return Err(lost(error)),
             Some(Response::Unsupported(what)) => return Err(Lost::Missing(format!("refused: {what}"))),
             other => return Err(Lost::Missing(format!("failed: unexpected answer {other:?}"))),
