@@ -55,9 +55,16 @@ pub(crate) struct Frame<'a> {
     pub(crate) members: &'a [Member],
     /// Own time was timed as work, not taken from the gaps between calls.
     pub(crate) worked: bool,
+    /// z of every rank is wanted, also of those whose excess is too small to flag them.
+    pub(crate) all_z: bool,
 }
 
 impl Frame<'_> {
+    /// z costs a pass over all ranks: only where it can matter.
+    fn wanted(&self, rating: &Rating, rules: &Rules) -> bool {
+        self.all_z || rating.share >= rules.effect
+    }
+
     fn rating(&self, excess: &Moments) -> Rating {
         let excess_ns = excess.mean().unwrap_or(0.0);
         Rating {
@@ -87,7 +94,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                 return Score::default();
             }
             let mut late = frame.rating(&t.later);
-            late.z = entries.z(r);
+            late.z = frame.wanted(&late, rules).then(|| entries.z(r)).flatten();
             let bound = frame.bounds[r];
             late.flagged = bound.is_some_and(|b| late.excess_ns > b)
                 && late.share >= rules.effect
@@ -95,7 +102,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
             match frame.waits {
                 Waits::Seen | Waits::Assumed => {
                     let mut least = frame.rating(&t.less_wait);
-                    least.z = waits.z(r);
+                    least.z = frame.wanted(&least, rules).then(|| waits.z(r)).flatten();
                     let stands = least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
                     let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
@@ -118,15 +125,18 @@ fn rate_own(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating
         return;
     }
     for r in 0..tally.len() {
+        if tally[r].own.n * 2.0 < frame.collectives as f64 {
+            continue;
+        }
+        own[r] = frame.rating(&tally[r].more_own);
+        if !frame.wanted(&own[r], rules) {
+            continue;
+        }
         let class = frame.members[r].class;
         let peer = |o: usize| frame.members[o].class == class;
         let values: Vec<Option<f64>> =
             tally.iter().enumerate().map(|(o, t)| t.own.mean().filter(|_| peer(o))).collect();
-        if tally[r].own.n * 2.0 < frame.collectives as f64 {
-            continue;
-        }
         let figure = Figure::new(values, |_| 0.0);
-        own[r] = frame.rating(&tally[r].more_own);
         own[r].z = figure.z(r);
         own[r].flagged = own[r].share >= rules.effect
             && own[r].z.map_or_else(|| times_all(&figure.values, r, rules.own_ratio), |z| z > rules.z);

@@ -98,12 +98,21 @@ pub(crate) fn score(comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> {
 }
 
 fn frame<'a>(comm: &'a Comm, collectives: usize, wall_ns: f64, waits: Waits, bounds: &'a [Option<f64>]) -> Frame<'a> {
-    Frame { collectives, wall_ns, waits, bounds, members: &comm.members, worked: comm.worked }
+    Frame { collectives, wall_ns, waits, bounds, members: &comm.members, worked: comm.worked, all_z: false }
 }
 
 impl Scored {
-    /// The figures over a run of windows together.
+    /// The figures over a run of windows together; z only of ranks that stand out.
     pub(crate) fn pooled(&self, windows: std::ops::Range<usize>, rules: &Rules) -> (Vec<Tally>, Vec<Score>) {
+        self.pool(windows, rules, false)
+    }
+
+    /// The figures over all windows together, with every z.
+    pub(crate) fn whole(&self, rules: &Rules) -> (Vec<Tally>, Vec<Score>) {
+        self.pool(0..self.windows.len(), rules, true)
+    }
+
+    fn pool(&self, windows: std::ops::Range<usize>, rules: &Rules, all_z: bool) -> (Vec<Tally>, Vec<Score>) {
         let mut sum = vec![Tally::default(); self.comm.members.len()];
         let (mut met, mut wall_ns) = (0, 0.0);
         for w in windows {
@@ -111,7 +120,8 @@ impl Scored {
             met += self.windows[w].met.len();
             wall_ns += self.windows[w].wall_ns;
         }
-        let scores = rate(&sum, &frame(&self.comm, met, wall_ns, self.waits, &self.bounds), rules);
+        let frame = Frame { all_z, ..frame(&self.comm, met, wall_ns, self.waits, &self.bounds) };
+        let scores = rate(&sum, &frame, rules);
         (sum, scores)
     }
 }

@@ -280,3 +280,15 @@ fn grids(draw: u64, many: u64) {
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(2)]);
     assert!(f64::from(right) >= 0.99 * f64::from(jobs), "{right} of {jobs}: {:#?}", &missed[..missed.len().min(2)]);
 }
+
+#[test]
+#[ignore = "a measurement: run it alone, optimised"]
+fn what_an_analysis_costs_at_512_ranks() {
+    for slow in [Vec::new(), vec![Slow { rank: 300, extra_ns: 30 * MS, from_step: 0 }]] {
+        let job = Job { ranks: 512, ranks_per_node: 8, steps: 600, slow, ..Job::default() };
+        let input = job.observe(1);
+        let started = std::time::Instant::now();
+        let report = analyse(&input, &Rules::default());
+        eprintln!("{} observations in {:?}: {:?}", input.observations.len(), started.elapsed(), named(&report));
+    }
+}

@@ -93,7 +93,8 @@ pub(crate) fn comm_reports(
 ) -> Vec<CommReport> {
     let mut all: Vec<CommReport> = Vec::new();
     for (index, s) in scored.iter().enumerate() {
-        let (tallies, scores) = s.pooled(0..s.windows.len(), rules);
+        let (tallies, scores) = s.whole(rules);
+        let bases: Vec<(Option<i64>, Option<i64>)> = s.comm.met.iter().map(|met| bases(met, &s.bounds)).collect();
         let named_in = named.iter().any(|f| f.comm == index);
         let mut report = comm_report(&s.comm);
         report.windowed = Some(s.kind);
@@ -102,28 +103,17 @@ pub(crate) fn comm_reports(
         report.ranks = (0..s.comm.members.len())
             .map(|m| {
                 let member = &s.comm.members[m];
-                let series =
-                    |value: fn(&Met, usize) -> Option<i64>| spread(s.comm.met.iter().filter_map(|met| value(met, m)));
+                let cells = || s.comm.met.iter().zip(&bases).filter_map(|(met, base)| Some((met.cells[m]?, base)));
+                let late = cells().filter_map(|(cell, (first, _))| Some(cell.entry_ns - (*first)?));
+                let wait = cells().filter_map(|(cell, (_, shortest))| Some(cell.duration_ns - (*shortest)?));
                 RankScore {
                     rank: member.rank,
                     node: member.node.to_string(),
                     pid: member.pid,
                     collectives: tallies[m].duration.n as u64,
-                    lateness: if s.bounds[m].is_some() {
-                        let known = |met: &Met| {
-                            let first = met.cells.iter().zip(&s.bounds).filter(|(_, b)| b.is_some());
-                            let first = first.filter_map(|(c, _)| c.map(|c| c.entry_ns)).min()?;
-                            Some(met.cells[m]?.entry_ns - first)
-                        };
-                        spread(s.comm.met.iter().filter_map(known))
-                    } else {
-                        Spread::default()
-                    },
+                    lateness: if s.bounds[m].is_some() { spread(late) } else { Spread::default() },
                     lateness_bound_ns: s.bounds[m].map(|b| b as i64),
-                    wait: series(|met, m| {
-                        let shortest = met.cells.iter().flatten().map(|c| c.duration_ns).min()?;
-                        Some(met.cells[m]?.duration_ns - shortest)
-                    }),
+                    wait: spread(wait),
                     own_excess_ns: tallies[m].more_own.mean().map(|v| v as i64),
                     excess_ns: scores[m].late.excess_ns as i64,
                     share: scores[m].late.share,
@@ -145,6 +135,13 @@ pub(crate) fn comm_reports(
     all.extend(thin.iter().map(comm_report));
     all.sort_by_key(|c| std::cmp::Reverse((c.nranks, c.heard, c.matched)));
     all
+}
+
+/// The first entry among known clocks, and the shortest duration.
+fn bases(met: &Met, bounds: &[Option<f64>]) -> (Option<i64>, Option<i64>) {
+    let known = met.cells.iter().zip(bounds).filter(|(_, b)| b.is_some());
+    let first = known.filter_map(|(c, _)| c.map(|c| c.entry_ns)).min();
+    (first, met.cells.iter().flatten().map(|c| c.duration_ns).min())
 }
 
 fn comm_report(comm: &Comm) -> CommReport {
