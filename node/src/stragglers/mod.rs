@@ -4,7 +4,7 @@
 //! clock offsets in as [`Input`], and prints the [`Report`] of [`analyse`]. docs/verdicts.md says what each figure
 //! means and where its formula is from.
 //!
-//! `observation` is what goes in, `matching` brings ranks together (with `classes`: who does the same work), `windows`
+//! `observation` is what goes in, `number` numbers calls whose start was not seen, `matching` brings ranks together (with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
 //! imbalances, `hang` for who is waited for, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
 //! to a person. `simulate` makes jobs of known truth, `import` reads recorded ones.
@@ -13,6 +13,7 @@ mod classes;
 mod hang;
 pub mod import;
 mod matching;
+mod number;
 mod observation;
 mod rating;
 mod relative;

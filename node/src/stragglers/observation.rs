@@ -132,6 +132,9 @@ pub struct Heard {
 pub struct Input {
     /// Calls, in any order.
     pub observations: Vec<Observation>,
+    /// Calls whose communicator's start was not seen: `seq` says nothing. They are matched by when they ended, where that is
+    /// possible.
+    pub unnumbered: Vec<Observation>,
     /// Own work, where it was timed; may be empty.
     pub work: Vec<Work>,
     /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked for.
@@ -156,6 +159,7 @@ impl Input {
     pub fn push_row(&mut self, row: &[Value]) -> Result<(), RowError> {
         match Observation::from_row(row)? {
             Row::Placed(seen) => self.observations.push(seen),
+            Row::Unnumbered(seen) => self.unnumbered.push(seen),
             Row::Unplaced(why) => *self.unplaced.entry(why.to_owned()).or_default() += 1,
         }
         Ok(())
@@ -206,7 +210,9 @@ pub fn sql(span: &Span) -> String {
 pub enum Row {
     /// It can be matched across ranks.
     Placed(Observation),
-    /// It cannot, and why (its rank, communicator or number is unknown).
+    /// It can be matched by time only: its communicator's start was not seen, and it has no number.
+    Unnumbered(Observation),
+    /// It cannot, and why (its rank or communicator is unknown).
     Unplaced(&'static str),
 }
 
@@ -244,29 +250,28 @@ impl Observation {
         let Some(comm_hash) = integer(row, 4)? else {
             return Ok(Row::Unplaced("communicator not known"));
         };
-        let Some(seq) = integer(row, 6)? else {
-            return Ok(Row::Unplaced("communicator's start not seen"));
-        };
+        let seq = integer(row, 6)?;
         let Some(duration_ns) = integer(row, 8)? else {
             return Ok(Row::Unplaced("call not finished"));
         };
         let Some(entry_ns) = integer(row, 7)? else {
             return Ok(Row::Unplaced("no time"));
         };
-        Ok(Row::Placed(Self {
+        let seen = Self {
             node: text(row, 0)?.unwrap_or_default().into(),
             pid: integer(row, 1)?.unwrap_or(-1),
             rank,
             nranks: small(row, 3)?.filter(|&n| n > 0),
             comm_hash: comm_hash.cast_unsigned(),
             func: text(row, 5)?.unwrap_or_default().into(),
-            seq: seq.cast_unsigned(),
+            seq: seq.unwrap_or(0).cast_unsigned(),
             entry_ns,
             duration_ns: duration_ns.max(0),
             tier: small(row, 9)?.and_then(|t| u8::try_from(t).ok()).unwrap_or(0),
             library: text(row, 10)?.unwrap_or_default().into(),
             root: small(row, 11)?,
-        }))
+        };
+        Ok(if seq.is_some() { Row::Placed(seen) } else { Row::Unnumbered(seen) })
     }
 }
 
@@ -340,8 +345,8 @@ mod tests {
             input.push_row(&lacking).unwrap();
         }
         input.push_row(&row()).unwrap();
-        assert_eq!(input.unplaced.values().sum::<u64>(), 4);
-        assert_eq!(input.observations.len(), 1);
+        assert_eq!(input.unplaced.values().sum::<u64>(), 3);
+        assert_eq!((input.observations.len(), input.unnumbered.len()), (1, 1));
         let mut typed = row();
         typed[2] = Value::Text(b"five".to_vec());
         assert!(matches!(Observation::from_row(&typed), Err(RowError::Type { column: "rank", .. })));

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::hang;
 use super::matching::{Comm, communicators};
+use super::number::number;
 use super::observation::Input;
 use super::report::{Basis, Cost, Report, Verdict};
 use super::rules::Rules;
@@ -22,6 +23,25 @@ const ALSO: f64 = 0.2;
 /// Analyse one span.
 #[must_use]
 pub fn analyse(input: &Input, rules: &Rules) -> Report {
+    if input.unnumbered.is_empty() {
+        return judge(input, rules);
+    }
+    let mut all = input.clone();
+    let numbered = number(&mut all);
+    if numbered.left_out > 0 {
+        *all.unplaced.entry("communicator's start not seen".to_owned()).or_default() += numbered.left_out;
+    }
+    let mut report = judge(&all, rules);
+    if numbered.by_time > 0 {
+        report.evidence.notes.push(format!(
+            "{} calls were matched by when they ended: the start of their communicator was not seen",
+            numbered.by_time
+        ));
+    }
+    report
+}
+
+fn judge(input: &Input, rules: &Rules) -> Report {
     let mut scored = Vec::new();
     let mut thin = Vec::new();
     for comm in communicators(input, rules) {

@@ -1,0 +1,190 @@
+//! Numbers calls whose communicator's start was not seen (the recorder came late): by when they end.
+//!
+//! In a collective that makes all ranks meet, the ranks leave together. So with aligned clocks a call belongs to the
+//! collective that ends at the same time on the other ranks. Only what coincides closely is numbered; calls that only
+//! enqueue end when they like, and a late rank's calls then coincide with nothing: they stay out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::observation::{Coupling, Input, Observation};
+use super::stats::median;
+
+/// Ends that are apart by less than this share of the distance between collectives coincide.
+const CLOSE: f64 = 0.02;
+/// Share of a rank's calls that must coincide with one of the reference's.
+const MOST: f64 = 0.9;
+
+/// When calls ended, with their numbers.
+type Ends = Vec<(i64, u64)>;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Numbered {
+    /// Calls that were given a number.
+    pub(crate) by_time: u64,
+    /// Calls that could not be.
+    pub(crate) left_out: u64,
+}
+
+/// Give the unnumbered calls numbers, in the input's own list of observations.
+pub(crate) fn number(input: &mut Input) -> Numbered {
+    let mut result = Numbered::default();
+    let mut lanes: BTreeMap<(u64, Arc<str>), BTreeMap<(Arc<str>, i64), Vec<Observation>>> = BTreeMap::new();
+    for seen in std::mem::take(&mut input.unnumbered) {
+        if Coupling::of(&seen.func) == Coupling::All && input.clocks.contains_key(&*seen.node) {
+            let process = (Arc::clone(&seen.node), seen.pid);
+            let lane = lanes.entry((seen.comm_hash, Arc::clone(&seen.func))).or_default();
+            lane.entry(process).or_default().push(seen);
+        } else {
+            result.left_out += 1;
+        }
+    }
+    // Where some rank's start was seen, its numbers are the reference.
+    let mut known: HashMap<(u64, Arc<str>), HashMap<(&str, i64), Ends>> = HashMap::new();
+    for seen in &input.observations {
+        let lane = (seen.comm_hash, Arc::clone(&seen.func));
+        if lanes.contains_key(&lane) && input.clocks.contains_key(&*seen.node) {
+            let lane = known.entry(lane).or_default();
+            lane.entry((&seen.node, seen.pid)).or_default().push((end(seen, input), seen.seq));
+        }
+    }
+    let mut placed = Vec::new();
+    for (lane, mut ranks) in lanes {
+        let numbered = known.remove(&lane).and_then(|r| r.into_values().max_by_key(Vec::len));
+        let mut reference = match numbered {
+            Some(reference) => reference,
+            None => {
+                // The rank with most calls counts.
+                let longest = ranks.iter().max_by_key(|(_, calls)| calls.len()).map(|(process, _)| process.clone());
+                let Some(mut calls) = longest.and_then(|process| ranks.remove(&process)) else { continue };
+                calls.sort_by_key(|seen| seen.entry_ns);
+                let mut ends = Vec::with_capacity(calls.len());
+                for (seq, mut seen) in (0..).zip(calls) {
+                    ends.push((end(&seen, input), seq));
+                    seen.seq = seq;
+                    result.by_time += 1;
+                    placed.push(seen);
+                }
+                ends
+            }
+        };
+        reference.sort_unstable();
+        for calls in ranks.into_values() {
+            match align(&calls, &reference, input) {
+                Some(numbers) => {
+                    for (mut seen, seq) in calls.into_iter().zip(numbers) {
+                        if let Some(seq) = seq {
+                            seen.seq = seq;
+                            result.by_time += 1;
+                            placed.push(seen);
+                        } else {
+                            result.left_out += 1;
+                        }
+                    }
+                }
+                None => result.left_out += calls.len() as u64,
+            }
+        }
+    }
+    input.observations.append(&mut placed);
+    result
+}
+
+/// When a call ended, on the asker's clock.
+fn end(seen: &Observation, input: &Input) -> i64 {
+    let offset = input.clocks.get(&*seen.node).map_or(0, |c| c.offset_ns);
+    seen.entry_ns.saturating_add(seen.duration_ns).saturating_sub(offset)
+}
+
+/// The numbers of one rank's calls; none when they do not coincide with the reference.
+fn align(calls: &[Observation], reference: &[(i64, u64)], input: &Input) -> Option<Vec<Option<u64>>> {
+    let period = median(reference.windows(2).map(|w| (w[1].0 - w[0].0) as f64))?;
+    let widest = input.clocks.values().map(|c| c.bound_ns).max().unwrap_or(0);
+    let bound = calls.first().and_then(|c| input.clocks.get(&*c.node)).map_or(0, |c| c.bound_ns);
+    let close = (CLOSE * period).max((bound + widest) as f64);
+    // Where collectives follow each other as closely as the clocks are uncertain, nothing can be told apart.
+    if close * 4.0 > period {
+        return None;
+    }
+    let (first, last) = (reference.first()?.0, reference.last()?.0);
+    let (mut inside, mut met) = (0usize, 0usize);
+    let numbers = calls
+        .iter()
+        .map(|call| {
+            let at = end(call, input);
+            let after = reference.partition_point(|(end, _)| *end < at);
+            let nearest = [after.checked_sub(1), Some(after)]
+                .into_iter()
+                .flatten()
+                .filter_map(|i| reference.get(i))
+                .min_by_key(|(end, _)| (end - at).abs());
+            let number = nearest.filter(|(end, _)| (end - at).abs() as f64 <= close).map(|(_, seq)| *seq);
+            if (first..=last).contains(&at) {
+                inside += 1;
+                met += usize::from(number.is_some());
+            }
+            number
+        })
+        .collect();
+    (inside > 0 && met as f64 >= MOST * inside as f64).then_some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stragglers::simulate::{Job, Slow};
+    use crate::stragglers::{Rules, Verdict, analyse};
+
+    const MS: i64 = 1_000_000;
+
+    /// The job as recorders see it that came in the middle: no numbers, each from another call on.
+    fn late_attach(job: &Job, seed: u64, ranks: impl Fn(i32) -> bool) -> Input {
+        let mut input = job.observe(seed);
+        let all = std::mem::take(&mut input.observations);
+        for mut seen in all {
+            if !ranks(seen.rank) {
+                input.observations.push(seen);
+            } else if seen.seq >= 10 + seen.rank as u64 % 3 {
+                seen.seq = 0;
+                input.unnumbered.push(seen);
+            }
+        }
+        input
+    }
+
+    fn named(input: &Input) -> Option<i32> {
+        match analyse(input, &Rules::default()).verdict {
+            Verdict::Rank { culprit, also, .. } if also.is_empty() => Some(culprit.rank),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_late_rank_is_named_though_no_start_was_seen() {
+        for seed in 0..20 {
+            let late =
+                Job { slow: vec![Slow { rank: 3, extra_ns: 20 * MS, from_step: 0 }], loss: 0.01, ..Job::default() };
+            assert_eq!(named(&late_attach(&late, seed, |_| true)), Some(3), "seed {seed}");
+            assert_eq!(named(&late_attach(&late, seed, |r| r < 4)), Some(3), "seed {seed}: half of them attached late");
+            let healthy = Job { loss: 0.01, ..Job::default() };
+            let report = analyse(&late_attach(&healthy, seed, |_| true), &Rules::default());
+            assert_eq!(report.verdict, Verdict::None);
+            assert!(report.evidence.notes.iter().any(|n| n.contains("matched by when they ended")));
+        }
+    }
+
+    #[test]
+    fn calls_that_only_enqueue_are_not_guessed_at() {
+        for seed in 0..20 {
+            let late = Job {
+                ranks: 2,
+                ranks_per_node: 1,
+                enqueues: true,
+                slow: vec![Slow { rank: 1, extra_ns: 80 * MS, from_step: 0 }],
+                ..Job::default()
+            };
+            assert_ne!(named(&late_attach(&late, seed, |_| true)), Some(0), "seed {seed}: the victim");
+        }
+    }
+}
