@@ -51,14 +51,14 @@ impl Catalogs {
         members: &[&Member],
         deadline: Instant,
     ) -> Result<Arc<Catalog>, String> {
-        let live: Vec<&Member> = members.iter().filter(|member| member.state == MemberState::Live).collect();
-        let of: Vec<(String, u64)> =
-            live.iter().map(|member| (member.name.clone(), member.facts.schema_hash)).collect();
+        let live: Vec<&Member> = members.iter().copied().filter(|member| member.state == MemberState::Live).collect();
         if let Some(union) = lock(&self.last_union).as_ref()
-            && union.of == of
+            && union.is_of(&live)
         {
             return Ok(Arc::clone(&union.catalog));
         }
+        let of: Vec<(String, u64)> =
+            live.iter().map(|member| (member.name.clone(), member.facts.schema_hash)).collect();
         let mut known = Vec::with_capacity(live.len());
         for member in live {
             if let Some(catalog) = self.of_member(shared, member, deadline).await {
