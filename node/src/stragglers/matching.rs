@@ -78,6 +78,8 @@ pub(crate) struct Comm {
     pub(crate) coupled: u64,
     /// Calls that couple one-sidedly or pairwise.
     pub(crate) one_sided: u64,
+    /// Of these, those between two ranks.
+    pub(crate) paired: u64,
     /// Own time was timed as work on every member.
     pub(crate) worked: bool,
 }
@@ -115,6 +117,7 @@ fn one(
             comm.coupled += 1;
         } else {
             comm.one_sided += 1;
+            comm.paired += u64::from(Coupling::of(&seen.func) == Coupling::Pair);
         }
         places.entry((seen.rank, &seen.node, seen.pid)).or_default();
     }

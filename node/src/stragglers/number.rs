@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::classes::Process;
 use super::observation::{Coupling, Input, Observation};
 use super::stats::median;
 
@@ -15,6 +16,8 @@ const CLOSE: f64 = 0.02;
 /// Share of a rank's calls that must coincide with one of the reference's.
 const MOST: f64 = 0.9;
 
+/// What is counted together: a function of a communicator.
+type Lane = (u64, Arc<str>);
 /// When calls ended, with their numbers.
 type Ends = Vec<(i64, u64)>;
 
@@ -30,7 +33,7 @@ pub(crate) struct Numbered {
 /// Give the unnumbered calls numbers, in the input's own list of observations.
 pub(crate) fn number(input: &mut Input) -> Numbered {
     let mut result = Numbered::default();
-    let mut lanes: BTreeMap<(u64, Arc<str>), BTreeMap<(Arc<str>, i64), Vec<Observation>>> = BTreeMap::new();
+    let mut lanes: BTreeMap<Lane, BTreeMap<Process, Vec<Observation>>> = BTreeMap::new();
     for seen in std::mem::take(&mut input.unnumbered) {
         if Coupling::of(&seen.func) == Coupling::All && input.clocks.contains_key(&*seen.node) {
             let process = (Arc::clone(&seen.node), seen.pid);
@@ -41,7 +44,7 @@ pub(crate) fn number(input: &mut Input) -> Numbered {
         }
     }
     // Where some rank's start was seen, its numbers are the reference.
-    let mut known: HashMap<(u64, Arc<str>), HashMap<(&str, i64), Ends>> = HashMap::new();
+    let mut known: HashMap<Lane, HashMap<(&str, i64), Ends>> = HashMap::new();
     for seen in &input.observations {
         let lane = (seen.comm_hash, Arc::clone(&seen.func));
         if lanes.contains_key(&lane) && input.clocks.contains_key(&*seen.node) {

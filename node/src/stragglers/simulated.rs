@@ -292,3 +292,26 @@ fn what_an_analysis_costs_at_512_ranks() {
         eprintln!("{} observations in {:?}: {:?}", input.observations.len(), started.elapsed(), named(&report));
     }
 }
+
+#[test]
+fn groups_whose_calls_only_enqueue_blame_no_victim() {
+    let mut rng = StdRng::seed_from_u64(31);
+    let mut right = 0;
+    let mut flat = 0;
+    for seed in 0..80 {
+        let mut job = grid(&mut rng);
+        job.job.enqueues = true;
+        let rank = rng.random_range(0..job.job.ranks);
+        let slow = rng.random_bool(0.7);
+        if slow {
+            let extra_ns = (0.6 * job.job.own_ns as f64) as i64;
+            job.job.slow = vec![Slow { rank, extra_ns, from_step: 0 }];
+        }
+        let found = named(&analyse(&job.observe(seed), &Rules::default()));
+        assert!(found.is_empty() || (slow && found == [rank as i32]), "seed {seed}: {found:?} of {job:#?}");
+        flat += u32::from(slow && job.pipeline == 1);
+        right += u32::from(slow && job.pipeline == 1 && !found.is_empty());
+    }
+    // Without a pipeline it can be told.
+    assert!(right * 10 >= flat * 9, "{right} of {flat}");
+}

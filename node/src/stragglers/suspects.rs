@@ -62,17 +62,33 @@ pub(crate) fn job_ranks<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashMap<Pr
     best.into_iter().map(|(process, (_, rank))| (process, rank)).collect()
 }
 
-/// Processes that are in more than one communicator.
-pub(crate) fn in_several<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashSet<Process> {
-    let mut seen: HashSet<Process> = HashSet::new();
-    let mut several = HashSet::new();
-    for m in comms.filter(|c| c.members.len() > 1).flat_map(|c| &c.members) {
-        let process: Process = (Arc::clone(&m.node), m.pid);
-        if !seen.insert(process.clone()) {
-            several.insert(process);
+/// Where else processes communicate.
+#[derive(Default)]
+pub(crate) struct Elsewhere {
+    /// They are in more than one communicator.
+    several: HashSet<Process>,
+    /// They send to or receive from single ranks.
+    paired: HashSet<Process>,
+}
+
+impl Elsewhere {
+    /// From all communicators heard of.
+    pub(crate) fn of<'a>(comms: impl Iterator<Item = &'a Comm>) -> Self {
+        let mut elsewhere = Self::default();
+        let mut seen: HashSet<Process> = HashSet::new();
+        for comm in comms.filter(|c| c.members.len() > 1 || c.paired > 0) {
+            for m in &comm.members {
+                let process: Process = (Arc::clone(&m.node), m.pid);
+                if comm.paired > 0 {
+                    elsewhere.paired.insert(process.clone());
+                }
+                if !seen.insert(process.clone()) {
+                    elsewhere.several.insert(process);
+                }
+            }
         }
+        elsewhere
     }
-    several
 }
 
 /// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged one, at least
@@ -100,15 +116,17 @@ pub(crate) fn suspects(
     s: &Scored,
     rules: &Rules,
     job_rank: &HashMap<Process, i32>,
-    several: &HashSet<Process>,
+    elsewhere: &Elsewhere,
     findings: &mut Findings,
 ) {
     for m in 0..s.comm.members.len() {
         let member = &s.comm.members[m];
         let rank = job_rank.get(&(Arc::clone(&member.node), member.pid)).copied().unwrap_or(member.rank);
-        let elsewhere = s.comm.one_sided > 0 || several.contains(&(Arc::clone(&member.node), member.pid));
+        let process: Process = (Arc::clone(&member.node), member.pid);
+        let paired = elsewhere.paired.contains(&process);
+        let several = s.comm.one_sided > 0 || elsewhere.several.contains(&process);
         let me = RankRef { rank, node: member.node.to_string(), pid: member.pid };
-        let case = Case { index, s, m, me, elsewhere, rules };
+        let case = Case { index, s, m, me, several, paired, rules };
         case.contradiction(findings);
         let late = case.late(findings);
         let own = case.own();
@@ -127,7 +145,9 @@ struct Case<'a> {
     m: usize,
     me: RankRef,
     /// It communicates in other ways too: what makes it late may lie there.
-    elsewhere: bool,
+    several: bool,
+    /// It sends to or receives from single ranks.
+    paired: bool,
     rules: &'a Rules,
 }
 
@@ -168,7 +188,12 @@ impl Case<'_> {
             ));
             return None;
         }
-        // Where calls only enqueue, a rank waits outside them: its own time is not its own.
+        // Where calls only enqueue, a rank waits outside them: its own time is not its own, and in a pipeline nothing
+        // tells a rank that is late from one that was held up by the stage before it.
+        if s.waits == Waits::Enqueued && !s.comm.worked && (s.comm.mixed() || self.paired) {
+            findings.alone.push(self.me.clone());
+            return None;
+        }
         if s.waits != Waits::Enqueued || s.comm.worked {
             let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
             if s.comm.mixed() {
@@ -192,7 +217,7 @@ impl Case<'_> {
             } else if own.is_some_and(|own| own < rules.own_share * rating.excess_ns) {
                 findings.held_up.push(self.me.clone());
                 return None;
-            } else if own.is_none() && self.elsewhere {
+            } else if own.is_none() && self.several {
                 findings.alone.push(self.me.clone());
                 return None;
             }

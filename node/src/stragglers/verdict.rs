@@ -9,13 +9,13 @@ use super::hang;
 use super::matching::{Comm, communicators};
 use super::number::number;
 use super::observation::Input;
-use super::report::{Basis, Cost, Report, Verdict};
+use super::report::{Basis, Cost, Culprit, RankRef, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, Waits, score};
 use super::stages::{job_size, rotation, stage_imbalance};
 use super::stats::median;
 use super::summary::{comm_reports, evidence, hex};
-use super::suspects::{Findings, Found, in_several, job_ranks, of_run, order, suspects};
+use super::suspects::{Elsewhere, Findings, Found, job_ranks, of_run, order, suspects};
 
 /// Other late ranks are listed down to this part of the first one's share.
 const ALSO: f64 = 0.2;
@@ -51,11 +51,12 @@ fn judge(input: &Input, rules: &Rules) -> Report {
         }
     }
     let job_rank = job_ranks(scored.iter().map(|s| &s.comm).chain(&thin));
-    let several = in_several(scored.iter().map(|s| &s.comm).chain(&thin));
+    let elsewhere = Elsewhere::of(scored.iter().map(|s| &s.comm).chain(&thin));
     let mut findings = Findings::default();
     for (index, s) in scored.iter().enumerate() {
-        suspects(index, s, rules, &job_rank, &several, &mut findings);
+        suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
     }
+    drop_held_up_by_entries(&scored, &mut findings);
     // One process may be late in several communicators: the one where it costs most speaks for it.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
@@ -85,6 +86,36 @@ fn judge(input: &Input, rules: &Rules) -> Report {
             .unwrap_or_else(|| nobody(input, &scored, &thin, findings, rules)),
     };
     Report { verdict, cost, evidence, per_comm, coverage: input.heard.clone() }
+}
+
+/// By entries alone it cannot be seen whether a rank is held up. But a rank that is late in one communicator, and in
+/// another waits for a rank that is late there, passes that one's delay on.
+fn drop_held_up_by_entries(scored: &[Scored], findings: &mut Findings) {
+    let late_in = |comm: usize, found: &Found, all: &[Found]| {
+        all.iter().any(|f| f.comm == comm && f.culprit.node == found.culprit.node && f.culprit.pid == found.culprit.pid)
+    };
+    let passes_on: Vec<bool> = findings
+        .found
+        .iter()
+        .map(|p| {
+            p.culprit.basis == Basis::Entries
+                && findings.found.iter().any(|q| {
+                    let members = &scored[q.comm].comm.members;
+                    q.culprit.basis == Basis::Entries
+                        && members.iter().any(|m| *m.node == *p.culprit.node && m.pid == p.culprit.pid)
+                        && !late_in(q.comm, p, &findings.found)
+                })
+        })
+        .collect();
+    let mut passes_on = passes_on.into_iter();
+    findings.found.retain(|p| {
+        let held_up = passes_on.next().unwrap_or(false);
+        if held_up {
+            let Culprit { rank, node, pid, .. } = &p.culprit;
+            findings.held_up.push(RankRef { rank: *rank, node: node.clone(), pid: *pid });
+        }
+        !held_up
+    });
 }
 
 /// What the named ranks cost in the communicator of the dearest, collective by collective of its episode: the time
