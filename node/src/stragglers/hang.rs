@@ -95,6 +95,9 @@ pub struct Hang {
     pub since_ns: Option<i64>,
 }
 
+/// Larger communicators than this are not searched for ranks that were not heard.
+const MOST_RANKS: i32 = 65_536;
+
 /// Which process, by place in a table.
 type Who = usize;
 /// Where somebody is waited for: communicator and function, with the call and what it does there.
@@ -155,7 +158,7 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
                 }
             }
             let heard: BTreeSet<i32> = ranks.iter().map(|(_, q)| q.rank).collect();
-            let all = p.nranks.unwrap_or(0);
+            let all = p.nranks.unwrap_or(0).min(MOST_RANKS);
             hang.not_heard.extend((0..all).filter(|r| !heard.contains(r)).map(|r| (hex(*comm), r)));
         }
     }
@@ -194,7 +197,7 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
 
 /// The call at which a rank stands: the first that it has not completed.
 fn next(p: &Progress) -> u64 {
-    p.completed.map_or(0, |c| c + 1)
+    p.completed.map_or(0, |c| c.saturating_add(1))
 }
 
 /// How many wait for one, directly or through others.

@@ -133,7 +133,7 @@ fn one(
 
     let workers: HashSet<(&str, i64)> = input.work.iter().map(|w| (&*w.node, w.pid)).collect();
     comm.worked = comm.members.iter().all(|m| workers.contains(&(&*m.node, m.pid)));
-    let mut groups: HashMap<(&str, u64), Vec<Option<Cell>>> = HashMap::new();
+    let mut groups: HashMap<(&str, u64), Vec<(usize, Cell)>> = HashMap::new();
     for &i in indices {
         let seen = &input.observations[i];
         if Coupling::of(&seen.func) != Coupling::All {
@@ -141,22 +141,22 @@ fn one(
         }
         let place = places[&(seen.rank, &*seen.node, seen.pid)];
         let offset = comm.members[place].clock.map_or(0, |c| c.offset_ns);
-        let cells = groups.entry((&seen.func, seen.seq)).or_insert_with(|| vec![None; comm.members.len()]);
-        cells[place].get_or_insert(Cell {
-            entry_ns: seen.entry_ns.saturating_sub(offset),
-            duration_ns: seen.duration_ns,
-            own_ns: own[i],
-        });
+        let cell =
+            Cell { entry_ns: seen.entry_ns.saturating_sub(offset), duration_ns: seen.duration_ns, own_ns: own[i] };
+        groups.entry((&seen.func, seen.seq)).or_default().push((place, cell));
     }
     let least = ((comm.members.len() as f64 * rules.present).ceil() as usize).max(2);
-    for cells in groups.into_values() {
+    let mut met: Vec<(i64, (&str, u64), Vec<Option<Cell>>)> = Vec::new();
+    for (key, mut cells) in groups {
+        cells.sort_by_key(|(place, _)| *place);
+        cells.dedup_by_key(|(place, _)| *place);
         let Some(at_ns) = middle(&cells, &comm.members) else {
             continue;
         };
         if !(input.since_ns..input.until_ns).contains(&at_ns) {
             continue;
         }
-        let present = cells.iter().flatten().count();
+        let present = cells.len();
         if present < least {
             comm.dropped += 1;
             continue;
@@ -166,20 +166,24 @@ fn one(
         } else {
             comm.partial += 1;
         }
-        comm.met.push(Met { at_ns, cells });
+        // Only now a place for every member: what a wrong store claims must not cost more than what it sends.
+        let mut row = vec![None; comm.members.len()];
+        cells.into_iter().for_each(|(place, cell)| row[place] = Some(cell));
+        met.push((at_ns, key, row));
     }
-    comm.met.sort_by_key(|m| m.at_ns);
+    // The same order for every asker, also where two begin at the same time.
+    met.sort_by_key(|(at_ns, key, _)| (*at_ns, *key));
+    comm.met = met.into_iter().map(|(at_ns, _, cells)| Met { at_ns, cells }).collect();
     comm
 }
 
 /// The median aligned entry; ranks with an unknown clock count only where no other is there.
-fn middle(cells: &[Option<Cell>], members: &[Member]) -> Option<i64> {
+fn middle(cells: &[(usize, Cell)], members: &[Member]) -> Option<i64> {
     let entries = |known: bool| {
         cells
             .iter()
-            .zip(members)
-            .filter(move |(_, m)| !known || m.clock.is_some())
-            .filter_map(|(c, _)| c.as_ref().map(|c| c.entry_ns))
+            .filter(move |(place, _)| !known || members[*place].clock.is_some())
+            .map(|(_, cell)| cell.entry_ns)
             .collect::<Vec<i64>>()
     };
     let mut all = entries(true);

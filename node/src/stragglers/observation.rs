@@ -205,6 +205,11 @@ pub fn sql(span: &Span) -> String {
     text
 }
 
+/// Times that a row may hold: 1970 to 2096. What lies beyond would overflow differences.
+const TIMES: std::ops::Range<i64> = 0..4_000_000_000_000_000_000;
+/// Longest call: a year.
+const LONGEST_NS: i64 = 31_536_000_000_000_000;
+
 /// A row of the answer, read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Row {
@@ -257,6 +262,9 @@ impl Observation {
         let Some(entry_ns) = integer(row, 7)? else {
             return Ok(Row::Unplaced("no time"));
         };
+        if !TIMES.contains(&entry_ns) || duration_ns > LONGEST_NS {
+            return Ok(Row::Unplaced("a time that cannot be"));
+        }
         let seen = Self {
             node: text(row, 0)?.unwrap_or_default().into(),
             pid: integer(row, 1)?.unwrap_or(-1),
@@ -347,6 +355,9 @@ mod tests {
         input.push_row(&row()).unwrap();
         assert_eq!(input.unplaced.values().sum::<u64>(), 3);
         assert_eq!((input.observations.len(), input.unnumbered.len()), (1, 1));
+        let mut absurd = row();
+        absurd[7] = Value::Integer(i64::MAX);
+        assert_eq!(Observation::from_row(&absurd), Ok(Row::Unplaced("a time that cannot be")));
         let mut typed = row();
         typed[2] = Value::Text(b"five".to_vec());
         assert!(matches!(Observation::from_row(&typed), Err(RowError::Type { column: "rank", .. })));
