@@ -146,7 +146,7 @@ fn one(
         groups.entry((&seen.func, seen.seq)).or_default().push((place, cell));
     }
     let least = ((comm.members.len() as f64 * rules.present).ceil() as usize).max(2);
-    let mut met: Vec<(i64, (&str, u64), Vec<Option<Cell>>)> = Vec::new();
+    let mut met = Vec::new();
     for (key, mut cells) in groups {
         cells.sort_by_key(|(place, _)| *place);
         cells.dedup_by_key(|(place, _)| *place);
@@ -169,11 +169,11 @@ fn one(
         // Only now a place for every member: what a wrong store claims must not cost more than what it sends.
         let mut row = vec![None; comm.members.len()];
         cells.into_iter().for_each(|(place, cell)| row[place] = Some(cell));
-        met.push((at_ns, key, row));
+        met.push((key, Met { at_ns, cells: row }));
     }
     // The same order for every asker, also where two begin at the same time.
-    met.sort_by_key(|(at_ns, key, _)| (*at_ns, *key));
-    comm.met = met.into_iter().map(|(at_ns, _, cells)| Met { at_ns, cells }).collect();
+    met.sort_by_key(|(key, m): &((&str, u64), Met)| (m.at_ns, *key));
+    comm.met = met.into_iter().map(|(_, m)| m).collect();
     comm
 }
 
