@@ -25,7 +25,9 @@ mod plan;
 mod rewrite;
 mod rules;
 mod run;
+mod scope;
 mod shape;
+mod spread;
 mod time_range;
 
 #[cfg(test)]

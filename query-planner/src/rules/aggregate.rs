@@ -1,6 +1,6 @@
 //! Strategy 3: aggregation in two phases.
 //!
-//! Over a distributed FROM (see `shape.rs`) a group of the union is the disjoint union of the nodes' groups of the same
+//! Over a distributed FROM (see `spread.rs`) a group of the union is the disjoint union of the nodes' groups of the same
 //! key. Each node ships one row a group: the key, and for every aggregate a partial state; the asker groups these rows
 //! by key (same collation, no affinity, so 1 and 1.0 meet as they do in SQLite), merges the states, and only then
 //! applies HAVING, ORDER BY, DISTINCT, LIMIT and the expressions around aggregates.
@@ -26,7 +26,8 @@ use crate::check::Question;
 use crate::functions;
 use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
 use crate::rewrite::with_node_sources;
-use crate::shape::{Scope, Shape, contains, has_subquery, is_aggregate};
+use crate::scope::Scope;
+use crate::shape::{Shape, contains, has_subquery, is_aggregate};
 
 /// The merge's only table.
 const GROUPS: &str = "groups";

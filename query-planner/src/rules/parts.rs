@@ -19,7 +19,8 @@ use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::check::{Question, check};
 use crate::plan::{Merge, MergeTable, NodePart, Plan, Strategy};
 use crate::rewrite::{each_table, normalise};
-use crate::shape::{Scope, Shape};
+use crate::scope::Scope;
+use crate::shape::Shape;
 
 pub(crate) fn plan(question: &Question<'_>) -> Result<Option<Plan>, QueryError> {
     let mut select = question.select.clone();

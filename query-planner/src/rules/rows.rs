@@ -1,6 +1,6 @@
 //! Strategy 2: nodes filter, project, sort and cut; the asker puts rows together.
 //!
-//! Over a distributed FROM (see `shape.rs`) WHERE and the result columns are computed row by row, so they are the same
+//! Over a distributed FROM (see `spread.rs`) WHERE and the result columns are computed row by row, so they are the same
 //! at a node as over the union. ORDER BY … LIMIT k OFFSET j: a row among the first k+j of the union is among the first
 //! k+j of its node; so each node ships its first k+j with the sort keys, and the asker sorts and cuts again, with the
 //! same collations and NULL order. DISTINCT: duplicates within a node go first, those between nodes at the asker; with
