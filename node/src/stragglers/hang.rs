@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::observation::{Coupling, Input};
+use super::observation::{Coupling, Input, Observation};
 use super::report::RankRef;
 use super::rules::Rules;
 use super::summary::hex;
@@ -36,6 +36,42 @@ pub struct Progress {
     pub since_ns: Option<i64>,
     /// Name of that call, where `func` does not say it.
     pub waiting_in: Option<Arc<str>>,
+}
+
+/// How far each process got, from the calls it has finished and those it is in: `open` are calls entered and not left
+/// (their `duration_ns` says nothing). A call that is in both lists has been left in the meantime.
+#[must_use]
+pub fn progress(finished: &[Observation], open: &[Observation]) -> Vec<Progress> {
+    let mut lanes: BTreeMap<(&str, i64, u64, &str), Progress> = BTreeMap::new();
+    let lane = |seen: &Observation| Progress {
+        node: Arc::clone(&seen.node),
+        pid: seen.pid,
+        rank: seen.rank,
+        nranks: seen.nranks,
+        comm_hash: seen.comm_hash,
+        func: Arc::clone(&seen.func),
+        entered: None,
+        completed: None,
+        since_ns: None,
+        waiting_in: None,
+    };
+    for seen in finished {
+        let key = (&*seen.node, seen.pid, seen.comm_hash, &*seen.func);
+        let p = lanes.entry(key).or_insert_with(|| lane(seen));
+        p.completed = p.completed.max(Some(seen.seq));
+        p.entered = p.completed;
+    }
+    for seen in open {
+        let key = (&*seen.node, seen.pid, seen.comm_hash, &*seen.func);
+        let p = lanes.entry(key).or_insert_with(|| lane(seen));
+        if p.completed.is_none_or(|c| c < seen.seq) {
+            // Calls of a blocking library: all before it have been left.
+            p.completed = seen.seq.checked_sub(1);
+            p.entered = Some(seen.seq);
+            p.since_ns = Some(seen.entry_ns);
+        }
+    }
+    lanes.into_values().collect()
 }
 
 /// What a rank that everybody waits for is doing.
@@ -304,5 +340,24 @@ mod tests {
         assert_eq!((hang.missing.len(), hang.waiting.len()), (0, 2));
         let hang = find_in(vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(3, 1, 8, 7)], 60 * S).unwrap();
         assert_eq!(hang.not_heard, [(hex(1), 2)]);
+    }
+
+    #[test]
+    fn progress_comes_from_finished_and_open_calls() {
+        let job = crate::stragglers::simulate::Job::default();
+        let mut input = job.observe(1);
+        // Step 60: rank 3 does not come, the others are in the call; what follows has not happened.
+        let mut open: Vec<Observation> =
+            input.observations.iter().filter(|o| o.seq == 60 && o.rank != 3).cloned().collect();
+        input.observations.retain(|o| o.seq < 60);
+        // One that has been left since it was asked for.
+        open.extend(input.observations.iter().find(|o| o.rank == 5 && o.seq == 58).cloned());
+        input.progress = progress(&input.observations, &open);
+        assert_eq!(input.progress.len(), 8);
+        let hang = find(&input, &Rules::default()).unwrap();
+        assert_eq!(missing(&hang), [3]);
+        assert_eq!((hang.missing[0].seq, hang.waiting.len(), hang.missing[0].holds_up), (60, 7, 7));
+        input.progress = progress(&input.observations, &[]);
+        assert_eq!(find(&input, &Rules::default()), None);
     }
 }

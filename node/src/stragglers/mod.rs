@@ -33,7 +33,7 @@ mod text;
 mod verdict;
 mod windows;
 
-pub use hang::{Absence, Hang, Missing, Progress, Waiting};
+pub use hang::{Absence, Hang, Missing, Progress, Waiting, progress};
 pub use observation::{COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, Work, sql};
 pub use relative::{individual_scores, relative_scores};
 pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
