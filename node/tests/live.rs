@@ -164,6 +164,62 @@ fn open_mpi_late_rank_is_named_by_every_agent_and_a_healthy_job_by_none() {
     drop(late);
 }
 
+/// The process of a rank, by the rank in its environment and the directory of its program.
+fn process_of_rank(bin: &Path, rank: u32) -> Option<i32> {
+    let wanted = format!("RANK={rank}");
+    procfs::process::all_processes().ok()?.flatten().find_map(|process| {
+        let of_this_job = process.exe().ok()?.starts_with(bin);
+        let environ = process.environ().ok()?;
+        let is_rank = environ.get(std::ffi::OsStr::new("RANK"))? == &wanted["RANK=".len()..];
+        (of_this_job && is_rank).then_some(process.pid)
+    })
+}
+
+#[test]
+fn a_stopped_rank_is_reported_as_a_hang_by_its_name() {
+    if !can_capture("a_stopped_rank_is_reported_as_a_hang_by_its_name") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("hang", &AGENTS);
+    start_agents(&mut lab, &cgroups);
+    let bin = workloads(&lab);
+    let list = AGENTS.map(|name| cgroups.path(name).display().to_string()).join(",");
+    let child = Command::new(bin.join("nccl-ranks"))
+        .args(["--ranks", "8", "--iters", "100000", "--work-ms", "20", "--start-ms", "2500", "--cgroups", &list])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the job starts");
+    let _job = Job(child);
+    wait_for("every rank is heard", || {
+        let sql = "SELECT count(DISTINCT rank) FROM collectives WHERE comm_hash IS NOT NULL";
+        let (answer, _) = lab.query("m1", sql, &[]);
+        if answer["rows"][0][0] == 8 { Ok(()) } else { Err(answer["rows"].to_string()) }
+    });
+    let rank = wait_for("the process of rank 5", || process_of_rank(&bin, 5).ok_or_else(|| "not found".to_owned()));
+    let rank = nix::unistd::Pid::from_raw(rank);
+    nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGSTOP).expect("stopped");
+    let stopped = Instant::now();
+    let answer = wait_for("the hang is reported", || {
+        let answer = verdict(&lab, "m1", "10s")?;
+        if answer["verdict"]["kind"] == "hang" { Ok(answer) } else { Err(answer["verdict"].to_string()) }
+    });
+    let took = stopped.elapsed();
+    assert!(took < Duration::from_secs(5), "reported after {took:?}");
+    let missing = answer["verdict"]["missing"].as_array().expect("who is missing");
+    assert_eq!(missing.len(), 1, "{answer}");
+    assert_eq!((&missing[0]["rank"], &missing[0]["node"]), (&5.into(), &"m3".into()), "{answer}");
+    for asker in AGENTS {
+        assert_eq!(verdict(&lab, asker, "10s").expect("a verdict")["verdict"]["kind"], "hang", "asked at {asker}");
+    }
+    nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGCONT).expect("continued");
+    wait_for("the hang is over", || {
+        let answer = verdict(&lab, "m2", "2s")?;
+        if answer["verdict"]["kind"] == "hang" { Err(answer["verdict"].to_string()) } else { Ok(()) }
+    });
+}
+
 /// Runs the demo in a temporary directory of its own and checks that nothing is left there.
 fn demo(arguments: &[&str]) -> String {
     let temporary = tempfile::tempdir().expect("a directory");

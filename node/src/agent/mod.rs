@@ -53,7 +53,7 @@ pub struct Shared {
     /// The trace store or the served file.
     pub source: Arc<Source>,
     /// Recording, and why not.
-    pub recording: recording::Recording,
+    pub recording: Arc<recording::Recording>,
 }
 
 /// A running agent.
@@ -77,13 +77,13 @@ impl Agent {
         let source = Arc::new(open_source(&config)?);
         let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
 
-        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor)));
+        let recording = Arc::new(recording::Recording::start(&config, &source)?);
+        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording)));
         let join_host = founded.issuer.map(|issuer| Arc::new(join::Door::new(issuer)) as Arc<dyn JoinHost>);
         let (mesh, inbound) =
             Mesh::start(MeshConfig { listen: config.listen, identity: Arc::clone(&identity), handler, join_host })?;
         let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
 
-        let recording = recording::Recording::start(&config, &source)?;
         let own_facts = facts::of(&config, &executor, &source, &recording)?;
         let generation = gossip::next_generation(&config.identity.join("generation")).context("counting this start")?;
         let gossip = Gossip::start(

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use node_bpf::{Capture, CaptureConfig, Record};
+use node_bpf::{Capture, CaptureConfig, Library, Record};
 
 use super::config::{AgentConfig, CaptureChoice};
+use crate::mesh::wire::OpenCall;
 use crate::store::Source;
 
 /// The state of recording on this host.
@@ -59,6 +60,32 @@ impl Recording {
         let mut ranks = lock(&self.ranks);
         ranks.retain(|pid, _| Path::new("/proc").join(pid.to_string()).exists());
         ranks.values().copied().collect::<BTreeSet<u32>>().into_iter().collect()
+    }
+
+    /// The collective calls that ranks on this host are in right now.
+    pub fn open_calls(&self) -> Vec<OpenCall> {
+        let calls = lock(&self.running).as_ref().map(Capture::in_flight).unwrap_or_default();
+        calls
+            .into_iter()
+            .map(|call| OpenCall {
+                pid: call.pid,
+                rank: call.rank,
+                nranks: call.nranks,
+                comm_hash: call.comm_hash,
+                func: call.func.to_owned(),
+                seq: call.seq,
+                entry_ns: call.ts_ns,
+                tier: call.tier,
+                library: match call.library {
+                    Library::Nccl => "nccl",
+                    Library::Rccl => "rccl",
+                    Library::Mpi => "mpi",
+                }
+                .to_owned(),
+                root: call.root,
+                job_id: call.job_id,
+            })
+            .collect()
     }
 
     /// Detaches every probe. What was recorded stays.

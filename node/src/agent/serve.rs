@@ -9,6 +9,7 @@ use query_planner::NodeError;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::recording::Recording;
 use crate::mesh::frame;
 use crate::mesh::wire::{Request, Response};
 use crate::mesh::{Handler, Responder};
@@ -21,11 +22,12 @@ const LONGEST_TASK: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct NodeHandler {
     executor: Arc<Executor>,
+    recording: Arc<Recording>,
 }
 
 impl NodeHandler {
-    pub(super) fn new(executor: Arc<Executor>) -> Self {
-        Self { executor }
+    pub(super) fn new(executor: Arc<Executor>, recording: Arc<Recording>) -> Self {
+        Self { executor, recording }
     }
 
     async fn task(
@@ -82,6 +84,7 @@ impl Handler for NodeHandler {
                 },
                 Err(error) => Response::Failed(error),
             },
+            Request::OpenCalls => Response::OpenCalls(self.recording.open_calls()),
             Request::Task { deadline_ms, task } => {
                 let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
                 self.task(deadline, task, out, cancelled).await

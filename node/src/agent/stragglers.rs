@@ -4,16 +4,18 @@
 //! is `crate::stragglers`, which does no IO.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::StreamExt;
-use gossip::MemberState;
+use gossip::{Member, MemberState};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+use crate::mesh::wire::{OpenCall, Request, Response};
 use crate::query::ask::{self, AskError, Asked, Question};
-use crate::stragglers::{self, ClockOffset, Heard, Input, Report, Rules, Span};
+use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span};
 
 /// Pings per peer; the one with the smallest round trip counts.
 const PINGS: u32 = 8;
@@ -64,6 +66,12 @@ pub(super) async fn answer(
     let since_ns = now_ns - i64::try_from(question.since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let clocks = clocks(shared, deadline).await;
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
+    let wanted = Wanted {
+        nodes: question.nodes.clone(),
+        labels: question.labels.clone(),
+        job: question.job.clone(),
+        comm: question.comm,
+    };
     let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job, comm: question.comm };
     let asked = ask::ask(
         shared,
@@ -98,6 +106,8 @@ pub(super) async fn answer(
             .push_row(row)
             .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
     }
+    let open = open_calls(shared, &wanted, deadline).await;
+    input.progress = stragglers::progress(&input.observations, &open);
     let report = stragglers::analyse(&input, &Rules::default());
     let text = stragglers::text(&report);
     Ok(StragglersAnswer { report, text, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
@@ -125,4 +135,67 @@ async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOff
         .filter_map(|measured| async move { measured })
         .collect()
         .await
+}
+
+/// Whose open calls matter to a question.
+struct Wanted {
+    nodes: Vec<String>,
+    labels: Vec<(String, String)>,
+    job: Option<String>,
+    comm: Option<u64>,
+}
+
+/// The calls that ranks are in right now, of every live member that says so within the deadline. A member that does not
+/// is silent here, and its rows' coverage says why.
+async fn open_calls(shared: &Shared, wanted: &Wanted, deadline: Instant) -> Vec<Observation> {
+    let members: Vec<Member> = shared
+        .gossip
+        .members()
+        .into_iter()
+        .filter(Member::is_live)
+        .filter(|member| wanted.nodes.is_empty() || wanted.nodes.contains(&member.name))
+        .filter(|member| wanted.labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value)))
+        .collect();
+    futures::stream::iter(members)
+        .map(|member| async move {
+            let calls = if member.is_self {
+                shared.recording.open_calls()
+            } else {
+                let name = member.name.parse().ok()?;
+                let request = Request::OpenCalls;
+                let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
+                match answer.next().await {
+                    Ok(Some(Response::OpenCalls(calls))) => calls,
+                    _ => return None,
+                }
+            };
+            let node: Arc<str> = member.name.as_str().into();
+            let matters = |call: &OpenCall| {
+                (wanted.job.is_none() || wanted.job == call.job_id)
+                    && (wanted.comm.is_none() || wanted.comm == call.comm_hash)
+            };
+            Some(calls.into_iter().filter(matters).filter_map(|call| observed(&node, call)).collect::<Vec<_>>())
+        })
+        .buffer_unordered(PEERS_AT_ONCE)
+        .filter_map(|calls| async move { calls })
+        .concat()
+        .await
+}
+
+/// An open call as the analysis takes it; none when it cannot be matched across ranks.
+fn observed(node: &Arc<str>, call: OpenCall) -> Option<Observation> {
+    Some(Observation {
+        node: Arc::clone(node),
+        pid: call.pid.into(),
+        rank: call.rank?,
+        nranks: call.nranks,
+        comm_hash: call.comm_hash?,
+        func: call.func.into(),
+        seq: call.seq?,
+        entry_ns: call.entry_ns,
+        duration_ns: 0,
+        tier: call.tier,
+        library: call.library.into(),
+        root: call.root,
+    })
 }

@@ -22,6 +22,35 @@ pub enum Request {
         /// The task.
         task: NodeTask,
     },
+    /// Which collective calls are your ranks in right now? Answered by [`Response::OpenCalls`].
+    OpenCalls,
+}
+
+/// A collective call that has begun and not returned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenCall {
+    /// Process id on the node.
+    pub pid: u32,
+    /// Rank in the communicator, when known.
+    pub rank: Option<i32>,
+    /// Size of the communicator, when known.
+    pub nranks: Option<i32>,
+    /// The communicator, when known.
+    pub comm_hash: Option<u64>,
+    /// The call in lower snake case ("all_reduce").
+    pub func: String,
+    /// Its number in (process, communicator, func), when known.
+    pub seq: Option<u64>,
+    /// Entry, Unix nanoseconds of the node's own clock.
+    pub entry_ns: i64,
+    /// Evidence tier of its duration.
+    pub tier: u8,
+    /// "nccl", "rccl" or "mpi".
+    pub library: String,
+    /// Root or peer rank, where the call has one.
+    pub root: Option<i32>,
+    /// Job, when known.
+    pub job_id: Option<String>,
 }
 
 /// One piece of an answer.
@@ -49,6 +78,8 @@ pub enum Response {
     Failed(NodeError),
     /// The node cannot read or does not serve such a request; the text says why.
     Unsupported(String),
+    /// The calls that the node's ranks are in; empty where nothing is recorded.
+    OpenCalls(Vec<OpenCall>),
 }
 
 impl Response {
