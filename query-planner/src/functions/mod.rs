@@ -22,6 +22,16 @@ use crate::batch::Value;
 pub(crate) use state::{TwoPhase, two_phase};
 pub(crate) use sum::{AVG_MERGE, COUNT_MERGE, EXACT_AVG, EXACT_SUM, EXACT_TOTAL, SUM_MERGE, SUM_STATE, TOTAL_MERGE};
 
+/// The exact, order-free form of SQLite's `sum`, `total` or `avg`.
+pub(crate) fn exact_sum(name: &str) -> Option<&'static str> {
+    match name.to_ascii_lowercase().as_str() {
+        "sum" => Some(EXACT_SUM),
+        "total" => Some(EXACT_TOTAL),
+        "avg" => Some(EXACT_AVG),
+        _ => None,
+    }
+}
+
 /// The identity, with neither affinity nor collation: stands for a computed expression in merge SQL.
 pub(crate) const VALUE: &str = "mesh_value";
 

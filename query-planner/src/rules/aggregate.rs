@@ -265,12 +265,7 @@ impl<'s> Phases<'s> {
         let at = find_or_push(&mut self.distinct, Shipped { expr, affinity: "", collation });
         let args = vec![Expr::column(&format!("d{at}"))];
         // SQLite's own addition may overflow on the way, by the order in which values happen to come.
-        let name = match name {
-            "sum" => functions::EXACT_SUM.to_owned(),
-            "total" => functions::EXACT_TOTAL.to_owned(),
-            "avg" => functions::EXACT_AVG.to_owned(),
-            _ => call.name.clone(),
-        };
+        let name = functions::exact_sum(name).map_or_else(|| call.name.clone(), str::to_owned);
         Some(Expr::Call(Box::new(Call { name, args, filter: None, ..call.clone() })))
     }
 

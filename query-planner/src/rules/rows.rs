@@ -10,8 +10,9 @@
 //! union, HAVING and aggregates included, and the plan is called `push`: nothing but sorting is left to the asker.
 
 use crate::api::{QueryError, Targets};
-use crate::ast::{Expr, Limit, Output, Over, Select, Sort, Visit, walk};
+use crate::ast::{Expr, Limit, Output, Over, Select, Sort, Source, Visit, VisitMut, unquote, walk, walk_mut};
 use crate::check::Question;
+use crate::functions;
 use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
 use crate::rewrite::with_node_sources;
 use crate::shape::Shape;
@@ -85,6 +86,7 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
             })
             .collect();
     }
+    exact_sums(&mut node_select);
     with_node_sources(&mut node_select, question);
     let part = NodePart {
         table: question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", "),
@@ -107,6 +109,28 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
         merge,
         notes: Vec::new(),
     })
+}
+
+/// Groups that lie on one node each are summed there. SQLite's own addition may overflow on the way, by the order in
+/// which rows happen to come; the exact one does not. Subqueries keep their functions: what is outside may refer to
+/// their columns by the text of an expression.
+fn exact_sums(select: &mut Select) {
+    struct Rename;
+    impl VisitMut for Rename {
+        fn select(&mut self, _: &mut Select) {}
+        fn source(&mut self, _: &mut Source) {}
+        fn expr(&mut self, node: &mut Expr) {
+            if let Expr::Call(call) = node
+                && call.over.is_none()
+                && call.args.len() == 1
+                && let Some(exact) = functions::exact_sum(&unquote(&call.name))
+            {
+                call.name = exact.to_owned();
+            }
+            walk_mut::expr(self, node);
+        }
+    }
+    walk_mut::select(&mut Rename, select);
 }
 
 pub(super) fn targets(shape: &Shape) -> Targets {
