@@ -95,6 +95,9 @@ pub struct AskOptions {
 pub struct NodeTask {
     /// What to run; results are told apart by the index in this list.
     pub parts: Vec<NodePart>,
+    /// For each part the values of its anonymous parameters (`?`), in order; a part beyond the end of this list has
+    /// none.
+    pub keys: Vec<Vec<Value>>,
     /// The asker's wall clock at the question's start, Unix nanoseconds: 'now' is this instant on every node.
     pub now_unix_ns: i64,
     /// Limits for this task.

@@ -32,7 +32,8 @@ pub fn execute_task(
     }
     let mut result = Ok(());
     for (index, part) in task.parts.iter().enumerate() {
-        result = execute_part(conn, node, task, part, &mut stats, &mut |batch| emit(index, batch));
+        let keys = task.keys.get(index).map_or(&[][..], Vec::as_slice);
+        result = execute_part(conn, node, task, part, keys, &mut stats, &mut |batch| emit(index, batch));
         if result.is_err() {
             break;
         }
@@ -51,6 +52,7 @@ fn execute_part(
     node: &str,
     task: &NodeTask,
     part: &NodePart,
+    keys: &[Value],
     stats: &mut NodeStats,
     emit: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
@@ -60,6 +62,7 @@ fn execute_part(
         return Err(NodeError::Failed(format!("the part has {width} columns, {} were expected", part.columns)));
     }
     bind(&mut statement, node, task.now_unix_ns).map_err(|error| node_error(&error))?;
+    bind_keys(&mut statement, keys).map_err(|error| node_error(&error))?;
     let mut rows = statement.raw_query();
     let mut batch = Batch { rows: 0, columns: vec![Vec::new(); width] };
     let mut batch_bytes = 0;
@@ -88,6 +91,24 @@ fn execute_part(
     if batch.rows > 0 {
         stats.bytes += batch_bytes;
         emit(batch)?;
+    }
+    drop(rows);
+    // A list of keys comes once: thousands of parameters are not worth keeping.
+    if !keys.is_empty() {
+        statement.discard();
+    }
+    Ok(())
+}
+
+/// Bind the parameters without names, in order.
+fn bind_keys(statement: &mut Statement<'_>, keys: &[Value]) -> rusqlite::Result<()> {
+    let mut keys = keys.iter();
+    for index in 1..=statement.parameter_count() {
+        if statement.parameter_name(index).is_none()
+            && let Some(key) = keys.next()
+        {
+            statement.raw_bind_parameter(index, key)?;
+        }
     }
     Ok(())
 }

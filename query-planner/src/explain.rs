@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::api::{Answer, Targets};
-use crate::plan::{Merge, Plan};
+use crate::ast::quote_name;
+use crate::plan::{Merge, Plan, Reduction};
+use crate::rules::semijoin::MAX_KEYS;
 
 /// The plan for `--explain`: stable, one fact a line.
 pub fn explain(plan: &Plan) -> String {
@@ -15,7 +17,18 @@ pub fn explain(plan: &Plan) -> String {
             Targets::Named(names) => names.join(", "),
             Targets::AnyOne => "any one node".to_owned(),
         };
-        let _ = writeln!(out, "part {i} ({whom}, ships {} columns of {}):\n  {}", part.columns, part.table, part.sql);
+        let reduction = plan.reductions.iter().find(|reduction| reduction.part == i);
+        let round = reduction.map_or_else(String::new, |reduction| {
+            format!("; round 2, filtered by the keys of part {} when they are at most {MAX_KEYS}", reduction.driver)
+        });
+        let _ = writeln!(
+            out,
+            "part {i} ({whom}, ships {} columns of {}{round}):\n  {}",
+            part.columns, part.table, part.sql
+        );
+        if let Some(Reduction { column, driver, driver_column, .. }) = reduction {
+            let _ = writeln!(out, "  + WHERE {} IN (part {driver}'s {driver_column})", quote_name(column));
+        }
     }
     match &plan.merge {
         Merge::Concat { with_node: true } => out.push_str("merge: concatenate, node first\n"),

@@ -43,6 +43,6 @@ pub use exec::execute_task;
 pub use explain::{explain, explain_analyze};
 pub use harden::harden;
 pub use merge_pool::MergePool;
-pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy, plan};
+pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
 pub use run::{LocalError, local, run, run_with};
 pub use time_range::time_range;

@@ -21,6 +21,8 @@ pub struct Plan {
     pub columns: Vec<ColumnMeta>,
     /// What the nodes run.
     pub parts: Vec<NodePart>,
+    /// Parts that wait for a second round, and for whose keys.
+    pub reductions: Vec<Reduction>,
     /// What the asker makes of it.
     pub merge: Merge,
     /// Hints for the user.
@@ -74,6 +76,20 @@ pub struct NodePart {
     pub reads: Vec<(String, Vec<String>)>,
     /// Whom it is for.
     pub targets: Targets,
+}
+
+/// A part that is asked for in a second round, only with the rows whose `column` is among the keys that part `driver`
+/// brought in the first; with all rows when those are too many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reduction {
+    /// Index of the part that is reduced.
+    pub part: usize,
+    /// Its column.
+    pub column: String,
+    /// Index of the part that has the keys; it is not reduced itself.
+    pub driver: usize,
+    /// The column with the keys in that part's merge table.
+    pub driver_column: String,
 }
 
 /// What the asker does with the parts' rows.

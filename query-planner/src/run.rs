@@ -1,5 +1,6 @@
 //! The asker's side: ask the nodes for the parts, put their rows into an in-memory SQLite, run the merge.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use rusqlite::{Connection, ErrorCode};
@@ -12,7 +13,8 @@ use crate::catalog::Catalog;
 use crate::check::quoted;
 use crate::exec::{bind, execute_task, message};
 use crate::merge_pool::MergePool;
-use crate::plan::{Merge, MergeTable, Plan, plan};
+use crate::plan::{Merge, MergeTable, NodePart, Plan, plan};
+use crate::rules::semijoin::{MAX_KEY_BYTES, MAX_KEYS, filtered_by_keys};
 
 /// Ask and merge.
 ///
@@ -49,7 +51,8 @@ pub fn run_with(
         Merge::Concat { with_node } => {
             let mut rows = Vec::new();
             let width = plan.parts.first().map_or(0, |part| part.columns as usize);
-            ask(plan, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
+            let all = Round::whole(plan);
+            ask(&all, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
                 meter.take(batch.size_bytes(), "the result")?;
                 whole(&batch, width, node)?;
                 rows.extend(into_rows(batch).map(|mut row| {
@@ -65,14 +68,20 @@ pub fn run_with(
         Merge::Sql { tables, setup, sql } => {
             let conn = pool.take(tables, setup, stop).map_err(|error| internal(&error))?;
             let mut rows = 0_u64;
-            ask(plan, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, part, batch| {
+            let mut sink = |node: &str, part: usize, batch: Batch| {
                 let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
                 meter.take(batch.size_bytes(), label)?;
                 let table = tables.get(part).ok_or_else(|| RunError::Internal(format!("no merge table {part}")))?;
                 whole(&batch, filled(table), node)?;
                 rows += u64::from(batch.rows);
                 insert(&conn, table, &batch).map_err(|error| internal(&error))
-            })?;
+            };
+            let first = Round::first(plan);
+            ask(&first, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
+            if !plan.reductions.is_empty() {
+                let second = Round::second(plan, &conn, tables).map_err(|error| internal(&error))?;
+                ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
+            }
             let started = Instant::now();
             answer.rows = query(&conn, sql, now_unix_ns, &mut meter)?;
             answer.merge_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -82,9 +91,59 @@ pub fn run_with(
     Ok(answer)
 }
 
+/// Some parts of a plan that are asked for together: index in the plan, the part, its keys.
+struct Round {
+    parts: Vec<(usize, NodePart, Vec<Value>)>,
+}
+
+impl Round {
+    fn of(plan: &Plan, is_in: impl Fn(usize) -> bool) -> Round {
+        let parts = plan.parts.iter().enumerate().filter(|(i, _)| is_in(*i));
+        Round { parts: parts.map(|(i, part)| (i, part.clone(), Vec::new())).collect() }
+    }
+
+    fn whole(plan: &Plan) -> Round {
+        Round::of(plan, |_| true)
+    }
+
+    /// All but the parts that wait for keys.
+    fn first(plan: &Plan) -> Round {
+        Round::of(plan, |i| plan.reductions.iter().all(|reduction| reduction.part != i))
+    }
+
+    /// The parts that waited, with the keys that the first round brought where they are few (`rules/semijoin.rs`).
+    fn second(plan: &Plan, conn: &Connection, tables: &[MergeTable]) -> rusqlite::Result<Round> {
+        let mut round = Round::of(plan, |i| plan.reductions.iter().any(|reduction| reduction.part == i));
+        let mut left_bytes = MAX_KEY_BYTES;
+        for (i, part, values) in &mut round.parts {
+            let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.part == *i) else { continue };
+            let Some(table) = tables.get(reduction.driver) else { continue };
+            let Some(keys) = keys(conn, &table.name, &reduction.driver_column, &mut left_bytes)? else { continue };
+            part.sql = filtered_by_keys(&part.sql, &reduction.column, keys.len());
+            *values = keys;
+        }
+        Ok(round)
+    }
+}
+
+/// The distinct values of a column but NULL; None when they are too many.
+fn keys(conn: &Connection, table: &str, column: &str, left_bytes: &mut u64) -> rusqlite::Result<Option<Vec<Value>>> {
+    let (table, column) = (quoted(table), quoted(column));
+    let sql = format!("SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL LIMIT {}", MAX_KEYS + 1);
+    let mut statement = conn.prepare_cached(&sql)?;
+    let keys: Vec<Value> =
+        statement.query_map([], |row| row.get_ref(0).map(Value::from_sqlite))?.collect::<Result<_, _>>()?;
+    let bytes: u64 = keys.iter().map(Value::size_bytes).sum();
+    if keys.len() > MAX_KEYS || bytes > *left_bytes {
+        return Ok(None);
+    }
+    *left_bytes -= bytes;
+    Ok(Some(keys))
+}
+
 /// One task for each kind of target; part indices are the plan's in the sink.
 fn ask(
-    plan: &Plan,
+    round: &Round,
     fanout: &mut dyn Fanout,
     budget: &Budget,
     now_unix_ns: i64,
@@ -94,35 +153,60 @@ fn ask(
 ) -> Result<(), RunError> {
     let mut groups: Vec<(Targets, Vec<usize>)> = Vec::new();
     // What some parts ask of some nodes rides along with what others ask of all: one round, one snapshot.
-    let all = plan.parts.iter().any(|part| part.targets == Targets::All);
-    let named = plan.nodes();
-    for (i, part) in plan.parts.iter().enumerate() {
+    let all = round.parts.iter().any(|(_, part, _)| part.targets == Targets::All);
+    let named: BTreeSet<String> = round
+        .parts
+        .iter()
+        .flat_map(|(_, part, _)| match &part.targets {
+            Targets::Named(names) => names.clone(),
+            Targets::All | Targets::AnyOne => Vec::new(),
+        })
+        .collect();
+    for (at, (_, part, _)) in round.parts.iter().enumerate() {
         let targets = match &part.targets {
             Targets::AnyOne => Targets::AnyOne,
             _ if all => Targets::All,
-            _ => named.clone().map_or(Targets::Named(Vec::new()), Targets::Named),
+            _ => Targets::Named(named.iter().cloned().collect()),
         };
         match groups.iter_mut().find(|(other, _)| *other == targets) {
-            Some((_, parts)) => parts.push(i),
-            None => groups.push((targets, vec![i])),
+            Some((_, parts)) => parts.push(at),
+            None => groups.push((targets, vec![at])),
         }
     }
-    for (targets, indices) in groups {
+    for (targets, members) in groups {
         if stop.is_stopped() {
             return Err(RunError::Stopped("before all nodes were asked".to_owned()));
         }
         if targets == Targets::Named(Vec::new()) {
             continue;
         }
-        let task =
-            NodeTask { parts: indices.iter().map(|i| plan.parts[*i].clone()).collect(), now_unix_ns, budget: *budget };
+        let members: Vec<_> = members.iter().map(|at| &round.parts[*at]).collect();
+        let task = NodeTask {
+            parts: members.iter().map(|(_, part, _)| part.clone()).collect(),
+            keys: members.iter().map(|(_, _, keys)| keys.clone()).collect(),
+            now_unix_ns,
+            budget: *budget,
+        };
         let stats = fanout.ask(&task, &targets, &mut |node, part, batch| {
-            let part = *indices.get(part).ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
-            sink(node, part, batch)
+            let (part, ..) =
+                members.get(part).ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
+            sink(node, *part, batch)
         })?;
         for (node, stat) in stats {
-            answer.notes.extend(stat.notes.iter().map(|note| format!("{node} {note}")));
-            answer.node_stats.push((node, stat));
+            for note in stat.notes.iter().map(|note| format!("{node} {note}")) {
+                if !answer.notes.contains(&note) {
+                    answer.notes.push(note);
+                }
+            }
+            match answer.node_stats.iter_mut().find(|(other, _)| *other == node) {
+                Some((_, sum)) => {
+                    sum.rows += stat.rows;
+                    sum.bytes += stat.bytes;
+                    sum.elapsed_ns += stat.elapsed_ns;
+                    sum.notes.extend(stat.notes);
+                }
+                None => answer.node_stats.push((node, stat)),
+            }
         }
     }
     Ok(())

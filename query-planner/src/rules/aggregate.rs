@@ -52,6 +52,7 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
     Ok(Some(Plan {
         strategy: Strategy::Aggregate,
         columns: question.columns.clone(),
+        reductions: Vec::new(),
         parts: vec![NodePart {
             table: question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", "),
             sql: node_select.to_string(),

@@ -8,6 +8,7 @@
 //!
 //! A table used several times is fetched once, with the OR of its uses' conjuncts. A view that is row by row a view of
 //! one table is fetched as a table (nodes compute it); any other view is made at the asker over fetched tables.
+//! A table without a condition of its own may be reduced by the keys of one that has: `semijoin.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +26,8 @@ use crate::check::{Question, affinity, has_node, node_column, quoted};
 use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
 use crate::rewrite::{has_right_join, is_safe_filter, node_source, normalise};
 
+use super::semijoin::{self, Fetched, Link};
+
 pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     let (select, changed) = normalise(question)?;
     let catalog = question.catalog;
@@ -33,20 +36,30 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     let mut parts = Vec::new();
     let mut tables = Vec::new();
     let mut setup = Vec::new();
+    let mut fetched = Vec::new();
     for (key, columns) in &reads {
         let Some(table) = catalog.tables.get(key) else {
             continue;
         };
         // A table below a view has uses that the question's text does not show.
         let filter = if question.reads.contains_key(key) && views.is_empty() { filters.of_table(key) } else { None };
+        fetched.push(Fetched {
+            key: key.clone(),
+            filtered: filter.is_some(),
+            used_once: question.reads.contains_key(key) && filters.uses.get(key).is_some_and(|uses| uses.len() == 1),
+            ships: read_columns(table, columns).map(|column| column.name.clone()).collect(),
+        });
         parts.push(part(table, columns, filter.as_ref()));
         tables.push(merge_table(table, columns, &mut setup));
     }
+    let reductions =
+        if views.is_empty() { semijoin::reductions(&fetched, &filters.links, catalog) } else { Vec::new() };
     setup.extend(views.iter().filter_map(|key| catalog.tables.get(key)).map(|view| view.sql.clone()));
     Ok(Plan {
         strategy: Strategy::Fetch,
         columns: question.columns.clone(),
         parts,
+        reductions,
         merge: Merge::Sql {
             tables,
             setup,
@@ -188,6 +201,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>), QueryE
 #[derive(Default)]
 struct Filters {
     uses: BTreeMap<String, Vec<Option<Expr>>>,
+    links: Vec<Link>,
 }
 
 impl Filters {
@@ -261,6 +275,7 @@ impl Collect<'_> {
             everywhere.extend(join.on.as_ref().map(conjuncts).unwrap_or_default());
         }
         let mut uses = Vec::new();
+        let mut links = Vec::new();
         for (i, source) in from.sources().enumerate() {
             let left = i.checked_sub(1).and_then(|at| from.joins.get(at)).filter(|join| join.kind == JoinKind::Left);
             if let Source::Nested { from, .. } = source {
@@ -274,6 +289,9 @@ impl Collect<'_> {
                 Some(join) => join.on.as_ref().map(conjuncts).unwrap_or_default(),
                 None => everywhere.clone(),
             };
+            if movable {
+                links.extend(candidates.iter().flat_map(|expr| self.links(expr, source, table, from)));
+            }
             let moved = candidates
                 .into_iter()
                 .filter(|_| movable)
@@ -281,9 +299,24 @@ impl Collect<'_> {
                 .map(|expr| unqualified(expr.clone()));
             uses.push((table.name.to_ascii_lowercase(), join_conjuncts(moved)));
         }
+        self.filters.links.extend(links);
         for (key, filter) in uses {
             self.filters.uses.entry(key).or_default().push(filter);
         }
+    }
+
+    /// The equality of a column of `source` with one of another table of this FROM, if the conjunct is one.
+    fn links(&self, conjunct: &Expr, source: &Source, table: &Table, from: &From) -> Vec<Link> {
+        let sides = Link::sides(conjunct).into_iter().filter(|(mine, _)| self.only_reads(mine, source, from));
+        sides
+            .flat_map(|(mine, theirs)| {
+                let others = from.sources().filter(|other| !std::ptr::eq(*other, source));
+                others
+                    .filter(|other| self.only_reads(theirs, other, from))
+                    .filter_map(|other| Link::of(table, mine, self.table(other)?, theirs))
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     /// Whether every column in the expression is surely one of this source.

@@ -7,6 +7,7 @@ pub(crate) mod parts;
 pub(crate) mod per_node;
 pub(crate) mod push;
 pub(crate) mod rows;
+pub(crate) mod semijoin;
 
 use crate::catalog::Table;
 use crate::check::Question;

@@ -12,6 +12,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     Ok(Plan {
         strategy: Strategy::PerNode,
         columns,
+        reductions: Vec::new(),
         parts: vec![whole(question, Targets::All)?],
         merge: Merge::Concat { with_node: true },
         notes: Vec::new(),

@@ -18,6 +18,7 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
         return Ok(Some(Plan {
             strategy: Strategy::Asker,
             columns: question.columns.clone(),
+            reductions: Vec::new(),
             parts: Vec::new(),
             merge: Merge::Sql { tables: Vec::new(), setup: Vec::new(), sql: select.to_string() },
             notes: Vec::new(),
@@ -33,6 +34,7 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
     Ok(Some(Plan {
         strategy: Strategy::Push,
         columns: question.columns.clone(),
+        reductions: Vec::new(),
         parts: vec![super::per_node::whole(question, targets)?],
         merge: Merge::Concat { with_node: false },
         notes: Vec::new(),

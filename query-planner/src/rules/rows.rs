@@ -105,6 +105,7 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
     Some(Plan {
         strategy: if by_node { Strategy::Push } else { Strategy::Rows },
         columns: question.columns.clone(),
+        reductions: Vec::new(),
         parts: vec![part],
         merge,
         notes: Vec::new(),

@@ -129,6 +129,7 @@ impl<'d> Generator<'d> {
             13 => self.compound(),
             14 | 15 => self.with(),
             16 => self.windowed(),
+            17 => self.driven(),
             _ => {
                 if self.dice.chance(50) {
                     self.rows()
@@ -532,6 +533,48 @@ impl<'d> Generator<'d> {
         }
         let with = format!("WITH w AS ({body}) ");
         if self.dice.chance(50) { self.rows_from(&with, &source) } else { self.grouped_from(&with, &source) }
+    }
+
+    /// A join on one column of each side, mostly of one kind, and a condition on one side: what may run in two rounds.
+    fn driven(&mut self) -> Sql {
+        let kinds: [&[&str]; 3] = [&["a", "id", "n"], &["b", "x"], &["c", "y"]];
+        let kind = kinds[self.dice.roll(3)];
+        let mut sides = [self.table(), self.table()];
+        let mut keys = Vec::new();
+        for side in &sides {
+            let of_kind: Vec<String> = side
+                .columns
+                .iter()
+                .filter(|column| column.rsplit('.').next().is_some_and(|name| kind.contains(&name)))
+                .cloned()
+                .collect();
+            keys.push(self.column(if of_kind.is_empty() { &side.columns } else { &of_kind }));
+        }
+        let on = format!("{} {} {}", keys[0], self.dice.pick(&["=", "=", "=", "==", "IS"]), keys[1]);
+        let (driver, depth) = (self.dice.roll(2), self.dice.roll(2));
+        let own = self.predicate(&sides[driver].columns.clone(), depth);
+        let [left, right] = &mut sides;
+        let mut columns = left.columns.clone();
+        columns.append(&mut right.columns);
+        let (l, r) = (&left.sql, &right.sql);
+        let mut sql = match self.dice.roll(8) {
+            0 | 1 => format!("{l} JOIN {r} ON {on} WHERE {own}"),
+            2 => format!("{l}, {r} WHERE {own} AND {on}"),
+            3 | 4 => format!("{l} LEFT JOIN {r} ON {on} WHERE {own}"),
+            5 => format!("{l} LEFT JOIN {r} ON {on} AND {own}"),
+            6 => format!("{l} FULL JOIN {r} ON {on} WHERE {own}"),
+            _ => format!("{l} JOIN {r} ON {on} AND ({own})"),
+        };
+        if sql.contains("WHERE") && self.dice.chance(20) {
+            sql.push_str(&format!(" AND {}", self.predicate(&columns, 2)));
+        }
+        let (a, b) = (self.expr(&columns, 1), self.column(&columns));
+        let text = if self.dice.chance(70) {
+            format!("SELECT {a}, {b} FROM {sql}")
+        } else {
+            format!("SELECT count(*), count({b}) FROM {sql}")
+        };
+        Sql { text, ordered: false }
     }
 
     fn windowed(&mut self) -> Sql {

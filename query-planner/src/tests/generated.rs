@@ -97,6 +97,9 @@ fn check(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
             Err(error) => return Err(describe(None, &format!("planning failed: {}", error.render(text)))),
         };
         *outcome.strategies.entry(plan.strategy.to_string()).or_default() += 1;
+        if !plan.reductions.is_empty() {
+            *outcome.strategies.entry("(two rounds)".to_owned()).or_default() += 1;
+        }
         match (mesh.run(&plan), oracle) {
             (Ok(answer), Ok(oracle)) => {
                 if !agree(text, &answer.rows, &oracle, sql.ordered) {

@@ -7,4 +7,5 @@ mod generate;
 mod generated;
 mod mesh;
 mod recorded;
+mod semijoin;
 mod strategies;
