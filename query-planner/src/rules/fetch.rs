@@ -31,7 +31,7 @@ use super::semijoin::{self, Fetched, Link};
 pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     let (select, changed) = normalise(question)?;
     let catalog = question.catalog;
-    let (reads, views) = through_views(question)?;
+    let (reads, views, below) = through_views(question)?;
     let filters = Filters::of(&select, catalog);
     let mut parts = Vec::new();
     let mut tables = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
             continue;
         };
         // A table below a view has uses that the question's text does not show.
-        let filter = if question.reads.contains_key(key) && views.is_empty() { filters.of_table(key) } else { None };
+        let filter = if below.contains(key) { None } else { filters.of_table(key) };
         fetched.push(Fetched {
             key: key.clone(),
             filtered: filter.is_some(),
@@ -146,11 +146,11 @@ fn merge_table(table: &Table, read: &BTreeSet<String>, setup: &mut Vec<String>) 
 
 type Reads = BTreeMap<String, BTreeSet<String>>;
 
-/// What the question reads with computed views replaced by what they read, and those views.
-fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>), QueryError> {
+/// What the question reads with computed views replaced by what they read, those views, and the tables they read.
+fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSet<String>), QueryError> {
     let computed = |key: &String| question.catalog.tables.get(key).is_some_and(|table| table.kind == Kind::View);
     if !question.reads.keys().any(computed) {
-        return Ok((question.reads.clone(), Vec::new()));
+        return Ok((question.reads.clone(), Vec::new(), BTreeSet::new()));
     }
     let failed = |error: rusqlite::Error| QueryError::refused(format!("a view cannot be used: {error}"));
     let mut conn = Connection::open_in_memory().map_err(failed)?;
@@ -163,7 +163,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>), QueryE
         };
         conn.execute_batch(&sql).map_err(failed)?;
     }
-    let seen = Arc::new(Mutex::new(question.reads.clone()));
+    let seen = Arc::new(Mutex::new(Reads::new()));
     let log = Arc::clone(&seen);
     conn.authorizer(Some(move |context: AuthContext<'_>| {
         if let AuthAction::Read { table_name, column_name } = context.action {
@@ -179,7 +179,12 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>), QueryE
     for key in question.reads.keys().filter(|key| computed(key)) {
         conn.prepare(&format!("SELECT * FROM {}", quoted(key))).map_err(failed)?;
     }
-    let mut reads = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
+    let read_below = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
+    let below: BTreeSet<String> = read_below.keys().filter(|key| !computed(key)).cloned().collect();
+    let mut reads = question.reads.clone();
+    for (key, columns) in read_below {
+        reads.entry(key).or_default().extend(columns);
+    }
     let views: Vec<String> = reads.keys().filter(|key| computed(key)).cloned().collect();
     for view in &views {
         reads.remove(view);
@@ -194,7 +199,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>), QueryE
             )));
         }
     }
-    Ok((reads, views))
+    Ok((reads, views, below))
 }
 
 /// For each table, the filter of each of its uses; None where a use needs every row.

@@ -12,6 +12,7 @@ const SCHEMA: &str = "
     INSERT INTO names VALUES (1, 'one'), (2, 'two'), (3, 'three');
     CREATE VIEW big AS SELECT a, b, a + 1 AS next FROM t WHERE a > 1;
     CREATE VIEW counts AS SELECT a, count(*) AS n FROM t GROUP BY a;
+    CREATE VIEW ranked AS SELECT a, row_number() OVER (ORDER BY a) AS n FROM t;
 ";
 
 fn mesh() -> Mesh {
@@ -258,6 +259,14 @@ fn joins_and_subqueries_fetch_what_they_read() {
     merge:
       SELECT t.a, s FROM t JOIN u ON t.a = u.a WHERE c > 3 AND u.id < 5
     ");
+}
+
+#[test]
+fn a_view_takes_no_filter_from_the_tables_that_it_does_not_read() {
+    let sql = "SELECT v.a, w.s FROM ranked AS v JOIN u AS w ON v.n > w.id WHERE w.a = 2";
+    let plan = shown(sql, false);
+    let fetched = plan.lines().find(|line| line.trim_start().starts_with("SELECT") && line.contains("FROM u"));
+    assert!(fetched.is_some_and(|line| line.contains("WHERE a = 2")), "{plan}");
 }
 
 #[test]
