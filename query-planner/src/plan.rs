@@ -27,6 +27,9 @@ pub struct Plan {
     pub merge: Merge,
     /// Hints for the user.
     pub notes: Vec<String>,
+    /// The same question with nothing worked out that SQLite itself might not come to: run when a part of this plan
+    /// fails in the SQL (an arm of EXCEPT from nothing overflows, say), so that SQLite decides whether that matters.
+    pub lazily: Option<Box<Plan>>,
 }
 
 /// The five ways, from cheap to dear, and `--per-node`.
@@ -195,7 +198,7 @@ fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan,
         }
     }
     let mut plan = match rules::parts::plan(&question)? {
-        Some(plan) => plan,
+        Some(plan) => Plan { lazily: Some(Box::new(rules::fetch::plan(&question)?)), ..plan },
         None => rules::fetch::plan(&question)?,
     };
     plan.notes.extend(hints::across_nodes(&question.select));

@@ -45,6 +45,23 @@ pub fn run_with(
     stop: &Stop,
     pool: &MergePool,
 ) -> Result<Answer, RunError> {
+    match run_once(plan, fanout, budget, now_unix_ns, stop, pool) {
+        Err(RunError::Sql(message)) => match &plan.lazily {
+            Some(lazily) => run_once(lazily, fanout, budget, now_unix_ns, stop, pool),
+            None => Err(RunError::Sql(message)),
+        },
+        outcome => outcome,
+    }
+}
+
+fn run_once(
+    plan: &Plan,
+    fanout: &mut dyn Fanout,
+    budget: &Budget,
+    now_unix_ns: i64,
+    stop: &Stop,
+    pool: &MergePool,
+) -> Result<Answer, RunError> {
     let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
     let mut meter = Meter { left: budget.asker_bytes, limit: budget.asker_bytes };
     match &plan.merge {

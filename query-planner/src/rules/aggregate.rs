@@ -66,6 +66,7 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
             sql,
         },
         notes: Vec::new(),
+        lazily: None,
     }))
 }
 

@@ -66,6 +66,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
             sql: if changed { select.to_string() } else { question.sql.trim().trim_end_matches(';').to_owned() },
         },
         notes: Vec::new(),
+        lazily: None,
     })
 }
 

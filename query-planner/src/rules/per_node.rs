@@ -16,6 +16,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         parts: vec![whole(question, Targets::All)?],
         merge: Merge::Concat { with_node: true },
         notes: Vec::new(),
+        lazily: None,
     })
 }
 

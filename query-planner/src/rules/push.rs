@@ -22,6 +22,7 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
             parts: Vec::new(),
             merge: Merge::Sql { tables: Vec::new(), setup: Vec::new(), sql: select.to_string() },
             notes: Vec::new(),
+            lazily: None,
         }));
     }
     let targets = if question.tables().all(|table| table.replicated) {
@@ -38,5 +39,6 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
         parts: vec![super::per_node::whole(question, targets)?],
         merge: Merge::Concat { with_node: false },
         notes: Vec::new(),
+        lazily: None,
     }))
 }

@@ -109,6 +109,7 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
         parts: vec![part],
         merge,
         notes: Vec::new(),
+        lazily: None,
     })
 }
 

@@ -255,3 +255,19 @@ fn joins_of_process_ids_get_a_hint() {
     assert!(notes("SELECT x, y FROM a JOIN b ON a.pid = b.pid AND a.node = b.node").is_empty());
     assert!(notes("SELECT a1.x FROM a AS a1 JOIN a AS a2 ON a1.x = a2.x").is_empty());
 }
+
+#[test]
+fn a_part_that_sqlite_would_not_come_to_does_not_fail_the_question() {
+    let rows = ["INSERT INTO t VALUES (9223372036854775807)", "INSERT INTO t VALUES (1)"];
+    let mut mesh = Mesh::new("CREATE TABLE t(a INTEGER);", &[], &rows);
+    // One database does not add anything up here: the left side of the join is empty.
+    let sql = "WITH s AS (SELECT sum(a) AS n FROM t) SELECT u.a, s.n FROM (SELECT a FROM t WHERE a < 0) AS u, s";
+    let oracle = mesh.oracle(sql);
+    match mesh.ask(sql) {
+        Ok(answer) => assert_eq!(Ok(answer.rows), oracle),
+        Err(error) => assert_eq!(Err(error), oracle),
+    }
+    // Where it does come to it, the error stands.
+    let sql = "WITH s AS (SELECT sum(a) AS n FROM t) SELECT u.a, s.n FROM (SELECT a FROM t WHERE a > 0) AS u, s";
+    assert_eq!(mesh.ask(sql).map(|answer| answer.rows), Err("integer overflow".to_owned()));
+}

@@ -108,12 +108,10 @@ fn check(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
                 }
             }
             (Err(crate::RunError::Internal(message)), _) => return Err(describe(Some(&plan), &message)),
-            // Where SQLite itself adds, the order of rows decides whether a sum overflows on the way. And an arm that SQLite
-            // finds it need not evaluate (EXCEPT from nothing) is evaluated at the nodes all the same.
+            // Where SQLite itself adds, the order of rows decides whether a sum overflows on the way.
             (Err(crate::RunError::Sql(message)), Ok(_))
                 if message == "integer overflow"
-                    && (plan.strategy == crate::Strategy::Fetch
-                        || plan.strategy == crate::Strategy::Parts && text.contains("EXCEPT")) => {}
+                    && matches!(plan.strategy, crate::Strategy::Fetch | crate::Strategy::Parts) => {}
             (Err(error), Ok(_)) => return Err(describe(Some(&plan), &error.to_string())),
             // An overflow on the way depends on the order of rows.
             (_, Err(_)) => {}
