@@ -92,11 +92,7 @@ fn a_call_under_way_shows_and_is_counted_when_it_never_returns() {
     }
     let workloads = workloads();
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![workloads.join("libnccl.so.2")],
-        ..CaptureConfig::default()
-    });
+    let recorder = Recorder::of_nccl(&cgroup, &workloads);
     let mut job = nccl_ranks(
         &workloads,
         &[&cgroup],

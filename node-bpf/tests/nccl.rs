@@ -108,11 +108,7 @@ fn the_late_rank_is_the_last_to_enter() {
     }
     let workloads = workloads();
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![workloads.join("libnccl.so.2")],
-        ..CaptureConfig::default()
-    });
+    let recorder = Recorder::of_nccl(&cgroup, &workloads);
     let flags = ["--ranks", "4", "--iters", "12", "--work-ms", "10", "--late-rank", "1", "--late-ms", "60"];
     run(&mut nccl_ranks(&workloads, &[&cgroup], &flags));
     let recorded = recorder.stop();

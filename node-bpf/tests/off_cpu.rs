@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::process::{Child, Command, Stdio};
 
 use common::{Cgroup, Recorder, can_capture, nccl_ranks, run, workloads};
-use node_bpf::{CaptureConfig, Record};
+use node_bpf::Record;
 
 #[test]
 fn a_sleeping_rank_is_off_the_cpu_voluntarily() {
@@ -16,11 +16,7 @@ fn a_sleeping_rank_is_off_the_cpu_voluntarily() {
     }
     let workloads = workloads();
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![workloads.join("libnccl.so.2")],
-        ..CaptureConfig::default()
-    });
+    let recorder = Recorder::of_nccl(&cgroup, &workloads);
     let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &["--ranks", "2", "--iters", "10", "--work-ms", "20"]));
     let recorded = recorder.stop();
     for rank in &ranks {
@@ -58,11 +54,7 @@ fn a_rank_pushed_off_names_who_took_the_cpu() {
     }
     let workloads = workloads();
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![workloads.join("libnccl.so.2")],
-        ..CaptureConfig::default()
-    });
+    let recorder = Recorder::of_nccl(&cgroup, &workloads);
     let hog = Hog(pinned("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
     let job = nccl_ranks(&workloads, &[&cgroup], &["--ranks", "1", "--iters", "100000", "--work-ms", "50", "--burn"]);
     let job = Hog(pinned(job.get_program()).args(job.get_args()).stdout(Stdio::null()).spawn().unwrap());

@@ -91,6 +91,15 @@ impl Recorder {
         Recorder { capture: Some(capture), records }
     }
 
+    /// Records `cgroup`, with nccl-sim probed from the start.
+    pub fn of_nccl(cgroup: &Cgroup, workloads: &Path) -> Recorder {
+        Recorder::start(CaptureConfig {
+            cgroup: Some(cgroup.0.clone()),
+            libraries: vec![workloads.join("libnccl.so.2")],
+            ..CaptureConfig::default()
+        })
+    }
+
     pub fn status(&self) -> CaptureStatus {
         self.capture.as_ref().unwrap().status()
     }
