@@ -15,6 +15,17 @@ pub enum Library {
     Mpi,
 }
 
+impl Library {
+    /// The name in rows and messages: "nccl", "rccl", "mpi".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nccl => "nccl",
+            Self::Rccl => "rccl",
+            Self::Mpi => "mpi",
+        }
+    }
+}
+
 /// One collective or point-to-point call of one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Collective {

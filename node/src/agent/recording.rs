@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use node_bpf::{Capture, CaptureConfig, Library, Record};
+use node_bpf::{Capture, CaptureConfig, Record};
 
 use super::config::{AgentConfig, CaptureChoice};
 use crate::mesh::wire::OpenCall;
@@ -76,12 +76,7 @@ impl Recording {
                 seq: call.seq,
                 entry_ns: call.ts_ns,
                 tier: call.tier,
-                library: match call.library {
-                    Library::Nccl => "nccl",
-                    Library::Rccl => "rccl",
-                    Library::Mpi => "mpi",
-                }
-                .to_owned(),
+                library: call.library.name().to_owned(),
                 root: call.root,
                 job_id: call.job_id,
             })

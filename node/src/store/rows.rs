@@ -1,7 +1,7 @@
 //! Owns the mapping from what capture hands on to rows: the only file that knows both `node_bpf`'s records and the
 //! columns of schema.sql. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
 
-use node_bpf::{Collective, Library, NetEvent, OffCpu, ProcessSeen, Record};
+use node_bpf::{Collective, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::{Connection, Statement, params};
 
 use super::rollups::{RollupKey, Rollups};
@@ -164,7 +164,7 @@ impl<'c> Statements<'c> {
         if !plausible(c.ts_ns, c.duration_ns) {
             return Ok(Stored::Invalid);
         }
-        let library = library_name(c.library);
+        let library = c.library.name();
         let comm_hash = c.comm_hash.map(bits);
         self.collective.execute(params![
             c.ts_ns,
@@ -289,12 +289,4 @@ fn bits(id: u64) -> i64 {
 /// A quantity above i64::MAX is a garbage argument of the caller's: not known.
 fn quantity(value: u64) -> Option<i64> {
     i64::try_from(value).ok()
-}
-
-fn library_name(library: Library) -> &'static str {
-    match library {
-        Library::Nccl => "nccl",
-        Library::Rccl => "rccl",
-        Library::Mpi => "mpi",
-    }
 }
