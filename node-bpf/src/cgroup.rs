@@ -18,7 +18,7 @@ pub(crate) struct Cgroup {
 }
 
 /// The mount point of cgroup v2, from /proc/self/mountinfo.
-pub(crate) fn mount_point() -> Option<PathBuf> {
+pub fn mount_point() -> Option<PathBuf> {
     parse_mountinfo(&fs::read("/proc/self/mountinfo").ok()?)
 }
 

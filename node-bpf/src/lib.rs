@@ -27,6 +27,7 @@ mod wire;
 
 pub use attach::AttachMode;
 pub use capture::{Capture, CaptureConfig, CaptureStatus, supported};
+pub use cgroup::mount_point as cgroup_mount_point;
 pub use discovery::AttachedFile;
 pub use error::Error;
 pub use loader::ProbeStatus;

@@ -9,6 +9,7 @@ pub mod agent;
 pub mod cli;
 pub mod demo;
 pub mod mesh;
+mod now;
 pub mod output;
 pub mod query;
 pub mod store;

@@ -16,9 +16,7 @@ struct Cgroups(Vec<PathBuf>);
 
 impl Cgroups {
     fn new(test: &str, names: &[&str]) -> Self {
-        let mounts = procfs::process::Process::myself().and_then(|me| me.mountinfo()).expect("mounts");
-        let root =
-            mounts.into_iter().find(|mount| mount.fs_type == "cgroup2").expect("a cgroup v2 hierarchy").mount_point;
+        let root = node_bpf::cgroup_mount_point().expect("a cgroup v2 hierarchy");
         let top = root.join(format!("rankmesh-{test}-{}", std::process::id()));
         let mut made = vec![top.clone()];
         made.extend(names.iter().map(|name| top.join(name)));

@@ -69,10 +69,13 @@ pub fn explain_analyze(plan: &Plan, answer: &Answer) -> String {
     #[allow(clippy::cast_precision_loss)]
     let ms = |ns: u64| ns as f64 / 1e6;
     let mut out = explain(plan);
+    if !out.ends_with('\n') {
+        out.push('\n');
+    }
     for (node, stats) in &answer.node_stats {
         let _ =
-            writeln!(out, "node {node}: {} rows, {} bytes, {:.3} ms", stats.rows, stats.bytes, ms(stats.elapsed_ns));
+            writeln!(out, "ran on {node}: {} rows, {} bytes, {:.2} ms", stats.rows, stats.bytes, ms(stats.elapsed_ns));
     }
-    let _ = writeln!(out, "merged: {} rows, {:.3} ms", answer.rows.len(), ms(answer.merge_ns));
+    let _ = writeln!(out, "merge: {} rows, {:.2} ms", answer.rows.len(), ms(answer.merge_ns));
     out
 }

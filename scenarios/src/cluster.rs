@@ -72,6 +72,18 @@ impl Cluster {
     /// # Errors
     /// As [`ask::ask`].
     pub async fn ask(&self, at: usize, sql: &str) -> Result<Asked, AskError> {
+        self.put(at, sql, false).await
+    }
+
+    /// As [`Cluster::ask`], with the plan and what it cost beside the answer.
+    ///
+    /// # Errors
+    /// As [`ask::ask`].
+    pub async fn ask_analyze(&self, at: usize, sql: &str) -> Result<Asked, AskError> {
+        self.put(at, sql, true).await
+    }
+
+    async fn put(&self, at: usize, sql: &str, analyze: bool) -> Result<Asked, AskError> {
         let question = Question {
             sql: sql.to_owned(),
             timeout_ms: 30_000,
@@ -79,6 +91,7 @@ impl Cluster {
             labels: Vec::new(),
             per_node: false,
             plan_only: false,
+            analyze,
         };
         ask::ask(self.agents[at].shared(), question, CancellationToken::new()).await
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use gossip::{Member, MemberState};
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use crate::mesh::wire::{OpenCall, Request, Response};
+use crate::now::unix_now_ns;
 use crate::query::ask::{self, AskError, Asked, Question};
 use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span};
 
@@ -62,26 +63,21 @@ pub(super) async fn answer(
 ) -> Result<StragglersAnswer, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
-    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
+    let now_ns = unix_now_ns();
     let since_ns = now_ns - i64::try_from(question.since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let clocks = clocks(shared, deadline).await;
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
-    let wanted = Wanted {
-        nodes: question.nodes.clone(),
-        labels: question.labels.clone(),
-        job: question.job.clone(),
-        comm: question.comm,
-    };
-    let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job, comm: question.comm };
+    let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job.clone(), comm: question.comm };
     let asked = ask::ask(
         shared,
         Question {
             sql: stragglers::sql(&span),
             timeout_ms: question.timeout_ms,
-            nodes: question.nodes,
-            labels: question.labels,
+            nodes: question.nodes.clone(),
+            labels: question.labels.clone(),
             per_node: false,
             plan_only: false,
+            analyze: false,
         },
         cancelled,
     )
@@ -106,7 +102,7 @@ pub(super) async fn answer(
             .push_row(row)
             .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
     }
-    let open = open_calls(shared, &wanted, deadline).await;
+    let open = open_calls(shared, &question, deadline).await;
     input.progress = stragglers::progress(&input.observations, &open);
     let report = stragglers::analyse(&input, &Rules::default());
     let text = stragglers::text(&report);
@@ -137,24 +133,15 @@ async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOff
         .await
 }
 
-/// Whose open calls matter to a question.
-struct Wanted {
-    nodes: Vec<String>,
-    labels: Vec<(String, String)>,
-    job: Option<String>,
-    comm: Option<u64>,
-}
-
 /// The calls that ranks are in right now, of every live member that says so within the deadline. A member that does not
 /// is silent here, and its rows' coverage says why.
-async fn open_calls(shared: &Shared, wanted: &Wanted, deadline: Instant) -> Vec<Observation> {
+async fn open_calls(shared: &Shared, wanted: &StragglersQuestion, deadline: Instant) -> Vec<Observation> {
     let members: Vec<Member> = shared
         .gossip
         .members()
         .into_iter()
         .filter(Member::is_live)
-        .filter(|member| wanted.nodes.is_empty() || wanted.nodes.contains(&member.name))
-        .filter(|member| wanted.labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value)))
+        .filter(|member| ask::is_chosen(member, &wanted.nodes, &wanted.labels))
         .collect();
     futures::stream::iter(members)
         .map(|member| async move {

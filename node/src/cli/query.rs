@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use anyhow::Context;
 use query_planner::{Budget, LocalError};
@@ -10,6 +10,7 @@ use query_planner::{Budget, LocalError};
 use super::local::{self, NoAnswer, Reply};
 use super::{Exit, Explain, QueryArgs, UsageError};
 use crate::agent::local::LocalRequest;
+use crate::now::unix_now_ns;
 use crate::output::{Printed, print, printable};
 use crate::query::ask::Question;
 use crate::store::ServedDb;
@@ -36,6 +37,7 @@ fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
         labels: args.ask.label.clone(),
         per_node: args.per_node,
         plan_only: args.explain == Some(Explain::Plan),
+        analyze: args.explain == Some(Explain::Analyze),
     };
     let reply = match local::ask(&args.socket, &LocalRequest::Query(question)) {
         Ok(reply) => reply,
@@ -87,9 +89,8 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let deadline = started + args.ask.timeout;
     let mut reader = ServedDb::open(file, Vec::new())?.reader()?;
     reader.progress_handler(4_000, Some(move || Instant::now() >= deadline))?;
-    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
-    let answer =
-        query_planner::local(sql, &mut reader, "local", &Budget::default(), now_ns).map_err(|error| match error {
+    let answer = query_planner::local(sql, &mut reader, "local", &Budget::default(), unix_now_ns()).map_err(
+        |error| match error {
             _ if Instant::now() >= deadline => {
                 anyhow::anyhow!(
                     "timeout: the question took longer than {:?}; give --timeout or narrow it",
@@ -98,7 +99,8 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
             }
             LocalError::Query(error) => UsageError(error.render(sql)).into(),
             other => other.into(),
-        })?;
+        },
+    )?;
     let result = Printed {
         columns: &answer.columns,
         rows: &answer.rows,

@@ -34,12 +34,7 @@ pub(super) fn can_capture() -> Result<(), String> {
         return Err("not root".into());
     }
     node_bpf::supported().map_err(|error| error.to_string())?;
-    cgroup2_mount().map(|_| ()).ok_or_else(|| "no cgroup v2 hierarchy is mounted".to_owned())
-}
-
-fn cgroup2_mount() -> Option<PathBuf> {
-    let mounts = procfs::process::Process::myself().ok()?.mountinfo().ok()?;
-    mounts.into_iter().find(|mount| mount.fs_type == "cgroup2").map(|mount| mount.mount_point)
+    node_bpf::cgroup_mount_point().map(|_| ()).ok_or_else(|| "no cgroup v2 hierarchy is mounted".to_owned())
 }
 
 impl Lab {
@@ -64,7 +59,7 @@ impl Lab {
 
     /// One cgroup an agent, so that each sees only its own ranks, as if it had a host to itself.
     pub(super) fn make_cgroups(&mut self, agents: &[&str]) -> anyhow::Result<()> {
-        let root = cgroup2_mount().context("no cgroup v2 hierarchy is mounted")?;
+        let root = node_bpf::cgroup_mount_point().context("no cgroup v2 hierarchy is mounted")?;
         let top = root.join(format!("rankmesh-demo-{}", std::process::id()));
         std::fs::create_dir(&top).with_context(|| format!("creating the cgroup {}", top.display()))?;
         self.cgroups.push(top.clone());

@@ -4,7 +4,7 @@
 //! member's, no stream of it is read.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use certs::tls::{ALPN_JOIN, ALPN_MESH};
 use gossip::Inbound;
@@ -20,6 +20,7 @@ use super::frame::{self, FrameError, FrameReader};
 use super::pool::Peer;
 use super::wire::{Request, Response};
 use super::{Mesh, code, count};
+use crate::now::unix_now_ns;
 
 /// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry); beyond twice as many,
 /// they are refused.
@@ -168,11 +169,6 @@ async fn question(
         let _ = out.send(Response::Failed(NodeError::Failed("the node gave no result".into()))).await;
     }
     out.finish().await;
-}
-
-/// Wall-clock time, Unix nanoseconds.
-pub(super) fn unix_now_ns() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
 /// An answer could not be sent.

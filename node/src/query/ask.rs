@@ -1,8 +1,7 @@
 //! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
 use query_planner::{Answer, AskOptions, Budget, MergePool, Plan, RunError, Stop, Targets};
@@ -12,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::coverage::{Coverage, Missing, row_share};
 use super::fanout::{MeshFanout, Target};
 use crate::agent::Shared;
+use crate::now::unix_now_ns;
 
 /// Rows a node may ship for one question.
 const NODE_ROWS: u64 = 5_000_000;
@@ -37,6 +37,8 @@ pub struct Question {
     pub per_node: bool,
     /// Give the plan instead of running it.
     pub plan_only: bool,
+    /// Give the plan and what running it cost beside the answer.
+    pub analyze: bool,
 }
 
 /// What came of a question.
@@ -52,7 +54,7 @@ pub enum Asked {
         coverage: Coverage,
         /// From question to answer.
         elapsed: Duration,
-        /// The plan as text, with what each node shipped.
+        /// The plan as text, with what each node shipped; empty unless the question wanted it.
         explained: String,
     },
 }
@@ -138,16 +140,14 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
         return Err(AskError::Failed { message: "no node answered".into(), coverage: Some(coverage) });
     }
     coverage.notes.extend(answer.notes.iter().cloned());
-    let explained = explained(&plan, &answer);
+    let explained = if question.analyze { query_planner::explain_analyze(&plan, &answer) } else { String::new() };
     Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
 }
 
 /// Runs the plan; when a node is lost between two rounds, runs it again without that node.
 fn run_to_the_end(plan: &Plan, fanout: &mut MeshFanout, stop: &Stop, merges: &MergePool) -> Result<Answer, RunError> {
     let budget = Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES };
-    let now_unix_ns = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
+    let now_unix_ns = unix_now_ns();
     let mut restarts = 0;
     loop {
         match query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges) {
@@ -166,11 +166,13 @@ fn target(member: &Member) -> Option<Target> {
 
 /// The members that `--nodes` and `--label` leave.
 fn chosen<'m>(members: &'m [Member], question: &Question) -> Vec<&'m Member> {
-    members
-        .iter()
-        .filter(|member| question.nodes.is_empty() || question.nodes.contains(&member.name))
-        .filter(|member| question.labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value)))
-        .collect()
+    members.iter().filter(|member| is_chosen(member, &question.nodes, &question.labels)).collect()
+}
+
+/// Whether `--nodes` (empty: all) and `--label` (all must match) leave this member.
+pub(crate) fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)]) -> bool {
+    (nodes.is_empty() || nodes.contains(&member.name))
+        && labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value))
 }
 
 /// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on `node` leave; where
@@ -213,18 +215,4 @@ fn covered(members: &[&Member], plan: &Plan, question: &Question, fanout: &MeshF
     missing.sort_by(|a, b| a.node.cmp(&b.node));
     let asked = asked.len() + unknown.len();
     Coverage { asked, answered: asked - missing.len(), missing, notes: share.into_iter().collect() }
-}
-
-/// The plan, then what each node shipped and how long it took, then the merge.
-fn explained(plan: &Plan, answer: &Answer) -> String {
-    let mut text = query_planner::explain(plan);
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    for (node, stats) in &answer.node_stats {
-        let ms = stats.elapsed_ns as f64 / 1e6;
-        let _ = writeln!(text, "ran on {node}: {} rows, {} bytes, {ms:.2} ms", stats.rows, stats.bytes);
-    }
-    let _ = writeln!(text, "merge: {} rows, {:.2} ms", answer.rows.len(), answer.merge_ns as f64 / 1e6);
-    text
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use node_bpf::Record;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
+use super::StoreConfig;
 use super::facts::{FactsState, read_table};
 use super::losslog::{LossWriter, LossesWritten};
 use super::queue::{Losses, Queue, merge_loss};
@@ -20,7 +21,7 @@ use super::rollups::{RollupWriter, Rollups};
 use super::rows::{Finding, Item, Kind, Statements, Stored};
 use super::schema::TIMED_TABLES;
 use super::sessions::{self, Session};
-use super::{StoreConfig, unix_now_ns};
+use crate::now::unix_now_ns;
 
 /// First and longest wait between attempts to commit.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));

@@ -91,7 +91,7 @@ impl Transport for QuicTransport {
         let asker = self.rng.random_range(0..dealer.nodes().len());
         self.mesh(dealer)?;
         let Some(mesh) = &self.mesh else { anyhow::bail!("no mesh") };
-        let asked = self.runtime.block_on(mesh.cluster.ask(asker, sql));
+        let asked = self.runtime.block_on(mesh.cluster.ask_analyze(asker, sql));
         Ok(match asked {
             Ok(Asked::Answer { coverage, .. }) if coverage.answered < coverage.asked => {
                 Reply::Failed { message: format!("not all nodes answered: {:?}", coverage.missing), plan: None }
