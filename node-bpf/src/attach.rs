@@ -30,6 +30,22 @@ impl AttachMode {
             AttachMode::Single => &["call_enter_single", "call_return_single"],
         }
     }
+
+    /// Whether a program is of use in this mode.
+    pub(crate) fn suits(self, program: &str) -> bool {
+        mode_of(program).is_none_or(|mode| mode == self)
+    }
+}
+
+/// The mode that a program at library calls is for, by its name's ending; none for all others.
+fn mode_of(program: &str) -> Option<AttachMode> {
+    let of = [("_session", AttachMode::Session), ("_multi", AttachMode::Multi), ("_single", AttachMode::Single)];
+    of.iter().find(|(ending, _)| program.ends_with(ending)).map(|(_, mode)| *mode)
+}
+
+/// Whether a program sits at library calls, so that discovery attaches it where it finds them.
+pub(crate) fn is_at_calls(program: &str) -> bool {
+    mode_of(program).is_some()
 }
 
 const EVERY_PROCESS: i32 = -1;

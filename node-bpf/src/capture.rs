@@ -12,12 +12,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBufferBuilder};
 
 use crate::attach::AttachMode;
 use crate::cgroup::Cgroup;
+use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
 use crate::clock::{self, Clock};
 use crate::decode;
 use crate::discovery::{AttachedFile, Discovery};
 use crate::error::Error;
 use crate::functions::FUNCTIONS;
-use crate::loader::{self, ProbeStatus};
+use crate::loader::{self, Loaded, ProbeStatus};
 use crate::process::{Process, Processes};
 use crate::record::{Collective, LossCount, Record};
 use crate::sockets::Sockets;
@@ -76,6 +77,8 @@ pub struct CaptureStatus {
     pub processes: usize,
     /// What could not be probed, and why.
     pub problems: Vec<String>,
+    /// Which classes of things are recorded, and why others are not.
+    pub classes: Vec<ClassStatus>,
 }
 
 /// Running capture. Stops, and takes every probe away, when dropped.
@@ -125,6 +128,18 @@ impl Shared {
         self.status().files.push(file);
     }
 
+    /// The classes that are on.
+    pub(crate) fn classes_on(&self) -> Vec<&'static ProbeClass> {
+        let status = self.status();
+        CLASSES.iter().filter(|class| classes::is_on(&status.classes, class.name)).collect()
+    }
+
+    /// A class could not be attached.
+    pub(crate) fn class_off(&self, name: &'static str, why: String, remedy: String) {
+        tracing::warn!("not recorded: {name}: {why}; {remedy}");
+        classes::turn_off(&mut self.status().classes, name, why, remedy);
+    }
+
     pub(crate) fn problem(&self, problem: String) {
         tracing::warn!("{problem}");
         self.status().problems.push(problem);
@@ -147,7 +162,7 @@ impl Capture {
     /// What the host lacks, or what is wrong with the configured cgroup or libraries.
     pub fn start(config: CaptureConfig, sink: Sink) -> Result<Capture, Error> {
         let cgroup = config.cgroup.as_deref().map(Cgroup::open).transpose()?;
-        let (object, mode) = loader::load(&config, cgroup.as_ref())?;
+        let Loaded { object, mode, classes } = loader::load(&config, cgroup.as_ref())?;
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let events = loader::map(&object, "events").map_err(failed)?;
         let stats = loader::map(&object, "stats").map_err(failed)?;
@@ -157,13 +172,17 @@ impl Capture {
             sink: Mutex::new(sink),
             processes: Processes::new(),
             clock: Clock::measure(),
-            status: Mutex::new(CaptureStatus { mode, files: vec![], probes: vec![], processes: 0, problems: vec![] }),
+            status: Mutex::new(CaptureStatus {
+                mode,
+                files: vec![],
+                probes: vec![],
+                processes: 0,
+                problems: vec![],
+                classes,
+            }),
             detached: AtomicBool::new(false),
         });
-        let mut programs = vec!["on_exec", "on_exit"];
-        programs.extend(config.offcpu.then_some("on_switch"));
-        programs.extend(config.tcp.then_some("on_retransmit"));
-        let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), cgroup, &programs)?;
+        let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), cgroup)?;
         for path in &config.libraries {
             discovery.attach_ahead(path)?;
         }

@@ -78,19 +78,32 @@ pub(crate) struct Discovery {
 }
 
 impl Discovery {
-    /// Attaches the scheduler and network programs, too.
+    /// Attaches the programs of the classes that are on (but for those at library calls), too. One that cannot be is
+    /// turned off.
     pub(crate) fn new(
         object: Object,
         mode: AttachMode,
         shared: Arc<Shared>,
         cgroup: Option<Cgroup>,
-        programs: &[&str],
     ) -> Result<Self, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let tracked = crate::loader::map(&object, "tracked").map_err(failed)?;
         let mut links = vec![];
-        for name in programs {
-            links.push(attach::program(&object, name).and_then(|program| program.attach()).map_err(failed)?);
+        for class in shared.classes_on() {
+            let attached: libbpf_rs::Result<Vec<Link>> = class
+                .programs
+                .iter()
+                .filter(|name| !attach::is_at_calls(name))
+                .map(|name| attach::program(&object, name)?.attach())
+                .collect();
+            match attached {
+                Ok(attached) => links.extend(attached),
+                Err(error) if class.essential => return Err(failed(error)),
+                Err(error) => {
+                    let remedy = "use a newer kernel, or report this one's version".to_owned();
+                    shared.class_off(class.name, format!("the kernel refused to attach it: {error}"), remedy);
+                }
+            }
         }
         Ok(Discovery {
             object,

@@ -4,11 +4,13 @@
 //! mapped, attaches to them and hands [`Record`]s to a sink. Storing them is the node's business.
 //!
 //! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes records with what
-//! `process` and `mpi` know; `discovery`, `symbols` and `attach` decide where the probes sit.
+//! `process` and `mpi` know; `classes` says what there is to record and what each kind needs; `discovery`, `symbols` and
+//! `attach` decide where the probes sit.
 
 mod attach;
 mod capture;
 mod cgroup;
+mod classes;
 mod clock;
 mod decode;
 mod discovery;
@@ -28,6 +30,7 @@ mod wire;
 pub use attach::AttachMode;
 pub use capture::{Capture, CaptureConfig, CaptureStatus, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
+pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
 pub use discovery::AttachedFile;
 pub use error::Error;
 pub use loader::ProbeStatus;

@@ -9,6 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel}
 use crate::attach::{self, AttachMode};
 use crate::capture::CaptureConfig;
 use crate::cgroup::Cgroup;
+use crate::classes::{self, ClassStatus};
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
 use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, STATS_BYTES, Stats};
@@ -65,45 +66,73 @@ pub(crate) fn check_host() -> Result<(), Error> {
     if has(21) || (has(38) && has(39)) { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
-/// The object, loaded, and how its call programs are to be attached.
-pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<(Object, AttachMode), Error> {
+/// The object, loaded.
+pub(crate) struct Loaded {
+    pub(crate) object: Object,
+    /// How its call programs are to be attached.
+    pub(crate) mode: AttachMode,
+    /// What of it is loaded.
+    pub(crate) classes: Vec<ClassStatus>,
+}
+
+/// Loads the object. A class whose programs the kernel refuses is turned off, unless capture needs it.
+pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Loaded, Error> {
     check_host()?;
     libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
+    let mut classes = classes::examine(config);
+    if let Some(reason) = classes::missing_essential(&classes) {
+        return Err(Error::Load { reason });
+    }
     let modes =
         config.attach_mode.map_or(vec![AttachMode::Session, AttachMode::Multi, AttachMode::Single], |m| vec![m]);
     let mut reason = String::new();
-    for mode in modes {
+    let mut modes = modes.into_iter().peekable();
+    while let Some(&mode) = modes.peek() {
         LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let tried = open(config, cgroup, mode).and_then(|object| {
+        let tried = open(config, cgroup, mode, &classes).and_then(|object| {
             attach::probe(&object, mode)?;
             Ok(object)
         });
         match tried {
             Ok(object) => {
-                tracing::debug!(?mode, "capture programs loaded");
-                return Ok((object, mode));
+                tracing::debug!(?mode, ?classes, "capture programs loaded");
+                return Ok(Loaded { object, mode, classes });
             }
             Err(error) => {
-                let log = LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).join("; ");
-                tracing::debug!(?mode, %error, log, "not possible here");
-                reason = if log.is_empty() { error.to_string() } else { format!("{error}: {log}") };
+                let log = LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                reason = if log.is_empty() { error.to_string() } else { format!("{error}: {}", log.join("; ")) };
+                tracing::debug!(?mode, reason, "not possible here");
+                let refused = refused_program(&log).and_then(classes::of_program);
+                match refused.filter(|class| !class.essential && classes::is_on(&classes, class.name)) {
+                    Some(class) => {
+                        let remedy = "use a newer kernel, or report this one's version".to_owned();
+                        let why = format!("the kernel refused its program: {}", log.join("; "));
+                        classes::turn_off(&mut classes, class.name, why, remedy);
+                    }
+                    None => drop(modes.next()),
+                }
             }
         }
     }
     Err(Error::Load { reason })
 }
 
-fn open(config: &CaptureConfig, cgroup: Option<&Cgroup>, mode: AttachMode) -> libbpf_rs::Result<Object> {
+/// The program that libbpf says could not be loaded ("prog 'NAME': …").
+fn refused_program(log: &[String]) -> Option<&str> {
+    log.iter().rev().find_map(|line| line.split_once("prog '")?.1.split_once('\'').map(|(name, _)| name))
+}
+
+fn open(
+    config: &CaptureConfig,
+    cgroup: Option<&Cgroup>,
+    mode: AttachMode,
+    classes: &[ClassStatus],
+) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().name("capture")?.open_memory(&OBJECT.0)?;
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        let wanted = match name.as_str() {
-            "on_switch" => config.offcpu,
-            "on_retransmit" => config.tcp,
-            name if name.starts_with("call_") => mode.programs().contains(&name),
-            _ => true,
-        };
-        program.set_autoload(wanted);
+        let on = classes::of_program(&name).is_some_and(|class| classes::is_on(classes, class.name));
+        program.set_autoload(on && mode.suits(&name));
     }
     let ring_bytes = config.ring_bytes.next_power_of_two().max(page_bytes());
     let raw = RawConfig {
@@ -169,4 +198,39 @@ pub(crate) fn read_stats(stats: &MapHandle) -> Vec<ProbeStatus> {
             Some(ProbeStatus { probe, hits, lost_ring, lost_map, unmatched })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_belongs_to_a_class_and_every_class_has_its_programs() {
+        let open = ObjectBuilder::default().open_memory(&OBJECT.0).unwrap();
+        let mut there: Vec<String> = open.progs().map(|p| p.name().to_string_lossy().into_owned()).collect();
+        let mut listed: Vec<String> =
+            classes::CLASSES.iter().flat_map(|class| class.programs).map(|name| (*name).to_owned()).collect();
+        there.sort();
+        listed.sort();
+        assert_eq!(there, listed);
+    }
+
+    #[test]
+    fn the_refused_program_is_read_from_libbpfs_words() {
+        let log = ["libbpf: prog 'on_switch': BPF program load failed: -EINVAL", "libbpf: failed to load object"];
+        assert_eq!(refused_program(&log.map(str::to_owned)), Some("on_switch"));
+        assert_eq!(refused_program(&["libbpf: map 'x': no".to_owned()]), None);
+    }
+
+    #[test]
+    fn what_capture_cannot_do_without_is_loaded() {
+        if let Err(error) = check_host() {
+            eprintln!("SKIPPED: {error}");
+            return;
+        }
+        let loaded = load(&CaptureConfig::default(), None).unwrap();
+        assert!(
+            classes::CLASSES.iter().filter(|class| class.essential).all(|c| classes::is_on(&loaded.classes, c.name))
+        );
+    }
 }

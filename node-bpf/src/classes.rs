@@ -1,0 +1,225 @@
+//! The classes of things that capture records: one table, [`CLASSES`], says what each fills, needs and is made of, and
+//! the loader, capture's status and `rankmesh check` go by it. A new kind of probe is a new row. A class that this host
+//! cannot have is off, with the reason and the remedy; the others go on. What a program does is in `bpf/`, how calls are
+//! attached in `attach`.
+
+use std::path::Path;
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Struct;
+
+use crate::capture::CaptureConfig;
+
+/// Something that capture records, on or off as a whole.
+#[derive(Debug)]
+pub struct ProbeClass {
+    /// Its name in `check`, status and messages.
+    pub name: &'static str,
+    /// What it records, in a few words.
+    pub records: &'static str,
+    /// The tables of the store that it fills.
+    pub tables: &'static [&'static str],
+    /// What it cannot do without; looked at before anything is loaded.
+    pub needs: &'static [Need],
+    /// Beginnings of the file names of libraries, one of which a process must have mapped for there to be anything to
+    /// record; empty when it needs none.
+    pub libraries: &'static [&'static str],
+    /// Its BPF programs: loaded only when it is on, and attached at the start. Programs whose names end in `_session`,
+    /// `_multi` or `_single` are loaded in that mode of attaching only, and attached by discovery.
+    pub programs: &'static [&'static str],
+    /// Without it capture does not start.
+    pub(crate) essential: bool,
+    /// Whether the configuration asks for it.
+    pub(crate) wanted: fn(&CaptureConfig) -> bool,
+}
+
+/// What a class needs of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// A tracepoint of the kernel with BTF (`btf_trace_NAME`).
+    Tracepoint(&'static str),
+    /// A field of a kernel structure.
+    Field(&'static str, &'static str),
+    /// A file or directory.
+    Path(&'static str),
+}
+
+/// Whether a class records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClassState {
+    /// It does, or will when there is something to record.
+    On,
+    /// Not asked for.
+    NotWanted,
+    /// It cannot.
+    Off {
+        /// What is missing or was refused.
+        why: String,
+        /// What to do about it.
+        remedy: String,
+    },
+}
+
+/// A class and its state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassStatus {
+    /// [`ProbeClass::name`].
+    pub name: &'static str,
+    /// Whether it records.
+    pub state: ClassState,
+}
+
+/// All classes.
+pub static CLASSES: &[ProbeClass] = &[
+    ProbeClass {
+        name: "processes",
+        records: "processes that use a traced library: rank, job, container, user",
+        tables: &["processes"],
+        needs: &[Need::Tracepoint("sched_process_exec"), Need::Tracepoint("sched_process_exit")],
+        libraries: &[],
+        programs: &["on_exec", "on_exit"],
+        essential: true,
+        wanted: |_| true,
+    },
+    ProbeClass {
+        name: "collectives",
+        records: "NCCL, RCCL and MPI calls",
+        tables: &["collectives"],
+        needs: &[],
+        libraries: &["libnccl.so", "libtorch_cuda.so", "librccl.so", "libtorch_hip.so", "libmpi"],
+        programs: &["call_session", "call_enter_multi", "call_return_multi", "call_enter_single", "call_return_single"],
+        essential: true,
+        wanted: |_| true,
+    },
+    ProbeClass {
+        name: "offcpu",
+        records: "time that ranks are off the CPU, and who took it",
+        tables: &["offcpu"],
+        needs: &[Need::Tracepoint("sched_switch"), Need::Field("task_struct", "signal")],
+        libraries: &[],
+        programs: &["on_switch"],
+        essential: false,
+        wanted: |config| config.offcpu,
+    },
+    ProbeClass {
+        name: "tcp",
+        records: "TCP retransmits",
+        tables: &["net_events"],
+        needs: &[Need::Tracepoint("tcp_retransmit_skb"), Need::Field("sock", "sk_socket")],
+        libraries: &[],
+        programs: &["on_retransmit"],
+        essential: false,
+        wanted: |config| config.tcp,
+    },
+];
+
+/// The class that a BPF program belongs to.
+pub(crate) fn of_program(program: &str) -> Option<&'static ProbeClass> {
+    CLASSES.iter().find(|class| class.programs.contains(&program))
+}
+
+/// The state of every class as far as it can be told without loading anything: what is asked for and what is there.
+pub(crate) fn examine(config: &CaptureConfig) -> Vec<ClassStatus> {
+    let btf = Btf::from_vmlinux().ok();
+    let state = |class: &ProbeClass| {
+        if !(class.wanted)(config) {
+            return ClassState::NotWanted;
+        }
+        let missing = class.needs.iter().find_map(|need| need.missing(btf.as_ref()));
+        missing.map_or(ClassState::On, |(why, remedy)| ClassState::Off { why, remedy })
+    };
+    CLASSES.iter().map(|class| ClassStatus { name: class.name, state: state(class) }).collect()
+}
+
+impl Need {
+    /// Why it is not met and what to do; none when it is.
+    fn missing(self, btf: Option<&Btf<'_>>) -> Option<(String, String)> {
+        let newer = "use a kernel that has it (Linux 5.15 or later, built with CONFIG_DEBUG_INFO_BTF)".to_owned();
+        let btf = || btf.ok_or_else(|| ("the kernel has no type information (BTF)".to_owned(), newer.clone()));
+        let met = match self {
+            Need::Tracepoint(name) => {
+                btf().map(|btf| btf.type_by_name::<libbpf_rs::btf::BtfType<'_>>(&format!("btf_trace_{name}")).is_some())
+            }
+            Need::Field(of, field) => btf().map(|btf| {
+                let found = btf.type_by_name::<Struct<'_>>(of);
+                found.is_some_and(|found| found.iter().any(|member| member.name.is_some_and(|name| name == field)))
+            }),
+            Need::Path(path) => Ok(Path::new(path).exists()),
+        };
+        let why = match (met, self) {
+            (Ok(true), _) => return None,
+            (Err(no_btf), _) => return Some(no_btf),
+            (Ok(false), Need::Tracepoint(name)) => format!("the kernel has no tracepoint {name}"),
+            (Ok(false), Need::Field(of, field)) => format!("the kernel's struct {of} has no field {field}"),
+            (Ok(false), Need::Path(path)) => {
+                return Some((format!("{path} is missing"), "nothing, where the host has no such device".to_owned()));
+            }
+        };
+        Some((why, newer))
+    }
+}
+
+/// Whether a class is on.
+pub(crate) fn is_on(classes: &[ClassStatus], name: &str) -> bool {
+    classes.iter().any(|class| class.name == name && class.state == ClassState::On)
+}
+
+/// Why capture cannot start at all: a class that it needs is off.
+pub(crate) fn missing_essential(classes: &[ClassStatus]) -> Option<String> {
+    classes.iter().find_map(|class| {
+        let ClassState::Off { why, .. } = &class.state else { return None };
+        CLASSES.iter().any(|c| c.name == class.name && c.essential).then(|| why.clone())
+    })
+}
+
+/// Turns a class off.
+pub(crate) fn turn_off(classes: &mut [ClassStatus], name: &str, why: String, remedy: String) {
+    for class in classes.iter_mut().filter(|class| class.name == name) {
+        class.state = ClassState::Off { why: why.clone(), remedy: remedy.clone() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_and_programs_belong_to_one_class_each() {
+        let names: HashSet<_> = CLASSES.iter().map(|class| class.name).collect();
+        assert_eq!(names.len(), CLASSES.len());
+        let programs: Vec<_> = CLASSES.iter().flat_map(|class| class.programs).collect();
+        assert_eq!(programs.iter().collect::<HashSet<_>>().len(), programs.len());
+    }
+
+    #[test]
+    fn what_is_missing_turns_a_class_off_and_says_so() {
+        assert_eq!(Need::Path("/proc/self").missing(None), None);
+        let (why, remedy) = Need::Path("/no/such/device").missing(None).unwrap();
+        assert!(why.contains("/no/such/device") && !remedy.is_empty());
+        assert!(Need::Tracepoint("sched_switch").missing(None).unwrap().0.contains("BTF"));
+        let mut config = CaptureConfig { tcp: false, ..CaptureConfig::default() };
+        let classes = examine(&config);
+        assert_eq!(classes.iter().find(|c| c.name == "tcp").unwrap().state, ClassState::NotWanted);
+        config.tcp = true;
+        let mut classes = examine(&config);
+        assert!(!is_on(&classes, "no such class"));
+        turn_off(&mut classes, "tcp", "refused".to_owned(), "ask".to_owned());
+        assert!(!is_on(&classes, "tcp"));
+        turn_off(&mut classes, "processes", "gone".to_owned(), "none".to_owned());
+        assert_eq!(missing_essential(&classes).as_deref(), Some("gone"));
+    }
+
+    #[test]
+    fn this_kernel_has_what_it_has() {
+        let Ok(btf) = Btf::from_vmlinux() else {
+            eprintln!("SKIPPED: no BTF here");
+            return;
+        };
+        assert_eq!(Need::Tracepoint("sched_switch").missing(Some(&btf)), None);
+        assert_eq!(Need::Field("task_struct", "signal").missing(Some(&btf)), None);
+        assert!(Need::Tracepoint("no_such_tracepoint").missing(Some(&btf)).is_some());
+        assert!(Need::Field("task_struct", "no_such_field").missing(Some(&btf)).is_some());
+    }
+}
