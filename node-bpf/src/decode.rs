@@ -95,10 +95,15 @@ fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option
     out.reduce_op = argument(raw, function.op).and_then(|value| names.op(value));
 }
 
-/// MPI_IN_PLACE as the send buffer (1 in Open MPI, -1 in MPICH) of a call that then ignores its send count and datatype.
+/// MPI_IN_PLACE (1 in Open MPI, -1 in MPICH) as a buffer whose count and datatype are then ignored.
 fn in_place(raw: &RawCall, function: &Function) -> bool {
-    let ignores = ["all_gather", "all_gather_v", "all_to_all", "all_to_all_v"].contains(&function.name);
-    ignores && [1, u64::MAX].contains(&raw.args[0])
+    let buffer = match function.name {
+        "all_gather" | "all_gather_v" | "all_to_all" | "all_to_all_v" | "gather" | "gather_v" => raw.args[0],
+        "scatter" => raw.args[3], // what is received at the root
+        "scatter_v" => raw.args[4],
+        _ => return false,
+    };
+    [1, u64::MAX].contains(&buffer)
 }
 
 /// A stretch off the CPU.
@@ -183,7 +188,7 @@ mod tests {
         let out = call(&raw, &Clock::measure(), None).unwrap();
         assert_eq!((out.rank, out.nranks, out.comm_hash, out.seq), (None, None, None, None));
         assert_eq!((out.datatype, out.bytes, out.root), (None, None, Some(3)));
-        raw.func = 59;
+        raw.func = 79;
         assert_eq!(call(&raw, &Clock::measure(), None), None);
     }
 

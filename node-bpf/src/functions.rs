@@ -13,6 +13,7 @@ pub(crate) enum Role {
     Destroy = 5,
     UniqueId = 6,
     MpiInit = 7,
+    Child = 8,
 }
 
 /// Whose API a function belongs to.
@@ -87,6 +88,20 @@ const fn mpi(symbols: &'static [&'static str], name: &'static str, count: u8, da
     }
 }
 
+/// One that makes a communicator out of another; `at` is where its address goes.
+const fn child(symbols: &'static [&'static str], name: &'static str, at: u8) -> Function {
+    Function { comm: Some(at), ..state(symbols, name, Role::Child, 6) }
+}
+
+/// One-sided: count and datatype where it moves data.
+const fn one_sided(symbols: &'static [&'static str], name: &'static str, count: Option<u8>, comm: u8) -> Function {
+    let datatype = match count {
+        Some(at) => Some(at + 1),
+        None => None,
+    };
+    Function { count, datatype, ..nccl(symbols, name, 0, comm) }
+}
+
 const fn op(at: u8, function: Function) -> Function {
     Function { op: Some(at), ..function }
 }
@@ -95,7 +110,7 @@ const fn root(at: u8, function: Function) -> Function {
     Function { root: Some(at), ..function }
 }
 
-/// All of them. At most 60 (`RM_SLOT_OFFCPU`).
+/// All of them. At most `RM_SLOT_OFFCPU`. Those of one name in one API count their calls together.
 pub(crate) static FUNCTIONS: &[Function] = &[
     op(4, nccl(&["ncclAllReduce", "pncclAllReduce"], "all_reduce", 2, 5)),
     root(4, nccl(&["ncclBroadcast", "pncclBroadcast"], "broadcast", 2, 5)),
@@ -109,12 +124,34 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     nccl(&["ncclAlltoAll", "pncclAlltoAll", "ncclAllToAll", "pncclAllToAll"], "all_to_all", 2, 4),
     root(4, nccl(&["ncclGather", "pncclGather"], "gather", 2, 5)),
     root(4, nccl(&["ncclScatter", "pncclScatter"], "scatter", 2, 5)),
+    // NCCL 2.31: a configuration follows the stream
+    op(4, nccl(&["ncclAllReduceConfig", "pncclAllReduceConfig"], "all_reduce", 2, 5)),
+    root(4, nccl(&["ncclBroadcastConfig", "pncclBroadcastConfig"], "broadcast", 2, 5)),
+    op(4, root(5, nccl(&["ncclReduceConfig", "pncclReduceConfig"], "reduce", 2, 6))),
+    nccl(&["ncclAllGatherConfig", "pncclAllGatherConfig"], "all_gather", 2, 4),
+    op(4, nccl(&["ncclReduceScatterConfig", "pncclReduceScatterConfig"], "reduce_scatter", 2, 5)),
+    nccl(&["ncclAlltoAllConfig", "pncclAlltoAllConfig"], "all_to_all", 2, 4),
+    root(4, nccl(&["ncclGatherConfig", "pncclGatherConfig"], "gather", 2, 5)),
+    root(4, nccl(&["ncclScatterConfig", "pncclScatterConfig"], "scatter", 2, 5)),
+    // RCCL's own: counts are arrays; a bias is added after the reduction
+    Function {
+        comm: Some(7),
+        datatype: Some(6),
+        stream: Some(8),
+        ..state(&["ncclAllToAllv", "pncclAllToAllv"], "all_to_all_v", Role::Call, 9)
+    },
+    op(4, nccl(&["ncclAllReduceWithBias", "pncclAllReduceWithBias"], "all_reduce", 2, 5)),
+    root(3, one_sided(&["ncclPutSignal", "pncclPutSignal"], "put_signal", Some(1), 9)),
+    root(0, one_sided(&["ncclSignal", "pncclSignal"], "signal", None, 4)),
+    one_sided(&["ncclWaitSignal", "pncclWaitSignal"], "wait_signal", None, 2),
     state(&["ncclCommInitRank", "pncclCommInitRank"], "init_rank", Role::InitRank, 6),
     state(&["ncclCommInitRankConfig", "pncclCommInitRankConfig"], "init_rank_config", Role::InitRank, 6),
     state(&["ncclCommInitRankScalable", "pncclCommInitRankScalable"], "init_scalable", Role::InitScalable, 6),
     state(&["ncclCommInitAll", "pncclCommInitAll"], "init_all", Role::InitAll, 3),
     state(&["ncclGetUniqueId", "pncclGetUniqueId"], "unique_id", Role::UniqueId, 1),
     state(&["ncclCommSplit", "pncclCommSplit"], "comm_split", Role::Split, 5),
+    child(&["ncclCommShrink", "pncclCommShrink"], "comm_shrink", 3),
+    child(&["ncclCommGrow", "pncclCommGrow"], "comm_grow", 4),
     state(&["ncclCommDestroy", "pncclCommDestroy"], "comm_destroy", Role::Destroy, 1),
     state(&["ncclCommAbort", "pncclCommAbort"], "comm_abort", Role::Destroy, 1),
     op(4, mpi(&["MPI_Allreduce", "PMPI_Allreduce"], "all_reduce", 2, 3, 5)),
@@ -127,7 +164,15 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     mpi(&["MPI_Barrier", "PMPI_Barrier"], "barrier", 0, 0, 0),
     op(4, mpi(&["MPI_Reduce_scatter", "PMPI_Reduce_scatter"], "reduce_scatter", 0, 3, 5)),
     op(4, mpi(&["MPI_Reduce_scatter_block", "PMPI_Reduce_scatter_block"], "reduce_scatter_block", 2, 3, 5)),
+    mpi(&["MPI_Alltoallw", "PMPI_Alltoallw"], "all_to_all_w", 0, 0, 8),
+    root(6, mpi(&["MPI_Gather", "PMPI_Gather"], "gather", 1, 2, 7)),
+    root(7, mpi(&["MPI_Gatherv", "PMPI_Gatherv"], "gather_v", 1, 2, 8)),
+    root(6, mpi(&["MPI_Scatter", "PMPI_Scatter"], "scatter", 4, 5, 7)),
+    root(7, mpi(&["MPI_Scatterv", "PMPI_Scatterv"], "scatter_v", 5, 6, 8)),
+    op(4, mpi(&["MPI_Scan", "PMPI_Scan"], "scan", 2, 3, 5)),
+    op(4, mpi(&["MPI_Exscan", "PMPI_Exscan"], "exscan", 2, 3, 5)),
     root(3, mpi(&["MPI_Send", "PMPI_Send"], "send", 1, 2, 5)),
+    root(3, mpi(&["MPI_Ssend", "PMPI_Ssend"], "ssend", 1, 2, 5)),
     root(3, mpi(&["MPI_Recv", "PMPI_Recv"], "recv", 1, 2, 5)),
     root(3, mpi(&["MPI_Sendrecv", "PMPI_Sendrecv"], "send_recv", 1, 2, 10)),
     Function { api: Api::Mpi, ..state(&["MPI_Init", "PMPI_Init"], "init", Role::MpiInit, 2) },
@@ -149,7 +194,8 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     };
     let flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 };
     let comm = function.comm.unwrap_or(NO_ARG);
-    u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, 0, 0, 0])
+    let counts_as = FUNCTIONS.iter().position(|f| f.api == function.api && f.name == function.name).unwrap_or(index);
+    u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counts_as as u8, 0, 0])
 }
 
 /// NCCL's datatypes: name and bytes.
@@ -203,5 +249,25 @@ mod tests {
     #[test]
     fn the_cookie_of_nccl_all_reduce() {
         assert_eq!(cookie(0, COOKIE_HASH_MIX), 0x01_05_07_00_00);
+    }
+
+    #[test]
+    fn names_of_one_operation_count_together() {
+        let counts_as = |symbol: &str| {
+            let index = FUNCTIONS.iter().position(|f| f.symbols.contains(&symbol)).unwrap();
+            cookie(index, 0).to_le_bytes()[5]
+        };
+        assert_eq!(counts_as("ncclBcast"), counts_as("ncclBroadcast"));
+        assert_eq!(counts_as("ncclAllReduceConfig"), counts_as("ncclAllReduce"));
+        assert_ne!(counts_as("MPI_Allreduce"), counts_as("ncclAllReduce"));
+    }
+
+    #[test]
+    fn no_symbol_twice() {
+        let mut all: Vec<&str> = FUNCTIONS.iter().flat_map(|f| f.symbols).copied().collect();
+        let n = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), n);
     }
 }

@@ -12,7 +12,7 @@ use crate::cgroup::Cgroup;
 use crate::classes::{self, ClassStatus};
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
-use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, STATS_BYTES, Stats};
+use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
 
 /// libelf reads words from it.
 #[repr(align(8))]
@@ -191,7 +191,7 @@ pub(crate) fn read_stats(stats: &MapHandle) -> Vec<ProbeStatus> {
         per_cpu.iter().filter(|bytes| bytes.len() >= STATS_BYTES).for_each(|bytes| sum.add(bytes));
         Some(sum)
     };
-    (0..64)
+    (0..SLOTS)
         .filter_map(|slot| {
             let probe = slot_name(slot)?;
             let Stats { hits, lost_ring, lost_map, unmatched } = read(slot)?;

@@ -4,9 +4,11 @@
 /// Most arguments a call carries.
 pub(crate) const MAX_ARGS: usize = 12;
 /// Statistics slots behind those of the functions.
-pub(crate) const SLOT_OFFCPU: u8 = 60;
-pub(crate) const SLOT_TCP: u8 = 61;
-pub(crate) const SLOT_PROCESS: u8 = 62;
+pub(crate) const SLOT_OFFCPU: u8 = 80;
+pub(crate) const SLOT_TCP: u8 = 81;
+pub(crate) const SLOT_PROCESS: u8 = 82;
+/// How many there are (`RM_MAX_FUNCS`).
+pub(crate) const SLOTS: u8 = 96;
 
 pub(crate) const HAVE_HASH: u8 = 1;
 pub(crate) const HAVE_SEQ: u8 = 2;

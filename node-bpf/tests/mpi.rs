@@ -54,7 +54,7 @@ fn every_call_once_with_rank_and_world() {
         assert_eq!((call.rank, call.nranks, call.local_rank), (Some(rank.rank), Some(4), Some(rank.rank)));
         assert_eq!((call.library, call.tier, call.ret), (Library::Mpi, 1, 0));
         match call.func {
-            "barrier" => assert_eq!((call.count, call.datatype), (None, None)),
+            "barrier" | "all_to_all_w" => assert_eq!((call.count, call.datatype), (None, None)),
             "all_to_all_v" | "reduce_scatter" => assert_eq!((call.count, call.datatype), (None, Some("float64"))),
             _ => {
                 assert_eq!(
@@ -65,7 +65,7 @@ fn every_call_once_with_rank_and_world() {
             }
         }
         let op = match call.func {
-            "all_reduce" | "reduce_scatter" | "reduce_scatter_block" => Some("sum"),
+            "all_reduce" | "reduce_scatter" | "reduce_scatter_block" | "scan" | "exscan" => Some("sum"),
             "reduce" => Some("max"),
             _ => None,
         };

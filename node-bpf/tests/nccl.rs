@@ -69,7 +69,7 @@ fn every_call_is_recorded_once(mode: Option<AttachMode>) {
         for call in recorded.calls() {
             functions.insert(call.func);
         }
-        for func in functions.iter().filter(|func| **func != "broadcast") {
+        for func in &functions {
             let seqs: Vec<_> =
                 recorded.calls().iter().filter(|c| c.pid == rank.pid && c.func == *func).map(|c| c.seq).collect();
             let want: Vec<_> = (0..seqs.len() as u64).map(Some).collect();

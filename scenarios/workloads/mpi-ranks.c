@@ -55,7 +55,30 @@ static void call_everything(int rank, int ranks, int count, double *send, double
   for (int i = 0; i < 14; i++)
     MPI_Sendrecv(send, count, MPI_DOUBLE, next, 2, recv, count, MPI_DOUBLE, previous, 2, w, MPI_STATUS_IGNORE);
   expect(recv, count, previous + 1, "sendrecv");
-  sprintf(counts, "\"all_reduce\":3,\"broadcast\":4,\"reduce\":5,\"all_gather\":6,\"all_gather_v\":7,\"all_to_all\":8,"
+  MPI_Datatype *types = calloc((size_t)ranks, sizeof(MPI_Datatype));
+  int *at_bytes = calloc((size_t)ranks, sizeof *at_bytes);
+  if (!types || !at_bytes) exit(1);
+  for (int r = 0; r < ranks; r++) {
+    types[r] = MPI_DOUBLE;
+    at_bytes[r] = at[r] * (int)sizeof(double);
+  }
+  for (int i = 0; i < count * ranks; i++) send[i] = rank + 1;
+  for (int i = 0; i < 15; i++) MPI_Alltoallw(send, each, at_bytes, types, recv, each, at_bytes, types, w);
+  for (int r = 0; r < ranks; r++) expect(recv + r * count, count, r + 1, "all_to_all_w");
+  for (int i = 0; i < 16; i++) MPI_Gather(send, count, MPI_DOUBLE, recv, count, MPI_DOUBLE, 0, w);
+  for (int i = 0; i < 17; i++) MPI_Gatherv(send, count, MPI_DOUBLE, recv, each, at, MPI_DOUBLE, 0, w);
+  if (rank == 0) expect(recv + (ranks - 1) * count, count, ranks, "gather");
+  for (int i = 0; i < 18; i++) MPI_Scatter(send, count, MPI_DOUBLE, recv, count, MPI_DOUBLE, 0, w);
+  for (int i = 0; i < 19; i++) MPI_Scatterv(send, each, at, MPI_DOUBLE, recv, count, MPI_DOUBLE, 0, w);
+  expect(recv, count, 1, "scatter");
+  for (int i = 0; i < 20; i++) MPI_Exscan(send, recv, count, MPI_DOUBLE, MPI_SUM, w);
+  if (rank > 0) expect(recv, count, rank * (rank + 1) / 2, "exscan");
+  for (int i = 0; i < 21; i++) MPI_Scan(send, recv, count, MPI_DOUBLE, MPI_SUM, w);
+  expect(recv, count, (rank + 1) * (rank + 2) / 2, "scan");
+  free(types);
+  free(at_bytes);
+  sprintf(counts, "\"all_to_all_w\":15,\"gather\":16,\"gather_v\":17,\"scatter\":18,\"scatter_v\":19,\"exscan\":20,\"scan\":21,"
+                  "\"all_reduce\":3,\"broadcast\":4,\"reduce\":5,\"all_gather\":6,\"all_gather_v\":7,\"all_to_all\":8,"
                   "\"all_to_all_v\":9,\"barrier\":10,\"reduce_scatter\":11,\"reduce_scatter_block\":12,\"send\":13,"
                   "\"recv\":13,\"send_recv\":14");
   free(each);

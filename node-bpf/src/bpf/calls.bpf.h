@@ -148,7 +148,7 @@ static __always_inline __u32 comm_arg_of(__u64 cookie) {
 }
 
 /* Counts the call per process, communicator and function. Complete only when the communicator's start was seen. */
-static __always_inline void take_seq(struct rm_inflight *call, __u32 pid, __u32 comm_arg, __u64 flags) {
+static __always_inline void take_seq(struct rm_inflight *call, __u32 pid, __u32 comm_arg, __u64 flags, __u32 counts_as) {
   if (comm_arg >= RM_MAX_ARGS) return;
   __u64 handle = call->args[comm_arg];
   if (flags & RM_COOKIE_MPI) {
@@ -158,7 +158,7 @@ static __always_inline void take_seq(struct rm_inflight *call, __u32 pid, __u32 
     struct rm_comm_key key = {.pid = pid, .handle = handle};
     if (!bpf_map_lookup_elem(&comms, &key)) return;
   }
-  struct seq_key key = {.pid = pid, .func = call->func, .handle = handle};
+  struct seq_key key = {.pid = pid, .func = counts_as, .handle = handle};
   __u64 *next = bpf_map_lookup_elem(&seqs, &key);
   if (!next) {
     __u64 zero = 0;
@@ -224,7 +224,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   read_args(ctx, call->args, nargs);
   switch (role) {
     case RM_ROLE_CALL:
-      take_seq(call, pid, comm_arg, flags);
+      take_seq(call, pid, comm_arg, flags, (__u8)(cookie >> 40));
       break;
     case RM_ROLE_INIT_RANK:
       /* The id is by value: on the stack (x86-64), where rank is the third register; behind x2, rank in w3 (aarch64). */
@@ -349,6 +349,11 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       else if (flags & RM_COOKIE_SPLIT_TEXT) info.hash = hash_split_text(parent->hash, (__u32)call->args[1]);
       else info.flags = 0; /* no hash rather than a wrong one */
       learn_comm(pid, call->func, call->args[3], &info);
+      break;
+    }
+    case RM_ROLE_CHILD: {
+      __u32 where = comm_arg_of(cookie);
+      if (where < RM_MAX_ARGS) learn_comm(pid, call->func, call->args[where], &no_comm);
       break;
     }
     case RM_ROLE_DESTROY: {

@@ -10,7 +10,7 @@ enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5,
 
 /* The attach cookie says all the programs need to know of a function, one byte each from the low end:
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
- * record, index of the communicator argument (RM_NO_ARG: none), flags. */
+ * record, index of the communicator argument (RM_NO_ARG: none), flags, the func whose calls it counts with. */
 enum rm_role {
   RM_ROLE_CALL = 0,       /* a collective or point-to-point call: becomes a record */
   RM_ROLE_INIT_RANK = 1,  /* ncclCommInitRank[Config](comm*, nranks, id by value, rank) */
@@ -20,6 +20,7 @@ enum rm_role {
   RM_ROLE_DESTROY = 5,    /* ncclCommDestroy / ncclCommAbort (comm) */
   RM_ROLE_UNIQUE_ID = 6,  /* ncclGetUniqueId(id*): of use only inside ncclCommInitAll */
   RM_ROLE_MPI_INIT = 7,   /* MPI_Init / MPI_Init_thread: from here on sequence numbers are complete */
+  RM_ROLE_CHILD = 8,      /* ncclCommShrink, ncclCommGrow: a new communicator, its address where the communicator argument says */
 };
 #define RM_NO_ARG 0xff
 /* cookie flags */
@@ -29,11 +30,11 @@ enum rm_role {
 #define RM_COOKIE_SPLIT_TEXT 8 /* this NCCL hashes a split's text (src/nccl_hash.rs); else without HASH_MIX it is unknown how */
 
 #define RM_MAX_ARGS 12
-#define RM_MAX_FUNCS 64
+#define RM_MAX_FUNCS 96
 /* statistics slots behind those of the functions */
-#define RM_SLOT_OFFCPU 60
-#define RM_SLOT_TCP 61
-#define RM_SLOT_PROCESS 62
+#define RM_SLOT_OFFCPU 80
+#define RM_SLOT_TCP 81
+#define RM_SLOT_PROCESS 82
 
 /* rm_call.flags */
 #define RM_HAVE_HASH 1

@@ -51,6 +51,7 @@ impl Coupling {
             | "alltoallv"
             | "all_to_allv"
             | "alltoallw"
+            | "all_to_all_w"
             | "barrier" => Self::All,
             "broadcast" | "bcast" | "scatter" | "scatterv" | "scatter_v" => Self::RootSends,
             "reduce" | "gather" | "gatherv" | "gather_v" => Self::RootReceives,
