@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
+use crate::classes::ProbeClass;
 use crate::maps;
 use crate::symbols::Target;
 
@@ -43,9 +44,16 @@ fn mode_of(program: &str) -> Option<AttachMode> {
     of.iter().find(|(ending, _)| program.ends_with(ending)).map(|(_, mode)| *mode)
 }
 
-/// Whether a program sits at library calls, so that discovery attaches it where it finds them.
-pub(crate) fn is_at_calls(program: &str) -> bool {
-    mode_of(program).is_some()
+/// Attaches the programs of a class, but for those at library calls.
+pub(crate) fn attach_class(object: &Object, class: &ProbeClass) -> libbpf_rs::Result<Vec<Link>> {
+    let everywhere = class.programs.iter().filter(|name| mode_of(name).is_none());
+    everywhere.map(|name| program(object, name)?.attach()).collect()
+}
+
+/// Why a class could not be attached, and what to do.
+pub(crate) fn refusal(error: &libbpf_rs::Error) -> (String, String) {
+    let remedy = "use a newer kernel, or report this one's version".to_owned();
+    (format!("the kernel refused to attach it: {error}"), remedy)
 }
 
 const EVERY_PROCESS: i32 = -1;

@@ -90,18 +90,12 @@ impl Discovery {
         let tracked = crate::loader::map(&object, "tracked").map_err(failed)?;
         let mut links = vec![];
         for class in shared.classes_on() {
-            let attached: libbpf_rs::Result<Vec<Link>> = class
-                .programs
-                .iter()
-                .filter(|name| !attach::is_at_calls(name))
-                .map(|name| attach::program(&object, name)?.attach())
-                .collect();
-            match attached {
+            match attach::attach_class(&object, class) {
                 Ok(attached) => links.extend(attached),
                 Err(error) if class.essential => return Err(failed(error)),
                 Err(error) => {
-                    let remedy = "use a newer kernel, or report this one's version".to_owned();
-                    shared.class_off(class.name, format!("the kernel refused to attach it: {error}"), remedy);
+                    let (why, remedy) = attach::refusal(&error);
+                    shared.class_off(class.name, why, remedy);
                 }
             }
         }

@@ -96,15 +96,7 @@ pub(crate) fn nccl_build(path: &Path) -> NcclBuild {
             _ => {}
         }
     }
-    let version = object.section_by_name(".rodata").and_then(|rodata| {
-        let size = rodata.size().min(MOST_RODATA_BYTES);
-        let windows = (0..size).step_by(WINDOW_BYTES as usize);
-        // windows overlap, so that a text across their border is found
-        windows.into_iter().find_map(|at| {
-            let bytes = rodata.data_range(rodata.address() + at, (WINDOW_BYTES + 64).min(size - at)).ok()??;
-            version_in(bytes)
-        })
-    });
+    let version = version_text(&object).as_deref().and_then(major_minor);
     match version {
         Some(version) if version >= (2, 26) => NcclBuild { style: HashStyle::Mix, splits_by_text: false },
         Some(version) => NcclBuild { style: HashStyle::Djb, splits_by_text: ((2, 18)..=(2, 22)).contains(&version) },
@@ -112,19 +104,42 @@ pub(crate) fn nccl_build(path: &Path) -> NcclBuild {
     }
 }
 
-/// (2, 27) out of "…CCL version 2.27…".
-fn version_in(bytes: &[u8]) -> Option<(u32, u32)> {
+/// The version that an NCCL or RCCL file names itself by ("2.27.5").
+pub(crate) fn nccl_version(path: &Path) -> Option<String> {
+    let cache = ReadCache::new(File::open(path).ok()?);
+    let text = version_text(&object::File::parse(&cache).ok()?)?;
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    Some(text[..end].trim_end_matches('.').to_owned())
+}
+
+fn version_text<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Option<String> {
+    let rodata = object.section_by_name(".rodata")?;
+    let size = rodata.size().min(MOST_RODATA_BYTES);
+    let windows = (0..size).step_by(WINDOW_BYTES as usize);
+    // windows overlap, so that a text across their border is found
+    windows.into_iter().find_map(|at| {
+        let bytes = rodata.data_range(rodata.address() + at, (WINDOW_BYTES + 64).min(size - at)).ok()??;
+        version_in(bytes)
+    })
+}
+
+/// "2.27.5+cuda12.9" out of "…CCL version 2.27.5+cuda12.9…".
+fn version_in(bytes: &[u8]) -> Option<String> {
     const MARK: &[u8] = b"CCL version ";
     let mut rest = bytes;
     while let Some(at) = rest.windows(MARK.len()).position(|window| window == MARK) {
         rest = &rest[at + MARK.len()..];
-        let text: String = rest.iter().take(16).map(|&b| char::from(b)).collect();
-        let mut numbers = text.split('.').map(str::parse::<u32>);
-        if let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) {
-            return Some((major, minor));
+        let text: String = rest.iter().take(16).map(|&b| char::from(b)).take_while(|c| c.is_ascii_graphic()).collect();
+        if major_minor(&text).is_some() {
+            return Some(text);
         }
     }
     None
+}
+
+fn major_minor(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.').map(str::parse::<u32>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 #[cfg(test)]
@@ -133,8 +148,9 @@ mod tests {
 
     #[test]
     fn the_version_text_among_others() {
-        assert_eq!(version_in(b"CCL version %s\0NCCL version mismatch\0NCCL version 2.27.5+cuda12.9\0"), Some((2, 27)));
-        assert_eq!(version_in(b"RCCL version 2.22.3"), Some((2, 22)));
+        let text = version_in(b"CCL version %s\0NCCL version mismatch\0NCCL version 2.27.5+cuda12.9\0").unwrap();
+        assert_eq!((text.as_str(), major_minor(&text)), ("2.27.5+cuda12.9", Some((2, 27))));
+        assert_eq!(version_in(b"RCCL version 2.22.3").as_deref(), Some("2.22.3"));
         assert_eq!(version_in(b"NCCL version"), None);
     }
 

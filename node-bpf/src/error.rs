@@ -2,15 +2,21 @@
 
 use std::path::PathBuf;
 
+use crate::privileges::Capability;
+
 /// Why capture could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not allowed to load BPF programs.
     #[error(
-        "not allowed to load BPF programs: run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and \
-         CAP_DAC_READ_SEARCH (before Linux 6.6 also CAP_SYS_ADMIN)"
+        "not allowed to load BPF programs ({} missing): run as root, or grant the binary its capabilities \
+         (`rankmesh check` says how)",
+        list(missing)
     )]
-    NotPermitted,
+    NotPermitted {
+        /// The capabilities that are missing.
+        missing: Vec<Capability>,
+    },
     /// The kernel carries no type information.
     #[error(
         "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing): capture needs a kernel built with \
@@ -47,4 +53,8 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+fn list(capabilities: &[Capability]) -> String {
+    capabilities.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

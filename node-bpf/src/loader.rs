@@ -12,6 +12,8 @@ use crate::cgroup::Cgroup;
 use crate::classes::{self, ClassStatus};
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
+use crate::host::Host;
+use crate::privileges::{self, Capability, Needed, PRIVILEGES};
 use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
 
 /// libelf reads words from it.
@@ -55,15 +57,9 @@ pub(crate) fn check_host() -> Result<(), Error> {
     if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(Error::NoBtf);
     }
-    // CAP_PERFMON (38) and CAP_BPF (39), or CAP_SYS_ADMIN (21)
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
-    let has = |capability: u32| effective & (1 << capability) != 0;
-    if has(21) || (has(38) && has(39)) { Ok(()) } else { Err(Error::NotPermitted) }
+    let required = PRIVILEGES.iter().filter(|privilege| privilege.needed == Needed::Always);
+    let missing: Vec<_> = required.map(|p| p.capability).filter(|capability| !privileges::has(*capability)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(Error::NotPermitted { missing }) }
 }
 
 /// The object, loaded.
@@ -113,6 +109,10 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
                 }
             }
         }
+    }
+    let admin = Capability::CAP_SYS_ADMIN;
+    if !privileges::has(admin) && !Host::examine().uprobe_multi {
+        return Err(Error::NotPermitted { missing: vec![admin] });
     }
     Err(Error::Load { reason })
 }

@@ -1,0 +1,175 @@
+//! What capture needs to be allowed, and giving up the rest. The table [`PRIVILEGES`] is the one home of which
+//! capability is needed for what; it was found by leaving each out (node/tests/privileges.rs keeps it true).
+//! What the host offers is `host`'s business.
+
+use caps::errors::CapsError;
+use caps::{CapSet, CapsHashSet};
+
+pub use caps::Capability;
+
+/// A capability and what capture uses it for.
+#[derive(Debug, Clone, Copy)]
+pub struct Privilege {
+    /// The capability.
+    pub capability: Capability,
+    /// What it is needed for.
+    pub purpose: &'static str,
+    /// When it is needed.
+    pub needed: Needed,
+}
+
+/// When a capability is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needed {
+    /// Nothing is recorded without it.
+    Always,
+    /// Without it, less is known of other users' processes.
+    ForOthers,
+    /// Nothing is recorded without it on kernels without uprobe.multi (before Linux 6.6).
+    WithoutMulti,
+}
+
+/// All that capture uses; an agent keeps these and gives up every other.
+pub static PRIVILEGES: &[Privilege] = &[
+    Privilege { capability: Capability::CAP_BPF, purpose: "to load BPF programs and maps", needed: Needed::Always },
+    Privilege {
+        capability: Capability::CAP_PERFMON,
+        purpose: "to attach tracing programs and to read kernel structures in them",
+        needed: Needed::Always,
+    },
+    Privilege {
+        capability: Capability::CAP_SYS_PTRACE,
+        purpose: "to see which libraries other users' processes have mapped, and their ranks and jobs",
+        needed: Needed::ForOthers,
+    },
+    Privilege {
+        capability: Capability::CAP_DAC_READ_SEARCH,
+        purpose: "to open the environment of other users' processes, and libraries in their directories",
+        needed: Needed::ForOthers,
+    },
+    Privilege {
+        capability: Capability::CAP_CHECKPOINT_RESTORE,
+        purpose: "to reach a library file by its mapping: deleted, replaced, or in a container",
+        needed: Needed::ForOthers,
+    },
+    Privilege {
+        capability: Capability::CAP_SYS_ADMIN,
+        purpose: "to attach single uprobes, all that kernels before 6.6 have",
+        needed: Needed::WithoutMulti,
+    },
+];
+
+/// What this thread has of [`PRIVILEGES`].
+pub fn granted() -> Vec<Capability> {
+    PRIVILEGES.iter().map(|privilege| privilege.capability).filter(|capability| has(*capability)).collect()
+}
+
+/// What this thread may do now.
+pub fn effective() -> Vec<Capability> {
+    let set = caps::read(None, CapSet::Effective).unwrap_or_default();
+    let mut list: Vec<_> = set.into_iter().collect();
+    list.sort_by_key(Capability::index);
+    list
+}
+
+/// Whether this thread may do it.
+pub fn has(capability: Capability) -> bool {
+    // CAP_SYS_ADMIN stood for these before they were split off it, and does so still
+    let admin = [Capability::CAP_BPF, Capability::CAP_PERFMON, Capability::CAP_CHECKPOINT_RESTORE]
+        .contains(&capability)
+        && caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false);
+    admin || caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
+}
+
+/// The capabilities that capture keeps on this host: `multi` says whether the kernel has uprobe.multi.
+pub fn kept(multi: bool) -> Vec<Capability> {
+    PRIVILEGES.iter().filter(|p| p.needed != Needed::WithoutMulti || !multi).map(|p| p.capability).collect()
+}
+
+/// Why privileges could not be given up.
+#[derive(Debug, thiserror::Error)]
+pub enum DropError {
+    /// Capabilities are each thread's own: others would keep theirs.
+    #[error("privileges are to be given up before other threads start; {threads} run")]
+    Threads {
+        /// How many run.
+        threads: usize,
+    },
+    /// The kernel refused.
+    #[error("giving up {what}: {source}")]
+    Refused {
+        /// What was to be given up.
+        what: &'static str,
+        /// The kernel's answer.
+        source: CapsError,
+    },
+}
+
+/// Gives up every capability but `keep`, for good: effective, permitted, inheritable, ambient and (where allowed)
+/// bounding, and sets no_new_privs. Threads started later have no more. Returns what is left.
+///
+/// # Errors
+/// Other threads run already, or the kernel refused.
+pub fn keep_only(keep: &[Capability]) -> Result<Vec<Capability>, DropError> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 {
+        return Err(DropError::Threads { threads });
+    }
+    let refused = |what: &'static str| move |source: CapsError| DropError::Refused { what, source };
+    let permitted = caps::read(None, CapSet::Permitted).map_err(refused("capabilities"))?;
+    let left: CapsHashSet = keep.iter().copied().filter(|capability| permitted.contains(capability)).collect();
+    caps::clear(None, CapSet::Ambient).map_err(refused("ambient capabilities"))?;
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap_or(false) {
+        let bounding = caps::read(None, CapSet::Bounding).map_err(refused("bounding capabilities"))?;
+        for capability in bounding.difference(&left) {
+            caps::drop(None, CapSet::Bounding, *capability).map_err(refused("bounding capabilities"))?;
+        }
+    }
+    caps::clear(None, CapSet::Inheritable).map_err(refused("inheritable capabilities"))?;
+    caps::set(None, CapSet::Effective, &left).map_err(refused("effective capabilities"))?;
+    caps::set(None, CapSet::Permitted, &left).map_err(refused("permitted capabilities"))?;
+    // SAFETY: prctl with these constants takes no pointers.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        let source = CapsError::from(std::io::Error::last_os_error().to_string());
+        return Err(DropError::Refused { what: "new privileges", source });
+    }
+    let mut left: Vec<_> = left.into_iter().collect();
+    left.sort_by_key(Capability::index);
+    Ok(left)
+}
+
+/// A setcap command's argument that grants `capabilities` ("cap_bpf,cap_perfmon=ep").
+pub fn setcap_argument(capabilities: &[Capability]) -> String {
+    let names: Vec<String> = capabilities.iter().map(|c| c.to_string().to_lowercase()).collect();
+    format!("{}=ep", names.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_depends_on_the_kernel() {
+        assert!(!kept(true).contains(&Capability::CAP_SYS_ADMIN));
+        assert!(kept(false).contains(&Capability::CAP_SYS_ADMIN));
+        assert!(kept(true).contains(&Capability::CAP_BPF));
+    }
+
+    #[test]
+    fn the_grant_is_written_as_setcap_reads_it() {
+        let line = setcap_argument(&[Capability::CAP_BPF, Capability::CAP_SYS_PTRACE]);
+        assert_eq!(line, "cap_bpf,cap_sys_ptrace=ep");
+    }
+
+    #[test]
+    fn with_other_threads_nothing_is_given_up() {
+        // the test harness runs threads of its own
+        let before = effective();
+        std::thread::spawn(move || {
+            assert!(matches!(keep_only(&[]), Err(DropError::Threads { .. })));
+            assert_eq!(effective(), before);
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,54 @@
+//! `rankmesh check` for people: the verdict, what was looked at, what is recorded, the libraries in use, what to do.
+
+use std::fmt::Write;
+
+use super::model::{Report, State};
+use crate::output::{printable, render};
+
+/// The report as text, ending in a newline.
+pub(super) fn text(report: &Report) -> String {
+    let mut out = String::new();
+    // writing to a String does not fail
+    let _ = match (&report.capture.reason, report.capture.attach) {
+        (Some(reason), _) => writeln!(out, "This host cannot record: {}", printable(reason)),
+        (None, attach) => writeln!(out, "This host can record (uprobes: {}).", attach.unwrap_or("?")),
+    };
+    let findings = report.findings.iter().map(|finding| {
+        let state = match finding.state {
+            State::Ok => "ok",
+            State::Warning => "less",
+            State::Missing => "no",
+        };
+        vec![finding.what.to_owned(), state.to_owned(), printable(&finding.detail)]
+    });
+    let _ = writeln!(out, "\n{}", render(&["what", "", "detail"], findings, &[]));
+    let classes = report.classes.iter().map(|class| {
+        let state = class.state.replace('_', " ");
+        let detail = class.why.as_deref().unwrap_or(class.records);
+        vec![class.name.to_owned(), state, class.tables.join(", "), printable(detail)]
+    });
+    let _ = writeln!(out, "\n{}", render(&["recorded", "", "tables", "detail"], classes, &[]));
+    if !report.libraries.is_empty() {
+        let libraries = report.libraries.iter().map(|library| {
+            vec![
+                library.kind.to_owned(),
+                library.version.clone().unwrap_or_default(),
+                library.processes.to_string(),
+                library.class.unwrap_or("not recorded").to_owned(),
+                printable(&library.path),
+            ]
+        });
+        let header = ["library in use", "version", "processes", "recorded as", "path"];
+        let _ = writeln!(out, "\n{}", render(&header, libraries, &[false, false, true]));
+    }
+    let of_findings = report.findings.iter().filter_map(|f| Some((f.what, f.remedy.as_deref()?)));
+    let of_classes = report.classes.iter().filter_map(|c| Some((c.name, c.remedy.as_deref()?)));
+    let remedies: Vec<_> = of_findings.chain(of_classes).collect();
+    if !remedies.is_empty() {
+        let _ = writeln!(out, "\nWhat to do:");
+        for (what, remedy) in remedies {
+            let _ = writeln!(out, "  {what}: {}", printable(remedy));
+        }
+    }
+    out
+}
