@@ -20,6 +20,7 @@ use crate::query::plans::Plans;
 use crate::store::{ServedDb, Source, Store};
 
 pub mod bootstrap;
+mod causes;
 pub mod config;
 mod facts;
 pub mod local;

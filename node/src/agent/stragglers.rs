@@ -79,7 +79,7 @@ pub(super) async fn answer(
             plan_only: false,
             analyze: false,
         },
-        cancelled,
+        cancelled.clone(),
     )
     .await?;
     let Asked::Answer { answer, coverage, .. } = asked else {
@@ -104,7 +104,8 @@ pub(super) async fn answer(
     }
     let open = open_calls(shared, &question, deadline).await;
     input.progress = stragglers::progress(&input.observations, &open);
-    let report = stragglers::analyse(&input, &Rules::default());
+    let mut report = stragglers::analyse(&input, &Rules::default());
+    report.cause = super::causes::cause(shared, &report, deadline, &cancelled).await;
     let text = stragglers::text(&report);
     Ok(StragglersAnswer { report, text, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
 }

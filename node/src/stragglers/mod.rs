@@ -7,7 +7,7 @@
 //! `observation` is what goes in, `number` numbers calls whose start was not seen, `matching` brings ranks together (with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
 //! imbalances, `hang` for who is waited for, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
-//! to a person. `simulate` makes jobs of known truth, `import` reads recorded ones.
+//! to a person; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
 mod classes;
 mod hang;
@@ -31,6 +31,7 @@ mod suspects;
 mod tables;
 mod text;
 mod verdict;
+pub mod why;
 mod windows;
 
 pub use hang::{Absence, Hang, Missing, Progress, Waiting, progress};

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::hang::Hang;
 use super::observation::{ClockOffset, Heard};
 use super::score::Waits;
+use super::why::Cause;
 use super::windows::WindowKind;
 
 /// The answer of `rankmesh stragglers`.
@@ -17,6 +18,8 @@ pub struct Report {
     pub cost: Cost,
     /// What the verdict rests on, and what was not visible.
     pub evidence: Evidence,
+    /// Why the named rank is late, where its host was asked; none where nobody is named.
+    pub cause: Option<Cause>,
     /// The scores, one entry for each communicator heard of; those with most ranks first.
     pub per_comm: Vec<CommReport>,
     /// Who was asked and who answered.

@@ -7,13 +7,18 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use crate::output::printable;
+
 use super::hang::{Absence, Hang};
 use super::report::{Basis, CommReport, Culprit, RankRef, RankScore, Report, Role, Verdict};
 use super::score::Waits;
+use super::why::{self, Cause, PART};
 use super::windows::WindowKind;
 
 /// Rows of a table of ranks; beyond it the rest is summed up in one line.
 const ROWS: usize = 16;
+/// Further kinds of evidence listed beside a cause.
+const PARTS: usize = 4;
 /// So close to the start of the span what is seen first may have begun before it.
 const EDGE_NS: i64 = 2_000_000_000;
 /// Width of the longest bar.
@@ -54,6 +59,9 @@ fn sentence(report: &Report, out: &mut String) {
                 let _ = writeln!(out, "Late only because they are held up themselves: {}.", ranks(held_up));
             }
             cost(report, out);
+            if let Some(cause) = &report.cause {
+                self::cause(cause, out);
+            }
         }
         Verdict::Hang(hang) => hang_sentence(report, hang, out),
         Verdict::StageImbalance { ranks: stage, ratio, share } => {
@@ -136,6 +144,33 @@ fn cost(report: &Report, out: &mut String) {
         report.cost.gpu_seconds_wasted,
         report.cost.gpus_lost
     );
+}
+
+/// Why, and what to look at next.
+fn cause(cause: &Cause, out: &mut String) {
+    let _ = writeln!(out, "Cause: {}.", cause.summary);
+    if let Some(peer) = &cause.peer {
+        let _ = writeln!(
+            out,
+            "  (in {} late of {} intervals between collectives, {} more than rank {} on {})",
+            cause.late_intervals,
+            cause.intervals,
+            duration(cause.excess_ns),
+            peer.rank,
+            printable(&peer.node)
+        );
+    }
+    for part in cause.parts.iter().filter(|part| !part.named && part.share.abs() >= PART).take(PARTS) {
+        let what = part.what.first().map_or_else(String::new, |what| format!(": {}", printable(&what.name)));
+        let _ = writeln!(out, "  also seen: {} {}{what}", part.kind.name(), percent(part.share));
+    }
+    let _ = writeln!(out, "  looked at: {}", cause.looked_at.join(", "));
+    for unseen in &cause.not_visible {
+        let _ = writeln!(out, "  not visible: {}", printable(unseen));
+    }
+    if let Some(advice) = why::advice(cause) {
+        let _ = writeln!(out, "Next: {advice}.");
+    }
 }
 
 fn hang_sentence(report: &Report, hang: &Hang, out: &mut String) {
@@ -310,7 +345,7 @@ fn span(report: &Report) -> String {
 }
 
 /// Nanoseconds with three digits in the unit that suits: "290 ms", "1.20 s", "85.0 µs".
-fn duration(ns: i64) -> String {
+pub(crate) fn duration(ns: i64) -> String {
     let size = ns.unsigned_abs() as f64;
     let (scale, unit) = match size {
         s if s >= 1e9 => (1e9, "s"),
@@ -326,7 +361,7 @@ fn duration(ns: i64) -> String {
     }
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 

@@ -85,7 +85,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
             .or_else(|| rotation.and_then(|r| r.verdict(&scored, rules)))
             .unwrap_or_else(|| nobody(input, &scored, &thin, findings, rules)),
     };
-    Report { verdict, cost, evidence, per_comm, coverage: input.heard.clone() }
+    Report { verdict, cost, evidence, cause: None, per_comm, coverage: input.heard.clone() }
 }
 
 /// By entries alone it cannot be seen whether a rank is held up. But a rank that is late in one communicator, and in

@@ -1,0 +1,97 @@
+//! Why the named rank is late: asks its host and one peer's for what they recorded, and hands that to
+//! `crate::stragglers::why`, which decides. Owns whom and when to ask; nothing else of the mesh is asked.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use crate::query::ask::{self, Asked, Question};
+use crate::stragglers::why::{self, Cause, ROWS, Reading, Subject, Topic};
+use crate::stragglers::{Culprit, RankRef, Report, Verdict};
+
+/// Longest stretch of the episode that is looked at: its end.
+const LOOKED_AT_NS: i64 = 20_000_000_000;
+/// Beside the episode on both sides.
+const MARGIN_NS: i64 = 500_000_000;
+/// Longest that the cause is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The cause of a report's verdict; none where no rank is named.
+pub(super) async fn cause(
+    shared: &Shared,
+    report: &Report,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Option<Cause> {
+    let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
+    let deadline = deadline.min(Instant::now() + PATIENCE);
+    let comm_hash = u64::from_str_radix(&culprit.comm_hash, 16).ok()?;
+    let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
+    let peer = why::peer(report, culprit);
+    let subjects: Vec<Subject> =
+        std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
+    let asked = join_all(Topic::ALL.map(|topic| rows(shared, topic, &subjects, deadline, cancelled))).await;
+
+    let (mut reading, mut looked_at, mut not_visible) = (Reading::default(), Vec::new(), Vec::new());
+    for (topic, rows) in Topic::ALL.into_iter().zip(asked) {
+        match rows {
+            Ok((rows, notes)) => {
+                let read = rows.iter().try_for_each(|row| reading.push(topic, &subjects, row));
+                match read {
+                    Ok(()) => looked_at.push(topic.words().to_owned()),
+                    Err(error) => not_visible.push(error.to_string()),
+                }
+                if rows.len() >= ROWS {
+                    not_visible.push(format!("{}: more than {ROWS} records, only the latest count", topic.words()));
+                }
+                not_visible.extend(notes.into_iter().map(|note| format!("{}: {note}", topic.words())));
+            }
+            Err(why) => not_visible.push(format!("{}: {why}", topic.words())),
+        }
+    }
+    let (mut recorded, notes) = reading.finish(&subjects);
+    looked_at.extend(notes);
+    let peer = (recorded.len() > 1).then(|| recorded.remove(1));
+    recorded.first().map(|culprit| why::explain(culprit, peer.as_ref(), looked_at, not_visible))
+}
+
+/// A process and the end of the episode on its host's clock.
+fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> Subject {
+    let clock = report.evidence.clocks.iter().find(|(node, _)| *node == who.node);
+    let offset_ns = clock.map_or(0, |(_, clock)| clock.offset_ns);
+    let to_ns = culprit.until_ns.saturating_add(offset_ns).saturating_add(MARGIN_NS);
+    let since_ns = culprit.since_ns.saturating_add(offset_ns).saturating_sub(MARGIN_NS);
+    Subject { who, comm_hash, from_ns: since_ns.max(to_ns.saturating_sub(LOOKED_AT_NS)), to_ns }
+}
+
+type Rows = (Vec<Vec<query_planner::Value>>, Vec<String>);
+
+/// The answer to one question with what is missing from it, or why there is none.
+async fn rows(
+    shared: &Shared,
+    topic: Topic,
+    subjects: &[Subject],
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Result<Rows, String> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let question = Question {
+        sql: topic.sql(subjects),
+        timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+        nodes: subjects.iter().map(|s| s.who.node.clone()).collect(),
+        labels: Vec::new(),
+        per_node: false,
+        plan_only: false,
+        analyze: false,
+    };
+    match ask::ask(shared, question, cancelled.clone()).await {
+        Ok(Asked::Answer { answer, coverage, .. }) => {
+            let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
+            Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))
+        }
+        Ok(Asked::Plan(_)) => Err("the planner gave no answer".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
