@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test lint bench clean
+.PHONY: help deps build demo test lint bench bench-verdicts clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ lint: deps ## formatting and clippy, warnings are errors
 
 bench: deps ## fan-out latency beside bare quinn in the same run
 	$(CARGO) run --locked --release -p scenarios --bin bench-mesh
+
+bench-verdicts: deps ## verdicts on thousands of simulated jobs: precision, recall, false names
+	$(CARGO) run --locked --release -p scenarios --bin bench-verdicts
 
 clean: ## forget what was built
 	$(CARGO) clean

@@ -2,10 +2,11 @@
 //! SQLite's test corpus asked of a mesh.
 //!
 //! `cluster` starts and asks in-process agents; `floor` is bare quinn doing the same exchange; `slt` runs sqllogictest
-//! files; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind
+//! files; `stragglers` draws jobs and judges verdicts on them; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind
 //! `make bench…` and the sqllogictest harness.
 
 pub mod cluster;
 pub mod figures;
 pub mod floor;
 pub mod slt;
+pub mod stragglers;

@@ -117,11 +117,16 @@ async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOff
     futures::stream::iter(peers)
         .map(|member| async move {
             if member.is_self {
-                return Some((member.name, ClockOffset { offset_ns: 0, bound_ns: 0 }));
+                return Some((member.name, ClockOffset::default()));
             }
             let name = member.name.parse().ok()?;
             match shared.mesh.clock_offset(&name, member.address, PINGS, deadline.into()).await {
-                Ok(clock) => Some((member.name, ClockOffset { offset_ns: clock.offset_ns, bound_ns: clock.bound_ns })),
+                Ok(clock) => {
+                    let (offset_ns, bound_ns) = (clock.offset_ns, clock.bound_ns);
+                    let drift_bound_ppb = ClockOffset::DRIFT_BOUND_PPB;
+                    let at_ns = unix_now_ns();
+                    Some((member.name, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb: 0, drift_bound_ppb }))
+                }
                 Err(error) => {
                     tracing::debug!("clock of {}: {error}", member.name);
                     None

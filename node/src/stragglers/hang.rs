@@ -3,12 +3,12 @@
 //! Pure. Works on how far each rank got in each communicator ([`Progress`]), not on times of past calls. The verdict is
 //! put together in `verdict.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::observation::{Coupling, Input, Observation};
+use super::observation::{Coupling, Input, Observation, SyncCall};
 use super::report::RankRef;
 use super::rules::Rules;
 use super::summary::hex;
@@ -38,10 +38,46 @@ pub struct Progress {
     pub waiting_in: Option<Arc<str>>,
 }
 
+/// A process of the job that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// The node that knows it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// When, Unix nanoseconds of the node's own clock.
+    pub at_ns: i64,
+    /// How, in words ("exit 1", "signal 9"); empty where that is not known.
+    pub how: String,
+}
+
 /// How far each process got, from the calls it has finished and those it is in: `open` are calls entered and not left
 /// (their `duration_ns` says nothing). A call that is in both lists has been left in the meantime.
 #[must_use]
 pub fn progress(finished: &[Observation], open: &[Observation]) -> Vec<Progress> {
+    progress_of(finished, open, &[], &[])
+}
+
+/// The same, where calls that only enqueue are complete once a synchronise call after them has been left: `synced` are
+/// those that were, `syncing` those in which processes are.
+#[must_use]
+pub fn progress_of(
+    finished: &[Observation],
+    open: &[Observation],
+    synced: &[SyncCall],
+    syncing: &[SyncCall],
+) -> Vec<Progress> {
+    let mut waiting: HashMap<(&str, i64), (i64, i64)> = HashMap::new();
+    for call in syncing {
+        waiting.insert((&call.node, call.pid), (call.start_ns, i64::MIN));
+    }
+    for call in synced {
+        if let Some((since, before)) = waiting.get_mut(&(&*call.node, call.pid))
+            && call.start_ns < *since
+        {
+            *before = (*before).max(call.start_ns);
+        }
+    }
     let mut lanes: BTreeMap<(&str, i64, u64, &str), Progress> = BTreeMap::new();
     let lane = |seen: &Observation| Progress {
         node: Arc::clone(&seen.node),
@@ -58,8 +94,14 @@ pub fn progress(finished: &[Observation], open: &[Observation]) -> Vec<Progress>
     for seen in finished {
         let key = (&*seen.node, seen.pid, seen.comm_hash, &*seen.func);
         let p = lanes.entry(key).or_insert_with(|| lane(seen));
-        p.completed = p.completed.max(Some(seen.seq));
-        p.entered = p.completed;
+        p.entered = p.entered.max(Some(seen.seq));
+        match waiting.get(&(&*seen.node, seen.pid)) {
+            // Enqueued since the last synchronise call that was left: not known to be complete.
+            Some((since, before)) if seen.tier == 0 && seen.entry_ns > *before => {
+                p.since_ns = Some(*since);
+            }
+            _ => p.completed = p.completed.max(Some(seen.seq)),
+        }
     }
     for seen in open {
         let key = (&*seen.node, seen.pid, seen.comm_hash, &*seen.func);
@@ -172,8 +214,7 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
         for (who, p) in ranks {
             let at = next(p);
             let Some(since) = p.since_ns.filter(|_| p.entered.is_some_and(|e| e >= at)) else { continue };
-            let offset = input.clocks.get(&*p.node).map_or(0, |c| c.offset_ns);
-            let since_ns = since.saturating_sub(offset);
+            let since_ns = input.clocks.get(&*p.node).map_or(since, |c| c.align(since));
             if input.until_ns.saturating_sub(since_ns) < rules.hang_ns {
                 continue;
             }

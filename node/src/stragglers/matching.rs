@@ -128,7 +128,11 @@ fn one(
         *slot = place;
         let process: Process = (node.into(), pid);
         let class = classes.get(&process).copied().unwrap_or(usize::MAX);
-        comm.members.push(Member { rank, node: process.0, pid, clock: input.clocks.get(node).copied(), class });
+        let clock = input
+            .clocks
+            .get(node)
+            .map(|clock| ClockOffset { bound_ns: clock.bound_within(input.since_ns, input.until_ns), ..*clock });
+        comm.members.push(Member { rank, node: process.0, pid, clock, class });
     }
 
     let workers: HashSet<(&str, i64)> = input.work.iter().map(|w| (&*w.node, w.pid)).collect();
@@ -140,9 +144,8 @@ fn one(
             continue;
         }
         let place = places[&(seen.rank, &*seen.node, seen.pid)];
-        let offset = comm.members[place].clock.map_or(0, |c| c.offset_ns);
-        let cell =
-            Cell { entry_ns: seen.entry_ns.saturating_sub(offset), duration_ns: seen.duration_ns, own_ns: own[i] };
+        let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
+        let cell = Cell { entry_ns, duration_ns: seen.duration_ns, own_ns: own[i] };
         groups.entry((&seen.func, seen.seq)).or_default().push((place, cell));
     }
     let least = ((comm.members.len() as f64 * rules.present).ceil() as usize).max(2);
@@ -296,7 +299,7 @@ mod tests {
     }
 
     fn input(observations: Vec<Observation>) -> Input {
-        let clock = |offset_ns| ClockOffset { offset_ns, bound_ns: 0 };
+        let clock = |offset_ns| ClockOffset::steady(offset_ns, 0);
         Input {
             observations,
             clocks: [("n0".into(), clock(0)), ("n1".into(), clock(1_000))].into(),

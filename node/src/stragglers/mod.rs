@@ -34,8 +34,10 @@ mod verdict;
 pub mod why;
 mod windows;
 
-pub use hang::{Absence, Hang, Missing, Progress, Waiting, progress};
-pub use observation::{COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, Work, sql};
+pub use hang::{Absence, Gone, Hang, Missing, Progress, Waiting, progress, progress_of};
+pub use observation::{
+    COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, SyncCall, Work, sql,
+};
 pub use relative::{individual_scores, relative_scores};
 pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
 pub use rules::Rules;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::classes::Process;
-use super::observation::{Coupling, Input, Observation};
+use super::observation::{ClockOffset, Coupling, Input, Observation};
 use super::stats::median;
 
 /// Ends that are apart by less than this share of the distance between collectives coincide.
@@ -96,15 +96,16 @@ pub(crate) fn number(input: &mut Input) -> Numbered {
 
 /// When a call ended, on the asker's clock.
 fn end(seen: &Observation, input: &Input) -> i64 {
-    let offset = input.clocks.get(&*seen.node).map_or(0, |c| c.offset_ns);
-    seen.entry_ns.saturating_add(seen.duration_ns).saturating_sub(offset)
+    let end = seen.entry_ns.saturating_add(seen.duration_ns);
+    input.clocks.get(&*seen.node).map_or(end, |c| c.align(end))
 }
 
 /// The numbers of one rank's calls; none when they do not coincide with the reference.
 fn align(calls: &[Observation], reference: &[(i64, u64)], input: &Input) -> Option<Vec<Option<u64>>> {
     let period = median(reference.windows(2).map(|w| (w[1].0 - w[0].0) as f64))?;
-    let widest = input.clocks.values().map(|c| c.bound_ns).max().unwrap_or(0);
-    let bound = calls.first().and_then(|c| input.clocks.get(&*c.node)).map_or(0, |c| c.bound_ns);
+    let bound = |c: &ClockOffset| c.bound_within(input.since_ns, input.until_ns);
+    let widest = input.clocks.values().map(bound).max().unwrap_or(0);
+    let bound = calls.first().and_then(|c| input.clocks.get(&*c.node)).map_or(0, bound);
     let close = (CLOSE * period).max((bound + widest) as f64);
     // Where collectives follow each other as closely as the clocks are uncertain, nothing can be told apart.
     if close * 4.0 > period {

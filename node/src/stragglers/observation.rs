@@ -10,7 +10,7 @@ use std::sync::Arc;
 use query_planner::Value;
 use serde::Serialize;
 
-use super::hang::Progress;
+use super::hang::{Gone, Progress};
 
 /// How a call couples the ranks of its communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -106,13 +106,64 @@ pub struct Work {
     pub duration_ns: i64,
 }
 
+/// A call in which the host of a process waits for its device (a stream, event or device synchronise call).
+#[derive(Debug, Clone, PartialEq)]
+pub struct SyncCall {
+    /// The node that recorded it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// Entry, Unix nanoseconds of the node's own clock.
+    pub start_ns: i64,
+    /// Time inside the call.
+    pub duration_ns: i64,
+}
+
 /// A node's clock against the asker's, as measured over the mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ClockOffset {
     /// How far the node's clock is ahead of the asker's: `asker = node - offset_ns`.
     pub offset_ns: i64,
     /// The true offset lies within `offset_ns` plus or minus this.
     pub bound_ns: i64,
+    /// When that held, Unix nanoseconds of the asker's clock.
+    pub at_ns: i64,
+    /// How fast the offset grows, parts in a billion; 0 where it was not measured.
+    pub drift_ppb: i64,
+    /// The true drift lies within `drift_ppb` plus or minus this. 0: times are taken to be as good as at `at_ns`.
+    pub drift_bound_ppb: i64,
+}
+
+impl ClockOffset {
+    /// What is believed of a clock whose drift was not measured: quartz oscillators of servers stay within 50 parts in a
+    /// million.
+    pub const DRIFT_BOUND_PPB: i64 = 50_000;
+
+    /// An offset with its bound, of a clock that does not drift.
+    #[must_use]
+    pub fn steady(offset_ns: i64, bound_ns: i64) -> Self {
+        Self { offset_ns, bound_ns, ..Self::default() }
+    }
+
+    /// A time of the node's clock on the asker's.
+    #[must_use]
+    pub fn align(&self, node_ns: i64) -> i64 {
+        let aligned = node_ns.saturating_sub(self.offset_ns);
+        aligned.saturating_sub(parts(self.drift_ppb, aligned.saturating_sub(self.at_ns)))
+    }
+
+    /// How far an aligned time may be wrong, anywhere between two times of the asker's clock.
+    #[must_use]
+    pub fn bound_within(&self, since_ns: i64, until_ns: i64) -> i64 {
+        let far = since_ns.abs_diff(self.at_ns).max(until_ns.abs_diff(self.at_ns));
+        let drifted = parts(self.drift_bound_ppb.abs(), i64::try_from(far).unwrap_or(i64::MAX));
+        self.bound_ns.saturating_add(drifted)
+    }
+}
+
+/// So many parts in a billion of a length.
+fn parts(ppb: i64, length_ns: i64) -> i64 {
+    i64::try_from(i128::from(length_ns) * i128::from(ppb) / 1_000_000_000).unwrap_or(0)
 }
 
 /// Who was asked and who answered.
@@ -138,6 +189,10 @@ pub struct Input {
     pub unnumbered: Vec<Observation>,
     /// Own work, where it was timed; may be empty.
     pub work: Vec<Work>,
+    /// Where hosts waited for their devices; may be empty, then calls that only enqueue show no wait.
+    pub syncs: Vec<SyncCall>,
+    /// Processes that have ended; may be empty.
+    pub gone: Vec<Gone>,
     /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked for.
     pub progress: Vec<Progress>,
     /// Offset of each node's clock; the asker's own node is 0/0. A node that is not here has an unknown clock.

@@ -2,20 +2,21 @@
 //! of the verdicts here and for the scenarios' benchmark.
 //!
 //! A job is coupled: each step every rank computes (own time with noise), enters the collective, and leaves when the
-//! last rank has entered. What is recorded then passes through the faults of observation: clock offsets and their
-//! measured estimates, lost records, hosts that are not heard.
+//! last rank has entered. What is recorded then passes through the faults of observation: clocks that are off and
+//! drift, lost records, recorders that came late, hosts that are not heard.
+//!
+//! [`Job`] is flat, one communicator; [`Grid`] has tensor, data and pipeline parallel groups. `machine` moves the ranks
+//! through their calls and records them.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use rand::{Rng, RngExt};
 
-use rand::rngs::StdRng;
-use rand::{Rng, RngExt, SeedableRng};
-
-use super::observation::{ClockOffset, Input, Observation};
+use super::observation::Input;
 
 mod grid;
+mod machine;
 
 pub use grid::Grid;
+use machine::{Group, Machine};
 
 /// How a rank's own time scatters, beside its mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,6 +34,14 @@ pub enum Noise {
         /// Longest spike, in own times.
         most: f64,
     },
+    /// Mostly near its usual length, with a power-law tail of delays: `sigma` times a Pareto deviate less its least
+    /// value. With `alpha` of 2 and below the variance is infinite.
+    Heavy {
+        /// Size of the tail as a share of the own time.
+        sigma: f64,
+        /// Exponent of the tail.
+        alpha: f64,
+    },
 }
 
 /// A rank that needs longer.
@@ -44,6 +53,28 @@ pub struct Slow {
     pub extra_ns: i64,
     /// From this step on.
     pub from_step: usize,
+}
+
+/// A network that is slow between two hosts, or of one host towards all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlowLink {
+    /// One end.
+    pub node: usize,
+    /// The other end; none: everything that leaves the host.
+    pub to: Option<usize>,
+    /// How much longer a transfer over it takes.
+    pub extra_ns: i64,
+}
+
+/// A rank that comes no further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// Which rank.
+    pub rank: usize,
+    /// In this step, before its first call.
+    pub step: usize,
+    /// Its process ends. Otherwise it is there and does nothing.
+    pub gone: bool,
 }
 
 /// A job and how it is observed.
@@ -67,12 +98,25 @@ pub struct Job {
     pub uneven: f64,
     /// Late ranks.
     pub slow: Vec<Slow>,
-    /// Calls return at once and the wait happens on the device.
+    /// A slow link.
+    pub slow_link: Option<SlowLink>,
+    /// A rank that stops; the job then hangs, and is looked at ten seconds later.
+    pub stop: Option<Stop>,
+    /// Calls return at once and the wait happens on the device; the host waits for it in a synchronise call after each
+    /// call, or at the end of the step.
     pub enqueues: bool,
+    /// With `enqueues`: the host synchronises only at the end of a step, and runs ahead of the device until then.
+    pub runs_ahead: bool,
+    /// With `enqueues`: the synchronise calls are recorded.
+    pub syncs: bool,
     /// Node clocks are off by up to this.
     pub clock_offset_ns: i64,
     /// The measured offset is off by up to this, and says so.
     pub clock_bound_ns: i64,
+    /// Node clocks drift by up to this many parts in a billion. They are measured at the end of the span.
+    pub clock_drift_ppb: i64,
+    /// Recorders that came late: node and the step at which. Of those, calls have no number.
+    pub late_nodes: Vec<(usize, usize)>,
     /// Probability that a record is lost.
     pub loss: f64,
     /// Hosts that did not answer.
@@ -92,9 +136,15 @@ impl Default for Job {
             noise: Noise::Gaussian(0.02),
             uneven: 0.0,
             slow: Vec::new(),
+            slow_link: None,
+            stop: None,
             enqueues: false,
+            runs_ahead: false,
+            syncs: false,
             clock_offset_ns: 50_000_000,
             clock_bound_ns: 200_000,
+            clock_drift_ppb: 0,
+            late_nodes: Vec::new(),
             loss: 0.0,
             missing_nodes: Vec::new(),
         }
@@ -105,6 +155,15 @@ impl Default for Job {
 const START_NS: i64 = 1_700_000_000_000_000_000;
 
 impl Job {
+    /// Slow down every rank of a host alike.
+    #[must_use]
+    pub fn with_slow_host(mut self, node: usize, extra_ns: i64) -> Self {
+        let per = self.ranks_per_node.max(1);
+        let ranks = node * per..((node + 1) * per).min(self.ranks);
+        self.slow.extend(ranks.map(|rank| Slow { rank, extra_ns, from_step: 0 }));
+        self
+    }
+
     /// The host of a rank.
     #[must_use]
     pub fn node_of(&self, rank: usize) -> String {
@@ -114,122 +173,27 @@ impl Job {
     /// Run it: the same seed gives the same job.
     #[must_use]
     pub fn observe(&self, seed: u64) -> Input {
-        let mut rng = StdRng::seed_from_u64(seed);
-        let mut observer = Observer::new(self, &mut rng);
+        let mut machine = Machine::new(self, seed);
         let world = Group { hash: 0xC0FFEE, ranks: (0..self.ranks).collect() };
         let part_ns = self.own_ns / self.collectives.max(1) as i64;
-        let mut free_at: Vec<i64> = vec![START_NS; self.ranks];
         for step in 0..self.steps {
-            let share: Vec<f64> = (0..self.ranks).map(|_| factor(&mut rng, Noise::LogNormal(self.uneven))).collect();
+            machine.begin(step);
+            let share: Vec<f64> = (0..self.ranks).map(|_| machine.factor(Noise::LogNormal(self.uneven))).collect();
             for part in 0..self.collectives.max(1) {
-                for (rank, free) in free_at.iter_mut().enumerate() {
-                    *free += (part_ns as f64 * share[rank] * factor(&mut rng, self.noise)) as i64;
-                    if part == 0 {
-                        *free += self.extra_ns(rank, step);
-                    }
+                for (rank, share) in share.iter().enumerate() {
+                    let own = (part_ns as f64 * share * machine.factor(self.noise)) as i64;
+                    machine.compute(rank, own + if part == 0 { self.extra_ns(rank, step) } else { 0 });
                 }
-                observer.meet(&mut rng, &world, "all_reduce", self.transfer_ns, &mut free_at);
+                machine.meet(&world, "all_reduce", self.transfer_ns);
             }
+            machine.end_step();
         }
-        observer.finish(&free_at)
+        machine.finish()
     }
 
     /// How much longer a rank needs in a step.
     fn extra_ns(&self, rank: usize, step: usize) -> i64 {
         self.slow.iter().filter(|s| s.rank == rank && step >= s.from_step).map(|s| s.extra_ns).sum()
-    }
-}
-
-/// The ranks of a communicator.
-struct Group {
-    hash: u64,
-    ranks: Vec<usize>,
-}
-
-/// What the stores get to see of a job.
-struct Observer<'a> {
-    job: &'a Job,
-    names: Vec<Arc<str>>,
-    /// How far each node's clock is ahead.
-    offsets: Vec<i64>,
-    /// Next number by rank, communicator and function.
-    sequence: HashMap<(usize, u64, &'static str), u64>,
-    input: Input,
-}
-
-impl<'a> Observer<'a> {
-    fn new(job: &'a Job, rng: &mut StdRng) -> Self {
-        let nodes = job.ranks.div_ceil(job.ranks_per_node.max(1));
-        let mut input = Input { since_ns: START_NS, ..Input::default() };
-        input.heard.asked = nodes;
-        input.heard.answered = nodes - job.missing_nodes.len();
-        let mut offsets = Vec::with_capacity(nodes);
-        for node in 0..nodes {
-            // The first node asks.
-            let (truth, wrong) =
-                if node == 0 { (0, 0) } else { (within(rng, job.clock_offset_ns), within(rng, job.clock_bound_ns)) };
-            offsets.push(truth);
-            let name = format!("n{node}");
-            if job.missing_nodes.contains(&node) {
-                input.heard.missing.push((name, "timeout".to_owned()));
-            } else {
-                let bound_ns = if node == 0 { 0 } else { job.clock_bound_ns };
-                input.clocks.insert(name, ClockOffset { offset_ns: truth + wrong, bound_ns });
-            }
-        }
-        let names = (0..job.ranks).map(|r| job.node_of(r).into()).collect();
-        Self { job, names, offsets, sequence: HashMap::new(), input }
-    }
-
-    /// All ranks of a group meet: each enters when it is free, and leaves when all have entered.
-    fn meet(&mut self, rng: &mut StdRng, group: &Group, func: &'static str, transfer_ns: i64, free_at: &mut [i64]) {
-        let done = group.ranks.iter().map(|&r| free_at[r]).max().unwrap_or(START_NS) + transfer_ns;
-        for (place, &rank) in group.ranks.iter().enumerate() {
-            // Waking up after the wait takes its time, too.
-            let left = done + (20_000.0 * normal(rng).abs()) as i64;
-            let entry = std::mem::replace(&mut free_at[rank], left);
-            self.call(rng, rank, group, place, func, entry, left);
-        }
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "one call has that many facts")]
-    fn call(
-        &mut self,
-        rng: &mut StdRng,
-        rank: usize,
-        group: &Group,
-        place: usize,
-        func: &'static str,
-        entry: i64,
-        left: i64,
-    ) {
-        let next = self.sequence.entry((rank, group.hash, func)).or_default();
-        let seq = *next;
-        *next += 1;
-        let duration_ns = if self.job.enqueues { rng.random_range(8_000..20_000) } else { left - entry };
-        let node = rank / self.job.ranks_per_node.max(1);
-        if self.job.missing_nodes.contains(&node) || rng.random_bool(self.job.loss) {
-            return;
-        }
-        self.input.observations.push(Observation {
-            node: Arc::clone(&self.names[rank]),
-            pid: 1_000 + rank as i64,
-            rank: place as i32,
-            nranks: i32::try_from(group.ranks.len()).ok(),
-            comm_hash: group.hash,
-            func: func.into(),
-            seq,
-            entry_ns: entry + self.offsets[node],
-            duration_ns,
-            tier: u8::from(!self.job.enqueues),
-            library: if self.job.enqueues { "nccl" } else { "mpi" }.into(),
-            root: None,
-        });
-    }
-
-    fn finish(mut self, free_at: &[i64]) -> Input {
-        self.input.until_ns = free_at.iter().copied().max().unwrap_or(START_NS) + 1;
-        self.input
     }
 }
 
@@ -251,6 +215,10 @@ fn factor(rng: &mut impl Rng, noise: Noise) -> f64 {
         Noise::Spikes { sigma, chance, most } => {
             let spike = if rng.random_bool(chance) { most * rng.random::<f64>() } else { 0.0 };
             (1.0 + sigma * normal(rng)).max(0.0) + spike
+        }
+        Noise::Heavy { sigma, alpha } => {
+            let u: f64 = 1.0 - rng.random::<f64>();
+            1.0 + sigma * (u.powf(-1.0 / alpha) - 1.0)
         }
     }
 }

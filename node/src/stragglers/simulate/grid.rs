@@ -1,9 +1,6 @@
 //! Simulated jobs with tensor, data and pipeline parallel groups.
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-
-use super::{Group, Job, Noise, Observer, START_NS, factor};
+use super::{Group, Job, Machine, Noise};
 use crate::stragglers::observation::Input;
 
 /// A job of `tensor * data * pipeline` ranks: ranks count through the tensor group first, then the replicas, then the
@@ -30,9 +27,7 @@ impl Grid {
     /// Run it: the same seed gives the same job.
     #[must_use]
     pub fn observe(&self, seed: u64) -> Input {
-        let mut rng = StdRng::seed_from_u64(seed);
-        let mut observer = Observer::new(&self.job, &mut rng);
-        let mut free_at = vec![START_NS; self.job.ranks];
+        let mut machine = Machine::new(&self.job, seed);
         let at = |stage: usize, replica: usize, tensor: usize| (stage * self.data + replica) * self.tensor + tensor;
         let group = |kind: u64, number: usize, ranks: Vec<usize>| Group { hash: kind << 32 | number as u64, ranks };
         let tensor_groups: Vec<Vec<Group>> = (0..self.pipeline)
@@ -53,47 +48,34 @@ impl Grid {
         let world = group(4, 0, (0..self.job.ranks).collect());
         let phases = 3 * self.microbatches.max(1) as i64;
         for step in 0..self.job.steps {
-            let share: Vec<f64> = (0..self.data).map(|_| factor(&mut rng, Noise::LogNormal(self.job.uneven))).collect();
+            machine.begin(step);
+            let share: Vec<f64> = (0..self.data).map(|_| machine.factor(Noise::LogNormal(self.job.uneven))).collect();
             for back in [false, true] {
-                // When each pipeline's hand-over to the next stage is ready.
                 for _ in 0..self.microbatches.max(1) {
-                    let mut ready = vec![START_NS; self.data * self.tensor];
+                    // When each pipeline's hand-over to the next stage is ready.
+                    let mut ready: Vec<Option<i64>> = vec![None; self.data * self.tensor];
                     for turn in 0..self.pipeline {
-                        let stage = if back { self.pipeline - 1 - turn } else { turn };
+                        let place = |turn: usize| if back { self.pipeline - 1 - turn } else { turn };
+                        let stage = place(turn);
                         for d in 0..self.data {
                             for t in 0..self.tensor {
                                 let rank = at(stage, d, t);
-                                let line = &pipelines[d][t];
                                 if turn > 0 {
-                                    let entry = free_at[rank];
-                                    let left = entry.max(ready[d * self.tensor + t]) + 10_000;
-                                    free_at[rank] = left;
-                                    observer.call(&mut rng, rank, line, stage, "recv", entry, left);
+                                    machine.receive(rank, &pipelines[d][t], ready[d * self.tensor + t]);
                                 }
                                 let heavy = self.heavy_stage.filter(|(s, _)| *s == stage).map_or(1.0, |(_, f)| f);
                                 let part = self.job.own_ns * if back { 2 } else { 1 } / phases;
-                                let own = part as f64 * heavy * share[d] * factor(&mut rng, self.job.noise);
-                                free_at[rank] += own as i64 + self.job.extra_ns(rank, step) / (2 * phases / 3);
+                                let own = part as f64 * heavy * share[d] * machine.factor(self.job.noise);
+                                let extra_ns = self.job.extra_ns(rank, step) / (2 * phases / 3);
+                                machine.compute(rank, own as i64 + extra_ns);
                             }
                             if self.tensor > 1 {
-                                let members = &tensor_groups[stage][d];
-                                observer.meet(&mut rng, members, "all_reduce", 50_000, &mut free_at);
+                                machine.meet(&tensor_groups[stage][d], "all_reduce", 50_000);
                             }
                             for t in 0..self.tensor {
-                                let rank = at(stage, d, t);
                                 if turn + 1 < self.pipeline {
-                                    let entry = free_at[rank];
-                                    free_at[rank] = entry + 20_000;
-                                    ready[d * self.tensor + t] = entry + 20_000;
-                                    observer.call(
-                                        &mut rng,
-                                        rank,
-                                        &pipelines[d][t],
-                                        stage,
-                                        "send",
-                                        entry,
-                                        entry + 20_000,
-                                    );
+                                    let (rank, to) = (at(stage, d, t), at(place(turn + 1), d, t));
+                                    ready[d * self.tensor + t] = machine.send(rank, to, &pipelines[d][t]);
                                 }
                             }
                         }
@@ -101,10 +83,20 @@ impl Grid {
                 }
             }
             for members in data_groups.iter().filter(|g| g.ranks.len() > 1) {
-                observer.meet(&mut rng, members, "reduce_scatter", self.job.transfer_ns, &mut free_at);
+                machine.meet(members, "reduce_scatter", self.job.transfer_ns);
             }
-            observer.meet(&mut rng, &world, "all_reduce", 50_000, &mut free_at);
+            machine.meet(&world, "all_reduce", 50_000);
+            machine.end_step();
         }
-        observer.finish(&free_at)
+        machine.finish()
+    }
+
+    /// About how long a step takes when nobody is late: the pipeline fills, works and empties; without noise.
+    #[must_use]
+    pub fn step_ns(&self) -> i64 {
+        let batches = self.microbatches.max(1) as i64;
+        let heavy = self.heavy_stage.map_or(1.0, |(_, factor)| factor.max(1.0));
+        let own_ns = (self.job.own_ns as f64 * heavy) as i64;
+        own_ns * (batches + self.pipeline as i64 - 1) / batches + self.job.transfer_ns
     }
 }

@@ -1,0 +1,162 @@
+//! `make bench-verdicts`: verdicts over thousands of simulated jobs of known truth, as a table by case and by mode of
+//! calling, and the figures of precision, recall, false names and the cost of an analysis.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use rankmesh::stragglers::{Rules, analyse, text};
+use scenarios::figures::{figure, quantile};
+use scenarios::stragglers::{Case, Drawn, Mode, Outcome, Tally, draw, judge};
+
+/// Judge the verdicts on simulated jobs.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// How many jobs.
+    #[arg(long, default_value_t = 2_000)]
+    jobs: u64,
+    /// Another seed draws other jobs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads; as many as there are processors where it is not given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Print each job whose verdict is not right.
+    #[arg(long)]
+    list: bool,
+    /// Only the job of this number, with its whole report.
+    #[arg(long)]
+    only: Option<u64>,
+}
+
+/// A job that was judged.
+struct Judged {
+    drawn: Drawn,
+    outcome: Outcome,
+    verdict: String,
+    took: Duration,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    if let Some(number) = arguments.only {
+        let drawn = draw(arguments.seed, number);
+        let report = analyse(&drawn.observe(), &Rules::default());
+        println!("{}\n{:?}\n\n{}", drawn.title(), judge(&drawn, &report), text(&report));
+        return;
+    }
+    let judged = run(&arguments);
+    if arguments.list {
+        for job in judged.iter().filter(|job| job.outcome != Outcome::Right) {
+            println!("{:?}: {}\n    {}", job.outcome, job.drawn.title(), job.verdict);
+        }
+    }
+    tables(&judged);
+    figures(judged);
+}
+
+fn run(arguments: &Arguments) -> Vec<Judged> {
+    let next = AtomicU64::new(0);
+    let done = Mutex::new(Vec::new());
+    let threads = arguments.threads.or_else(|| std::thread::available_parallelism().ok().map(usize::from));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.unwrap_or(1).max(1) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= arguments.jobs {
+                        break;
+                    }
+                    let drawn = draw(arguments.seed, number);
+                    let input = drawn.observe();
+                    let started = Instant::now();
+                    let report = analyse(&input, &Rules::default());
+                    let took = started.elapsed();
+                    let outcome = judge(&drawn, &report);
+                    let verdict = format!("{:?}", report.verdict).chars().take(900).collect();
+                    if let Ok(mut done) = done.lock() {
+                        done.push(Judged { drawn, outcome, verdict, took });
+                    }
+                }
+            });
+        }
+    });
+    let mut judged = done.into_inner().unwrap_or_default();
+    judged.sort_by_key(|job| job.drawn.number);
+    judged
+}
+
+fn tables(judged: &[Judged]) {
+    let count = |of: &dyn Fn(&Judged) -> bool| {
+        let mut tally = Tally::default();
+        judged.iter().filter(|job| of(job)).for_each(|job| tally.add(job.outcome));
+        tally
+    };
+    let line = |name: &str, t: Tally| {
+        println!("{name:<44} {:>6} {:>6} {:>11} {:>7} {:>11}", t.n, t.right, t.wrong, t.missed, t.false_names);
+    };
+    let head = |name: &str| {
+        println!("\n{name:<44} {:>6} {:>6} {:>11} {:>7} {:>11}", "n", "right", "wrong name", "missed", "false name")
+    };
+    head("case");
+    for case in Case::ALL {
+        line(case.name(), count(&|job| job.drawn.case == case));
+    }
+    head("slow rank or host, by how it calls");
+    for mode in Mode::ALL {
+        line(mode.name(), count(&|job| job.drawn.mode == mode && is_rank(job)));
+    }
+    head("slow rank or host, by ranks");
+    for (from, to) in [(2, 4), (4, 16), (16, 64), (64, 256), (256, 1_024)] {
+        let ranks = |job: &Judged| (from..to).contains(&job.drawn.grid.job.ranks);
+        line(&format!("{from} to {}", to - 1), count(&|job| ranks(job) && is_rank(job)));
+    }
+    head("slow rank or host, by what was observed");
+    line("everything", count(&|job| is_rank(job) && faults(job) == [false; 3]));
+    for (i, name) in ["1 % of the records lost", "a host missing", "recorders came late"].into_iter().enumerate() {
+        line(name, count(&|job| is_rank(job) && faults(job)[i]));
+    }
+    println!();
+}
+
+/// Cases in which a rank is to be named for being slow, at effects of 10 % and more.
+fn is_rank(job: &Judged) -> bool {
+    matches!(job.drawn.case, Case::SlowRank | Case::SlowHost)
+}
+
+fn faults(job: &Judged) -> [bool; 3] {
+    let observed = &job.drawn.grid.job;
+    [observed.loss > 0.0, !observed.missing_nodes.is_empty(), !observed.late_nodes.is_empty()]
+}
+
+fn figures(judged: Vec<Judged>) {
+    let (mut ranks, mut names, mut stops) = (Tally::default(), Tally::default(), Tally::default());
+    let mut quiet = 0;
+    let mut took: BTreeMap<bool, Vec<Duration>> = BTreeMap::new();
+    for job in judged {
+        match job.drawn.case {
+            _ if is_rank(&job) => ranks.add(job.outcome),
+            Case::Hang | Case::Crash => stops.add(job.outcome),
+            _ => {}
+        }
+        let quiet_case = matches!(job.drawn.case, Case::Healthy | Case::StageImbalance | Case::DataImbalance);
+        quiet += usize::from(quiet_case && job.outcome == Outcome::FalseName);
+        if !matches!(job.drawn.case, Case::Hang | Case::Crash) {
+            names.add(job.outcome);
+        }
+        took.entry(job.drawn.grid.job.ranks == 512).or_default().push(job.took);
+    }
+    let named_right = ranks.right;
+    let named = named_right + names.wrong + names.false_names;
+    let precision = if named == 0 { 1.0 } else { named_right as f64 / named as f64 };
+    figure("verdicts_rank_precision", precision, "share", ">=", 0.99);
+    figure("verdicts_rank_recall", ranks.recall(), "share", ">=", 0.99);
+    figure("verdicts_false_names", quiet as f64, "jobs", "<=", 0.0);
+    figure("verdicts_hang_precision", stops.precision(), "share", ">=", 0.99);
+    figure("verdicts_hang_recall", stops.recall(), "share", ">=", 0.99);
+    if let Some(mut at_512) = took.remove(&true) {
+        figure("verdicts_analysis_512_ranks", quantile(&mut at_512, 0.5).as_secs_f64() * 1e3, "ms", "<=", 2_000.0);
+    }
+}

@@ -1,0 +1,94 @@
+//! Compares a verdict with the truth of a drawn job, and counts.
+
+use std::collections::BTreeSet;
+
+use rankmesh::stragglers::{Report, Verdict};
+
+use super::draw::{Case, Drawn};
+
+/// What a verdict was worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It says what is the matter.
+    Right,
+    /// It names a rank that is not to blame, where another is.
+    WrongName,
+    /// It names no rank, and does not say what is the matter.
+    Missed,
+    /// It names a rank where none is to blame.
+    FalseName,
+}
+
+/// The ranks that a verdict names.
+#[must_use]
+pub fn named(report: &Report) -> BTreeSet<i32> {
+    match &report.verdict {
+        Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
+        Verdict::Hang(hang) => hang.missing.iter().map(|m| m.who.rank).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Judge a verdict.
+#[must_use]
+pub fn judge(drawn: &Drawn, report: &Report) -> Outcome {
+    let named = named(report);
+    let truth: BTreeSet<i32> = drawn.culprits.iter().copied().collect();
+    if !named.is_empty() && named != truth {
+        return if truth.is_empty() { Outcome::FalseName } else { Outcome::WrongName };
+    }
+    let right = match drawn.case {
+        Case::Healthy => report.verdict == Verdict::None,
+        Case::SlowRank | Case::SlightlySlowRank | Case::SlowHost => matches!(report.verdict, Verdict::Rank { .. }),
+        Case::Hang | Case::Crash => matches!(report.verdict, Verdict::Hang(_)) && named == truth,
+        Case::SlowLink => matches!(report.verdict, Verdict::Unknown { .. }),
+        Case::StageImbalance => matches!(report.verdict, Verdict::StageImbalance { .. }),
+        Case::DataImbalance => matches!(report.verdict, Verdict::DataImbalance { .. }),
+        Case::Unheard => matches!(report.verdict, Verdict::Unknown { .. }),
+    };
+    if right { Outcome::Right } else { Outcome::Missed }
+}
+
+/// How often what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Jobs.
+    pub n: usize,
+    /// See [`Outcome::Right`].
+    pub right: usize,
+    /// See [`Outcome::WrongName`].
+    pub wrong: usize,
+    /// See [`Outcome::Missed`].
+    pub missed: usize,
+    /// See [`Outcome::FalseName`].
+    pub false_names: usize,
+}
+
+impl Tally {
+    /// Count one.
+    pub fn add(&mut self, outcome: Outcome) {
+        self.n += 1;
+        match outcome {
+            Outcome::Right => self.right += 1,
+            Outcome::WrongName => self.wrong += 1,
+            Outcome::Missed => self.missed += 1,
+            Outcome::FalseName => self.false_names += 1,
+        }
+    }
+
+    /// Of the verdicts that name a rank, the share that name the right one; 1 where none does.
+    #[must_use]
+    pub fn precision(&self) -> f64 {
+        share(self.right, self.right + self.wrong + self.false_names)
+    }
+
+    /// Of the jobs, the share with the right verdict; 1 where there is none.
+    #[must_use]
+    pub fn recall(&self) -> f64 {
+        share(self.right, self.n)
+    }
+}
+
+fn share(part: usize, of: usize) -> f64 {
+    if of == 0 { 1.0 } else { part as f64 / of as f64 }
+}
