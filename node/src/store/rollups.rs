@@ -1,4 +1,4 @@
-//! Owns `call_rollups`: per second, source, func, process, rank and communicator the count, sum, minimum and maximum
+//! Owns `call_rollups`: per second, source, func, process, rank, communicator and cgroup the count, sum, minimum and maximum
 //! of durations, kept in the same transaction as the rows they sum up. Does not own the rows (`rows`). A mergeable
 //! quantile sketch is to come as a new column in a later schema version.
 
@@ -19,6 +19,7 @@ pub(crate) struct RollupKey {
     pid: u32,
     rank: Option<i32>,
     comm_hash: Option<i64>,
+    cgroup_id: i64,
 }
 
 impl RollupKey {
@@ -29,8 +30,9 @@ impl RollupKey {
         pid: u32,
         rank: Option<i32>,
         comm_hash: Option<i64>,
+        cgroup_id: i64,
     ) -> Self {
-        Self { bucket_ns: ts_ns.div_euclid(BUCKET_NS) * BUCKET_NS, source, func, pid, rank, comm_hash }
+        Self { bucket_ns: ts_ns.div_euclid(BUCKET_NS) * BUCKET_NS, source, func, pid, rank, comm_hash, cgroup_id }
     }
 }
 
@@ -79,8 +81,8 @@ impl<'c> RollupWriter<'c> {
         // No conflict target: the only unique index is the key. A sum can only leave 64 bits after 1,024 calls of the
         // longest duration in one second; it then stops at the largest integer instead of turning into a float.
         let upsert = conn.prepare(
-            "INSERT INTO call_rollups (bucket_ns, source, func, pid, rank, comm_hash, count, sum_ns, min_ns, max_ns) \
-             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10) \
+            "INSERT INTO call_rollups (bucket_ns, source, func, pid, rank, comm_hash, cgroup_id, count, sum_ns, min_ns, \
+             max_ns) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11) \
              ON CONFLICT DO UPDATE SET count = count + excluded.count, \
              sum_ns = CASE WHEN sum_ns > 9223372036854775807 - excluded.sum_ns THEN 9223372036854775807 \
                            ELSE sum_ns + excluded.sum_ns END, \
@@ -99,6 +101,7 @@ impl<'c> RollupWriter<'c> {
                 key.pid,
                 key.rank,
                 key.comm_hash,
+                key.cgroup_id,
                 sum.count,
                 sum.sum_ns,
                 sum.min_ns,

@@ -1,5 +1,5 @@
 //! Owns the mapping from what capture hands on to rows: the only file that knows both `node_bpf`'s records and the
-//! columns of schema.sql. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
+//! columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
 
 use node_bpf::{Collective, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::{Connection, Statement, params};
@@ -189,7 +189,7 @@ impl<'c> Statements<'c> {
             bits(c.cgroup_id),
             c.job_id,
         ])?;
-        let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash);
+        let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
         rollups.add(key, c.duration_ns);
         Ok(Stored::Row)
     }
@@ -211,7 +211,8 @@ impl<'c> Statements<'c> {
             bits(o.cgroup_id),
         ])?;
         let func = if o.voluntary { "voluntary" } else { "preempted" };
-        rollups.add(RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None), o.duration_ns);
+        let key = RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None, bits(o.cgroup_id));
+        rollups.add(key, o.duration_ns);
         Ok(Stored::Row)
     }
 

@@ -1,5 +1,6 @@
 //! Owns the file's form: creating it, the migration ladder, and the refusal of what is not ours. Does not own rows
-//! (`rows`), nor the form of served files (`reader`). The tables are in schema.sql, described in docs/schema.md.
+//! (`rows`), nor the form of served files (`reader`). The tables are in schema_v1.sql and what each version after it
+//! changes in a file of its own; docs/schema.md describes the whole.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -27,6 +28,14 @@ pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
     ("offcpu", "ts_ns"),
     ("net_events", "ts_ns"),
     ("cuda_calls", "ts_ns"),
+    ("symbol_calls", "ts_ns"),
+    ("block_io", "ts_ns"),
+    ("memory_events", "ts_ns"),
+    ("process_events", "ts_ns"),
+    ("fabric_counters", "ts_ns"),
+    ("gpu_samples", "ts_ns"),
+    ("host_samples", "ts_ns"),
+    ("self_stats", "ts_ns"),
     ("processes", "seen_ns"),
     ("call_rollups", "bucket_ns"),
     ("capture_loss", "ts_ns"),
@@ -34,7 +43,17 @@ pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
 ];
 
 /// Tables that exist but that nothing fills yet: an empty answer from them proves nothing.
-pub(crate) const UNFILLED_TABLES: &[&str] = &["cuda_calls"];
+pub(crate) const UNFILLED_TABLES: &[&str] = &[
+    "cuda_calls",
+    "symbol_calls",
+    "block_io",
+    "memory_events",
+    "process_events",
+    "fabric_counters",
+    "gpu_samples",
+    "host_samples",
+    "self_stats",
+];
 
 /// Tables that are equal on every node.
 pub(crate) const REPLICATED_TABLES: &[&str] = &["sources", "ops"];
@@ -45,7 +64,7 @@ pub(crate) fn base_tables(name: &str) -> Vec<&str> {
         "nccl_events" => vec!["collectives"],
         "cuda_events" => vec!["cuda_calls"],
         "tcp_events" => vec!["net_events"],
-        "events" => vec!["collectives", "offcpu", "net_events"],
+        "events" => vec!["collectives", "offcpu", "net_events", "block_io", "memory_events", "process_events"],
         _ => vec![name],
     }
 }
@@ -54,7 +73,8 @@ pub(crate) fn base_tables(name: &str) -> Vec<&str> {
 type Step = fn(&Transaction<'_>) -> rusqlite::Result<()>;
 
 /// `LADDER[n]` brings version n to n + 1. Steps are never edited after a release: a change is a new step.
-const LADDER: &[Step] = &[|tx| tx.execute_batch(include_str!("schema.sql"))];
+const LADDER: &[Step] =
+    &[|tx| tx.execute_batch(include_str!("schema_v1.sql")), |tx| tx.execute_batch(include_str!("schema_v2.sql"))];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its side files the
 /// same).
@@ -181,6 +201,13 @@ fn migrate(conn: &mut Connection, path: &Path, ladder: &[Step]) -> Result<(), St
 mod tests {
     use super::*;
 
+    /// An empty store of this version.
+    fn newest() -> Connection {
+        let mut conn = Connection::open_in_memory().unwrap();
+        migrate(&mut conn, Path::new(":memory:"), LADDER).unwrap();
+        conn
+    }
+
     fn names(conn: &Connection) -> Vec<(String, Vec<String>)> {
         let mut tables: Vec<String> = conn
             .prepare("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name")
@@ -208,8 +235,7 @@ mod tests {
     /// docs/schema.md has one `## name` per table or view and one `| `column` | … |` line per column.
     #[test]
     fn the_documentation_names_every_table_and_column() {
-        let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(include_str!("schema.sql")).unwrap();
+        let conn = newest();
         let doc = include_str!("../../../docs/schema.md");
         let mut documented: Vec<(String, Vec<String>)> = Vec::new();
         for line in doc.lines() {
@@ -226,8 +252,7 @@ mod tests {
 
     #[test]
     fn every_timed_table_has_its_time_column_indexed() {
-        let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(include_str!("schema.sql")).unwrap();
+        let conn = newest();
         for (table, column) in TIMED_TABLES {
             let plan: String = conn
                 .query_row(&format!("EXPLAIN QUERY PLAN SELECT min({column}) FROM {table}"), [], |r| r.get(3))
@@ -251,6 +276,47 @@ mod tests {
         assert_eq!(row, (1, 7));
         let refused = migrate(&mut conn, &path, one).unwrap_err();
         assert!(matches!(refused, StoreError::Newer { found: 2, known: 1, .. }), "{refused}");
+    }
+
+    /// Version 1 wrote these rows; version 2 reads them as they were, knows nothing it did not know, and writes on.
+    #[test]
+    fn a_file_of_version_1_becomes_one_of_version_2() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        {
+            let mut conn = Connection::open(&path).unwrap();
+            conn.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+            migrate(&mut conn, &path, &LADDER[..1]).unwrap();
+            conn.execute_batch(
+                "INSERT INTO offcpu VALUES (10, 5, 7, 8, 0, 1, 9, 'sh', 3, 4);
+                 INSERT INTO processes VALUES (7, 1, 2, '/bin/x', 'x', 3, 0, 8, '42', NULL, NULL, '/job', 'root');
+                 INSERT INTO call_rollups VALUES (0, 'nccl', 'all_reduce', 7, 3, NULL, 2, 20, 5, 15);
+                 INSERT INTO capture_loss VALUES (0, 20, 'sched_switch', 'ringbuf', 1);",
+            )
+            .unwrap();
+        }
+        let conn = open_writer(&path, 0o600).unwrap();
+        assert_eq!(conn.pragma_query_value(None, "user_version", |r| r.get::<_, i64>(0)).unwrap(), SCHEMA_VERSION);
+        let row: (i64, i64, Option<String>, Option<i64>, Option<String>) = conn
+            .query_row("SELECT duration_ns, voluntary, reason, run_delay_ns, wchan FROM offcpu", [], |r| {
+                Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?))
+            })
+            .unwrap();
+        assert_eq!(row, (5, 1, None, None, None));
+        let count = |sql: &str| conn.query_row(sql, [], |r| r.get::<_, i64>(0)).unwrap();
+        assert_eq!(count("SELECT count(*) FROM events WHERE source = 3 AND op = 1 AND rank = 3"), 1);
+        assert_eq!(count("SELECT count(*) FROM processes WHERE user = 'root' AND pod IS NULL AND uid IS NULL"), 1);
+        // The key of the old rollups still holds: the same key again is refused, another cgroup's is not.
+        let again = "INSERT INTO call_rollups (bucket_ns, source, func, pid, rank, count, sum_ns, min_ns, max_ns, \
+             cgroup_id) VALUES (0, 'nccl', 'all_reduce', 7, 3, 1, 1, 1, 1, ?1)";
+        conn.execute(again, [None::<i64>]).unwrap_err();
+        conn.execute(again, [Some(4)]).unwrap();
+        // Grown or made anew, the form is the same.
+        let form = |conn: &Connection| -> Vec<(String, String)> {
+            let mut rows = conn.prepare("SELECT name, ifnull(sql, '') FROM sqlite_schema ORDER BY name").unwrap();
+            rows.query_map([], |r| Ok((r.get(0)?, r.get(1)?))).unwrap().collect::<Result<_, _>>().unwrap()
+        };
+        assert_eq!(form(&conn), form(&newest()));
     }
 
     #[test]

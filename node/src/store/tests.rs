@@ -26,15 +26,17 @@ fn lost(conn: &Connection) -> i64 {
 
 /// Rollups recomputed from raw rows and the kept ones, both ways; no difference.
 const ROLLUP_DIFFERENCE: &str = "WITH raw AS (
-    SELECT ts_ns / 1000000000 * 1000000000 AS bucket_ns, library AS source, func, pid, rank, comm_hash, count(*),
-           sum(duration_ns), min(duration_ns), max(duration_ns)
-    FROM collectives GROUP BY 1, 2, 3, 4, 5, 6
+    SELECT ts_ns / 1000000000 * 1000000000 AS bucket_ns, library AS source, func, pid, rank, comm_hash, cgroup_id,
+           count(*), sum(duration_ns), min(duration_ns), max(duration_ns)
+    FROM collectives GROUP BY 1, 2, 3, 4, 5, 6, 7
     UNION ALL
     SELECT ts_ns / 1000000000 * 1000000000, 'offcpu', iif(voluntary, 'voluntary', 'preempted') AS f, pid, rank, NULL,
-           count(*), sum(duration_ns), min(duration_ns), max(duration_ns)
-    FROM offcpu GROUP BY 1, f, pid, rank)
-    SELECT (SELECT count(*) FROM (SELECT * FROM raw EXCEPT SELECT * FROM call_rollups))
-         + (SELECT count(*) FROM (SELECT * FROM call_rollups EXCEPT SELECT * FROM raw))";
+           cgroup_id, count(*), sum(duration_ns), min(duration_ns), max(duration_ns)
+    FROM offcpu GROUP BY 1, f, pid, rank, cgroup_id),
+    kept AS (SELECT bucket_ns, source, func, pid, rank, comm_hash, cgroup_id, count, sum_ns, min_ns, max_ns
+             FROM call_rollups)
+    SELECT (SELECT count(*) FROM (SELECT * FROM raw EXCEPT SELECT * FROM kept))
+         + (SELECT count(*) FROM (SELECT * FROM kept EXCEPT SELECT * FROM raw))";
 
 #[test]
 fn records_become_rows_and_views() {

@@ -1,4 +1,5 @@
--- rankmesh trace store, schema version 1. docs/schema.md describes every column; a test holds the two together.
+-- rankmesh trace store, schema version 1: the first step of the ladder in schema.rs, frozen. What came later is in the
+-- files after it; docs/schema.md describes the whole as it is now (a test holds the two together).
 -- Times are Unix nanoseconds of this host's clock. 64-bit hashes are stored as their bit pattern in a signed INTEGER.
 -- NULL always means "not known", never zero.
 
