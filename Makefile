@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test lint bench bench-verdicts clean
+.PHONY: help deps build demo test lint bench bench-verdicts bench-store clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,12 @@ bench: deps ## fan-out latency beside bare quinn in the same run
 
 bench-verdicts: deps ## verdicts on thousands of simulated jobs: precision, recall, false names
 	$(CARGO) run --locked --release -p scenarios --bin bench-verdicts
+
+bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb) on the same ten million rows
+	@test -x target/duckdb/bin/python || python3 -m venv target/duckdb
+	@target/duckdb/bin/python -c 'import duckdb' 2>/dev/null || target/duckdb/bin/pip install --quiet duckdb || echo "DuckDB could not be installed: no comparison"
+	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-store
+	target/release/bench-store
 
 clean: ## forget what was built
 	$(CARGO) clean

@@ -9,4 +9,5 @@ pub mod cluster;
 pub mod figures;
 pub mod floor;
 pub mod slt;
+pub mod store_bench;
 pub mod stragglers;

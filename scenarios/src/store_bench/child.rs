@@ -1,0 +1,209 @@
+//! The benchmark's other processes: each opens a store, does one thing, and says on standard output what it cost.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use clap::Subcommand;
+use node_bpf::Record;
+use rankmesh::store::{Store, StoreConfig, StoreState};
+
+use super::generate::Generator;
+use crate::figures::cpu_time;
+
+/// Rows "without end": nobody waits for the last.
+const ENDLESS_ROWS: u64 = 400_000_000;
+
+/// What a child does.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Mode {
+    /// As many rows as the store takes without loss.
+    Fill {
+        /// Store.
+        path: PathBuf,
+        /// Rows.
+        rows: u64,
+        /// Limit of the store in bytes, 0 for none.
+        #[arg(default_value_t = 0)]
+        max_bytes: u64,
+    },
+    /// Rows at a steady pace.
+    Paced {
+        /// Store.
+        path: PathBuf,
+        /// Rows a second.
+        per_second: u64,
+        /// How long.
+        seconds: u64,
+    },
+    /// Rows without end, at full speed, to be killed; tells after each thousand how many were handed over and stored.
+    Endless {
+        /// Store.
+        path: PathBuf,
+        /// Rows handed over in earlier lives.
+        begun: u64,
+    },
+    /// Opens the store and tells how long that took.
+    Open {
+        /// Store.
+        path: PathBuf,
+    },
+}
+
+/// What a child said.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub struct Report {
+    /// Rows stored.
+    pub stored: u64,
+    /// Rows lost.
+    pub lost: u64,
+    /// Wall clock.
+    pub seconds: f64,
+    /// Processor time of the store alone: the process's less what making the rows costs.
+    pub cpu_seconds: f64,
+    /// Largest resident memory.
+    pub peak_bytes: u64,
+    /// The 99.9th percentile of commit times.
+    pub commit_p999_ms: f64,
+    /// The longest commit.
+    pub commit_max_ms: f64,
+    /// Largest size of the file and its log.
+    pub largest_bytes: u64,
+    /// Time to open.
+    pub open_seconds: f64,
+}
+
+/// Runs `mode`.
+///
+/// # Errors
+/// The store cannot be opened or written.
+pub fn run(mode: &Mode) -> anyhow::Result<()> {
+    let report = match mode {
+        Mode::Fill { path, rows, max_bytes } => fill(path, *rows, *max_bytes)?,
+        Mode::Paced { path, per_second, seconds } => paced(path, *per_second, *seconds)?,
+        Mode::Endless { path, begun } => endless(path, *begun)?,
+        Mode::Open { path } => open(path)?,
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+fn config(max_bytes: u64) -> StoreConfig {
+    let max_age = Duration::from_secs(100 * 365 * 86_400);
+    match max_bytes {
+        0 => StoreConfig { max_bytes: 1 << 40, max_age, ..StoreConfig::default() },
+        max_bytes => StoreConfig { max_bytes, max_age, ..StoreConfig::default() },
+    }
+}
+
+fn fill(path: &Path, rows: u64, max_bytes: u64) -> anyhow::Result<Report> {
+    // What making the rows costs, to be left out.
+    let sample = rows.min(200_000);
+    let began = cpu_time();
+    let mut kept = 0_i64;
+    for row in Generator::new(sample) {
+        kept ^= row.duration_ns;
+    }
+    ensure!(kept != i64::MIN);
+    let making = (cpu_time() - began).as_secs_f64() * rows as f64 / sample as f64;
+    let began = Instant::now();
+    let store = Store::open(path, config(max_bytes))?;
+    let open_seconds = began.elapsed().as_secs_f64();
+    let ingest = store.ingest();
+    let (began, cpu) = (Instant::now(), cpu_time());
+    let room = StoreConfig::default().queue_records as u64 / 2;
+    let mut largest_bytes = 0;
+    for (i, row) in Generator::new(rows).enumerate() {
+        if i % 4096 == 0 {
+            while store.health().queued as u64 > room {
+                ensure!(!matches!(store.health().state, StoreState::Retrying(_)), "the store cannot commit");
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            let facts = store.facts();
+            largest_bytes = largest_bytes.max(facts.file_bytes + facts.wal_bytes);
+        }
+        ingest.record(Record::Collective(row));
+    }
+    store.flush(Duration::from_secs(600))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let cpu_seconds = (cpu_time() - cpu).as_secs_f64() - making;
+    let health = store.health();
+    let facts = store.facts();
+    store.close();
+    Ok(Report {
+        stored: health.stored,
+        lost: health.lost,
+        seconds,
+        cpu_seconds,
+        peak_bytes: peak_bytes()?,
+        commit_p999_ms: health.commit_p999.as_secs_f64() * 1e3,
+        commit_max_ms: health.longest_commit.as_secs_f64() * 1e3,
+        largest_bytes: largest_bytes.max(facts.file_bytes + facts.wal_bytes),
+        open_seconds,
+    })
+}
+
+fn paced(path: &Path, per_second: u64, seconds: u64) -> anyhow::Result<Report> {
+    let store = Store::open(path, config(0))?;
+    let ingest = store.ingest();
+    let rows: Vec<_> = Generator::new(per_second * seconds).collect();
+    let (began, cpu) = (Instant::now(), cpu_time());
+    // Capture hands over what its ring buffer holds about a hundred times a second.
+    let chunk = (per_second / 100).max(1) as usize;
+    for (i, rows) in rows.chunks(chunk).enumerate() {
+        let due = Duration::from_secs_f64((i * chunk) as f64 / per_second as f64);
+        std::thread::sleep(due.saturating_sub(began.elapsed()));
+        rows.iter().for_each(|row| ingest.record(Record::Collective(row.clone())));
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let cpu_seconds = (cpu_time() - cpu).as_secs_f64();
+    store.flush(Duration::from_secs(60))?;
+    let health = store.health();
+    Ok(Report { stored: health.stored, lost: health.lost, seconds, cpu_seconds, ..Report::default() })
+}
+
+fn endless(path: &Path, begun: u64) -> anyhow::Result<Report> {
+    let began = Instant::now();
+    let store = Store::open(path, config(0))?;
+    let ingest = store.ingest();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "open {}", began.elapsed().as_secs_f64())?;
+    out.flush()?;
+    for (i, row) in Generator::new(ENDLESS_ROWS).enumerate() {
+        if i % 1024 == 0 {
+            while store.health().queued > StoreConfig::default().queue_records / 2 {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            // What is stored was read first: whatever is killed in between, both numbers are true then.
+            let stored = begun + store.health().stored;
+            writeln!(out, "{stored} {}", begun + i as u64)?;
+            out.flush()?;
+        }
+        ingest.record(Record::Collective(row));
+    }
+    Ok(Report::default())
+}
+
+fn open(path: &Path) -> anyhow::Result<Report> {
+    let began = Instant::now();
+    let store = Store::open(path, config(0))?;
+    let open_seconds = began.elapsed().as_secs_f64();
+    store.close();
+    Ok(Report { open_seconds, peak_bytes: peak_bytes()?, ..Report::default() })
+}
+
+/// Largest resident memory of this process so far.
+fn peak_bytes() -> anyhow::Result<u64> {
+    memory_bytes("self", "VmHWM:")
+}
+
+/// A line of /proc/PID/status, in bytes.
+///
+/// # Errors
+/// There is no such process or line.
+pub fn memory_bytes(pid: &str, line: &str) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let value = status.lines().find_map(|text| text.strip_prefix(line)).with_context(|| format!("no {line}"))?;
+    Ok(value.trim().trim_end_matches("kB").trim().parse::<u64>()? * 1024)
+}

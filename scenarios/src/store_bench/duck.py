@@ -1,0 +1,44 @@
+"""DuckDB beside the trace store: loads the rows it is given as CSV, then times the statements it is told.
+
+duck.py DATABASE CSV: reads statements from standard input, one a line; answers each with one line of JSON,
+{"seconds": F, "rows": [[...]]}. The first line answered says what loading took and how large the file is.
+"""
+
+import json
+import os
+import sys
+import time
+
+import duckdb
+
+COLUMNS = {
+    "ts_ns": "BIGINT", "duration_ns": "BIGINT", "pid": "BIGINT", "tid": "BIGINT", "rank": "BIGINT",
+    "local_rank": "BIGINT", "nranks": "BIGINT", "comm_hash": "BIGINT", "func": "VARCHAR", "seq": "BIGINT",
+    "count": "BIGINT", "datatype": "VARCHAR", "bytes": "BIGINT", "reduce_op": "VARCHAR", "root": "BIGINT",
+    "stream": "BIGINT", "library": "VARCHAR", "tier": "BIGINT", "ret": "BIGINT", "cgroup_id": "BIGINT",
+    "job_id": "VARCHAR",
+}
+
+
+def main():
+    database, csv = sys.argv[1], sys.argv[2]
+    began = time.perf_counter()
+    connection = duckdb.connect(database)
+    connection.execute(
+        "CREATE TABLE collectives AS SELECT * FROM read_csv(?, header = false, auto_detect = false, nullstr = '', "
+        "columns = %r)" % COLUMNS,
+        [csv],
+    )
+    connection.execute("CHECKPOINT")
+    connection.close()
+    connection = duckdb.connect(database, read_only=True)
+    loaded = time.perf_counter() - began
+    print(json.dumps({"seconds": loaded, "bytes": os.path.getsize(database), "version": duckdb.__version__}), flush=True)
+    for statement in sys.stdin:
+        began = time.perf_counter()
+        rows = connection.execute(statement).fetchall()
+        seconds = time.perf_counter() - began
+        print(json.dumps({"seconds": seconds, "rows": rows}, default=str), flush=True)
+
+
+main()
