@@ -28,7 +28,7 @@ use crate::rewrite::{NOW_PARAMETER, each_table};
 
 /// A question that SQLite accepts: the text, its tree and what it reads.
 pub(crate) struct Question<'a> {
-    pub(crate) sql: &'a str,
+    pub(crate) sql: Cow<'a, str>,
     pub(crate) catalog: &'a Catalog,
     pub(crate) select: Select,
     pub(crate) columns: Vec<ColumnMeta>,
@@ -154,7 +154,9 @@ pub(crate) fn check<'a>(sql: &'a str, catalog: &'a Catalog) -> Result<Question<'
         prepared => prepared,
     };
     let (columns, reads) = prepared?;
-    let select = ast::parse_select(sql).map_err(|failure| failed_parse(&failure))?;
+    let mut select = ast::parse_select(sql).map_err(|failure| failed_parse(&failure))?;
+    let expanded = functions::robust::expand(&mut select)?;
+    let sql = if expanded { Cow::Owned(select.to_string()) } else { Cow::Borrowed(sql) };
     let ctes = cte_names(&select);
     let foreign = |key: &&String| !catalog.tables.contains_key(*key) && !ctes.iter().any(|name| name == *key);
     if let Some(name) = reads.keys().find(foreign) {

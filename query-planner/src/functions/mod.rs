@@ -9,6 +9,7 @@ mod fold;
 mod histogram;
 mod moments;
 mod quantile;
+pub(crate) mod robust;
 mod runs;
 mod state;
 mod sum;
@@ -213,6 +214,7 @@ const WINDOWS: &[&str] = &[
     "ntile",
     "percent_rank",
     "rank",
+    robust::NAME,
     "row_number",
 ];
 
@@ -225,6 +227,7 @@ pub(crate) fn is_allowed(name: &str) -> bool {
             .contains(&name)
         || two_phase(name).is_some()
         || state::is_internal(name)
+        || robust::is_internal(name)
 }
 
 /// All names a question may call, for hints.
@@ -267,5 +270,6 @@ pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     distinct::register(conn)?;
     histogram::register(conn)?;
     edges::register(conn)?;
+    robust::register(conn)?;
     sum::register(conn)
 }

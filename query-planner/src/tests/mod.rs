@@ -7,5 +7,6 @@ mod generate;
 mod generated;
 mod mesh;
 mod recorded;
+mod robust;
 mod semijoin;
 mod strategies;
