@@ -1,9 +1,51 @@
 -- rankmesh trace store, schema version 2: from version 1 (schema_v1.sql) to what a host can tell about its ranks.
 -- Columns that are added may be NULL: rows of an older file do not know them.
 
-ALTER TABLE offcpu ADD COLUMN reason TEXT;
-ALTER TABLE offcpu ADD COLUMN run_delay_ns INTEGER;
-ALTER TABLE offcpu ADD COLUMN wchan TEXT;
+-- Imported traces do not know what version 1 took for granted: who took the CPU, the ends of a connection.
+DROP VIEW events;
+DROP VIEW tcp_events;
+ALTER TABLE offcpu RENAME TO offcpu_v1;
+DROP INDEX offcpu_ts;
+CREATE TABLE offcpu (
+    ts_ns        INTEGER NOT NULL,
+    duration_ns  INTEGER NOT NULL,
+    pid          INTEGER NOT NULL,
+    tid          INTEGER NOT NULL,
+    cpu          INTEGER,
+    voluntary    INTEGER,
+    next_pid     INTEGER,
+    next_comm    TEXT,
+    rank         INTEGER,
+    cgroup_id    INTEGER NOT NULL,
+    reason       TEXT,
+    run_delay_ns INTEGER,
+    wchan        TEXT
+) STRICT;
+INSERT INTO offcpu SELECT *, NULL, NULL, NULL FROM offcpu_v1;
+DROP TABLE offcpu_v1;
+CREATE INDEX offcpu_ts ON offcpu (ts_ns);
+
+ALTER TABLE net_events RENAME TO net_events_v1;
+DROP INDEX net_events_ts;
+CREATE TABLE net_events (
+    ts_ns     INTEGER NOT NULL,
+    event     TEXT    NOT NULL,
+    pid       INTEGER,
+    rank      INTEGER,
+    saddr     TEXT,
+    sport     INTEGER,
+    daddr     TEXT,
+    dport     INTEGER,
+    state     INTEGER,
+    segs      INTEGER,
+    cgroup_id INTEGER NOT NULL
+) STRICT;
+INSERT INTO net_events SELECT * FROM net_events_v1;
+DROP TABLE net_events_v1;
+CREATE INDEX net_events_ts ON net_events (ts_ns);
+CREATE VIEW tcp_events AS
+SELECT ts_ns AS timestamp_ns, event, pid, rank, saddr, sport, daddr, dport, state, segs, cgroup_id
+FROM net_events WHERE event LIKE 'tcp%';
 
 ALTER TABLE processes ADD COLUMN pod TEXT;
 ALTER TABLE processes ADD COLUMN uid INTEGER;
@@ -24,7 +66,7 @@ CREATE TABLE block_io (
     pid         INTEGER NOT NULL,
     tid         INTEGER NOT NULL,
     rank        INTEGER,
-    device      TEXT    NOT NULL,
+    device      TEXT,
     op          TEXT    NOT NULL,
     bytes       INTEGER NOT NULL,
     error       INTEGER NOT NULL,
@@ -137,7 +179,6 @@ INSERT INTO ops VALUES
     (5, 3, 'block_discard', 'a discard on a block device'),
     (5, 100, 'block_other', 'any other block request; block_io.op names it');
 
-DROP VIEW events;
 CREATE VIEW events AS
 SELECT 'collectives:' || c.rowid AS id, c.ts_ns AS timestamp, c.pid AS pid, c.tid AS tid,
        CASE c.library WHEN 'nccl' THEN 100 WHEN 'rccl' THEN 101 ELSE 102 END AS source,
@@ -149,12 +190,12 @@ SELECT 'collectives:' || c.rowid AS id, c.ts_ns AS timestamp, c.pid AS pid, c.ti
        c.cgroup_id AS cgroup_id
 FROM collectives c
 UNION ALL
-SELECT 'offcpu:' || o.rowid, o.ts_ns, o.pid, o.tid, 3, 1, o.duration_ns, NULL, o.next_pid, o.pid, 0, 0, o.rank, NULL,
+SELECT 'offcpu:' || o.rowid, o.ts_ns, o.pid, o.tid, 3, 1, o.duration_ns, NULL, ifnull(o.next_pid, 0), o.pid, 0, 0, o.rank, NULL,
        NULL, o.cgroup_id
 FROM offcpu o
 UNION ALL
 SELECT 'net_events:' || n.rowid, n.ts_ns, ifnull(n.pid, 0), 0, 6,
-       CASE n.event WHEN 'tcp_retransmit_skb' THEN 1 ELSE 100 END, 0, NULL, ifnull(n.segs, 0), n.dport, 0, 0, n.rank,
+       CASE n.event WHEN 'tcp_retransmit_skb' THEN 1 ELSE 100 END, 0, NULL, ifnull(n.segs, 0), ifnull(n.dport, 0), 0, 0, n.rank,
        NULL, NULL, n.cgroup_id
 FROM net_events n WHERE n.event LIKE 'tcp%'
 UNION ALL
