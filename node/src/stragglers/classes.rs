@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::matching::Comm;
 use super::observation::{Coupling, Input};
+use super::sampled::Totals;
 
 /// A process: its node and pid.
 pub(crate) type Process = (Arc<str>, i64);
@@ -47,12 +48,18 @@ pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
         let call = (work.start_ns, &work.name, (None, 0));
         calls.entry((Arc::clone(&work.node), work.pid)).or_default().push(call);
     }
+    let mut signatures: BTreeMap<Process, Signature> = BTreeMap::new();
+    for (process, mut list) in calls {
+        list.sort();
+        signatures.insert(process, signature(&list));
+    }
+    for totals in &input.totals {
+        signatures.insert((Arc::clone(&totals.node), totals.pid), of_totals(totals));
+    }
     let mut known: Vec<Signature> = Vec::new();
-    calls
+    signatures
         .into_iter()
-        .map(|(process, mut list)| {
-            list.sort();
-            let mine = signature(&list);
+        .map(|(process, mine)| {
             let place = known.iter().position(|k| k.opens == mine.opens && k.apart(&mine) <= APART);
             let class = place.unwrap_or_else(|| {
                 known.push(mine);
@@ -84,6 +91,16 @@ fn signature(calls: &[Call<'_>]) -> Signature {
     }
     let opens = openers.into_iter().max_by_key(|(_, n)| *n).map(|(name, _)| Arc::clone(name));
     Signature { shares, calls: calls.len() as f64, opens }
+}
+
+/// The same of a process whose calls were counted where it ran.
+fn of_totals(totals: &Totals) -> Signature {
+    let calls = totals.lanes.iter().map(|lane| lane.calls as f64).sum::<f64>();
+    let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
+    for lane in &totals.lanes {
+        *shares.entry(Arc::clone(&lane.func)).or_default() += lane.calls as f64 / calls.max(1.0);
+    }
+    Signature { shares, calls, opens: totals.opens.clone() }
 }
 
 /// Sets of processes that grow together.
@@ -123,12 +140,14 @@ impl Union {
 /// only those are one class that share a data or tensor parallel group, that is a communicator smaller than the whole
 /// job in which all have one signature. Where there is none, the signature has to do.
 pub(crate) fn refine(comms: &mut [Comm], input: &Input) {
-    let pairs: HashSet<(&str, i64)> = input
+    let mut pairs: HashSet<(&str, i64)> = input
         .observations
         .iter()
         .filter(|o| Coupling::of(&o.func) == Coupling::Pair)
         .map(|o| (&*o.node, o.pid))
         .collect();
+    let sends = |totals: &&Totals| totals.lanes.iter().any(|l| l.calls > 0 && Coupling::of(&l.func) == Coupling::Pair);
+    pairs.extend(input.totals.iter().filter(sends).map(|totals| (&*totals.node, totals.pid)));
     let mut stages = Union::default();
     let mut pure: Vec<&Comm> = comms
         .iter()

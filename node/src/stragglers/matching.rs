@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::classes::{Process, classes, refine};
 use super::observation::{ClockOffset, Coupling, Input, Observation, Work};
 use super::rules::Rules;
+use super::sampled::{LaneTotal, Totals};
 use super::stats::median;
 
 /// A rank of a communicator: one process.
@@ -51,6 +52,8 @@ pub(crate) struct Cell {
 pub(crate) struct Met {
     /// When: the median of the aligned entries.
     pub(crate) at_ns: i64,
+    /// Collectives that it stands for: more than one where digests give runs of calls by their means.
+    pub(crate) weight: u32,
     /// One for each member of the communicator, in their order.
     pub(crate) cells: Vec<Option<Cell>>,
 }
@@ -88,42 +91,71 @@ pub(crate) struct Comm {
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
     let own = own_times(&input.observations, &input.work);
     let classes = classes(input);
-    let mut by_comm: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    let mut by_comm: BTreeMap<u64, Heap<'_>> = BTreeMap::new();
     for (i, seen) in input.observations.iter().enumerate() {
-        by_comm.entry(seen.comm_hash).or_default().push(i);
+        by_comm.entry(seen.comm_hash).or_default().calls.push((seen, own[i], 1));
+    }
+    for cell in &input.sampled {
+        by_comm.entry(cell.seen.comm_hash).or_default().calls.push((&cell.seen, cell.own_ns, cell.weight));
+    }
+    for totals in &input.totals {
+        for lane in &totals.lanes {
+            by_comm.entry(lane.comm_hash).or_default().lanes.push((totals, lane));
+        }
     }
     let mut comms: Vec<Comm> =
-        by_comm.into_iter().map(|(hash, indices)| one(hash, &indices, &own, &classes, input, rules)).collect();
+        by_comm.into_iter().map(|(hash, heap)| one(hash, &heap, &classes, input, rules)).collect();
     refine(&mut comms, input);
     comms
 }
 
-fn one(
-    hash: u64,
-    indices: &[usize],
-    own: &[Option<i64>],
-    classes: &HashMap<Process, usize>,
-    input: &Input,
-    rules: &Rules,
-) -> Comm {
+/// What was heard of one communicator.
+#[derive(Default)]
+struct Heap<'a> {
+    /// Calls and cells, with own time and weight.
+    calls: Vec<(&'a Observation, Option<i64>, u32)>,
+    /// Totals of processes whose calls came as cells.
+    lanes: Vec<(&'a Totals, &'a LaneTotal)>,
+}
+
+/// The parts heard of one collective, by place of the member.
+#[derive(Default)]
+struct Meeting {
+    weight: u32,
+    cells: Vec<(usize, Cell)>,
+}
+
+impl Comm {
+    fn count(&mut self, func: &Arc<str>, calls: u64, tier: u8, nranks: Option<i32>) {
+        self.tier = self.tier.min(tier);
+        self.nranks = self.nranks.max(nranks);
+        let sum = self.funcs.entry(Arc::clone(func)).or_default();
+        *sum = sum.saturating_add(calls);
+        let coupling = Coupling::of(func);
+        let kind = if coupling == Coupling::All { &mut self.coupled } else { &mut self.one_sided };
+        *kind = kind.saturating_add(calls);
+        if coupling == Coupling::Pair {
+            self.paired = self.paired.saturating_add(calls);
+        }
+    }
+}
+
+fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
-    for &i in indices {
-        let seen = &input.observations[i];
-        comm.tier = comm.tier.min(seen.tier);
-        comm.nranks = comm.nranks.max(seen.nranks);
-        *comm.funcs.entry(Arc::clone(&seen.func)).or_default() += 1;
-        if Coupling::of(&seen.func) == Coupling::All {
-            comm.coupled += 1;
-        } else {
-            comm.one_sided += 1;
-            comm.paired += u64::from(Coupling::of(&seen.func) == Coupling::Pair);
+    let totalled: HashSet<(&str, i64)> = heap.lanes.iter().map(|(t, _)| (&*t.node, t.pid)).collect();
+    for (seen, ..) in &heap.calls {
+        if !totalled.contains(&(&*seen.node, seen.pid)) {
+            comm.count(&seen.func, 1, seen.tier, seen.nranks);
         }
         places.entry((seen.rank, &seen.node, seen.pid)).or_default();
     }
-    if let Some(&first) = indices.first() {
-        comm.library = input.observations[first].library.to_string();
+    for (totals, lane) in &heap.lanes {
+        comm.count(&lane.func, lane.calls, lane.tier, lane.nranks);
+        places.entry((lane.rank, &totals.node, totals.pid)).or_default();
     }
+    let library = heap.calls.first().map(|(seen, ..)| &seen.library).or(heap.lanes.first().map(|(_, l)| &l.library));
+    comm.library = library.map(ToString::to_string).unwrap_or_default();
     for (place, (&(rank, node, pid), slot)) in places.iter_mut().enumerate() {
         *slot = place;
         let process: Process = (node.into(), pid);
@@ -137,20 +169,21 @@ fn one(
 
     let workers: HashSet<(&str, i64)> = input.work.iter().map(|w| (&*w.node, w.pid)).collect();
     comm.worked = comm.members.iter().all(|m| workers.contains(&(&*m.node, m.pid)));
-    let mut groups: HashMap<(&str, u64), Vec<(usize, Cell)>> = HashMap::new();
-    for &i in indices {
-        let seen = &input.observations[i];
+    let mut groups: HashMap<(&str, u64), Meeting> = HashMap::new();
+    for &(seen, own_ns, weight) in &heap.calls {
         if Coupling::of(&seen.func) != Coupling::All {
             continue;
         }
         let place = places[&(seen.rank, &*seen.node, seen.pid)];
         let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
-        let cell = Cell { entry_ns, duration_ns: seen.duration_ns, own_ns: own[i] };
-        groups.entry((&seen.func, seen.seq)).or_default().push((place, cell));
+        let cell = Cell { entry_ns, duration_ns: seen.duration_ns, own_ns };
+        let meeting = groups.entry((&seen.func, seen.seq)).or_default();
+        meeting.weight = weight.max(meeting.weight);
+        meeting.cells.push((place, cell));
     }
     let least = ((comm.members.len() as f64 * rules.present).ceil() as usize).max(2);
     let mut met = Vec::new();
-    for (key, mut cells) in groups {
+    for (key, Meeting { weight, mut cells }) in groups {
         cells.sort_by_key(|(place, _)| *place);
         cells.dedup_by_key(|(place, _)| *place);
         let Some(at_ns) = middle(&cells, &comm.members) else {
@@ -172,7 +205,7 @@ fn one(
         // Only now a place for every member: what a wrong store claims must not cost more than what it sends.
         let mut row = vec![None; comm.members.len()];
         cells.into_iter().for_each(|(place, cell)| row[place] = Some(cell));
-        met.push((key, Met { at_ns, cells: row }));
+        met.push((key, Met { at_ns, weight, cells: row }));
     }
     // The same order for every asker, also where two begin at the same time.
     met.sort_by_key(|(key, m): &((&str, u64), Met)| (m.at_ns, *key));
@@ -271,9 +304,14 @@ impl Comm {
         self.members.windows(2).any(|m| m[0].class != m[1].class)
     }
 
+    /// How many collectives a run of matched ones stands for.
+    pub(crate) fn stands_for(&self, met: std::ops::Range<usize>) -> f64 {
+        self.met.get(met).unwrap_or_default().iter().map(|m| f64::from(m.weight)).sum()
+    }
+
     /// How far apart collectives lie: the median of their distances. None with fewer than two.
     pub(crate) fn period_ns(&self) -> Option<f64> {
-        median(self.met.windows(2).map(|w| (w[1].at_ns - w[0].at_ns) as f64))
+        median(self.met.windows(2).map(|w| (w[1].at_ns - w[0].at_ns) as f64 / f64::from(w[1].weight.max(1))))
     }
 }
 

@@ -4,12 +4,13 @@
 //! clock offsets in as [`Input`], and prints the [`Report`] of [`analyse`]. docs/verdicts.md says what each figure
 //! means and where its formula is from.
 //!
-//! `observation` is what goes in, `number` numbers calls whose start was not seen, `matching` brings ranks together (with `classes`: who does the same work), `windows`
+//! `observation` is what goes in (with `sampled`: cells out of digests), `number` numbers calls whose start was not seen, `matching` brings ranks together (with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
 //! imbalances, `hang` for who is waited for, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
-//! to a person; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
+//! to a person. `digest` is how windows travel: summaries made where the data lies, turned into an input here; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
 mod classes;
+pub mod digest;
 mod hang;
 pub mod import;
 mod matching;
@@ -19,6 +20,7 @@ mod rating;
 mod relative;
 mod report;
 mod rules;
+mod sampled;
 mod score;
 pub mod simulate;
 #[cfg(test)]
@@ -41,6 +43,7 @@ pub use observation::{
 pub use relative::{individual_scores, relative_scores};
 pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
 pub use rules::Rules;
+pub use sampled::{LaneTotal, Sampled, Totals};
 pub use score::Waits;
 pub use text::text;
 pub use verdict::analyse;

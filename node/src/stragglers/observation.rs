@@ -11,6 +11,7 @@ use query_planner::Value;
 use serde::Serialize;
 
 use super::hang::{Gone, Progress};
+use super::sampled::{Sampled, Totals};
 
 /// How a call couples the ranks of its communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -187,6 +188,10 @@ pub struct Input {
     /// Calls whose communicator's start was not seen: `seq` says nothing. They are matched by when they ended, where that is
     /// possible.
     pub unnumbered: Vec<Observation>,
+    /// Cells out of digests: each stands for a run of calls. A process's calls are either here or above.
+    pub sampled: Vec<Sampled>,
+    /// What the processes of `sampled` called altogether, one-sided calls included.
+    pub totals: Vec<Totals>,
     /// Own work, where it was timed; may be empty.
     pub work: Vec<Work>,
     /// Where hosts waited for their devices; may be empty, then calls that only enqueue show no wait.

@@ -45,6 +45,8 @@ pub(crate) struct Score {
 pub(crate) struct Frame<'a> {
     /// Collectives in them.
     pub(crate) collectives: usize,
+    /// Collectives that these stand for.
+    pub(crate) stands_for: f64,
     /// Wall time that they stand for.
     pub(crate) wall_ns: f64,
     /// Whether durations hold the wait.
@@ -70,7 +72,7 @@ impl Frame<'_> {
         Rating {
             z: None,
             excess_ns,
-            share: if self.wall_ns > 0.0 { excess_ns * self.collectives as f64 / self.wall_ns } else { 0.0 },
+            share: if self.wall_ns > 0.0 { excess_ns * self.stands_for / self.wall_ns } else { 0.0 },
             consistency: excess.consistency().unwrap_or(0.0),
             mostly: excess.positive / excess.n.max(1.0),
             flagged: false,

@@ -3,6 +3,8 @@
 //! The figures of a window ([`Tally`]) are sums and merge by addition. Who is flagged by them is said in `rating.rs`,
 //! what follows from the flags over many windows in `suspects.rs`.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 use super::matching::{Comm, Member, Met};
@@ -92,18 +94,19 @@ pub(crate) fn score(comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> {
     let scores = windows
         .iter()
         .zip(&tallies)
-        .map(|(w, tally)| rate(tally, &frame(&comm, w.met.len(), w.wall_ns, waits, &bounds), rules))
+        .map(|(w, tally)| rate(tally, &frame(&comm, w.met.clone(), w.wall_ns, waits, &bounds), rules))
         .collect();
     Ok(Scored { comm, waits, kind, windows, tallies, scores, bounds })
 }
 
-fn frame<'a>(comm: &'a Comm, collectives: usize, wall_ns: f64, waits: Waits, bounds: &'a [Option<f64>]) -> Frame<'a> {
-    Frame { collectives, wall_ns, waits, bounds, members: &comm.members, worked: comm.worked, all_z: false }
+fn frame<'a>(comm: &'a Comm, met: Range<usize>, wall_ns: f64, waits: Waits, bounds: &'a [Option<f64>]) -> Frame<'a> {
+    let (collectives, stands_for) = (met.len(), comm.stands_for(met));
+    Frame { collectives, stands_for, wall_ns, waits, bounds, members: &comm.members, worked: comm.worked, all_z: false }
 }
 
 impl Scored {
     /// The figures over a run of windows together; z only of ranks that stand out.
-    pub(crate) fn pooled(&self, windows: std::ops::Range<usize>, rules: &Rules) -> (Vec<Tally>, Vec<Score>) {
+    pub(crate) fn pooled(&self, windows: Range<usize>, rules: &Rules) -> (Vec<Tally>, Vec<Score>) {
         self.pool(windows, rules, false)
     }
 
@@ -112,12 +115,15 @@ impl Scored {
         self.pool(0..self.windows.len(), rules, true)
     }
 
-    fn pool(&self, windows: std::ops::Range<usize>, rules: &Rules, all_z: bool) -> (Vec<Tally>, Vec<Score>) {
+    fn pool(&self, windows: Range<usize>, rules: &Rules, all_z: bool) -> (Vec<Tally>, Vec<Score>) {
         let mut sum = vec![Tally::default(); self.comm.members.len()];
-        let (mut met, mut wall_ns) = (0, 0.0);
+        let mut wall_ns = 0.0;
+        let mut met = 0..0;
         for w in windows {
             sum.iter_mut().zip(&self.tallies[w]).for_each(|(all, one)| all.merge(one));
-            met += self.windows[w].met.len();
+            let of_window = &self.windows[w].met;
+            // Windows follow each other without gaps.
+            met = if met.is_empty() { of_window.clone() } else { met.start..of_window.end };
             wall_ns += self.windows[w].wall_ns;
         }
         let frame = Frame { all_z, ..frame(&self.comm, met, wall_ns, self.waits, &self.bounds) };

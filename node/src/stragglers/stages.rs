@@ -92,7 +92,7 @@ fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, f64> {
         let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
         for (m, tally) in s.comm.members.iter().zip(&tallies) {
             let Some(mean) = tally.own.mean().filter(|_| wall_ns > 0.0) else { continue };
-            let share = mean * s.comm.met.len() as f64 / wall_ns;
+            let share = mean * s.comm.stands_for(0..s.comm.met.len()) / wall_ns;
             let entry = best.entry((Arc::clone(&m.node), m.pid)).or_default();
             if tally.own.n > entry.0 {
                 *entry = (tally.own.n, share);
@@ -172,7 +172,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
         count += 1;
         // Only what its own time explains: a rank that is passed a delay is not taking its turn.
         if excess[r].is_some_and(|own| own >= rules.own_share * late) {
-            lost += late;
+            lost += late * f64::from(met.weight);
             clear += usize::from(late >= rules.effect * period);
             last[r] += 1;
         }

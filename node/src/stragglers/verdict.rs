@@ -75,6 +75,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     let mut evidence = evidence(input, &scored, &thin, &named);
     let rotation = rotation(&scored, rules);
     evidence.notes.extend(rotation.iter().map(|r| r.note(&scored)));
+    evidence.notes.extend(means(&scored));
     let per_comm = comm_reports(&scored, &thin, &named, &findings.held_up, rules);
     let mut culprits = named.into_iter().map(|f| f.culprit);
     let hang = hang::find(input, rules);
@@ -86,6 +87,14 @@ fn judge(input: &Input, rules: &Rules) -> Report {
             .unwrap_or_else(|| nobody(input, &scored, &thin, findings, rules)),
     };
     Report { verdict, cost, evidence, cause: None, per_comm, coverage: input.heard.clone() }
+}
+
+/// Says when collectives were compared by the means of runs of them.
+fn means(scored: &[Scored]) -> Option<String> {
+    let runs: usize = scored.iter().map(|s| s.comm.met.len()).sum();
+    let calls: f64 = scored.iter().map(|s| s.comm.stands_for(0..s.comm.met.len())).sum();
+    (calls > runs as f64)
+        .then(|| format!("{calls:.0} collectives were compared by the means of {runs} runs of consecutive ones"))
 }
 
 /// By entries alone it cannot be seen whether a rank is held up. But a rank that is late in one communicator, and in
@@ -131,8 +140,9 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
     let members: Vec<usize> = named.iter().filter(|f| f.comm == first.comm).map(|f| f.member).collect();
     let all = scored.iter().map(|s| &s.comm).chain(thin);
     let job = (basis == Basis::OwnTime).then(|| job_size(all, &s.comm).saturating_sub(named.len()));
-    let mut wasted_ns = 0.0;
+    let (mut wasted_ns, mut by_means) = (0.0, false);
     for met in of_run(s, &first.episode) {
+        by_means |= met.weight > 1;
         let (mut late, mut rest, mut waiting) = (None, None, 0.0);
         for (r, v) in order(s, first.member, basis, met) {
             if members.contains(&r) {
@@ -143,14 +153,14 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
             }
         }
         if let (Some(late), Some(rest)) = (late, rest) {
-            wasted_ns += (late - rest).max(0) as f64 * job.map_or(waiting, |n| n as f64);
+            wasted_ns += (late - rest).max(0) as f64 * job.map_or(waiting, |n| n as f64) * f64::from(met.weight);
         }
     }
     let wall_ns: f64 = s.windows[first.episode.clone()].iter().map(|w| w.wall_ns).sum();
     Cost {
         gpu_seconds_wasted: wasted_ns / 1e9,
         gpus_lost: if wall_ns > 0.0 { wasted_ns / wall_ns } else { 0.0 },
-        upper_bound: basis != Basis::Waits,
+        upper_bound: basis != Basis::Waits || by_means,
     }
 }
 

@@ -61,7 +61,8 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
             _ => ranges.push(i..i + 1),
         }
     }
-    let full = ranges.iter().filter(|r| r.len() >= rules.window_collectives).count();
+    let full = |r: &&Range<usize>| comm.stands_for((*r).clone()) >= rules.window_collectives as f64;
+    let full = ranges.iter().filter(full).count();
     let kind = if full >= FEW && full * 2 >= ranges.len() {
         WindowKind::Time { length_ns }
     } else {
@@ -92,7 +93,7 @@ mod tests {
     use crate::stragglers::matching::Met;
 
     fn comm(times: impl IntoIterator<Item = i64>) -> Comm {
-        let met = times.into_iter().map(|at_ns| Met { at_ns, cells: Vec::new() }).collect();
+        let met = times.into_iter().map(|at_ns| Met { at_ns, weight: 1, cells: Vec::new() }).collect();
         Comm { met, ..Comm::default() }
     }
 

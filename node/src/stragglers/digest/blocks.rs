@@ -1,0 +1,138 @@
+//! Cuts a lane's calls into aligned runs, and merges runs into longer ones.
+//!
+//! Pure arithmetic. A run of level k covers sequence numbers [i 2^k, (i+1) 2^k): every rank cuts at the same places, and
+//! two neighbouring runs of one level are a run of the next.
+
+use super::{BLOCKS, Block, MAX_LEVEL};
+
+/// Share of a run's calls that may be missing: their figures are then taken to be like their neighbours'.
+const MISSING: u64 = 8;
+
+/// One call of a lane: times in microseconds, the exit counted from the start of the window in which it is shipped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) seq: u64,
+    pub(super) exit_us: i64,
+    pub(super) duration_us: u64,
+    pub(super) own_us: Option<u64>,
+}
+
+/// The smallest level at which `calls` consecutive calls make no more than [`BLOCKS`] runs, but at least `least`.
+pub(super) fn level_for(calls: usize, least: u8) -> u8 {
+    let mut level = least.min(MAX_LEVEL);
+    while level < MAX_LEVEL && calls.div_ceil(1 << level) > BLOCKS {
+        level += 1;
+    }
+    level
+}
+
+/// Cut calls (ascending by seq, each once) into runs of at most `level`. Everything is used; what is missing in a run
+/// beyond what may be filled in makes it fall into shorter ones.
+pub(super) fn cut(points: &[Point], level: u8) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return blocks };
+    let Some(end) = last.seq.checked_add(1) else { return blocks };
+    let mut at = first.seq;
+    let mut rest = points;
+    while at < end {
+        let aligned = u8::try_from(at.trailing_zeros()).unwrap_or(MAX_LEVEL);
+        let fits = u8::try_from((end - at).ilog2()).unwrap_or(0);
+        let here = level.min(aligned).min(fits);
+        let stop = at + (1 << here);
+        let inside = rest.partition_point(|p| p.seq < stop);
+        run(&rest[..inside], at, here, &mut blocks);
+        rest = &rest[inside..];
+        // A gap holds nothing: go on at the next call, on a boundary of this level.
+        at = match rest.first() {
+            Some(next) if next.seq >= stop => stop.max(next.seq >> here << here),
+            _ => stop,
+        };
+    }
+    blocks
+}
+
+fn run(points: &[Point], start: u64, level: u8, blocks: &mut Vec<Block>) {
+    let size = 1u64 << level;
+    let missing = size - points.len() as u64;
+    if points.is_empty() {
+        return;
+    }
+    if missing * MISSING > size {
+        if level > 0 {
+            let middle = start + size / 2;
+            let split = points.partition_point(|p| p.seq < middle);
+            run(&points[..split], start, level - 1, blocks);
+            run(&points[split..], middle, level - 1, blocks);
+        }
+        return;
+    }
+    let present = points.len() as u64;
+    let mut exits_us: i64 = points.iter().map(|p| p.exit_us).sum();
+    let mut durations_us: u64 = points.iter().map(|p| p.duration_us).sum();
+    if missing > 0 {
+        exits_us += missing_exits(points, start, size);
+        durations_us += durations_us * missing / present;
+    }
+    let known = points.iter().filter(|p| p.own_us.is_some()).count() as u64;
+    let own: u64 = points.iter().filter_map(|p| p.own_us).sum();
+    // After a lost record two stretches are not known; let as many be missing twice.
+    let enough = known > 0 && (size - known) * MISSING <= size * 2;
+    let own_us = if known == size { Some(own) } else { enough.then(|| own * size / known.max(1)) };
+    blocks.push(Block { start, level, exits_us, durations_us, own_us });
+}
+
+/// Exits of the missing calls: on the line between their neighbours, or through the nearest two.
+fn missing_exits(points: &[Point], start: u64, size: u64) -> i64 {
+    let mut sum = 0;
+    let mut next = 0;
+    for seq in start..start + size {
+        if points.get(next).is_some_and(|p| p.seq == seq) {
+            next += 1;
+            continue;
+        }
+        let (a, b) = match (next.checked_sub(1), points.get(next)) {
+            (Some(before), Some(after)) => (points[before], *after),
+            (Some(before), None) => (points[before.saturating_sub(1)], points[before]),
+            (None, _) => (points[0], points[1.min(points.len() - 1)]),
+        };
+        let apart = i128::from(b.seq.abs_diff(a.seq)).max(1);
+        let from_a = i128::from(seq) - i128::from(a.seq);
+        let step = i128::from(b.exit_us) - i128::from(a.exit_us);
+        sum += i64::try_from(i128::from(a.exit_us) + step * from_a / apart).unwrap_or(a.exit_us);
+    }
+    sum
+}
+
+/// Sums over a run, with absolute times: what merges. Adding is exact, and its order does not matter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) calls: u64,
+    exits_us: i128,
+    durations_us: u128,
+    own_us: u128,
+    own_unknown: bool,
+}
+
+impl Sum {
+    /// Take in a block whose exits are counted from `base_us`.
+    pub(super) fn add(&mut self, block: &Block, base_us: i64) {
+        let size = block.size();
+        self.calls += size;
+        self.exits_us += i128::from(block.exits_us) + i128::from(base_us) * i128::from(size);
+        self.durations_us += u128::from(block.durations_us);
+        match block.own_us {
+            Some(own) => self.own_us += u128::from(own),
+            None => self.own_unknown = true,
+        }
+    }
+
+    /// Mean entry, mean duration and mean own time, nanoseconds; none where a time does not fit.
+    pub(super) fn means(&self) -> Option<(i64, i64, Option<i64>)> {
+        let calls = i128::from(self.calls.max(1));
+        let duration = i128::try_from(self.durations_us).ok()?.checked_mul(1_000)? / calls;
+        let exit = self.exits_us.checked_mul(1_000)? / calls;
+        let own = i128::try_from(self.own_us).ok()?.checked_mul(1_000)? / calls;
+        let own = if self.own_unknown { None } else { Some(i64::try_from(own).ok()?) };
+        Some((i64::try_from(exit - duration).ok()?, i64::try_from(duration).ok()?, own))
+    }
+}

@@ -1,0 +1,509 @@
+//! Digests as text, for gossip: a compact binary form, seven bits to a character.
+//!
+//! Integers are variable-length (seven bits a byte, lowest first); signed ones are folded (zigzag). What can be guessed from what went
+//! before is written as the difference: the ranks of a host leave a collective together, and own time is mostly what lies between two
+//! calls. docs/wire.md has the layout. Reading takes any bytes: every count is bounded by what is left to read.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, ReferenceClock};
+
+/// Version of the layout.
+const VERSION: u8 = 1;
+/// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
+const LARGEST: u64 = 1 << 55;
+/// Longest name of a function or library that is not in the tables.
+const LONGEST_NAME: usize = 64;
+/// Most blocks of one lane.
+const MOST_BLOCKS: u64 = 4096;
+
+/// Functions with a number of their own; add at the end. 0 is none, 1 a name in full.
+const FUNCS: [&str; 29] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "sendrecv",
+    "all_gather_v",
+    "reduce_scatter_block",
+    "all_to_all_v",
+    "bcast",
+    "allreduce",
+    "allgather",
+    "alltoall",
+    "allgatherv",
+    "alltoallv",
+    "gatherv",
+    "scatterv",
+    "scan",
+    "exscan",
+    "ssend",
+    "reduce_scatter_v",
+];
+const LIBRARIES: [&str; 3] = ["nccl", "rccl", "mpi"];
+const OTHER_LIBRARY: u8 = 15;
+
+/// A text that is not a digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Of another version.
+    #[error("a digest of layout {0}, this version reads {VERSION}: the sender runs another version of rankmesh")]
+    Version(u8),
+    /// It ends too early, or has something left over.
+    #[error("a digest that is cut off or has bytes left over")]
+    Length,
+    /// A value that cannot be.
+    #[error("a digest with an impossible {0}")]
+    Value(&'static str),
+}
+
+/// Write a digest.
+#[must_use]
+pub fn encode(digest: &Digest) -> String {
+    to_text(&Writer::default().digest(digest))
+}
+
+/// Write a digest in at most `limit` bytes: if it does not fit, runs are merged, then the lanes with fewest calls are left out,
+/// and the digest says that it was cut.
+#[must_use]
+pub fn encode_within(mut digest: Digest, limit: usize) -> String {
+    let mut text = encode(&digest);
+    while text.len() > limit && !digest.lanes.is_empty() {
+        digest.cut = true;
+        let blocks: usize = digest.lanes.iter().map(|lane| lane.blocks.len()).sum();
+        if blocks > digest.lanes.len() {
+            for lane in &mut digest.lanes {
+                let keep = lane.blocks.len().div_ceil(2);
+                // The latest blocks tell what is going on.
+                lane.blocks.drain(..lane.blocks.len() - keep);
+            }
+        } else {
+            digest.lanes.sort_by_key(|lane| std::cmp::Reverse(lane.calls));
+            digest.lanes.truncate(digest.lanes.len() / 2);
+        }
+        text = encode(&digest);
+    }
+    text
+}
+
+/// Read a digest.
+///
+/// # Errors
+/// [`DecodeError`] for whatever [`encode`] does not write.
+pub fn decode(text: &str) -> Result<Digest, DecodeError> {
+    let bytes = from_text(text).ok_or(DecodeError::Value("character"))?;
+    let mut reader = Reader { bytes: &bytes };
+    let digest = reader.digest()?;
+    if reader.bytes.is_empty() { Ok(digest) } else { Err(DecodeError::Length) }
+}
+
+/// Seven bits to a character: ASCII, so that gossip's strings hold it as it is.
+fn to_text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 8 / 7 + 1);
+    let (mut held, mut bits) = (0u16, 0);
+    for byte in bytes {
+        held |= u16::from(*byte) << bits;
+        bits += 8;
+        while bits >= 7 {
+            text.push(char::from((held & 0x7f) as u8));
+            held >>= 7;
+            bits -= 7;
+        }
+    }
+    if bits > 0 {
+        text.push(char::from((held & 0x7f) as u8));
+    }
+    text
+}
+
+fn from_text(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() * 7 / 8);
+    let (mut held, mut bits) = (0u16, 0);
+    for byte in text.bytes() {
+        if byte > 0x7f {
+            return None;
+        }
+        held |= u16::from(byte) << bits;
+        bits += 7;
+        if bits >= 8 {
+            bytes.push((held & 0xff) as u8);
+            held >>= 8;
+            bits -= 8;
+        }
+    }
+    // What is left are the padding bits of the last character.
+    (held == 0).then_some(bytes)
+}
+
+/// The previous lane of the same communicator and function: what the next one is written against.
+#[derive(Default)]
+struct Before {
+    last_seq: u64,
+    blocks: Vec<Block>,
+}
+
+impl Before {
+    /// Exits to expect for a block: those of the lane before, else those of the block before.
+    fn exits(&self, block: (u64, u8), previous: Option<&Block>) -> i64 {
+        let same = self.blocks.iter().find(|b| (b.start, b.level) == block);
+        same.or(previous.filter(|p| p.level == block.1)).map_or(0, |b| b.exits_us)
+    }
+}
+
+/// Own time to expect: what lies between the exits of two blocks and is not spent in calls.
+fn expected_own(previous: Option<&Block>, level: u8, exits_us: i64, durations_us: u64) -> i64 {
+    let like = previous.filter(|p| p.level == level);
+    like.map_or(0, |p| ((exits_us - p.exits_us) >> level) - durations_us.cast_signed())
+}
+
+/// Time in the calls to expect: that of the block before.
+fn expected_duration(previous: Option<&Block>, level: u8) -> u64 {
+    previous.filter(|p| p.level == level).map_or(0, |p| p.durations_us)
+}
+
+fn fold(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)).cast_unsigned()
+}
+
+fn unfold(value: u64) -> i64 {
+    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
+}
+
+#[derive(Default)]
+struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    fn digest(mut self, digest: &Digest) -> Vec<u8> {
+        self.bytes.push(VERSION);
+        self.signed(digest.window);
+        self.bytes.push(u8::from(digest.clock.is_some()) | u8::from(digest.cut) << 1);
+        if let Some(clock) = digest.clock {
+            self.bytes.extend(clock.reference.to_le_bytes());
+            self.signed(clock.offset_us);
+            self.unsigned(clock.bound_us.into());
+        }
+        self.unsigned(digest.lost);
+        self.unsigned(digest.unplaced);
+        self.unsigned(digest.gone.len() as u64);
+        for gone in &digest.gone {
+            self.unsigned(gone.pid.into());
+            self.signed(digest.window.wrapping_sub(gone.window));
+        }
+        self.unsigned(digest.processes.len() as u64);
+        let mut pid = 0;
+        for process in &digest.processes {
+            self.signed(i64::from(process.pid) - pid);
+            pid = process.pid.into();
+            self.name(process.opens.as_deref());
+        }
+        let mut comms: Vec<(u64, Option<i32>)> = Vec::new();
+        let mut place: HashMap<(u64, Option<i32>), usize> = HashMap::new();
+        for lane in &digest.lanes {
+            place.entry((lane.comm_hash, lane.nranks)).or_insert_with(|| {
+                comms.push((lane.comm_hash, lane.nranks));
+                comms.len() - 1
+            });
+        }
+        self.unsigned(comms.len() as u64);
+        for (hash, nranks) in &comms {
+            self.bytes.extend(hash.to_le_bytes());
+            self.unsigned(nranks.map_or(0, |n| u64::from(n.unsigned_abs()) + 1));
+        }
+        self.unsigned(digest.lanes.len() as u64);
+        let mut before: HashMap<(u64, &str), Before> = HashMap::new();
+        for lane in &digest.lanes {
+            self.unsigned(lane.process as u64);
+            self.unsigned(place[&(lane.comm_hash, lane.nranks)] as u64);
+            self.lane(lane, before.entry((lane.comm_hash, &lane.func)).or_default());
+        }
+        self.bytes
+    }
+
+    fn lane(&mut self, lane: &Lane, before: &mut Before) {
+        self.name(Some(&lane.func));
+        let library = LIBRARIES.iter().position(|l| *l == &*lane.library);
+        let library = library.and_then(|l| u8::try_from(l).ok()).unwrap_or(OTHER_LIBRARY);
+        self.bytes.push(library << 4 | lane.tier.min(15));
+        if library == OTHER_LIBRARY {
+            self.text(&lane.library);
+        }
+        self.signed(lane.rank.into());
+        self.unsigned(lane.calls);
+        self.unsigned(
+            (lane.blocks.len() as u64) << 2 | u64::from(lane.last_seq.is_some()) << 1 | u64::from(lane.open.is_some()),
+        );
+        if let Some(last) = lane.last_seq {
+            self.signed(last.wrapping_sub(before.last_seq).cast_signed());
+            before.last_seq = last;
+        }
+        if let Some(open) = lane.open {
+            self.signed(open.seq.wrapping_sub(before.last_seq).cast_signed());
+            self.unsigned(open.for_ms);
+        }
+        let mut at = before.blocks.first().map_or(before.last_seq, |b| b.start);
+        let mut previous: Option<&Block> = None;
+        for block in &lane.blocks {
+            self.unsigned(
+                fold(block.start.wrapping_sub(at).cast_signed()).wrapping_mul(32) | u64::from(block.level & 31),
+            );
+            at = block.start.wrapping_add(block.size());
+            self.signed(block.exits_us.wrapping_sub(before.exits((block.start, block.level), previous)));
+            self.signed(block.durations_us.wrapping_sub(expected_duration(previous, block.level)).cast_signed());
+            let expected = expected_own(previous, block.level, block.exits_us, block.durations_us);
+            self.unsigned(block.own_us.map_or(0, |own| fold(own.cast_signed() - expected) + 1));
+            previous = Some(block);
+        }
+        if !lane.blocks.is_empty() {
+            before.blocks.clone_from(&lane.blocks);
+        }
+    }
+
+    fn unsigned(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    fn signed(&mut self, value: i64) {
+        self.unsigned(fold(value));
+    }
+
+    fn name(&mut self, name: Option<&str>) {
+        match (name, name.and_then(|n| FUNCS.iter().position(|f| *f == n))) {
+            (None, _) => self.bytes.push(0),
+            (_, Some(place)) => self.bytes.push(place as u8 + 2),
+            (Some(name), None) => {
+                self.bytes.push(1);
+                self.text(name);
+            }
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        let mut end = text.len().min(LONGEST_NAME);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.unsigned(end as u64);
+        self.bytes.extend(&text.as_bytes()[..end]);
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn digest(&mut self) -> Result<Digest, DecodeError> {
+        let version = self.byte()?;
+        if version != VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let mut digest = Digest { window: self.time("window")?, ..Digest::default() };
+        let flags = self.byte()?;
+        digest.cut = flags & 2 != 0;
+        if flags & 1 != 0 {
+            digest.clock = Some(ReferenceClock {
+                reference: u32::from_le_bytes(self.array()?),
+                offset_us: self.time("clock offset")?,
+                bound_us: self.small("clock bound")?,
+            });
+        }
+        digest.lost = self.unsigned()?;
+        digest.unplaced = self.unsigned()?;
+        for _ in 0..self.count(2)? {
+            let pid = self.small("pid")?;
+            let window = digest.window - self.time("window")?;
+            digest.gone.push(Gone { pid, window });
+        }
+        let mut pid = 0i64;
+        for _ in 0..self.count(2)? {
+            pid = pid.wrapping_add(self.time("pid")?);
+            let process = u32::try_from(pid).map_err(|_| DecodeError::Value("pid"))?;
+            digest.processes.push(Process { pid: process, opens: self.name()? });
+        }
+        let mut comms = Vec::new();
+        for _ in 0..self.count(9)? {
+            let hash = u64::from_le_bytes(self.array()?);
+            let nranks: u32 = self.small("communicator size")?;
+            let nranks = match nranks.checked_sub(1) {
+                Some(n) => Some(i32::try_from(n).map_err(|_| DecodeError::Value("communicator size"))?),
+                None => None,
+            };
+            comms.push((hash, nranks));
+        }
+        let mut before: HashMap<(u64, Arc<str>), Before> = HashMap::new();
+        for _ in 0..self.count(7)? {
+            let process: u32 = self.small("process")?;
+            let process = process as usize;
+            if process >= digest.processes.len() {
+                return Err(DecodeError::Value("process"));
+            }
+            let comm: u32 = self.small("communicator")?;
+            let comm = *comms.get(comm as usize).ok_or(DecodeError::Value("communicator"))?;
+            let func = self.name()?.ok_or(DecodeError::Value("function"))?;
+            let lane = self.lane(process, comm, &func, before.entry((comm.0, Arc::clone(&func))).or_default())?;
+            digest.lanes.push(lane);
+        }
+        Ok(digest)
+    }
+
+    fn lane(
+        &mut self,
+        process: usize,
+        (comm_hash, nranks): (u64, Option<i32>),
+        func: &Arc<str>,
+        before: &mut Before,
+    ) -> Result<Lane, DecodeError> {
+        let kind = self.byte()?;
+        let library = match LIBRARIES.get(usize::from(kind >> 4)) {
+            Some(library) => (*library).into(),
+            None if kind >> 4 == OTHER_LIBRARY => self.text()?,
+            None => return Err(DecodeError::Value("library")),
+        };
+        let rank = i32::try_from(self.time("rank")?).map_err(|_| DecodeError::Value("rank"))?;
+        let calls = self.unsigned()?;
+        let what = self.unsigned()?;
+        let last_seq = (what & 2 != 0).then(|| self.relative(before.last_seq)).transpose()?;
+        before.last_seq = last_seq.unwrap_or(before.last_seq);
+        let open = if what & 1 != 0 {
+            let seq = self.relative(before.last_seq)?;
+            let for_ms = self.unsigned()?;
+            if for_ms > LARGEST / 1000 {
+                return Err(DecodeError::Value("duration"));
+            }
+            Some(Open { seq, for_ms })
+        } else {
+            None
+        };
+        let count = what >> 2;
+        // A block takes four bytes and more.
+        if count > MOST_BLOCKS || count * 4 > self.bytes.len() as u64 {
+            return Err(DecodeError::Length);
+        }
+        let mut at = before.blocks.first().map_or(before.last_seq, |b| b.start);
+        let mut blocks: Vec<Block> = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let head = self.unsigned()?;
+            let level = (head & 31) as u8;
+            let start = at.wrapping_add_signed(unfold(head >> 5));
+            if level > MAX_LEVEL || start & ((1 << level) - 1) != 0 || start > LARGEST {
+                return Err(DecodeError::Value("run of calls"));
+            }
+            at = start + (1 << level);
+            let previous = blocks.last();
+            let exits_us = self.time("exit")?.wrapping_add(before.exits((start, level), previous));
+            let durations_us = expected_duration(previous, level).wrapping_add_signed(self.time("duration")?);
+            if exits_us.unsigned_abs() > LARGEST || durations_us > LARGEST {
+                return Err(DecodeError::Value("time"));
+            }
+            let expected = expected_own(previous, level, exits_us, durations_us);
+            let own_us = match self.unsigned()?.checked_sub(1) {
+                Some(folded) => {
+                    let own = unfold(folded).wrapping_add(expected);
+                    let own = u64::try_from(own).ok().filter(|own| *own <= LARGEST);
+                    Some(own.ok_or(DecodeError::Value("own time"))?)
+                }
+                None => None,
+            };
+            blocks.push(Block { start, level, exits_us, durations_us, own_us });
+        }
+        if !blocks.is_empty() {
+            before.blocks.clone_from(&blocks);
+        }
+        Ok(Lane {
+            process,
+            comm_hash,
+            nranks,
+            rank,
+            func: Arc::clone(func),
+            library,
+            tier: kind & 15,
+            calls,
+            last_seq,
+            open,
+            blocks,
+        })
+    }
+
+    fn byte(&mut self) -> Result<u8, DecodeError> {
+        let (first, rest) = self.bytes.split_first().ok_or(DecodeError::Length)?;
+        self.bytes = rest;
+        Ok(*first)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (head, rest) = self.bytes.split_first_chunk().ok_or(DecodeError::Length)?;
+        self.bytes = rest;
+        Ok(*head)
+    }
+
+    fn unsigned(&mut self) -> Result<u64, DecodeError> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                return Err(DecodeError::Value("number"));
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::Value("number"))
+    }
+
+    /// A signed number of bounded magnitude.
+    fn time(&mut self, what: &'static str) -> Result<i64, DecodeError> {
+        let value = unfold(self.unsigned()?);
+        if value.unsigned_abs() <= 2 * LARGEST { Ok(value) } else { Err(DecodeError::Value(what)) }
+    }
+
+    fn small(&mut self, what: &'static str) -> Result<u32, DecodeError> {
+        u32::try_from(self.unsigned()?).map_err(|_| DecodeError::Value(what))
+    }
+
+    /// A sequence number, given against another.
+    fn relative(&mut self, to: u64) -> Result<u64, DecodeError> {
+        let seq = to.wrapping_add_signed(unfold(self.unsigned()?));
+        if seq <= LARGEST { Ok(seq) } else { Err(DecodeError::Value("number of a call")) }
+    }
+
+    /// How many entries of at least `each` bytes follow.
+    fn count(&mut self, each: u64) -> Result<u64, DecodeError> {
+        let count = self.unsigned()?;
+        if count.saturating_mul(each) > self.bytes.len() as u64 { Err(DecodeError::Length) } else { Ok(count) }
+    }
+
+    fn name(&mut self) -> Result<Option<Arc<str>>, DecodeError> {
+        Ok(match self.byte()? {
+            0 => None,
+            1 => Some(self.text()?),
+            code => Some((*FUNCS.get(usize::from(code) - 2).ok_or(DecodeError::Value("function"))?).into()),
+        })
+    }
+
+    fn text(&mut self) -> Result<Arc<str>, DecodeError> {
+        let length = self.count(1)? as usize;
+        if length > LONGEST_NAME {
+            return Err(DecodeError::Value("name"));
+        }
+        let (head, rest) = self.bytes.split_at(length);
+        self.bytes = rest;
+        std::str::from_utf8(head).map(Into::into).map_err(|_| DecodeError::Value("name"))
+    }
+}

@@ -1,0 +1,222 @@
+//! Makes a host's digests of its calls as they end.
+//!
+//! Holds per process how its own time stands and, per lane, the calls that were not shipped yet. Memory is bounded: calls beyond
+//! [`MOST_CALLS`] in a window count as lost.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::blocks::{Point, cut, level_for};
+use super::own::OwnTime;
+use super::{Digest, Gone, Lane, MAX_LEVEL, Open, Process, WINDOW_NS, end_of};
+use crate::stragglers::Observation;
+use crate::stragglers::observation::Coupling;
+
+/// Calls kept for one window.
+const MOST_CALLS: usize = 131_072;
+/// Windows after which an idle lane of a living process is said again, so that who comes later learns how far it got.
+const REMIND: i64 = 4;
+/// Windows for which the end of a process is told.
+const TELL_GONE: i64 = 240;
+/// Processes whose end is told, at most: the latest.
+const MOST_GONE: usize = 64;
+
+/// What a digest's lane is kept under: process, communicator, function.
+type Key = (u32, u64, Arc<str>);
+
+/// A lane between windows.
+#[derive(Debug)]
+struct Track {
+    nranks: Option<i32>,
+    rank: i32,
+    library: Arc<str>,
+    tier: u8,
+    last_seq: Option<u64>,
+    /// Ended and not shipped, by seq; exits are absolute.
+    pending: Vec<Point>,
+    calls: u64,
+    open: Option<Open>,
+    said: i64,
+}
+
+/// Makes digests.
+#[derive(Debug, Default)]
+pub struct Collector {
+    calls: Vec<Observation>,
+    lost: u64,
+    unplaced: u64,
+    processes: HashMap<u32, OwnTime>,
+    tracks: BTreeMap<Key, Track>,
+    gone: Vec<Gone>,
+}
+
+impl Collector {
+    /// Take in a call that has ended.
+    pub fn push(&mut self, call: Observation) {
+        if self.calls.len() < MOST_CALLS {
+            self.calls.push(call);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    /// Count records that capture lost.
+    pub fn lost(&mut self, records: u64) {
+        self.lost = self.lost.saturating_add(records);
+    }
+
+    /// Count a call that cannot be compared: its rank, communicator or number is not known.
+    pub fn unplaced(&mut self) {
+        self.unplaced += 1;
+    }
+
+    /// Processes that have lanes.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.processes.keys().copied()
+    }
+
+    /// A process has ended, noticed in `window`; it is told for some minutes.
+    pub fn gone(&mut self, pid: u32, window: i64) {
+        if self.processes.remove(&pid).is_some() {
+            self.tracks.retain(|(of, ..), _| *of != pid);
+            self.gone.push(Gone { pid, window });
+            if self.gone.len() > MOST_GONE {
+                self.gone.remove(0);
+            }
+        }
+    }
+
+    /// Calls that were open when `window` ended and had been for long: `duration_ns` says how long.
+    pub fn open(&mut self, calls: &[Observation]) {
+        for track in self.tracks.values_mut() {
+            track.open = None;
+        }
+        for call in calls {
+            let Ok(pid) = u32::try_from(call.pid) else { continue };
+            self.processes.entry(pid).or_default();
+            let track =
+                self.tracks.entry((pid, call.comm_hash, Arc::clone(&call.func))).or_insert_with(|| Track::new(call));
+            let for_ms = u64::try_from(call.duration_ns / 1_000_000).unwrap_or(0);
+            track.open = Some(Open { seq: call.seq, for_ms });
+        }
+    }
+
+    /// The digest of `window`: of all calls that ended before its end and were not shipped yet.
+    pub fn close(&mut self, window: i64) -> Digest {
+        let end_ns = end_of(window);
+        let ended = |call: &Observation| call.entry_ns.saturating_add(call.duration_ns) < end_ns;
+        let mut calls: Vec<Observation> = Vec::with_capacity(self.calls.len());
+        let mut later = Vec::new();
+        for call in self.calls.drain(..) {
+            if ended(&call) { &mut calls } else { &mut later }.push(call);
+        }
+        self.calls = later;
+        calls.sort_by_key(|call| call.entry_ns);
+        for call in calls {
+            self.take(&call);
+        }
+        self.gone.retain(|gone| window - gone.window < TELL_GONE);
+        let mut digest = Digest {
+            window,
+            lost: std::mem::take(&mut self.lost),
+            unplaced: std::mem::take(&mut self.unplaced),
+            gone: self.gone.clone(),
+            ..Digest::default()
+        };
+        let mut places: BTreeMap<u32, usize> = BTreeMap::new();
+        for ((pid, comm_hash, func), track) in &mut self.tracks {
+            let Some(mut lane) = track.lane(*comm_hash, func, window) else { continue };
+            lane.process = *places.entry(*pid).or_insert_with(|| {
+                let opens = self.processes.get_mut(pid).and_then(OwnTime::opens);
+                digest.processes.push(Process { pid: *pid, opens });
+                digest.processes.len() - 1
+            });
+            digest.lanes.push(lane);
+        }
+        digest
+    }
+
+    fn take(&mut self, call: &Observation) {
+        let Ok(pid) = u32::try_from(call.pid) else { return };
+        let own_ns = self.processes.entry(pid).or_default().next(call);
+        let track =
+            self.tracks.entry((pid, call.comm_hash, Arc::clone(&call.func))).or_insert_with(|| Track::new(call));
+        track.calls += 1;
+        track.nranks = track.nranks.max(call.nranks);
+        if track.last_seq.is_some_and(|last| call.seq <= last) {
+            // A number twice: the process was replaced under its pid, or the communicator was made anew.
+            track.pending.retain(|point| point.seq < call.seq);
+        }
+        track.last_seq = Some(call.seq);
+        if Coupling::of(&call.func) == Coupling::All {
+            let micros = |ns: i64| u64::try_from(ns / 1_000).unwrap_or(0);
+            track.pending.push(Point {
+                seq: call.seq,
+                exit_us: call.entry_ns.saturating_add(call.duration_ns) / 1_000,
+                duration_us: micros(call.duration_ns),
+                own_us: own_ns.map(micros),
+            });
+        }
+    }
+}
+
+impl Track {
+    fn new(call: &Observation) -> Self {
+        Self {
+            nranks: call.nranks,
+            rank: call.rank,
+            library: Arc::clone(&call.library),
+            tier: call.tier,
+            last_seq: None,
+            pending: Vec::new(),
+            calls: 0,
+            open: None,
+            said: 0,
+        }
+    }
+
+    /// What is to be said of it in a window; none when there is nothing.
+    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64) -> Option<Lane> {
+        let blocks = self.ship(window);
+        let calls = std::mem::take(&mut self.calls);
+        let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
+        if calls == 0 && open.is_none() && blocks.is_empty() && window - self.said < REMIND {
+            return None;
+        }
+        self.said = window;
+        Some(Lane {
+            process: 0,
+            comm_hash,
+            nranks: self.nranks,
+            rank: self.rank,
+            func: Arc::clone(func),
+            library: Arc::clone(&self.library),
+            tier: self.tier,
+            calls,
+            last_seq: self.last_seq,
+            open,
+            blocks,
+        })
+    }
+
+    /// Cuts what is pending. Calls after the last whole run wait for the next window, unless they are old.
+    fn ship(&mut self, window: i64) -> Vec<super::Block> {
+        let level = level_for(self.pending.len(), 0);
+        let mut cut_at = self.pending.len();
+        if level > 0
+            && level <= MAX_LEVEL
+            && let Some(last) = self.pending.last()
+        {
+            let whole = last.seq.saturating_add(1) >> level << level;
+            let tail = self.pending.partition_point(|point| point.seq < whole);
+            let young_us = (end_of(window) - WINDOW_NS / 2) / 1_000;
+            if self.pending.get(tail).is_some_and(|point| point.exit_us >= young_us) {
+                cut_at = tail;
+            }
+        }
+        let base_us = window.saturating_mul(WINDOW_NS) / 1_000;
+        let mut shipped: Vec<Point> = self.pending.drain(..cut_at).collect();
+        shipped.iter_mut().for_each(|point| point.exit_us -= base_us);
+        cut(&shipped, level)
+    }
+}

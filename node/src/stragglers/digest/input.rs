@@ -1,0 +1,207 @@
+//! Makes the input of an analysis of digests of many nodes and windows.
+//!
+//! Runs of different lengths are brought to common ones: where a tenth of the ranks or more gave a longer run, the others' shorter
+//! ones inside it are added up. Pure, and the same for everybody who has the same digests, in whatever order they came.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::blocks::Sum;
+use super::{Block, Digest, WINDOW_NS, end_of};
+use crate::stragglers::hang::Progress;
+use crate::stragglers::observation::{ClockOffset, Coupling, Input, Observation};
+use crate::stragglers::sampled::{LaneTotal, Sampled, Totals};
+
+/// A longer run that fewer than this share of the lanes gave does not bind the others.
+const OUTLIERS: f64 = 0.1;
+
+/// The digests of one node.
+#[derive(Debug, Clone, Copy)]
+pub struct Heard<'a> {
+    /// Its name.
+    pub node: &'a str,
+    /// Its digests, by window, ascending.
+    pub digests: &'a [&'a Digest],
+}
+
+/// A lane's blocks over all windows: with where their exits count from, on the node's clock as of its last digest.
+struct Track<'a> {
+    node: &'a Arc<str>,
+    pid: i64,
+    lane: &'a super::Lane,
+    blocks: Vec<(&'a Block, i64)>,
+}
+
+/// By communicator and function, then node and process.
+type Tracks<'a> = BTreeMap<(u64, &'a str), BTreeMap<(&'a str, u32), Track<'a>>>;
+
+/// The input over what was heard. Times are those of the node that `reference` stands for; `heard` and the span are left to the
+/// caller.
+#[must_use]
+pub fn to_input(all: &[Heard<'_>], reference: u32) -> Input {
+    let mut input = Input::default();
+    let names: Vec<Arc<str>> = all.iter().map(|heard| heard.node.into()).collect();
+    let mut tracks: Tracks<'_> = BTreeMap::new();
+    for (heard, name) in all.iter().zip(&names) {
+        let clock_of = |digest: &Digest| digest.clock.filter(|clock| clock.reference == reference);
+        let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest));
+        if let Some(clock) = latest {
+            let offset_ns = clock.offset_us.saturating_mul(1_000);
+            let bound_ns = i64::from(clock.bound_us).saturating_mul(1_000);
+            input.clocks.insert(heard.node.to_owned(), ClockOffset::steady(offset_ns, bound_ns));
+        }
+        let mut totals: BTreeMap<u32, Totals> = BTreeMap::new();
+        let mut progress: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
+        for digest in heard.digests {
+            // The clocks of one node and window agree within the drift between two digests; older windows are moved to the last.
+            let moved = match (latest, clock_of(digest)) {
+                (Some(last), Some(then)) => last.offset_us.saturating_sub(then.offset_us),
+                _ => 0,
+            };
+            let base_us = (digest.window.saturating_mul(WINDOW_NS) / 1_000).saturating_add(moved);
+            if digest.unplaced > 0 {
+                *input.unplaced.entry("rank, communicator or number not known".to_owned()).or_default() +=
+                    digest.unplaced;
+            }
+            for process in &digest.processes {
+                let known = totals.entry(process.pid).or_insert_with(|| Totals {
+                    node: Arc::clone(name),
+                    pid: process.pid.into(),
+                    opens: None,
+                    lanes: Vec::new(),
+                });
+                known.opens = process.opens.clone().or(known.opens.take());
+            }
+            for lane in &digest.lanes {
+                let Some(pid) = digest.processes.get(lane.process).map(|p| p.pid) else { continue };
+                count(totals.get_mut(&pid), lane);
+                advance(&mut progress, name, pid, lane, end_of(digest.window));
+                if Coupling::of(&lane.func) == Coupling::All {
+                    let track = tracks
+                        .entry((lane.comm_hash, &lane.func))
+                        .or_default()
+                        .entry((heard.node, pid))
+                        .or_insert_with(|| Track { node: name, pid: pid.into(), lane, blocks: Vec::new() });
+                    track.blocks.extend(lane.blocks.iter().map(|block| (block, base_us)));
+                }
+            }
+        }
+        input.totals.extend(totals.into_values());
+        input.progress.extend(progress.into_values());
+    }
+    for lanes in tracks.into_values() {
+        let lanes: Vec<Track<'_>> = lanes.into_values().collect();
+        cells(&lanes, &mut input.sampled);
+    }
+    input
+}
+
+fn count(totals: Option<&mut Totals>, lane: &super::Lane) {
+    let Some(totals) = totals else { return };
+    let same = totals.lanes.iter_mut().find(|l| l.comm_hash == lane.comm_hash && l.func == lane.func);
+    match same {
+        Some(total) => {
+            total.calls = total.calls.saturating_add(lane.calls);
+            total.nranks = total.nranks.max(lane.nranks);
+        }
+        None => totals.lanes.push(LaneTotal {
+            comm_hash: lane.comm_hash,
+            nranks: lane.nranks,
+            rank: lane.rank,
+            func: Arc::clone(&lane.func),
+            calls: lane.calls,
+            tier: lane.tier,
+            library: Arc::clone(&lane.library),
+        }),
+    }
+}
+
+/// How far a process got, as of a digest; later ones come later.
+fn advance<'a>(
+    progress: &mut BTreeMap<(u32, u64, &'a str), Progress>,
+    node: &Arc<str>,
+    pid: u32,
+    lane: &'a super::Lane,
+    end_ns: i64,
+) {
+    let p = progress.entry((pid, lane.comm_hash, &lane.func)).or_insert_with(|| Progress {
+        node: Arc::clone(node),
+        pid: pid.into(),
+        rank: lane.rank,
+        nranks: lane.nranks,
+        comm_hash: lane.comm_hash,
+        func: Arc::clone(&lane.func),
+        entered: None,
+        completed: None,
+        since_ns: None,
+        waiting_in: None,
+    });
+    p.completed = lane.last_seq.or(p.completed);
+    p.entered = p.completed;
+    p.since_ns = None;
+    if let Some(open) = lane.open {
+        p.completed = open.seq.checked_sub(1);
+        p.entered = Some(open.seq);
+        let lasted_ns = i64::try_from(open.for_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        p.since_ns = Some(end_ns.saturating_sub(lasted_ns));
+    }
+}
+
+/// The cells of one communicator and function.
+fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
+    // How many lanes gave a run, by level and start: the longest first.
+    let mut given: BTreeMap<(std::cmp::Reverse<u8>, u64), usize> = BTreeMap::new();
+    for (block, _) in lanes.iter().flat_map(|track| &track.blocks) {
+        *given.entry((std::cmp::Reverse(block.level), block.start)).or_default() += 1;
+    }
+    let few = (lanes.len() as f64 * OUTLIERS) as usize;
+    // By start: the level of each common run. They do not overlap.
+    let mut runs: BTreeMap<u64, u8> = BTreeMap::new();
+    for ((std::cmp::Reverse(level), start), count) in given {
+        if count > few && covering(&runs, start).is_none() {
+            runs.insert(start, level);
+        }
+    }
+    for track in lanes {
+        let mut sums: HashMap<u64, Sum> = HashMap::new();
+        for (block, base_us) in &track.blocks {
+            if let Some((start, level)) = covering(&runs, block.start)
+                && block.level <= level
+            {
+                sums.entry(start).or_default().add(block, *base_us);
+            }
+        }
+        for (start, sum) in sums {
+            let Some(level) = runs.get(&start) else { continue };
+            // Twice the same run, or not the whole of it.
+            if sum.calls != 1 << level {
+                continue;
+            }
+            let Some((entry_ns, duration_ns, own_ns)) = sum.means() else { continue };
+            sampled.push(Sampled {
+                seen: Observation {
+                    node: Arc::clone(track.node),
+                    pid: track.pid,
+                    rank: track.lane.rank,
+                    nranks: track.lane.nranks,
+                    comm_hash: track.lane.comm_hash,
+                    func: Arc::clone(&track.lane.func),
+                    seq: start,
+                    entry_ns,
+                    duration_ns,
+                    tier: track.lane.tier,
+                    library: Arc::clone(&track.lane.library),
+                    root: None,
+                },
+                own_ns,
+                weight: 1 << level,
+            });
+        }
+    }
+}
+
+/// The common run in which a number lies.
+fn covering(runs: &BTreeMap<u64, u8>, seq: u64) -> Option<(u64, u8)> {
+    let (&start, &level) = runs.range(..=seq).next_back()?;
+    (seq - start < 1 << level).then_some((start, level))
+}

@@ -1,0 +1,162 @@
+//! Digests: what a host says of its ranks' communication every half second, small enough to gossip.
+//!
+//! Pure: calls in, digests out; digests in, an analysis' [`Input`](super::Input) out. There is one analysis, whatever its
+//! input came from. A digest does not hold rows and does not draw samples: calls of frequent collectives are summed over
+//! aligned runs of 2^level consecutive sequence numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to
+//! another, sums of runs merge into sums of longer ones exactly and in any order, and every figure of the analysis is linear in them.
+//!
+//! `blocks` cuts and merges runs, `own` follows each process's own time, `collect` makes digests of calls, `codec` writes
+//! and reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests, `replay` of recorded
+//! rows.
+
+mod blocks;
+mod codec;
+mod collect;
+mod input;
+mod own;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use codec::{DecodeError, decode, encode, encode_within};
+pub use collect::Collector;
+pub use input::{Heard, to_input};
+pub use replay::replay;
+
+/// Length of a window.
+pub const WINDOW_NS: i64 = 500_000_000;
+
+/// Blocks of one lane and window aimed at, at most. A lane with fewer calls ships each by itself.
+pub(crate) const BLOCKS: usize = 5;
+
+/// Longest block: 2^20 calls.
+pub(crate) const MAX_LEVEL: u8 = 20;
+
+/// The window that an instant lies in.
+#[must_use]
+pub fn window_of(at_ns: i64) -> i64 {
+    at_ns.div_euclid(WINDOW_NS)
+}
+
+/// First instant after a window.
+#[must_use]
+pub fn end_of(window: i64) -> i64 {
+    window.saturating_add(1).saturating_mul(WINDOW_NS)
+}
+
+/// What one node says of one window. Times are of the node's own clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Digest {
+    /// Which window: Unix time over [`WINDOW_NS`].
+    pub window: i64,
+    /// The node's clock against the reference node's, when it is known.
+    pub clock: Option<ReferenceClock>,
+    /// Records that capture lost in the window.
+    pub lost: u64,
+    /// Calls that no other rank can be compared with: rank, communicator or number not known.
+    pub unplaced: u64,
+    /// The digest did not fit: runs were made longer than usual, or lanes were left out.
+    pub cut: bool,
+    /// Processes that ended without leaving their communicators, as far as is known: pid and when that was noticed.
+    pub gone: Vec<Gone>,
+    /// Processes with calls in the window (or in a call).
+    pub processes: Vec<Process>,
+    /// Their calls, by process, communicator and function.
+    pub lanes: Vec<Lane>,
+}
+
+/// A node's clock against that of the node that all are aligned to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReferenceClock {
+    /// Tells reference nodes apart: [`reference_id`] of the name.
+    pub reference: u32,
+    /// How far this node's clock is ahead of the reference's.
+    pub offset_us: i64,
+    /// The true offset lies within this of it.
+    pub bound_us: u32,
+}
+
+/// A short id of a node's name (FNV-1a, 32 bits): all nodes name the same reference, so it only has to tell few apart.
+#[must_use]
+pub fn reference_id(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// A process that is no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone {
+    /// Process id.
+    pub pid: u32,
+    /// The window in which it was noticed.
+    pub window: i64,
+}
+
+/// A process of a digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// The call to a single rank with which it mostly opens after a meeting of its largest communicator.
+    pub opens: Option<Arc<str>>,
+}
+
+/// Calls of one process of one function in one communicator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lane {
+    /// Place of the process in [`Digest::processes`].
+    pub process: usize,
+    /// The communicator.
+    pub comm_hash: u64,
+    /// Its size, when known.
+    pub nranks: Option<i32>,
+    /// Rank in it.
+    pub rank: i32,
+    /// The function.
+    pub func: Arc<str>,
+    /// "nccl", "rccl" or "mpi".
+    pub library: Arc<str>,
+    /// Evidence tier of the durations.
+    pub tier: u8,
+    /// Calls that ended since the window before.
+    pub calls: u64,
+    /// Number of the last call that ended; none before the first.
+    pub last_seq: Option<u64>,
+    /// The call that it was in at the end of the window, when it had been in it for long.
+    pub open: Option<Open>,
+    /// Runs of calls, for functions that make all ranks meet; in order.
+    pub blocks: Vec<Block>,
+}
+
+/// A call that lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Open {
+    /// Its number.
+    pub seq: u64,
+    /// How long it had lasted at the end of the window, milliseconds.
+    pub for_ms: u64,
+}
+
+/// Sums over the 2^level consecutive calls from `start` on; `start` is a multiple of 2^level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Number of the first call.
+    pub start: u64,
+    /// Binary logarithm of the number of calls.
+    pub level: u8,
+    /// When the calls ended, summed: microseconds after the start of the digest's window.
+    pub exits_us: i64,
+    /// Time in the calls, summed.
+    pub durations_us: u64,
+    /// Own time before the calls, summed; none when it is not known of too many.
+    pub own_us: Option<u64>,
+}
+
+impl Block {
+    /// Calls in it.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        1 << self.level
+    }
+}

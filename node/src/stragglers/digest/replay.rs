@@ -1,0 +1,73 @@
+//! What digests would have told of recorded or simulated rows: for tests and benchmarks of the way that standing verdicts take.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Collector, Digest, Heard, ReferenceClock, decode, encode, end_of, reference_id, to_input, window_of};
+use crate::stragglers::{ClockOffset, Input, Observation};
+
+/// Runs the numbered rows of an input through each host's digests, as text and back: the input that an agent would make of
+/// them, and the bytes of all digests. Clocks are taken to be measured against the node that sorts first. Work and progress are not
+/// taken over, calls without a number are counted as unplaced.
+///
+/// # Panics
+/// Where a digest does not survive its encoding: a fault of this module.
+#[must_use]
+pub fn replay(rows: &Input) -> (Input, usize) {
+    let mut by_node: BTreeMap<Arc<str>, Vec<&Observation>> = BTreeMap::new();
+    for seen in &rows.observations {
+        by_node.entry(Arc::clone(&seen.node)).or_default().push(seen);
+    }
+    let reference = by_node.keys().next().map_or(0, |name| reference_id(name));
+    let mut bytes = 0;
+    let all: Vec<(Arc<str>, Vec<Digest>)> = by_node
+        .into_iter()
+        .map(|(node, calls)| {
+            let clock = rows.clocks.get(&*node);
+            let digests = of_node(calls, |window| clock.map(|clock| at(clock, window, reference)));
+            for digest in &digests {
+                let text = encode(digest);
+                bytes += text.len();
+                assert_eq!(decode(&text).as_ref(), Ok(digest), "a digest is read as it was written");
+            }
+            (node, digests)
+        })
+        .collect();
+    let refs: Vec<Vec<&Digest>> = all.iter().map(|(_, digests)| digests.iter().collect()).collect();
+    let heard: Vec<Heard<'_>> = all.iter().zip(&refs).map(|((node, _), digests)| Heard { node, digests }).collect();
+    let mut input = to_input(&heard, reference);
+    input.heard = rows.heard.clone();
+    (input.since_ns, input.until_ns) = (rows.since_ns, rows.until_ns);
+    if !rows.unnumbered.is_empty() {
+        *input.unplaced.entry("communicator's start not seen".to_owned()).or_default() += rows.unnumbered.len() as u64;
+    }
+    (input, bytes)
+}
+
+/// A clock as it was at the end of a window.
+fn at(clock: &ClockOffset, window: i64, reference: u32) -> ReferenceClock {
+    let aligned = clock.align(end_of(window));
+    ReferenceClock {
+        reference,
+        offset_us: (end_of(window) - aligned) / 1_000,
+        bound_us: u32::try_from(clock.bound_within(aligned, aligned) / 1_000 + 1).unwrap_or(u32::MAX),
+    }
+}
+
+fn of_node(mut calls: Vec<&Observation>, clock: impl Fn(i64) -> Option<ReferenceClock>) -> Vec<Digest> {
+    let exit = |seen: &Observation| seen.entry_ns.saturating_add(seen.duration_ns);
+    calls.sort_by_key(|seen| exit(seen));
+    let (Some(first), Some(last)) = (calls.first(), calls.last()) else { return Vec::new() };
+    let (first, last) = (window_of(exit(first)), window_of(exit(last)));
+    let mut collector = Collector::default();
+    let mut rest = calls.into_iter().peekable();
+    // Two windows more: what waits for a run to fill is shipped.
+    (first..=last + 2)
+        .map(|window| {
+            while let Some(seen) = rest.next_if(|seen| exit(seen) < end_of(window)) {
+                collector.push(seen.clone());
+            }
+            Digest { clock: clock(window), ..collector.close(window) }
+        })
+        .collect()
+}

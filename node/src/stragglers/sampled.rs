@@ -1,0 +1,50 @@
+//! What digests add to the input of an analysis: cells that stand for several calls, and the exact totals beside them.
+//!
+//! Owns these input types only. Digests themselves, and how they become an input, lie in `digest/`.
+
+use std::sync::Arc;
+
+use super::observation::Observation;
+
+/// One cell of a digest: a run of consecutive calls of one rank, by their means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// The run as one call: `seq` is that of its first call, entry and duration are means.
+    pub seen: Observation,
+    /// Mean own time before a call of the run, computed where all calls were seen; none when it is not known.
+    pub own_ns: Option<i64>,
+    /// Calls in the run. The same for every rank of the collective.
+    pub weight: u32,
+}
+
+/// What a process called in the span, exactly.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Totals {
+    /// The node that recorded it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// The call to a single rank with which it opens after a meeting of its largest communicator, where it has one.
+    pub opens: Option<Arc<str>>,
+    /// One for each communicator and function.
+    pub lanes: Vec<LaneTotal>,
+}
+
+/// Calls of one process of one function in one communicator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LaneTotal {
+    /// The communicator.
+    pub comm_hash: u64,
+    /// Its size, when it was seen.
+    pub nranks: Option<i32>,
+    /// Rank in it.
+    pub rank: i32,
+    /// The function.
+    pub func: Arc<str>,
+    /// Calls in the span.
+    pub calls: u64,
+    /// Evidence tier of the durations.
+    pub tier: u8,
+    /// "nccl", "rccl", "mpi", …
+    pub library: Arc<str>,
+}
