@@ -105,6 +105,20 @@ pub enum DropError {
     },
 }
 
+/// Runs `look` with no capability in effect but `keep` (of those there are), in this thread, and takes the others back.
+///
+/// # Errors
+/// The kernel refused.
+pub fn with_only<T>(keep: &[Capability], look: impl FnOnce() -> T) -> Result<T, DropError> {
+    let refused = |source: CapsError| DropError::Refused { what: "capabilities for a while", source };
+    let before = caps::read(None, CapSet::Effective).map_err(refused)?;
+    let only: CapsHashSet = keep.iter().copied().filter(|capability| before.contains(capability)).collect();
+    caps::set(None, CapSet::Effective, &only).map_err(refused)?;
+    let seen = look();
+    caps::set(None, CapSet::Effective, &before).map_err(refused)?;
+    Ok(seen)
+}
+
 /// Gives up every capability but `keep`, for good: effective, permitted, inheritable, ambient and (where allowed)
 /// bounding, and sets no_new_privs. Threads started later have no more. Returns what is left.
 ///
@@ -159,6 +173,14 @@ mod tests {
     fn the_grant_is_written_as_setcap_reads_it() {
         let line = setcap_argument(&[Capability::CAP_BPF, Capability::CAP_SYS_PTRACE]);
         assert_eq!(line, "cap_bpf,cap_sys_ptrace=ep");
+    }
+
+    #[test]
+    fn for_a_while_only_some_are_in_effect() {
+        let before = effective();
+        let during = with_only(&[Capability::CAP_BPF], effective).unwrap();
+        assert!(during.iter().all(|capability| *capability == Capability::CAP_BPF));
+        assert_eq!(effective(), before);
     }
 
     #[test]

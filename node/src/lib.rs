@@ -11,6 +11,7 @@ pub mod demo;
 pub mod mesh;
 mod now;
 pub mod output;
+pub mod privileges;
 pub mod query;
 pub mod store;
 pub mod stragglers;

@@ -2,66 +2,15 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::jobs::{Cgroups, Job, workloads};
 use common::{Lab, can_capture, rankmesh, stderr, stdout, wait_for};
 use serde_json::Value;
 
 const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
-
-/// Cgroups for one test, removed at the end.
-struct Cgroups(Vec<PathBuf>);
-
-impl Cgroups {
-    fn new(test: &str, names: &[&str]) -> Self {
-        let root = node_bpf::cgroup_mount_point().expect("a cgroup v2 hierarchy");
-        let top = root.join(format!("rankmesh-{test}-{}", std::process::id()));
-        let mut made = vec![top.clone()];
-        made.extend(names.iter().map(|name| top.join(name)));
-        for path in &made {
-            std::fs::create_dir(path).expect("a cgroup");
-        }
-        Self(made)
-    }
-
-    fn path(&self, name: &str) -> &Path {
-        self.0.iter().find(|path| path.ends_with(name)).expect("a cgroup of this name")
-    }
-}
-
-impl Drop for Cgroups {
-    fn drop(&mut self) {
-        let until = Instant::now() + Duration::from_secs(5);
-        for path in self.0.iter().rev() {
-            let _ = std::fs::write(path.join("cgroup.kill"), "1");
-            while std::fs::remove_dir(path).is_err() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
-
-/// Compiles the C workloads into the lab.
-fn workloads(lab: &Lab) -> PathBuf {
-    let out = lab.path("job");
-    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
-    let made =
-        Command::new("make").arg("-C").arg(scenarios).arg(format!("OUT={}", out.display())).output().expect("make");
-    assert!(made.status.success(), "{}", stderr(&made));
-    out
-}
-
-/// Kills the job when the test ends early.
-struct Job(Child);
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn start_agents(lab: &mut Lab, cgroups: &Cgroups) {
     for name in AGENTS {

@@ -6,6 +6,7 @@ use anyhow::Context;
 use node_bpf::{Capture, CaptureConfig};
 
 use super::{Exit, TraceArgs, UsageError};
+use crate::privileges::{self, Plan};
 use crate::store::{Store, StoreConfig};
 
 pub(super) fn run(args: TraceArgs) -> anyhow::Result<Exit> {
@@ -13,6 +14,9 @@ pub(super) fn run(args: TraceArgs) -> anyhow::Result<Exit> {
         return Err(UsageError(format!("{} exists; give --out a new file", args.out.display())).into());
     }
     node_bpf::supported().context("this host cannot record")?;
+    // Before the store's thread: capabilities are each thread's own.
+    privileges::give_up_all_but(&Plan { capture: true, files: vec![args.out.clone()], port: 0 })
+        .context("giving up privileges")?;
     let store = Store::open(&args.out, StoreConfig::default())?;
     let ingest = store.ingest();
     let capture = Capture::start(

@@ -6,15 +6,31 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{CaptureMode, Exit, UpArgs, UsageError};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
+use crate::privileges::{self, Plan};
 use crate::store::StoreConfig;
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     let config = resolve(args)?;
+    // Before the runtime: capabilities are each thread's own.
+    privileges::give_up_all_but(&plan(&config)).context("giving up privileges")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(serve(config))?;
     // Blocking threads may still sit in SQLite; the stores are closed by now.
     runtime.shutdown_timeout(std::time::Duration::from_millis(500));
     Ok(Exit::Complete)
+}
+
+/// What the agent will do, as far as privileges go.
+fn plan(config: &AgentConfig) -> Plan {
+    let (file, stored) = match &config.source {
+        SourceConfig::Store { path, .. } => (path, true),
+        SourceConfig::Served { path, .. } => (path, false),
+    };
+    Plan {
+        capture: stored && matches!(config.capture, CaptureChoice::Auto { .. }),
+        files: [file, &config.identity].into_iter().chain(&config.socket).cloned().collect(),
+        port: config.listen.port(),
+    }
 }
 
 async fn serve(config: AgentConfig) -> anyhow::Result<()> {

@@ -3,6 +3,8 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod jobs;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -162,6 +164,11 @@ impl Lab {
         let index = self.agents.iter().position(|agent| agent.name == name).expect("a started agent");
         let agent = self.agents.remove(index);
         self.spawn(name, agent.arguments);
+    }
+
+    /// Its process id.
+    pub fn pid(&self, name: &str) -> u32 {
+        self.agents.iter().find(|agent| agent.name == name).expect("a started agent").child.id()
     }
 
     pub fn log(&self, name: &str) -> String {

@@ -1,0 +1,59 @@
+//! Jobs for tests with real eBPF: cgroups of their own, the C workloads, and the processes of a job.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use super::{Lab, stderr};
+
+/// Cgroups for one test, removed at the end.
+pub struct Cgroups(pub Vec<PathBuf>);
+
+impl Cgroups {
+    pub fn new(test: &str, names: &[&str]) -> Self {
+        let root = node_bpf::cgroup_mount_point().expect("a cgroup v2 hierarchy");
+        let top = root.join(format!("rankmesh-{test}-{}", std::process::id()));
+        let mut made = vec![top.clone()];
+        made.extend(names.iter().map(|name| top.join(name)));
+        for path in &made {
+            std::fs::create_dir(path).expect("a cgroup");
+        }
+        Self(made)
+    }
+
+    pub fn path(&self, name: &str) -> &Path {
+        self.0.iter().find(|path| path.ends_with(name)).expect("a cgroup of this name")
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        for path in self.0.iter().rev() {
+            let _ = std::fs::write(path.join("cgroup.kill"), "1");
+            while std::fs::remove_dir(path).is_err() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// Compiles the C workloads into the lab.
+pub fn workloads(lab: &Lab) -> PathBuf {
+    let out = lab.path("job");
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let made =
+        Command::new("make").arg("-C").arg(scenarios).arg(format!("OUT={}", out.display())).output().expect("make");
+    assert!(made.status.success(), "{}", stderr(&made));
+    out
+}
+
+/// Kills the job when the test ends early.
+pub struct Job(pub Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,216 @@
+//! What an agent may do: no more than it needs, and enough for everything it promises. Needs root.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::jobs::{Cgroups, Job, workloads};
+use common::{Lab, can_capture, rankmesh, stderr, stdout, wait_for};
+use node_bpf::privileges::{self, Capability};
+use serde_json::Value;
+
+/// A user that is not root and has no name.
+const USER: u32 = 54_321;
+
+/// One field of a thread's status.
+fn field(status: &str, name: &str) -> String {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.expect("a field of this name").trim().to_owned()
+}
+
+fn mask(capabilities: &[Capability]) -> u64 {
+    capabilities.iter().map(Capability::bitmask).sum()
+}
+
+/// Effective, permitted and bounding capabilities, and no_new_privs, of every thread: one set, when all are alike.
+fn of_threads(pid: u32) -> BTreeSet<(u64, u64, u64, String)> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+    let hex = |status: &str, name: &str| u64::from_str_radix(&field(status, name), 16).expect("a number");
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
+        .map(|s| (hex(&s, "CapEff"), hex(&s, "CapPrm"), hex(&s, "CapBnd"), field(&s, "NoNewPrivs")))
+        .collect()
+}
+
+/// A directory that only `USER` may enter, with the workloads in it.
+fn private_workloads(lab: &Lab) -> PathBuf {
+    let made = workloads(lab);
+    fs::set_permissions(lab.dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    for entry in fs::read_dir(&made).expect("the workloads").flatten() {
+        std::os::unix::fs::chown(entry.path(), Some(USER), None).expect("chown");
+    }
+    std::os::unix::fs::chown(&made, Some(USER), None).expect("chown");
+    fs::set_permissions(&made, fs::Permissions::from_mode(0o700)).expect("chmod");
+    made
+}
+
+/// Runs as `USER` with these capabilities, which whatever it executes keeps; in the cgroup, when there is one.
+fn as_user(program: &Path, capabilities: &[Capability], cgroup: Option<&Path>) -> Command {
+    let names = |sign: &str| -> String {
+        capabilities.iter().map(|c| format!(",{sign}{}", c.to_string()[4..].to_lowercase())).collect()
+    };
+    let mut command = Command::new("sh");
+    let enter = cgroup.map(|path| format!("echo $$ > {}/cgroup.procs && ", path.display())).unwrap_or_default();
+    command.arg("-c").arg(format!("{enter}exec \"$@\"")).arg("sh");
+    command.args(["setpriv", "--reuid", &USER.to_string(), "--regid", &USER.to_string(), "--clear-groups"]);
+    command.arg(format!("--inh-caps=-all{}", names("+"))).arg(format!("--bounding-set=-all{}", names("+")));
+    if !capabilities.is_empty() {
+        command.arg(format!("--ambient-caps={}", names("+").trim_start_matches(',')));
+    }
+    command.arg(program).stdin(Stdio::null());
+    command
+}
+
+fn rows(lab: &Lab, agent: &str, sql: &str) -> Value {
+    lab.query(agent, sql, &[]).0["rows"].clone()
+}
+
+#[test]
+fn an_agent_of_root_keeps_only_what_capture_uses_on_every_thread() {
+    if !can_capture("an_agent_of_root_keeps_only_what_capture_uses_on_every_thread") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("privileges", &["jobs"]);
+    lab.start("recording", &["--cgroup", &cgroups.path("jobs").display().to_string()]);
+    lab.start("asking", &[]);
+    lab.wait_for_members(&["asking", "recording"]);
+    let kept = mask(&privileges::kept(node_bpf::Host::examine().uprobe_multi));
+    assert_eq!(of_threads(lab.pid("recording")), BTreeSet::from([(kept, kept, kept, "1".to_owned())]));
+    assert_eq!(of_threads(lab.pid("asking")), BTreeSet::from([(0, 0, 0, "1".to_owned())]));
+}
+
+#[test]
+fn what_is_kept_suffices_for_another_users_job_found_late_even_when_its_library_is_deleted() {
+    if !can_capture("what_is_kept_suffices_for_another_users_job_found_late_even_when_its_library_is_deleted") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("others", &["jobs"]);
+    let cgroup = cgroups.path("jobs");
+    let made = private_workloads(&lab);
+    let ranks = ["--ranks", "2", "--iters", "100000", "--work-ms", "20"];
+    let child = as_user(&made.join("nccl-ranks"), &[], Some(cgroup)).args(ranks).stdout(Stdio::null()).spawn();
+    let _job = Job(child.expect("the job starts"));
+    wait_for("both ranks have the library mapped", || {
+        let pids = fs::read_to_string(cgroup.join("cgroup.procs")).map_err(|error| error.to_string())?;
+        // the ranks are those that have executed themselves anew, with the communicator's id
+        let of = |pid: &str, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let ranks = pids.lines().filter(|pid| of(pid, "cmdline").contains("--id-hex"));
+        let using = ranks.filter(|pid| of(pid, "maps").contains("libnccl.so")).count();
+        if using == 2 { Ok(()) } else { Err(format!("{using} ranks")) }
+    });
+    fs::remove_file(made.join("libnccl.so.2")).expect("deleting the library");
+    lab.start("m1", &["--cgroup", &cgroup.display().to_string()]);
+    let found = wait_for("calls of both ranks", || {
+        let found = rows(&lab, "m1", "SELECT DISTINCT rank, local_rank FROM collectives ORDER BY rank");
+        if found.as_array().is_some_and(|rows| rows.len() == 2) { Ok(found) } else { Err(lab.log("m1")) }
+    });
+    assert_eq!(found, serde_json::json!([[0, 0], [1, 1]]), "ranks are of the environment of another user's process");
+    let users = rows(&lab, "m1", "SELECT DISTINCT user, rank IS NULL FROM processes WHERE rank IS NOT NULL");
+    assert_eq!(users, serde_json::json!([[USER.to_string(), 0]]));
+}
+
+#[test]
+fn a_store_in_another_users_directory_works_and_costs_the_right_to_write_there() {
+    if !can_capture("a_store_in_another_users_directory_works_and_costs_the_right_to_write_there") {
+        return;
+    }
+    let lab = Lab::new();
+    let cgroups = Cgroups::new("home", &["jobs"]);
+    let home = lab.path("home");
+    fs::create_dir(&home).expect("a directory");
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("chmod");
+    std::os::unix::fs::chown(&home, Some(USER), None).expect("chown");
+    let store = home.join("trace.db").display().to_string();
+    let identity = lab.issue("m1").display().to_string();
+    let log = fs::File::create(lab.path("m1.log")).expect("a log");
+    let mut command = rankmesh();
+    command.args(["up", "--name", "m1", "--listen", "127.0.0.1:0", "--identity", &identity, "--store", &store]);
+    command.arg("--socket").arg(lab.socket("m1")).arg("--cgroup").arg(cgroups.path("jobs"));
+    let agent = Job(command.stdout(Stdio::null()).stderr(log).spawn().expect("the agent starts"));
+    wait_for("the agent answers", || lab.nodes("m1").map(|_| ()));
+    assert!(Path::new(&store).exists());
+    let log = lab.log("m1");
+    assert!(log.contains("keeping CAP_DAC_OVERRIDE") && log.contains(&store), "{log}");
+    let others = [Capability::CAP_DAC_OVERRIDE, Capability::CAP_CHOWN];
+    let (effective, ..) = of_threads(agent.0.id()).pop_first().expect("a thread");
+    assert_eq!(effective & mask(&others), mask(&others));
+}
+
+fn check(capabilities: &[Capability], binary: &Path) -> (Value, Output) {
+    let output = as_user(binary, capabilities, None).args(["check", "--format", "json"]).output().expect("runs");
+    let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+    (value, output)
+}
+
+/// The binary where any user may run it.
+fn public_binary(lab: &Lab) -> PathBuf {
+    fs::set_permissions(lab.dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let binary = lab.path("rankmesh");
+    fs::copy(env!("CARGO_BIN_EXE_rankmesh"), &binary).expect("a copy");
+    binary
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_to_grant_and_with_it_can_record() {
+    if !can_capture("an_ordinary_user_is_told_what_to_grant_and_with_it_can_record") {
+        return;
+    }
+    let lab = Lab::new();
+    let binary = public_binary(&lab);
+    let (refused, output) = check(&[], &binary);
+    assert_eq!(output.status.code(), Some(1), "{refused}");
+    assert_eq!(refused["capture"]["possible"], false);
+    let capabilities = refused["findings"].as_array().expect("a list").iter().find(|f| f["what"] == "capabilities");
+    let remedy = capabilities.expect("the finding")["remedy"].as_str().expect("a remedy").to_owned();
+    let granted = privileges::kept(node_bpf::Host::examine().uprobe_multi);
+    let line = format!("sudo setcap {} {}", privileges::setcap_argument(&granted), binary.display());
+    assert!(remedy.ends_with(&line), "{remedy}");
+
+    let (allowed, output) = check(&granted, &binary);
+    assert_eq!(output.status.code(), Some(0), "{allowed}");
+    let off: Vec<_> = allowed["classes"].as_array().expect("a list").iter().filter(|c| c["state"] == "off").collect();
+    // what is off for this user is off for root as well
+    let root = common::run(&["check", "--format", "json"]);
+    let root: Value = serde_json::from_str(&stdout(&root)).expect("json");
+    for class in off {
+        let for_root = root["classes"].as_array().expect("a list").iter().find(|c| c["name"] == class["name"]);
+        assert_eq!(for_root.expect("the class")["state"], "off", "{class}");
+    }
+
+    let cgroups = Cgroups::new("granted", &["jobs"]);
+    let made = private_workloads(&lab);
+    let directory = lab.path("of-user");
+    fs::create_dir(&directory).expect("a directory");
+    std::os::unix::fs::chown(&directory, Some(USER), None).expect("chown");
+    let file = directory.join("trace.db");
+    let log = fs::File::create(lab.path("trace.log")).expect("a log");
+    let mut trace = as_user(&binary, &granted, None);
+    trace.args(["trace", "--out"]).arg(&file).arg("--cgroup").arg(cgroups.path("jobs")).stderr(log);
+    let mut trace = Job(trace.spawn().expect("the recorder starts"));
+    wait_for("the recorder is ready", || {
+        let log = fs::read_to_string(lab.path("trace.log")).unwrap_or_default();
+        if log.contains("recording into") { Ok(()) } else { Err(log) }
+    });
+    let mut job = Command::new("sh");
+    job.arg("-c").arg(r#"echo $$ > "$0/cgroup.procs" && exec "$@""#).arg(cgroups.path("jobs"));
+    job.arg(made.join("nccl-ranks")).args(["--ranks", "2", "--iters", "20", "--work-ms", "5", "--start-ms", "1500"]);
+    assert!(job.stdout(Stdio::null()).status().expect("runs").success());
+    let pid = nix::unistd::Pid::from_raw(trace.0.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("asked to end");
+    assert!(
+        trace.0.wait().expect("ends").success(),
+        "{}",
+        fs::read_to_string(lab.path("trace.log")).unwrap_or_default()
+    );
+    let db = rusqlite::Connection::open(&file).expect("a store");
+    let count =
+        db.query_row("SELECT count(*), count(DISTINCT rank) FROM collectives", [], |r| Ok((r.get(0)?, r.get(1)?)));
+    assert_eq!(count.expect("a row"), (40_i64, 2_i64));
+}
