@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test lint bench bench-verdicts bench-store clean
+.PHONY: help deps build demo test test-real-libs lint bench bench-verdicts bench-store clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,10 @@ demo: deps ## the main job on this machine: four agents, eight ranks, one of the
 test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --all-targets
+
+test-real-libs: deps ## NVIDIA's published libraries under real eBPF: fetched from PyPI, called without a GPU (root)
+	scripts/real-libs.sh target/real-libs
+	RANKMESH_REAL_LIBS=$(CURDIR)/target/real-libs $(CARGO) test --locked -p node-bpf --test real_libs -- --ignored --nocapture
 
 lint: deps ## formatting and clippy, warnings are errors
 	$(CARGO) fmt --all --check

@@ -18,6 +18,7 @@ use crate::decode;
 use crate::discovery::{AttachedFile, Discovery};
 use crate::error::Error;
 use crate::functions::FUNCTIONS;
+use crate::late::LateComms;
 use crate::loader::{self, Loaded, ProbeStatus};
 use crate::process::{Process, Processes};
 use crate::record::{Collective, LossCount, Record};
@@ -104,6 +105,7 @@ pub(crate) struct Shared {
     sink: Mutex<Sink>,
     pub(crate) processes: Processes,
     clock: Clock,
+    pub(crate) late: LateComms,
     status: Mutex<CaptureStatus>,
     /// The probes are gone: what is in the ring now is all there will be.
     detached: AtomicBool,
@@ -168,10 +170,12 @@ impl Capture {
         let stats = loader::map(&object, "stats").map_err(failed)?;
         let inflights = loader::map(&object, "inflights").map_err(failed)?;
         let comms = loader::map(&object, "comms").map_err(failed)?;
+        let late = LateComms::new(loader::map(&object, "learnt").map_err(failed)?);
         let shared = Arc::new(Shared {
             sink: Mutex::new(sink),
             processes: Processes::new(),
             clock: Clock::measure(),
+            late,
             status: Mutex::new(CaptureStatus {
                 mode,
                 files: vec![],
@@ -230,7 +234,11 @@ impl Capture {
             let comm = handle
                 .and_then(|handle| self.comms.lookup(&wire::comm_key(raw.pid, *handle), MapFlags::ANY).ok().flatten());
             let process = self.shared.processes.known(raw.pid);
-            calls.extend(decode::call(&raw.until(now_ns, comm.as_deref()), &self.shared.clock, process.as_ref()));
+            let mut call = raw.until(now_ns, comm.as_deref());
+            if let Some(handle) = decode::communicator(&call) {
+                self.shared.late.complete(&mut call, handle);
+            }
+            calls.extend(decode::call(&call, &self.shared.clock, process.as_ref()));
         }
         calls
     }
@@ -290,7 +298,10 @@ impl Reader {
     fn take(&mut self, bytes: &[u8]) {
         let shared = Arc::clone(&self.shared);
         let record = match wire::parse(bytes) {
-            Some(RawRecord::Call(raw)) => {
+            Some(RawRecord::Call(mut raw)) => {
+                if let Some(handle) = decode::communicator(&raw) {
+                    shared.late.complete(&mut raw, handle);
+                }
                 decode::call(&raw, &shared.clock, self.process(raw.pid).as_ref()).map(Record::Collective)
             }
             Some(RawRecord::OffCpu(raw)) => {
@@ -314,6 +325,7 @@ impl Reader {
             }
             Some(RawRecord::Exit { pid }) => {
                 shared.processes.forget(pid);
+                shared.late.forget(pid);
                 let _ = self.wake.send(Wake::Exit(pid));
                 return;
             }

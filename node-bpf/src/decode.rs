@@ -48,6 +48,12 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
     Some(out)
 }
 
+/// The handle of the NCCL (or RCCL) communicator that a call was made in.
+pub(crate) fn communicator(raw: &RawCall) -> Option<u64> {
+    let function = FUNCTIONS.get(usize::from(raw.func)).filter(|function| function.api == Api::Nccl)?;
+    argument(raw, function.comm)
+}
+
 fn argument(raw: &RawCall, position: Option<u8>) -> Option<u64> {
     raw.args.get(usize::from(position?)).copied()
 }

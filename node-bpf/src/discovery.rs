@@ -75,6 +75,8 @@ pub(crate) struct Discovery {
     /// Per process: its size of mapped code when it was last looked at.
     code_kb: HashMap<u32, u64>,
     pending: Vec<(Instant, u32, usize)>,
+    /// Files whose communicators cannot be read: said once each.
+    unreadable: HashSet<(u64, u64)>,
 }
 
 impl Discovery {
@@ -110,6 +112,7 @@ impl Discovery {
             attached: HashSet::new(),
             code_kb: HashMap::new(),
             pending: vec![],
+            unreadable: HashSet::new(),
         })
     }
 
@@ -143,7 +146,7 @@ impl Discovery {
     /// A followed process is gone: frees what the kernel maps hold of it.
     pub(crate) fn on_exit(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
-        for name in ["comms", "seqs"] {
+        for name in ["comms", "learnt", "seqs"] {
             let Ok(map) = crate::loader::map(&self.object, name) else {
                 continue;
             };
@@ -203,12 +206,16 @@ impl Discovery {
             return false;
         };
         let (mut found, mut mpi) = (false, false);
+        let mut nccl = vec![];
         for mapping in maps::mappings(&text).filter(|m| m.executable) {
             let Some(library) = library_of(mapping.file_name()) else {
                 continue;
             };
             found = true;
             mpi |= library == Library::Mpi;
+            if library != Library::Mpi {
+                nccl.push(mapping.clone());
+            }
             let identity = (mapping.device.to_vec(), mapping.inode);
             let attempts = self.mapped_files.get(&identity).copied().unwrap_or(0);
             if attempts >= MOST_ATTEMPTS {
@@ -231,8 +238,28 @@ impl Discovery {
         }
         if found && self.wanted(pid) {
             self.follow(pid, mpi);
+            for mapping in nccl {
+                self.learn_layout(pid, &mapping);
+            }
         }
         found
+    }
+
+    /// So that communicators made before we came can be read.
+    fn learn_layout(&mut self, pid: u32, mapping: &maps::Mapping<'_>) {
+        let Some(path) = path_to(pid, mapping) else { return };
+        let Ok(file) = fs::metadata(&path) else { return };
+        let Err(reason) = self.shared.late.maps(pid, (file.dev(), file.ino()), &path) else { return };
+        let shown = String::from_utf8_lossy(mapping.path);
+        tracing::debug!(pid, %shown, reason, "communicators cannot be read from memory");
+        // of the many that only might carry NCCL inside, nobody expects it
+        if mapping.file_name().starts_with(b"libtorch") || !self.unreadable.insert((file.dev(), file.ino())) {
+            return;
+        }
+        self.shared.problem(format!(
+            "{shown}: {reason}, so rank, size and hash of communicators that were made before the recorder came, and the \
+             rank in those made by a split, stay unknown"
+        ));
     }
 
     fn wanted(&self, pid: u32) -> bool {

@@ -233,6 +233,16 @@ pub(crate) fn comm_key(pid: u32, handle: u64) -> [u8; 16] {
     key
 }
 
+/// `struct rm_comm` of the communicator that `call` was made in.
+pub(crate) fn comm_value(call: &RawCall, flags: u8) -> [u8; 24] {
+    let mut value = [0; 24];
+    value[..8].copy_from_slice(&call.comm_hash.to_ne_bytes());
+    value[8..12].copy_from_slice(&call.rank.to_ne_bytes());
+    value[12..16].copy_from_slice(&call.nranks.to_ne_bytes());
+    value[16..20].copy_from_slice(&u32::from(flags).to_ne_bytes());
+    value
+}
+
 /// One probe's counters, summed over the CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stats {

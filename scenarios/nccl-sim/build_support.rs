@@ -20,7 +20,7 @@ pub(crate) fn build(scenarios_dir: &Path, out_dir: &Path) -> Result<(), String> 
     let library = out_dir.join("libnccl.so.2");
     let mut cc = compiler();
     cc.args(["-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-soname,libnccl.so.2", "-o"]).arg(&library);
-    cc.args(["comm.c", "coll.c", "shm.c", "reduce.c"].map(|file| sim.join(file)));
+    cc.args(["comm.c", "coll.c", "hash.c", "shm.c", "reduce.c"].map(|file| sim.join(file)));
     cc.args(["-lpthread", "-lrt", "-lm"]);
     run(cc)?;
     let mut cc = compiler();

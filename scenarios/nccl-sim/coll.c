@@ -31,9 +31,9 @@ int sim_in_group(void) { return group_depth > 0; }
 static ncclResult_t reduce_chunks(struct ncclComm *c, char *into, size_t bytes, ncclDataType_t type, ncclRedOp_t red) {
   size_t count = bytes / sim_type_bytes(type);
   memcpy(into, sim_chunk(c, 0), bytes);
-  for (int r = 1; r < c->nranks; r++)
+  for (int r = 1; r < c->nRanks; r++)
     if (!sim_reduce(into, sim_chunk(c, r), count, type, red)) return ncclInvalidArgument;
-  if (red == ncclAvg && !sim_divide(into, count, type, c->nranks)) return ncclInvalidArgument;
+  if (red == ncclAvg && !sim_divide(into, count, type, c->nRanks)) return ncclInvalidArgument;
   return ncclSuccess;
 }
 
@@ -41,7 +41,7 @@ static ncclResult_t reduce_chunks(struct ncclComm *c, char *into, size_t bytes, 
 static ncclResult_t run_collective(struct op *op) {
   struct ncclComm *c = op->comm;
   size_t element = sim_type_bytes(op->type), total = op->count * element;
-  int parts = op->kind == REDUCE_SCATTER ? c->nranks : 1; /* the send buffer holds one part per rank */
+  int parts = op->kind == REDUCE_SCATTER ? c->nRanks : 1; /* the send buffer holds one part per rank */
   ncclResult_t rc = ncclSuccess;
   size_t offset = 0;
   do {
@@ -60,7 +60,7 @@ static ncclResult_t run_collective(struct op *op) {
           break;
         case BROADCAST: memcpy(op->recv + offset, sim_chunk(c, op->root), bytes); break;
         case ALL_GATHER:
-          for (int r = 0; r < c->nranks; r++) memcpy(op->recv + (size_t)r * total + offset, sim_chunk(c, r), bytes);
+          for (int r = 0; r < c->nRanks; r++) memcpy(op->recv + (size_t)r * total + offset, sim_chunk(c, r), bytes);
           break;
         default: rc = ncclInternalError;
       }
@@ -79,7 +79,7 @@ static ncclResult_t run_collective(struct op *op) {
 static int progress_p2p(struct op *op, int *moved) {
   struct ncclComm *c = op->comm;
   int from = op->kind == SEND ? c->rank : op->root, to = op->kind == SEND ? op->root : c->rank;
-  struct sim_mail *mail = &c->region->mail[from * c->nranks + to];
+  struct sim_mail *mail = &c->region->mail[from * c->nRanks + to];
   char *chunk = sim_mail_chunk(c, from, to);
   size_t total = op->count * sim_type_bytes(op->type), left = total - op->done_bytes;
   if (op->kind == SEND) {
@@ -123,7 +123,7 @@ static ncclResult_t run_p2p(struct op **ops, size_t n) {
     uint64_t now = sim_now_ns();
     /* Several mailboxes may be awaited: look at each again soon rather than sleep on one for long. */
     uint64_t soon = left > 1 && now + 500000 < deadline ? now + 500000 : deadline;
-    _Atomic uint32_t *word = &c->region->mail[from * c->nranks + to].full;
+    _Atomic uint32_t *word = &c->region->mail[from * c->nRanks + to].full;
     if (soon < deadline) {
       int error = atomic_load(&c->region->error);
       if (error) return (ncclResult_t)error;
@@ -163,7 +163,7 @@ static ncclResult_t submit(struct op op) {
   struct ncclComm *c = op.comm;
   if (op.kind != INIT) {
     if (!c || sim_type_bytes(op.type) == 0) return ncclInvalidArgument;
-    if (op.root < 0 || op.root >= c->nranks) return ncclInvalidArgument;
+    if (op.root < 0 || op.root >= c->nRanks) return ncclInvalidArgument;
     int error = atomic_load(&c->region->error);
     if (error) return (ncclResult_t)error;
   }

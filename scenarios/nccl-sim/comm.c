@@ -6,10 +6,6 @@
 #include <sys/random.h>
 #include "sim.h"
 
-/* The text by which tools tell NCCL's versions apart (strings, capture's choice of hash). */
-#ifndef NCCL_SIM_VERSION
-#define NCCL_SIM_VERSION "2.21.5"
-#endif
 __attribute__((used)) static const char version_text[] = "NCCL version " NCCL_SIM_VERSION "+sim";
 
 SIM_EXPORT ncclResult_t ncclGetVersion(int *version) {
@@ -47,13 +43,16 @@ SIM_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 }
 SIM_ALIAS(ncclGetUniqueId) ncclResult_t pncclGetUniqueId(ncclUniqueId *id);
 
-static ncclResult_t init_with_key(ncclComm_t *out, int nranks, const uint64_t key[2], int rank, int device) {
+static ncclResult_t init_with_key(ncclComm_t *out, int nranks, const uint64_t key[2], uint64_t hash, int rank,
+                                  int device) {
   *out = NULL;
   if (nranks < 1 || nranks > SIM_MAX_RANKS || rank < 0 || rank >= nranks) return ncclInvalidArgument;
   struct ncclComm *comm = calloc(1, sizeof *comm);
   if (!comm) return ncclSystemError;
+  comm->startMagic = SIM_MAGIC;
+  comm->commHash = hash;
   comm->rank = rank;
-  comm->nranks = nranks;
+  comm->nRanks = nranks;
   comm->device = device;
   comm->key[0] = key[0];
   comm->key[1] = key[1];
@@ -85,7 +84,7 @@ static ncclResult_t init_with_id(ncclComm_t *out, int nranks, const ncclUniqueId
   if (!out || !id) return ncclInvalidArgument;
   uint64_t key[2];
   memcpy(key, id->internal, sizeof key);
-  return init_with_key(out, nranks, key, rank, device);
+  return init_with_key(out, nranks, key, sim_id_hash(id), rank, device);
 }
 
 SIM_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank) {
@@ -137,7 +136,7 @@ SIM_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclC
   ncclResult_t rc = sim_barrier(comm);
   if (rc != ncclSuccess) return rc;
   int rank = 0, nranks = 0;
-  for (int r = 0; r < comm->nranks; r++) {
+  for (int r = 0; r < comm->nRanks; r++) {
     if (atomic_load(&slot[r].color) != color) continue;
     nranks++;
     int other = atomic_load(&slot[r].key);
@@ -146,7 +145,8 @@ SIM_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclC
   rc = sim_barrier(comm); /* the slots are free again */
   if (rc != ncclSuccess || color < 0) return rc;
   uint64_t derived[2] = {comm->key[0] ^ (0x9e3779b97f4a7c15ull * child), comm->key[1] + (uint64_t)(unsigned)color + 1};
-  return init_with_key(newcomm, nranks, derived, rank, comm->device);
+  uint64_t hash = sim_split_hash(comm->commHash, (int)child, color);
+  return init_with_key(newcomm, nranks, derived, hash, rank, comm->device);
 }
 SIM_ALIAS(ncclCommSplit)
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
@@ -157,6 +157,7 @@ SIM_ALIAS(ncclCommFinalize) ncclResult_t pncclCommFinalize(ncclComm_t comm);
 SIM_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   sim_close(comm);
+  comm->startMagic = 0;
   free(comm);
   return ncclSuccess;
 }
@@ -183,6 +184,6 @@ SIM_ALIAS(ncclCommGetAsyncError) ncclResult_t pncclCommGetAsyncError(ncclComm_t 
     return ncclSuccess;                                             \
   }                                                                 \
   SIM_ALIAS(name) ncclResult_t p##name(const ncclComm_t comm, int *value);
-ENQUIRY(ncclCommCount, nranks)
+ENQUIRY(ncclCommCount, nRanks)
 ENQUIRY(ncclCommUserRank, rank)
 ENQUIRY(ncclCommCuDevice, device)

@@ -40,12 +40,12 @@ char *sim_chunk(struct ncclComm *comm, int rank) {
 }
 
 char *sim_mail_chunk(struct ncclComm *comm, int from, int to) {
-  size_t slot = (size_t)comm->nranks + (size_t)from * (size_t)comm->nranks + (size_t)to;
+  size_t slot = (size_t)comm->nRanks + (size_t)from * (size_t)comm->nRanks + (size_t)to;
   return (char *)comm->region + page_up(sizeof(struct sim_region)) + slot * SIM_CHUNK_BYTES;
 }
 
 ncclResult_t sim_open(struct ncclComm *comm) {
-  size_t n = (size_t)comm->nranks;
+  size_t n = (size_t)comm->nRanks;
   comm->mapped_bytes = page_up(sizeof(struct sim_region)) + (n + n * n) * SIM_CHUNK_BYTES;
   for (int i = 0; i < SIM_MAX_RANKS; i++) comm->pidfd[i] = -1;
   snprintf(comm->name, sizeof comm->name, "/nccl-sim-%016llx%016llx", (unsigned long long)comm->key[0],
@@ -62,13 +62,13 @@ ncclResult_t sim_open(struct ncclComm *comm) {
   if (map == MAP_FAILED) return ncclSystemError;
   comm->region = map;
   int unset = 0;
-  if (!atomic_compare_exchange_strong(&comm->region->nranks, &unset, comm->nranks) && unset != comm->nranks) {
+  if (!atomic_compare_exchange_strong(&comm->region->nranks, &unset, comm->nRanks) && unset != comm->nRanks) {
     munmap(map, comm->mapped_bytes);
     return ncclInvalidArgument;
   }
   atomic_store(&comm->region->slot[comm->rank].pid, (int)getpid());
   uint32_t joined = atomic_fetch_add(&comm->region->joined, 1) + 1;
-  if (joined == (uint32_t)comm->nranks) shm_unlink(comm->name); /* all have it mapped; the name is no longer needed */
+  if (joined == (uint32_t)comm->nRanks) shm_unlink(comm->name); /* all have it mapped; the name is no longer needed */
   sim_wake(&comm->region->joined);
   return ncclSuccess;
 }
@@ -80,12 +80,12 @@ void sim_fail(struct ncclComm *comm, ncclResult_t error) {
   atomic_compare_exchange_strong(&comm->region->error, &none, (int)error);
   sim_wake(&comm->region->joined);
   sim_wake(&comm->region->generation);
-  for (int i = 0; i < comm->nranks * comm->nranks; i++) sim_wake(&comm->region->mail[i].full);
+  for (int i = 0; i < comm->nRanks * comm->nRanks; i++) sim_wake(&comm->region->mail[i].full);
 }
 
 /* True when a rank that had joined no longer runs. A pidfd also shows a zombie nobody has reaped yet. */
 static int peer_died(struct ncclComm *comm) {
-  for (int r = 0; r < comm->nranks; r++) {
+  for (int r = 0; r < comm->nRanks; r++) {
     int pid = atomic_load(&comm->region->slot[r].pid);
     if (pid <= 0 || r == comm->rank) continue;
     if (comm->pidfd[r] < 0) {
@@ -124,7 +124,7 @@ ncclResult_t sim_wait(struct ncclComm *comm, _Atomic uint32_t *word, uint32_t wh
 ncclResult_t sim_await_all(struct ncclComm *comm) {
   uint64_t deadline = sim_deadline_ns();
   uint32_t joined;
-  while ((joined = atomic_load(&comm->region->joined)) < (uint32_t)comm->nranks) {
+  while ((joined = atomic_load(&comm->region->joined)) < (uint32_t)comm->nRanks) {
     ncclResult_t rc = sim_wait(comm, &comm->region->joined, joined, deadline);
     if (rc != ncclSuccess) {
       shm_unlink(comm->name);
@@ -139,7 +139,7 @@ ncclResult_t sim_barrier(struct ncclComm *comm) {
   int error = atomic_load(&region->error);
   if (error) return (ncclResult_t)error;
   uint32_t generation = atomic_load(&region->generation);
-  if (atomic_fetch_add(&region->arrived, 1) + 1 == (uint32_t)comm->nranks) {
+  if (atomic_fetch_add(&region->arrived, 1) + 1 == (uint32_t)comm->nRanks) {
     atomic_store(&region->arrived, 0);
     atomic_fetch_add(&region->generation, 1);
     sim_wake(&region->generation);
@@ -149,7 +149,7 @@ ncclResult_t sim_barrier(struct ncclComm *comm) {
 }
 
 void sim_close(struct ncclComm *comm) {
-  for (int r = 0; r < comm->nranks; r++)
+  for (int r = 0; r < comm->nRanks; r++)
     if (comm->pidfd[r] >= 0) close(comm->pidfd[r]);
   /* A rank that leaves in good order must not look dead to the slower ones. */
   atomic_store(&comm->region->slot[comm->rank].pid, 0);

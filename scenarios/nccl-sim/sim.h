@@ -6,6 +6,12 @@
 #include <stdint.h>
 #include "nccl.h"
 
+/* The text by which tools tell NCCL's versions apart (strings, capture's choice of hash). */
+#ifndef NCCL_SIM_VERSION
+#define NCCL_SIM_VERSION "2.21.5"
+#endif
+
+#define SIM_MAGIC 0x0280028002800280ull /* NCCL's */
 #define SIM_MAX_RANKS 128
 #define SIM_CHUNK_BYTES (64u * 1024u)
 #define SIM_DEFAULT_TIMEOUT_MS 60000
@@ -34,13 +40,16 @@ struct sim_region {
   struct sim_mail mail[SIM_MAX_RANKS * SIM_MAX_RANKS];
 };
 
+/* The names of the first fields are NCCL's own: capture finds them by the debug information. */
 struct ncclComm {
+  uint64_t startMagic; /* SIM_MAGIC while it lives */
+  uint64_t commHash;
+  int rank, nRanks, device;
   struct sim_region *region;
   size_t mapped_bytes;
   char name[64];     /* of the shared memory object */
   uint64_t key[2];   /* names the region; a split derives its own */
   uint32_t children; /* splits so far, equal on every rank */
-  int rank, nranks, device;
   int pidfd[SIM_MAX_RANKS]; /* opened when a wait gets long; -1 not yet */
 };
 
@@ -56,6 +65,10 @@ uint64_t sim_now_ns(void);
 uint64_t sim_deadline_ns(void);
 char *sim_chunk(struct ncclComm *comm, int rank);
 char *sim_mail_chunk(struct ncclComm *comm, int from, int to);
+
+/* hash.c */
+uint64_t sim_id_hash(const ncclUniqueId *id);
+uint64_t sim_split_hash(uint64_t parent, int child, int color);
 
 /* reduce.c */
 size_t sim_type_bytes(ncclDataType_t type);

@@ -9,6 +9,14 @@ struct {
   __type(value, struct rm_comm);
 } comms SEC(".maps");
 
+/* What user space has read of communicators that `comms` does not know all of (src/late.rs). */
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 16384);
+  __type(key, struct rm_comm_key);
+  __type(value, struct rm_comm);
+} learnt SEC(".maps");
+
 struct seq_key {
   __u32 pid;
   __u32 func;
@@ -247,6 +255,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
 static __always_inline void learn_comm(__u32 pid, __u32 func, __u64 where, const struct rm_comm *info) {
   struct rm_comm_key key = {.pid = pid};
   if (bpf_probe_read_user(&key.handle, sizeof key.handle, (const void *)where) || !key.handle) return;
+  bpf_map_delete_elem(&learnt, &key);
   if (bpf_map_update_elem(&comms, &key, info, BPF_ANY)) COUNT(func, lost_map);
 }
 
@@ -300,6 +309,10 @@ static __always_inline void emit_call(struct rm_inflight *call, __u64 thread, __
   if (comm_arg < RM_MAX_ARGS) {
     struct rm_comm_key key = {.pid = thread >> 32, .handle = call->args[comm_arg]};
     struct rm_comm *comm = bpf_map_lookup_elem(&comms, &key);
+    if (!comm || ~comm->flags & (RM_HAVE_HASH | RM_HAVE_RANK)) {
+      struct rm_comm *more = bpf_map_lookup_elem(&learnt, &key);
+      if (more) comm = more;
+    }
     if (comm) {
       out->comm_hash = comm->hash;
       out->rank = comm->rank;
@@ -359,6 +372,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
     case RM_ROLE_DESTROY: {
       struct rm_comm_key key = {.pid = pid, .handle = call->args[0]};
       bpf_map_delete_elem(&comms, &key);
+      bpf_map_delete_elem(&learnt, &key);
       forget_seqs(pid, call->args[0]);
       break;
     }

@@ -27,8 +27,9 @@ static void all_reduce(ncclComm_t comm) {
   check(ncclAllReduce(buffer[0], result[0], 16, ncclFloat32, ncclSum, comm, (cudaStream_t)0x1234));
 }
 
+static ncclUniqueId id;
+
 static ncclComm_t alone(void) {
-  ncclUniqueId id;
   ncclComm_t comm;
   check(ncclGetUniqueId(&id));
   check(ncclCommInitRank(&comm, 1, id, 0));
@@ -72,6 +73,7 @@ int main(int argc, char **argv) {
     check(ncclGroupEnd());
     for (long i = 0; i < N; i++) pthread_create(&thread[i], NULL, split_and_reduce, (void *)i);
     for (int i = 0; i < N; i++) pthread_join(thread[i], NULL);
+    while (getchar() != EOF) {} /* its communicators are to be read while they live */
   } else if (!strcmp(shape, "inits")) { /* config, scalable; then a handle used again */
     ncclUniqueId id[2];
     ncclComm_t comm;
@@ -112,10 +114,15 @@ int main(int argc, char **argv) {
   } else if (!strcmp(shape, "late")) {
     ncclComm_t comm = alone();
     char line[8];
+    signal(SIGPIPE, SIG_IGN);
     printf("ready\n");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return 1;
     for (int i = 0; i < 3; i++) all_reduce(comm);
+    for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++) printf("%02x", (unsigned char)id.internal[i]);
+    printf("\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {} /* its communicator is to be read while it lives */
   } else {
     return 2;
   }

@@ -1,0 +1,166 @@
+//! Communicators whose start was not seen, or that do not tell their rank (splits): read from the memory of the process,
+//! where NCCL keeps them, by the layout that its library file describes (`comm_layout`). What is learnt goes into the
+//! kernel's map `learnt`, so that the programs say it with every later call, and forget it with the communicator.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::comm_layout::{CommLayout, Layouts, MAGIC};
+use crate::record::Library;
+use crate::wire::{self, RawCall};
+use crate::{discovery, maps};
+
+/// No communicator is larger.
+const MOST_RANKS: i32 = 1 << 20;
+
+/// What a communicator's structure says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CommFacts {
+    pub(crate) rank: i32,
+    pub(crate) nranks: i32,
+    pub(crate) hash: Option<u64>,
+}
+
+/// Layouts by process, and the map that takes what was read.
+#[derive(Debug)]
+pub(crate) struct LateComms {
+    learnt: MapHandle,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    layouts: Layouts,
+    /// None: looked for in vain.
+    of_process: HashMap<u32, Option<Arc<CommLayout>>>,
+    /// By (st_dev, st_ino).
+    of_file: HashMap<(u64, u64), Result<Arc<CommLayout>, String>>,
+}
+
+impl LateComms {
+    pub(crate) fn new(learnt: MapHandle) -> Self {
+        LateComms { learnt, known: Mutex::default() }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `pid` has this library file (st_dev, st_ino) mapped. The error says why its communicators cannot be read.
+    pub(crate) fn maps(&self, pid: u32, file: (u64, u64), path: &Path) -> Result<(), String> {
+        let mut known = self.known();
+        let Known { layouts, of_process, of_file } = &mut *known;
+        let layout = of_file.entry(file).or_insert_with(|| layouts.of(path));
+        of_process.insert(pid, Some(Arc::clone(layout.as_ref().map_err(String::clone)?)));
+        Ok(())
+    }
+
+    /// That of the library which `pid` calls. Discovery has looked already, unless the process is very young.
+    fn layout(&self, pid: u32) -> Option<Arc<CommLayout>> {
+        if let Some(looked) = self.known().of_process.get(&pid) {
+            return looked.clone();
+        }
+        self.known().of_process.insert(pid, None);
+        let text = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let of_nccl = |m: &maps::Mapping<'_>| {
+            m.executable && matches!(discovery::library_of(m.file_name()), Some(Library::Nccl | Library::Rccl))
+        };
+        for mapping in maps::mappings(&text).filter(of_nccl) {
+            let path = discovery::path_to(pid, &mapping)?;
+            let file = std::fs::metadata(&path).ok()?;
+            if let Err(reason) = self.maps(pid, (file.dev(), file.ino()), &path) {
+                tracing::debug!(pid, path = %path.display(), reason, "communicators cannot be read from memory");
+            }
+        }
+        self.known().of_process.get(&pid).cloned().flatten()
+    }
+
+    pub(crate) fn forget(&self, pid: u32) {
+        self.known().of_process.remove(&pid);
+    }
+
+    /// Completes a call of NCCL or RCCL that lacks its rank or its communicator's hash.
+    pub(crate) fn complete(&self, call: &mut RawCall, handle: u64) {
+        let all = wire::HAVE_HASH | wire::HAVE_RANK;
+        if handle == 0 || call.flags & all == all {
+            return;
+        }
+        let Some(facts) = self.layout(call.pid).and_then(|layout| read(call.pid, handle, &layout)) else { return };
+        call.rank = facts.rank;
+        call.nranks = facts.nranks;
+        call.flags |= wire::HAVE_RANK;
+        if let Some(hash) = facts.hash {
+            call.comm_hash = hash;
+            call.flags |= wire::HAVE_HASH;
+        }
+        let (key, value) = (wire::comm_key(call.pid, handle), wire::comm_value(call, call.flags & all));
+        if let Err(error) = self.learnt.update(&key, &value, MapFlags::ANY) {
+            tracing::debug!(%error, "a communicator is not remembered"); // the next call is completed again
+        }
+    }
+}
+
+/// Reads the structure at `handle`; none when the process is gone, or what lies there is no living communicator.
+pub(crate) fn read(pid: u32, handle: u64, layout: &CommLayout) -> Option<CommFacts> {
+    if let Some(at) = layout.magic
+        && u64::from_ne_bytes(peek(pid, handle.checked_add(at)?)?) != MAGIC
+    {
+        return None;
+    }
+    let rank = i32::from_ne_bytes(peek(pid, handle.checked_add(layout.rank)?)?);
+    let nranks = i32::from_ne_bytes(peek(pid, handle.checked_add(layout.nranks)?)?);
+    let hash = match layout.hash {
+        Some(at) => Some(u64::from_ne_bytes(peek(pid, handle.checked_add(at)?)?)).filter(|hash| *hash != 0),
+        None => None,
+    };
+    let sane = (1..=MOST_RANKS).contains(&nranks) && (0..nranks).contains(&rank);
+    sane.then_some(CommFacts { rank, nranks, hash })
+}
+
+/// Copies bytes out of another process.
+fn peek<const N: usize>(pid: u32, address: u64) -> Option<[u8; N]> {
+    let mut bytes = [0u8; N];
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
+    let remote = libc::iovec { iov_base: usize::try_from(address).ok()? as *mut libc::c_void, iov_len: N };
+    let pid = libc::pid_t::try_from(pid).ok()?;
+    // SAFETY: `local` covers `bytes`, which lives through the call; the kernel checks the other process's addresses.
+    let copied = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    (usize::try_from(copied) == Ok(N)).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(layout: &CommLayout, rank: i32, nranks: i32, hash: u64) -> Vec<u8> {
+        let mut bytes = vec![0xa5; 4096];
+        let mut put = |at: u64, value: &[u8]| bytes[at as usize..at as usize + value.len()].copy_from_slice(value);
+        put(layout.rank, &rank.to_ne_bytes());
+        put(layout.nranks, &nranks.to_ne_bytes());
+        put(layout.hash.unwrap(), &hash.to_ne_bytes());
+        put(layout.magic.unwrap(), &MAGIC.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_structure_in_our_own_memory_and_what_is_none() {
+        let layout = CommLayout { rank: 1000, nranks: 1004, hash: Some(992), magic: Some(0) };
+        let (pid, hash) = (std::process::id(), 0xfeed_0000_0000_0001);
+        let at = |bytes: &Vec<u8>| read(pid, bytes.as_ptr() as u64, &layout);
+        let good = place(&layout, 5, 8, hash);
+        assert_eq!(at(&good), Some(CommFacts { rank: 5, nranks: 8, hash: Some(hash) }));
+        assert_eq!(at(&place(&layout, 8, 8, hash)), None);
+        assert_eq!(at(&place(&layout, 0, 0, hash)), None);
+        let mut dead = good.clone();
+        dead[0] = 0;
+        assert_eq!(at(&dead), None, "not alive");
+        let blind = CommLayout { hash: None, ..layout };
+        assert_eq!(read(pid, good.as_ptr() as u64, &blind).unwrap().hash, None);
+        assert_eq!(read(pid, 8, &layout), None, "nothing is mapped there");
+        assert_eq!(read(pid, u64::MAX - 3, &layout), None);
+    }
+}
