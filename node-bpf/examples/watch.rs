@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Record::OffCpu(r) => println!("{r:?}"),
             Record::Net(r) => println!("{r:?}"),
             Record::Process(r) => println!("{r:?}"),
+            Record::Host(r) => println!("{r:?}"),
             Record::Loss(r) => println!("{r:?}"),
         }),
     )?;

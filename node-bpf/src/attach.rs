@@ -9,6 +9,7 @@ use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 use crate::classes::ProbeClass;
 use crate::maps;
+use crate::signals::faults;
 use crate::symbols::Target;
 
 /// How calls are probed; the best that the kernel supports is taken.
@@ -47,7 +48,15 @@ fn mode_of(program: &str) -> Option<AttachMode> {
 /// Attaches the programs of a class, but for those at library calls.
 pub(crate) fn attach_class(object: &Object, class: &ProbeClass) -> libbpf_rs::Result<Vec<Link>> {
     let everywhere = class.programs.iter().filter(|name| mode_of(name).is_none());
-    everywhere.map(|name| program(object, name)?.attach()).collect()
+    let mut links = vec![];
+    for name in everywhere {
+        let program = program(object, name)?;
+        match *name {
+            "on_major_fault" => links.extend(faults::attach(&program)?),
+            _ => links.push(program.attach()?),
+        }
+    }
+    Ok(links)
 }
 
 /// Why a class could not be attached, and what to do.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,10 @@ use crate::late::LateComms;
 use crate::loader::{self, Loaded, ProbeStatus};
 use crate::process::{Process, Processes};
 use crate::record::{Collective, LossCount, Record};
+use crate::signals::decode as signals;
+use crate::signals::kernel_names::KernelNames;
+use crate::signals::record::HostRecord;
+use crate::signals::wire::RawHost;
 use crate::sockets::Sockets;
 use crate::wire::{self, RawInFlight, RawRecord};
 
@@ -41,8 +45,14 @@ pub struct CaptureConfig {
     pub offcpu: bool,
     /// Shorter stretches are not recorded (nor summed).
     pub offcpu_min: Duration,
-    /// Record TCP retransmits.
+    /// Record TCP retransmits and resets.
     pub tcp: bool,
+    /// Record block requests of followed processes.
+    pub block: bool,
+    /// Shorter requests, queueing included, are not recorded (nor summed).
+    pub block_min: Duration,
+    /// Record major faults, reclaim and kills for want of memory of followed processes.
+    pub memory: bool,
     /// How often running processes are checked for newly loaded libraries.
     pub rescan: Duration,
     /// The way of attaching; none takes the best the kernel supports.
@@ -59,6 +69,9 @@ impl Default for CaptureConfig {
             offcpu: true,
             offcpu_min: Duration::from_millis(1),
             tcp: true,
+            block: true,
+            block_min: Duration::from_millis(1),
+            memory: true,
             rescan: Duration::from_secs(1),
             attach_mode: None,
         }
@@ -168,6 +181,7 @@ impl Capture {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let events = loader::map(&object, "events").map_err(failed)?;
         let stats = loader::map(&object, "stats").map_err(failed)?;
+        let host_stats = loader::map(&object, "host_stats").map_err(failed)?;
         let inflights = loader::map(&object, "inflights").map_err(failed)?;
         let comms = loader::map(&object, "comms").map_err(failed)?;
         let late = LateComms::new(loader::map(&object, "learnt").map_err(failed)?);
@@ -203,7 +217,7 @@ impl Capture {
         })?;
         capture.spawn("capture-find", {
             let shared = Arc::clone(&capture.shared);
-            move || Watcher { discovery, stats, counted: vec![], shared }.run(&woken, config.rescan)
+            move || Watcher { discovery, stats, host_stats, counted: vec![], shared }.run(&woken, config.rescan)
         })?;
         Ok(capture)
     }
@@ -258,6 +272,9 @@ impl Drop for Capture {
     }
 }
 
+/// Read when the first thread is seen to wait; the same for every capture.
+static KERNEL_NAMES: LazyLock<KernelNames> = LazyLock::new(KernelNames::read);
+
 /// The reader looks this often; the kernel wakes it earlier only when the ring fills up.
 const RING_INTERVAL: Duration = Duration::from_millis(25);
 
@@ -305,13 +322,15 @@ impl Reader {
                 decode::call(&raw, &shared.clock, self.process(raw.pid).as_ref()).map(Record::Collective)
             }
             Some(RawRecord::OffCpu(raw)) => {
-                Some(Record::OffCpu(decode::off_cpu(&raw, &shared.clock, self.process(raw.pid).as_ref())))
+                let process = self.process(raw.pid);
+                Some(Record::OffCpu(decode::off_cpu(&raw, &shared.clock, process.as_ref(), &KERNEL_NAMES)))
             }
             Some(RawRecord::Tcp(raw)) => {
                 let owner = self.sockets.owner(raw.socket_inode, || shared.processes.pids());
                 let owner = owner.and_then(|pid| shared.processes.known(pid));
-                Some(Record::Net(decode::retransmit(&raw, &shared.clock, owner.as_ref())))
+                Some(Record::Net(decode::tcp(&raw, &shared.clock, owner.as_ref())))
             }
+            Some(RawRecord::Host(raw)) => self.host(&raw).map(Record::Host),
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 shared.processes.exec(pid, ts_ns);
                 let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
@@ -341,6 +360,19 @@ impl Reader {
         }
     }
 
+    fn host(&self, raw: &RawHost) -> Option<HostRecord> {
+        let clock = &self.shared.clock;
+        Some(match raw {
+            RawHost::Block(raw) => HostRecord::Block(signals::block(raw, clock, self.process(raw.pid).as_ref())),
+            RawHost::Memory(raw) => HostRecord::Memory(signals::memory(raw, clock, self.process(raw.pid).as_ref())?),
+            RawHost::Life(raw) => {
+                // Not looked up in /proc: it may be gone, and what only begins and ends is no process to follow.
+                let known = |pid| self.shared.processes.known(pid).and_then(|process| process.seen.rank);
+                HostRecord::Life(signals::life(raw, clock, known(raw.pid).or_else(|| known(raw.parent)))?)
+            }
+        })
+    }
+
     /// The process of a record; announced to the sink before its first record.
     fn process(&self, pid: u32) -> Option<Arc<Process>> {
         let (process, new) = self.shared.processes.look(pid)?;
@@ -359,6 +391,7 @@ fn loss(ts_ns: i64, probe: &str, reason: &str, lost: u64) -> Record {
 struct Watcher {
     discovery: Discovery,
     stats: MapHandle,
+    host_stats: MapHandle,
     /// The counters as of the last count.
     counted: Vec<ProbeStatus>,
     shared: Arc<Shared>,
@@ -401,7 +434,7 @@ impl Watcher {
 
     /// Delivers what was lost since the last count, per probe and reason.
     fn count(&mut self) {
-        let now = loader::read_stats(&self.stats);
+        let now = loader::read_stats(&self.stats, &self.host_stats);
         let ts_ns = self.shared.clock.now_unix_ns();
         for probe in &now {
             let before = self.counted.iter().find(|b| b.probe == probe.probe);
@@ -410,6 +443,7 @@ impl Watcher {
                 ("ringbuf", since(|p| p.lost_ring)),
                 ("map_full", since(|p| p.lost_map)),
                 ("unmatched", since(|p| p.unmatched)),
+                ("shed", since(|p| p.shed)),
             ];
             for (reason, lost) in lost.into_iter().filter(|(_, lost)| *lost > 0) {
                 self.shared.deliver(loss(ts_ns, &probe.probe, reason, lost));

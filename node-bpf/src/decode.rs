@@ -2,13 +2,15 @@
 //! what processes and handles are is `process`'s and `mpi`'s.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::clock::Clock;
 use crate::functions::{self, Api, FUNCTIONS, Function};
 use crate::mpi;
 use crate::process::Process;
 use crate::record::{Collective, Library, NetEvent, OffCpu};
+use crate::signals::kernel_names::KernelNames;
+use crate::signals::waits::{self, Stretch};
 use crate::wire::{self, RawCall, RawOffCpu, RawTcp};
 
 /// A call; none when its function is unknown (a record of another build's programs).
@@ -113,7 +115,18 @@ fn in_place(raw: &RawCall, function: &Function) -> bool {
 }
 
 /// A stretch off the CPU.
-pub(crate) fn off_cpu(raw: &RawOffCpu, clock: &Clock, process: Option<&Arc<Process>>) -> OffCpu {
+pub(crate) fn off_cpu(
+    raw: &RawOffCpu,
+    clock: &Clock,
+    process: Option<&Arc<Process>>,
+    names: &LazyLock<KernelNames>,
+) -> OffCpu {
+    let stretch = Stretch { voluntary: raw.voluntary, state: raw.state, iowait: raw.iowait, stack: &raw.stack };
+    let nobody = KernelNames::default();
+    let wait = waits::judge(&stretch, if raw.stack.is_empty() { &nobody } else { names });
+    // pushed off, it waited for a CPU all the time; else from when it was woken
+    let runnable_ns = if raw.voluntary { Some(raw.wake_ns).filter(|ns| *ns != 0) } else { Some(raw.start_ns) };
+    let run_delay_ns = runnable_ns.and_then(|from| i64::try_from(raw.end_ns.saturating_sub(from)).ok());
     let name = raw.next_comm.split(|&b| b == 0).next().unwrap_or_default();
     OffCpu {
         ts_ns: clock.unix_ns(raw.start_ns),
@@ -126,11 +139,14 @@ pub(crate) fn off_cpu(raw: &RawOffCpu, clock: &Clock, process: Option<&Arc<Proce
         next_comm: String::from_utf8_lossy(name).into_owned(),
         rank: process.and_then(|p| p.seen.rank),
         cgroup_id: raw.cgroup_id,
+        reason: wait.reason,
+        run_delay_ns,
+        wchan: wait.wchan,
     }
 }
 
-/// A TCP retransmit, with the process that holds the socket when it is a followed one.
-pub(crate) fn retransmit(raw: &RawTcp, clock: &Clock, owner: Option<&Arc<Process>>) -> NetEvent {
+/// A TCP event, with the process that holds the socket when it is a followed one.
+pub(crate) fn tcp(raw: &RawTcp, clock: &Clock, owner: Option<&Arc<Process>>) -> NetEvent {
     let address = |bytes: &[u8; 16]| {
         if i32::from(raw.family) == libc::AF_INET6 {
             return Ipv6Addr::from(*bytes).to_canonical().to_string();
@@ -139,7 +155,11 @@ pub(crate) fn retransmit(raw: &RawTcp, clock: &Clock, owner: Option<&Arc<Process
     };
     NetEvent {
         ts_ns: clock.unix_ns(raw.ts_ns),
-        event: "tcp_retransmit_skb",
+        event: match raw.event {
+            1 => "tcp_send_reset",
+            2 => "tcp_receive_reset",
+            _ => "tcp_retransmit_skb",
+        },
         pid: owner.map(|p| p.seen.pid),
         rank: owner.and_then(|p| p.seen.rank),
         saddr: address(&raw.saddr),
@@ -222,6 +242,7 @@ mod tests {
     #[test]
     fn addresses_as_text() {
         let mut raw = RawTcp {
+            event: 0,
             state: 1,
             ts_ns: 0,
             cgroup_id: 0,
@@ -235,8 +256,8 @@ mod tests {
         };
         raw.saddr[..4].copy_from_slice(&[10, 0, 0, 1]);
         raw.daddr[15] = 1;
-        assert_eq!(retransmit(&raw, &Clock::measure(), None).saddr, "10.0.0.1");
+        assert_eq!(tcp(&raw, &Clock::measure(), None).saddr, "10.0.0.1");
         raw.family = 10;
-        assert_eq!(retransmit(&raw, &Clock::measure(), None).daddr, "::1");
+        assert_eq!(tcp(&raw, &Clock::measure(), None).daddr, "::1");
     }
 }

@@ -271,8 +271,14 @@ impl Discovery {
     }
 
     fn follow(&self, pid: u32, mpi: bool) {
-        // Only when it is not there: the programs keep more in the value.
-        let _ = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST);
+        // Only when it is not there, or there as a child of a followed process only: the programs keep more in the value.
+        let key = pid.to_ne_bytes();
+        let child = wire::CHILD.to_ne_bytes();
+        if self.tracked.lookup(&key, MapFlags::ANY).is_ok_and(|value| value.is_some_and(|value| value == child)) {
+            let _ = self.tracked.update(&key, &(wire::TRACKED | wire::CHILD).to_ne_bytes(), MapFlags::EXIST);
+        } else {
+            let _ = self.tracked.update(&key, &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST);
+        }
         let Some((process, new)) = self.shared.processes.look(pid) else { return };
         if mpi {
             process.mpi();

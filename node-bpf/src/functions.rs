@@ -184,6 +184,10 @@ pub(crate) const COOKIE_HASH_MIX: u8 = 1;
 pub(crate) const COOKIE_MPI: u8 = 2;
 pub(crate) const COOKIE_RCCL: u8 = 4;
 pub(crate) const COOKIE_SPLIT_TEXT: u8 = 8;
+pub(crate) const COOKIE_P2P: u8 = 0x40;
+
+/// Calls between two ranks, by name: under load their rows give way first (`shedding`).
+const POINT_TO_POINT: &[&str] = &["send", "ssend", "recv", "send_recv", "put_signal", "signal", "wait_signal"];
 
 const NO_ARG: u8 = 0xff;
 
@@ -192,7 +196,8 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     let Some(function) = FUNCTIONS.get(index) else {
         return 0;
     };
-    let flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 };
+    let p2p = function.role as u8 == Role::Call as u8 && POINT_TO_POINT.contains(&function.name);
+    let flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 } | if p2p { COOKIE_P2P } else { 0 };
     let comm = function.comm.unwrap_or(NO_ARG);
     let counts_as = FUNCTIONS.iter().position(|f| f.api == function.api && f.name == function.name).unwrap_or(index);
     u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counts_as as u8, 0, 0])

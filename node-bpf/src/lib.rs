@@ -27,6 +27,7 @@ mod nccl_hash;
 pub mod privileges;
 mod process;
 mod record;
+mod signals;
 mod sockets;
 mod survey;
 mod symbols;
@@ -42,4 +43,7 @@ pub use host::Host;
 pub use loader::ProbeStatus;
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
 pub use record::{Collective, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record};
+pub use signals::record::{
+    BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat,
+};
 pub use survey::{LibraryInUse, Survey, survey};

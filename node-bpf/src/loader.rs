@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
 use crate::host::Host;
 use crate::privileges::{self, Capability, Needed, PRIVILEGES};
+use crate::signals::wire::{HOST_PROBES, Tuning};
 use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
 
 /// libelf reads words from it.
@@ -34,6 +35,8 @@ pub struct ProbeStatus {
     pub lost_map: u64,
     /// Calls whose return never came: the process died in them, or they were left by a jump.
     pub unmatched: u64,
+    /// Not recorded because there was too much.
+    pub shed: u64,
 }
 
 /// libbpf says why a load failed only in its log: the last lines are kept for the error.
@@ -140,12 +143,16 @@ fn open(
         offcpu_min_ns: u64::try_from(config.offcpu_min.as_nanos()).unwrap_or(u64::MAX),
         wake_bytes: u64::from(ring_bytes / 4),
         own_pid: std::process::id(),
+        block_min_ns: u64::try_from(config.block_min.as_nanos()).unwrap_or(u64::MAX),
     };
+    let tuning = Tuning { offcpu_min_ns: raw.offcpu_min_ns, block_min_ns: raw.block_min_ns, shed_p2p: false };
     for mut map in open.maps_mut() {
         if map.name() == "events" {
             map.set_max_entries(ring_bytes)?;
         } else if map.name() == ".rodata.config" {
             map.set_initial_value(&raw.to_bytes())?;
+        } else if map.name() == ".data.tuning" {
+            map.set_initial_value(&tuning.to_bytes())?;
         }
     }
     let object = open.load()?;
@@ -173,7 +180,7 @@ pub(crate) fn map(object: &Object, name: &str) -> libbpf_rs::Result<MapHandle> {
 fn slot_name(slot: u8) -> Option<String> {
     Some(match slot {
         SLOT_OFFCPU => "sched_switch".to_owned(),
-        SLOT_TCP => "tcp_retransmit_skb".to_owned(),
+        SLOT_TCP => "tcp".to_owned(),
         SLOT_PROCESS => "sched_process".to_owned(),
         _ => {
             let function = FUNCTIONS.get(usize::from(slot))?;
@@ -184,19 +191,21 @@ fn slot_name(slot: u8) -> Option<String> {
 }
 
 /// All probes' counters, summed over the CPUs.
-pub(crate) fn read_stats(stats: &MapHandle) -> Vec<ProbeStatus> {
-    let read = |slot: u8| {
-        let per_cpu = stats.lookup_percpu(&u32::from(slot).to_ne_bytes(), MapFlags::ANY).ok()??;
+pub(crate) fn read_stats(stats: &MapHandle, host_stats: &MapHandle) -> Vec<ProbeStatus> {
+    let read = |map: &MapHandle, slot: u8| {
+        let per_cpu = map.lookup_percpu(&u32::from(slot).to_ne_bytes(), MapFlags::ANY).ok()??;
         let mut sum = Stats::default();
         per_cpu.iter().filter(|bytes| bytes.len() >= STATS_BYTES).for_each(|bytes| sum.add(bytes));
         Some(sum)
     };
+    let status = |probe: String, stats: Stats| {
+        let Stats { hits, lost_ring, lost_map, unmatched, shed } = stats;
+        ProbeStatus { probe, hits, lost_ring, lost_map, unmatched, shed }
+    };
+    let host = (0..).zip(HOST_PROBES);
     (0..SLOTS)
-        .filter_map(|slot| {
-            let probe = slot_name(slot)?;
-            let Stats { hits, lost_ring, lost_map, unmatched } = read(slot)?;
-            Some(ProbeStatus { probe, hits, lost_ring, lost_map, unmatched })
-        })
+        .filter_map(|slot| Some(status(slot_name(slot)?, read(stats, slot)?)))
+        .chain(host.filter_map(|(slot, probe)| Some(status((*probe).to_owned(), read(host_stats, slot)?))))
         .collect()
 }
 

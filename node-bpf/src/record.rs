@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::signals::record::HostRecord;
+
 /// Which library a collective call belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Library {
@@ -75,7 +77,7 @@ pub struct Collective {
 }
 
 /// A stretch off the CPU of one thread of a tracked process.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OffCpu {
     /// When the thread left the CPU.
     pub ts_ns: i64,
@@ -97,6 +99,12 @@ pub struct OffCpu {
     pub rank: Option<i32>,
     /// cgroup v2 id.
     pub cgroup_id: u64,
+    /// "preempted", "sleep", "io", "lock", "network", "fault", "stopped", "other".
+    pub reason: &'static str,
+    /// How much of it the thread was runnable and waited for a CPU; none when its waking was not seen.
+    pub run_delay_ns: Option<i64>,
+    /// The kernel function it waited in, when the kernel tells.
+    pub wchan: Option<String>,
 }
 
 /// A TCP event ("tcp_retransmit_skb", "tcp_send_reset", …). Addresses are text, ports host order.
@@ -177,6 +185,8 @@ pub enum Record {
     OffCpu(OffCpu),
     /// A TCP event.
     Net(NetEvent),
+    /// A signal of the host, or a sample.
+    Host(HostRecord),
     /// A process was found (or found again with more known about it).
     Process(ProcessSeen),
     /// Loss.

@@ -1,6 +1,9 @@
 //! The bytes the BPF programs write, parsed with size checks. The truth is `bpf/wire.h`; the sizes are asserted here
 //! and, for the record kinds, on every record. What a record means is `decode`'s business.
 
+use crate::signals::wire as signals;
+use crate::signals::wire::RawHost;
+
 /// Most arguments a call carries.
 pub(crate) const MAX_ARGS: usize = 12;
 /// Statistics slots behind those of the functions.
@@ -17,13 +20,17 @@ pub(crate) const FROM_RCCL: u8 = 8;
 
 /// `RM_TRACKED`, the value of the map `tracked`.
 pub(crate) const TRACKED: u32 = 1;
+/// `RM_CHILD`, the same: started by a followed process.
+pub(crate) const CHILD: u32 = 8;
 
 const CALL_BYTES: usize = 168;
-const OFFCPU_BYTES: usize = 64;
+const OFFCPU_BYTES: usize = 184;
+/// Most kernel frames of a stretch off the CPU.
+const STACK_DEPTH: usize = 12;
 const TCP_BYTES: usize = 80;
 const PROCESS_BYTES: usize = 16;
 /// One CPU's `struct rm_stats`.
-pub(crate) const STATS_BYTES: usize = 32;
+pub(crate) const STATS_BYTES: usize = 40;
 
 /// A library call, from entry to return.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,11 +62,19 @@ pub(crate) struct RawOffCpu {
     pub(crate) next_pid: u32,
     pub(crate) voluntary: bool,
     pub(crate) next_comm: [u8; 16],
+    /// When it was runnable again; 0: not seen.
+    pub(crate) wake_ns: u64,
+    pub(crate) state: u32,
+    pub(crate) iowait: bool,
+    /// Kernel return addresses, innermost first.
+    pub(crate) stack: Vec<u64>,
 }
 
-/// A TCP retransmit.
+/// A TCP event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawTcp {
+    /// `enum rm_tcp_event`.
+    pub(crate) event: u16,
     pub(crate) state: u32,
     pub(crate) ts_ns: u64,
     pub(crate) cgroup_id: u64,
@@ -78,6 +93,7 @@ pub(crate) enum RawRecord {
     Call(Box<RawCall>),
     OffCpu(RawOffCpu),
     Tcp(RawTcp),
+    Host(RawHost),
     /// A process now runs another program.
     Exec {
         pid: u32,
@@ -101,7 +117,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
         2 => OFFCPU_BYTES,
         3 => TCP_BYTES,
         4..=6 => PROCESS_BYTES,
-        _ => return None,
+        other => signals::size_of(other)?,
     };
     if bytes.len() != want {
         return None;
@@ -135,17 +151,29 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
                 },
             }))
         }
-        2 => RawRecord::OffCpu(RawOffCpu {
-            cpu: r.u32()?,
-            start_ns: r.u64()?,
-            end_ns: r.u64()?,
-            pid: r.u32()?,
-            tid: r.u32()?,
-            cgroup_id: r.u64()?,
-            next_pid: r.u32()?,
-            voluntary: r.u32()? != 0,
-            next_comm: r.array()?,
-        }),
+        2 => {
+            let iowait;
+            RawRecord::OffCpu(RawOffCpu {
+                cpu: r.u32()?,
+                start_ns: r.u64()?,
+                end_ns: r.u64()?,
+                pid: r.u32()?,
+                tid: r.u32()?,
+                cgroup_id: r.u64()?,
+                next_pid: r.u32()?,
+                voluntary: r.u32()? != 0,
+                next_comm: r.array()?,
+                wake_ns: r.u64()?,
+                state: r.u32()?,
+                stack: {
+                    let frames = (r.u32()? as usize / 8).min(STACK_DEPTH);
+                    iowait = r.u32()? != 0;
+                    let _pad = r.u32()?;
+                    (0..frames).map_while(|_| r.u64()).filter(|address| *address != 0).collect()
+                },
+                iowait,
+            })
+        }
         3 => {
             let state = r.u32()?;
             let ts_ns = r.u64()?;
@@ -154,15 +182,28 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
             let family = r.u16()?;
             let sport = r.u16()?;
             let dport = r.u16()?;
-            let _pad = r.u16()?;
+            let event = r.u16()?;
             let segs = r.u32()?;
             let _pad = r.u32()?;
             let (saddr, daddr) = (r.array()?, r.array()?);
-            RawRecord::Tcp(RawTcp { state, ts_ns, cgroup_id, socket_inode, family, sport, dport, segs, saddr, daddr })
+            RawRecord::Tcp(RawTcp {
+                event,
+                state,
+                ts_ns,
+                cgroup_id,
+                socket_inode,
+                family,
+                sport,
+                dport,
+                segs,
+                saddr,
+                daddr,
+            })
         }
         4 => RawRecord::Exec { pid: r.u32()?, ts_ns: r.u64()? },
         5 => RawRecord::Exit { pid: r.u32()? },
-        _ => RawRecord::Found { pid: r.u32()? },
+        6 => RawRecord::Found { pid: r.u32()? },
+        other => RawRecord::Host(signals::parse(other, &mut r)?),
     })
 }
 
@@ -250,12 +291,13 @@ pub(crate) struct Stats {
     pub(crate) lost_ring: u64,
     pub(crate) lost_map: u64,
     pub(crate) unmatched: u64,
+    pub(crate) shed: u64,
 }
 
 impl Stats {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let mut r = Reader(bytes);
-        for field in [&mut self.hits, &mut self.lost_ring, &mut self.lost_map, &mut self.unmatched] {
+        for field in [&mut self.hits, &mut self.lost_ring, &mut self.lost_map, &mut self.unmatched, &mut self.shed] {
             *field += r.u64().unwrap_or(0);
         }
     }
@@ -268,24 +310,26 @@ pub(crate) struct RawConfig {
     pub(crate) offcpu_min_ns: u64,
     pub(crate) wake_bytes: u64,
     pub(crate) own_pid: u32,
+    pub(crate) block_min_ns: u64,
 }
 
 impl RawConfig {
-    pub(crate) fn to_bytes(self) -> [u8; 32] {
-        let mut bytes = [0; 32];
+    pub(crate) fn to_bytes(self) -> [u8; 40] {
+        let mut bytes = [0; 40];
         bytes[..8].copy_from_slice(&self.cgroup_id.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.offcpu_min_ns.to_ne_bytes());
         bytes[16..24].copy_from_slice(&self.wake_bytes.to_ne_bytes());
         bytes[24..28].copy_from_slice(&self.own_pid.to_ne_bytes());
+        bytes[32..40].copy_from_slice(&self.block_min_ns.to_ne_bytes());
         bytes
     }
 }
 
 /// Takes numbers off the front; none at the end of the bytes.
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, tail) = self.0.split_first_chunk::<N>()?;
         self.0 = tail;
         Some(*head)
@@ -296,10 +340,10 @@ impl Reader<'_> {
     fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_ne_bytes)
     }
-    fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_ne_bytes)
     }
-    fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_ne_bytes)
     }
 }
@@ -339,11 +383,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_record_of_the_right_size_or_none(kind in 0u32..8, rest in prop::collection::vec(any::<u8>(), 0..256)) {
+        fn any_bytes_are_a_record_of_the_right_size_or_none(kind in 0u32..20, exact: bool, rest in prop::collection::vec(any::<u8>(), 0..256)) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);
-            let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES, 0];
-            prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == sizes[kind as usize]);
+            let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES];
+            let size = sizes.get(kind as usize).copied().or(signals::size_of(kind)).unwrap_or(0);
+            bytes.resize(if exact { size.max(4) } else { bytes.len() }, 0);
+            prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == size);
         }
     }
 }

@@ -285,6 +285,10 @@ static __noinline int forget_seqs(__u32 pid, __u64 handle) {
 }
 
 static __always_inline void emit_call(struct rm_inflight *call, __u64 thread, __u64 now, __s32 ret, __u64 cookie) {
+  if (tuning.shed_p2p && ((cookie >> 32) & RM_COOKIE_P2P)) {
+    COUNT(call->func, shed);
+    return;
+  }
   struct rm_call *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) {
     COUNT(call->func, lost_ring);

@@ -10,6 +10,9 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* A section of its own, so that user space finds the configuration at offset 0. */
 const volatile struct rm_config config SEC(".rodata.config");
 
+/* What user space turns while capture runs. */
+volatile struct rm_tuning tuning SEC(".data.tuning");
+
 struct {
   __uint(type, BPF_MAP_TYPE_RINGBUF);
   __uint(max_entries, 8 << 20); /* set by the loader */
@@ -78,5 +81,8 @@ static __always_inline void emit_process(__u32 kind, __u32 pid) {
 }
 
 #include "calls.bpf.h"
+#include "host.bpf.h"
 #include "sched.bpf.h"
 #include "tcp.bpf.h"
+#include "block.bpf.h"
+#include "memory.bpf.h"

@@ -48,11 +48,16 @@ struct user_pt_regs {
 
 typedef struct { int counter; } atomic_t;
 struct signal_struct { atomic_t live; };
+struct css_set;
 struct task_struct {
   int pid, tgid;
   char comm[16];
   unsigned int __state;
   struct signal_struct *signal;
+  unsigned in_iowait : 1;
+  int exit_code;
+  struct task_struct *real_parent;
+  struct css_set *cgroups;
 };
 /* before Linux 5.14 */
 struct task_struct___old { long state; };
@@ -67,6 +72,7 @@ struct cgroup {
   struct cgroup_subsys_state self;
   struct kernfs_node *kn;
 };
+struct css_set { struct cgroup *dfl_cgrp; };
 struct sock_cgroup_data { struct cgroup *cgroup; };
 
 struct in6_addr_raw { __u8 bytes[16]; };
@@ -86,6 +92,19 @@ struct sock {
 };
 struct in6_addr;
 struct sk_buff;
+
+struct gendisk {
+  int major, first_minor;
+  char disk_name[32];
+};
+struct request_queue { struct gendisk *disk; };
+struct request {
+  struct request_queue *q;
+  unsigned int cmd_flags;
+  unsigned int __data_len;
+};
+/* before Linux 5.17 */
+struct request___old { struct gendisk *rq_disk; };
 
 #pragma clang attribute pop
 

@@ -1,11 +1,16 @@
-/* The scheduler's view of tracked processes: stretches off the CPU and who took it (being pushed off of all threads;
- * sleeping and waiting only of those that make the calls and of the main one, for helper threads do little else), plus exec and exit, which wake
- * discovery and free what the maps hold of a process. */
+/* The scheduler's view of tracked processes: stretches off the CPU and who took it, plus exec and exit, which wake
+ * discovery and free what the maps hold of a process.
+ *
+ * Of every thread: being pushed off, and waits that no signal ends (IO, page faults, locks of the kernel). Of the
+ * threads that make the calls and of the main one also ordinary sleeps; helper threads do little else, and would bury
+ * the rest. */
 
 struct off_start {
   __u64 ts_ns;
+  __u64 wake_ns;
   __u64 cgroup_id;
   __u32 cpu, voluntary, next_pid, pid;
+  __u32 state, iowait;
   char next_comm[16];
 };
 struct {
@@ -15,6 +20,8 @@ struct {
   __type(value, struct off_start);
 } off_starts SEC(".maps");
 
+#define TASK_INTERRUPTIBLE 1
+
 static __always_inline long task_state(struct task_struct *task) {
   if (bpf_core_field_exists(task->__state)) return BPF_CORE_READ(task, __state);
   struct task_struct___old *old = (void *)task;
@@ -23,10 +30,13 @@ static __always_inline long task_state(struct task_struct *task) {
 
 static __always_inline void leaves_cpu(struct task_struct *prev, struct task_struct *next, bool preempt) {
   __u32 pid = prev->tgid, tid = prev->pid;
-  if (!pid || !bpf_map_lookup_elem(&tracked, &pid)) return;
-  bool voluntary = !preempt && task_state(prev) != 0; /* 0: still runnable, so it was pushed off */
-  if (voluntary && tid != pid && !bpf_map_lookup_elem(&callers, &tid)) return;
+  if (!pid || !is_followed(pid)) return;
+  __u32 state = task_state(prev);
+  bool voluntary = !preempt && state != 0; /* 0: still runnable, so it was pushed off */
+  if (voluntary && (state & TASK_INTERRUPTIBLE) && tid != pid && !bpf_map_lookup_elem(&callers, &tid)) return;
   struct off_start start = {.ts_ns = bpf_ktime_get_ns(), .pid = pid, .next_pid = next->tgid, .voluntary = voluntary};
+  start.state = state;
+  start.iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
   start.cpu = bpf_get_smp_processor_id();
   start.cgroup_id = bpf_get_current_cgroup_id();
   BPF_CORE_READ_INTO(&start.next_comm, next, comm);
@@ -40,7 +50,10 @@ static __always_inline void takes_cpu(struct task_struct *next) {
   struct off_start *start = bpf_map_lookup_elem(&off_starts, &tid);
   if (!start) return;
   __u64 now = bpf_ktime_get_ns();
-  if (now - start->ts_ns >= config.offcpu_min_ns) {
+  __u64 off_ns = now - start->ts_ns;
+  if (off_ns >= config.offcpu_min_ns && off_ns < tuning.offcpu_min_ns) {
+    COUNT(RM_SLOT_OFFCPU, shed);
+  } else if (off_ns >= config.offcpu_min_ns) {
     struct rm_offcpu *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
     if (out) {
       out->kind = RM_OFFCPU;
@@ -53,12 +66,29 @@ static __always_inline void takes_cpu(struct task_struct *next) {
       out->next_pid = start->next_pid;
       out->voluntary = start->voluntary;
       __builtin_memcpy(out->next_comm, start->next_comm, sizeof out->next_comm);
+      out->wake_ns = start->wake_ns;
+      out->state = start->state;
+      out->iowait = start->iowait;
+      out->pad = 0;
+      /* It has not run yet: its kernel stack still shows where it waited. Only taken for rows, so at no other cost. */
+      __builtin_memset(out->stack, 0, sizeof out->stack);
+      long bytes = start->voluntary ? bpf_get_task_stack(next, out->stack, sizeof out->stack, 0) : 0;
+      out->stack_bytes = bytes > 0 ? bytes : 0;
       bpf_ringbuf_submit(out, wake_flags());
     } else {
       COUNT(RM_SLOT_OFFCPU, lost_ring);
     }
   }
   bpf_map_delete_elem(&off_starts, &tid);
+}
+
+/* From here on it only waits for a CPU. */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *task) {
+  __u32 tid = task->pid;
+  struct off_start *start = bpf_map_lookup_elem(&off_starts, &tid);
+  if (start && start->wake_ns == 0) start->wake_ns = bpf_ktime_get_ns();
+  return 0;
 }
 
 SEC("tp_btf/sched_switch")
@@ -73,7 +103,13 @@ int BPF_PROG(on_exec, struct task_struct *task) {
   if (!wanted_task()) return 0;
   __u32 pid = task->tgid;
   COUNT(RM_SLOT_PROCESS, hits);
-  bpf_map_delete_elem(&tracked, &pid); /* another program: what was known of it is void */
+  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
+  if (known) {
+    emit_life(RM_LIFE_EXEC, task, 0);
+    /* another program: what was known of it is void, but not whose child it is */
+    if (*known & RM_CHILD) *known = RM_CHILD;
+    else bpf_map_delete_elem(&tracked, &pid);
+  }
   emit_process(RM_EXEC, pid);
   return 0;
 }
@@ -81,7 +117,9 @@ int BPF_PROG(on_exec, struct task_struct *task) {
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *task) {
   __u32 tid = task->pid, pid = task->tgid;
-  if (!bpf_map_lookup_elem(&tracked, &pid)) return 0;
+  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
+  if (!known) return 0;
+  bool oom = *known & RM_OOM;
   __u64 thread = ((__u64)pid << 32) | tid;
   struct rm_inflight *call = bpf_map_lookup_elem(&inflights, &thread);
   if (call) {
@@ -90,9 +128,22 @@ int BPF_PROG(on_exit, struct task_struct *task) {
   }
   bpf_map_delete_elem(&off_starts, &tid);
   bpf_map_delete_elem(&callers, &tid);
+  forget_thread(tid);
   if (BPF_CORE_READ(task, signal, live.counter) > 0) return 0; /* other threads go on */
   bpf_map_delete_elem(&tracked, &pid);
   COUNT(RM_SLOT_PROCESS, hits);
+  emit_life(oom ? RM_LIFE_OOM_KILLED : RM_LIFE_EXIT, task, BPF_CORE_READ(task, exit_code));
   emit_process(RM_EXIT, pid);
+  return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child) {
+  __u32 pid = parent->tgid, new = child->tgid;
+  if (child->pid != new) return 0; /* a thread */
+  if (!bpf_map_lookup_elem(&tracked, &pid)) return 0;
+  __u32 value = RM_CHILD;
+  if (bpf_map_update_elem(&tracked, &new, &value, BPF_ANY)) HOST_COUNT(RM_HOST_LIFE, lost_map);
+  emit_life(RM_LIFE_FORK, child, 0);
   return 0;
 }

@@ -1,21 +1,14 @@
-/* TCP retransmits. They happen in softirq, so the current task is not the owner: the socket's inode number is sent
- * along and user space looks for it among the tracked processes. */
+/* TCP retransmits and resets. They happen in softirq, so the current task is not the owner: the socket's inode number
+ * is sent along and user space looks for it among the tracked processes. */
 
-static __noinline int wanted_cgroup(__u64 address) {
-  struct cgroup *cgroup = (void *)address;
-  if (config.cgroup_id == 0) return true;
-  for (int depth = 0; depth < 24 && cgroup; depth++) {
-    if (BPF_CORE_READ(cgroup, kn, id) == config.cgroup_id) return true;
-    struct cgroup_subsys_state *parent = BPF_CORE_READ(cgroup, self.parent);
-    if (!parent) return false;
-    cgroup = BPF_CORE_READ(parent, cgroup);
-  }
-  return false;
-}
+#define TCP_TIME_WAIT 6
+#define TCP_NEW_SYN_RECV 12
 
-SEC("tp_btf/tcp_retransmit_skb")
-int BPF_PROG(on_retransmit, struct sock *sk, struct sk_buff *skb) {
-  struct cgroup *cgroup = BPF_CORE_READ(sk, sk_cgrp_data.cgroup);
+static __always_inline int tcp_event(__u32 event, struct sock *sk) {
+  __u32 state = BPF_CORE_READ(sk, __sk_common.skc_state);
+  /* these are smaller structures with the common beginning only: nobody's any more, or nobody's yet */
+  bool whole = state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
+  struct cgroup *cgroup = whole ? BPF_CORE_READ(sk, sk_cgrp_data.cgroup) : 0;
   if (!wanted_cgroup((__u64)cgroup)) return 0;
   COUNT(RM_SLOT_TCP, hits);
   struct rm_tcp *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
@@ -25,17 +18,17 @@ int BPF_PROG(on_retransmit, struct sock *sk, struct sk_buff *skb) {
   }
   out->kind = RM_TCP;
   out->ts_ns = bpf_ktime_get_ns();
-  out->state = BPF_CORE_READ(sk, __sk_common.skc_state);
+  out->state = state;
   out->cgroup_id = cgroup ? BPF_CORE_READ(cgroup, kn, id) : 0;
   out->family = BPF_CORE_READ(sk, __sk_common.skc_family);
   out->sport = BPF_CORE_READ(sk, __sk_common.skc_num);
   out->dport = __builtin_bswap16(BPF_CORE_READ(sk, __sk_common.skc_dport));
-  out->pad = 0;
+  out->event = event;
   out->pad2 = 0;
   out->segs = 1;
   __builtin_memset(out->saddr, 0, sizeof out->saddr);
   __builtin_memset(out->daddr, 0, sizeof out->daddr);
-  struct socket *socket = BPF_CORE_READ(sk, sk_socket);
+  struct socket *socket = whole ? BPF_CORE_READ(sk, sk_socket) : 0;
   out->socket_inode = 0;
   if (socket) {
     struct socket_alloc *alloc = (void *)((char *)socket - bpf_core_field_offset(struct socket_alloc, socket));
@@ -53,3 +46,16 @@ int BPF_PROG(on_retransmit, struct sock *sk, struct sk_buff *skb) {
   bpf_ringbuf_submit(out, wake_flags());
   return 0;
 }
+
+SEC("tp_btf/tcp_retransmit_skb")
+int BPF_PROG(on_retransmit, struct sock *sk, struct sk_buff *skb) { return tcp_event(RM_TCP_RETRANSMIT, sk); }
+
+/* Without a socket (a segment to a port nobody listens on) there is no owner to tell. */
+SEC("tp_btf/tcp_send_reset")
+int BPF_PROG(on_send_reset, struct sock *sk) {
+  if (!sk) return 0;
+  return tcp_event(RM_TCP_SEND_RESET, sk);
+}
+
+SEC("tp_btf/tcp_receive_reset")
+int BPF_PROG(on_receive_reset, struct sock *sk) { return tcp_event(RM_TCP_RECEIVE_RESET, sk); }

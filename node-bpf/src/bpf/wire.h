@@ -27,6 +27,7 @@ enum rm_role {
 #define RM_COOKIE_HASH_MIX 1 /* this NCCL hashes ids with its mixing hash, not with DJB2a (src/nccl_hash.rs) */
 #define RM_COOKIE_MPI 2
 #define RM_COOKIE_RCCL 4
+#define RM_COOKIE_P2P 0x40 /* point-to-point: its rows may be shed under load (struct rm_tuning) */
 #define RM_COOKIE_SPLIT_TEXT 8 /* this NCCL hashes a split's text (src/nccl_hash.rs); else without HASH_MIX it is unknown how */
 
 #define RM_MAX_ARGS 12
@@ -59,6 +60,8 @@ struct rm_call {
   unsigned long long args[RM_MAX_ARGS];
 };
 
+#define RM_STACK_DEPTH 12
+
 struct rm_offcpu {
   unsigned int kind;
   unsigned int cpu;
@@ -69,7 +72,15 @@ struct rm_offcpu {
   unsigned int next_pid; /* thread group of the task that took the CPU */
   unsigned int voluntary;
   char next_comm[16];
+  unsigned long long wake_ns; /* when it was runnable again; 0: it had been all the time, or that was not seen */
+  unsigned int state;         /* task state when it left the CPU */
+  unsigned int stack_bytes;   /* how much of `stack` is filled; 0: not taken */
+  unsigned int iowait;        /* 1: the kernel counts the wait as one for IO */
+  unsigned int pad;
+  unsigned long long stack[RM_STACK_DEPTH]; /* kernel return addresses, innermost first, of a voluntary stretch */
 };
+
+enum rm_tcp_event { RM_TCP_RETRANSMIT = 0, RM_TCP_SEND_RESET = 1, RM_TCP_RECEIVE_RESET = 2 };
 
 struct rm_tcp {
   unsigned int kind;
@@ -79,7 +90,7 @@ struct rm_tcp {
   unsigned long long socket_inode;
   unsigned short family; /* 2 or 10 */
   unsigned short sport, dport; /* host order */
-  unsigned short pad;
+  unsigned short event; /* enum rm_tcp_event */
   unsigned int segs;
   unsigned int pad2;
   unsigned char saddr[16], daddr[16]; /* IPv4 in the first four bytes */
@@ -97,7 +108,10 @@ struct rm_stats {
   unsigned long long lost_ring; /* no room in the ring buffer */
   unsigned long long lost_map;  /* no room in a map: the call was not followed */
   unsigned long long unmatched; /* an entry whose return never came */
+  unsigned long long shed;      /* not recorded because there was too much (struct rm_tuning) */
 };
+
+#include "wire_host.h"
 
 struct rm_config {
   unsigned long long cgroup_id;       /* 0: no filter; else also cgroup_array[0] holds the cgroup */
@@ -105,6 +119,7 @@ struct rm_config {
   unsigned long long wake_bytes;      /* wake the reader when this much waits in the ring */
   unsigned int own_pid;               /* the agent itself is never recorded */
   unsigned int pad;
+  unsigned long long block_min_ns;    /* shorter block requests are not recorded */
 };
 
 /* Maps that user space reads, too. `inflights`, key: process id << 32 | thread id: a call that has not returned. */
@@ -134,15 +149,17 @@ struct rm_comm {
 _Static_assert(sizeof(struct rm_inflight) == 144, "src/wire.rs reads 144 bytes");
 _Static_assert(sizeof(struct rm_comm_key) == 16 && sizeof(struct rm_comm) == 24, "src/wire.rs writes 16, reads 24 bytes");
 _Static_assert(sizeof(struct rm_call) == 168, "src/wire.rs reads 168 bytes");
-_Static_assert(sizeof(struct rm_offcpu) == 64, "src/wire.rs reads 64 bytes");
+_Static_assert(sizeof(struct rm_offcpu) == 184, "src/wire.rs reads 184 bytes");
 _Static_assert(sizeof(struct rm_tcp) == 80, "src/wire.rs reads 80 bytes");
 _Static_assert(sizeof(struct rm_process) == 16, "src/wire.rs reads 16 bytes");
-_Static_assert(sizeof(struct rm_stats) == 32, "src/wire.rs reads 32 bytes");
-_Static_assert(sizeof(struct rm_config) == 32, "src/wire.rs writes 32 bytes");
+_Static_assert(sizeof(struct rm_stats) == 40, "src/wire.rs reads 40 bytes");
+_Static_assert(sizeof(struct rm_config) == 40, "src/wire.rs writes 40 bytes");
 
 /* value of the map `tracked`, key: process id */
 #define RM_TRACKED 1
 #define RM_MPI_STARTED 2
 #define RM_CALLED 4
+#define RM_CHILD 8 /* started by a followed process: of it alone only host.bpf.h's events are of interest */
+#define RM_OOM 16  /* chosen by the kernel to be killed for want of memory */
 
 #endif

@@ -7,13 +7,14 @@
 //! |---|---|
 //! | `schema` | the file's form, migration, refusal of other files |
 //! | `queue`, `ingest` | the bounded queue, the writer thread, group commits |
-//! | `rows`, `rollups`, `losslog`, `sessions` | what is written |
+//! | `rows`, `host_rows`, `rollups`, `losslog`, `sessions` | what is written |
 //! | `retention` | what is dropped |
 //! | `facts` | what the store knows of itself, for gossip and coverage |
 //! | `reader`, `source` | connections for questions; any SQLite file served as it is |
 
 mod error;
 mod facts;
+mod host_rows;
 mod ingest;
 mod integrity;
 mod losslog;

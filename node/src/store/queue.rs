@@ -204,7 +204,7 @@ mod tests {
         assert_eq!((kept, drained.items.len()), (8, 8));
         assert_eq!(drained.dropped[Kind::Collective as usize], 3);
         let again = queue.drain(Duration::ZERO, Duration::ZERO);
-        assert_eq!((again.items.len(), again.dropped), (0, [0; 5]));
+        assert_eq!((again.items.len(), again.dropped), (0, [0; Kind::ALL.len()]));
     }
 
     #[test]

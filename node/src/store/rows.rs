@@ -1,9 +1,10 @@
-//! Owns the mapping from what capture hands on to rows: the only file that knows both `node_bpf`'s records and the
-//! columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
+//! Owns the mapping from what capture hands on to rows: this file and `host_rows` (the host's signals) know both
+//! `node_bpf`'s records and the columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
 
 use node_bpf::{Collective, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::{Connection, Statement, params};
 
+use super::host_rows::HostStatements;
 use super::rollups::{RollupKey, Rollups};
 
 /// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn record; it is
@@ -62,10 +63,30 @@ pub(crate) enum Kind {
     Net,
     Process,
     Finding,
+    Block,
+    Memory,
+    Life,
+    Fabric,
+    Gpu,
+    Host,
+    SelfStat,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [Self::Collective, Self::OffCpu, Self::Net, Self::Process, Self::Finding];
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Collective,
+        Self::OffCpu,
+        Self::Net,
+        Self::Process,
+        Self::Finding,
+        Self::Block,
+        Self::Memory,
+        Self::Life,
+        Self::Fabric,
+        Self::Gpu,
+        Self::Host,
+        Self::SelfStat,
+    ];
 
     /// The table its rows go to; also the probe name under which their loss is counted.
     pub(crate) fn table(self) -> &'static str {
@@ -75,6 +96,13 @@ impl Kind {
             Self::Net => "net_events",
             Self::Process => "processes",
             Self::Finding => "findings",
+            Self::Block => "block_io",
+            Self::Memory => "memory_events",
+            Self::Life => "process_events",
+            Self::Fabric => "fabric_counters",
+            Self::Gpu => "gpu_samples",
+            Self::Host => "host_samples",
+            Self::SelfStat => "self_stats",
         }
     }
 }
@@ -87,6 +115,7 @@ impl Item {
             Self::Record(Record::OffCpu(_)) => Kind::OffCpu,
             Self::Record(Record::Net(_)) => Kind::Net,
             Self::Record(Record::Process(_)) => Kind::Process,
+            Self::Record(Record::Host(record)) => Kind::of_host(record),
             Self::Record(Record::Loss(_)) => return None,
             Self::Finding(_) => Kind::Finding,
         })
@@ -109,6 +138,7 @@ pub(crate) struct Statements<'c> {
     net: Statement<'c>,
     process: Statement<'c>,
     finding: Statement<'c>,
+    host: HostStatements<'c>,
 }
 
 impl<'c> Statements<'c> {
@@ -120,8 +150,8 @@ impl<'c> Statements<'c> {
                  VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21)",
             )?,
             offcpu: conn.prepare(
-                "INSERT INTO offcpu (ts_ns, duration_ns, pid, tid, cpu, voluntary, next_pid, next_comm, rank, cgroup_id) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)",
+                "INSERT INTO offcpu (ts_ns, duration_ns, pid, tid, cpu, voluntary, next_pid, next_comm, rank, cgroup_id, \
+                 reason, run_delay_ns, wchan) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
             )?,
             net: conn.prepare(
                 "INSERT INTO net_events (ts_ns, event, pid, rank, saddr, sport, daddr, dport, state, segs, cgroup_id) \
@@ -144,6 +174,7 @@ impl<'c> Statements<'c> {
                  tier, lateness_ns, clock_bound_ns, score, cost_gpu_s, cause, detail) \
                  VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)",
             )?,
+            host: HostStatements::prepare(conn)?,
         })
     }
 
@@ -154,6 +185,7 @@ impl<'c> Statements<'c> {
             Item::Record(Record::Collective(c)) => self.collective(c, rollups),
             Item::Record(Record::OffCpu(o)) => self.offcpu(o, rollups),
             Item::Record(Record::Net(n)) => self.net(n),
+            Item::Record(Record::Host(record)) => self.host.insert(record),
             Item::Record(Record::Process(p)) => self.process(p, now_ns),
             Item::Record(Record::Loss(_)) => Ok(Stored::Invalid),
             Item::Finding(f) => self.finding(f),
@@ -209,6 +241,9 @@ impl<'c> Statements<'c> {
             o.next_comm,
             o.rank,
             bits(o.cgroup_id),
+            o.reason,
+            o.run_delay_ns,
+            o.wchan,
         ])?;
         let func = if o.voluntary { "voluntary" } else { "preempted" };
         let key = RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None, bits(o.cgroup_id));
@@ -278,16 +313,16 @@ impl<'c> Statements<'c> {
     }
 }
 
-fn plausible(ts_ns: i64, duration_ns: i64) -> bool {
+pub(super) fn plausible(ts_ns: i64, duration_ns: i64) -> bool {
     ts_ns >= 0 && (0..=LONGEST_NS).contains(&duration_ns)
 }
 
 /// An id keeps its bit pattern.
-fn bits(id: u64) -> i64 {
+pub(super) fn bits(id: u64) -> i64 {
     i64::from_ne_bytes(id.to_ne_bytes())
 }
 
 /// A quantity above i64::MAX is a garbage argument of the caller's: not known.
-fn quantity(value: u64) -> Option<i64> {
+pub(super) fn quantity(value: u64) -> Option<i64> {
     i64::try_from(value).ok()
 }

@@ -43,17 +43,8 @@ pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
 ];
 
 /// Tables that exist but that nothing fills yet: an empty answer from them proves nothing.
-pub(crate) const UNFILLED_TABLES: &[&str] = &[
-    "cuda_calls",
-    "symbol_calls",
-    "block_io",
-    "memory_events",
-    "process_events",
-    "fabric_counters",
-    "gpu_samples",
-    "host_samples",
-    "self_stats",
-];
+pub(crate) const UNFILLED_TABLES: &[&str] =
+    &["cuda_calls", "symbol_calls", "fabric_counters", "gpu_samples", "host_samples", "self_stats"];
 
 /// Tables that are equal on every node.
 pub(crate) const REPLICATED_TABLES: &[&str] = &["sources", "ops"];

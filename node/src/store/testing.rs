@@ -51,6 +51,9 @@ pub(crate) fn offcpu(ts_ns: i64, duration_ns: i64) -> Record {
         next_comm: "stress".to_owned(),
         rank: Some(0),
         cgroup_id: 1,
+        reason: "preempted",
+        run_delay_ns: Some(duration_ns),
+        wchan: None,
     })
 }
 

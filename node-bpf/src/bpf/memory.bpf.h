@@ -1,0 +1,76 @@
+/* What memory costs a followed process: faults that had to read from a disk, reclaim in its own time, and being killed
+ * for want of memory. */
+
+static __always_inline void emit_memory(__u32 event, __u32 slot, __u64 start_ns, __u64 end_ns, __u64 thread, __u64 cgroup_id,
+                                        __u64 pages) {
+  struct rm_memory *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
+  if (!out) {
+    HOST_COUNT(slot, lost_ring);
+    return;
+  }
+  out->kind = RM_MEMORY;
+  out->event = event;
+  out->start_ns = start_ns;
+  out->end_ns = end_ns;
+  out->pid = thread >> 32;
+  out->tid = thread;
+  out->cgroup_id = cgroup_id;
+  out->pages = pages;
+  bpf_ringbuf_submit(out, wake_flags());
+}
+
+/* The software event PERF_COUNT_SW_PAGE_FAULTS_MAJ, each one; it comes when the fault is over. */
+SEC("perf_event")
+int on_major_fault(void *ctx) {
+  __u64 thread = bpf_get_current_pid_tgid();
+  __u32 pid = thread >> 32;
+  if (!pid || !bpf_map_lookup_elem(&tracked, &pid)) return 0;
+  HOST_COUNT(RM_HOST_FAULT, hits);
+  emit_memory(RM_MAJOR_FAULT, RM_HOST_FAULT, bpf_ktime_get_ns(), 0, thread, bpf_get_current_cgroup_id(), 0);
+  return 0;
+}
+
+static __always_inline int reclaim_begins(void) {
+  __u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
+  __u32 pid = thread >> 32, tid = thread;
+  if (!pid || !bpf_map_lookup_elem(&tracked, &pid)) return 0;
+  HOST_COUNT(RM_HOST_RECLAIM, hits);
+  if (bpf_map_update_elem(&reclaim_starts, &tid, &now, BPF_ANY)) HOST_COUNT(RM_HOST_RECLAIM, lost_map);
+  return 0;
+}
+
+static __always_inline int reclaim_ends(__u32 event, __u64 pages) {
+  __u64 thread = bpf_get_current_pid_tgid();
+  __u32 tid = thread;
+  __u64 *start = bpf_map_lookup_elem(&reclaim_starts, &tid);
+  if (!start) return 0;
+  emit_memory(event, RM_HOST_RECLAIM, *start, bpf_ktime_get_ns(), thread, bpf_get_current_cgroup_id(), pages);
+  bpf_map_delete_elem(&reclaim_starts, &tid);
+  return 0;
+}
+
+SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
+int BPF_PROG(on_reclaim_begin) { return reclaim_begins(); }
+SEC("tp_btf/mm_vmscan_direct_reclaim_end")
+int BPF_PROG(on_reclaim_end, unsigned long pages) { return reclaim_ends(RM_DIRECT_RECLAIM, pages); }
+SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
+int BPF_PROG(on_cgroup_reclaim_begin) { return reclaim_begins(); }
+SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
+int BPF_PROG(on_cgroup_reclaim_end, unsigned long pages) { return reclaim_ends(RM_CGROUP_RECLAIM, pages); }
+
+/* The argument is the task (Linux 6.8 and later) or its number. The current task is whoever wanted memory. */
+SEC("tp_btf/mark_victim")
+int on_oom(__u64 *ctx) {
+  __u64 argument = ctx[0];
+  __u32 pid = argument;
+  struct task_struct *task = (void *)argument;
+  if (argument >> 32) pid = BPF_CORE_READ(task, tgid);
+  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
+  if (!known) return 0;
+  __sync_fetch_and_or(known, RM_OOM);
+  HOST_COUNT(RM_HOST_OOM, hits);
+  __u64 cgroup_id = 0;
+  if (argument >> 32) cgroup_id = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+  emit_memory(RM_OOM_KILL, RM_HOST_OOM, bpf_ktime_get_ns(), 0, (__u64)pid << 32, cgroup_id, 0);
+  return 0;
+}

@@ -1,0 +1,68 @@
+/* The wire truth of the host's signals: block requests, memory, beginnings and ends of processes; and what user space
+ * may turn while capture runs. Included by wire.h; src/host/wire.rs mirrors it. */
+#ifndef RANKMESH_WIRE_HOST_H
+#define RANKMESH_WIRE_HOST_H
+
+enum rm_host_kind { RM_BLOCK = 16, RM_MEMORY = 17, RM_LIFE = 18 };
+
+struct rm_block {
+  unsigned int kind;
+  unsigned int op; /* low byte of the request's flags (enum req_op) */
+  unsigned long long insert_ns; /* into the kernel's queue; 0: not seen */
+  unsigned long long issue_ns;  /* to the device */
+  unsigned long long end_ns;
+  unsigned int pid, tid;
+  unsigned long long cgroup_id;
+  unsigned int major, minor;
+  unsigned int bytes;
+  int error; /* a negative errno (before Linux 5.16), else a blk_status_t */
+  char disk[16];
+};
+
+enum rm_memory_event { RM_MAJOR_FAULT = 1, RM_DIRECT_RECLAIM = 2, RM_CGROUP_RECLAIM = 3, RM_OOM_KILL = 4 };
+struct rm_memory {
+  unsigned int kind;
+  unsigned int event;
+  unsigned long long start_ns;
+  unsigned long long end_ns; /* 0: an instant */
+  unsigned int pid, tid;
+  unsigned long long cgroup_id;
+  unsigned long long pages; /* reclaimed */
+};
+
+enum rm_life_event { RM_LIFE_FORK = 1, RM_LIFE_EXEC = 2, RM_LIFE_EXIT = 3, RM_LIFE_OOM_KILLED = 4 };
+struct rm_life {
+  unsigned int kind;
+  unsigned int event;
+  unsigned long long ts_ns;
+  unsigned int pid, parent;
+  unsigned long long cgroup_id;
+  int exit_code; /* as wait(2) tells it: code << 8 | signal */
+  unsigned int pad;
+  char comm[16];
+};
+
+/* slots of the map host_stats (struct rm_stats) */
+enum rm_host_slot {
+  RM_HOST_BLOCK = 0,
+  RM_HOST_FAULT = 1,
+  RM_HOST_RECLAIM = 2,
+  RM_HOST_OOM = 3,
+  RM_HOST_LIFE = 4,
+  RM_HOST_SLOTS = 5,
+};
+
+/* The section .data.tuning: user space writes it whole. Thresholds never lie below those of rm_config. */
+struct rm_tuning {
+  unsigned long long offcpu_min_ns; /* shorter stretches are shed */
+  unsigned long long block_min_ns;  /* shorter requests are shed */
+  unsigned int shed_p2p;            /* 1: no rows of point-to-point calls */
+  unsigned int pad;
+};
+
+_Static_assert(sizeof(struct rm_block) == 80, "src/host/wire.rs reads 80 bytes");
+_Static_assert(sizeof(struct rm_memory) == 48, "src/host/wire.rs reads 48 bytes");
+_Static_assert(sizeof(struct rm_life) == 56, "src/host/wire.rs reads 56 bytes");
+_Static_assert(sizeof(struct rm_tuning) == 24, "src/host/wire.rs writes 24 bytes");
+
+#endif
