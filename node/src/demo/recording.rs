@@ -8,11 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use node_bpf::{Collective, Library, Record};
-use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use super::lab::Lab;
-use crate::store::{Store, StoreConfig};
+use crate::store::{ServedDb, Store, StoreConfig};
 
 const RECORDING: &str = include_str!("recording.csv");
 
@@ -43,7 +42,7 @@ const THE_CALLS: &str = "library = 'nccl' AND func = 'all_reduce' AND datatype =
 pub(super) fn save(lab: &Lab, agents: &[&str], dir: &Path) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for agent in agents {
-        let store = Connection::open_with_flags(lab.store(agent), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let store = ServedDb::open(lab.store(agent), Vec::new())?.reader()?;
         let mut statement = store.prepare(&format!("SELECT {COLUMNS} FROM collectives WHERE {THE_CALLS}"))?;
         let rows = statement.query_map([], |row| {
             Ok(Line {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use rusqlite::{Connection, OptionalExtension};
 use time::OffsetDateTime;
 
+use super::columnar;
 use super::losslog::{LossFact, LossLog};
 use super::schema::{TIMED_TABLES, UNFILLED_TABLES, base_tables};
 use super::sessions::Gap;
@@ -143,6 +144,15 @@ impl FactsState {
 
 /// Read one table's facts: six index look-ups.
 pub(crate) fn read_table(conn: &Connection, table: &str, column: &str) -> rusqlite::Result<TableFacts> {
+    let dropped_until_ns = conn
+        .prepare_cached("SELECT cutoff_ns FROM retention WHERE table_name = ?1")?
+        .query_row([table], |r| r.get(0))
+        .optional()?;
+    let unfilled = UNFILLED_TABLES.contains(&table);
+    if columnar::is_columnar(table) {
+        let (rows, first_ns, last_ns) = columnar::span(conn, table)?;
+        return Ok(TableFacts { name: table.to_owned(), rows, first_ns, last_ns, dropped_until_ns, unfilled });
+    }
     let sql = format!(
         "SELECT (SELECT min(rowid) FROM {table}), (SELECT max(rowid) FROM {table}), \
          (SELECT min({column}) FROM {table}), (SELECT max({column}) FROM {table})"
@@ -154,11 +164,6 @@ pub(crate) fn read_table(conn: &Connection, table: &str, column: &str) -> rusqli
         (Some(first), Some(last)) => last.abs_diff(first) + 1,
         _ => 0,
     };
-    let dropped_until_ns = conn
-        .prepare_cached("SELECT cutoff_ns FROM retention WHERE table_name = ?1")?
-        .query_row([table], |r| r.get(0))
-        .optional()?;
-    let unfilled = UNFILLED_TABLES.contains(&table);
     Ok(TableFacts { name: table.to_owned(), rows, first_ns, last_ns, dropped_until_ns, unfilled })
 }
 

@@ -9,16 +9,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use node_bpf::Record;
+use node_bpf::{Collective, Record};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::StoreConfig;
+use super::columnar::{Appender, Compactor, MOST_ROWS, SegmentError};
 use super::facts::{FactsState, read_table};
 use super::losslog::{LossWriter, LossesWritten};
 use super::queue::{Losses, Queue, merge_loss};
 use super::retention::{self, Limits};
 use super::rollups::{RollupWriter, Rollups};
-use super::rows::{Finding, Item, Kind, Statements, Stored};
+use super::rows::{Finding, Item, Kind, Statements, Stored, push_collective};
 use super::schema::TIMED_TABLES;
 use super::sessions::{self, Session};
 use crate::now::unix_now_ns;
@@ -176,6 +177,8 @@ struct Writer<'c> {
     limits: Limits,
     wal: PathBuf,
     statements: Statements<'c>,
+    collectives: Appender,
+    compactor: Compactor,
     rollup_writer: RollupWriter<'c>,
     rollups: Rollups,
     loss_writer: LossWriter,
@@ -240,6 +243,8 @@ impl<'c> Writer<'c> {
             limits: config.limits(),
             wal,
             statements: Statements::prepare(conn)?,
+            collectives: Appender::open(conn, "collectives", "ts_ns")?,
+            compactor: Compactor::open(conn, "collectives", "ts_ns")?,
             rollup_writer: RollupWriter::prepare(conn)?,
             rollups: Rollups::default(),
             loss_writer: LossWriter::default(),
@@ -266,6 +271,7 @@ impl<'c> Writer<'c> {
             }
             let spent = began.elapsed();
             self.shared.queue.settled(drained.flush);
+            self.compact();
             // Dropping must keep up with ingest at any speed: it gets the time that the commit took, or a little.
             self.retain(spent.max(Duration::from_millis(20)));
             self.bound_wal();
@@ -331,8 +337,13 @@ impl<'c> Writer<'c> {
         let mut stored = 0;
         let mut seen = [false; Kind::ALL.len()];
         let mut invalid = [0_u64; Kind::ALL.len()];
+        let mut collectives: Vec<&Collective> = Vec::new();
         for item in items {
             let Some(kind) = item.kind() else { continue };
+            if let Item::Record(Record::Collective(collective)) = item {
+                collectives.push(collective);
+                continue;
+            }
             match self.statements.insert(item, &mut self.rollups, now_ns)? {
                 Stored::Row => {
                     stored += 1;
@@ -341,6 +352,24 @@ impl<'c> Writer<'c> {
                 Stored::Invalid => invalid[kind as usize] += 1,
             }
         }
+        // In order of time, so that times and what goes with them pack well.
+        collectives.sort_by_key(|collective| collective.ts_ns);
+        let mut segments = Vec::new();
+        let mut rows = 0;
+        for chunk in collectives.chunks(MOST_ROWS) {
+            let mut columns = self.collectives.rows();
+            for collective in chunk {
+                if !push_collective(collective, &mut columns, &mut self.rollups) {
+                    invalid[Kind::Collective as usize] += 1;
+                }
+            }
+            if columns.rows() > 0 {
+                segments.push(self.collectives.write(&tx, &columns, rows)?);
+                rows += columns.rows();
+                seen[Kind::Collective as usize] = true;
+            }
+        }
+        stored += rows as u64;
         let rolled = self.rollup_writer.write(&self.rollups)?;
         let mut losses = self.losses.clone();
         for kind in Kind::ALL {
@@ -353,6 +382,8 @@ impl<'c> Writer<'c> {
         let written = self.loss_writer.write(self.conn, &losses, self.session, last_commit_ns)?;
         sessions::alive(self.conn, self.session, now_ns)?;
         tx.commit()?;
+        self.collectives.committed(rows);
+        segments.iter().for_each(|segment| self.compactor.added(segment));
         self.shared.health().lost += invalid.iter().sum::<u64>();
         let touched = TIMED_TABLES
             .iter()
@@ -399,9 +430,24 @@ impl<'c> Writer<'c> {
         facts.wal_bytes = wal_bytes;
     }
 
-    fn retain(&self, budget: Duration) {
+    /// Join small segments; what fails now is tried again after the next commit.
+    fn compact(&mut self) {
+        match self.compactor.step(self.conn) {
+            Ok(_) => {}
+            Err(SegmentError::Sqlite(error)) => {
+                tracing::warn!(%error, "the trace store could not join segments; trying again");
+            }
+            Err(error) => {
+                tracing::error!(%error, "the trace store leaves segments as they are");
+                self.compactor.forget();
+            }
+        }
+    }
+
+    fn retain(&mut self, budget: Duration) {
         match retention::step(self.conn, &self.limits, unix_now_ns(), budget) {
             Ok(step) => {
+                step.segments.iter().for_each(|segment| self.compactor.dropped(*segment));
                 if let Some(cutoff_ns) = step.losses_until_ns {
                     self.shared.facts().losses.forget(cutoff_ns);
                 }

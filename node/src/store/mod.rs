@@ -8,10 +8,12 @@
 //! | `schema` | the file's form, migration, refusal of other files |
 //! | `queue`, `ingest` | the bounded queue, the writer thread, group commits |
 //! | `rows`, `host_rows`, `rollups`, `losslog`, `sessions` | what is written |
+//! | `columnar` | rows of the frequent tables as compressed columns |
 //! | `retention` | what is dropped |
 //! | `facts` | what the store knows of itself, for gossip and coverage |
 //! | `reader`, `source` | connections for questions; any SQLite file served as it is |
 
+mod columnar;
 mod error;
 mod facts;
 mod host_rows;

@@ -23,10 +23,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::beside;
 use super::error::StoreError;
 use super::facts::{Facts, TableFacts};
 use super::schema::{MAGIC, read_up_to};
+use super::{beside, columnar};
 
 /// Up to this size rows of a served file are counted; beyond, estimated by the highest row id.
 const COUNT_BELOW_BYTES: u64 = 256 << 20;
@@ -43,6 +43,7 @@ pub(crate) fn open_own(path: &Path) -> Result<Connection, StoreError> {
 }
 
 fn settle(conn: &Connection) -> rusqlite::Result<()> {
+    columnar::register(conn)?;
     conn.busy_timeout(Duration::from_secs(1))?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;

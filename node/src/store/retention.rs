@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
+use super::columnar;
 use super::schema::TIMED_TABLES;
 
 /// Rows dropped in one transaction.
@@ -41,6 +42,8 @@ pub(crate) struct Step {
     pub(crate) touched: Vec<(&'static str, &'static str)>,
     /// Cut-off of `capture_loss`, when it lost rows.
     pub(crate) losses_until_ns: Option<i64>,
+    /// Segments that are gone.
+    pub(crate) segments: Vec<i64>,
     /// There is more to do.
     pub(crate) more: bool,
 }
@@ -54,7 +57,11 @@ pub(crate) fn step(conn: &Connection, limits: &Limits, now_ns: i64, budget: Dura
             step.more = true;
             break;
         }
-        let cutoff_ns = drop_oldest(conn, &victim)?;
+        let cutoff_ns = if columnar::is_columnar(victim.table) {
+            drop_segment(conn, &victim, &mut step.segments)?
+        } else {
+            drop_oldest(conn, &victim)?
+        };
         let name = (victim.table, victim.column);
         if !step.touched.contains(&name) {
             step.touched.push(name);
@@ -79,11 +86,12 @@ fn next_victim(conn: &Connection, limits: &Limits, now_ns: i64) -> rusqlite::Res
     let over_size = used_bytes(conn)? > high_water(limits);
     let mut worst: Option<(i64, Victim)> = None;
     for &(table, column) in TIMED_TABLES {
-        let oldest: Option<i64> = conn
-            .prepare_cached(&format!("SELECT min({column}) FROM {table}"))?
-            .query_row([], |r| r.get(0))
-            .optional()?
-            .flatten();
+        // A segment goes as a whole, once all its rows are to go.
+        let oldest: Option<i64> = if columnar::is_columnar(table) {
+            columnar::oldest(conn, table)?
+        } else {
+            conn.prepare_cached(&format!("SELECT min({column}) FROM {table}"))?.query_row([], |r| r.get(0))?
+        };
         let Some(oldest) = oldest else { continue };
         let age_ns = now_ns.saturating_sub(oldest);
         let limit_ns = max_age_ns.saturating_mul(patience(table));
@@ -112,14 +120,29 @@ fn drop_oldest(conn: &Connection, victim: &Victim) -> rusqlite::Result<i64> {
         .optional()?;
     let cutoff_ns = chunk_end.map_or(until_ns, |end| end.min(until_ns));
     let dropped = tx.prepare_cached(&format!("DELETE FROM {table} WHERE {column} <= ?1"))?.execute([cutoff_ns])?;
+    record(&tx, table, cutoff_ns, i64::try_from(dropped).unwrap_or(i64::MAX))?;
+    tx.commit()?;
+    Ok(cutoff_ns)
+}
+
+/// Drop the segment that ends first. Returns its last time.
+fn drop_segment(conn: &Connection, victim: &Victim, dropped: &mut Vec<i64>) -> rusqlite::Result<i64> {
+    let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    let Some((id, last_ns, rows)) = columnar::drop_oldest(&tx, victim.table)? else { return Ok(victim.until_ns) };
+    record(&tx, victim.table, last_ns, rows)?;
+    tx.commit()?;
+    dropped.push(id);
+    Ok(last_ns)
+}
+
+fn record(tx: &Connection, table: &str, cutoff_ns: i64, rows: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(
         "INSERT INTO retention (table_name, cutoff_ns, rows_dropped) VALUES (?1, ?2, ?3) \
          ON CONFLICT (table_name) DO UPDATE SET cutoff_ns = max(cutoff_ns, excluded.cutoff_ns), \
          rows_dropped = rows_dropped + excluded.rows_dropped",
     )?
-    .execute(params![table, cutoff_ns, i64::try_from(dropped).unwrap_or(i64::MAX)])?;
-    tx.commit()?;
-    Ok(cutoff_ns)
+    .execute(params![table, cutoff_ns, rows])?;
+    Ok(())
 }
 
 /// Give free pages back while the file is larger than it may be. Below that they are kept for coming rows.

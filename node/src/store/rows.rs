@@ -4,6 +4,7 @@
 use node_bpf::{Collective, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::{Connection, Statement, params};
 
+use super::columnar::RowColumns;
 use super::host_rows::HostStatements;
 use super::rollups::{RollupKey, Rollups};
 
@@ -133,7 +134,6 @@ pub(crate) enum Stored {
 
 /// The insert statements, prepared once per connection.
 pub(crate) struct Statements<'c> {
-    collective: Statement<'c>,
     offcpu: Statement<'c>,
     net: Statement<'c>,
     process: Statement<'c>,
@@ -144,11 +144,6 @@ pub(crate) struct Statements<'c> {
 impl<'c> Statements<'c> {
     pub(crate) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
         Ok(Self {
-            collective: conn.prepare(
-                "INSERT INTO collectives (ts_ns, duration_ns, pid, tid, rank, local_rank, nranks, comm_hash, func, seq, \
-                 count, datatype, bytes, reduce_op, root, stream, library, tier, ret, cgroup_id, job_id) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21)",
-            )?,
             offcpu: conn.prepare(
                 "INSERT INTO offcpu (ts_ns, duration_ns, pid, tid, cpu, voluntary, next_pid, next_comm, rank, cgroup_id, \
                  reason, run_delay_ns, wchan) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
@@ -182,7 +177,8 @@ impl<'c> Statements<'c> {
     /// batch is written.
     pub(crate) fn insert(&mut self, item: &Item, rollups: &mut Rollups, now_ns: i64) -> rusqlite::Result<Stored> {
         match item {
-            Item::Record(Record::Collective(c)) => self.collective(c, rollups),
+            // These take another way, as columns.
+            Item::Record(Record::Collective(_)) => Ok(Stored::Invalid),
             Item::Record(Record::OffCpu(o)) => self.offcpu(o, rollups),
             Item::Record(Record::Net(n)) => self.net(n),
             Item::Record(Record::Host(record)) => self.host.insert(record),
@@ -190,40 +186,6 @@ impl<'c> Statements<'c> {
             Item::Record(Record::Loss(_)) => Ok(Stored::Invalid),
             Item::Finding(f) => self.finding(f),
         }
-    }
-
-    fn collective(&mut self, c: &Collective, rollups: &mut Rollups) -> rusqlite::Result<Stored> {
-        if !plausible(c.ts_ns, c.duration_ns) {
-            return Ok(Stored::Invalid);
-        }
-        let library = c.library.name();
-        let comm_hash = c.comm_hash.map(bits);
-        self.collective.execute(params![
-            c.ts_ns,
-            c.duration_ns,
-            c.pid,
-            c.tid,
-            c.rank,
-            c.local_rank,
-            c.nranks,
-            comm_hash,
-            c.func,
-            c.seq.and_then(quantity),
-            c.count.and_then(quantity),
-            c.datatype,
-            c.bytes.and_then(quantity),
-            c.reduce_op,
-            c.root,
-            c.stream.map(bits),
-            library,
-            c.tier,
-            c.ret,
-            bits(c.cgroup_id),
-            c.job_id,
-        ])?;
-        let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
-        rollups.add(key, c.duration_ns);
-        Ok(Stored::Row)
     }
 
     fn offcpu(&mut self, o: &OffCpu, rollups: &mut Rollups) -> rusqlite::Result<Stored> {
@@ -311,6 +273,41 @@ impl<'c> Statements<'c> {
         ])?;
         Ok(Stored::Row)
     }
+}
+
+/// Add a collective to the columns of its table, in the order of the schema, and to the rollups. False when it is not
+/// plausible.
+pub(crate) fn push_collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) -> bool {
+    if !plausible(c.ts_ns, c.duration_ns) {
+        return false;
+    }
+    let library = c.library.name();
+    let comm_hash = c.comm_hash.map(bits);
+    rows.integer(c.ts_ns)
+        .integer(c.duration_ns)
+        .integer(i64::from(c.pid))
+        .integer(i64::from(c.tid))
+        .integer(c.rank.map(i64::from))
+        .integer(c.local_rank.map(i64::from))
+        .integer(c.nranks.map(i64::from))
+        .integer(comm_hash)
+        .text(c.func)
+        .integer(c.seq.and_then(quantity))
+        .integer(c.count.and_then(quantity))
+        .text(c.datatype)
+        .integer(c.bytes.and_then(quantity))
+        .text(c.reduce_op)
+        .integer(c.root.map(i64::from))
+        .integer(c.stream.map(bits))
+        .text(library)
+        .integer(i64::from(c.tier))
+        .integer(i64::from(c.ret))
+        .integer(bits(c.cgroup_id))
+        .text(c.job_id.as_deref())
+        .end();
+    let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
+    rollups.add(key, c.duration_ns);
+    true
 }
 
 pub(super) fn plausible(ts_ns: i64, duration_ns: i64) -> bool {

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, Transaction};
 
-use super::beside;
 use super::error::StoreError;
+use super::{beside, columnar};
 
 /// Marks our files in the SQLite header ("RMSH" in ASCII), so that no foreign database is ever written to.
 pub const APPLICATION_ID: i32 = 0x524D_5348;
@@ -64,8 +64,11 @@ pub(crate) fn base_tables(name: &str) -> Vec<&str> {
 type Step = fn(&Transaction<'_>) -> rusqlite::Result<()>;
 
 /// `LADDER[n]` brings version n to n + 1. Steps are never edited after a release: a change is a new step.
-const LADDER: &[Step] =
-    &[|tx| tx.execute_batch(include_str!("schema_v1.sql")), |tx| tx.execute_batch(include_str!("schema_v2.sql"))];
+const LADDER: &[Step] = &[
+    |tx| tx.execute_batch(include_str!("schema_v1.sql")),
+    |tx| tx.execute_batch(include_str!("schema_v2.sql")),
+    columnar::make_columnar,
+];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its side files the
 /// same).
@@ -80,6 +83,7 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     let mut conn = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     conn.busy_timeout(std::time::Duration::from_millis(500)).map_err(sqlite)?;
     conn.set_prepared_statement_cache_capacity(64);
+    columnar::register(&conn).map_err(sqlite)?;
     migrate(&mut conn, path, LADDER)?;
     // Write-ahead log: readers never wait for the writer. NORMAL: a commit survives a killed process; after a power
     // cut the last commits may be gone, the file stays whole.
@@ -121,6 +125,7 @@ fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
     // Only settable while the file is empty: pages can be given back later.
     conn.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(sqlite)?;
     conn.pragma_update(None, "application_id", APPLICATION_ID).map_err(sqlite)?;
+    columnar::register(&conn).map_err(sqlite)?;
     migrate(&mut conn, path, LADDER)?;
     conn.close().map_err(|(_, e)| sqlite(e))?;
     file.sync_all().map_err(io)?;
@@ -195,6 +200,7 @@ mod tests {
     /// An empty store of this version.
     fn newest() -> Connection {
         let mut conn = Connection::open_in_memory().unwrap();
+        columnar::register(&conn).unwrap();
         migrate(&mut conn, Path::new(":memory:"), LADDER).unwrap();
         conn
     }
@@ -244,7 +250,7 @@ mod tests {
     #[test]
     fn every_timed_table_has_its_time_column_indexed() {
         let conn = newest();
-        for (table, column) in TIMED_TABLES {
+        for (table, column) in TIMED_TABLES.iter().filter(|(table, _)| !columnar::is_columnar(table)) {
             let plan: String = conn
                 .query_row(&format!("EXPLAIN QUERY PLAN SELECT min({column}) FROM {table}"), [], |r| r.get(3))
                 .unwrap();
@@ -308,6 +314,36 @@ mod tests {
             rows.query_map([], |r| Ok((r.get(0)?, r.get(1)?))).unwrap().collect::<Result<_, _>>().unwrap()
         };
         assert_eq!(form(&conn), form(&newest()));
+    }
+
+    #[test]
+    fn rows_of_an_older_file_move_into_segments() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        let mut conn = Connection::open(&path).unwrap();
+        migrate(&mut conn, &path, &LADDER[..1]).unwrap();
+        conn.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        conn.execute_batch(
+            "WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 69999)
+             INSERT INTO collectives SELECT i * 10, i % 77, 1, 1, nullif(i % 9, 8), NULL, 8, i % 3, 'f' || (i % 5), i,
+             NULL, CASE i % 2 WHEN 0 THEN 'float32' END, i * i, NULL, NULL, NULL, 'nccl', 0, 0, 5, 'j' FROM r;
+             CREATE TABLE before AS SELECT rowid AS id, *, NULL AS captured FROM collectives;",
+        )
+        .unwrap();
+        drop(conn);
+        let conn = open_writer(&path, 0o600).unwrap();
+        for (a, b) in
+            [("before", "(SELECT rowid, * FROM collectives)"), ("(SELECT rowid, * FROM collectives)", "before")]
+        {
+            let sql = format!("SELECT count(*) FROM (SELECT * FROM {a} EXCEPT SELECT * FROM {b})");
+            assert_eq!(conn.query_row(&sql, [], |r| r.get::<_, i64>(0)).unwrap(), 0, "{sql}");
+        }
+        let count = |sql: &str| conn.query_row(sql, [], |r| r.get::<_, i64>(0)).unwrap();
+        assert_eq!(count("SELECT count(*) FROM segments"), 2);
+        assert_eq!(
+            count("SELECT count(*) FROM nccl_events WHERE rank = 3"),
+            count("SELECT count(*) FROM before WHERE rank = 3")
+        );
     }
 
     #[test]

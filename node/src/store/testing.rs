@@ -82,9 +82,16 @@ pub(crate) fn int(conn: &Connection, sql: &str) -> i64 {
     conn.query_row(sql, [], |r| r.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
+/// A connection of a test's own, for reading and for mischief.
+pub(crate) fn connect(path: &Path) -> Connection {
+    let conn = Connection::open(path).unwrap();
+    super::columnar::register(&conn).unwrap();
+    conn
+}
+
 /// The file is whole.
 pub(crate) fn assert_whole(path: &Path) {
-    let conn = Connection::open(path).unwrap();
+    let conn = connect(path);
     let verdict: String = conn.query_row("PRAGMA integrity_check", [], |r| r.get(0)).unwrap();
     assert_eq!(verdict, "ok");
 }

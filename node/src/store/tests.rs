@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use node_bpf::{Library, LossCount, Record};
+use node_bpf::{Collective, Library, LossCount, Record};
 use proptest::prelude::*;
 use rusqlite::Connection;
 
-use super::testing::{PATIENCE, T0, assert_whole, collective, int, offcpu, process, retransmit};
+use super::testing::{PATIENCE, T0, assert_whole, collective, connect, int, offcpu, process, retransmit};
 use super::*;
 
 const ALL_TIME: Range<i64> = i64::MIN..i64::MAX;
@@ -110,7 +110,7 @@ fn the_planner_takes_every_table_and_view() {
     assert!(catalog.tables["ops"].replicated);
     // Every table is either described by its time, kept aside on purpose, or a dictionary.
     let facts = source.facts();
-    let aside = ["sessions", "retention", "sources", "ops"];
+    let aside = ["sessions", "retention", "sources", "ops", "segments", "segment_columns"];
     for table in catalog.tables.values().filter(|t| t.kind == Kind::Table) {
         assert!(facts.table(&table.name).is_some() || aside.contains(&table.name.as_str()), "{}", table.name);
     }
@@ -176,7 +176,7 @@ fn stored_and_lost_make_up_what_was_made() {
     assert_eq!(health.stored + health.lost, threads * each);
     assert!(health.lost > 0, "the queue of 64 never filled: nothing was tested");
     drop(store);
-    let conn = Connection::open(&path).unwrap();
+    let conn = connect(&path);
     let rows = int(&conn, "SELECT count(*) FROM collectives");
     assert_eq!(rows + lost(&conn), (threads * each).cast_signed());
     assert_eq!(int(&conn, "SELECT count(DISTINCT probe || reason) FROM capture_loss"), 1);
@@ -230,7 +230,7 @@ fn sessions_tell_when_nobody_recorded() {
     let path = dir.path().join("s.db");
     drop(open(&path));
     {
-        let conn = Connection::open(&path).unwrap();
+        let conn = connect(&path);
         assert_eq!(int(&conn, "SELECT stop_ns >= start_ns FROM sessions"), 1);
         // As if it had ended an hour ago, by a kill.
         conn.execute("UPDATE sessions SET start_ns = start_ns - 7200000000000, alive_ns = alive_ns - 3600000000000, stop_ns = NULL", []).unwrap();
@@ -333,9 +333,13 @@ fn retention_keeps_the_size_while_rows_come() {
     let store = Store::open(&path, config).unwrap();
     let ingest = store.ingest();
     let size = || ["", "-wal"].iter().map(|s| std::fs::metadata(beside(&path, s)).map_or(0, |m| m.len())).sum::<u64>();
-    let (mut largest, made) = (0, 200_000);
+    let (mut largest, made) = (0, 400_000_u64);
     for i in 0..made {
-        ingest.record(Record::Collective(collective(i)));
+        // Numbers without a pattern, so that rows take room.
+        let noise = (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let noise = (noise ^ noise >> 31).wrapping_mul(0x94D0_49BB_1331_11EB);
+        let (count, bytes) = (Some(noise.rotate_left(31) >> 1), Some(noise.rotate_left(47) >> 1));
+        ingest.record(Record::Collective(Collective { stream: Some(noise), count, bytes, ..collective(i) }));
         if i % 2000 == 1999 {
             store.flush(PATIENCE).unwrap();
             largest = largest.max(size());
@@ -346,7 +350,7 @@ fn retention_keeps_the_size_while_rows_come() {
     assert_eq!(store.health().lost, 0);
     drop(store);
     assert_whole(&path);
-    let conn = Connection::open(&path).unwrap();
+    let conn = connect(&path);
     // The newest are kept, without a hole, and the cut-off is true.
     let (first, last) =
         (int(&conn, "SELECT min(seq) FROM collectives"), int(&conn, "SELECT max(seq) FROM collectives"));
@@ -410,12 +414,12 @@ fn a_long_reader_sees_one_snapshot_and_the_log_is_cut_back_after_it() {
     let store = Store::open(&path, config).unwrap();
     let reader = store.reader().unwrap();
     reader.execute_batch("BEGIN").unwrap();
-    assert_eq!(int(&reader, "SELECT count(*) FROM collectives"), 0);
+    assert_eq!(int(&reader, "SELECT count(*) FROM offcpu"), 0);
     for i in 0..30_000 {
-        store.ingest().record(Record::Collective(collective(i)));
+        store.ingest().record(offcpu(T0 + i, 1));
     }
     store.flush(PATIENCE).unwrap();
-    assert_eq!(int(&reader, "SELECT count(*) FROM collectives"), 0);
+    assert_eq!(int(&reader, "SELECT count(*) FROM offcpu"), 0);
     let wal = || std::fs::metadata(beside(&path, "-wal")).unwrap().len();
     assert!(wal() > 1 << 20);
     drop(reader);
@@ -424,7 +428,7 @@ fn a_long_reader_sees_one_snapshot_and_the_log_is_cut_back_after_it() {
         assert!(Instant::now() < deadline, "the log stays at {}", wal());
         std::thread::yield_now();
     }
-    assert_eq!(int(&store.reader().unwrap(), "SELECT count(*) FROM collectives"), 30_000);
+    assert_eq!(int(&store.reader().unwrap(), "SELECT count(*) FROM offcpu"), 30_000);
 }
 
 /// Not a test by itself: the process that [`a_killed_process_loses_at_most_one_commit`] kills.
@@ -476,7 +480,7 @@ fn a_killed_process_loses_at_most_one_commit() {
         child.wait().unwrap();
         let made = made();
         assert_whole(&path);
-        let conn = Connection::open(&path).unwrap();
+        let conn = connect(&path);
         let rows = int(&conn, "SELECT count(*) FROM collectives").cast_unsigned();
         // In flight at a kill: one queue being written, one filling, and up to 100 made since progress was noted.
         let in_flight = 2 * StoreConfig::default().queue_records as u64 + 100;

@@ -1,0 +1,104 @@
+//! Owns the way in: rows become columns in memory, and a commit's rows a new segment. Does not own which values a row has
+//! (`rows`), nor joining small segments (`compact`).
+
+use rusqlite::Connection;
+
+use super::Kind;
+use super::encode::Column;
+use super::segment::{self, MOST_ROWS, Segment, SegmentError};
+
+/// The columns of a table with some rows in memory, in the order in which rows are pushed.
+#[derive(Debug, Clone)]
+pub(crate) struct RowColumns {
+    columns: Vec<(String, Column)>,
+    at: usize,
+}
+
+impl RowColumns {
+    pub(crate) fn new(columns: &[(String, Kind)]) -> Self {
+        Self { columns: columns.iter().map(|(name, kind)| (name.clone(), Column::new(*kind))).collect(), at: 0 }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.columns.first().map_or(0, |(_, column)| column.len())
+    }
+
+    fn next(&mut self) -> &mut Column {
+        let at = self.at;
+        self.at = if at + 1 == self.columns.len() { 0 } else { at + 1 };
+        &mut self.columns[at].1
+    }
+
+    /// The next cell of the row, an integer.
+    pub(crate) fn integer(&mut self, value: impl Into<Option<i64>>) -> &mut Self {
+        self.next().push_integer(value.into());
+        self
+    }
+
+    /// The next cell of the row, a text.
+    pub(crate) fn text<'t>(&mut self, text: impl Into<Option<&'t str>>) -> &mut Self {
+        self.next().push_text(text.into().map(str::as_bytes));
+        self
+    }
+
+    /// The row is complete; cells that were not given are NULL.
+    pub(crate) fn end(&mut self) {
+        while self.at != 0 {
+            let column = self.next();
+            match column.kind() {
+                Kind::Integer => column.push_integer(None),
+                Kind::Text => column.push_text(None),
+            }
+        }
+    }
+}
+
+/// Adds segments to one table.
+#[derive(Debug)]
+pub(crate) struct Appender {
+    table: &'static str,
+    time: &'static str,
+    columns: Vec<(String, Kind)>,
+    next_rowid: i64,
+}
+
+impl Appender {
+    /// For the virtual table `table` as the schema has it.
+    pub(crate) fn open(conn: &Connection, table: &'static str, time: &'static str) -> Result<Self, SegmentError> {
+        let columns = table_columns(conn, table)?;
+        let next_rowid: i64 = conn.query_row(
+            "SELECT ifnull((SELECT first_rowid + row_count FROM segments WHERE table_name = ?1 \
+             ORDER BY first_rowid DESC LIMIT 1), 1)",
+            [table],
+            |row| row.get(0),
+        )?;
+        Ok(Self { table, time, columns, next_rowid })
+    }
+
+    /// Room for a commit's rows.
+    pub(crate) fn rows(&self) -> RowColumns {
+        RowColumns::new(&self.columns)
+    }
+
+    /// Write rows inside the open transaction. At most [`MOST_ROWS`].
+    pub(crate) fn write(&self, conn: &Connection, rows: &RowColumns, before: usize) -> Result<Segment, SegmentError> {
+        debug_assert!(rows.rows() <= MOST_ROWS);
+        segment::write(conn, self.table, self.time, self.next_rowid + before as i64, &rows.columns)
+    }
+
+    /// The transaction that wrote `rows` rows is committed.
+    pub(crate) fn committed(&mut self, rows: usize) {
+        self.next_rowid += rows as i64;
+    }
+}
+
+/// A virtual table's columns with what they hold.
+pub(super) fn table_columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<(String, Kind)>> {
+    let mut statement = conn.prepare("SELECT name, type FROM pragma_table_info(?1) ORDER BY cid")?;
+    let columns = statement.query_map([table], |row| {
+        let (name, decl_type): (String, String) = (row.get(0)?, row.get(1)?);
+        let kind = if decl_type.eq_ignore_ascii_case("TEXT") { Kind::Text } else { Kind::Integer };
+        Ok((name, kind))
+    })?;
+    columns.collect()
+}

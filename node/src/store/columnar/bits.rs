@@ -1,0 +1,223 @@
+//! Owns packing integers into as few bits as their block needs. Does not own which form a column takes (`encode`).
+//!
+//! A stream of values is cut into blocks of [`BLOCK`]; each block has its own smallest value and width (frame of
+//! reference; Lemire and Boytsov, "Decoding billions of integers per second through vectorization", 2015, section 2).
+//! Before the packed bits lies one entry a block, so that any block can be read alone:
+//!
+//! | bytes | plain | by differences |
+//! |---|---|---|
+//! | 0..8 | smallest value | first value |
+//! | 8..16 | | smallest difference |
+//! | then 1 | width in bits | width in bits |
+//! | then 4 | where the bits begin | where the bits begin |
+//!
+//! Everything is little endian. [`PADDING`] bytes at the end let a value be read as one or two words.
+
+/// Values in a block.
+pub(super) const BLOCK: usize = 1024;
+const PADDING: usize = 16;
+const PLAIN_ENTRY: usize = 13;
+const DELTA_ENTRY: usize = 21;
+
+/// Bits that `range` needs.
+pub(super) fn width(range: u64) -> u32 {
+    64 - range.leading_zeros()
+}
+
+fn put_bits(out: &mut Vec<u8>, values: impl Iterator<Item = u64>, width: u32) {
+    if width == 0 {
+        return;
+    }
+    let (mut word, mut used) = (0_u128, 0_u32);
+    for value in values {
+        word |= u128::from(value) << used;
+        used += width;
+        while used >= 32 {
+            out.extend_from_slice(&(word as u32).to_le_bytes());
+            word >>= 32;
+            used -= 32;
+        }
+    }
+    if used > 0 {
+        let bytes = used.div_ceil(8) as usize;
+        out.extend_from_slice(&word.to_le_bytes()[..bytes]);
+    }
+}
+
+/// `out[i] = base + bits i` (wrapping). None when the bytes end too early.
+fn take_bits(bytes: &[u8], width: u32, base: i64, out: &mut [i64]) -> Option<()> {
+    if width == 0 {
+        out.fill(base);
+        return Some(());
+    }
+    if width > 64 {
+        return None;
+    }
+    let needed = (out.len() * width as usize).div_ceil(8) + PADDING;
+    let bytes = bytes.get(..needed)?;
+    let width_bits = width as usize;
+    if width <= 56 {
+        let mask = (1_u64 << width) - 1;
+        let mut at = 0_usize;
+        for slot in out {
+            let from = at >> 3;
+            let chunk = bytes.get(from..from + 8)?;
+            let word = u64::from_le_bytes(chunk.try_into().ok()?);
+            *slot = base.wrapping_add(((word >> (at & 7)) & mask).cast_signed());
+            at += width_bits;
+        }
+    } else {
+        let mask = if width == 64 { u64::MAX } else { (1_u64 << width) - 1 };
+        let mut at = 0_usize;
+        for slot in out {
+            let from = at >> 3;
+            let word = u128::from_le_bytes(bytes.get(from..from + 16)?.try_into().ok()?);
+            *slot = base.wrapping_add((((word >> (at & 7)) as u64) & mask).cast_signed());
+            at += width_bits;
+        }
+    }
+    Some(())
+}
+
+fn range(values: &[i64]) -> (i64, u32) {
+    let (mut least, mut greatest) = (i64::MAX, i64::MIN);
+    for &value in values {
+        least = least.min(value);
+        greatest = greatest.max(value);
+    }
+    if values.is_empty() {
+        return (0, 0);
+    }
+    (least, width(greatest.wrapping_sub(least).cast_unsigned()))
+}
+
+/// How the differences within a block are packed: smallest and width.
+fn delta_range(values: &[i64]) -> (i64, u32) {
+    let (mut least, mut greatest) = (i64::MAX, i64::MIN);
+    for pair in values.windows(2) {
+        let difference = pair[1].wrapping_sub(pair[0]);
+        least = least.min(difference);
+        greatest = greatest.max(difference);
+    }
+    if values.len() < 2 {
+        return (0, 0);
+    }
+    (least, width(greatest.wrapping_sub(least).cast_unsigned()))
+}
+
+/// Bytes that [`pack`] would give, plain and by differences.
+pub(super) fn packed_sizes(values: &[i64]) -> (usize, usize) {
+    let bytes = |n: usize, width: u32| (n * width as usize).div_ceil(8);
+    values.chunks(BLOCK).fold((PADDING, PADDING), |(plain, delta), block| {
+        (
+            plain + PLAIN_ENTRY + bytes(block.len(), range(block).1),
+            delta + DELTA_ENTRY + bytes(block.len() - 1, delta_range(block).1),
+        )
+    })
+}
+
+/// Pack `values`.
+pub(super) fn pack(values: &[i64], by_differences: bool) -> Vec<u8> {
+    let entry = if by_differences { DELTA_ENTRY } else { PLAIN_ENTRY };
+    let mut head = Vec::with_capacity(values.len().div_ceil(BLOCK) * entry);
+    let mut body = Vec::new();
+    for block in values.chunks(BLOCK) {
+        let begins = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        if by_differences {
+            let (least, width) = delta_range(block);
+            head.extend_from_slice(&block[0].to_le_bytes());
+            head.extend_from_slice(&least.to_le_bytes());
+            head.push(width as u8);
+            let differences =
+                block.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]).wrapping_sub(least).cast_unsigned());
+            put_bits(&mut body, differences, width);
+        } else {
+            let (least, width) = range(block);
+            head.extend_from_slice(&least.to_le_bytes());
+            head.push(width as u8);
+            put_bits(&mut body, block.iter().map(|value| value.wrapping_sub(least).cast_unsigned()), width);
+        }
+        head.extend_from_slice(&begins.to_le_bytes());
+    }
+    head.extend_from_slice(&body);
+    head.extend_from_slice(&[0; PADDING]);
+    head
+}
+
+/// Read `out.len()` values of a stream of `rows`, from `start` (a multiple of [`BLOCK`]) on. None when the bytes are
+/// not such a stream.
+pub(super) fn unpack(bytes: &[u8], by_differences: bool, rows: usize, start: usize, out: &mut [i64]) -> Option<()> {
+    let entry = if by_differences { DELTA_ENTRY } else { PLAIN_ENTRY };
+    if !start.is_multiple_of(BLOCK) || start + out.len() > rows {
+        return None;
+    }
+    let body = bytes.get(rows.div_ceil(BLOCK) * entry..)?;
+    let word = |at: usize| Some(i64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+        let at = (start / BLOCK + i) * entry;
+        let base = word(at)?;
+        let tail = bytes.get(at + entry - 5..at + entry)?;
+        let width = u32::from(tail[0]);
+        let begins = u32::from_le_bytes(tail[1..].try_into().ok()?) as usize;
+        let bits = body.get(begins..)?;
+        if by_differences {
+            let (first, rest) = out.split_first_mut()?;
+            *first = base;
+            take_bits(bits, width, word(at + 8)?, rest)?;
+            let mut value = base;
+            for slot in rest {
+                value = value.wrapping_add(*slot);
+                *slot = value;
+            }
+        } else {
+            take_bits(bits, width, base, out)?;
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn values() -> impl Strategy<Value = Vec<i64>> {
+        let any_width = (any::<i64>(), 0_u32..64).prop_map(|(value, shift)| value >> shift);
+        prop_oneof![
+            prop::collection::vec(any_width, 0..3000),
+            prop::collection::vec(0_i64..5, 0..3000),
+            (any::<i64>(), prop::collection::vec(0_i64..1 << 20, 0..3000)).prop_map(|(first, steps)| {
+                steps
+                    .into_iter()
+                    .scan(first, |at, step| {
+                        *at = at.wrapping_add(step);
+                        Some(*at)
+                    })
+                    .collect()
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn values_come_back_whole_and_in_part(values in values(), by_differences: bool, skip in 0_usize..3) {
+            let bytes = pack(&values, by_differences);
+            let sizes = packed_sizes(&values);
+            prop_assert_eq!(bytes.len(), if by_differences { sizes.1 } else { sizes.0 });
+            let mut out = vec![0; values.len()];
+            unpack(&bytes, by_differences, values.len(), 0, &mut out).expect("own bytes");
+            prop_assert_eq!(&out, &values);
+            let start = (skip * BLOCK).min(values.len() / BLOCK * BLOCK);
+            let mut out = vec![0; (values.len() - start) / 2];
+            unpack(&bytes, by_differences, values.len(), start, &mut out).expect("own bytes");
+            prop_assert_eq!(&out[..], &values[start..start + out.len()]);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), rows in 0_usize..3000, d: bool) {
+            let mut out = vec![0; rows];
+            let _ = unpack(&bytes, d, rows, 0, &mut out);
+        }
+    }
+}

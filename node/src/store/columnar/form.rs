@@ -1,0 +1,64 @@
+//! Owns the tables of the file that segments need, and the change of a plain table into a columnar one.
+
+use rusqlite::{Connection, Transaction, types::ValueRef};
+
+use super::append::table_columns;
+use super::encode::{Column, Scalar};
+use super::segment::{self, MOST_ROWS};
+
+/// Columnar tables, with the column that carries their time.
+const COLUMNAR: &[(&str, &str)] = &[("collectives", "ts_ns")];
+
+/// Whether a table's rows are in segments.
+pub(crate) fn is_columnar(table: &str) -> bool {
+    COLUMNAR.iter().any(|(name, _)| *name == table)
+}
+
+/// A step of the schema: make every table of the list columnar and move its rows. Views over them stay as they are.
+pub(crate) fn make_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    tx.execute_batch(include_str!("segments.sql"))?;
+    COLUMNAR.iter().try_for_each(|(table, time)| move_rows(tx, table, time))
+}
+
+fn move_rows(tx: &Connection, table: &str, time: &str) -> rusqlite::Result<()> {
+    let declared: Vec<String> = tx
+        .prepare("SELECT name, type, \"notnull\" FROM pragma_table_info(?1) ORDER BY cid")?
+        .query_map([table], |row| {
+            let (name, decl_type, not_null): (String, String, bool) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(format!("{name} {decl_type}{}", if not_null { " NOT NULL" } else { "" }))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let kinds = table_columns(tx, table)?;
+    let fresh =
+        || -> Vec<(String, Column)> { kinds.iter().map(|(name, kind)| (name.clone(), Column::new(*kind))).collect() };
+    let mut columns = fresh();
+    let mut next_rowid = 1;
+    {
+        let mut statement = tx.prepare(&format!("SELECT * FROM {table} ORDER BY rowid"))?;
+        let mut rows = statement.query([])?;
+        let mut waiting = 0;
+        loop {
+            let row = rows.next()?;
+            if (row.is_none() && waiting > 0) || waiting == MOST_ROWS {
+                segment::write(tx, table, time, next_rowid, &columns)?;
+                next_rowid += waiting as i64;
+                waiting = 0;
+                columns = fresh();
+            }
+            let Some(row) = row else { break };
+            for (at, (_, column)) in columns.iter_mut().enumerate() {
+                column.push(&match row.get_ref(at)? {
+                    ValueRef::Integer(value) => Scalar::Integer(value),
+                    ValueRef::Text(text) => Scalar::Text(text.to_vec()),
+                    _ => Scalar::Null,
+                });
+            }
+            waiting += 1;
+        }
+    }
+    let module = super::MODULE.to_string_lossy();
+    tx.execute_batch(&format!(
+        "DROP TABLE {table}; CREATE VIRTUAL TABLE {table} USING {module}({});",
+        declared.join(", ")
+    ))
+}

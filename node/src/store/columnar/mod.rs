@@ -1,0 +1,36 @@
+//! Columnar history: rows of the frequent tables as compressed columns, a few thousand to 64 Ki rows a segment, inside
+//! the store's SQLite file.
+//!
+//! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and where (`segment`), how
+//! rows come in (`append`) and small segments are joined (`compact`), and how any SQL sees them (`vtab`). Does not own which records become which rows (`rows`), nor
+//! when segments are dropped (`retention`). Why this form: docs/decisions/0004-columnar-segments.md.
+
+mod append;
+mod bits;
+mod compact;
+#[allow(dead_code)] // what the typed executor needs
+mod encode;
+mod form;
+#[allow(dead_code)]
+mod segment;
+#[cfg(test)]
+mod tests;
+mod vtab;
+
+pub(crate) use append::{Appender, RowColumns};
+pub(crate) use compact::Compactor;
+pub(crate) use form::{is_columnar, make_columnar};
+pub(crate) use segment::{MOST_ROWS, SegmentError, drop_oldest, oldest, span};
+pub(crate) use vtab::register;
+
+/// The tables and their columns are those of the virtual tables in the schema; this is their module.
+pub(crate) const MODULE: &std::ffi::CStr = c"rankmesh_columns";
+
+/// What a column holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Kind {
+    /// 64-bit integers.
+    Integer,
+    /// Text, by a dictionary.
+    Text,
+}
