@@ -27,7 +27,7 @@ fn compile_with(version: &str, debug: &str) -> PathBuf {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     let library = out.join("libnccl.so.2");
-    let sources = ["comm.c", "coll.c", "hash.c", "shm.c", "reduce.c"].map(|file| sim.join(file));
+    let sources = ["comm.c", "coll.c", "enqueue.c", "hash.c", "run.c", "shm.c", "reduce.c"].map(|file| sim.join(file));
     cc(Command::new("cc")
         .args(["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-soname,libnccl.so.2"])
         .arg(debug)
@@ -35,7 +35,7 @@ fn compile_with(version: &str, debug: &str) -> PathBuf {
         .arg("-o")
         .arg(&library)
         .args(sources)
-        .args(["-lpthread", "-lrt", "-lm"]));
+        .args(["-lpthread", "-lrt", "-lm", "-ldl"]));
     cc(Command::new("cc")
         .args(["-std=gnu11", "-O2", "-I"])
         .arg(&sim)

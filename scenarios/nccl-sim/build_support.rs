@@ -16,16 +16,19 @@ pub(crate) fn build(scenarios_dir: &Path, out_dir: &Path) -> Result<(), String> 
     let workloads = scenarios_dir.join("workloads");
     println!("cargo:rerun-if-changed={}", sim.display());
     println!("cargo:rerun-if-changed={}", workloads.display());
+    println!("cargo:rerun-if-changed={}", scenarios_dir.join("cudart-sim").display());
     println!("cargo:rerun-if-env-changed=CC");
     let library = out_dir.join("libnccl.so.2");
     let mut cc = compiler();
     cc.args(["-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-soname,libnccl.so.2", "-o"]).arg(&library);
-    cc.args(["comm.c", "coll.c", "hash.c", "shm.c", "reduce.c"].map(|file| sim.join(file)));
-    cc.args(["-lpthread", "-lrt", "-lm"]);
+    cc.args(["comm.c", "coll.c", "enqueue.c", "hash.c", "run.c", "shm.c", "reduce.c"].map(|file| sim.join(file)));
+    cc.args(["-lpthread", "-lrt", "-lm", "-ldl"]);
     run(cc)?;
     let mut cc = compiler();
-    cc.arg("-I").arg(&sim).arg("-o").arg(out_dir.join("nccl-ranks"));
-    cc.arg(workloads.join("nccl-ranks.c")).arg(&library).arg("-Wl,-rpath,$ORIGIN");
+    cc.arg("-I").arg(&sim).arg("-I").arg(scenarios_dir.join("cudart-sim"));
+    cc.arg("-o").arg(out_dir.join("nccl-ranks"));
+    cc.args(["nccl-ranks.c", "shape.c", "gpu.c"].map(|file| workloads.join(file)));
+    cc.arg(&library).args(["-Wl,-rpath,$ORIGIN", "-ldl"]);
     run(cc)
 }
 

@@ -129,6 +129,7 @@ SIM_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclC
   if (!comm || !newcomm) return ncclInvalidArgument;
   *newcomm = NULL;
   if (sim_in_group()) return ncclInvalidUsage;
+  sim_device_wait(); /* the region's barrier serves one at a time */
   struct sim_slot *slot = comm->region->slot;
   uint32_t child = ++comm->children;
   atomic_store(&slot[comm->rank].color, color);
@@ -156,6 +157,7 @@ SIM_ALIAS(ncclCommFinalize) ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
 SIM_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
+  sim_device_wait();
   sim_close(comm);
   comm->startMagic = 0;
   free(comm);

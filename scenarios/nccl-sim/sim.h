@@ -77,6 +77,36 @@ int sim_reduce(void *into, const void *other, size_t count, ncclDataType_t type,
 /* into = into / n, for ncclAvg. */
 int sim_divide(void *into, size_t count, ncclDataType_t type, int n);
 
+/* run.c */
+enum kind { INIT, ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND, RECV };
+
+struct op {
+  enum kind kind;
+  const char *send;
+  char *recv;
+  size_t count;
+  ncclDataType_t type;
+  ncclRedOp_t red;
+  int root; /* or peer */
+  void *stream;
+  struct ncclComm *comm;
+  size_t done_bytes; /* point-to-point progress */
+  struct op *next;
+};
+
+/* The calls of one communicator in a list that may hold others', too. */
+struct sim_batch {
+  struct ncclComm *comm;
+  struct op *first;
+  ncclResult_t rc;
+};
+void *sim_run(void *batch);
+
+/* enqueue.c */
+int sim_enqueues(void);                                             /* as the real library does */
+ncclResult_t sim_enqueue(const struct sim_batch *batch, void *stream); /* takes a copy */
+void sim_device_wait(void);                                         /* for all that was enqueued; nothing where nothing is */
+
 /* coll.c */
 int sim_in_group(void);
 void sim_group_add_init(struct ncclComm *comm);

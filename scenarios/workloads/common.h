@@ -8,27 +8,35 @@
 #include <time.h>
 #include <unistd.h>
 
+enum mode { BLOCKING, ENQUEUE, GRAPH };
+
 struct options {
   int ranks, iters, late_rank, work_ms, late_ms, start_ms, count, rank;
   int burn;          /* work on the CPU instead of sleeping */
   int all_functions; /* every traced function a known number of times, instead of the loop of all_reduce */
   const char *id_file, *id_hex, *cgroups;
+  int tp, pp, dp;  /* 1: no such groups */
+  int mode, gpu_ms; /* a kernel of this length in each step */
 };
 
 static inline void usage(const char *name) {
   fprintf(stderr,
           "usage: %s [--ranks R] [--iters N] [--work-ms W] [--late-rank K --late-ms M] [--count ELEMENTS]\n"
           "       [--start-ms S] [--burn] [--all-functions] [--rank r --id-file FILE] [--cgroups DIR,DIR,...]\n"
+          "       [--mode blocking|enqueue|graph] [--gpu-ms G] [--tp T] [--pp P] [--dp D]\n"
           "Each rank works W ms, then calls all_reduce, N times; rank K works M ms more.\n"
           "--start-ms: wait that long before the first call. --burn: work on the CPU instead of sleeping.\n"
           "--rank/--id-file: be one rank; rank 0 writes the communicator's id to FILE, the others wait for it.\n"
+          "--mode: NCCL's calls wait (blocking), or enqueue and cudaStreamSynchronize at the end of each step waits; graph:\n"
+          "the first steps do that, then one is captured, and the others replay it. --gpu-ms: a kernel in each step.\n"
+          "--tp, --pp, --dp: tensor, pipeline, data parallel groups; their product is the number of ranks.\n"
           "--cgroups: consecutive ranks are put into these cgroup directories, evenly.\n",
           name);
   exit(2);
 }
 
 static inline struct options parse_options(int argc, char **argv) {
-  struct options o = {.ranks = 8, .iters = 20, .late_rank = -1, .work_ms = 20, .count = 1024, .rank = -1};
+  struct options o = {.ranks = 8, .iters = 20, .late_rank = -1, .work_ms = 20, .count = 1024, .rank = -1, .tp = 1, .pp = 1, .dp = 1};
   for (int i = 1; i < argc; i++) {
     const char *flag = argv[i];
     if (!strcmp(flag, "--burn")) { o.burn = 1; continue; }
@@ -38,6 +46,11 @@ static inline struct options parse_options(int argc, char **argv) {
     if (!strcmp(flag, "--id-file")) { o.id_file = value; continue; }
     if (!strcmp(flag, "--id-hex")) { o.id_hex = value; continue; }
     if (!strcmp(flag, "--cgroups")) { o.cgroups = value; continue; }
+    if (!strcmp(flag, "--mode")) {
+      o.mode = !strcmp(value, "blocking") ? BLOCKING : !strcmp(value, "enqueue") ? ENQUEUE : !strcmp(value, "graph") ? GRAPH : -1;
+      if (o.mode < 0) usage(argv[0]);
+      continue;
+    }
     char *end;
     long number = strtol(value, &end, 10);
     if (*end || number < -1 || number > 1000000000) usage(argv[0]);
@@ -49,8 +62,15 @@ static inline struct options parse_options(int argc, char **argv) {
     else if (!strcmp(flag, "--start-ms")) o.start_ms = (int)number;
     else if (!strcmp(flag, "--count")) o.count = (int)number;
     else if (!strcmp(flag, "--rank")) o.rank = (int)number;
+    else if (!strcmp(flag, "--gpu-ms")) o.gpu_ms = (int)number;
+    else if (!strcmp(flag, "--tp")) o.tp = (int)number;
+    else if (!strcmp(flag, "--pp")) o.pp = (int)number;
+    else if (!strcmp(flag, "--dp")) o.dp = (int)number;
     else usage(argv[0]);
   }
+  if (o.tp < 1 || o.pp < 1 || o.dp < 1 || o.tp > 128 || o.pp > 128 || o.dp > 128) usage(argv[0]);
+  if (o.tp * o.pp * o.dp > 1) o.ranks = o.tp * o.pp * o.dp;
+  if ((o.gpu_ms > 0 && o.mode == BLOCKING) || (o.all_functions && o.mode != BLOCKING)) usage(argv[0]);
   if (o.ranks < 1 || o.ranks > 128 || o.iters < 0 || o.count < 1 || o.rank >= o.ranks) usage(argv[0]);
   return o;
 }

@@ -1,4 +1,5 @@
-/* A training-like job on NCCL: R rank processes that work and then meet in all_reduce, one of them late.
+/* A training-like job on NCCL: R rank processes that work and then meet in all_reduce, one of them late; with groups as in
+ * large models (shape.c), with calls that wait, only enqueue, or are replayed from a graph (gpu.c).
  *
  * The parent makes the communicator's id and re-executes itself once per rank, so that RANK, LOCAL_RANK and WORLD_SIZE
  * stand in /proc/PID/environ as under a real launcher. Each rank prints one JSON line: its pid, the id, how often it
@@ -12,11 +13,13 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include "common.h"
+#include "gpu.h"
 #include "nccl.h"
+#include "shape.h"
 
 static int failed; /* a call failed or a result was wrong */
 
-static void check(ncclResult_t rc, const char *what) {
+void check_nccl(ncclResult_t rc, const char *what) {
   if (rc == ncclSuccess) return;
   fprintf(stderr, "nccl-ranks: %s: %s\n", what, ncclGetErrorString(rc));
   exit(1);
@@ -40,7 +43,7 @@ static int from_hex(const char *hex, ncclUniqueId *id) {
 static void exchange_id(const struct options *o, ncclUniqueId *id) {
   char hex[2 * NCCL_UNIQUE_ID_BYTES + 1] = {0}, temporary[4096];
   if (o->rank == 0) {
-    check(ncclGetUniqueId(id), "ncclGetUniqueId");
+    check_nccl(ncclGetUniqueId(id), "ncclGetUniqueId");
     to_hex(id, hex);
     snprintf(temporary, sizeof temporary, "%s.%d", o->id_file, (int)getpid());
     FILE *f = fopen(temporary, "w");
@@ -75,27 +78,62 @@ static void call_everything(ncclComm_t comm, int rank, int ranks, int count, flo
   float total = (float)(ranks * (ranks + 1) / 2);
   int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
   for (int i = 0; i < count * ranks; i++) send[i] = (float)(rank + 1);
-  for (int i = 0; i < 3; i++) check(ncclAllReduce(send, recv, count, ncclFloat32, ncclSum, comm, NULL), "ncclAllReduce");
+  for (int i = 0; i < 3; i++) check_nccl(ncclAllReduce(send, recv, count, ncclFloat32, ncclSum, comm, NULL), "ncclAllReduce");
   expect(recv, count, total, "all_reduce");
-  for (int i = 0; i < 4; i++) check(ncclBroadcast(send, recv, count, ncclFloat32, 0, comm, NULL), "ncclBroadcast");
+  for (int i = 0; i < 4; i++) check_nccl(ncclBroadcast(send, recv, count, ncclFloat32, 0, comm, NULL), "ncclBroadcast");
   expect(recv, count, 1, "broadcast");
-  for (int i = 0; i < 5; i++) check(ncclBcast(recv, count, ncclFloat32, ranks - 1, comm, NULL), "ncclBcast");
+  for (int i = 0; i < 5; i++) check_nccl(ncclBcast(recv, count, ncclFloat32, ranks - 1, comm, NULL), "ncclBcast");
   expect(recv, count, 1, "bcast");
-  for (int i = 0; i < 6; i++) check(ncclReduce(send, recv, count, ncclFloat32, ncclMax, 0, comm, NULL), "ncclReduce");
+  for (int i = 0; i < 6; i++) check_nccl(ncclReduce(send, recv, count, ncclFloat32, ncclMax, 0, comm, NULL), "ncclReduce");
   if (rank == 0) expect(recv, count, (float)ranks, "reduce");
-  for (int i = 0; i < 7; i++) check(ncclAllGather(send, recv, count, ncclFloat32, comm, NULL), "ncclAllGather");
+  for (int i = 0; i < 7; i++) check_nccl(ncclAllGather(send, recv, count, ncclFloat32, comm, NULL), "ncclAllGather");
   for (int r = 0; r < ranks; r++) expect(recv + r * count, count, (float)(r + 1), "all_gather");
-  for (int i = 0; i < 8; i++) check(ncclReduceScatter(send, recv, count, ncclFloat32, ncclSum, comm, NULL), "ncclReduceScatter");
+  for (int i = 0; i < 8; i++) check_nccl(ncclReduceScatter(send, recv, count, ncclFloat32, ncclSum, comm, NULL), "ncclReduceScatter");
   expect(recv, count, total, "reduce_scatter");
   for (int i = 0; i < 9; i++) { /* a ring, in a group: without one it would block itself */
-    check(ncclGroupStart(), "ncclGroupStart");
-    check(ncclSend(send, count, ncclFloat32, next, comm, NULL), "ncclSend");
-    check(ncclRecv(recv, count, ncclFloat32, previous, comm, NULL), "ncclRecv");
-    check(ncclGroupEnd(), "ncclGroupEnd");
+    check_nccl(ncclGroupStart(), "ncclGroupStart");
+    check_nccl(ncclSend(send, count, ncclFloat32, next, comm, NULL), "ncclSend");
+    check_nccl(ncclRecv(recv, count, ncclFloat32, previous, comm, NULL), "ncclRecv");
+    check_nccl(ncclGroupEnd(), "ncclGroupEnd");
   }
   expect(recv, count, (float)(previous + 1), "recv");
   sprintf(counts, "\"all_reduce\":3,\"broadcast\":9,\"reduce\":6,\"all_gather\":7,\"reduce_scatter\":8,\"send\":9,\"recv\":9,"
                   "\"group_end\":9");
+}
+
+#define EAGER_STEPS 3 /* before a graph is captured */
+
+/* The steps of a rank. Returns how long it waited for others: in the calls, or in the synchronisations. */
+static double train(const struct options *o, struct shape *s, int *launches) {
+  double waited = 0;
+  cudaGraphExec_t graph = NULL;
+  for (int i = 0; i < o->iters; i++) {
+    int ms = o->work_ms + (o->rank == o->late_rank ? o->late_ms : 0);
+    double start = now_ms();
+    if (o->mode == GRAPH && i >= EAGER_STEPS) {
+      if (!graph) {
+        gpu_capture(s->stream);
+        shape_before(s);
+        gpu_kernel(o->gpu_ms, s->stream);
+        shape_after(s);
+        graph = gpu_captured(s->stream);
+      }
+      work(ms, o->burn);
+      start = now_ms();
+      gpu_launch(graph, s->stream);
+      ++*launches;
+    } else {
+      shape_before(s);
+      waited += now_ms() - start;
+      work(ms, o->burn);
+      start = now_ms();
+      gpu_kernel(o->gpu_ms, s->stream);
+      shape_after(s);
+    }
+    if (o->mode != BLOCKING) gpu_wait(s->stream);
+    waited += now_ms() - start;
+  }
+  return waited;
 }
 
 static int run_rank(const struct options *o) {
@@ -108,30 +146,33 @@ static int run_rank(const struct options *o) {
   size_t elements = (size_t)o->count * (size_t)o->ranks;
   float *send = calloc(elements, sizeof *send), *recv = calloc(elements, sizeof *recv);
   if (!send || !recv) return 1;
+  if (o->mode != BLOCKING) gpu_open();
   ncclComm_t comm;
-  check(ncclCommInitRank(&comm, o->ranks, id, o->rank), "ncclCommInitRank");
+  check_nccl(ncclCommInitRank(&comm, o->ranks, id, o->rank), "ncclCommInitRank");
   char counts[512];
   double waited = 0;
+  int launches = 0;
   if (o->all_functions) {
     call_everything(comm, o->rank, o->ranks, o->count, send, recv, counts);
   } else {
+    struct shape s = {.rank = o->rank, .ranks = o->ranks, .tp = o->tp, .pp = o->pp, .dp = o->dp, .world = comm};
+    s.send = send, s.recv = recv, s.count = (size_t)o->count;
     for (int i = 0; i < o->count; i++) send[i] = (float)(o->rank + 1);
-    for (int i = 0; i < o->iters; i++) {
-      work(o->work_ms + (o->rank == o->late_rank ? o->late_ms : 0), o->burn);
-      double start = now_ms();
-      check(ncclAllReduce(send, recv, (size_t)o->count, ncclFloat32, ncclSum, comm, NULL), "ncclAllReduce");
-      waited += now_ms() - start;
-    }
+    if (o->mode != BLOCKING) s.stream = gpu_stream();
+    shape_open(&s);
+    waited = train(o, &s, &launches);
     if (o->iters) expect(recv, o->count, (float)(o->ranks * (o->ranks + 1) / 2), "all_reduce");
-    sprintf(counts, "\"all_reduce\":%d", o->iters);
+    shape_close(&s);
+    sprintf(counts, "\"all_reduce\":%d,\"all_gather\":%d,\"send\":%d,\"recv\":%d", s.all_reduces, s.all_gathers, s.sends, s.recvs);
   }
-  check(ncclCommDestroy(comm), "ncclCommDestroy");
+  check_nccl(ncclCommDestroy(comm), "ncclCommDestroy");
   char hex[2 * NCCL_UNIQUE_ID_BYTES + 1], line[2048];
   to_hex(&id, hex);
   int n = snprintf(line, sizeof line,
-                   "{\"rank\":%d,\"pid\":%d,\"ok\":%s,\"id\":\"%s\",\"calls\":{%s},\"waited_ms\":%.3f,\"bytes\":%zu}\n",
+                   "{\"rank\":%d,\"pid\":%d,\"ok\":%s,\"id\":\"%s\",\"calls\":{%s},\"waited_ms\":%.3f,\"bytes\":%zu,"
+                   "\"launches\":%d}\n",
                    o->rank, (int)getpid(), failed ? "false" : "true", hex, counts, waited,
-                   (size_t)o->count * sizeof *send);
+                   (size_t)o->count * sizeof *send, launches);
   if (write(STDOUT_FILENO, line, (size_t)n) != n) return 1; /* one write: lines of ranks do not mix */
   return failed;
 }
@@ -171,7 +212,7 @@ static void start_over(char **args) {
 
 static int run_all(struct options *o, int argc, char **argv) {
   ncclUniqueId id;
-  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
   char hex[2 * NCCL_UNIQUE_ID_BYTES + 1], rank_text[16];
   to_hex(&id, hex);
   char **args = calloc((size_t)argc + 5, sizeof *args);
