@@ -1,9 +1,10 @@
 //! Compares the culprit's intervals with the peer's and names what explains the difference.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::evidence::{Collective, Recorded};
-use super::timeline::{Covered, lay};
+use super::timeline::{Amount, Covered, add_bytes, lay};
 use super::words;
 use super::{Cause, EXPLAINS, PART, Part, TIMES_THE_PEER, What};
 use crate::stragglers::report::{Culprit, RankRef, Report, Role};
@@ -12,6 +13,8 @@ use crate::stragglers::report::{Culprit, RankRef, Report, Role};
 const MATCHED: usize = 3;
 /// An interval is late when it exceeds the peer's by this part of the mean excess.
 const LATE: f64 = 0.5;
+/// What stands between the name of a task and the number of its process.
+pub(super) const PID: &str = " (pid ";
 /// Names listed for each kind.
 const WHATS: usize = 5;
 
@@ -117,16 +120,7 @@ fn parts(compared: &Compared) -> Vec<Part> {
         .iter()
         .map(|(&kind, whats)| {
             let (culprit_ns, peer_ns) = (compared.culprit.of(kind), compared.peer.of(kind));
-            let mut what: Vec<What> = whats
-                .iter()
-                .map(|(name, amount)| What {
-                    name: name.to_string(),
-                    ns: amount.ns,
-                    count: amount.count,
-                    bytes: amount.bytes,
-                })
-                .collect();
-            what.sort_by_key(|what| std::cmp::Reverse(what.ns));
+            let mut what = grouped(whats, compared.peer.by.get(&kind));
             what.truncate(WHATS);
             let share = ((culprit_ns - peer_ns) as f64 / excess_ns).min(1.0);
             Part { kind, culprit_ns, peer_ns, share, named: false, what }
@@ -134,6 +128,31 @@ fn parts(compared: &Compared) -> Vec<Part> {
         .collect();
     parts.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.kind.cmp(&b.kind)));
     parts
+}
+
+/// Who or what it was, processes of one name together; those that the peer has less of come first.
+fn grouped(whats: &BTreeMap<Arc<str>, Amount>, peer: Option<&BTreeMap<Arc<str>, Amount>>) -> Vec<What> {
+    let family = |name: &str| name.split(PID).next().unwrap_or_default().to_owned();
+    let mut groups: BTreeMap<String, (What, usize, i64)> = BTreeMap::new();
+    for (name, amount) in whats {
+        let alone = What { name: name.to_string(), ns: 0, count: 0, bytes: None };
+        let (group, members, _) = groups.entry(family(name)).or_insert((alone, 0, 0));
+        group.ns += amount.ns;
+        group.count += amount.count;
+        group.bytes = add_bytes(group.bytes, amount.bytes);
+        *members += 1;
+    }
+    for (name, amount) in peer.into_iter().flatten() {
+        if let Some((_, _, peer_ns)) = groups.get_mut(&family(name)) {
+            *peer_ns += amount.ns;
+        }
+    }
+    let mut groups: Vec<(String, (What, usize, i64))> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, (what, _, peer_ns))| std::cmp::Reverse(what.ns - peer_ns));
+    let whole = |(family, (what, members, _)): (String, (What, usize, i64))| {
+        if members > 1 { What { name: format!("{family} ({members} processes)"), ..what } } else { what }
+    };
+    groups.into_iter().map(whole).collect()
 }
 
 /// The coverage rule: the dearest kinds that the peer does not have alike, until they explain enough.

@@ -56,6 +56,20 @@ fn a_spinner_that_takes_the_cpu_is_named_with_its_share() {
 }
 
 #[test]
+fn who_took_the_cpu_is_said_by_name_and_what_the_peer_suffers_too_comes_last() {
+    let of = |rank, cron, spins: i64| {
+        let spin = |i| stretch(Kind::CpuStolen, i, 50 * MS, spins * MS, &format!("spin (pid {})", i % 4));
+        let cron = |i| stretch(Kind::CpuStolen, i, 10 * MS, cron * MS, "cron (pid 9)");
+        let length = if rank == 3 { 80 * MS } else { 40 * MS };
+        recorded(rank, &[length; 10], each(10, spin).into_iter().chain(each(10, cron)).collect())
+    };
+    let cause = explain(&of(3, 30, 25), Some(&of(1, 20, 0)), Vec::new(), Vec::new());
+    assert_eq!(cause.named, [Kind::CpuStolen]);
+    let names: Vec<(&str, i64)> = cause.parts[0].what.iter().map(|what| (what.name.as_str(), what.ns / MS)).collect();
+    assert_eq!(names, [("spin (4 processes)", 250), ("cron (pid 9)", 300)]);
+}
+
+#[test]
 fn causes_that_explain_it_together_are_listed_with_shares() {
     let stolen = |i| stretch(Kind::CpuStolen, i, 0, 30 * MS, "spin (pid 7)");
     let io = |i| stretch(Kind::BlockIo, i, 30 * MS, 25 * MS, "sda");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use query_planner::Value;
 
+use super::decide::PID;
 use super::evidence::{Call, Kind, Recorded, Stretch, of_calls};
 use crate::stragglers::report::RankRef;
 
@@ -189,7 +190,7 @@ impl Reading {
                 let (reason, wchan) = (row.text(8)?, row.text(10)?);
                 // The end of a stretch, when it could run again and had to queue.
                 let queued_ns = row.maybe(9)?.unwrap_or(0).clamp(0, duration_ns);
-                let taker = format!("{next_comm} (pid {next_pid})");
+                let taker = format!("{next_comm}{PID}{next_pid})");
                 let woken_ns = end_ns - queued_ns;
                 if voluntary {
                     let what = [wchan, reason.clone()].into_iter().find(|s| !s.is_empty()).unwrap_or_default();

@@ -35,12 +35,17 @@ impl Covered {
                 let sum = mine.entry(Arc::clone(what)).or_default();
                 sum.ns += amount.ns;
                 sum.count += amount.count;
-                sum.bytes = match (sum.bytes, amount.bytes) {
-                    (Some(a), Some(b)) => Some(a.saturating_add(b)),
-                    (a, b) => a.or(b),
-                };
+                sum.bytes = add_bytes(sum.bytes, amount.bytes);
             }
         }
+    }
+}
+
+/// None is not known, and adds nothing.
+pub(crate) fn add_bytes(a: Option<i64>, b: Option<i64>) -> Option<i64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+        (a, b) => a.or(b),
     }
 }
 
@@ -86,10 +91,7 @@ fn over(gap: &Gap, stretches: &[&Stretch]) -> Covered {
         let amount = covered.by.entry(stretch.kind).or_default().entry(Arc::clone(&stretch.what)).or_default();
         amount.ns += ns;
         amount.count += 1;
-        amount.bytes = match (amount.bytes, stretch.bytes) {
-            (Some(a), Some(b)) => Some(a.saturating_add(b)),
-            (a, b) => a.or(b),
-        };
+        amount.bytes = add_bytes(amount.bytes, stretch.bytes);
     }
     covered
 }

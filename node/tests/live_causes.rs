@@ -1,0 +1,268 @@
+//! Live: real eBPF, jobs with a known cause of lateness, asked through the command line. Needs root.
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Lab, can_capture, stderr, wait_for};
+use serde_json::Value;
+
+const AGENTS: [&str; 3] = ["c1", "c2", "c3"];
+const RANKS: usize = 6;
+/// The rank that is made late: not the asker's, and not on its host.
+const LATE: usize = 3;
+
+/// A directory tree of cgroups for one test, removed at the end.
+struct Cgroups(Vec<PathBuf>);
+
+impl Cgroups {
+    fn new(root: &Path, test: &str, names: &[&str]) -> Self {
+        let top = root.join(format!("rankmesh-{test}-{}", std::process::id()));
+        let mut made = vec![top.clone()];
+        made.extend(names.iter().map(|name| top.join(name)));
+        for path in &made {
+            std::fs::create_dir(path).expect("a cgroup");
+        }
+        Self(made)
+    }
+
+    fn path(&self, name: &str) -> &Path {
+        self.0.iter().find(|path| path.ends_with(name)).expect("a cgroup of this name")
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        for path in self.0.iter().rev() {
+            let _ = std::fs::write(path.join("cgroup.kill"), "1");
+            while std::fs::remove_dir(path).is_err() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// Processes that end with the test.
+#[derive(Default)]
+struct Processes(Vec<Child>);
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The C workloads, compiled into the lab.
+fn workload(lab: &Lab) -> PathBuf {
+    let out = lab.path("job");
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let made =
+        Command::new("make").arg("-C").arg(scenarios).arg(format!("OUT={}", out.display())).output().expect("make");
+    assert!(made.status.success(), "{}", stderr(&made));
+    out.join("cause-ranks")
+}
+
+/// Three agents with a cgroup each, and where their ranks go.
+struct Job {
+    processes: Processes,
+    cgroups: Cgroups,
+    lab: Lab,
+    program: PathBuf,
+}
+
+impl Job {
+    fn new(test: &str) -> Self {
+        let mut lab = Lab::new();
+        let root = node_bpf::cgroup_mount_point().expect("a cgroup v2 hierarchy");
+        let cgroups = Cgroups::new(&root, test, &AGENTS);
+        for name in AGENTS {
+            let cgroup = cgroups.path(name).display().to_string();
+            lab.start(name, &["--cgroup", &cgroup]);
+        }
+        lab.wait_for_members(&AGENTS);
+        for node in lab.nodes(AGENTS[0]).expect("nodes") {
+            assert_eq!(node["capture"], "on", "{node}");
+        }
+        let program = workload(&lab);
+        Self { processes: Processes::default(), cgroups, lab, program }
+    }
+
+    fn node_of(rank: usize) -> &'static str {
+        AGENTS[rank * AGENTS.len() / RANKS]
+    }
+
+    /// Starts all ranks with `each`, the late one with `late`, in `more` cgroups too.
+    fn start(&mut self, each: &[&str], late: &[&str], more: &[&Path]) {
+        let id_file = self.lab.path("nccl.id");
+        for rank in 0..RANKS {
+            let mut files = vec![self.cgroups.path(Self::node_of(rank)).join("cgroup.procs")];
+            files.extend(more.iter().filter(|_| rank == LATE).map(|path| path.join("cgroup.procs")));
+            let mut command = Command::new(&self.program);
+            command
+                .args(["--rank", &rank.to_string(), "--ranks", &RANKS.to_string(), "--iters", "1000000"])
+                .args(["--start-ms", "2500", "--id-file"])
+                .arg(&id_file)
+                .args(if rank == LATE { late } else { each })
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", RANKS.to_string())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null());
+            // SAFETY: only writes to files before exec.
+            unsafe {
+                command.pre_exec(move || files.iter().try_for_each(|file| std::fs::write(file, "0")));
+            }
+            self.processes.0.push(command.spawn().expect("a rank starts"));
+        }
+    }
+
+    /// A process that burns a CPU, under a name of its own.
+    fn spin(&mut self, cpu: &str) {
+        let spinner = self.lab.path("job").join("spinner");
+        std::fs::copy(&self.program, &spinner).expect("a copy");
+        for _ in 0..4 {
+            let child = Command::new(&spinner).args(["--spin", "--cpu", cpu]).spawn().expect("a spinner starts");
+            self.processes.0.push(child);
+        }
+    }
+
+    /// Whether the recorder says for what threads give up the CPU.
+    fn reasons_are_recorded(&self) -> bool {
+        let (answer, _) = self.lab.query(AGENTS[0], "SELECT count(reason) FROM offcpu", &[]);
+        answer["rows"][0][0] != 0
+    }
+
+    fn verdict(&self) -> Result<Value, String> {
+        let output = self.lab.ask(AGENTS[0], "stragglers", &["--since", "6s", "--format", "json"]);
+        if !output.status.success() {
+            return Err(stderr(&output));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+    }
+
+    /// The cause, once the late rank is named and its whole span is one of lateness.
+    fn cause(&self) -> Result<Value, String> {
+        let answer = self.verdict()?;
+        let verdict = &answer["verdict"];
+        if verdict["kind"] != "rank" {
+            return Err(verdict.to_string());
+        }
+        assert_eq!((&verdict["rank"], &verdict["node"]), (&LATE.into(), &Self::node_of(LATE).into()), "{verdict}");
+        Ok(answer["cause"].clone())
+    }
+}
+
+fn named(cause: &Value) -> Vec<&str> {
+    cause["named"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// What is listed of a kind.
+fn what<'v>(cause: &'v Value, kind: &str) -> Vec<&'v str> {
+    let parts = cause["parts"].as_array().into_iter().flatten().filter(|part| part["kind"] == kind);
+    parts
+        .flat_map(|part| part["what"].as_array().into_iter().flatten())
+        .filter_map(|what| what["name"].as_str())
+        .collect()
+}
+
+#[test]
+fn a_spinner_on_the_ranks_cpu_is_named() {
+    if !can_capture("a_spinner_on_the_ranks_cpu_is_named") {
+        return;
+    }
+    let mut job = Job::new("stolen");
+    let each = ["--cpu-ms", "4", "--sleep-ms", "10", "--cpu", "0"];
+    let late = ["--cpu-ms", "4", "--sleep-ms", "10", "--cpu", "1"];
+    job.start(&each, &late, &[]);
+    job.spin("1");
+    let cause = wait_for("the spinner is named", || {
+        let cause = job.cause()?;
+        let seen = what(&cause, "cpu_stolen").iter().any(|name| name.starts_with("spinner ("));
+        if named(&cause) == ["cpu_stolen"] && seen { Ok(cause) } else { Err(cause.to_string()) }
+    });
+    eprintln!("{}", cause["summary"]);
+    assert!(cause["explained"].as_f64().is_some_and(|share| share >= 0.8), "{cause}");
+    assert_ne!(cause["peer"]["node"], Job::node_of(LATE), "{cause}");
+}
+
+#[test]
+fn a_rank_that_just_sleeps_longer_is_given_no_other_cause() {
+    if !can_capture("a_rank_that_just_sleeps_longer_is_given_no_other_cause") {
+        return;
+    }
+    let mut job = Job::new("sleeps");
+    job.start(&["--cpu-ms", "1", "--sleep-ms", "10"], &["--cpu-ms", "1", "--sleep-ms", "40"], &[]);
+    for _ in 0..5 {
+        let cause = wait_for("the late rank is named", || job.cause());
+        assert!(named(&cause).iter().all(|kind| ["sleep", "wait"].contains(kind)), "{cause}");
+    }
+    let cause = wait_for("the sleep is seen", || {
+        let cause = job.cause()?;
+        if named(&cause).is_empty() { Err(cause.to_string()) } else { Ok(cause) }
+    });
+    eprintln!("{}", cause["summary"]);
+}
+
+/// A throttle for reads of the disk under `path`, or why there is none here.
+fn read_throttle(path: &Path, bytes_per_second: u64) -> Result<Cgroups, String> {
+    use std::os::unix::fs::MetadataExt;
+    let device = path.metadata().map_err(|error| error.to_string())?.dev();
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    let root = Path::new("/sys/fs/cgroup/blkio");
+    if !root.join("blkio.throttle.read_bps_device").exists() {
+        return Err("no blkio throttle in cgroup v1".to_owned());
+    }
+    let cgroups = Cgroups::new(root, "blkio", &[]);
+    let file = cgroups.0[0].join("blkio.throttle.read_bps_device");
+    match std::fs::write(&file, format!("{major}:{minor} {bytes_per_second}")) {
+        Ok(()) => Ok(cgroups),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    }
+}
+
+#[test]
+fn slow_reads_of_a_throttled_file_are_named() {
+    if !can_capture("slow_reads_of_a_throttled_file_are_named") {
+        return;
+    }
+    let mut job = Job::new("reads");
+    let file = job.lab.path("data");
+    std::fs::write(&file, vec![7_u8; 16 << 20]).expect("a file");
+    nix::unistd::sync();
+    let throttle = match read_throttle(&file, 2 << 20) {
+        Ok(throttle) => throttle,
+        Err(why) => {
+            eprintln!("skipped: slow_reads_of_a_throttled_file_are_named: {why}");
+            return;
+        }
+    };
+    // 64 KiB at 2 MiB/s are 31 ms.
+    let file = file.display().to_string();
+    let reads = ["--cpu-ms", "1", "--sleep-ms", "10", "--read", &file, "--read-kib", "64"];
+    job.start(&reads, &reads, &[&throttle.0[0]]);
+    let cause = wait_for("the reads are named", || {
+        let cause = job.cause()?;
+        if named(&cause) == ["wait"] && !job.reasons_are_recorded() {
+            return Ok(cause);
+        }
+        if matches!(named(&cause).as_slice(), ["block_io"] | ["page_fault"]) {
+            Ok(cause)
+        } else {
+            Err(cause.to_string())
+        }
+    });
+    eprintln!("{}", cause["summary"]);
+    if named(&cause) == ["wait"] {
+        eprintln!("skipped: slow_reads_of_a_throttled_file_are_named: this host does not record why threads wait");
+    }
+    drop(job);
+    drop(throttle);
+}
