@@ -2,29 +2,20 @@
 
 use std::time::Duration;
 
-use node_bpf::{Capture, CaptureConfig, Record};
+use node_bpf::{Capture, CaptureConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let seconds: u64 = arguments.next().unwrap_or_else(|| "10".to_owned()).parse()?;
     let config = CaptureConfig { cgroup: arguments.next().map(Into::into), ..CaptureConfig::default() };
-    let capture = Capture::start(
-        config,
-        Box::new(|record| match record {
-            Record::Collective(r) => println!("{r:?}"),
-            Record::OffCpu(r) => println!("{r:?}"),
-            Record::Net(r) => println!("{r:?}"),
-            Record::Process(r) => println!("{r:?}"),
-            Record::Host(r) => println!("{r:?}"),
-            Record::Loss(r) => println!("{r:?}"),
-        }),
-    )?;
+    let capture = Capture::start(config, Box::new(|record| println!("{record:?}")))?;
     eprintln!("{:#?}", capture.status().files);
     std::thread::sleep(Duration::from_secs(seconds));
     let status = capture.status();
     capture.stop();
     let busy = status.probes.iter().filter(|probe| probe.hits > 0);
     eprintln!("{:?} {} processes {:?}", status.mode, status.processes, status.problems);
+    status.classes.iter().for_each(|class| eprintln!("{class:?}"));
     busy.for_each(|probe| eprintln!("{probe:?}"));
     Ok(())
 }

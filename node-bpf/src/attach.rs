@@ -24,12 +24,13 @@ pub enum AttachMode {
 }
 
 impl AttachMode {
-    /// The programs it uses: for entries, for returns.
-    pub(crate) fn programs(self) -> &'static [&'static str] {
+    /// The endings of the names of the programs it uses: for returns, for entries. Returns first: an entry probe alone
+    /// would leave calls unmatched.
+    fn programs(self) -> &'static [&'static str] {
         match self {
-            AttachMode::Session => &["call_session"],
-            AttachMode::Multi => &["call_enter_multi", "call_return_multi"],
-            AttachMode::Single => &["call_enter_single", "call_return_single"],
+            AttachMode::Session => &["session"],
+            AttachMode::Multi => &["return_multi", "enter_multi"],
+            AttachMode::Single => &["return_single", "enter_single"],
         }
     }
 
@@ -67,28 +68,35 @@ pub(crate) fn refusal(error: &libbpf_rs::Error) -> (String, String) {
 
 const EVERY_PROCESS: i32 = -1;
 
+/// What to do at calls: the beginnings of the programs' names.
+pub(crate) const CALL: &str = "call";
+pub(crate) const CUDA: &str = "cuda";
+#[allow(dead_code, reason = "used once symbols can be named")]
+pub(crate) const SYMBOL: &str = "symbol";
+
 /// Attaches to all targets in a file. The probes last as long as the links.
 pub(crate) fn attach(
     object: &Object,
+    family: &str,
     mode: AttachMode,
     path: &Path,
     targets: &[Target],
 ) -> libbpf_rs::Result<Vec<Link>> {
-    attach_for(object, mode, path, targets, EVERY_PROCESS)
+    attach_for(object, family, mode, path, targets, EVERY_PROCESS)
 }
 
 fn attach_for(
     object: &Object,
+    family: &str,
     mode: AttachMode,
     path: &Path,
     targets: &[Target],
     pid: i32,
 ) -> libbpf_rs::Result<Vec<Link>> {
     let mut links = vec![];
-    // Returns first: an entry probe alone would leave calls unmatched.
-    for name in mode.programs().iter().rev() {
-        let program = program(object, name)?;
-        let retprobe = name.starts_with("call_return");
+    for name in mode.programs() {
+        let program = program(object, &format!("{family}_{name}"))?;
+        let retprobe = name.starts_with("return");
         if mode == AttachMode::Single {
             for target in targets {
                 let opts = UprobeOpts { cookie: target.cookie, retprobe, ..UprobeOpts::default() };
@@ -121,12 +129,12 @@ pub(crate) fn probe(object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> 
     let address = never_called as *const () as u64;
     let mapping = maps::mappings(&text).find(|m| m.start <= address && address < m.end);
     let mapping = mapping.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-    let target = Target { symbol: "", file_offset: address - mapping.start + mapping.offset, cookie: 0 };
+    let target = Target { symbol: "".into(), file_offset: address - mapping.start + mapping.offset, cookie: 0 };
     let direct = PathBuf::from(format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end));
     // without CAP_SYS_ADMIN and CAP_CHECKPOINT_RESTORE those links cannot be followed
     let path = if direct.metadata().is_ok() { direct } else { PathBuf::from(OsStr::from_bytes(mapping.path)) };
     let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
-    attach_for(object, mode, &path, &[target], own_pid).map(drop)
+    attach_for(object, CALL, mode, &path, &[target], own_pid).map(drop)
 }
 
 #[inline(never)]

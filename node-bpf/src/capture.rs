@@ -27,6 +27,9 @@ use crate::signals::kernel_names::KernelNames;
 use crate::signals::record::HostRecord;
 use crate::signals::wire::RawHost;
 use crate::sockets::Sockets;
+use crate::tally::registry::Registry;
+use crate::tally::wire::RawRow;
+use crate::tally::{self, RowRule, Tallies};
 use crate::wire::{self, RawInFlight, RawRecord};
 
 /// What to capture, and how.
@@ -53,6 +56,8 @@ pub struct CaptureConfig {
     pub block_min: Duration,
     /// Record major faults, reclaim and kills for want of memory of followed processes.
     pub memory: bool,
+    /// Count CUDA and HIP calls.
+    pub cuda: bool,
     /// How often running processes are checked for newly loaded libraries.
     pub rescan: Duration,
     /// The way of attaching; none takes the best the kernel supports.
@@ -72,6 +77,7 @@ impl Default for CaptureConfig {
             block: true,
             block_min: Duration::from_millis(1),
             memory: true,
+            cuda: true,
             rescan: Duration::from_secs(1),
             attach_mode: None,
         }
@@ -89,6 +95,8 @@ pub struct CaptureStatus {
     pub probes: Vec<ProbeStatus>,
     /// Processes followed now.
     pub processes: usize,
+    /// From when on counted calls (CUDA, HIP) become rows of their own.
+    pub rows: Vec<RowRule>,
     /// What could not be probed, and why.
     pub problems: Vec<String>,
     /// Which classes of things are recorded, and why others are not.
@@ -119,6 +127,8 @@ pub(crate) struct Shared {
     pub(crate) processes: Processes,
     clock: Clock,
     pub(crate) late: LateComms,
+    /// The functions whose calls are counted.
+    pub(crate) counted: Arc<Registry>,
     status: Mutex<CaptureStatus>,
     /// The probes are gone: what is in the ring now is all there will be.
     detached: AtomicBool,
@@ -190,16 +200,19 @@ impl Capture {
             processes: Processes::new(),
             clock: Clock::measure(),
             late,
+            counted: Arc::default(),
             status: Mutex::new(CaptureStatus {
                 mode,
                 files: vec![],
                 probes: vec![],
+                rows: vec![],
                 processes: 0,
                 problems: vec![],
                 classes,
             }),
             detached: AtomicBool::new(false),
         });
+        let tallies = Tallies::new(&object, Arc::clone(&shared.counted), shared.clock.now_unix_ns()).map_err(failed)?;
         let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), cgroup)?;
         for path in &config.libraries {
             discovery.attach_ahead(path)?;
@@ -217,7 +230,9 @@ impl Capture {
         })?;
         capture.spawn("capture-find", {
             let shared = Arc::clone(&capture.shared);
-            move || Watcher { discovery, stats, host_stats, counted: vec![], shared }.run(&woken, config.rescan)
+            move || {
+                Watcher { discovery, stats, host_stats, tallies, counted: vec![], shared }.run(&woken, config.rescan)
+            }
         })?;
         Ok(capture)
     }
@@ -314,6 +329,12 @@ struct Reader {
 impl Reader {
     fn take(&mut self, bytes: &[u8]) {
         let shared = Arc::clone(&self.shared);
+        if let Some(row) = RawRow::parse(bytes) {
+            let process = self.process(row.pid).or_else(|| shared.processes.lately(row.pid));
+            if let Some(record) = tally::row(&row, &shared.counted, &shared.clock, process.as_ref()) {
+                return shared.deliver(record);
+            }
+        }
         let record = match wire::parse(bytes) {
             Some(RawRecord::Call(mut raw)) => {
                 if let Some(handle) = decode::communicator(&raw) {
@@ -392,6 +413,7 @@ struct Watcher {
     discovery: Discovery,
     stats: MapHandle,
     host_stats: MapHandle,
+    tallies: Tallies,
     /// The counters as of the last count.
     counted: Vec<ProbeStatus>,
     shared: Arc<Shared>,
@@ -420,7 +442,7 @@ impl Watcher {
             if now >= next_count {
                 self.count();
                 self.shared.clock.refresh();
-                next_count = now + COUNT_INTERVAL;
+                next_count = now + self.until_next_second();
             }
         }
         self.discovery.detach();
@@ -432,10 +454,25 @@ impl Watcher {
         self.shared.detached.store(true, Ordering::Release);
     }
 
-    /// Delivers what was lost since the last count, per probe and reason.
+    /// Counting begins with the seconds of the clock, as the rollups do; at least half a second apart.
+    fn until_next_second(&self) -> Duration {
+        let into_ns = self.shared.clock.now_unix_ns().rem_euclid(1_000_000_000).unsigned_abs();
+        let left = COUNT_INTERVAL.saturating_sub(Duration::from_nanos(into_ns));
+        if left < COUNT_INTERVAL / 2 { left + COUNT_INTERVAL } else { left }
+    }
+
+    /// Delivers what was counted and what was lost since the last time, per probe and reason.
     fn count(&mut self) {
-        let now = loader::read_stats(&self.stats, &self.host_stats);
+        let mut now = loader::read_stats(&self.stats, &self.host_stats);
         let ts_ns = self.shared.clock.now_unix_ns();
+        let processes = &self.shared.processes;
+        let records = self.tallies.read(ts_ns, |pid| processes.lately(pid).and_then(|process| process.seen.rank));
+        for record in records {
+            self.shared.deliver(record);
+        }
+        let (counted, rows) = self.tallies.status();
+        now.extend(counted);
+        self.shared.status().rows = rows;
         for probe in &now {
             let before = self.counted.iter().find(|b| b.probe == probe.probe);
             let since = |field: fn(&ProbeStatus) -> u64| field(probe).saturating_sub(before.map_or(0, field));

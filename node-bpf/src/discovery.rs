@@ -17,6 +17,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use crate::attach::{self, AttachMode};
 use crate::capture::Shared;
 use crate::cgroup::Cgroup;
+use crate::cuda::{self, functions::Api};
 use crate::error::Error;
 use crate::maps;
 use crate::process::cgroup_path;
@@ -29,8 +30,8 @@ use crate::wire;
 pub struct AttachedFile {
     /// Its path as the process that led to it sees it.
     pub path: PathBuf,
-    /// Which library it is.
-    pub library: Library,
+    /// Which library it is: "nccl", "rccl", "mpi", "cuda", "cuda_driver", "hip".
+    pub library: &'static str,
     /// The symbols probed.
     pub symbols: Vec<String>,
 }
@@ -51,6 +52,22 @@ pub(crate) fn library_of(file_name: &[u8]) -> Option<Library> {
     NAMES.iter().find(|(prefix, _)| file_name.starts_with(prefix)).map(|(_, library)| *library)
 }
 
+/// What is probed in a file. One file may hold several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Probed {
+    Collectives(Library),
+    Cuda(Api),
+}
+
+impl Probed {
+    fn name(self) -> &'static str {
+        match self {
+            Probed::Collectives(library) => library.name(),
+            Probed::Cuda(api) => api.source(),
+        }
+    }
+}
+
 /// Looks at a new program come this long after its exec: the loader maps libraries within milliseconds, `import`s later.
 const AFTER_EXEC_MS: &[u64] = &[0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 /// Most new programs waiting to be looked at; the rescan finds the rest.
@@ -69,9 +86,11 @@ pub(crate) struct Discovery {
     cgroup: Option<Cgroup>,
     tracked: MapHandle,
     /// By (device, inode) as maps show them: done with, or how often it failed.
-    mapped_files: HashMap<(Vec<u8>, u64), u32>,
+    mapped_files: HashMap<(Vec<u8>, u64, Probed), u32>,
     /// By (st_dev, st_ino): attached.
-    attached: HashSet<(u64, u64)>,
+    attached: HashSet<(u64, u64, Probed)>,
+    /// CUDA and HIP are counted.
+    cuda: bool,
     /// Per process: its size of mapped code when it was last looked at.
     code_kb: HashMap<u32, u64>,
     pending: Vec<(Instant, u32, usize)>,
@@ -101,11 +120,13 @@ impl Discovery {
                 }
             }
         }
+        let cuda = shared.classes_on().iter().any(|class| class.name == "cuda");
         Ok(Discovery {
             object,
             mode,
             links,
             shared,
+            cuda,
             cgroup,
             tracked,
             mapped_files: HashMap::new(),
@@ -120,8 +141,18 @@ impl Discovery {
     pub(crate) fn attach_ahead(&mut self, path: &Path) -> Result<(), Error> {
         let fail = |reason: String| Error::Library { path: path.to_owned(), reason };
         let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
-        let library = library_of(name).ok_or_else(|| fail("it is named like no library known here".to_owned()))?;
-        self.attach_file(path, path, library).map_err(fail)
+        let probed = self.probed_in(name);
+        if probed.is_empty() {
+            return Err(fail("it is named like no library known here".to_owned()));
+        }
+        probed.into_iter().try_for_each(|probed| self.attach_file(path, path, probed)).map_err(fail)
+    }
+
+    /// What is to be probed in a file of this name.
+    fn probed_in(&self, file_name: &[u8]) -> Vec<Probed> {
+        let collectives = library_of(file_name).map(Probed::Collectives);
+        let cuda = cuda::api_of(file_name).filter(|_| self.cuda).map(Probed::Cuda);
+        collectives.into_iter().chain(cuda).collect()
     }
 
     /// Attaches to the libraries the dynamic loader knows of, so that the first process to use one is seen from its
@@ -167,9 +198,7 @@ impl Discovery {
         let now = Instant::now();
         let due: Vec<_> = self.pending.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, pid, step) in due {
-            if self.inspect(pid) {
-                continue; // found; more libraries may follow, the rescan sees to them
-            }
+            self.inspect(pid); // also when it was found: the loader may map another library a little later
             if let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step)) {
                 self.pending.push((now + Duration::from_millis(next - this), pid, step + 1));
             }
@@ -197,43 +226,23 @@ impl Discovery {
         self.code_kb.retain(|pid, _| alive.contains(pid));
     }
 
-    /// Attaches to what `pid` has mapped and follows it when it has any of it. True when it has.
-    fn inspect(&mut self, pid: u32) -> bool {
+    /// Attaches to what `pid` has mapped and follows it when it has any of it.
+    fn inspect(&mut self, pid: u32) {
         if pid == std::process::id() {
-            return false;
+            return;
         }
-        let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else {
-            return false;
-        };
+        let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else { return };
         let (mut found, mut mpi) = (false, false);
         let mut nccl = vec![];
         for mapping in maps::mappings(&text).filter(|m| m.executable) {
-            let Some(library) = library_of(mapping.file_name()) else {
-                continue;
-            };
-            found = true;
-            mpi |= library == Library::Mpi;
-            if library != Library::Mpi {
-                nccl.push(mapping.clone());
-            }
-            let identity = (mapping.device.to_vec(), mapping.inode);
-            let attempts = self.mapped_files.get(&identity).copied().unwrap_or(0);
-            if attempts >= MOST_ATTEMPTS {
-                continue;
-            }
-            let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
-            let Some(path) = path_to(pid, &mapping) else { continue };
-            match self.attach_file(&path, &shown, library) {
-                Ok(()) => {
-                    self.mapped_files.insert(identity, MOST_ATTEMPTS);
+            for probed in self.probed_in(mapping.file_name()) {
+                found = true;
+                match probed {
+                    Probed::Collectives(Library::Mpi) => mpi = true,
+                    Probed::Collectives(_) => nccl.push(mapping.clone()),
+                    Probed::Cuda(_) => {}
                 }
-                Err(reason) => {
-                    tracing::debug!(pid, path = %shown.display(), reason, "cannot probe a library yet");
-                    self.mapped_files.insert(identity, attempts + 1);
-                    if attempts + 1 == MOST_ATTEMPTS {
-                        self.shared.problem(format!("cannot probe {}: {reason}", shown.display()));
-                    }
-                }
+                self.attach_mapped(pid, &mapping, probed);
             }
         }
         if found && self.wanted(pid) {
@@ -242,7 +251,28 @@ impl Discovery {
                 self.learn_layout(pid, &mapping);
             }
         }
-        found
+    }
+
+    fn attach_mapped(&mut self, pid: u32, mapping: &maps::Mapping<'_>, probed: Probed) {
+        let identity = (mapping.device.to_vec(), mapping.inode, probed);
+        let attempts = self.mapped_files.get(&identity).copied().unwrap_or(0);
+        if attempts >= MOST_ATTEMPTS {
+            return;
+        }
+        let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
+        let Some(path) = path_to(pid, mapping) else { return };
+        match self.attach_file(&path, &shown, probed) {
+            Ok(()) => {
+                self.mapped_files.insert(identity, MOST_ATTEMPTS);
+            }
+            Err(reason) => {
+                tracing::debug!(pid, path = %shown.display(), reason, "cannot probe a library yet");
+                self.mapped_files.insert(identity, attempts + 1);
+                if attempts + 1 == MOST_ATTEMPTS {
+                    self.shared.problem(format!("cannot probe {}: {reason}", shown.display()));
+                }
+            }
+        }
     }
 
     /// So that communicators made before we came can be read.
@@ -288,21 +318,25 @@ impl Discovery {
         }
     }
 
-    fn attach_file(&mut self, path: &Path, shown: &Path, library: Library) -> Result<(), String> {
+    fn attach_file(&mut self, path: &Path, shown: &Path, probed: Probed) -> Result<(), String> {
         let metadata = fs::metadata(path).map_err(|e| e.to_string())?;
-        let identity = (metadata.dev(), metadata.ino());
+        let identity = (metadata.dev(), metadata.ino(), probed);
         if self.attached.contains(&identity) {
             return Ok(());
         }
         if self.attached.len() >= MOST_FILES {
             return Err(format!("{MOST_FILES} library files are probed already"));
         }
-        let targets = symbols::targets(path, library)?;
+        let (family, targets) = match probed {
+            Probed::Collectives(library) => (attach::CALL, symbols::targets(path, library)?),
+            Probed::Cuda(api) => (attach::CUDA, cuda::targets(path, api)?),
+        };
         if !targets.is_empty() {
-            let links = attach::attach(&self.object, self.mode, path, &targets).map_err(|e| e.to_string())?;
+            let links = attach::attach(&self.object, family, self.mode, path, &targets).map_err(|e| e.to_string())?;
             self.links.extend(links);
-            let symbols: Vec<String> = targets.iter().map(|t| t.symbol.to_owned()).collect();
-            tracing::info!(path = %shown.display(), ?library, probes = symbols.len(), "probing a library");
+            let symbols: Vec<String> = targets.iter().map(|t| t.symbol.clone().into_owned()).collect();
+            let library = probed.name();
+            tracing::info!(path = %shown.display(), library, probes = symbols.len(), "probing a library");
             self.shared.attached(AttachedFile { path: shown.to_owned(), library, symbols });
         }
         self.attached.insert(identity);
@@ -339,7 +373,10 @@ fn libraries_in_loader_cache(cache: &[u8]) -> Vec<PathBuf> {
     cache
         .split(|&b| b == 0)
         .filter(|text| text.first() == Some(&b'/'))
-        .filter(|path| path.rsplit(|&b| b == b'/').next().and_then(library_of).is_some())
+        .filter(|path| {
+            let name = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
+            library_of(name).is_some() || cuda::api_of(name).is_some()
+        })
         .map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
         .collect()
 }

@@ -13,6 +13,7 @@ mod cgroup;
 mod classes;
 mod clock;
 mod comm_layout;
+mod cuda;
 mod decode;
 mod discovery;
 mod elf;
@@ -31,6 +32,7 @@ mod signals;
 mod sockets;
 mod survey;
 mod symbols;
+mod tally;
 mod wire;
 
 pub use attach::AttachMode;
@@ -42,8 +44,11 @@ pub use error::Error;
 pub use host::Host;
 pub use loader::ProbeStatus;
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
-pub use record::{Collective, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record};
+pub use record::{
+    CallTally, Collective, CudaCall, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
+};
 pub use signals::record::{
     BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat,
 };
 pub use survey::{LibraryInUse, Survey, survey};
+pub use tally::RowRule;

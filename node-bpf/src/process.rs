@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::mpi::MpiNames;
@@ -153,12 +154,16 @@ fn user_name(uid: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Processes {
     known: Mutex<HashMap<u32, Arc<Process>>>,
+    ended: Mutex<HashMap<u32, (Arc<Process>, Instant)>>,
     boot_unix_ns: i64,
 }
 
+/// So long an ended process is remembered.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
 impl Processes {
     pub(crate) fn new() -> Self {
-        Processes { known: Mutex::default(), boot_unix_ns: clock::boot_unix_ns() }
+        Processes { known: Mutex::default(), ended: Mutex::default(), boot_unix_ns: clock::boot_unix_ns() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Process>>> {
@@ -183,8 +188,20 @@ impl Processes {
         }
     }
 
+    /// It has ended. What was counted of it may still have to be read.
     pub(crate) fn forget(&self, pid: u32) {
-        self.lock().remove(&pid);
+        let process = self.lock().remove(&pid);
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.retain(|_, (_, at)| at.elapsed() < REMEMBERED);
+        ended.extend(process.map(|process| (pid, (process, Instant::now()))));
+    }
+
+    /// One that is known, or was until a little while ago.
+    pub(crate) fn lately(&self, pid: u32) -> Option<Arc<Process>> {
+        self.known(pid).or_else(|| {
+            let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            ended.get(&pid).map(|(process, _)| Arc::clone(process))
+        })
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {

@@ -2,6 +2,8 @@
 //!
 //! Times are Unix nanoseconds of this host's clock; `cgroup_id` is the cgroup v2 id of the task.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::signals::record::HostRecord;
@@ -176,6 +178,88 @@ pub struct LossCount {
     pub lost: u64,
 }
 
+/// One call of CUDA or HIP that is worth a row: slow for its function, or a synchronisation after a collective.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CudaCall {
+    /// Entry into the call.
+    pub ts_ns: i64,
+    /// Time inside the call.
+    pub duration_ns: i64,
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Rank of the process when known.
+    pub rank: Option<i32>,
+    /// "runtime", "driver" or "hip".
+    pub api: &'static str,
+    /// The function, without version suffixes: "cudaMemcpyAsync".
+    pub func: &'static str,
+    /// Bytes copied, filled or allocated, where the arguments say.
+    pub bytes: Option<u64>,
+    /// Of a copy its direction ("host_to_device", …); "after_collective" of a synchronisation that follows a collective
+    /// of its thread.
+    pub kind: Option<&'static str>,
+    /// Stream handle as passed.
+    pub stream: Option<u64>,
+    /// Return code.
+    pub ret: i32,
+    /// cgroup v2 id.
+    pub cgroup_id: u64,
+}
+
+/// One call of a function, or one passing of a point, that the user asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SymbolCall {
+    /// Entry into the call.
+    pub ts_ns: i64,
+    /// Time inside the call; 0 of a USDT point.
+    pub duration_ns: i64,
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Rank of the process when known.
+    pub rank: Option<i32>,
+    /// The library's file name.
+    pub library: String,
+    /// The function's (demangled) name, or `PROVIDER:NAME` of a point.
+    pub symbol: String,
+    /// What it returned, where that was asked for.
+    pub ret: Option<i64>,
+    /// cgroup v2 id.
+    pub cgroup_id: u64,
+}
+
+/// The calls of one function by one process that returned within about a second.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallTally {
+    /// The middle of the time counted.
+    pub ts_ns: i64,
+    /// "cuda", "cuda_driver", "hip" or "symbol".
+    pub source: &'static str,
+    /// The function; of the user's symbols `LIBRARY:SYMBOL`.
+    pub func: Cow<'static, str>,
+    /// Process id.
+    pub pid: u32,
+    /// Rank of the process when known.
+    pub rank: Option<i32>,
+    /// cgroup v2 id at the first of the calls.
+    pub cgroup_id: u64,
+    /// How many.
+    pub count: u64,
+    /// Their durations together.
+    pub sum_ns: u64,
+    /// The shortest.
+    pub min_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Bytes copied, filled or allocated together; none where calls of this function do not say.
+    pub bytes: Option<u64>,
+    /// The durations: mean of a bucket (at most a 32nd wide) and its calls, ascending.
+    pub buckets: Vec<(u64, u64)>,
+}
+
 /// Whatever capture hands on.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
@@ -189,6 +273,12 @@ pub enum Record {
     Host(HostRecord),
     /// A process was found (or found again with more known about it).
     Process(ProcessSeen),
+    /// A CUDA or HIP call.
+    CudaCall(CudaCall),
+    /// A call of a function that the user asked for.
+    SymbolCall(SymbolCall),
+    /// Calls that were counted.
+    CallTally(CallTally),
     /// Loss.
     Loss(LossCount),
 }

@@ -1,6 +1,7 @@
 //! Where to put the probes in a library file: the functions of `functions` that it exports, by file offset, one probe
 //! for names that share an address. Reading ELF is in `elf`, attaching in `attach`.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use crate::elf::{self, Elf};
@@ -12,7 +13,7 @@ use crate::record::Library;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The first of its names that the file exports.
-    pub(crate) symbol: &'static str,
+    pub(crate) symbol: Cow<'static, str>,
     pub(crate) file_offset: u64,
     pub(crate) cookie: u64,
 }
@@ -38,7 +39,7 @@ pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, Stri
                 continue;
             };
             if found.iter().all(|target| target.file_offset != file_offset) {
-                found.push(Target { symbol: name, file_offset, cookie: functions::cookie(index, 0) });
+                found.push(Target { symbol: name.into(), file_offset, cookie: functions::cookie(index, 0) });
             }
         }
     }

@@ -346,6 +346,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   switch (call->role) {
     case RM_ROLE_CALL:
       emit_call(call, thread, now, ret, cookie);
+      if (!(flags & RM_COOKIE_MPI)) tally_collective_called();
       break;
     case RM_ROLE_INIT_RANK:
     case RM_ROLE_INIT_SCALABLE:
@@ -389,8 +390,6 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   bpf_map_delete_elem(&inflights, &thread);
   return 0;
 }
-
-extern bool bpf_session_is_return(void) __ksym __weak;
 
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx) { return bpf_session_is_return() ? call_return(ctx) : call_enter(ctx); }

@@ -80,6 +80,11 @@ static __always_inline void emit_process(__u32 kind, __u32 pid) {
   bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP); /* discovery is in a hurry */
 }
 
+extern bool bpf_session_is_return(void) __ksym __weak;
+
+#include "tally.bpf.h"
+#include "cuda.bpf.h"
+#include "symbols.bpf.h"
 #include "calls.bpf.h"
 #include "host.bpf.h"
 #include "sched.bpf.h"

@@ -110,6 +110,7 @@ int BPF_PROG(on_exec, struct task_struct *task) {
     if (*known & RM_CHILD) *known = RM_CHILD;
     else bpf_map_delete_elem(&tracked, &pid);
   }
+  bpf_task_storage_delete(&tally_threads, task);
   emit_process(RM_EXEC, pid);
   return 0;
 }
@@ -120,6 +121,7 @@ int BPF_PROG(on_exit, struct task_struct *task) {
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
   if (!known) return 0;
   bool oom = *known & RM_OOM;
+  tally_thread_ends(task);
   __u64 thread = ((__u64)pid << 32) | tid;
   struct rm_inflight *call = bpf_map_lookup_elem(&inflights, &thread);
   if (call) {

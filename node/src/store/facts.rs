@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 
 use super::columnar;
 use super::losslog::{LossFact, LossLog};
-use super::schema::{TIMED_TABLES, UNFILLED_TABLES, base_tables};
+use super::schema::{CHOSEN_TABLES, TIMED_TABLES, UNFILLED_TABLES, base_tables};
 use super::sessions::Gap;
 
 /// What is known of one table.
@@ -104,6 +104,11 @@ impl FactsState {
         for table in self.tables.iter().filter(|t| is_asked(&t.name)) {
             if table.unfilled && !asked.is_empty() {
                 notes.push(format!("{}: nothing records into this table yet", table.name));
+            }
+            if let Some((_, how)) = CHOSEN_TABLES.iter().find(|(name, _)| *name == table.name)
+                && !asked.is_empty()
+            {
+                notes.push(format!("{}: {how}", table.name));
             }
             if let Some(cut) = table.dropped_until_ns.filter(|&cut| range.start <= cut) {
                 notes.push(format!("{}: rows up to {} were dropped by retention", table.name, show_time(cut)));

@@ -2,6 +2,7 @@
 //! of durations, kept in the same transaction as the rows they sum up. Does not own the rows (`rows`). A mergeable
 //! quantile sketch is to come as a new column in a later schema version.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -15,7 +16,7 @@ pub(crate) const BUCKET_NS: i64 = 1_000_000_000;
 pub(crate) struct RollupKey {
     bucket_ns: i64,
     source: &'static str,
-    func: &'static str,
+    func: Cow<'static, str>,
     pid: u32,
     rank: Option<i32>,
     comm_hash: Option<i64>,
@@ -26,22 +27,33 @@ impl RollupKey {
     pub(crate) fn new(
         ts_ns: i64,
         source: &'static str,
-        func: &'static str,
+        func: impl Into<Cow<'static, str>>,
         pid: u32,
         rank: Option<i32>,
         comm_hash: Option<i64>,
         cgroup_id: i64,
     ) -> Self {
-        Self { bucket_ns: ts_ns.div_euclid(BUCKET_NS) * BUCKET_NS, source, func, pid, rank, comm_hash, cgroup_id }
+        Self {
+            bucket_ns: ts_ns.div_euclid(BUCKET_NS) * BUCKET_NS,
+            source,
+            func: func.into(),
+            pid,
+            rank,
+            comm_hash,
+            cgroup_id,
+        }
     }
 }
 
+/// Durations summed up.
 #[derive(Debug, Clone, Copy)]
-struct Sum {
-    count: i64,
-    sum_ns: i64,
-    min_ns: i64,
-    max_ns: i64,
+pub(crate) struct Sum {
+    pub(crate) count: i64,
+    pub(crate) sum_ns: i64,
+    pub(crate) min_ns: i64,
+    pub(crate) max_ns: i64,
+    /// Bytes moved, where the calls say.
+    pub(crate) bytes: Option<i64>,
 }
 
 /// What one batch adds.
@@ -51,17 +63,24 @@ pub(crate) struct Rollups {
 }
 
 impl Rollups {
+    /// One row's duration.
     pub(crate) fn add(&mut self, key: RollupKey, duration_ns: i64) {
+        self.add_sum(key, Sum { count: 1, sum_ns: duration_ns, min_ns: duration_ns, max_ns: duration_ns, bytes: None });
+    }
+
+    /// Many at once, summed up before.
+    pub(crate) fn add_sum(&mut self, key: RollupKey, more: Sum) {
         match self.sums.entry(key) {
             Entry::Vacant(slot) => {
-                slot.insert(Sum { count: 1, sum_ns: duration_ns, min_ns: duration_ns, max_ns: duration_ns });
+                slot.insert(more);
             }
             Entry::Occupied(mut slot) => {
                 let sum = slot.get_mut();
-                sum.count += 1;
-                sum.sum_ns = sum.sum_ns.saturating_add(duration_ns);
-                sum.min_ns = sum.min_ns.min(duration_ns);
-                sum.max_ns = sum.max_ns.max(duration_ns);
+                sum.count += more.count;
+                sum.sum_ns = sum.sum_ns.saturating_add(more.sum_ns);
+                sum.min_ns = sum.min_ns.min(more.min_ns);
+                sum.max_ns = sum.max_ns.max(more.max_ns);
+                sum.bytes = sum.bytes.zip(more.bytes).map(|(a, b)| a.saturating_add(b));
             }
         }
     }
@@ -82,11 +101,13 @@ impl<'c> RollupWriter<'c> {
         // longest duration in one second; it then stops at the largest integer instead of turning into a float.
         let upsert = conn.prepare(
             "INSERT INTO call_rollups (bucket_ns, source, func, pid, rank, comm_hash, cgroup_id, count, sum_ns, min_ns, \
-             max_ns) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11) \
+             max_ns, bytes) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12) \
              ON CONFLICT DO UPDATE SET count = count + excluded.count, \
              sum_ns = CASE WHEN sum_ns > 9223372036854775807 - excluded.sum_ns THEN 9223372036854775807 \
                            ELSE sum_ns + excluded.sum_ns END, \
-             min_ns = min(min_ns, excluded.min_ns), max_ns = max(max_ns, excluded.max_ns)",
+             min_ns = min(min_ns, excluded.min_ns), max_ns = max(max_ns, excluded.max_ns), \
+             bytes = CASE WHEN bytes > 9223372036854775807 - excluded.bytes THEN 9223372036854775807 \
+                          ELSE bytes + excluded.bytes END",
         )?;
         Ok(Self { upsert })
     }
@@ -106,6 +127,7 @@ impl<'c> RollupWriter<'c> {
                 sum.sum_ns,
                 sum.min_ns,
                 sum.max_ns,
+                sum.bytes,
             ])?;
         }
         Ok(!rollups.sums.is_empty())

@@ -1,12 +1,12 @@
 //! Owns the mapping from what capture hands on to rows: this file and `host_rows` (the host's signals) know both
 //! `node_bpf`'s records and the columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
 
-use node_bpf::{Collective, NetEvent, OffCpu, ProcessSeen, Record};
+use node_bpf::{CallTally, Collective, CudaCall, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
 use rusqlite::{Connection, Statement, params};
 
 use super::columnar::RowColumns;
 use super::host_rows::HostStatements;
-use super::rollups::{RollupKey, Rollups};
+use super::rollups::{RollupKey, Rollups, Sum};
 
 /// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn record; it is
 /// counted as lost, reason "invalid". The bound also keeps a bucket's sum far from 64-bit overflow.
@@ -71,10 +71,13 @@ pub(crate) enum Kind {
     Gpu,
     Host,
     SelfStat,
+    CudaCall,
+    SymbolCall,
+    CallTally,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Collective,
         Self::OffCpu,
         Self::Net,
@@ -87,6 +90,9 @@ impl Kind {
         Self::Gpu,
         Self::Host,
         Self::SelfStat,
+        Self::CudaCall,
+        Self::SymbolCall,
+        Self::CallTally,
     ];
 
     /// The table its rows go to; also the probe name under which their loss is counted.
@@ -104,6 +110,9 @@ impl Kind {
             Self::Gpu => "gpu_samples",
             Self::Host => "host_samples",
             Self::SelfStat => "self_stats",
+            Self::CudaCall => "cuda_calls",
+            Self::SymbolCall => "symbol_calls",
+            Self::CallTally => "call_rollups",
         }
     }
 }
@@ -117,6 +126,9 @@ impl Item {
             Self::Record(Record::Net(_)) => Kind::Net,
             Self::Record(Record::Process(_)) => Kind::Process,
             Self::Record(Record::Host(record)) => Kind::of_host(record),
+            Self::Record(Record::CudaCall(_)) => Kind::CudaCall,
+            Self::Record(Record::CallTally(_)) => Kind::CallTally,
+            Self::Record(Record::SymbolCall(_)) => Kind::SymbolCall,
             Self::Record(Record::Loss(_)) => return None,
             Self::Finding(_) => Kind::Finding,
         })
@@ -137,6 +149,8 @@ pub(crate) struct Statements<'c> {
     offcpu: Statement<'c>,
     net: Statement<'c>,
     process: Statement<'c>,
+    cuda_call: Statement<'c>,
+    symbol_call: Statement<'c>,
     finding: Statement<'c>,
     host: HostStatements<'c>,
 }
@@ -164,6 +178,14 @@ impl<'c> Statements<'c> {
                  container_id = ifnull(excluded.container_id, container_id), cgroup_path = excluded.cgroup_path, \
                  user = excluded.user",
             )?,
+            cuda_call: conn.prepare(
+                "INSERT INTO cuda_calls (ts_ns, duration_ns, pid, tid, rank, api, func, bytes, kind, stream, ret, \
+                 cgroup_id) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
+            )?,
+            symbol_call: conn.prepare(
+                "INSERT INTO symbol_calls (ts_ns, duration_ns, pid, tid, rank, library, symbol, ret, cgroup_id) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)",
+            )?,
             finding: conn.prepare(
                 "INSERT INTO findings (ts_ns, since_ns, until_ns, verdict, rank, culprit_node, job_id, comm_hash, func, \
                  tier, lateness_ns, clock_bound_ns, score, cost_gpu_s, cause, detail) \
@@ -183,6 +205,9 @@ impl<'c> Statements<'c> {
             Item::Record(Record::Net(n)) => self.net(n),
             Item::Record(Record::Host(record)) => self.host.insert(record),
             Item::Record(Record::Process(p)) => self.process(p, now_ns),
+            Item::Record(Record::CudaCall(c)) => self.cuda_call(c),
+            Item::Record(Record::CallTally(t)) => Ok(tally(t, rollups)),
+            Item::Record(Record::SymbolCall(c)) => self.symbol_call(c),
             Item::Record(Record::Loss(_)) => Ok(Stored::Invalid),
             Item::Finding(f) => self.finding(f),
         }
@@ -252,6 +277,47 @@ impl<'c> Statements<'c> {
         Ok(Stored::Row)
     }
 
+    /// The call is in the rollups already: they count every call, rows are some of them.
+    fn cuda_call(&mut self, c: &CudaCall) -> rusqlite::Result<Stored> {
+        if !plausible(c.ts_ns, c.duration_ns) {
+            return Ok(Stored::Invalid);
+        }
+        self.cuda_call.execute(params![
+            c.ts_ns,
+            c.duration_ns,
+            c.pid,
+            c.tid,
+            c.rank,
+            c.api,
+            c.func,
+            c.bytes.and_then(quantity),
+            c.kind,
+            c.stream.map(bits),
+            c.ret,
+            bits(c.cgroup_id),
+        ])?;
+        Ok(Stored::Row)
+    }
+
+    /// In the rollups already, as CUDA calls are.
+    fn symbol_call(&mut self, c: &SymbolCall) -> rusqlite::Result<Stored> {
+        if !plausible(c.ts_ns, c.duration_ns) {
+            return Ok(Stored::Invalid);
+        }
+        self.symbol_call.execute(params![
+            c.ts_ns,
+            c.duration_ns,
+            c.pid,
+            c.tid,
+            c.rank,
+            c.library,
+            c.symbol,
+            c.ret,
+            bits(c.cgroup_id),
+        ])?;
+        Ok(Stored::Row)
+    }
+
     fn finding(&mut self, f: &Finding) -> rusqlite::Result<Stored> {
         self.finding.execute(params![
             f.ts_ns,
@@ -308,6 +374,18 @@ pub(crate) fn push_collective(c: &Collective, rows: &mut RowColumns, rollups: &m
     let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
     rollups.add(key, c.duration_ns);
     true
+}
+
+/// Calls that were counted, not recorded one by one.
+fn tally(t: &CallTally, rollups: &mut Rollups) -> Stored {
+    let numbers = [t.count, t.sum_ns, t.min_ns, t.max_ns].map(|n| quantity(n).filter(|n| *n <= LONGEST_NS));
+    let [Some(count @ 1..), Some(sum_ns), Some(min_ns), Some(max_ns)] = numbers else { return Stored::Invalid };
+    if t.ts_ns < 0 || min_ns > max_ns {
+        return Stored::Invalid;
+    }
+    let key = RollupKey::new(t.ts_ns, t.source, t.func.clone(), t.pid, t.rank, None, bits(t.cgroup_id));
+    rollups.add_sum(key, Sum { count, sum_ns, min_ns, max_ns, bytes: t.bytes.and_then(quantity) });
+    Stored::Row
 }
 
 pub(super) fn plausible(ts_ns: i64, duration_ns: i64) -> bool {

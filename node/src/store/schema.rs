@@ -43,8 +43,17 @@ pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
 ];
 
 /// Tables that exist but that nothing fills yet: an empty answer from them proves nothing.
-pub(crate) const UNFILLED_TABLES: &[&str] =
-    &["cuda_calls", "symbol_calls", "fabric_counters", "gpu_samples", "host_samples", "self_stats"];
+pub(crate) const UNFILLED_TABLES: &[&str] = &["fabric_counters", "gpu_samples", "host_samples", "self_stats"];
+
+/// Tables whose rows are chosen from what happened, and how: an answer from them says so.
+pub(crate) const CHOSEN_TABLES: &[(&str, &str)] = &[
+    (
+        "cuda_calls",
+        "slow calls and synchronisations after a collective only; call_rollups counts every call (source cuda, \
+         cuda_driver, hip)",
+    ),
+    ("symbol_calls", "where calls were too many, the slowest only; call_rollups counts every call (source symbol)"),
+];
 
 /// Tables that are equal on every node.
 pub(crate) const REPLICATED_TABLES: &[&str] = &["sources", "ops"];
@@ -54,6 +63,7 @@ pub(crate) fn base_tables(name: &str) -> Vec<&str> {
     match name.to_ascii_lowercase().as_str() {
         "nccl_events" => vec!["collectives"],
         "cuda_events" => vec!["cuda_calls"],
+        "cuda_time" => vec!["call_rollups"],
         "tcp_events" => vec!["net_events"],
         "events" => vec!["collectives", "offcpu", "net_events", "block_io", "memory_events", "process_events"],
         _ => vec![name],
@@ -68,6 +78,7 @@ const LADDER: &[Step] = &[
     |tx| tx.execute_batch(include_str!("schema_v1.sql")),
     |tx| tx.execute_batch(include_str!("schema_v2.sql")),
     columnar::make_columnar,
+    |tx| tx.execute_batch(include_str!("schema_v4.sql")),
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its side files the

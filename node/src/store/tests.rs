@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use node_bpf::{Collective, Library, LossCount, Record};
+use node_bpf::{CallTally, Collective, CudaCall, Library, LossCount, Record, SymbolCall};
 use proptest::prelude::*;
 use rusqlite::Connection;
 
@@ -91,6 +91,75 @@ fn records_become_rows_and_views() {
 }
 
 #[test]
+fn counted_calls_become_rollups_and_their_slow_ones_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("s.db"));
+    let ingest = store.ingest();
+    let counted = |func: &'static str, source, count, sum_ns, bytes| CallTally {
+        ts_ns: T0 + 500_000_000,
+        source,
+        func: func.into(),
+        pid: 7,
+        rank: Some(3),
+        cgroup_id: 9,
+        count,
+        sum_ns,
+        min_ns: 10,
+        max_ns: 900,
+        bytes,
+        buckets: vec![(sum_ns / count, count)],
+    };
+    for part in [
+        counted("cudaMemcpyAsync", "cuda", 1000, 50_000, Some(4096)),
+        counted("cudaMemcpyAsync", "cuda", 10, 5_000, Some(4)),
+        counted("cudaStreamSynchronize", "cuda", 2, 1_800, None),
+        counted("cuStreamSynchronize", "cuda_driver", 2, 1_700, None),
+        CallTally { count: 0, ..counted("cudaFree", "cuda", 1, 1, None) }, // torn
+    ] {
+        ingest.record(Record::CallTally(part));
+    }
+    ingest.record(Record::CudaCall(CudaCall {
+        ts_ns: T0,
+        duration_ns: 900,
+        pid: 7,
+        tid: 8,
+        rank: Some(3),
+        api: "runtime",
+        func: "cudaStreamSynchronize",
+        bytes: None,
+        kind: Some("after_collective"),
+        stream: Some(u64::MAX),
+        ret: 0,
+        cgroup_id: 9,
+    }));
+    ingest.record(Record::SymbolCall(SymbolCall {
+        ts_ns: T0,
+        duration_ns: 5,
+        pid: 7,
+        tid: 8,
+        rank: None,
+        library: "libx.so".to_owned(),
+        symbol: "f".to_owned(),
+        ret: Some(-1),
+        cgroup_id: 9,
+    }));
+    store.flush(PATIENCE).unwrap();
+    let conn = store.reader().unwrap();
+    let classes: Vec<(String, i64, i64, Option<i64>)> = conn
+        .prepare("SELECT class, sum(count), sum(sum_ns), sum(bytes) FROM cuda_time WHERE source = 'cuda' GROUP BY 1 ORDER BY 1")
+        .unwrap()
+        .query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert_eq!(classes, [("copy".into(), 1010, 55_000, Some(4100)), ("synchronize".into(), 2, 1_800, None)]);
+    assert_eq!(int(&conn, "SELECT bucket_ns FROM call_rollups WHERE func = 'cuStreamSynchronize'"), T0);
+    assert_eq!(int(&conn, "SELECT stream FROM cuda_events WHERE kind = 'after_collective' AND rank = 3"), -1);
+    assert_eq!(int(&conn, "SELECT ret FROM symbol_calls WHERE library = 'libx.so' AND symbol = 'f'"), -1);
+    assert_eq!(int(&conn, "SELECT lost FROM capture_loss WHERE probe = 'call_rollups' AND reason = 'invalid'"), 1);
+}
+
+#[test]
 fn the_planner_takes_every_table_and_view() {
     use query_planner::{Catalog, Kind, plan};
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +173,7 @@ fn the_planner_takes_every_table_and_view() {
         // Preparing asks the authorizer for every function that a view calls.
         reader.prepare(&format!("SELECT * FROM {}", table.name)).unwrap();
     }
-    for view in ["nccl_events", "cuda_events", "tcp_events", "events"] {
+    for view in ["nccl_events", "cuda_events", "cuda_time", "tcp_events", "events"] {
         assert_eq!(catalog.tables[view].kind, Kind::RowView, "{view} would be computed at the asker");
     }
     assert!(catalog.tables["ops"].replicated);
@@ -291,7 +360,7 @@ fn facts_follow_the_rows() {
     let table = facts.table("collectives").unwrap();
     assert_eq!((table.rows, table.first_ns, table.last_ns), (1000, Some(T0), Some(T0 + 999_000_000)));
     assert_eq!(facts.span(), Some((T0, T0 + 999_000_000)));
-    assert!(store.notes(&["cuda_events"], ALL_TIME)[0].starts_with("cuda_calls: nothing records"));
+    assert!(store.notes(&["cuda_events"], ALL_TIME)[0].starts_with("cuda_calls: slow calls"));
     drop(store);
     assert_eq!(open(&path).facts().tables, facts.tables);
 }

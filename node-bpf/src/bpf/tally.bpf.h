@@ -1,0 +1,347 @@
+/* Calls that are too many to be recorded one by one: counted here, per process, function and duration, read out by user
+ * space each second. A call becomes a record of its own when it is slow for its function, or a synchronisation that
+ * follows a collective, within a budget. What is probed: cuda.bpf.h, symbols.bpf.h. The maps' contents: tally.h.
+ *
+ * Counting is exact: counts are added atomically in the current epoch's map; user space changes the epoch, waits until
+ * no program still uses the other map, and empties it. */
+#include "tally.h"
+
+/* How far the stack pointer has moved when a function has returned, and how many arguments come in registers. */
+#if defined(__TARGET_ARCH_x86)
+#define TALLY_SP_DELTA 8
+#define TALLY_STACK_AT 8
+#define TALLY_IN_REGISTERS 6
+#else
+#define TALLY_SP_DELTA 0
+#define TALLY_STACK_AT 0
+#define TALLY_IN_REGISTERS 8
+#endif
+
+/* Calls on one thread that are open at once (one inside another). A power of two. */
+#define TALLY_DEPTH 8
+
+struct tally_open {
+  __u64 enter_ns;
+  __u64 sp;
+  __u64 ip; /* tells a function that jumps on to another from one that is entered anew */
+  __u64 bytes;
+  __u64 stream;
+  __s32 kind;
+  __u16 func;
+  __u8 api, have;
+};
+struct tally_thread {
+  __u32 depth;
+  __u32 after_collective;
+  struct tally_open open[TALLY_DEPTH];
+};
+
+struct {
+  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __type(key, int);
+  __type(value, struct tally_thread);
+} tally_threads SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 32768);
+  __type(key, struct rm_tally_key);
+  __type(value, struct rm_tally);
+} tallies_0 SEC(".maps"), tallies_1 SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, RM_TALLY_FUNCS);
+  __type(key, __u32);
+  __type(value, struct rm_tally_func);
+} tally_funcs SEC(".maps");
+
+/* Of every function: calls of this duration or longer become records of their own. Written by user space. */
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, RM_TALLY_FUNCS);
+  __type(key, __u32);
+  __type(value, __u64);
+} tally_row_min SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, struct rm_tally_control);
+} tally_control SEC(".maps");
+
+/* Records made in each epoch, per budget; user space sets those of the idle epoch to zero. */
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, 2 * RM_TALLY_BUDGETS);
+  __type(key, __u32);
+  __type(value, __u64);
+} tally_rows SEC(".maps");
+
+#define TALLY_COUNT(func_, field)                                         \
+  do {                                                                    \
+    __u32 f_ = (func_);                                                   \
+    struct rm_tally_func *s_ = bpf_map_lookup_elem(&tally_funcs, &f_);    \
+    if (s_) __sync_fetch_and_add(&s_->field, 1);                          \
+  } while (0)
+
+/* The arguments that come in registers, by position: the context itself may be read at fixed places only. */
+struct tally_args { __u64 in_register[8]; };
+static __always_inline void tally_read_args(struct pt_regs *ctx, struct tally_args *args) {
+  args->in_register[0] = PT_REGS_PARM1(ctx);
+  args->in_register[1] = PT_REGS_PARM2(ctx);
+  args->in_register[2] = PT_REGS_PARM3(ctx);
+  args->in_register[3] = PT_REGS_PARM4(ctx);
+  args->in_register[4] = PT_REGS_PARM5(ctx);
+  args->in_register[5] = PT_REGS_PARM6(ctx);
+#if TALLY_IN_REGISTERS == 8
+  args->in_register[6] = PT_REGS_PARM7(ctx);
+  args->in_register[7] = PT_REGS_PARM8(ctx);
+#else
+  args->in_register[6] = args->in_register[7] = 0;
+#endif
+}
+static __always_inline __u64 tally_arg(const struct tally_args *args, __u64 sp, __u32 at) {
+  if (at < TALLY_IN_REGISTERS) {
+    barrier_var(at); /* keeps the mask, which the verifier goes by */
+    return args->in_register[at & 7];
+  }
+  __u64 word = 0;
+  bpf_probe_read_user(&word, sizeof word, (const void *)(sp + TALLY_STACK_AT + (at - TALLY_IN_REGISTERS) * 8));
+  return word;
+}
+
+/* The first counted call of a thread: its process is followed from now on. */
+static __always_inline void tally_follow(bool waits_too) {
+  __u64 thread = bpf_get_current_pid_tgid();
+  __u32 pid = thread >> 32, tid = thread;
+  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
+  if (!known || !(*known & RM_CALLED)) {
+    __u32 value = (known ? *known : 0) | RM_TRACKED | RM_CALLED;
+    if (bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY)) COUNT(RM_SLOT_PROCESS, lost_map);
+    emit_process(RM_FOUND, pid);
+  }
+  if (!waits_too || bpf_map_lookup_elem(&callers, &tid)) return;
+  __u8 yes = 1;
+  if (bpf_map_update_elem(&callers, &tid, &yes, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
+}
+
+/* The thread's next synchronisation is worth a record. */
+static __always_inline void tally_collective_called(void) {
+  struct tally_thread *thread =
+      bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+  if (thread) thread->after_collective = 1;
+}
+
+static __always_inline __u32 tally_bucket(__u64 ns) {
+  if (ns < 32) return ns;
+  __u32 log = 0;
+  __u64 v = ns;
+  if (v >> 32) { v >>= 32; log += 32; }
+  if (v >> 16) { v >>= 16; log += 16; }
+  if (v >> 8) { v >>= 8; log += 8; }
+  if (v >> 4) { v >>= 4; log += 4; }
+  if (v >> 2) { v >>= 2; log += 2; }
+  if (v >> 1) log += 1;
+  return (log - 4) * 32 + ((ns >> (log - 5)) & 31);
+}
+
+/* 1 when the return of this call is of no interest. */
+static __always_inline int tally_enter(struct pt_regs *ctx, bool symbols) {
+  if (!wanted_task()) return 1;
+  __u64 cookie = bpf_get_attach_cookie(ctx);
+  __u16 func = cookie;
+  __u8 api = cookie >> 16, flags = cookie >> 24;
+  __u64 sp = PT_REGS_SP(ctx), ip = PT_REGS_IP(ctx);
+  __u64 now = bpf_ktime_get_ns();
+  struct tally_thread *thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, 0);
+  if (!thread) {
+    tally_follow(symbols);
+    thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+    if (!thread) {
+      TALLY_COUNT(func, lost_map);
+      return 1;
+    }
+  }
+  __u32 depth = thread->depth;
+  /* What lies below us on the stack (or at the same place) has been left by a jump or an exception. */
+  for (int i = 0; i < TALLY_DEPTH; i++) {
+    if (!depth) break;
+    struct tally_open *outer = &thread->open[(depth - 1) & (TALLY_DEPTH - 1)];
+    if (sp < outer->sp || (sp == outer->sp && ip != outer->ip)) break;
+    /* One file reached through two overlay mounts fires twice for one entry, at once. */
+    if (sp == outer->sp && now - outer->enter_ns < 50000) return 1;
+    TALLY_COUNT(outer->func, unmatched);
+    depth--;
+  }
+  thread->depth = depth;
+  if (!symbols) {
+    for (int i = 0; i < TALLY_DEPTH; i++) {
+      if (i >= depth) break;
+      if (thread->open[i].api == api) return 1;
+    }
+  }
+  if (depth >= TALLY_DEPTH) {
+    TALLY_COUNT(func, lost_map);
+    return 1;
+  }
+  struct tally_open *call = &thread->open[depth & (TALLY_DEPTH - 1)];
+  call->sp = sp;
+  call->ip = ip;
+  call->func = func;
+  call->api = api;
+  __u8 have = 0;
+  if (!symbols) {
+    __u8 bytes_at = cookie >> 32, kind_at = cookie >> 40, stream_at = cookie >> 48;
+    struct tally_args args;
+    tally_read_args(ctx, &args);
+    call->bytes = 0;
+    if (bytes_at != 0xff) {
+      __u64 bytes = tally_arg(&args, sp, bytes_at & 15);
+      if (bytes_at >> 4 != 15) bytes *= tally_arg(&args, sp, bytes_at >> 4);
+      call->bytes = bytes << (kind_at >> 4 & 7);
+      have |= RM_TALLY_HAVE_BYTES;
+    }
+    if ((kind_at & 15) != 15) {
+      call->kind = tally_arg(&args, sp, kind_at & 15);
+      have |= RM_TALLY_HAVE_KIND;
+    }
+    if (stream_at != 0xff) {
+      __u64 stream = tally_arg(&args, sp, stream_at & 15);
+      if (flags & RM_TALLY_STREAM_BEHIND && bpf_probe_read_user(&stream, sizeof stream, (const void *)(stream + 32)))
+        stream = 0;
+      call->stream = stream;
+      have |= RM_TALLY_HAVE_STREAM;
+    }
+  }
+  call->have = have;
+  call->enter_ns = now;
+  thread->depth = depth + 1;
+  return 0;
+}
+
+static __always_inline void tally_min(__u64 *least, __u64 value) {
+  for (int i = 0; i < 8; i++) {
+    __u64 old = *(volatile __u64 *)least;
+    if (old <= value || __sync_val_compare_and_swap(least, old, value) == old) return;
+  }
+}
+static __always_inline void tally_max(__u64 *most, __u64 value) {
+  for (int i = 0; i < 8; i++) {
+    __u64 old = *(volatile __u64 *)most;
+    if (old >= value || __sync_val_compare_and_swap(most, old, value) == old) return;
+  }
+}
+
+static __always_inline struct rm_tally *tally_of(void *map, const struct rm_tally_key *key) {
+  struct rm_tally *sum = bpf_map_lookup_elem(map, key);
+  if (sum) return sum;
+  struct rm_tally first = {.min_ns = ~0ull, .cgroup_id = bpf_get_current_cgroup_id()};
+  bpf_map_update_elem(map, key, &first, BPF_NOEXIST);
+  return bpf_map_lookup_elem(map, key);
+}
+
+static __always_inline void tally_add(__u32 func, __u64 duration, __u64 bytes, __u32 epoch) {
+  struct rm_tally_key key = {.pid = bpf_get_current_pid_tgid() >> 32, .func = func, .bucket = tally_bucket(duration)};
+  struct rm_tally *sum = epoch ? tally_of(&tallies_1, &key) : tally_of(&tallies_0, &key);
+  if (!sum) {
+    TALLY_COUNT(func, lost_map);
+    return;
+  }
+  __sync_fetch_and_add(&sum->count, 1);
+  __sync_fetch_and_add(&sum->sum_ns, duration);
+  if (bytes) __sync_fetch_and_add(&sum->bytes, bytes);
+  if (duration < sum->min_ns) tally_min(&sum->min_ns, duration);
+  if (duration > sum->max_ns) tally_max(&sum->max_ns, duration);
+}
+
+/* False when this epoch's records of the budget are spent. A quarter of it is kept for the `urgent`. */
+static __always_inline bool tally_may_record(const struct rm_tally_control *control, __u32 budget, bool urgent) {
+  if (budget >= RM_TALLY_BUDGETS) return false;
+  __u32 at = budget + (control->epoch ? RM_TALLY_BUDGETS : 0), most = control->most_rows[budget];
+  __u64 *made = bpf_map_lookup_elem(&tally_rows, &at);
+  if (!urgent) most -= most / 4;
+  if (!made || *made >= most) return false;
+  return __sync_fetch_and_add(made, 1) < most;
+}
+
+static __always_inline void tally_record(struct pt_regs *ctx, const struct tally_open *call, __u64 now, bool after) {
+  struct rm_tally_row *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
+  if (!out) {
+    TALLY_COUNT(call->func, lost_ring);
+    return;
+  }
+  __u64 thread = bpf_get_current_pid_tgid();
+  out->kind = RM_TALLY_ROW;
+  out->func = call->func;
+  out->flags = call->have | (after ? RM_TALLY_AFTER_COLLECTIVE : 0);
+  out->enter_ns = call->enter_ns;
+  out->exit_ns = now;
+  out->pid = thread >> 32;
+  out->tid = thread;
+  out->cgroup_id = bpf_get_current_cgroup_id();
+  out->bytes = call->bytes;
+  out->stream = call->stream;
+  out->ret = PT_REGS_RC(ctx);
+  out->copy_kind = call->kind;
+  out->pad = 0;
+  bpf_ringbuf_submit(out, wake_flags());
+  TALLY_COUNT(call->func, rows);
+}
+
+static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
+  struct tally_thread *thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, 0);
+  if (!thread) return 0;
+  __u64 cookie = bpf_get_attach_cookie(ctx);
+  __u16 func = cookie;
+  __u64 sp = PT_REGS_SP(ctx) - TALLY_SP_DELTA;
+  __u32 depth = thread->depth;
+  struct tally_open *call = 0;
+  for (int i = 0; i < TALLY_DEPTH; i++) {
+    if (!depth) return 0;
+    depth--;
+    call = &thread->open[depth & (TALLY_DEPTH - 1)];
+    if (call->sp == sp && call->func == func) break;
+    call = 0;
+  }
+  if (!call) return 0;
+  __u64 now = bpf_ktime_get_ns();
+  for (int i = 0; i < TALLY_DEPTH; i++) { /* left by a jump to us */
+    __u32 above = depth + 1 + i;
+    if (above >= thread->depth) break;
+    TALLY_COUNT(thread->open[above & (TALLY_DEPTH - 1)].func, unmatched);
+  }
+  thread->depth = depth;
+  __u64 duration = now - call->enter_ns;
+  __u32 zero = 0, index = func;
+  struct rm_tally_control *control = bpf_map_lookup_elem(&tally_control, &zero);
+  __u64 *row_min_ns = bpf_map_lookup_elem(&tally_row_min, &index);
+  if (!control || !row_min_ns) return 0;
+  tally_add(func, duration, symbols ? 0 : call->bytes, control->epoch);
+  bool after = false;
+  if (!symbols && (cookie >> 24) & RM_TALLY_SYNC && thread->after_collective) {
+    after = true;
+    if (!depth) thread->after_collective = 0;
+  }
+  if (after && tally_may_record(control, RM_TALLY_SYNCS, true)) {
+    tally_record(ctx, call, now, true);
+  } else if (duration >= *row_min_ns) {
+    bool urgent = duration >= 1000000 && duration >= 4 * *row_min_ns;
+    if (tally_may_record(control, symbols ? RM_TALLY_SYMBOLS : RM_TALLY_SLOW_CUDA, urgent)) tally_record(ctx, call, now, after);
+    else TALLY_COUNT(func, withheld);
+  }
+  return 0;
+}
+
+/* A thread ends: the calls that it is in will not return. */
+static __always_inline void tally_thread_ends(struct task_struct *task) {
+  struct tally_thread *thread = bpf_task_storage_get(&tally_threads, task, 0, 0);
+  if (!thread) return;
+  for (int i = 0; i < TALLY_DEPTH; i++) {
+    if (i >= thread->depth) break;
+    TALLY_COUNT(thread->open[i].func, unmatched);
+  }
+  thread->depth = 0;
+}
