@@ -17,7 +17,7 @@ use crate::mesh::{JoinHost, Mesh, MeshConfig, join};
 use crate::query::catalogs::Catalogs;
 use crate::query::exec::Executor;
 use crate::query::plans::Plans;
-use crate::store::{ServedDb, Source, Store};
+use crate::store::Source;
 
 pub mod bootstrap;
 mod causes;
@@ -26,6 +26,7 @@ mod facts;
 pub mod local;
 mod recording;
 mod serve;
+mod source;
 pub mod stragglers;
 
 pub use config::{AgentConfig, CaptureChoice, SourceConfig};
@@ -75,10 +76,11 @@ impl Agent {
         let founded = bootstrap::identity(&config).await?;
         let identity = Arc::new(founded.identity);
         let name = identity.node().to_string();
-        let source = Arc::new(open_source(&config)?);
+        let (source, unwritable) = source::open(&config)?;
+        let source = Arc::new(source);
         let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
 
-        let recording = Arc::new(recording::Recording::start(&config, &source)?);
+        let recording = Arc::new(recording::Recording::start(&config, &source, unwritable)?);
         let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording)));
         let join_host = founded.issuer.map(|issuer| Arc::new(join::Door::new(issuer)) as Arc<dyn JoinHost>);
         let (mesh, inbound) =
@@ -145,11 +147,4 @@ impl Agent {
         })
         .await;
     }
-}
-
-fn open_source(config: &AgentConfig) -> anyhow::Result<Source> {
-    Ok(match &config.source {
-        SourceConfig::Store { path, limits } => Source::Store(Store::open(path, limits.clone())?),
-        SourceConfig::Served { path, replicated } => Source::Served(ServedDb::open(path, replicated.clone())?),
-    })
 }

@@ -21,13 +21,16 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Starts capture into the store when it is wanted and possible.
+    /// Starts capture into the store when it is wanted and possible; `unwritable` says why the store takes no rows.
     ///
     /// # Errors
     /// A cgroup was named that does not exist: recording everything instead would be wrong.
-    pub fn start(config: &AgentConfig, source: &Arc<Source>) -> anyhow::Result<Self> {
+    pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
         let not = |state: String| Ok(Self { running: Mutex::new(None), state, ranks: Arc::default() });
         let CaptureChoice::Auto { cgroup } = &config.capture else { return not("off".into()) };
+        if let Some(why) = unwritable {
+            return not(format!("failed: {why}"));
+        }
         let Source::Store(store) = source.as_ref() else { return not("off".into()) };
         if let Some(path) = cgroup {
             anyhow::ensure!(path.is_dir(), "--cgroup {}: there is no such cgroup", path.display());

@@ -114,13 +114,17 @@ impl StoreError {
     pub(crate) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_path_buf();
         let reason = source.to_string();
+        // The index of the log, a mapped file, could not be given its size.
+        if source.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
+            return Self::DiskFull { path };
+        }
         match source.sqlite_error_code() {
             Some(ErrorCode::NotADatabase) => Self::NotADatabase { path },
             Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, reason },
             Some(ErrorCode::DiskFull) => Self::DiskFull { path },
-            Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-                Self::NotWritable { path, reason }
-            }
+            Some(
+                ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::SystemIoFailure,
+            ) => Self::NotWritable { path, reason },
             _ => Self::Sqlite { path, source },
         }
     }

@@ -11,6 +11,7 @@
 //! | `columnar` | rows of the frequent tables as compressed columns |
 //! | `retention` | what is dropped |
 //! | `facts` | what the store knows of itself, for gossip and coverage |
+//! | `rescue` | what is done with a damaged file |
 //! | `reader`, `source` | connections for questions; any SQLite file served as it is |
 
 mod columnar;
@@ -22,6 +23,7 @@ mod integrity;
 mod losslog;
 mod queue;
 mod reader;
+mod rescue;
 mod retention;
 mod rollups;
 mod rows;
@@ -52,7 +54,9 @@ pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;
 pub use losslog::LossFact;
 pub use reader::ServedDb;
+pub use rescue::set_aside;
 pub use rows::Finding;
+pub(crate) use schema::REPLICATED_TABLES;
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
 pub use source::Source;
 

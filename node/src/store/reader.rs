@@ -58,6 +58,7 @@ pub struct ServedDb {
     write_ahead: bool,
     replicated: Vec<String>,
     facts: Facts,
+    note: Option<String>,
 }
 
 impl ServedDb {
@@ -69,7 +70,7 @@ impl ServedDb {
         let given = path.as_ref();
         let path = given.canonicalize().map_err(|e| unreadable(given, &e))?;
         let write_ahead = read_header(&path)?;
-        let mut served = Self { path, write_ahead, replicated, facts: Facts::default() };
+        let mut served = Self { path, write_ahead, replicated, facts: Facts::default(), note: None };
         let conn = served.reader()?;
         served.facts = read_facts(&conn, &served.path).map_err(|e| StoreError::from_sqlite_read(&served.path, e))?;
         Ok(served)
@@ -91,6 +92,18 @@ impl ServedDb {
     #[must_use]
     pub fn facts(&self) -> Facts {
         self.facts.clone()
+    }
+
+    /// Let every answer from the file carry this note.
+    #[must_use]
+    pub fn with_note(self, note: String) -> Self {
+        Self { note: Some(note), ..self }
+    }
+
+    /// The note that every answer from the file is to carry.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// Whether a connection stays true when it is kept. Not in write-ahead mode, where one opened while nobody wrote

@@ -47,12 +47,13 @@ impl Source {
         }
     }
 
-    /// What is known to be missing; see [`Store::notes`]. A served file says nothing about itself.
+    /// What is known to be missing; see [`Store::notes`]. A served file says nothing about itself but its
+    /// note.
     #[must_use]
     pub fn notes(&self, tables: &[&str], range: Range<i64>) -> Vec<String> {
         match self {
             Self::Store(store) => store.notes(tables, range),
-            Self::Served(_) => Vec::new(),
+            Self::Served(served) => served.note().map(str::to_owned).into_iter().collect(),
         }
     }
 

@@ -116,7 +116,7 @@ impl Lab {
         arguments.push(identity.display().to_string());
         arguments.push("--socket".into());
         arguments.push(self.socket(name).display().to_string());
-        if !more.contains(&"--serve-db") {
+        if !more.contains(&"--serve-db") && !more.contains(&"--store") {
             arguments.push("--store".into());
             arguments.push(self.path(&format!("{name}.db")).display().to_string());
         }
@@ -156,6 +156,14 @@ impl Lab {
     pub fn kill(&mut self, name: &str) {
         let agent = self.agents.iter_mut().find(|agent| agent.name == name).expect("a started agent");
         agent.child.kill().expect("kill");
+        agent.child.wait().expect("wait");
+    }
+
+    /// SIGTERM, and waits for its end.
+    pub fn terminate(&mut self, name: &str) {
+        let agent = self.agents.iter_mut().find(|agent| agent.name == name).expect("a started agent");
+        let pid = nix::unistd::Pid::from_raw(agent.child.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("kill");
         agent.child.wait().expect("wait");
     }
 
