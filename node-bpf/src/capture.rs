@@ -18,6 +18,7 @@ use crate::decode;
 use crate::discovery::{AttachedFile, Discovery};
 use crate::error::Error;
 use crate::functions::FUNCTIONS;
+use crate::groups::Groups;
 use crate::late::LateComms;
 use crate::loader::{self, Loaded, ProbeStatus};
 use crate::process::{Process, Processes};
@@ -129,6 +130,8 @@ pub(crate) struct Shared {
     pub(crate) late: LateComms,
     /// The functions whose calls are counted.
     pub(crate) counted: Arc<Registry>,
+    /// Calls whose group has not ended.
+    groups: Mutex<Groups>,
     status: Mutex<CaptureStatus>,
     /// The probes are gone: what is in the ring now is all there will be.
     detached: AtomicBool,
@@ -143,6 +146,10 @@ impl std::fmt::Debug for Shared {
 impl Shared {
     pub(crate) fn deliver(&self, record: Record) {
         (self.sink.lock().unwrap_or_else(PoisonError::into_inner))(record);
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn status(&self) -> MutexGuard<'_, CaptureStatus> {
@@ -201,6 +208,7 @@ impl Capture {
             clock: Clock::measure(),
             late,
             counted: Arc::default(),
+            groups: Mutex::default(),
             status: Mutex::new(CaptureStatus {
                 mode,
                 files: vec![],
@@ -222,6 +230,8 @@ impl Capture {
         }
         discovery.rescan();
 
+        // now rather than at the first wait that is seen: reading it takes a while, in which short-lived processes go
+        LazyLock::force(&KERNEL_NAMES);
         let (wake, woken) = mpsc::channel();
         let mut capture = Capture { shared, wake, threads: vec![], inflights, comms };
         capture.spawn("capture-ring", {
@@ -258,6 +268,10 @@ impl Capture {
             // one that returns meanwhile is simply not among them
             let Ok(Some(value)) = self.inflights.lookup(&key, MapFlags::ANY) else { continue };
             let Some(raw) = RawInFlight::parse(&key, &value) else { continue };
+            if raw.group_end {
+                calls.extend(self.shared.groups().of((raw.pid, raw.tid), self.shared.clock.unix_ns(now_ns)));
+                continue;
+            }
             let handle = FUNCTIONS.get(usize::from(raw.func)).and_then(|function| function.comm);
             let handle = handle.and_then(|at| raw.args.get(usize::from(at)));
             let comm = handle
@@ -314,6 +328,8 @@ fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
         }
         let _ = ring.consume(); // records that woke nobody
         if last {
+            let left = shared.groups().release_all();
+            left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
             return;
         }
     }
@@ -340,7 +356,21 @@ impl Reader {
                 if let Some(handle) = decode::communicator(&raw) {
                     shared.late.complete(&mut raw, handle);
                 }
-                decode::call(&raw, &shared.clock, self.process(raw.pid).as_ref()).map(Record::Collective)
+                if decode::is_group_end(&raw) {
+                    let end_ns = shared.clock.unix_ns(raw.exit_ns);
+                    let calls = shared.groups().end((raw.pid, raw.tid), end_ns, raw.ret);
+                    return calls.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
+                }
+                let mut call = decode::call(&raw, &shared.clock, self.process(raw.pid).as_ref());
+                if raw.flags & wire::IN_GROUP != 0
+                    && let Some(grouped) = call
+                {
+                    call = shared.groups().hold(grouped);
+                    if call.is_none() {
+                        return;
+                    }
+                }
+                call.map(Record::Collective)
             }
             Some(RawRecord::OffCpu(raw)) => {
                 let process = self.process(raw.pid);
@@ -366,6 +396,8 @@ impl Reader {
             Some(RawRecord::Exit { pid }) => {
                 shared.processes.forget(pid);
                 shared.late.forget(pid);
+                let left = shared.groups().release(pid);
+                left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
                 let _ = self.wake.send(Wake::Exit(pid));
                 return;
             }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 
 use crate::clock::Clock;
-use crate::functions::{self, Api, FUNCTIONS, Function};
+use crate::functions::{self, Api, FUNCTIONS, Function, Role};
 use crate::mpi;
 use crate::process::Process;
 use crate::record::{Collective, Library, NetEvent, OffCpu};
@@ -48,6 +48,11 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         Api::Mpi => mpi(&mut out, raw, function, process),
     }
     Some(out)
+}
+
+/// Not a call of its own: the end of a group, which starts the calls made in it.
+pub(crate) fn is_group_end(raw: &RawCall) -> bool {
+    FUNCTIONS.get(usize::from(raw.func)).is_some_and(|function| function.role == Role::GroupEnd)
 }
 
 /// The handle of the NCCL (or RCCL) communicator that a call was made in.

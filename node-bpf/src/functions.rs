@@ -14,6 +14,8 @@ pub(crate) enum Role {
     UniqueId = 6,
     MpiInit = 7,
     Child = 8,
+    GroupStart = 9,
+    GroupEnd = 10,
 }
 
 /// Whose API a function belongs to.
@@ -150,6 +152,8 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     state(&["ncclCommInitAll", "pncclCommInitAll"], "init_all", Role::InitAll, 3),
     state(&["ncclGetUniqueId", "pncclGetUniqueId"], "unique_id", Role::UniqueId, 1),
     state(&["ncclCommSplit", "pncclCommSplit"], "comm_split", Role::Split, 5),
+    state(&["ncclGroupStart", "pncclGroupStart"], "group_start", Role::GroupStart, 0),
+    state(&["ncclGroupEnd", "pncclGroupEnd"], "group_end", Role::GroupEnd, 0),
     child(&["ncclCommShrink", "pncclCommShrink"], "comm_shrink", 3),
     child(&["ncclCommGrow", "pncclCommGrow"], "comm_grow", 4),
     state(&["ncclCommDestroy", "pncclCommDestroy"], "comm_destroy", Role::Destroy, 1),

@@ -19,6 +19,7 @@ mod discovery;
 mod elf;
 mod error;
 mod functions;
+mod groups;
 mod host;
 mod late;
 mod loader;

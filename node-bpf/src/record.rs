@@ -35,7 +35,8 @@ impl Library {
 pub struct Collective {
     /// Entry into the call.
     pub ts_ns: i64,
-    /// Time inside the call. For NCCL this is the time to enqueue (tier 0).
+    /// Time inside the call; of a call in a group (ncclGroupStart) until the group's end, which starts it, has returned.
+    /// For NCCL this is the time to enqueue (tier 0).
     pub duration_ns: i64,
     /// Process id in the initial pid namespace.
     pub pid: u32,

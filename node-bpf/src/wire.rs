@@ -17,6 +17,9 @@ pub(crate) const HAVE_HASH: u8 = 1;
 pub(crate) const HAVE_SEQ: u8 = 2;
 pub(crate) const HAVE_RANK: u8 = 4;
 pub(crate) const FROM_RCCL: u8 = 8;
+pub(crate) const IN_GROUP: u8 = 16;
+/// `RM_ROLE_GROUP_END`.
+const ROLE_GROUP_END: u8 = 10;
 
 /// `RM_TRACKED`, the value of the map `tracked`.
 pub(crate) const TRACKED: u32 = 1;
@@ -216,6 +219,8 @@ pub(crate) struct RawInFlight {
     pub(crate) seq: Option<u64>,
     pub(crate) cgroup_id: u64,
     pub(crate) func: u8,
+    /// It is ncclGroupEnd: what it waits for are the calls of its group.
+    pub(crate) group_end: bool,
     pub(crate) args: [u64; MAX_ARGS],
 }
 
@@ -237,7 +242,17 @@ impl RawInFlight {
         }
         let seq = (have_seq != 0).then_some(seq);
         let (pid, tid) = ((thread >> 32) as u32, thread as u32);
-        (role == 0 && enter_ns != 0).then_some(RawInFlight { pid, tid, enter_ns, seq, cgroup_id, func, args })
+        let group_end = role == ROLE_GROUP_END;
+        ((role == 0 || group_end) && enter_ns != 0).then_some(RawInFlight {
+            pid,
+            tid,
+            enter_ns,
+            seq,
+            cgroup_id,
+            func,
+            group_end,
+            args,
+        })
     }
 
     /// As if it returned at `now_ns`. `comm` is the value of its communicator in the map `comms`.

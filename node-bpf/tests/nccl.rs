@@ -63,6 +63,16 @@ fn every_call_is_recorded_once(mode: Option<AttachMode>) {
             _ => assert_eq!(call.root, None),
         }
     }
+    // a send and a receive in one group end together
+    for rank in &ranks {
+        let of = |func: &str| -> Vec<_> {
+            let calls = recorded.calls().into_iter().filter(|c| c.pid == rank.pid && c.func == func);
+            calls.map(|c| (c.ts_ns, c.ts_ns + c.duration_ns)).collect()
+        };
+        for (send, recv) in of("send").iter().zip(of("recv")) {
+            assert!(send.0 < recv.0 && send.1 == recv.1, "{send:?} {recv:?}");
+        }
+    }
     // the numbers per rank and function run from 0 without a gap, in the order of the calls
     for rank in &ranks {
         let mut functions: HashSet<&str> = HashSet::new();

@@ -36,6 +36,14 @@ struct {
   __type(value, struct rm_inflight);
 } inflights SEC(".maps");
 
+/* How deep a thread is in groups. */
+struct {
+  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __type(key, int);
+  __type(value, __u32);
+} group_depths SEC(".maps");
+
 static const struct rm_inflight no_call;
 static const struct rm_comm no_comm;
 
@@ -284,6 +292,10 @@ static __noinline int forget_seqs(__u32 pid, __u64 handle) {
   return 0;
 }
 
+static __always_inline __u32 *group_depth(__u64 flags) {
+  return bpf_task_storage_get(&group_depths, bpf_get_current_task_btf(), 0, flags);
+}
+
 static __always_inline void emit_call(struct rm_inflight *call, __u64 thread, __u64 now, __s32 ret, __u64 cookie) {
   if (tuning.shed_p2p && ((cookie >> 32) & RM_COOKIE_P2P)) {
     COUNT(call->func, shed);
@@ -310,6 +322,8 @@ static __always_inline void emit_call(struct rm_inflight *call, __u64 thread, __
   out->ret = ret;
   out->pad = 0;
   __builtin_memcpy(out->args, call->args, sizeof out->args);
+  __u32 *depth = group_depth(0);
+  if (depth && *depth) out->flags |= RM_IN_GROUP;
   if (comm_arg < RM_MAX_ARGS) {
     struct rm_comm_key key = {.pid = thread >> 32, .handle = call->args[comm_arg]};
     struct rm_comm *comm = bpf_map_lookup_elem(&comms, &key);
@@ -379,6 +393,17 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       bpf_map_delete_elem(&comms, &key);
       bpf_map_delete_elem(&learnt, &key);
       forget_seqs(pid, call->args[0]);
+      break;
+    }
+    case RM_ROLE_GROUP_START: {
+      __u32 *depth = group_depth(BPF_LOCAL_STORAGE_GET_F_CREATE);
+      if (!depth) COUNT(call->func, lost_map);
+      else if (ret == 0) ++*depth;
+      break;
+    }
+    case RM_ROLE_GROUP_END: {
+      __u32 *depth = group_depth(0);
+      if (depth && *depth && --*depth == 0) emit_call(call, thread, now, ret, cookie);
       break;
     }
     case RM_ROLE_MPI_INIT: {

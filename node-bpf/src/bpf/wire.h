@@ -20,6 +20,8 @@ enum rm_role {
   RM_ROLE_DESTROY = 5,    /* ncclCommDestroy / ncclCommAbort (comm) */
   RM_ROLE_UNIQUE_ID = 6,  /* ncclGetUniqueId(id*): of use only inside ncclCommInitAll */
   RM_ROLE_MPI_INIT = 7,   /* MPI_Init / MPI_Init_thread: from here on sequence numbers are complete */
+  RM_ROLE_GROUP_START = 9, /* ncclGroupStart: calls from here on only note what is wanted */
+  RM_ROLE_GROUP_END = 10,  /* ncclGroupEnd: the outermost one starts it, and becomes a record */
   RM_ROLE_CHILD = 8,      /* ncclCommShrink, ncclCommGrow: a new communicator, its address where the communicator argument says */
 };
 #define RM_NO_ARG 0xff
@@ -42,6 +44,7 @@ enum rm_role {
 #define RM_HAVE_SEQ 2
 #define RM_HAVE_RANK 4
 #define RM_FROM_RCCL 8
+#define RM_IN_GROUP 16
 
 struct rm_call {
   unsigned int kind;
