@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod check;
 mod demo;
+mod export;
 pub mod identity;
 mod local;
 mod nodes;
@@ -45,6 +46,8 @@ enum Command {
     Demo(DemoArgs),
     /// Record a trace of this host into a file, without a mesh
     Trace(TraceArgs),
+    /// Write a store's rows into a plain SQLite, CSV or Parquet file
+    Export(ExportArgs),
     /// Make and show identities: CA, node certificates, join tokens
     Identity(identity::IdentityArgs),
 }
@@ -263,6 +266,23 @@ pub struct TraceArgs {
     pub cgroup: Option<PathBuf>,
 }
 
+/// Flags of `rankmesh export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Trace store (an agent may be writing to it) or any other SQLite file
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// New file; its ending says the form: .db (plain SQLite), .csv or .parquet (one table each)
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Only this table (repeatable for .db) [default: all for .db, else collectives]
+    #[arg(long, value_name = "TABLE")]
+    pub table: Vec<String>,
+    /// Only the last stretch of the recording, counted back from its newest row
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub since: Option<Duration>,
+}
+
 /// Runs the command and gives the process's exit code.
 pub fn run() -> ExitCode {
     let cli = Cli::parse(); // exits with 2 on a usage error
@@ -275,6 +295,7 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Trace(args) => trace::run(args),
+        Command::Export(args) => export::run(args),
         Command::Identity(args) => identity::run(args).map(|()| Exit::Complete),
     };
     match outcome {

@@ -58,6 +58,7 @@ pub use rescue::set_aside;
 pub use rows::Finding;
 pub(crate) use schema::REPLICATED_TABLES;
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
+pub(crate) use schema::{REPLICATED_TABLES, TIMED_TABLES, write_schema};
 pub use source::Source;
 
 use facts::FactsState;

@@ -110,6 +110,17 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     Ok(conn)
 }
 
+/// Make the empty database behind `conn` a store of this version.
+pub(crate) fn write_schema(conn: &Connection) -> rusqlite::Result<()> {
+    let tx = conn.unchecked_transaction()?;
+    for step in LADDER {
+        step(&tx)?;
+    }
+    tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+    tx.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    tx.commit()
+}
+
 /// Make a new file whole, under another name, and move it into place: a process killed in between leaves no file that
 /// is neither empty nor ours.
 fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {

@@ -1,0 +1,23 @@
+//! `rankmesh export`: a store's rows into a plain SQLite, CSV or Parquet file.
+
+use super::{Exit, ExportArgs, UsageError};
+use crate::exchange::{Export, ExportError, export};
+
+pub(super) fn run(args: ExportArgs) -> anyhow::Result<Exit> {
+    let wanted = Export { db: args.db, out: args.out, tables: args.table, since: args.since };
+    let done = export(&wanted).map_err(|error| match error {
+        ExportError::Form(_) | ExportError::Exists(_) | ExportError::NoTable { .. } | ExportError::OneTable { .. } => {
+            UsageError(error.to_string()).into()
+        }
+        other => anyhow::Error::from(other),
+    })?;
+    let rows: u64 = done.tables.iter().map(|(_, rows)| rows).sum();
+    eprintln!("{rows} rows into {}", wanted.out.display());
+    for (table, rows) in done.tables.iter().filter(|(_, rows)| *rows > 0) {
+        eprintln!("  {table}: {rows}");
+    }
+    if !done.left_out.is_empty() {
+        eprintln!("left out (give --table, or --out a .db file): {}", done.left_out.join(", "));
+    }
+    Ok(Exit::Complete)
+}
