@@ -15,6 +15,7 @@ mod check;
 mod demo;
 mod export;
 pub mod identity;
+mod import;
 mod local;
 mod nodes;
 mod query;
@@ -48,6 +49,8 @@ enum Command {
     Trace(TraceArgs),
     /// Write a store's rows into a plain SQLite, CSV or Parquet file
     Export(ExportArgs),
+    /// Make a trace recorded by another program into a trace store
+    Import(ImportArgs),
     /// Make and show identities: CA, node certificates, join tokens
     Identity(identity::IdentityArgs),
 }
@@ -283,6 +286,20 @@ pub struct ExportArgs {
     pub since: Option<Duration>,
 }
 
+/// Flags of `rankmesh import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// Trace recorded by another program (Ingero's databases, schema v0.8 and v0.9); it is only read
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// New trace store [default: FILE's name with .rankmesh.db, in this directory]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Which node's rows, where the trace holds those of several
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+}
+
 /// Runs the command and gives the process's exit code.
 pub fn run() -> ExitCode {
     let cli = Cli::parse(); // exits with 2 on a usage error
@@ -296,6 +313,7 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Export(args) => export::run(args),
+        Command::Import(args) => import::run(args),
         Command::Identity(args) => identity::run(args).map(|()| Exit::Complete),
     };
     match outcome {

@@ -16,7 +16,7 @@ pub(crate) struct CsvFile {
 
 impl CsvFile {
     pub(crate) fn create(path: &Path) -> Result<Self, ExportError> {
-        let file = super::new_file(path)?;
+        let file = super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), writer: ::csv::Writer::from_writer(file), record: ::csv::ByteRecord::new() })
     }
 

@@ -156,9 +156,7 @@ pub fn export(wanted: &Export) -> Result<Exported, ExportError> {
             .map(|newest| newest.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))),
     };
 
-    let mut name = wanted.out.as_os_str().to_owned();
-    name.push(".part");
-    let part = PathBuf::from(name);
+    let part = super::part_of(&wanted.out);
     let written = write_all(&snapshot, wanted, form, &chosen, from_ns, &part);
     let counts = match written {
         Ok(counts) => counts,

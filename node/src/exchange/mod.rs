@@ -8,33 +8,35 @@
 //! | `export` | what is exported, from which snapshot |
 //! | `tables` | which tables a file has, their columns and times |
 //! | `plain`, `csv`, `parquet` | one form each |
+//! | `import` | a recorded foreign trace made into a store; `ingero.sql`: one program's tables in ours |
 
 mod csv;
 mod export;
+mod import;
 mod parquet;
 mod plain;
 mod tables;
 
 pub use export::{Export, ExportError, Exported, export};
+pub use import::{Import, ImportError, Imported, import};
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A new file that only the owner reads: rows name processes, users, jobs and addresses.
-fn new_file(path: &Path) -> Result<File, ExportError> {
-    // A part of an export that was killed is nobody's.
+fn new_file(path: &Path) -> std::io::Result<File> {
+    // A part left by one that was killed is nobody's.
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(ExportError::Write { path: path.to_owned(), source: error });
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(|source| ExportError::Write { path: path.to_owned(), source })
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// The name under which `out` grows until it is whole.
+fn part_of(out: &Path) -> PathBuf {
+    let mut name = out.as_os_str().to_owned();
+    name.push(".part");
+    PathBuf::from(name)
 }

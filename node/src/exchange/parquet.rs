@@ -47,7 +47,11 @@ enum Values {
 
 impl ParquetFile {
     pub(crate) fn create(path: &Path) -> Result<Self, ExportError> {
-        Ok(Self { path: path.to_owned(), file: Some(super::new_file(path)?), open: None })
+        Ok(Self {
+            path: path.to_owned(),
+            file: Some(super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?),
+            open: None,
+        })
     }
 }
 

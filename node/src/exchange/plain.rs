@@ -36,7 +36,7 @@ impl PlainFile {
         let from = |error| ExportError::Sqlite { path: source_path.to_owned(), source: error };
         let to = |error| ExportError::Sqlite { path: path.to_owned(), source: error };
         let ours = tables::is_ours(source).map_err(from)?;
-        drop(super::new_file(path)?);
+        drop(super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?);
         let conn = Connection::open(path).map_err(to)?;
         // The file has its name only once it is whole, so nothing is lost by not syncing on the way.
         conn.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16384;")

@@ -118,6 +118,20 @@ impl ServedDb {
     /// # Errors
     /// As [`ServedDb::open`]: the file may have changed.
     pub fn reader(&self) -> Result<Connection, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+        let failed = |e: rusqlite::Error| self.advice(e);
+        let conn = Connection::open_with_flags(self.uri()?, flags).map_err(failed)?;
+        settle(&conn).map_err(failed)?;
+        // The first read finds what the header did not tell: encryption, damage, a hot journal.
+        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get::<_, i64>(0)).map_err(failed)?;
+        Ok(conn)
+    }
+
+    /// The URI under which the file can be opened or attached right now without a byte being written to it or beside it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unclean`] when that cannot be.
+    pub(crate) fn uri(&self) -> Result<String, StoreError> {
         let immutable = self.write_ahead && {
             let pending = std::fs::metadata(beside(&self.path, "-wal")).is_ok_and(|m| m.len() > 0);
             if pending && !beside(&self.path, "-shm").exists() {
@@ -126,13 +140,7 @@ impl ServedDb {
             }
             !pending
         };
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-        let failed = |e: rusqlite::Error| self.advice(e);
-        let conn = Connection::open_with_flags(uri(&self.path, immutable), flags).map_err(failed)?;
-        settle(&conn).map_err(failed)?;
-        // The first read finds what the header did not tell: encryption, damage, a hot journal.
-        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get::<_, i64>(0)).map_err(failed)?;
-        Ok(conn)
+        Ok(uri(&self.path, immutable))
     }
 
     fn advice(&self, error: rusqlite::Error) -> StoreError {

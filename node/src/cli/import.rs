@@ -1,0 +1,40 @@
+//! `rankmesh import`: a trace recorded by another program becomes a trace store.
+
+use std::path::PathBuf;
+
+use super::{Exit, ImportArgs, UsageError};
+use crate::exchange::{Import, ImportError, import};
+
+pub(super) fn run(args: ImportArgs) -> anyhow::Result<Exit> {
+    let out = match args.out {
+        Some(out) => out,
+        None => {
+            let Some(stem) = args.file.file_stem() else {
+                return Err(UsageError(format!("{} is not a file", args.file.display())).into());
+            };
+            let mut name = stem.to_owned();
+            name.push(".rankmesh.db");
+            PathBuf::from(name)
+        }
+    };
+    let wanted = Import { file: args.file, out, node: args.node };
+    let done = import(&wanted).map_err(|error| match error {
+        ImportError::Exists(_) | ImportError::Nodes { .. } | ImportError::NoNode { .. } | ImportError::Ours(_) => {
+            UsageError(error.to_string()).into()
+        }
+        other => anyhow::Error::from(other),
+    })?;
+    let rows: u64 = done.tables.iter().map(|(_, rows)| rows).sum();
+    eprintln!("{rows} rows into {}", wanted.out.display());
+    for (table, rows) in done.tables.iter().filter(|(_, rows)| *rows > 0) {
+        eprintln!("  {table}: {rows}");
+    }
+    if !done.left_out.is_empty() {
+        eprintln!("left out, for want of a table that means the same:");
+        for (what, rows) in &done.left_out {
+            eprintln!("  {what}: {rows}");
+        }
+    }
+    eprintln!("ask it: rankmesh query --db {} 'SELECT …'", wanted.out.display());
+    Ok(Exit::Complete)
+}
