@@ -249,23 +249,24 @@ mod tests {
     use ::parquet::record::RowAccessor;
 
     use super::*;
-    use crate::store::Store;
+    use crate::store::testing::{PATIENCE, collective};
+    use crate::store::{Store, StoreConfig};
+    use node_bpf::{Collective, Record};
 
     /// A store as an agent would leave it, with collectives at 0, 1, … 9 seconds.
     fn recorded(dir: &Path) -> PathBuf {
         let path = dir.join("store.db");
-        let store = Store::open(&path, crate::store::StoreConfig::default()).unwrap();
-        store.close();
-        drop(store);
-        let conn = Connection::open(&path).unwrap();
+        let forever = StoreConfig { max_age: Duration::MAX, ..StoreConfig::default() };
+        let store = Store::open(&path, forever).unwrap();
         for second in 0..10_i64 {
-            conn.execute(
-                "INSERT INTO collectives (ts_ns, duration_ns, pid, tid, rank, comm_hash, func, library, tier, ret, cgroup_id)
-                 VALUES (?1, ?2, 7, 7, ?3, ?4, 'all_reduce', 'mpi', 1, 0, 0)",
-                rusqlite::params![second * 1_000_000_000, second, (second % 2 == 0).then_some(second), i64::MIN + second],
-            )
-            .unwrap();
+            store.ingest().record(Record::Collective(Collective {
+                ts_ns: second * 1_000_000_000,
+                rank: (second % 2 == 0).then_some(second as i32),
+                comm_hash: Some((i64::MIN + second).cast_unsigned()),
+                ..collective(0)
+            }));
         }
+        store.flush(PATIENCE).unwrap();
         path
     }
 
@@ -297,8 +298,17 @@ mod tests {
             assert_eq!(all(&db, sql), all(&copy, sql));
             assert_eq!(all(&db, sql), all(&again, sql));
         }
+        // Any SQLite reads it, without us.
+        let bare = Connection::open(&copy).unwrap();
+        assert_eq!(bare.query_row("SELECT count(*) FROM nccl_events", [], |row| row.get::<_, i64>(0)).unwrap(), 10);
+        drop(bare);
         // An agent takes it up as its own.
-        Store::open(&copy, crate::store::StoreConfig::default()).unwrap();
+        let forever = StoreConfig { max_age: Duration::MAX, ..StoreConfig::default() };
+        drop(Store::open(&copy, forever).unwrap());
+        assert_eq!(
+            all(&db, "SELECT * FROM collectives ORDER BY ts_ns"),
+            all(&copy, "SELECT * FROM collectives ORDER BY ts_ns")
+        );
     }
 
     #[test]

@@ -210,7 +210,7 @@ fn copy(wanted: &Import, served: &ServedDb, form: &Form, part: &Path) -> Result<
     // The recording is somebody else's: nothing in its schema may do more than hold rows.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(to)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(to)?;
-    store::write_schema(&conn).map_err(to)?;
+    store::write_plain_schema(&conn).map_err(to)?;
     conn.execute("ATTACH ?1 AS src", [served.uri()?]).map_err(from)?;
     conn.execute_batch(&format!(
         "CREATE TEMP VIEW picked AS {}; CREATE TEMP TABLE recorded (host TEXT); BEGIN",

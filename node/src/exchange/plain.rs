@@ -44,7 +44,7 @@ impl PlainFile {
         let mut afterwards = Vec::new();
         let mut cut = Vec::new();
         if ours {
-            store::write_schema(&conn).map_err(to)?;
+            store::write_plain_schema(&conn).map_err(to)?;
             let timed = |table: &&&Table| table.time.is_some();
             cut = from_ns
                 .map(|ns| tables.iter().filter(timed).map(|table| (table.name.clone(), ns)).collect())

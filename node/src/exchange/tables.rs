@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::store::{APPLICATION_ID, TIMED_TABLES};
+use crate::store::{APPLICATION_ID, OWN_TABLES, TIMED_TABLES};
 
 /// Columns taken for a foreign table's time, in this order.
 const TIME_COLUMNS: [&str; 3] = ["ts_ns", "timestamp_ns", "timestamp"];
@@ -66,7 +66,8 @@ pub(crate) fn tables(conn: &Connection) -> rusqlite::Result<Vec<Table>> {
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
     )?;
     let names: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    names.into_iter().map(|name| table(conn, name, ours)).collect()
+    let asked = |name: &String| !(ours && OWN_TABLES.contains(&name.as_str()));
+    names.into_iter().filter(asked).map(|name| table(conn, name, ours)).collect()
 }
 
 fn table(conn: &Connection, name: String, ours: bool) -> rusqlite::Result<Table> {

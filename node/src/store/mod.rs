@@ -31,7 +31,7 @@ mod schema;
 mod sessions;
 mod source;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -48,6 +48,7 @@ use rusqlite::Connection;
 
 use crate::now::unix_now_ns;
 
+pub(crate) use columnar::OWN_TABLES;
 pub use error::StoreError;
 pub use facts::{Facts, TableFacts};
 pub use ingest::{Health, Ingest, StoreState};
@@ -56,9 +57,8 @@ pub use losslog::LossFact;
 pub use reader::ServedDb;
 pub use rescue::set_aside;
 pub use rows::Finding;
-pub(crate) use schema::REPLICATED_TABLES;
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
-pub(crate) use schema::{REPLICATED_TABLES, TIMED_TABLES, write_schema};
+pub(crate) use schema::{REPLICATED_TABLES, TIMED_TABLES, write_plain_schema};
 pub use source::Source;
 
 use facts::FactsState;

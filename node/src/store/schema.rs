@@ -96,6 +96,7 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     conn.set_prepared_statement_cache_capacity(64);
     columnar::register(&conn).map_err(sqlite)?;
     migrate(&mut conn, path, LADDER)?;
+    columnar::make_columnar_again(&mut conn).map_err(sqlite)?;
     // Write-ahead log: readers never wait for the writer. NORMAL: a commit survives a killed process; after a power
     // cut the last commits may be gone, the file stays whole.
     let journal: String = conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(sqlite)?;
@@ -110,12 +111,14 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     Ok(conn)
 }
 
-/// Make the empty database behind `conn` a store of this version.
-pub(crate) fn write_schema(conn: &Connection) -> rusqlite::Result<()> {
+/// Make the empty database behind `conn` a store of this version, all of whose tables any SQLite can read.
+pub(crate) fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
+    columnar::register(conn)?;
     let tx = conn.unchecked_transaction()?;
     for step in LADDER {
         step(&tx)?;
     }
+    columnar::make_plain(&tx)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     tx.commit()

@@ -9,6 +9,9 @@ use super::segment::{self, MOST_ROWS};
 /// Columnar tables, with the column that carries their time.
 const COLUMNAR: &[(&str, &str)] = &[("collectives", "ts_ns")];
 
+/// The tables of the file that hold segments: no tables to ask for.
+pub(crate) const OWN_TABLES: &[&str] = &["segments", "segment_columns"];
+
 /// Whether a table's rows are in segments.
 pub(crate) fn is_columnar(table: &str) -> bool {
     COLUMNAR.iter().any(|(name, _)| *name == table)
@@ -20,14 +23,40 @@ pub(crate) fn make_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     COLUMNAR.iter().try_for_each(|(table, time)| move_rows(tx, table, time))
 }
 
-fn move_rows(tx: &Connection, table: &str, time: &str) -> rusqlite::Result<()> {
-    let declared: Vec<String> = tx
-        .prepare("SELECT name, type, \"notnull\" FROM pragma_table_info(?1) ORDER BY cid")?
+/// Give an empty store's columnar tables the form of SQLite's own, for an export that any SQLite can read.
+pub(crate) fn make_plain(tx: &Connection) -> rusqlite::Result<()> {
+    for (table, time) in COLUMNAR {
+        let columns = declared(tx, table)?.join(", ");
+        tx.execute_batch(&format!(
+            "DROP TABLE {table}; CREATE TABLE {table} ({columns}) STRICT; CREATE INDEX {table}_ts ON {table} ({time});"
+        ))?;
+    }
+    OWN_TABLES.iter().try_for_each(|table| tx.execute_batch(&format!("DROP TABLE {table}")))
+}
+
+/// Bring a store of plain form (an export, an import) back to columns. Does nothing to any other.
+pub(crate) fn make_columnar_again(conn: &mut Connection) -> rusqlite::Result<()> {
+    let tx = conn.transaction()?;
+    let plain: bool =
+        tx.query_row("SELECT count(*) = 0 FROM sqlite_schema WHERE name = ?1", [OWN_TABLES[0]], |row| row.get(0))?;
+    if plain {
+        make_columnar(&tx)?;
+    }
+    tx.commit()
+}
+
+/// A table's columns as they are declared.
+fn declared(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    conn.prepare("SELECT name, type, \"notnull\" FROM pragma_table_info(?1) ORDER BY cid")?
         .query_map([table], |row| {
             let (name, decl_type, not_null): (String, String, bool) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!("{name} {decl_type}{}", if not_null { " NOT NULL" } else { "" }))
         })?
-        .collect::<rusqlite::Result<_>>()?;
+        .collect()
+}
+
+fn move_rows(tx: &Connection, table: &str, time: &str) -> rusqlite::Result<()> {
+    let declared = declared(tx, table)?;
     let kinds = table_columns(tx, table)?;
     let fresh =
         || -> Vec<(String, Column)> { kinds.iter().map(|(name, kind)| (name.clone(), Column::new(*kind))).collect() };

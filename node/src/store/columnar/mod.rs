@@ -19,7 +19,7 @@ mod vtab;
 
 pub(crate) use append::{Appender, RowColumns};
 pub(crate) use compact::Compactor;
-pub(crate) use form::{is_columnar, make_columnar};
+pub(crate) use form::{OWN_TABLES, is_columnar, make_columnar, make_columnar_again, make_plain};
 pub(crate) use segment::{MOST_ROWS, SegmentError, drop_oldest, oldest, span};
 pub(crate) use vtab::register;
 
