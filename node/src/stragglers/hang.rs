@@ -36,6 +36,11 @@ pub struct Progress {
     pub since_ns: Option<i64>,
     /// Name of that call, where `func` does not say it.
     pub waiting_in: Option<Arc<str>>,
+    /// The rank of the communicator that that call sends to or receives from, or its root.
+    pub peer: Option<i32>,
+    /// When the process began to wait for its device in the synchronise call that it is in, Unix nanoseconds of the node's
+    /// own clock.
+    pub syncing_since_ns: Option<i64>,
 }
 
 /// A process of the job that has ended.
@@ -90,6 +95,8 @@ pub fn progress_of(
         completed: None,
         since_ns: None,
         waiting_in: None,
+        peer: None,
+        syncing_since_ns: None,
     };
     for seen in finished {
         let key = (&*seen.node, seen.pid, seen.comm_hash, &*seen.func);
@@ -111,9 +118,34 @@ pub fn progress_of(
             p.completed = seen.seq.checked_sub(1);
             p.entered = Some(seen.seq);
             p.since_ns = Some(seen.entry_ns);
+            p.peer = seen.root;
         }
     }
-    lanes.into_values().collect()
+    let mut all: Vec<Progress> = lanes.into_values().collect();
+    complete_together(&mut all, &waiting);
+    for p in &mut all {
+        p.syncing_since_ns = waiting.get(&(&*p.node, p.pid)).map(|(since, _)| *since);
+    }
+    all
+}
+
+/// When a process left a synchronise call may have been missed. What others have completed, and it has entered, it has
+/// completed as well: all ranks meet in it.
+fn complete_together(all: &mut [Progress], waiting: &HashMap<(&str, i64), (i64, i64)>) {
+    let mut furthest: BTreeMap<(u64, Arc<str>), u64> = BTreeMap::new();
+    for p in all.iter().filter(|p| Coupling::of(&p.func) == Coupling::All) {
+        if let Some(completed) = p.completed {
+            let most = furthest.entry((p.comm_hash, Arc::clone(&p.func))).or_default();
+            *most = completed.max(*most);
+        }
+    }
+    for p in all.iter_mut().filter(|p| waiting.contains_key(&(&*p.node, p.pid))) {
+        let most = furthest.get(&(p.comm_hash, Arc::clone(&p.func))).copied();
+        p.completed = p.completed.max(most.min(p.entered));
+        if p.completed == p.entered {
+            p.since_ns = None;
+        }
+    }
 }
 
 /// What a rank that everybody waits for is doing.
@@ -124,6 +156,8 @@ pub enum Absence {
     NotEntered,
     /// It has entered, as everybody has, but does not get through: others are past it.
     Stuck,
+    /// Its process has ended.
+    Gone,
 }
 
 /// A rank that others wait for while it waits for nobody.
@@ -187,66 +221,43 @@ type Places<'a> = BTreeMap<(u64, &'a str), (u64, Absence)>;
 /// at an earlier call, or at the same one without having entered it. Those who are waited for, and wait for nobody, are
 /// what everybody waits for.
 pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
-    let mut people: BTreeMap<(Arc<str>, i64), Who> = BTreeMap::new();
-    let mut refs: Vec<RankRef> = Vec::new();
-    let mut sizes: Vec<i32> = Vec::new();
-    let mut lanes: BTreeMap<(u64, &str), Vec<(Who, &Progress)>> = BTreeMap::new();
-    for p in input.progress.iter().filter(|p| p.func.as_ref() == "any" || Coupling::of(&p.func) == Coupling::All) {
-        let who = *people.entry((Arc::clone(&p.node), p.pid)).or_insert_with(|| {
-            refs.push(RankRef { rank: p.rank, node: p.node.to_string(), pid: p.pid });
-            sizes.push(0);
-            refs.len() - 1
-        });
-        // The rank of the job is that of the largest communicator.
-        let size = p.nranks.unwrap_or(0);
-        if size > sizes[who] {
-            sizes[who] = size;
-            refs[who].rank = p.rank;
-        }
-        lanes.entry((p.comm_hash, &p.func)).or_default().push((who, p));
-    }
-
-    let mut hang = Hang::default();
-    // Who waits for whom, where, and at which call.
-    let mut waits_for: BTreeMap<Who, BTreeSet<Who>> = BTreeMap::new();
-    let mut wanted: BTreeMap<Who, Places<'_>> = BTreeMap::new();
-    for ((comm, func), ranks) in &lanes {
-        for (who, p) in ranks {
-            let at = next(p);
-            let Some(since) = p.since_ns.filter(|_| p.entered.is_some_and(|e| e >= at)) else { continue };
-            let since_ns = input.clocks.get(&*p.node).map_or(since, |c| c.align(since));
-            if input.until_ns.saturating_sub(since_ns) < rules.hang_ns {
-                continue;
-            }
-            hang.waiting.push(Waiting {
-                who: refs[*who].clone(),
+    let people = People::of(input);
+    let mut search = Search { hang: Hang::default(), waits_for: BTreeMap::new(), wanted: BTreeMap::new() };
+    let since = |p: &Progress| {
+        let since = p.since_ns.filter(|_| p.entered.is_some_and(|e| e >= next(p)))?;
+        let since_ns = input.clocks.get(&*p.node).map_or(since, |c| c.align(since));
+        (input.until_ns.saturating_sub(since_ns) >= rules.hang_ns).then_some(since_ns)
+    };
+    for ((comm, func), ranks) in &people.lanes {
+        let meets = *func == "any" || Coupling::of(func) == Coupling::All;
+        for &(who, p) in ranks {
+            let Some(since_ns) = since(p).filter(|_| !people.gone.contains(&who)) else { continue };
+            search.hang.waiting.push(Waiting {
+                who: people.refs[who].clone(),
                 func: p.waiting_in.as_ref().unwrap_or(&p.func).to_string(),
                 comm_hash: hex(*comm),
-                seq: at,
+                seq: next(p),
                 since_ns: Some(since_ns),
             });
-            for (other, q) in ranks.iter().filter(|(other, _)| other != who) {
-                let stands = next(q);
-                let entered = q.entered.is_some_and(|e| e >= stands);
-                if stands < at || (stands == at && !entered) {
-                    waits_for.entry(*who).or_default().insert(*other);
-                    let absence = if entered { Absence::Stuck } else { Absence::NotEntered };
-                    wanted.entry(*other).or_default().insert((*comm, func), (stands, absence));
-                }
+            if meets {
+                search.all_of((*comm, func), (who, p), ranks);
+            } else {
+                search.one_of((*comm, func), (who, p), &people);
             }
-            let heard: BTreeSet<i32> = ranks.iter().map(|(_, q)| q.rank).collect();
-            let all = p.nranks.unwrap_or(0).min(MOST_RANKS);
-            hang.not_heard.extend((0..all).filter(|r| !heard.contains(r)).map(|r| (hex(*comm), r)));
         }
     }
+    let Search { mut hang, waits_for, wanted } = search;
     if hang.waiting.is_empty() || (waits_for.is_empty() && hang.not_heard.is_empty()) {
         return None;
     }
+    // Who waits for its device is not to blame, though the record of what it waits for may be lost; unless nobody else is.
+    let to_blame = |who: &Who| !waits_for.contains_key(who);
+    let others = wanted.keys().any(|who| to_blame(who) && !people.syncing.contains(who));
     for (who, places) in &wanted {
-        if waits_for.contains_key(who) {
+        if !to_blame(who) || (others && people.syncing.contains(who)) {
             continue;
         }
-        let waits_here = |comm: u64| lanes.iter().filter(|((c, _), _)| *c == comm).map(|(_, r)| r.len()).max();
+        let waits_here = |comm: u64| people.lanes.iter().filter(|((c, _), _)| *c == comm).map(|(_, r)| r.len()).max();
         let Some((&(comm, func), &(seq, absence))) = places.iter().max_by_key(|((comm, _), _)| waits_here(*comm))
         else {
             continue;
@@ -254,8 +265,8 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
         let named = hang.waiting.iter().find(|w| w.seq == seq && w.comm_hash == hex(comm));
         let func = named.map_or_else(|| func.to_owned(), |w| w.func.clone());
         hang.missing.push(Missing {
-            who: refs[*who].clone(),
-            absence,
+            who: people.refs[*who].clone(),
+            absence: if people.gone.contains(who) { Absence::Gone } else { absence },
             comm_hash: hex(comm),
             func,
             seq,
@@ -270,6 +281,93 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
     hang.waiting.sort_by_key(|w| (w.since_ns, w.who.rank));
     hang.since_ns = hang.waiting.iter().filter_map(|w| w.since_ns).max();
     Some(hang)
+}
+
+/// Who is there.
+struct People<'a> {
+    refs: Vec<RankRef>,
+    /// How far each got, by communicator and function.
+    lanes: BTreeMap<(u64, &'a str), Vec<(Who, &'a Progress)>>,
+    /// By communicator and rank in it.
+    at: HashMap<(u64, i32), Who>,
+    /// Whose process has ended.
+    gone: BTreeSet<Who>,
+    /// Whose host waits for its device.
+    syncing: BTreeSet<Who>,
+}
+
+impl<'a> People<'a> {
+    fn of(input: &'a Input) -> Self {
+        let mut known: BTreeMap<(&str, i64), Who> = BTreeMap::new();
+        let mut people = Self {
+            refs: Vec::new(),
+            lanes: BTreeMap::new(),
+            at: HashMap::new(),
+            gone: BTreeSet::new(),
+            syncing: BTreeSet::new(),
+        };
+        let mut sizes: Vec<i32> = Vec::new();
+        for p in &input.progress {
+            let who = *known.entry((&p.node, p.pid)).or_insert_with(|| {
+                people.refs.push(RankRef { rank: p.rank, node: p.node.to_string(), pid: p.pid });
+                sizes.push(0);
+                people.refs.len() - 1
+            });
+            // The rank of the job is that of the largest communicator.
+            let size = p.nranks.unwrap_or(0);
+            if size > sizes[who] {
+                sizes[who] = size;
+                people.refs[who].rank = p.rank;
+            }
+            people.at.insert((p.comm_hash, p.rank), who);
+            if p.syncing_since_ns.is_some() {
+                people.syncing.insert(who);
+            }
+            people.lanes.entry((p.comm_hash, &p.func)).or_default().push((who, p));
+        }
+        people.gone = input.gone.iter().filter_map(|g| known.get(&(&*g.node, g.pid)).copied()).collect();
+        people
+    }
+}
+
+/// What is found out about who waits for whom.
+struct Search<'a> {
+    hang: Hang,
+    waits_for: BTreeMap<Who, BTreeSet<Who>>,
+    wanted: BTreeMap<Who, Places<'a>>,
+}
+
+impl<'a> Search<'a> {
+    /// In a call in which all ranks meet: it waits for those that have not come.
+    fn all_of(&mut self, lane: (u64, &'a str), (who, p): (Who, &Progress), ranks: &[(Who, &Progress)]) {
+        let at = next(p);
+        for (other, q) in ranks.iter().filter(|(other, _)| *other != who) {
+            let stands = next(q);
+            let entered = q.entered.is_some_and(|e| e >= stands);
+            if stands < at || (stands == at && !entered) {
+                let absence = if entered { Absence::Stuck } else { Absence::NotEntered };
+                self.waits_for.entry(who).or_default().insert(*other);
+                self.wanted.entry(*other).or_default().insert(lane, (stands, absence));
+            }
+        }
+        let heard: BTreeSet<i32> = ranks.iter().map(|(_, q)| q.rank).collect();
+        let all = p.nranks.unwrap_or(0).min(MOST_RANKS);
+        self.hang.not_heard.extend((0..all).filter(|r| !heard.contains(r)).map(|r| (hex(lane.0), r)));
+    }
+
+    /// In a call to one rank: it waits for that one. Where it is not known which, it waits all the same, and is not to
+    /// blame.
+    fn one_of(&mut self, lane: (u64, &'a str), (who, p): (Who, &Progress), people: &People<'_>) {
+        let waits = self.waits_for.entry(who).or_default();
+        let Some(peer) = p.peer.filter(|peer| *peer != p.rank) else { return };
+        match people.at.get(&(lane.0, peer)) {
+            Some(other) => {
+                waits.insert(*other);
+                self.wanted.entry(*other).or_default().entry(lane).or_insert((next(p), Absence::NotEntered));
+            }
+            None => self.hang.not_heard.push((hex(lane.0), peer)),
+        }
+    }
 }
 
 /// The call at which a rank stands: the first that it has not completed.
@@ -311,6 +409,8 @@ mod tests {
             completed: Some(completed),
             since_ns: (entered > completed).then_some(10 * S),
             waiting_in: None,
+            peer: None,
+            syncing_since_ns: None,
         }
     }
 

@@ -195,6 +195,8 @@ pub fn flight_recorder(text: &str) -> Result<Input, ImportError> {
                 completed: u64::try_from(status.last_completed_collective).ok(),
                 since_ns: oldest.map(|e| e.time_created_ns),
                 waiting_in: oldest.map(|e| e.profiling_name.trim_start_matches("nccl:").into()),
+                peer: None,
+                syncing_since_ns: None,
             });
         }
     }

@@ -1,13 +1,15 @@
 //! Brings the calls of different ranks together: one [`Comm`] per communicator, one [`Met`] per collective.
 //!
 //! Owns the key (communicator, func, seq), completeness, alignment of clocks and each rank's own time between two
-//! collectives. The scores made from it lie in `score.rs`.
+//! collectives. The scores made from it lie in `score.rs`, own times are made in `own.rs`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::classes::{Process, classes, refine};
-use super::observation::{ClockOffset, Coupling, Input, Observation, Work};
+use super::meet::reconstruct;
+use super::observation::{ClockOffset, Coupling, Input, Observation};
+use super::own::{Waited, own_times, waited};
 use super::rules::Rules;
 use super::sampled::{LaneTotal, Totals};
 use super::stats::median;
@@ -40,8 +42,10 @@ impl Member {
 pub(crate) struct Cell {
     /// Entry on the asker's clock (on the node's own where that is not known).
     pub(crate) entry_ns: i64,
-    /// Time in the call.
+    /// Time in the call; where the host's wait for it was seen, until the end of that.
     pub(crate) duration_ns: i64,
+    /// Time in the call itself.
+    pub(crate) called_ns: i64,
     /// Own time since this rank left the previous collective of the communicator; own clock only: the work timed in
     /// between, else the time outside any communication call. None for the first, and where a record was lost.
     pub(crate) own_ns: Option<i64>,
@@ -64,8 +68,10 @@ pub(crate) struct Comm {
     pub(crate) hash: u64,
     pub(crate) nranks: Option<i32>,
     pub(crate) library: String,
-    /// The lowest tier among its calls.
+    /// The lowest tier among its calls; 1 where they enqueue and the synchronise calls after them were seen.
     pub(crate) tier: u8,
+    /// Its calls enqueue, and durations reach to the end of the synchronise calls after them.
+    pub(crate) lifted: bool,
     /// Calls by name, all couplings.
     pub(crate) funcs: BTreeMap<Arc<str>, u64>,
     /// In order of rank.
@@ -85,26 +91,40 @@ pub(crate) struct Comm {
     pub(crate) paired: u64,
     /// Own time was timed as work on every member.
     pub(crate) worked: bool,
+    /// Own time rests on when the ranks met, told from aligned entries: it may be wrong by the clock bound.
+    pub(crate) reconstructed: bool,
 }
 
 /// Match everything.
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
-    let own = own_times(&input.observations, &input.work);
+    let waited = waited(input);
+    let met = reconstruct(input, &waited);
+    let own = own_times(input, &waited, met.as_deref());
     let classes = classes(input);
     let mut by_comm: BTreeMap<u64, Heap<'_>> = BTreeMap::new();
     for (i, seen) in input.observations.iter().enumerate() {
-        by_comm.entry(seen.comm_hash).or_default().calls.push((seen, own[i], 1));
+        by_comm.entry(seen.comm_hash).or_default().calls.push(Part {
+            seen,
+            own_ns: own[i],
+            weight: 1,
+            waited: waited[i],
+        });
     }
     for cell in &input.sampled {
-        by_comm.entry(cell.seen.comm_hash).or_default().calls.push((&cell.seen, cell.own_ns, cell.weight));
+        let part = Part { seen: &cell.seen, own_ns: cell.own_ns, weight: cell.weight, waited: Waited::Unseen };
+        by_comm.entry(cell.seen.comm_hash).or_default().calls.push(part);
     }
     for totals in &input.totals {
         for lane in &totals.lanes {
             by_comm.entry(lane.comm_hash).or_default().lanes.push((totals, lane));
         }
     }
+    let reconstructed = met.is_some();
     let mut comms: Vec<Comm> =
         by_comm.into_iter().map(|(hash, heap)| one(hash, &heap, &classes, input, rules)).collect();
+    for comm in &mut comms {
+        comm.reconstructed = reconstructed && comm.tier == 0 && !comm.worked;
+    }
     refine(&mut comms, input);
     comms
 }
@@ -112,10 +132,18 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
 /// What was heard of one communicator.
 #[derive(Default)]
 struct Heap<'a> {
-    /// Calls and cells, with own time and weight.
-    calls: Vec<(&'a Observation, Option<i64>, u32)>,
+    /// Calls and cells.
+    calls: Vec<Part<'a>>,
     /// Totals of processes whose calls came as cells.
     lanes: Vec<(&'a Totals, &'a LaneTotal)>,
+}
+
+/// One call, or a run of calls by their means.
+struct Part<'a> {
+    seen: &'a Observation,
+    own_ns: Option<i64>,
+    weight: u32,
+    waited: Waited,
 }
 
 /// The parts heard of one collective, by place of the member.
@@ -144,7 +172,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
     let totalled: HashSet<(&str, i64)> = heap.lanes.iter().map(|(t, _)| (&*t.node, t.pid)).collect();
-    for (seen, ..) in &heap.calls {
+    for Part { seen, .. } in &heap.calls {
         if !totalled.contains(&(&*seen.node, seen.pid)) {
             comm.count(&seen.func, 1, seen.tier, seen.nranks);
         }
@@ -154,7 +182,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         comm.count(&lane.func, lane.calls, lane.tier, lane.nranks);
         places.entry((lane.rank, &totals.node, totals.pid)).or_default();
     }
-    let library = heap.calls.first().map(|(seen, ..)| &seen.library).or(heap.lanes.first().map(|(_, l)| &l.library));
+    let library = heap.calls.first().map(|part| &part.seen.library).or(heap.lanes.first().map(|(_, l)| &l.library));
     comm.library = library.map(ToString::to_string).unwrap_or_default();
     for (place, (&(rank, node, pid), slot)) in places.iter_mut().enumerate() {
         *slot = place;
@@ -167,22 +195,32 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         comm.members.push(Member { rank, node: process.0, pid, clock, class });
     }
 
+    let coupling = || heap.calls.iter().filter(|part| Coupling::of(&part.seen.func) == Coupling::All);
+    let unseen = coupling().filter(|part| part.waited == Waited::Unseen).count();
+    comm.lifted = comm.tier == 0 && unseen as f64 <= (1.0 - rules.present) * coupling().count() as f64;
+    comm.tier = if comm.lifted { 1 } else { comm.tier };
+
     let workers: HashSet<(&str, i64)> = input.work.iter().map(|w| (&*w.node, w.pid)).collect();
     comm.worked = comm.members.iter().all(|m| workers.contains(&(&*m.node, m.pid)));
     let mut groups: HashMap<(&str, u64), Meeting> = HashMap::new();
-    for &(seen, own_ns, weight) in &heap.calls {
+    for &Part { seen, own_ns, weight, waited } in &heap.calls {
         if Coupling::of(&seen.func) != Coupling::All {
             continue;
         }
+        let duration_ns = match waited {
+            Waited::Until(end) if comm.lifted => end.saturating_sub(seen.entry_ns),
+            _ if comm.lifted => continue,
+            _ => seen.duration_ns,
+        };
         let place = places[&(seen.rank, &*seen.node, seen.pid)];
         let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
-        let cell = Cell { entry_ns, duration_ns: seen.duration_ns, own_ns };
+        let cell = Cell { entry_ns, duration_ns, called_ns: seen.duration_ns, own_ns };
         let meeting = groups.entry((&seen.func, seen.seq)).or_default();
         meeting.weight = weight.max(meeting.weight);
         meeting.cells.push((place, cell));
     }
     let least = ((comm.members.len() as f64 * rules.present).ceil() as usize).max(2);
-    let mut met = Vec::new();
+    let mut all_met = Vec::new();
     for (key, Meeting { weight, mut cells }) in groups {
         cells.sort_by_key(|(place, _)| *place);
         cells.dedup_by_key(|(place, _)| *place);
@@ -205,11 +243,11 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         // Only now a place for every member: what a wrong store claims must not cost more than what it sends.
         let mut row = vec![None; comm.members.len()];
         cells.into_iter().for_each(|(place, cell)| row[place] = Some(cell));
-        met.push((key, Met { at_ns, weight, cells: row }));
+        all_met.push((key, Met { at_ns, weight, cells: row }));
     }
     // The same order for every asker, also where two begin at the same time.
-    met.sort_by_key(|(key, m): &((&str, u64), Met)| (m.at_ns, *key));
-    comm.met = met.into_iter().map(|(_, m)| m).collect();
+    all_met.sort_by_key(|(key, m): &((&str, u64), Met)| (m.at_ns, *key));
+    comm.met = all_met.into_iter().map(|(_, m)| m).collect();
     comm
 }
 
@@ -230,74 +268,6 @@ fn middle(cells: &[(usize, Cell)], members: &[Member]) -> Option<i64> {
     all.get(all.len() / 2).copied()
 }
 
-/// For each observation that starts a coupling collective: the time its process spent outside any communication call
-/// since it left the previous coupling collective of the same communicator, or the work timed since. None where that is not known: for the
-/// first one, and where a gap in a seq says that a record between the two is missing.
-fn own_times(observations: &[Observation], work: &[Work]) -> Vec<Option<i64>> {
-    let mut processes: HashMap<(&str, i64), Vec<usize>> = HashMap::new();
-    for (i, seen) in observations.iter().enumerate() {
-        processes.entry((&seen.node, seen.pid)).or_default().push(i);
-    }
-    let mut worked: HashMap<(&str, i64), Vec<(i64, i64)>> = HashMap::new();
-    for w in work {
-        worked.entry((&w.node, w.pid)).or_default().push((w.start_ns, w.duration_ns));
-    }
-    // Running sums, to ask for the work before any time.
-    for list in worked.values_mut() {
-        list.sort_unstable();
-        list.iter_mut().fold(0, |sum: i64, (_, length)| {
-            *length = sum.saturating_add((*length).max(0));
-            *length
-        });
-    }
-    let mut own = vec![None; observations.len()];
-    for (process, mut calls) in processes {
-        calls.sort_by_key(|&i| observations[i].entry_ns);
-        // Places (in `calls`) before which a record may be missing, as a running count.
-        let mut gaps = vec![0i64; calls.len() + 1];
-        let mut last_of: HashMap<(u64, &str), (usize, u64)> = HashMap::new();
-        for (place, &i) in calls.iter().enumerate() {
-            let seen = &observations[i];
-            if let Some((before, seq)) = last_of.insert((seen.comm_hash, &seen.func), (place, seen.seq))
-                && seen.seq != seq.wrapping_add(1)
-            {
-                gaps[before + 1] += 1;
-                gaps[place + 1] -= 1;
-            }
-        }
-        let mut missing_before = Vec::with_capacity(calls.len());
-        let (mut open, mut total) = (0, 0i64);
-        for gap in &gaps[..calls.len()] {
-            open += gap;
-            total += i64::from(open > 0);
-            missing_before.push(total);
-        }
-        let mut in_call_until = i64::MIN;
-        let mut outside = 0i64;
-        let mut previous: HashMap<u64, (usize, i64)> = HashMap::new();
-        for (place, &i) in calls.iter().enumerate() {
-            let seen = &observations[i];
-            if in_call_until != i64::MIN {
-                outside += seen.entry_ns.saturating_sub(in_call_until).max(0);
-            }
-            in_call_until = in_call_until.max(seen.entry_ns.saturating_add(seen.duration_ns));
-            if Coupling::of(&seen.func) != Coupling::All {
-                continue;
-            }
-            let so_far = worked.get(&process).map_or(outside, |list| {
-                let before = list.partition_point(|(start, _)| *start < seen.entry_ns);
-                before.checked_sub(1).map_or(0, |last| list[last].1)
-            });
-            if let Some((before, at)) = previous.insert(seen.comm_hash, (place, so_far))
-                && missing_before[place] == missing_before[before]
-            {
-                own[i] = Some(so_far - at);
-            }
-        }
-    }
-    own
-}
-
 impl Comm {
     /// Its ranks do not all do the same work.
     pub(crate) fn mixed(&self) -> bool {
@@ -307,6 +277,11 @@ impl Comm {
     /// How many collectives a run of matched ones stands for.
     pub(crate) fn stands_for(&self, met: std::ops::Range<usize>) -> f64 {
         self.met.get(met).unwrap_or_default().iter().map(|m| f64::from(m.weight)).sum()
+    }
+
+    /// Own time is known though calls only enqueue.
+    pub(crate) fn own_known(&self) -> bool {
+        self.worked || self.reconstructed
     }
 
     /// How far apart collectives lie: the median of their distances. None with fewer than two.

@@ -30,18 +30,27 @@ pub(crate) struct Numbered {
     pub(crate) left_out: u64,
 }
 
-/// Give the unnumbered calls numbers, in the input's own list of observations.
+/// Give the unnumbered calls numbers, in the input's own list of observations. What cannot be numbered stays where it is.
 pub(crate) fn number(input: &mut Input) -> Numbered {
     let mut result = Numbered::default();
     let mut lanes: BTreeMap<Lane, BTreeMap<Process, Vec<Observation>>> = BTreeMap::new();
+    let mut left_out: Vec<Observation> = Vec::new();
+    let mut others: BTreeMap<(Process, Lane), Vec<Observation>> = BTreeMap::new();
     for seen in std::mem::take(&mut input.unnumbered) {
-        if Coupling::of(&seen.func) == Coupling::All && input.clocks.contains_key(&*seen.node) {
-            let process = (Arc::clone(&seen.node), seen.pid);
-            let lane = lanes.entry((seen.comm_hash, Arc::clone(&seen.func))).or_default();
-            lane.entry(process).or_default().push(seen);
+        let process = (Arc::clone(&seen.node), seen.pid);
+        let lane = (seen.comm_hash, Arc::clone(&seen.func));
+        if Coupling::of(&seen.func) != Coupling::All {
+            others.entry((process, lane)).or_default().push(seen);
+        } else if input.clocks.contains_key(&*seen.node) {
+            lanes.entry(lane).or_default().entry(process).or_default().push(seen);
         } else {
-            result.left_out += 1;
+            left_out.push(seen);
         }
+    }
+    // These are not matched across ranks: any number will do that leaves no gap.
+    for mut calls in others.into_values() {
+        calls.sort_by_key(|seen| seen.entry_ns);
+        input.observations.extend((0..).zip(calls).map(|(seq, seen)| Observation { seq, ..seen }));
     }
     // Where some rank's start was seen, its numbers are the reference.
     let mut known: HashMap<Lane, HashMap<(&str, i64), Ends>> = HashMap::new();
@@ -82,15 +91,17 @@ pub(crate) fn number(input: &mut Input) -> Numbered {
                             result.by_time += 1;
                             placed.push(seen);
                         } else {
-                            result.left_out += 1;
+                            left_out.push(seen);
                         }
                     }
                 }
-                None => result.left_out += calls.len() as u64,
+                None => left_out.extend(calls),
             }
         }
     }
     input.observations.append(&mut placed);
+    result.left_out = left_out.len() as u64;
+    input.unnumbered = left_out;
     result
 }
 

@@ -57,6 +57,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) members: &'a [Member],
     /// Own time was timed as work, not taken from the gaps between calls.
     pub(crate) worked: bool,
+    /// Own time was told from aligned entries.
+    pub(crate) reconstructed: bool,
     /// z of every rank is wanted, also of those whose excess is too small to flag them.
     pub(crate) all_z: bool,
 }
@@ -123,7 +125,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
 
 /// Own time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps are not their own.
 fn rate_own(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating]) {
-    if frame.waits == Waits::Enqueued && !frame.worked {
+    if frame.waits == Waits::Enqueued && !frame.worked && !frame.reconstructed {
         return;
     }
     for r in 0..tally.len() {
@@ -138,9 +140,11 @@ fn rate_own(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating
         let peer = |o: usize| frame.members[o].class == class;
         let values: Vec<Option<f64>> =
             tally.iter().enumerate().map(|(o, t)| t.own.mean().filter(|_| peer(o))).collect();
-        let figure = Figure::new(values, |_| 0.0);
+        let floor = |r: usize| if frame.reconstructed { frame.bounds[r].unwrap_or(f64::INFINITY) } else { 0.0 };
+        let figure = Figure::new(values, floor);
         own[r].z = figure.z(r);
         own[r].flagged = own[r].share >= rules.effect
+            && own[r].excess_ns > floor(r)
             && own[r].z.map_or_else(|| times_all(&figure.values, r, rules.own_ratio), |z| z > rules.z);
     }
 }

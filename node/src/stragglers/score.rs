@@ -77,11 +77,19 @@ pub(crate) struct Scored {
 }
 
 /// Score a communicator; gives it back where it holds too few collectives.
-pub(crate) fn score(comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> {
+pub(crate) fn score(mut comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> {
     let Some((kind, windows)) = cut(&comm, rules) else {
         return Err(Box::new(comm));
     };
-    let waits = waits(&comm);
+    let mut waits = waits(&comm);
+    if comm.lifted && waits == Waits::Inconsistent {
+        // The synchronise calls wait for something else: only the entries are left.
+        comm.lifted = false;
+        comm.tier = 0;
+        let cells = comm.met.iter_mut().flat_map(|met| &mut met.cells).flatten();
+        cells.for_each(|cell| cell.duration_ns = cell.called_ns);
+        waits = Waits::Enqueued;
+    }
     let bounds = bounds(&comm.members);
     let tallies: Vec<Vec<Tally>> = windows
         .iter()
@@ -101,7 +109,17 @@ pub(crate) fn score(comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> {
 
 fn frame<'a>(comm: &'a Comm, met: Range<usize>, wall_ns: f64, waits: Waits, bounds: &'a [Option<f64>]) -> Frame<'a> {
     let (collectives, stands_for) = (met.len(), comm.stands_for(met));
-    Frame { collectives, stands_for, wall_ns, waits, bounds, members: &comm.members, worked: comm.worked, all_z: false }
+    Frame {
+        collectives,
+        stands_for,
+        wall_ns,
+        waits,
+        bounds,
+        members: &comm.members,
+        worked: comm.worked,
+        reconstructed: comm.reconstructed,
+        all_z: false,
+    }
 }
 
 impl Scored {

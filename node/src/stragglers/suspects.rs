@@ -190,11 +190,11 @@ impl Case<'_> {
         }
         // Where calls only enqueue, a rank waits outside them: its own time is not its own, and in a pipeline nothing
         // tells a rank that is late from one that was held up by the stage before it.
-        if s.waits == Waits::Enqueued && !s.comm.worked && (s.comm.mixed() || self.paired) {
+        if s.waits == Waits::Enqueued && !s.comm.own_known() && (s.comm.mixed() || self.paired) {
             findings.alone.push(self.me.clone());
             return None;
         }
-        if s.waits != Waits::Enqueued || s.comm.worked {
+        if s.waits != Waits::Enqueued || s.comm.own_known() {
             let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
             if s.comm.mixed() {
                 // Stages come at different times by design. Here only own time tells, and it has to be consistent.

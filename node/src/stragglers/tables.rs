@@ -85,6 +85,8 @@ fn those_behind_are_missing_and_not_those_ahead() {
                 completed: Some(640),
                 since_ns: ahead.then_some(0),
                 waiting_in: None,
+                peer: None,
+                syncing_since_ns: None,
             }
         })
         .collect();

@@ -184,6 +184,7 @@ fn hang_sentence(report: &Report, hang: &Hang, out: &mut String) {
         let what = match m.absence {
             Absence::NotEntered => "has not entered",
             Absence::Stuck => "does not get through",
+            Absence::Gone => "has ended before",
         };
         let _ = writeln!(
             out,

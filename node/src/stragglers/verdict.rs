@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::hang;
-use super::matching::{Comm, communicators};
+use super::matching::{Comm, Member, communicators};
 use super::number::number;
 use super::observation::Input;
 use super::report::{Basis, Cost, Culprit, RankRef, Report, Verdict};
@@ -56,7 +56,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     for (index, s) in scored.iter().enumerate() {
         suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
     }
-    drop_held_up_by_entries(&scored, &mut findings);
+    drop_held_up_by_entries(&scored, &thin, &mut findings);
     // One process may be late in several communicators: the one where it costs most speaks for it.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
@@ -97,34 +97,61 @@ fn means(scored: &[Scored]) -> Option<String> {
         .then(|| format!("{calls:.0} collectives were compared by the means of {runs} runs of consecutive ones"))
 }
 
-/// By entries alone it cannot be seen whether a rank is held up. But a rank that is late in one communicator, and in
-/// another waits for a rank that is late there, passes that one's delay on.
-fn drop_held_up_by_entries(scored: &[Scored], findings: &mut Findings) {
-    let late_in = |comm: usize, found: &Found, all: &[Found]| {
-        all.iter().any(|f| f.comm == comm && f.culprit.node == found.culprit.node && f.culprit.pid == found.culprit.pid)
-    };
-    let passes_on: Vec<bool> = findings
-        .found
+/// By entries alone it cannot be seen whether a rank is held up. Whoever makes it late is late, too: so a rank is to
+/// blame only if in each communicator that it is in, it is late itself, or nobody else is that it could wait for. Ranks
+/// that were not heard could be late.
+fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings: &mut Findings) {
+    let is = |f: &Found, m: &Member| *f.culprit.node == *m.node && f.culprit.pid == m.pid;
+    let found = &findings.found;
+    let late_somewhere = |m: &Member| found.iter().any(|f| is(f, m));
+    // What stands against each.
+    let against: Vec<Option<Against>> = found
         .iter()
         .map(|p| {
-            p.culprit.basis == Basis::Entries
-                && findings.found.iter().any(|q| {
-                    let members = &scored[q.comm].comm.members;
-                    q.culprit.basis == Basis::Entries
-                        && members.iter().any(|m| *m.node == *p.culprit.node && m.pid == p.culprit.pid)
-                        && !late_in(q.comm, p, &findings.found)
+            if p.culprit.basis != Basis::Entries || scored[p.comm].comm.own_known() {
+                return None;
+            }
+            let elsewhere = scored.iter().enumerate().map(|(i, s)| (Some(i), &s.comm));
+            let elsewhere = elsewhere.chain(thin.iter().map(|c| (None, c)));
+            elsewhere
+                .filter(|(i, c)| *i != Some(p.comm) && c.coupled > 0 && c.members.iter().any(|m| is(p, m)))
+                .filter(|(i, _)| {
+                    !found.iter().any(|f| Some(f.comm) == *i && is(f, &scored[p.comm].comm.members[p.member]))
                 })
+                .filter_map(|(i, c)| {
+                    let others = || c.members.iter().filter(|m| !is(p, m));
+                    let late_here = i.is_some() && found.iter().any(|f| Some(f.comm) == i);
+                    let heard = c.nranks.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n <= c.members.len()));
+                    match () {
+                        () if late_here => Some(Against::Another),
+                        () if !heard || others().any(late_somewhere) => Some(Against::Unclear),
+                        () => None,
+                    }
+                })
+                .max()
         })
         .collect();
-    let mut passes_on = passes_on.into_iter();
-    findings.found.retain(|p| {
-        let held_up = passes_on.next().unwrap_or(false);
-        if held_up {
-            let Culprit { rank, node, pid, .. } = &p.culprit;
-            findings.held_up.push(RankRef { rank: *rank, node: node.clone(), pid: *pid });
+    let mut against = against.into_iter();
+    let mut kept = Vec::new();
+    for p in findings.found.drain(..) {
+        let Culprit { rank, node, pid, .. } = &p.culprit;
+        let me = RankRef { rank: *rank, node: node.clone(), pid: *pid };
+        match against.next().flatten() {
+            Some(Against::Another) => findings.held_up.push(me),
+            Some(Against::Unclear) => findings.alone.push(me),
+            None => kept.push(p),
         }
-        !held_up
-    });
+    }
+    findings.found = kept;
+}
+
+/// What stands against naming a rank that enters late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Against {
+    /// In another communicator of it others may be late: those that are late elsewhere, or were not heard.
+    Unclear,
+    /// In another communicator of it another rank is late.
+    Another,
 }
 
 /// What the named ranks cost in the communicator of the dearest, collective by collective of its episode: the time

@@ -280,6 +280,14 @@ fn matter(drawn: &mut Drawn, rng: &mut StdRng) {
         }
         Case::SlowHost => {
             drawn.effect = effect;
+            // A host that holds a whole stage is not to be told from a stage that has more to do.
+            let stage = grid.tensor * grid.data;
+            let per = grid.job.ranks_per_node;
+            let whole =
+                |node: usize| grid.pipeline > 1 && (node * per).div_ceil(stage) * stage + stage <= (node + 1) * per;
+            if whole(node) {
+                grid.job.ranks_per_node = (stage / 2).max(1);
+            }
             grid.job = std::mem::take(&mut grid.job).with_slow_host(node, (effect * step_ns) as i64);
             drawn.culprits = grid.job.slow.iter().map(|slow| slow.rank as i32).collect();
         }

@@ -135,6 +135,8 @@ fn advance<'a>(
         completed: None,
         since_ns: None,
         waiting_in: None,
+        peer: None,
+        syncing_since_ns: None,
     });
     p.completed = lane.last_seq.or(p.completed);
     p.entered = p.completed;

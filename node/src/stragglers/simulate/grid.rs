@@ -61,7 +61,8 @@ impl Grid {
                             for t in 0..self.tensor {
                                 let rank = at(stage, d, t);
                                 if turn > 0 {
-                                    machine.receive(rank, &pipelines[d][t], ready[d * self.tensor + t]);
+                                    let from = at(place(turn - 1), d, t);
+                                    machine.receive(rank, from, &pipelines[d][t], ready[d * self.tensor + t]);
                                 }
                                 let heavy = self.heavy_stage.filter(|(s, _)| *s == stage).map_or(1.0, |(_, f)| f);
                                 let part = self.job.own_ns * if back { 2 } else { 1 } / phases;

@@ -24,11 +24,20 @@ pub(super) struct Group {
     pub(super) ranks: Vec<usize>,
 }
 
+impl Group {
+    /// A rank of the job in this communicator.
+    fn place(&self, rank: usize) -> Option<i32> {
+        self.ranks.iter().position(|r| *r == rank).and_then(|place| i32::try_from(place).ok())
+    }
+}
+
 /// One call of one rank.
 struct Call<'a> {
     rank: usize,
     group: &'a Group,
     func: &'static str,
+    /// The rank that it sends to or receives from.
+    peer: Option<usize>,
     entry: i64,
     /// None: it never leaves.
     left: Option<i64>,
@@ -116,7 +125,7 @@ impl<'a> Machine<'a> {
             let starts = group.ranks.iter().map(|&r| self.free_at[r].max(self.done_at[r].unwrap_or(START_NS)));
             let done = starts.max().unwrap_or(START_NS) + transfer_ns;
             for &rank in &group.ranks {
-                self.enqueue(rank, group, func, all.then_some(done));
+                self.enqueue(rank, group, (func, None), all.then_some(done));
             }
             return;
         }
@@ -128,7 +137,7 @@ impl<'a> Machine<'a> {
             let entry = self.free_at[rank];
             // Waking up after the wait takes its time, too.
             let left = all.then(|| done + (20_000.0 * normal(&mut self.rng).abs()) as i64);
-            self.call(Call { rank, group, func, entry, left });
+            self.call(Call { rank, group, func, peer: None, entry, left });
             match left {
                 Some(left) => self.free_at[rank] = left,
                 None => self.stuck[rank] = true,
@@ -144,28 +153,29 @@ impl<'a> Machine<'a> {
         let detour_ns = self.detour_ns(&[rank, to]);
         if self.job.enqueues {
             let done = self.done_at[rank].map(|done| done.max(self.free_at[rank]) + SEND_NS);
-            self.enqueue(rank, group, "send", done);
+            self.enqueue(rank, group, ("send", Some(to)), done);
             return done.map(|done| done + detour_ns);
         }
         let entry = self.free_at[rank];
-        self.call(Call { rank, group, func: "send", entry, left: Some(entry + SEND_NS) });
+        self.call(Call { rank, group, func: "send", peer: Some(to), entry, left: Some(entry + SEND_NS) });
         self.free_at[rank] = entry + SEND_NS;
         Some(entry + SEND_NS + detour_ns)
     }
 
     /// Receive what is ready at that time; none: never.
-    pub(super) fn receive(&mut self, rank: usize, group: &Group, ready: Option<i64>) {
+    pub(super) fn receive(&mut self, rank: usize, from: usize, group: &Group, ready: Option<i64>) {
         if self.stuck[rank] {
             return;
         }
         if self.job.enqueues {
             let start = self.done_at[rank].map(|done| done.max(self.free_at[rank]));
-            self.enqueue(rank, group, "recv", start.zip(ready).map(|(start, ready)| start.max(ready) + 10_000));
+            let done = start.zip(ready).map(|(start, ready)| start.max(ready) + 10_000);
+            self.enqueue(rank, group, ("recv", Some(from)), done);
             return;
         }
         let entry = self.free_at[rank];
         let left = ready.map(|ready| entry.max(ready) + 10_000);
-        self.call(Call { rank, group, func: "recv", entry, left });
+        self.call(Call { rank, group, func: "recv", peer: Some(from), entry, left });
         match left {
             Some(left) => self.free_at[rank] = left,
             None => self.stuck[rank] = true,
@@ -173,13 +183,13 @@ impl<'a> Machine<'a> {
     }
 
     /// A call that returns at once; the device is done with it at `done`.
-    fn enqueue(&mut self, rank: usize, group: &Group, func: &'static str, done: Option<i64>) {
+    fn enqueue(&mut self, rank: usize, group: &Group, (func, peer): (&'static str, Option<usize>), done: Option<i64>) {
         if self.stuck[rank] {
             return;
         }
         let entry = self.free_at[rank];
         let left = entry + self.rng.random_range(8_000..20_000);
-        self.call(Call { rank, group, func, entry, left: Some(left) });
+        self.call(Call { rank, group, func, peer, entry, left: Some(left) });
         self.free_at[rank] = left;
         self.done_at[rank] = done;
         if !self.job.runs_ahead {
@@ -243,7 +253,7 @@ impl<'a> Machine<'a> {
     }
 
     fn call(&mut self, call: Call<'_>) {
-        let Call { rank, group, func, entry, left } = call;
+        let Call { rank, group, func, peer, entry, left } = call;
         let next = self.sequence.entry((rank, group.hash, func)).or_default();
         let seq = *next;
         *next += 1;
@@ -255,7 +265,7 @@ impl<'a> Machine<'a> {
         let seen = Observation {
             node: Arc::clone(&self.names[rank]),
             pid: pid(rank),
-            rank: group.ranks.iter().position(|r| *r == rank).map_or(-1, |place| place as i32),
+            rank: group.place(rank).unwrap_or(-1),
             nranks: i32::try_from(group.ranks.len()).ok(),
             comm_hash: group.hash,
             func: func.into(),
@@ -264,7 +274,7 @@ impl<'a> Machine<'a> {
             duration_ns: left.map_or(0, |left| left - entry),
             tier: u8::from(!self.job.enqueues),
             library: if self.job.enqueues { "nccl" } else { "mpi" }.into(),
-            root: None,
+            root: peer.and_then(|peer| group.place(peer)),
         };
         match left {
             None if numbered => self.open.push(seen),
