@@ -22,7 +22,7 @@ use crate::groups::Groups;
 use crate::late::LateComms;
 use crate::loader::{self, Loaded, ProbeStatus};
 use crate::process::{Process, Processes};
-use crate::record::{Collective, LossCount, Record};
+use crate::record::{Collective, DeviceWait, LossCount, Record};
 use crate::signals::decode as signals;
 use crate::signals::kernel_names::KernelNames;
 use crate::signals::record::HostRecord;
@@ -112,6 +112,7 @@ pub struct Capture {
     threads: Vec<JoinHandle<()>>,
     inflights: MapHandle,
     comms: MapHandle,
+    waiting: MapHandle,
 }
 
 /// Whether this host and this process can capture; the error says what is missing and what to do.
@@ -201,6 +202,7 @@ impl Capture {
         let host_stats = loader::map(&object, "host_stats").map_err(failed)?;
         let inflights = loader::map(&object, "inflights").map_err(failed)?;
         let comms = loader::map(&object, "comms").map_err(failed)?;
+        let waiting = loader::map(&object, "waiting").map_err(failed)?;
         let late = LateComms::new(loader::map(&object, "learnt").map_err(failed)?);
         let shared = Arc::new(Shared {
             sink: Mutex::new(sink),
@@ -233,7 +235,7 @@ impl Capture {
         // now rather than at the first wait that is seen: reading it takes a while, in which short-lived processes go
         LazyLock::force(&KERNEL_NAMES);
         let (wake, woken) = mpsc::channel();
-        let mut capture = Capture { shared, wake, threads: vec![], inflights, comms };
+        let mut capture = Capture { shared, wake, threads: vec![], inflights, comms, waiting };
         capture.spawn("capture-ring", {
             let (shared, wake) = (Arc::clone(&capture.shared), capture.wake.clone());
             move || read_ring(&events, shared, wake)
@@ -284,6 +286,19 @@ impl Capture {
             calls.extend(decode::call(&call, &self.shared.clock, process.as_ref()));
         }
         calls
+    }
+
+    /// The threads that wait for their device after a collective, in any of the calls that do: what was enqueued before
+    /// need not be over.
+    pub fn device_waits(&self) -> Vec<DeviceWait> {
+        let waits = self.waiting.keys().filter_map(|key| {
+            let value = self.waiting.lookup(&key, MapFlags::ANY).ok()??; // one that ends meanwhile is not among them
+            let (thread, since_ns) = wire::waiting(&key, &value)?;
+            let (pid, tid) = ((thread >> 32) as u32, thread as u32);
+            let rank = self.shared.processes.known(pid).and_then(|process| process.seen.rank);
+            Some(DeviceWait { ts_ns: self.shared.clock.unix_ns(since_ns), pid, tid, rank })
+        });
+        waits.collect()
     }
 
     /// Takes the probes away, delivers what is still in the ring buffer and the last losses, and ends the threads.

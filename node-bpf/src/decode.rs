@@ -42,6 +42,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         ret: raw.ret,
         cgroup_id: raw.cgroup_id,
         job_id: seen.and_then(|s| s.job_id.clone()),
+        captured: (raw.flags & wire::CAPTURE_KNOWN != 0).then_some(raw.flags & wire::CAPTURED != 0),
     };
     match function.api {
         Api::Nccl => nccl(&mut out, raw, function, process),

@@ -177,7 +177,7 @@ impl Discovery {
     /// A followed process is gone: frees what the kernel maps hold of it.
     pub(crate) fn on_exit(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
-        for name in ["comms", "learnt", "seqs"] {
+        for name in ["comms", "learnt", "seqs", "capturing"] {
             let Ok(map) = crate::loader::map(&self.object, name) else {
                 continue;
             };

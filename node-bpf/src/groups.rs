@@ -97,6 +97,7 @@ mod tests {
             ret: 0,
             cgroup_id: 1,
             job_id: None,
+            captured: None,
         }
     }
 

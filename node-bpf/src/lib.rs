@@ -46,7 +46,7 @@ pub use host::Host;
 pub use loader::ProbeStatus;
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
 pub use record::{
-    CallTally, Collective, CudaCall, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
+    CallTally, Collective, CudaCall, DeviceWait, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
 };
 pub use signals::record::{
     BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat,

@@ -77,6 +77,22 @@ pub struct Collective {
     pub cgroup_id: u64,
     /// Job id from the environment (SLURM_JOB_ID, PMIX_NAMESPACE, …).
     pub job_id: Option<String>,
+    /// True when the process was capturing a stream into a graph: the call did not run then, and runs, unseen, with
+    /// every launch of the graph. None when that is not known (no CUDA or HIP call of the process was seen; MPI).
+    pub captured: Option<bool>,
+}
+
+/// A thread that waits for its device now, after it has enqueued collectives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceWait {
+    /// Entry into the synchronise call.
+    pub ts_ns: i64,
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Rank of the process when known.
+    pub rank: Option<i32>,
 }
 
 /// A stretch off the CPU of one thread of a tracked process.

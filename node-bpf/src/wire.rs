@@ -18,6 +18,8 @@ pub(crate) const HAVE_SEQ: u8 = 2;
 pub(crate) const HAVE_RANK: u8 = 4;
 pub(crate) const FROM_RCCL: u8 = 8;
 pub(crate) const IN_GROUP: u8 = 16;
+pub(crate) const CAPTURED: u8 = 32;
+pub(crate) const CAPTURE_KNOWN: u8 = 64;
 /// `RM_ROLE_GROUP_END`.
 const ROLE_GROUP_END: u8 = 10;
 
@@ -279,6 +281,11 @@ impl RawInFlight {
         }
         call
     }
+}
+
+/// An entry of the map `waiting`: thread (process id << 32 | thread id) and kernel time of the entry.
+pub(crate) fn waiting(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
+    Some((Reader(key).u64()?, Reader(value).u64()?))
 }
 
 /// `struct rm_comm_key`.

@@ -324,6 +324,7 @@ static __always_inline void emit_call(struct rm_inflight *call, __u64 thread, __
   __builtin_memcpy(out->args, call->args, sizeof out->args);
   __u32 *depth = group_depth(0);
   if (depth && *depth) out->flags |= RM_IN_GROUP;
+  if (!((cookie >> 32) & RM_COOKIE_MPI)) out->flags |= device_capture_flags(thread >> 32);
   if (comm_arg < RM_MAX_ARGS) {
     struct rm_comm_key key = {.pid = thread >> 32, .handle = call->args[comm_arg]};
     struct rm_comm *comm = bpf_map_lookup_elem(&comms, &key);

@@ -82,6 +82,7 @@ static __always_inline void emit_process(__u32 kind, __u32 pid) {
 
 extern bool bpf_session_is_return(void) __ksym __weak;
 
+#include "device.bpf.h"
 #include "tally.bpf.h"
 #include "cuda.bpf.h"
 #include "symbols.bpf.h"

@@ -32,7 +32,8 @@ struct tally_open {
 };
 struct tally_thread {
   __u32 depth;
-  __u32 after_collective;
+  __u16 after_collective;
+  __u16 on_device; /* it has called CUDA or HIP */
   struct tally_open open[TALLY_DEPTH];
 };
 
@@ -165,6 +166,10 @@ static __always_inline int tally_enter(struct pt_regs *ctx, bool symbols) {
       return 1;
     }
   }
+  if (!symbols && !thread->on_device) {
+    device_first_call();
+    thread->on_device = 1;
+  }
   __u32 depth = thread->depth;
   /* What lies below us on the stack (or at the same place) has been left by a jump or an exception. */
   for (int i = 0; i < TALLY_DEPTH; i++) {
@@ -219,6 +224,7 @@ static __always_inline int tally_enter(struct pt_regs *ctx, bool symbols) {
   call->have = have;
   call->enter_ns = now;
   thread->depth = depth + 1;
+  if (!symbols && flags & RM_TALLY_SYNC && thread->after_collective) device_wait_begins(now);
   return 0;
 }
 
@@ -321,7 +327,10 @@ static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
   if (!control || !row_min_ns) return 0;
   tally_add(func, duration, symbols ? 0 : call->bytes, control->epoch);
   bool after = false;
+  if (!symbols && (cookie >> 24) & (RM_TALLY_CAPTURE_BEGIN | RM_TALLY_CAPTURE_END))
+    device_captures((cookie >> 24) & RM_TALLY_CAPTURE_BEGIN, PT_REGS_RC(ctx));
   if (!symbols && (cookie >> 24) & RM_TALLY_SYNC && thread->after_collective) {
+    device_wait_ends(bpf_get_current_pid_tgid());
     after = true;
     if (!depth) thread->after_collective = 0;
   }
@@ -339,6 +348,7 @@ static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
 static __always_inline void tally_thread_ends(struct task_struct *task) {
   struct tally_thread *thread = bpf_task_storage_get(&tally_threads, task, 0, 0);
   if (!thread) return;
+  if (thread->after_collective) device_wait_ends(bpf_get_current_pid_tgid());
   for (int i = 0; i < TALLY_DEPTH; i++) {
     if (i >= thread->depth) break;
     TALLY_COUNT(thread->open[i].func, unmatched);

@@ -11,6 +11,8 @@
  * 8 bits flags, 8 bits argument that holds the bytes (low half; the high half names a second factor), 8 bits kind
  * argument (low half) and shift of the bytes (high half), 8 bits stream argument. 15 in a half and 0xff in a byte: none. */
 #define RM_TALLY_SYNC 1          /* waits for the device: a record of its own when it follows a collective */
+#define RM_TALLY_CAPTURE_BEGIN 4 /* what follows on the stream goes into a graph … */
+#define RM_TALLY_CAPTURE_END 8   /* … until here */
 #define RM_TALLY_STREAM_BEHIND 2 /* the stream argument points to a launch configuration, whose stream is at 32 */
 
 /* Durations fall into buckets: below 32 ns one each, then 32 to every power of two. Only those in use exist. */

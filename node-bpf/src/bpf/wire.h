@@ -45,6 +45,8 @@ enum rm_role {
 #define RM_HAVE_RANK 4
 #define RM_FROM_RCCL 8
 #define RM_IN_GROUP 16
+#define RM_CAPTURED 32      /* a stream of the process was being captured into a graph */
+#define RM_CAPTURE_KNOWN 64
 
 struct rm_call {
   unsigned int kind;

@@ -63,10 +63,12 @@ pub(crate) struct CudaFunction {
     configured: bool,
     /// Waits for the device.
     sync: bool,
+    /// `CAPTURE_BEGIN`, `CAPTURE_END` or 0.
+    capture: u8,
 }
 
 const fn new(api: Api, name: &'static str) -> CudaFunction {
-    CudaFunction { api, name, bytes: None, kind: Kind::None, stream: None, configured: false, sync: false }
+    CudaFunction { api, name, bytes: None, kind: Kind::None, stream: None, configured: false, sync: false, capture: 0 }
 }
 const fn rt(name: &'static str) -> CudaFunction {
     new(Api::Runtime, name)
@@ -108,6 +110,9 @@ impl CudaFunction {
     }
     const fn configured(self, at: u8) -> Self {
         Self { stream: Some(at), configured: true, ..self }
+    }
+    const fn capture(self, capture: u8) -> Self {
+        Self { capture, ..self }
     }
     const fn sync(self) -> Self {
         Self { sync: true, ..self }
@@ -175,9 +180,9 @@ pub(crate) static FUNCTIONS: &[CudaFunction] = &[
     rt("cudaEventRecord").stream(1),
     rt("cudaEventRecordWithFlags").stream(1),
     // graphs
-    rt("cudaStreamBeginCapture").stream(0),
-    rt("cudaStreamBeginCaptureToGraph").stream(0),
-    rt("cudaStreamEndCapture").stream(0),
+    rt("cudaStreamBeginCapture").stream(0).capture(CAPTURE_BEGIN),
+    rt("cudaStreamBeginCaptureToGraph").stream(0).capture(CAPTURE_BEGIN),
+    rt("cudaStreamEndCapture").stream(0).capture(CAPTURE_END),
     rt("cudaGraphInstantiate"),
     rt("cudaGraphInstantiateWithFlags"),
     rt("cudaGraphInstantiateWithParams"),
@@ -257,9 +262,9 @@ pub(crate) static FUNCTIONS: &[CudaFunction] = &[
     drv("cuEventRecord").stream(1),
     drv("cuEventRecordWithFlags").stream(1),
     // graphs
-    drv("cuStreamBeginCapture").stream(0),
-    drv("cuStreamBeginCaptureToGraph").stream(0),
-    drv("cuStreamEndCapture").stream(0),
+    drv("cuStreamBeginCapture").stream(0).capture(CAPTURE_BEGIN),
+    drv("cuStreamBeginCaptureToGraph").stream(0).capture(CAPTURE_BEGIN),
+    drv("cuStreamEndCapture").stream(0).capture(CAPTURE_END),
     drv("cuGraphInstantiate"),
     drv("cuGraphInstantiateWithFlags"),
     drv("cuGraphInstantiateWithParams"),
@@ -332,9 +337,9 @@ pub(crate) static FUNCTIONS: &[CudaFunction] = &[
     hip("hipEventRecord").stream(1),
     hip("hipEventRecordWithFlags").stream(1),
     // graphs
-    hip("hipStreamBeginCapture").stream(0),
-    hip("hipStreamBeginCaptureToGraph").stream(0),
-    hip("hipStreamEndCapture").stream(0),
+    hip("hipStreamBeginCapture").stream(0).capture(CAPTURE_BEGIN),
+    hip("hipStreamBeginCaptureToGraph").stream(0).capture(CAPTURE_BEGIN),
+    hip("hipStreamEndCapture").stream(0).capture(CAPTURE_END),
     hip("hipGraphInstantiate"),
     hip("hipGraphInstantiateWithFlags"),
     hip("hipGraphInstantiateWithParams"),
@@ -348,12 +353,15 @@ const SYNC: u8 = 1;
 const STREAM_BEHIND: u8 = 2;
 const NO_HALF: u8 = 15;
 const NO_BYTE: u8 = 0xff;
+/// `RM_TALLY_CAPTURE_BEGIN` and `RM_TALLY_CAPTURE_END`.
+const CAPTURE_BEGIN: u8 = 4;
+const CAPTURE_END: u8 = 8;
 
 /// What the BPF programs get to know of a function at its probe; see tally.h.
 pub(crate) fn cookie(index: usize) -> u64 {
     let Some(f) = FUNCTIONS.get(index) else { return 0 };
     let number = (index as u16).to_le_bytes();
-    let flags = if f.sync { SYNC } else { 0 } | if f.configured { STREAM_BEHIND } else { 0 };
+    let flags = if f.sync { SYNC } else { 0 } | if f.configured { STREAM_BEHIND } else { 0 } | f.capture;
     let bytes = f.bytes.map_or(NO_BYTE, |(at, second, _)| at | second.unwrap_or(NO_HALF) << 4);
     let shift = f.bytes.map_or(0, |(.., shift)| shift);
     let kind = if let Kind::Argument(at) = f.kind { at } else { NO_HALF };

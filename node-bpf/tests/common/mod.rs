@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use node_bpf::{Capture, CaptureConfig, CaptureStatus, Collective, LossCount, OffCpu, Record};
+use node_bpf::{Capture, CaptureConfig, CaptureStatus, Collective, DeviceWait, LossCount, OffCpu, Record};
 
 /// True when capture works here; else says on standard error that the test is skipped.
 pub fn can_capture() -> bool {
@@ -106,6 +106,10 @@ impl Recorder {
 
     pub fn in_flight(&self) -> Vec<Collective> {
         self.capture.as_ref().unwrap().in_flight()
+    }
+
+    pub fn device_waits(&self) -> Vec<DeviceWait> {
+        self.capture.as_ref().unwrap().device_waits()
     }
 
     pub fn so_far(&self) -> Vec<Record> {

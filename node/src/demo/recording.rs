@@ -125,6 +125,7 @@ impl Line {
             ret: self.ret,
             cgroup_id: 0,
             job_id: None,
+            captured: None,
         }
     }
 }

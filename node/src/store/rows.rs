@@ -370,6 +370,7 @@ pub(crate) fn push_collective(c: &Collective, rows: &mut RowColumns, rollups: &m
         .integer(i64::from(c.ret))
         .integer(bits(c.cgroup_id))
         .text(c.job_id.as_deref())
+        .integer(c.captured.map(i64::from))
         .end();
     let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
     rollups.add(key, c.duration_ns);

@@ -36,6 +36,7 @@ pub(crate) fn collective(i: u64) -> Collective {
         ret: 0,
         cgroup_id: 1,
         job_id: Some("42".to_owned()),
+        captured: None,
     }
 }
 

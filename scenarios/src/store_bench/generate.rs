@@ -111,6 +111,7 @@ impl Iterator for Generator {
             ret: 0,
             cgroup_id: 8021,
             job_id: Some("4711".to_owned()),
+            captured: None,
         })
     }
 }

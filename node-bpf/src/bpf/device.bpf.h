@@ -1,0 +1,48 @@
+/* What calls of CUDA and HIP say about collectives: that their stream is being captured into a graph, so that they do not
+ * run now, and that a thread waits for the device, so that what it enqueued is not known to be over. Included before
+ * calls.bpf.h and tally.bpf.h, which use it. */
+
+/* Streams of a process under capture. An entry exists from the process's first counted CUDA or HIP call on. */
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 16384);
+  __type(key, __u32);
+  __type(value, __u32);
+} capturing SEC(".maps");
+
+/* Threads in a synchronisation that follows a collective, and since when. User space reads it. */
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 16384);
+  __type(key, __u64); /* process id << 32 | thread id */
+  __type(value, __u64);
+} waiting SEC(".maps");
+
+/* The first counted call of a thread. */
+static __always_inline void device_first_call(void) {
+  __u32 pid = bpf_get_current_pid_tgid() >> 32, none = 0;
+  bpf_map_update_elem(&capturing, &pid, &none, BPF_NOEXIST);
+}
+
+static __always_inline void device_wait_begins(__u64 now) {
+  __u64 thread = bpf_get_current_pid_tgid();
+  bpf_map_update_elem(&waiting, &thread, &now, BPF_ANY);
+}
+
+static __always_inline void device_wait_ends(__u64 thread) { bpf_map_delete_elem(&waiting, &thread); }
+
+/* cudaStreamBeginCapture and its kin have returned. The end of a capture ends it also where it fails. */
+static __always_inline void device_captures(bool begins, __u32 error) {
+  __u32 pid = bpf_get_current_pid_tgid() >> 32;
+  __u32 *streams = bpf_map_lookup_elem(&capturing, &pid);
+  if (!streams) return;
+  if (begins && !error) __sync_fetch_and_add(streams, 1);
+  else if (!begins && *streams) __sync_fetch_and_sub(streams, 1);
+}
+
+/* Flags of a call's record. */
+static __always_inline __u8 device_capture_flags(__u32 pid) {
+  __u32 *streams = bpf_map_lookup_elem(&capturing, &pid);
+  if (!streams) return 0;
+  return RM_CAPTURE_KNOWN | (*streams ? RM_CAPTURED : 0);
+}
