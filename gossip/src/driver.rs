@@ -1,6 +1,6 @@
 //! The running gossiper: starts chitchat, keeps it going, publishes the member list, calls absent seeds.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use crate::facts::{KEY_LEFT, NodeFacts};
+use crate::facts::{KEY_LEFT, NodeFacts, extra_key};
 use crate::link::{Inbound, Link, LinkTransport};
 use crate::members::{Directory, Member};
 use crate::{Error, GossipConfig};
@@ -40,6 +40,7 @@ pub struct Gossip {
 
 enum Command {
     SetFacts(Box<NodeFacts>, oneshot::Sender<()>),
+    Publish(String, String),
     Leave(oneshot::Sender<()>),
 }
 
@@ -70,6 +71,13 @@ impl Gossip {
         if self.commands.send(Command::SetFacts(Box::new(facts), done)).await.is_ok() {
             let _ = wait.await;
         }
+    }
+
+    /// Publishes a value under a name of `extra`, beside the facts: [`Gossip::set_facts`] leaves it alone. A value too large
+    /// to send leaves the previous one in place and is reported in the log.
+    pub async fn publish(&self, name: impl Into<String>, value: impl Into<String>) {
+        // A closed channel: gossip is over.
+        let _ = self.commands.send(Command::Publish(name.into(), value.into())).await;
     }
 
     /// The members: sorted by name, this node included, one a name (the highest generation).
@@ -117,6 +125,8 @@ struct Driver {
     cfg: GossipConfig,
     transport: LinkTransport,
     facts: NodeFacts,
+    /// Values of [`Gossip::publish`].
+    published: BTreeMap<String, String>,
     chitchat: ChitchatHandle,
     ending: Ending,
     directory: Directory,
@@ -127,7 +137,7 @@ struct Driver {
 impl Driver {
     async fn new(cfg: GossipConfig, transport: LinkTransport, facts: NodeFacts) -> Result<Self, Error> {
         let (chitchat, ending, directory) = launch(&cfg, &transport, &facts).await?;
-        Ok(Self { cfg, transport, facts, chitchat, ending, directory, outranked_by: None })
+        Ok(Self { cfg, transport, facts, published: BTreeMap::new(), chitchat, ending, directory, outranked_by: None })
     }
 
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, members_tx: watch::Sender<MemberList>) {
@@ -142,6 +152,10 @@ impl Driver {
                         self.set_facts(*facts).await;
                         self.publish(&members_tx).await;
                         let _ = done.send(());
+                    }
+                    Some(Command::Publish(name, value)) => {
+                        self.publish_value(name, value).await;
+                        self.publish(&members_tx).await;
                     }
                     Some(Command::Leave(done)) => {
                         self.leave(&members_tx).await;
@@ -190,8 +204,26 @@ impl Driver {
         });
     }
 
+    /// The facts with what was published beside them.
+    fn all(&self, facts: &NodeFacts) -> NodeFacts {
+        let mut all = facts.clone();
+        all.extra.extend(self.published.iter().map(|(name, value)| (name.clone(), value.clone())));
+        all
+    }
+
+    async fn publish_value(&mut self, name: String, value: String) {
+        let alone = NodeFacts { extra: [(name.clone(), value.clone())].into(), ..NodeFacts::default() };
+        if let Err(error) = alone.encode() {
+            warn!(%error, "not published");
+            return;
+        }
+        let key = extra_key(&name);
+        self.chitchat.with_chitchat(|chitchat| chitchat.self_node_state().set(&key, &value)).await;
+        self.published.insert(name, value);
+    }
+
     async fn set_facts(&mut self, facts: NodeFacts) {
-        let keys = match facts.encode() {
+        let keys = match self.all(&facts).encode() {
             Ok(keys) => keys,
             Err(error) => {
                 warn!(%error, "the node's facts were not updated");
@@ -245,7 +277,7 @@ impl Driver {
     async fn relaunch(&mut self, generation: u64) {
         self.chitchat.abort();
         self.cfg.generation = generation.saturating_add(1);
-        match launch(&self.cfg, &self.transport, &self.facts).await {
+        match launch(&self.cfg, &self.transport, &self.all(&self.facts)).await {
             Ok((chitchat, ending, directory)) => {
                 self.chitchat = chitchat;
                 self.ending = ending;

@@ -67,7 +67,7 @@ impl NodeFacts {
             "n": self.store_rows,
         });
         let mut keys = vec![(KEY_NODE.to_owned(), node.to_string()), (KEY_STORE.to_owned(), store.to_string())];
-        keys.extend(self.extra.iter().map(|(name, value)| (format!("{PREFIX_EXTRA}{name}"), value.clone())));
+        keys.extend(self.extra.iter().map(|(name, value)| (extra_key(name), value.clone())));
         for (key, value) in &keys {
             let bytes = key.len() + value.len();
             if bytes > MAX_VALUE_BYTES {
@@ -110,6 +110,11 @@ impl NodeFacts {
         }
         facts
     }
+}
+
+/// The key of an entry of `extra`.
+pub(crate) fn extra_key(name: &str) -> String {
+    format!("{PREFIX_EXTRA}{name}")
 }
 
 fn object(text: &str) -> Map<String, Value> {

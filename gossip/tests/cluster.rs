@@ -167,6 +167,19 @@ async fn changed_facts_reach_everyone_and_removed_ones_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn published_values_reach_everyone_and_survive_new_facts() {
+    let net = Arc::new(Net::default());
+    let cluster = Cluster::grown(&net, "m", 0..4).await;
+    let text: String = (0..128u8).map(char::from).collect();
+    cluster.nodes[&2].publish("d0", text.clone()).await;
+    cluster.nodes[&2].publish("huge", "y".repeat(100_000)).await;
+    cluster.nodes[&2].set_facts(facts("2")).await;
+    let mut expected = facts("2");
+    expected.extra.insert("d0".to_owned(), text);
+    cluster.eventually("n2 published", |list| find(list, 2).is_some_and(|m| m.facts == expected)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_does_not_stop_gossip() {
     let net = Arc::new(Net::default());
     let mut cluster = Cluster::grown(&net, "m", 0..3).await;

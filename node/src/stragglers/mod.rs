@@ -7,7 +7,7 @@
 //! `observation` is what goes in (with `sampled`: cells out of digests), `number` numbers calls whose start was not seen, `matching` brings ranks together (with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
 //! imbalances, `hang` for who is waited for, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
-//! to a person. `digest` is how windows travel: summaries made where the data lies, turned into an input here; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
+//! to a person. `digest` is how windows travel: summaries made where the data lies, turned into an input here, of which `standing` keeps the current verdict; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
 mod classes;
 pub mod digest;
@@ -28,6 +28,7 @@ pub mod simulate;
 #[cfg(test)]
 mod simulated;
 mod stages;
+pub mod standing;
 mod stats;
 mod summary;
 mod suspects;

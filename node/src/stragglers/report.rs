@@ -10,7 +10,7 @@ use super::why::Cause;
 use super::windows::WindowKind;
 
 /// The answer of `rankmesh stragglers`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Who holds the others up.
     pub verdict: Verdict,
@@ -27,7 +27,7 @@ pub struct Report {
 }
 
 /// Who holds the others up.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Verdict {
     /// One rank (or several, by themselves) enters late, again and again, and the others wait for it.
@@ -62,6 +62,7 @@ pub enum Verdict {
         taking_turns: usize,
     },
     /// Enough was seen, and nobody holds the others up.
+    #[default]
     None,
     /// It cannot be told.
     Unknown {

@@ -1,0 +1,77 @@
+//! Keeps verdicts from flapping: the verdict of a window by its own raw verdict and those of the windows before.
+//!
+//! A hang counts at once. A rank is named when it costs much, or when it was named in a window just before as well; it is held for
+//! two seconds after it was last named. Imbalances must show in three of four windows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::change::Key;
+use crate::stragglers::{Report, Verdict};
+
+/// From this share of the time on a rank is named by one window's verdict.
+const PLAIN: f64 = 0.2;
+/// Windows before, one of which must name the same rank otherwise.
+const BEFORE: i64 = 3;
+/// Windows for which a named rank stays named.
+const HOLD: i64 = 4;
+/// Windows in which an imbalance must show, of the last `IMBALANCE_OF`.
+const IMBALANCE: usize = 3;
+const IMBALANCE_OF: i64 = 4;
+
+/// The verdict of a window.
+pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64) -> Arc<Report> {
+    let Some(report) = raw.get(&window) else {
+        let why = "no window was judged yet".to_owned();
+        return Arc::new(Report { verdict: Verdict::Unknown { why }, ..Report::default() });
+    };
+    if matches!(report.verdict, Verdict::Hang(_)) {
+        return Arc::clone(report);
+    }
+    if let Some(held) = (0..=HOLD).find_map(|back| raised(raw, window - back)) {
+        return Arc::clone(held);
+    }
+    let quiet = match &report.verdict {
+        Verdict::Rank { culprit, .. } => Some(if culprit.ongoing {
+            format!(
+                "rank {} on {} was late in the last windows: not for long enough to be named",
+                culprit.rank, culprit.node
+            )
+        } else {
+            format!("rank {} on {} was late, and is not any more", culprit.rank, culprit.node)
+        }),
+        Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } => {
+            let alike = |at: i64| raw.get(&at).is_some_and(|r| Key::of(&r.verdict) == Key::of(&report.verdict));
+            let times = (0..IMBALANCE_OF).filter(|back| alike(window - back)).count();
+            (times < IMBALANCE)
+                .then(|| "an imbalance showed in the last windows: not for long enough to be said".to_owned())
+        }
+        _ => None,
+    };
+    match quiet {
+        None => Arc::clone(report),
+        Some(note) => {
+            let mut report = Report::clone(report);
+            report.verdict = Verdict::None;
+            report.cost = Default::default();
+            report.evidence.notes.push(note);
+            Arc::new(report)
+        }
+    }
+}
+
+/// The verdict that a window raises: a rank that is late now, much or not for the first time.
+fn raised(raw: &BTreeMap<i64, Arc<Report>>, window: i64) -> Option<&Arc<Report>> {
+    let report = raw.get(&window)?;
+    let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
+    if !culprit.ongoing {
+        return None;
+    }
+    let same = |at: i64| {
+        raw.get(&at).is_some_and(|r| match &r.verdict {
+            Verdict::Rank { culprit: c, .. } => c.ongoing && (&c.node, c.pid) == (&culprit.node, culprit.pid),
+            _ => false,
+        })
+    };
+    (culprit.share >= PLAIN || (1..=BEFORE).any(|back| same(window - back))).then_some(report)
+}
