@@ -42,6 +42,7 @@ impl Cluster {
                 source: SourceConfig::Served { path: database.clone(), replicated: replicated.to_vec() },
                 socket: None,
                 capture: CaptureChoice::Off,
+                on_finding: None,
                 labels: Vec::new(),
             };
             agents.push(Agent::start(config).await.with_context(|| format!("starting {name}"))?);

@@ -29,6 +29,8 @@ pub struct AgentConfig {
     pub socket: Option<PathBuf>,
     /// Whether to record.
     pub capture: CaptureChoice,
+    /// Shell command to run when the standing verdict changes.
+    pub on_finding: Option<String>,
     /// Labels to gossip.
     pub labels: Vec<(String, String)>,
 }

@@ -1,7 +1,8 @@
 //! The agent of one host: capture into the store, membership in the mesh, answers to questions.
 //!
 //! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
-//! nodes; `local` answers the command line on this host; `facts` keeps what it gossips about itself true.
+//! nodes; `local` answers the command line on this host; `facts` keeps what it gossips about itself true; `standing` keeps
+//! the current verdict.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ pub mod local;
 mod recording;
 mod serve;
 mod source;
+pub mod standing;
 pub mod stragglers;
 
 pub use config::{AgentConfig, CaptureChoice, SourceConfig};
@@ -56,6 +58,8 @@ pub struct Shared {
     pub source: Arc<Source>,
     /// Recording, and why not.
     pub recording: Arc<recording::Recording>,
+    /// The standing verdict.
+    pub standing: standing::StandingState,
 }
 
 /// A running agent.
@@ -112,10 +116,12 @@ impl Agent {
             merges: Arc::default(),
             source,
             recording,
+            standing: standing::StandingState::default(),
         });
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(facts::keep_true(Arc::clone(&shared), config.clone(), stop.clone()));
+        standing::start(&shared, config.on_finding.clone(), &stop, &mut tasks);
         if let Some(socket) = &config.socket {
             let listener =
                 local::bind(socket).with_context(|| format!("opening the local socket {}", socket.display()))?;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use node_bpf::{Capture, CaptureConfig, Record};
 
 use super::config::{AgentConfig, CaptureChoice};
+use super::standing::Feed;
 use crate::mesh::wire::OpenCall;
 use crate::store::Source;
 
@@ -18,6 +19,8 @@ pub struct Recording {
     pub state: String,
     /// Rank of each process that was seen, by pid.
     ranks: Arc<Mutex<BTreeMap<u32, u32>>>,
+    /// The calls on their way into digests.
+    feed: Arc<Feed>,
 }
 
 impl Recording {
@@ -26,7 +29,8 @@ impl Recording {
     /// # Errors
     /// A cgroup was named that does not exist: recording everything instead would be wrong.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
-        let not = |state: String| Ok(Self { running: Mutex::new(None), state, ranks: Arc::default() });
+        let not =
+            |state: String| Ok(Self { running: Mutex::new(None), state, ranks: Arc::default(), feed: Arc::default() });
         let CaptureChoice::Auto { cgroup } = &config.capture else { return not("off".into()) };
         if let Some(why) = unwritable {
             return not(format!("failed: {why}"));
@@ -38,6 +42,8 @@ impl Recording {
         let ingest = store.ingest();
         let seen = Arc::new(Mutex::new(BTreeMap::new()));
         let ranks = Arc::clone(&seen);
+        let feed = Arc::new(Feed::default());
+        let fed = Arc::clone(&feed);
         let capture_config = CaptureConfig { cgroup: cgroup.clone(), ..CaptureConfig::default() };
         match Capture::start(
             capture_config,
@@ -47,15 +53,26 @@ impl Recording {
                 {
                     lock(&ranks).insert(process.pid, rank);
                 }
+                fed.record(&record);
                 ingest.record(record);
             }),
         ) {
-            Ok(capture) => Ok(Self { running: Mutex::new(Some(capture)), state: "on".into(), ranks: seen }),
+            Ok(capture) => Ok(Self { running: Mutex::new(Some(capture)), state: "on".into(), ranks: seen, feed }),
             Err(error) => {
                 tracing::warn!("not recording: {error}");
                 not(format!("failed: {error}"))
             }
         }
+    }
+
+    /// Whether capture runs.
+    pub(super) fn records(&self) -> bool {
+        lock(&self.running).is_some()
+    }
+
+    /// The calls on their way into digests.
+    pub(super) fn feed(&self) -> &Feed {
+        &self.feed
     }
 
     /// Ranks whose processes run on this host now, ascending.

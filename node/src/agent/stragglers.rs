@@ -4,6 +4,7 @@
 //! is `crate::stragglers`, which does no IO.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+use super::standing::{About, Current};
 use crate::mesh::wire::{OpenCall, Request, Response};
 use crate::now::unix_now_ns;
 use crate::query::ask::{self, AskError, Asked, Question};
@@ -20,14 +22,16 @@ use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Ru
 
 /// Pings per peer; the one with the smallest round trip counts.
 const PINGS: u32 = 8;
+/// How far back the stores are asked where the question does not say.
+const SINCE_MS: u64 = 60_000;
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
 
 /// What `rankmesh stragglers` asks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StragglersQuestion {
-    /// How far back.
-    pub since_ms: u64,
+    /// How far back to ask the stores; none: answer from the standing verdict where that can be.
+    pub since_ms: Option<u64>,
     /// Only this job.
     pub job: Option<String>,
     /// Only this communicator.
@@ -46,6 +50,9 @@ pub struct StragglersAnswer {
     /// The analysis.
     #[serde(flatten)]
     pub report: Report,
+    /// How the verdict came about, where it is the standing one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standing: Option<About>,
     /// The report as text for people.
     pub text: String,
     /// From question to verdict.
@@ -63,8 +70,14 @@ pub(super) async fn answer(
 ) -> Result<StragglersAnswer, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
+    if question.takes_standing()
+        && let Some(current) = shared.standing.current()
+    {
+        return Ok(from_standing(shared, &current, started, deadline, &cancelled).await);
+    }
     let now_ns = unix_now_ns();
-    let since_ns = now_ns - i64::try_from(question.since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    let since_ms = question.since_ms.unwrap_or(SINCE_MS);
+    let since_ns = now_ns - i64::try_from(since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let clocks = clocks(shared, deadline).await;
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
     let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job.clone(), comm: question.comm };
@@ -107,7 +120,39 @@ pub(super) async fn answer(
     let mut report = stragglers::analyse(&input, &Rules::default());
     report.cause = super::causes::cause(shared, &report, deadline, &cancelled).await;
     let text = stragglers::text(&report);
-    Ok(StragglersAnswer { report, text, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
+    Ok(StragglersAnswer { report, standing: None, text, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
+}
+
+impl StragglersQuestion {
+    /// Whether the standing verdict answers it: it speaks of all jobs of the mesh at once.
+    fn takes_standing(&self) -> bool {
+        self.since_ms.is_none()
+            && self.job.is_none()
+            && self.comm.is_none()
+            && self.nodes.is_empty()
+            && self.labels.is_empty()
+    }
+}
+
+/// The verdict that stands, with the cause of the named rank's lateness.
+async fn from_standing(
+    shared: &Shared,
+    current: &Current,
+    started: Instant,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> StragglersAnswer {
+    let mut report = Report::clone(&current.standing.report);
+    report.cause = super::causes::cause(shared, &report, deadline, cancelled).await;
+    let about = current.about();
+    let mut text = stragglers::text(&report);
+    let _ = writeln!(
+        text,
+        "Standing verdict, {:.1} s old, kept by every agent alike; times on {}'s clock. For more, ask the stores: --since 60s",
+        about.age_ms as f64 / 1e3,
+        about.reference.as_deref().unwrap_or("each host"),
+    );
+    StragglersAnswer { report, standing: Some(about), text, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 }
 }
 
 /// The clock offset of every live peer towards this node; a peer that cannot be measured is left out, and the analysis
@@ -176,7 +221,7 @@ async fn open_calls(shared: &Shared, wanted: &StragglersQuestion, deadline: Inst
 }
 
 /// An open call as the analysis takes it; none when it cannot be matched across ranks.
-fn observed(node: &Arc<str>, call: OpenCall) -> Option<Observation> {
+pub(super) fn observed(node: &Arc<str>, call: OpenCall) -> Option<Observation> {
     Some(Observation {
         node: Arc::clone(node),
         pid: call.pid.into(),

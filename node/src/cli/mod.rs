@@ -100,6 +100,10 @@ pub struct UpArgs {
     /// Record only tasks in this cgroup (v2) and below
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
+    /// Shell command to run when the standing verdict changes: the finding as JSON on its standard input and in
+    /// RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a time, killed after 30 s
+    #[arg(long, value_name = "COMMAND")]
+    pub on_finding: Option<String>,
     /// Label of this node (repeatable), usable with --label in questions
     #[arg(long, value_name = "K=V", value_parser = parse_label)]
     pub label: Vec<(String, String)>,
@@ -196,13 +200,13 @@ pub struct StragglersArgs {
     /// Whom to ask.
     #[command(flatten)]
     pub ask: AskArgs,
-    /// How far back to look
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
-    pub since: Duration,
-    /// Only this job
+    /// Ask the stores for so long back [default: answer from the standing verdict, which every agent keeps]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub since: Option<Duration>,
+    /// Only this job (asks the stores)
     #[arg(long, value_name = "ID")]
     pub job: Option<String>,
-    /// Only this communicator (hexadecimal hash)
+    /// Only this communicator, by its hexadecimal hash (asks the stores)
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     pub comm: Option<u64>,
     /// Ask again every two seconds and redraw

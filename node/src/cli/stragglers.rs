@@ -30,7 +30,7 @@ pub(super) fn run(args: StragglersArgs) -> anyhow::Result<Exit> {
 fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let request = LocalRequest::Stragglers(StragglersQuestion {
-        since_ms: millis(args.since),
+        since_ms: args.since.map(millis),
         job: args.job.clone(),
         comm: args.comm,
         timeout_ms: millis(args.ask.timeout),

@@ -121,6 +121,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
             CaptureMode::Auto => CaptureChoice::Auto { cgroup: args.cgroup },
             CaptureMode::Off => CaptureChoice::Off,
         },
+        on_finding: args.on_finding,
         labels: args.label,
     })
 }

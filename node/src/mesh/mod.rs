@@ -10,10 +10,11 @@
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there?
 //! - `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
 //! - [`join`]: how a host without a certificate gets one, both sides.
-//! - `clock`: how far a peer's clock is from ours.
+//! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
 
 mod ask;
 mod clock;
+mod drift;
 mod endpoint;
 pub mod frame;
 pub mod join;
@@ -38,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use ask::{AskError, ResponseStream};
 pub use clock::ClockOffset;
+pub use drift::{ClockTrack, Estimate};
 pub use serve::{Responder, SendError};
 use wire::Request;
 

@@ -1,0 +1,97 @@
+//! From capture to digests: the collector of this host's calls, fed by the recording's sink.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use node_bpf::Record;
+
+use crate::mesh::wire::OpenCall;
+use crate::stragglers::Observation;
+use crate::stragglers::digest::{Collector, Digest, end_of};
+
+/// A call shorter than this is not said to be open: its end comes with the next digest.
+const OPEN_NS: i64 = 1_000_000_000;
+
+/// The collector, shared by capture's threads and the task that closes windows.
+#[derive(Debug, Default)]
+pub(in crate::agent) struct Feed {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    collector: Collector,
+    /// Names, once each.
+    names: HashMap<&'static str, Arc<str>>,
+}
+
+impl State {
+    fn name(&mut self, name: &'static str) -> Arc<str> {
+        Arc::clone(self.names.entry(name).or_insert_with(|| name.into()))
+    }
+}
+
+impl Feed {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Take in a record; what is no collective call or loss is none of a digest's business.
+    pub(in crate::agent) fn record(&self, record: &Record) {
+        match record {
+            Record::Collective(call) => {
+                let mut state = self.state();
+                let (Some(rank), Some(comm_hash), Some(seq)) = (call.rank, call.comm_hash, call.seq) else {
+                    state.collector.unplaced();
+                    return;
+                };
+                let node = state.name("");
+                let (func, library) = (state.name(call.func), state.name(call.library.name()));
+                state.collector.push(Observation {
+                    node,
+                    pid: call.pid.into(),
+                    rank,
+                    nranks: call.nranks,
+                    comm_hash,
+                    func,
+                    seq,
+                    entry_ns: call.ts_ns,
+                    duration_ns: call.duration_ns,
+                    tier: call.tier,
+                    library,
+                    root: call.root,
+                });
+            }
+            Record::Loss(loss) => self.state().collector.lost(loss.lost),
+            _ => {}
+        }
+    }
+
+    /// The digest of a window that is over; none where no rank runs here. `open` are the calls that ranks are in.
+    pub(super) fn close(&self, window: i64, open: Vec<OpenCall>) -> Option<Digest> {
+        let mut state = self.state();
+        let gone: Vec<u32> = state.collector.pids().filter(|pid| !runs(*pid)).collect();
+        let open: Vec<Observation> = open
+            .into_iter()
+            .filter_map(|call| super::super::stragglers::observed(&"".into(), call))
+            .map(|call| Observation { duration_ns: end_of(window).saturating_sub(call.entry_ns), ..call })
+            .filter(|call| call.duration_ns >= OPEN_NS)
+            .collect();
+        state.collector.open(&open);
+        let digest = state.collector.close(window);
+        // Only now: its last calls are in this digest.
+        gone.into_iter().for_each(|pid| state.collector.gone(pid, window));
+        let speaks = state.collector.pids().next().is_some() || !digest.lanes.is_empty() || !digest.gone.is_empty();
+        speaks.then_some(digest)
+    }
+}
+
+/// Whether a process runs: it exists, and is not merely waiting to be collected by its parent.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    // The state follows the name, which stands in brackets and may hold anything.
+    stat.is_ok_and(|stat| {
+        !matches!(stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()), Some('Z' | 'X'))
+    })
+}

@@ -1,0 +1,236 @@
+//! The standing verdict of this agent: closes this host's windows and gossips their digests, hears the others', judges, and tells
+//! what changes.
+//!
+//! What a verdict is made of and when a window can be judged is the pure `crate::stragglers::standing`. Here: `feed` collects calls,
+//! `clocks` follows the reference node's clock, `tell` writes findings and runs the operator's command.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gossip::MemberState;
+use serde::Serialize;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use crate::now::unix_now_ns;
+use crate::stragglers::digest::{self, end_of, window_of};
+use crate::stragglers::standing::{Board, Change, Presence, Standing};
+
+mod clocks;
+mod feed;
+mod tell;
+
+pub(super) use feed::Feed;
+
+/// A window is closed so long after its end: what ended in it has come through the ring buffer by then.
+const LAG: Duration = Duration::from_millis(60);
+/// Digests are gossiped under so many names in turn, each once; who misses a few rounds still gets them.
+const SLOTS: i64 = 8;
+/// Most bytes of one digest.
+const LARGEST: usize = 8_000;
+/// What came from others is looked at this often at most.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What the agent's tasks share of it.
+#[derive(Debug, Default)]
+pub struct StandingState {
+    board: Mutex<Board>,
+    current: Mutex<Option<Current>>,
+    clocks: clocks::ReferenceClocks,
+    new_reference: Notify,
+    published_bytes: std::sync::atomic::AtomicU64,
+}
+
+/// The verdict that stands.
+#[derive(Debug, Clone)]
+pub struct Current {
+    /// It.
+    pub standing: Standing,
+    /// When it was judged, Unix nanoseconds of this host's clock.
+    pub judged_ns: i64,
+}
+
+/// How the standing verdict came about, beside the report.
+#[derive(Debug, Serialize)]
+pub struct About {
+    /// End of the window, Unix nanoseconds of the reference node's clock.
+    pub window_end_ns: i64,
+    /// The node to whose clock all times are aligned.
+    pub reference: Option<String>,
+    /// Time since the window ended, milliseconds.
+    pub age_ms: i64,
+    /// Nodes whose digest of the window was heard.
+    pub heard: usize,
+    /// Nodes with ranks whose digest was not heard.
+    pub silent: Vec<String>,
+}
+
+impl StandingState {
+    /// The verdict that stands; none where no agent of the mesh has gossiped a digest yet.
+    pub fn current(&self) -> Option<Current> {
+        lock(&self.current).clone()
+    }
+
+    /// Bytes of digests that this agent has published.
+    pub fn published_bytes(&self) -> u64 {
+        self.published_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Current {
+    /// How it came about.
+    #[must_use]
+    pub fn about(&self) -> About {
+        let window_end_ns = end_of(self.standing.window);
+        About {
+            window_end_ns,
+            reference: self.standing.reference.clone(),
+            age_ms: unix_now_ns().saturating_sub(window_end_ns) / 1_000_000,
+            heard: self.standing.heard,
+            silent: self.standing.silent.clone(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the tasks.
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    on_finding: Option<String>,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
+    let (news, told) = mpsc::channel(tell::WAITING);
+    tasks.spawn(publish(Arc::clone(shared), stop.clone()));
+    tasks.spawn(listen(Arc::clone(shared), news, stop.clone()));
+    tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
+    tasks.spawn(tell::changes(Arc::clone(shared), on_finding, told, stop.clone()));
+}
+
+/// Closes each window of this host shortly after its end and gossips its digest.
+async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
+    if !shared.recording.records() {
+        return;
+    }
+    let own = shared.identity.node().to_string();
+    let mut last = i64::MIN;
+    loop {
+        let lag = i64::try_from(LAG.as_nanos()).unwrap_or(0);
+        let now_ns = unix_now_ns();
+        let window = window_of(now_ns - lag).max(last.saturating_add(1));
+        let due_ns = end_of(window).saturating_add(lag);
+        let wait = Duration::from_nanos(u64::try_from(due_ns - now_ns).unwrap_or(0));
+        // A clock set back by much would keep the agent silent for as long: begin anew.
+        let wait = if wait > Duration::from_secs(5) { Duration::ZERO } else { wait };
+        if wait.is_zero() {
+            last = i64::MIN;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait.max(Duration::from_millis(1))) => {}
+            () = stop.cancelled() => return,
+        }
+        if wait.is_zero() {
+            continue;
+        }
+        last = window;
+        let recording = Arc::clone(&shared.recording);
+        let closed = tokio::task::spawn_blocking(move || recording.feed().close(window, recording.open_calls())).await;
+        let Ok(Some(mut digest)) = closed else { continue };
+        digest.clock = shared.standing.clocks.now(end_of(window));
+        let text = digest::encode_within(digest, LARGEST);
+        shared.standing.published_bytes.fetch_add(text.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        // As the others will read it.
+        if let Ok(read) = digest::decode(&text) {
+            lock(&shared.standing.board).hear(&own, read);
+        }
+        shared.gossip.publish(slot(window), text).await;
+    }
+}
+
+fn slot(window: i64) -> String {
+    format!("d{}", window.rem_euclid(SLOTS))
+}
+
+/// Hears the others, judges, and hands on what is news.
+async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: CancellationToken) {
+    let own = shared.identity.node().to_string();
+    let mut members = shared.gossip.watch();
+    let mut heard: BTreeMap<(String, String), String> = BTreeMap::new();
+    let mut change = Change::default();
+    loop {
+        tokio::select! {
+            changed = members.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(Duration::from_millis(250)) => {}
+            () = stop.cancelled() => return,
+        }
+        let list = Arc::clone(&members.borrow_and_update());
+        {
+            let mut board = lock(&shared.standing.board);
+            for member in list.iter().filter(|member| !member.is_self) {
+                for slot in 0..SLOTS {
+                    let name = slot_name(slot);
+                    let Some(text) = member.facts.extra.get(name) else { continue };
+                    let key = (member.name.clone(), name.to_owned());
+                    if heard.get(&key) == Some(text) {
+                        continue;
+                    }
+                    match digest::decode(text) {
+                        Ok(digest) => {
+                            board.hear(&member.name, digest);
+                        }
+                        Err(error) => tracing::debug!("digest of {}: {error}", member.name),
+                    }
+                    heard.insert(key, text.clone());
+                }
+            }
+            let presence: BTreeMap<String, Presence> = list
+                .iter()
+                .map(|member| {
+                    let live = member.state == MemberState::Live;
+                    (member.name.clone(), if live { Presence::Live } else { Presence::Dead })
+                })
+                .collect();
+            heard.retain(|(name, _), _| presence.contains_key(name));
+            board.presence(&presence);
+        }
+        let judging = Arc::clone(&shared);
+        let own_name = own.clone();
+        let judged = tokio::task::spawn_blocking(move || judge(&judging, &own_name)).await;
+        if let Ok(Some(standing)) = judged
+            && change.is_news(&standing.report.verdict)
+            && let Err(mpsc::error::TrySendError::Full(standing)) = news.try_send(standing)
+        {
+            tracing::warn!("a change of the verdict was not told, too many wait: {}", tell::sentence(&standing.report));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn slot_name(slot: i64) -> &'static str {
+    const NAMES: [&str; SLOTS as usize] = ["d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
+    usize::try_from(slot).ok().and_then(|slot| NAMES.get(slot)).copied().unwrap_or("d0")
+}
+
+/// Judges what can be judged now.
+fn judge(shared: &Shared, own: &str) -> Option<Standing> {
+    let now_ns = unix_now_ns();
+    let mut board = lock(&shared.standing.board);
+    let reference = board.reference(now_ns).map(str::to_owned);
+    let clocks = &shared.standing.clocks;
+    let before = clocks.now(now_ns).map(|clock| clock.reference);
+    clocks.follow(reference.as_deref(), own);
+    if before != reference.as_deref().map(digest::reference_id) {
+        shared.standing.new_reference.notify_one();
+    }
+    let offset_ns = clocks.now(now_ns).map_or(0, |clock| clock.offset_us.saturating_mul(1_000));
+    let standing = board.judge(now_ns.saturating_sub(offset_ns))?;
+    drop(board);
+    *lock(&shared.standing.current) = Some(Current { standing: standing.clone(), judged_ns: now_ns });
+    Some(standing)
+}

@@ -1,0 +1,168 @@
+//! Tells changes of the standing verdict: a log line, a row in `findings`, and the operator's command.
+//!
+//! Every agent logs and runs its own command. The row is written by the reference node alone, so that the mesh's `findings` has each change once.
+//! Commands run one at a time, with a deadline; while one runs, up to [`WAITING`] changes wait and further ones are logged and dropped.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::super::Shared;
+use crate::now::unix_now_ns;
+use crate::store::{Finding, Source};
+use crate::stragglers::digest::{WINDOW_NS, end_of};
+use crate::stragglers::standing::{Key, LOOKBACK, Standing};
+use crate::stragglers::{self, Report, Verdict};
+
+/// Changes that wait for a command to end.
+pub(super) const WAITING: usize = 16;
+/// A command that takes longer is killed.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for finding the cause.
+const CAUSE: Duration = Duration::from_secs(5);
+
+/// Tells what arrives until `stop`.
+pub(super) async fn changes(
+    shared: Arc<Shared>,
+    command: Option<String>,
+    mut news: mpsc::Receiver<Standing>,
+    stop: CancellationToken,
+) {
+    loop {
+        let standing = tokio::select! {
+            standing = news.recv() => standing,
+            () = stop.cancelled() => return,
+        };
+        let Some(standing) = standing else { return };
+        tokio::select! {
+            () = one(&shared, command.as_deref(), standing, &stop) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &CancellationToken) {
+    let own = shared.identity.node().to_string();
+    let mut report = Report::clone(&standing.report);
+    let sentence = sentence(&report);
+    match &report.verdict {
+        Verdict::None => tracing::info!("verdict: {sentence}"),
+        _ => tracing::warn!("verdict: {sentence}"),
+    }
+    let writes = standing.reference.as_deref().is_none_or(|reference| reference == own);
+    if writes || command.is_some() {
+        report.cause = super::super::causes::cause(shared, &report, Instant::now() + CAUSE, stop).await;
+    }
+    let finding = finding(&standing, &report);
+    if writes && let Source::Store(store) = shared.source.as_ref() {
+        store.ingest().finding(finding.clone());
+    }
+    if let Some(command) = command
+        && let Err(why) = run(command, &own, &finding, &sentence, &report).await
+    {
+        tracing::warn!("--on-finding: {why}");
+    }
+}
+
+/// The first paragraph of the report's text, on one line.
+pub(super) fn sentence(report: &Report) -> String {
+    let text = stragglers::text(report);
+    let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    first.join(" ")
+}
+
+fn finding(standing: &Standing, report: &Report) -> Finding {
+    let until_ns = end_of(standing.window);
+    let mut finding = Finding {
+        ts_ns: unix_now_ns(),
+        since_ns: until_ns - LOOKBACK * WINDOW_NS,
+        until_ns,
+        verdict: Key::name(&report.verdict).to_owned(),
+        tier: Some(report.evidence.tier),
+        clock_bound_ns: report.evidence.clock_bound_ns,
+        cause: report.cause.as_ref().map(|cause| cause.summary.clone()),
+        detail: serde_json::to_string(&json!({
+            "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence, "cause": report.cause,
+            "coverage": report.coverage,
+        }))
+        .unwrap_or_default(),
+        ..Finding::default()
+    };
+    let comm = |hex: &str| u64::from_str_radix(hex, 16).ok();
+    match &report.verdict {
+        Verdict::Rank { culprit, .. } => {
+            finding.since_ns = culprit.since_ns;
+            finding.rank = Some(culprit.rank);
+            finding.culprit_node = Some(culprit.node.clone());
+            finding.comm_hash = comm(&culprit.comm_hash);
+            finding.lateness_ns = Some(culprit.late_by_ns);
+            finding.score = culprit.z;
+            finding.cost_gpu_s = Some(report.cost.gpu_seconds_wasted);
+        }
+        Verdict::Hang(hang) => {
+            finding.since_ns = hang.since_ns.unwrap_or(finding.since_ns);
+            if let Some(missing) = hang.missing.first() {
+                finding.rank = Some(missing.who.rank);
+                finding.culprit_node = Some(missing.who.node.clone());
+                finding.comm_hash = comm(&missing.comm_hash);
+                finding.func = Some(missing.func.clone());
+            }
+        }
+        Verdict::DataImbalance { comm_hash, .. } => finding.comm_hash = comm(comm_hash),
+        _ => {}
+    }
+    finding
+}
+
+/// Runs the operator's command: the finding as JSON on standard input, its main figures in the environment.
+async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, report: &Report) -> Result<(), String> {
+    let text = |value: Option<String>| value.unwrap_or_default();
+    let input: Value = json!({
+        "agent": agent, "ts_ns": finding.ts_ns, "since_ns": finding.since_ns, "until_ns": finding.until_ns,
+        "text": sentence, "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence,
+        "cause": report.cause, "coverage": report.coverage,
+    });
+    let mut child = tokio::process::Command::new("/bin/sh")
+        .arg("-c")
+        .arg(command)
+        .env("RANKMESH_AGENT", agent)
+        .env("RANKMESH_VERDICT", &finding.verdict)
+        .env("RANKMESH_RANK", text(finding.rank.map(|rank| rank.to_string())))
+        .env("RANKMESH_NODE", text(finding.culprit_node.clone()))
+        .env("RANKMESH_COMM", text(finding.comm_hash.map(|hash| format!("{hash:016x}"))))
+        .env("RANKMESH_SINCE_NS", finding.since_ns.to_string())
+        .env("RANKMESH_CAUSE", text(finding.cause.clone()))
+        .env("RANKMESH_TEXT", sentence)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("{command}: {error}"))?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok());
+    let talk = async {
+        if let Some(mut stdin) = child.stdin.take() {
+            // A command that does not read its input has closed it.
+            let _ = stdin.write_all(input.to_string().as_bytes()).await;
+        }
+        child.wait().await
+    };
+    match tokio::time::timeout(PATIENCE, talk).await {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => Err(format!("{command}: {status}")),
+        Ok(Err(error)) => Err(format!("{command}: {error}")),
+        Err(_) => {
+            // What the shell started, too.
+            if let Some(group) = group {
+                let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), nix::sys::signal::Signal::SIGKILL);
+            }
+            Err(format!("{command}: took longer than {PATIENCE:?} and was killed"))
+        }
+    }
+}
