@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench bench-verdicts bench-store clean
+.PHONY: help deps build demo test test-real-libs lint bench bench-verdicts bench-standing bench-store clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ bench: deps ## fan-out latency beside bare quinn in the same run
 
 bench-verdicts: deps ## verdicts on thousands of simulated jobs: precision, recall, false names
 	$(CARGO) run --locked --release -p scenarios --bin bench-verdicts
+
+bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict, agreement, bytes, cost at 512 ranks
+	@scripts/deps.sh --test
+	$(CARGO) run --locked --release -p scenarios --bin bench-standing
 
 bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb) on the same ten million rows
 	@test -x target/duckdb/bin/python || python3 -m venv target/duckdb

@@ -14,7 +14,7 @@ struct options {
   int ranks, iters, late_rank, work_ms, late_ms, start_ms, count, rank;
   int burn;          /* work on the CPU instead of sleeping */
   int all_functions; /* every traced function a known number of times, instead of the loop of all_reduce */
-  const char *id_file, *id_hex, *cgroups;
+  const char *id_file, *id_hex, *cgroups, *late_file;
   int tp, pp, dp;  /* 1: no such groups */
   int mode, gpu_ms; /* a kernel of this length in each step */
 };
@@ -22,7 +22,7 @@ struct options {
 static inline void usage(const char *name) {
   fprintf(stderr,
           "usage: %s [--ranks R] [--iters N] [--work-ms W] [--late-rank K --late-ms M] [--count ELEMENTS]\n"
-          "       [--start-ms S] [--burn] [--all-functions] [--rank r --id-file FILE] [--cgroups DIR,DIR,...]\n"
+          "       [--start-ms S] [--burn] [--all-functions] [--rank r --id-file FILE] [--cgroups DIR,DIR,...] [--late-file FILE]\n"
           "       [--mode blocking|enqueue|graph] [--gpu-ms G] [--tp T] [--pp P] [--dp D]\n"
           "Each rank works W ms, then calls all_reduce, N times; rank K works M ms more.\n"
           "--start-ms: wait that long before the first call. --burn: work on the CPU instead of sleeping.\n"
@@ -30,6 +30,7 @@ static inline void usage(const char *name) {
           "--mode: NCCL's calls wait (blocking), or enqueue and cudaStreamSynchronize at the end of each step waits; graph:\n"
           "the first steps do that, then one is captured, and the others replay it. --gpu-ms: a kernel in each step.\n"
           "--tp, --pp, --dp: tensor, pipeline, data parallel groups; their product is the number of ranks.\n"
+          "--late-file FILE: while the file exists and holds 'K M', rank K works M ms more.\n"
           "--cgroups: consecutive ranks are put into these cgroup directories, evenly.\n",
           name);
   exit(2);
@@ -46,6 +47,7 @@ static inline struct options parse_options(int argc, char **argv) {
     if (!strcmp(flag, "--id-file")) { o.id_file = value; continue; }
     if (!strcmp(flag, "--id-hex")) { o.id_hex = value; continue; }
     if (!strcmp(flag, "--cgroups")) { o.cgroups = value; continue; }
+    if (!strcmp(flag, "--late-file")) { o.late_file = value; continue; }
     if (!strcmp(flag, "--mode")) {
       o.mode = !strcmp(value, "blocking") ? BLOCKING : !strcmp(value, "enqueue") ? ENQUEUE : !strcmp(value, "graph") ? GRAPH : -1;
       if (o.mode < 0) usage(argv[0]);
@@ -91,6 +93,17 @@ static inline void work(int ms, int burn) {
   }
   struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
   nanosleep(&t, NULL);
+}
+
+/* How much longer this rank works in this step. */
+static inline int late_now(const struct options *o, int rank) {
+  int late = rank == o->late_rank ? o->late_ms : 0, who, ms;
+  FILE *f = o->late_file ? fopen(o->late_file, "r") : NULL;
+  if (f) {
+    if (fscanf(f, "%d %d", &who, &ms) == 2 && who == rank && ms > 0 && ms <= 60000) late += ms;
+    fclose(f);
+  }
+  return late;
 }
 
 #endif

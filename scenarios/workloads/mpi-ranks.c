@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
   } else {
     for (int i = 0; i < o.count; i++) send[i] = rank + 1;
     for (int i = 0; i < o.iters; i++) {
-      work(o.work_ms + (rank == o.late_rank ? o.late_ms : 0), o.burn);
+      work(o.work_ms + late_now(&o, rank), o.burn);
       double start = now_ms();
       MPI_Allreduce(send, recv, o.count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
       waited += now_ms() - start;

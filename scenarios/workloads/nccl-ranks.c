@@ -108,7 +108,7 @@ static double train(const struct options *o, struct shape *s, int *launches) {
   double waited = 0;
   cudaGraphExec_t graph = NULL;
   for (int i = 0; i < o->iters; i++) {
-    int ms = o->work_ms + (o->rank == o->late_rank ? o->late_ms : 0);
+    int ms = o->work_ms + late_now(o, o->rank);
     double start = now_ms();
     if (o->mode == GRAPH && i >= EAGER_STEPS) {
       if (!graph) {

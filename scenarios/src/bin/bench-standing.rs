@@ -1,0 +1,337 @@
+//! The standing verdict, live: how long from an injected delay to the verdict on every agent, whether all agents agree, whether a
+//! healthy job stays unaccused, and what it costs. Four agents in this process with a cgroup each, real eBPF, eight ranks on real Open MPI.
+//! And in memory: what judging 512 ranks costs an agent. `--injections N` and `--healthy SECONDS` say how long to look.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use certs::Authority;
+use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use rankmesh::store::StoreConfig;
+use rankmesh::stragglers::digest::{Collector, Digest, ReferenceClock, encode, end_of, reference_id, window_of};
+use rankmesh::stragglers::simulate::{Job, Slow};
+use rankmesh::stragglers::standing::{Board, Presence};
+use rankmesh::stragglers::{Observation, Verdict};
+use scenarios::figures::{cpu_time, figure, quantile};
+
+const NODES: usize = 4;
+const RANKS: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(5);
+
+fn main() -> anyhow::Result<()> {
+    let (injections, healthy) = arguments()?;
+    in_memory()?;
+    if let Err(error) = node_bpf::supported() {
+        println!("the live part is skipped: {error}");
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(live(injections, healthy))
+}
+
+fn arguments() -> anyhow::Result<(usize, Duration)> {
+    let (mut injections, mut healthy) = (20, Duration::from_secs(60));
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let number: u64 = words.next().with_context(|| format!("{word} needs a number"))?.parse()?;
+        match word.as_str() {
+            "--injections" => injections = usize::try_from(number)?,
+            "--healthy" => healthy = Duration::from_secs(number),
+            _ => bail!("unknown flag {word}; there are --injections N and --healthy SECONDS"),
+        }
+    }
+    Ok((injections, healthy))
+}
+
+/// Cgroups of this run, removed at the end with what still runs in them.
+struct Cgroups(Vec<PathBuf>);
+
+impl Cgroups {
+    fn new() -> anyhow::Result<Self> {
+        let root = node_bpf::cgroup_mount_point().context("no cgroup v2 hierarchy")?;
+        let top = root.join(format!("rankmesh-bench-{}", std::process::id()));
+        let mut made = Self(Vec::new());
+        let paths = std::iter::once(top.clone()).chain((0..NODES).map(|n| top.join(format!("n{n}"))));
+        for path in paths {
+            std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+            made.0.push(path);
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        for path in self.0.iter().rev() {
+            let _ = std::fs::write(path.join("cgroup.kill"), "1");
+            while std::fs::remove_dir(path).is_err() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What was seen of the agents' verdicts: by window, then agent, who was named.
+#[derive(Default)]
+struct Seen(BTreeMap<i64, BTreeMap<usize, Option<i32>>>);
+
+struct Lab {
+    agents: Vec<Agent>,
+    seen: Seen,
+}
+
+impl Lab {
+    /// Who each agent names now; none where it has no verdict of a window in which all were heard.
+    fn look(&mut self) -> Vec<Option<Option<i32>>> {
+        let currents = self.agents.iter().map(|agent| agent.shared().standing.current());
+        let mut named = Vec::with_capacity(self.agents.len());
+        for (at, current) in currents.enumerate() {
+            let Some(standing) = current.map(|c| c.standing).filter(|s| s.heard == NODES) else {
+                named.push(None);
+                continue;
+            };
+            let who = match &standing.report.verdict {
+                Verdict::Rank { culprit, .. } => Some(Some(culprit.rank)),
+                Verdict::Unknown { .. } => None,
+                Verdict::None => Some(None),
+                other => {
+                    println!("agent {at}: {other:?}");
+                    Some(Some(-1))
+                }
+            };
+            if let Some(who) = who {
+                self.seen.0.entry(standing.window).or_default().insert(at, who);
+            }
+            named.push(who);
+        }
+        named
+    }
+
+    /// Waits until every agent names `who`; how long that took, and who else was named meanwhile.
+    async fn until(&mut self, who: Option<i32>) -> anyhow::Result<(Duration, Vec<i32>)> {
+        let started = Instant::now();
+        let before = self.look();
+        let mut others = Vec::new();
+        loop {
+            let named = self.look();
+            for (now, then) in named.iter().zip(&before) {
+                if now != then
+                    && let Some(Some(rank)) = now
+                    && Some(*rank) != who
+                {
+                    others.push(*rank);
+                }
+            }
+            if named.iter().all(|n| *n == Some(who)) {
+                others.sort_unstable();
+                others.dedup();
+                return Ok((started.elapsed(), others));
+            }
+            ensure!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {who:?}; the agents say {named:?}");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let cgroups = Cgroups::new()?;
+    let bin = workloads(dir.path())?;
+    let agents = start(dir.path(), &cgroups).await?;
+    let late = dir.path().join("late");
+    let top = cgroups.0[0].display().to_string();
+    let each = RANKS / NODES;
+    let script = format!(
+        "echo $$ > {top}/n$((OMPI_COMM_WORLD_RANK / {each}))/cgroup.procs && exec {} --iters 1000000 --work-ms 20 --late-file {}",
+        bin.display(),
+        late.display()
+    );
+    let child = Command::new("mpirun")
+        .args([
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--mca",
+            "oob_tcp_if_include",
+            "lo",
+            "--mca",
+            "btl",
+            "self,vader,tcp",
+        ])
+        .args(["-np", &RANKS.to_string(), "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("mpirun: install openmpi-bin")?;
+    let _job = Running(child);
+    let mut lab = Lab { agents, seen: Seen::default() };
+    lab.until(None).await.context("the healthy job at its start")?;
+
+    let bytes = |lab: &Lab| lab.agents.iter().map(|a| a.shared().standing.published_bytes()).sum::<u64>();
+    let (started, published, cpu) = (Instant::now(), bytes(&lab), cpu_time());
+    let (mut looked, mut accused) = (0u64, 0u64);
+    let mut last = vec![None; NODES];
+    while started.elapsed() < healthy {
+        for (before, now) in last.iter_mut().zip(lab.look()) {
+            if *before != now {
+                accused += u64::from(matches!(now, Some(Some(_))));
+                *before = now;
+            }
+        }
+        looked += 1;
+        tokio::time::sleep(LOOK).await;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let rate = (bytes(&lab) - published) as f64 / RANKS as f64 / seconds;
+    let cores = (cpu_time() - cpu).as_secs_f64() / seconds / NODES as f64;
+    println!(
+        "healthy for {seconds:.0} s ({looked} looks at {NODES} agents), {:.2} % of a core an agent",
+        100.0 * cores
+    );
+
+    let (mut times, mut ends, mut wrong) = (Vec::new(), Vec::new(), 0);
+    for i in 0..injections {
+        let rank = (i * 3 + 1) % RANKS;
+        // At different places of the windows.
+        tokio::time::sleep(Duration::from_millis((i as u64 * 137) % 500)).await;
+        let fresh = dir.path().join("fresh");
+        std::fs::write(&fresh, format!("{rank} 60\n"))?;
+        std::fs::rename(&fresh, &late)?;
+        let (took, others) = lab.until(Some(i32::try_from(rank)?)).await?;
+        wrong += others.len();
+        std::fs::remove_file(&late)?;
+        let (over, others) = lab.until(None).await?;
+        wrong += others.iter().filter(|o| **o != i32::try_from(rank).unwrap_or(-1)).count();
+        println!("rank {rank}: named by every agent after {took:?}, no more {over:?} after the end");
+        times.push(took);
+        ends.push(over);
+        // What was late is behind the look back before the next.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    let (mut compared, mut differ) = (0, 0);
+    for verdicts in lab.seen.0.values().filter(|v| v.len() > 1) {
+        compared += 1;
+        let mut all = verdicts.values();
+        let first = all.next();
+        differ += usize::from(all.any(|v| Some(v) != first));
+    }
+    println!("{compared} windows seen at two agents or more, {differ} with different verdicts");
+    if !times.is_empty() {
+        figure("standing_seconds_to_verdict_median", quantile(&mut times, 0.5).as_secs_f64(), "s", "<=", 3.0);
+        figure("standing_seconds_to_verdict_p95", quantile(&mut times, 0.95).as_secs_f64(), "s", "<=", 5.0);
+        figure("standing_seconds_to_clear_median", quantile(&mut ends, 0.5).as_secs_f64(), "s", "<=", 6.0);
+        figure("standing_wrong_names", wrong as f64, "ranks", "<=", 0.0);
+    }
+    figure("standing_healthy_accusations", accused as f64, "verdicts", "<=", 0.0);
+    figure("standing_windows_with_different_verdicts", f64::from(differ as u32), "windows", "<=", 0.0);
+    figure("standing_bytes_per_rank_and_second", rate, "B/s", "<=", 100.0);
+    for agent in lab.agents {
+        agent.shutdown().await;
+    }
+    Ok(())
+}
+
+fn workloads(dir: &Path) -> anyhow::Result<PathBuf> {
+    let out = dir.join("job");
+    let made = Command::new("make")
+        .arg("-C")
+        .arg(env!("CARGO_MANIFEST_DIR"))
+        .arg(format!("OUT={}", out.display()))
+        .output()
+        .context("make")?;
+    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let bin = out.join("mpi-ranks");
+    ensure!(bin.exists(), "no mpi-ranks: install libopenmpi-dev and openmpi-bin");
+    Ok(bin)
+}
+
+async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
+    let authority = Authority::create(&"lab".parse()?)?;
+    let mut agents: Vec<Agent> = Vec::new();
+    for n in 0..NODES {
+        let name = format!("n{n}");
+        let identity = dir.join(format!("{name}.id"));
+        authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
+        let config = AgentConfig {
+            name: name.parse()?,
+            listen: "127.0.0.1:0".parse()?,
+            advertise: None,
+            join: agents.first().map(|first| first.shared().advertise).into_iter().collect(),
+            token: None,
+            identity,
+            source: SourceConfig::Store { path: dir.join(format!("{name}.db")), limits: StoreConfig::default() },
+            socket: None,
+            capture: CaptureChoice::Auto { cgroup: Some(cgroups.0[n + 1].clone()) },
+            on_finding: None,
+            labels: Vec::new(),
+        };
+        agents.push(Agent::start(config).await.with_context(|| format!("starting {name}"))?);
+    }
+    Ok(agents)
+}
+
+/// What an agent needs to judge a window of 512 ranks, in memory: all digests of a simulated job of 64 hosts.
+fn in_memory() -> anyhow::Result<()> {
+    const HOSTS: usize = 64;
+    let job = Job {
+        ranks: 512,
+        ranks_per_node: 8,
+        steps: 150,
+        own_ns: 100_000_000,
+        slow: vec![Slow { rank: 77, extra_ns: 30_000_000, from_step: 0 }],
+        ..Job::default()
+    };
+    let rows = job.observe(1);
+    let mut by_node: BTreeMap<String, Vec<Observation>> = BTreeMap::new();
+    for seen in rows.observations {
+        by_node.entry(seen.node.to_string()).or_default().push(seen);
+    }
+    let mut gossip: BTreeMap<i64, Vec<(String, Digest)>> = BTreeMap::new();
+    let mut bytes = 0;
+    for (node, calls) in by_node {
+        let offset = rows.clocks.get(&*node).map_or(0, |clock| clock.offset_ns);
+        let mut collector = Collector::default();
+        calls.into_iter().for_each(|call| collector.push(call));
+        for window in window_of(rows.since_ns + offset)..=window_of(rows.until_ns + offset) {
+            let mut digest = collector.close(window);
+            let reference = reference_id("n0");
+            digest.clock = Some(ReferenceClock { reference, offset_us: offset / 1_000, bound_us: 201 });
+            bytes += encode(&digest).len();
+            gossip.entry(window_of(end_of(window) - offset)).or_default().push((node.clone(), digest));
+        }
+    }
+    let presence: BTreeMap<String, Presence> = (0..HOSTS).map(|n| (format!("n{n}"), Presence::Live)).collect();
+    let mut board = Board::default();
+    let (mut times, mut named) = (Vec::new(), 0);
+    for (window, digests) in &gossip {
+        for (node, digest) in digests {
+            board.hear(node, digest.clone());
+        }
+        board.presence(&presence);
+        let started = cpu_time();
+        if let Some(standing) = board.judge(end_of(*window) + 200_000_000) {
+            times.push(cpu_time() - started);
+            named +=
+                usize::from(matches!(&standing.report.verdict, Verdict::Rank { culprit, .. } if culprit.rank == 77));
+        }
+    }
+    let seconds = (rows.until_ns - rows.since_ns) as f64 / 1e9;
+    println!("512 ranks on 64 hosts in memory: {} windows judged, the late rank named in {named}", times.len());
+    figure("standing_512_cpu_ms_a_window", quantile(&mut times, 0.5).as_secs_f64() * 1e3, "ms", "<=", 50.0);
+    figure("standing_512_bytes_per_rank_and_second", f64::from(bytes as u32) / 512.0 / seconds, "B/s", "<=", 100.0);
+    Ok(())
+}
