@@ -184,7 +184,7 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
     let bytes = |lab: &Lab| lab.agents.iter().map(|a| a.shared().standing.published_bytes()).sum::<u64>();
     let (started, published, cpu) = (Instant::now(), bytes(&lab), cpu_time());
     let (mut looked, mut accused) = (0u64, 0u64);
-    let mut last = vec![None; NODES];
+    let mut last = [None; NODES];
     while started.elapsed() < healthy {
         for (before, now) in last.iter_mut().zip(lab.look()) {
             if *before != now {

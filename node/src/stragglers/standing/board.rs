@@ -15,6 +15,8 @@ const MOST_BLOCKS: usize = 4_096;
 const REMEMBER: i64 = 1_200;
 /// Windows in which a node must have spoken to count as one with ranks.
 const RECENT: i64 = 20;
+/// A window that is missing for so many is not waited for.
+const OVERTAKEN: i64 = 8;
 /// Raw verdicts kept.
 const RAW: i64 = 12;
 /// The hang threshold is so many times the third longest wait that was seen.
@@ -100,10 +102,10 @@ impl Board {
         Some((*all).max(last).min(*newest))
     }
 
-    /// Live nodes that spoke lately, with the last window that they spoke of, aligned.
+    /// Live nodes that spoke lately, with the last window up to which all they said was heard, aligned.
     fn expected(&self, now: i64) -> impl Iterator<Item = (&str, i64)> {
         self.pages.iter().filter(|(_, page)| !page.dead).filter_map(move |(name, page)| {
-            let aligned = aligned(page.digests.values().next_back()?);
+            let aligned = page.spoken()?;
             (aligned >= now - RECENT).then_some((name.as_str(), aligned))
         })
     }
@@ -259,6 +261,15 @@ fn aligned(digest: &Digest) -> i64 {
 }
 
 impl Page {
+    /// The last window, aligned, before which none is missing: later ones may have overtaken it on the way.
+    fn spoken(&self) -> Option<i64> {
+        let (&first, _) = self.digests.first_key_value()?;
+        let (&newest, digest) = self.digests.last_key_value()?;
+        let from = first.max(newest - OVERTAKEN);
+        let missing = (from..newest).find(|window| !self.digests.contains_key(window));
+        Some(aligned(digest) - missing.map_or(0, |window| newest + 1 - window))
+    }
+
     fn remember(&mut self, node: &str, digest: &Digest) {
         let node: Arc<str> = node.into();
         let input = to_input(&[digest::Heard { node: &node, digests: &[digest] }], 0);
