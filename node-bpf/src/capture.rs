@@ -2,7 +2,7 @@
 //! the other owns the BPF object, discovers libraries and counts losses. Both deliver to one sink.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -23,6 +23,8 @@ use crate::late::LateComms;
 use crate::loader::{self, Loaded, ProbeStatus};
 use crate::process::{Process, Processes};
 use crate::record::{Collective, DeviceWait, LossCount, Record};
+use crate::self_stats::{self, SelfStats};
+use crate::shedding::{Backlog, Second, Shedding};
 use crate::signals::decode as signals;
 use crate::signals::kernel_names::KernelNames;
 use crate::signals::record::HostRecord;
@@ -61,6 +63,8 @@ pub struct CaptureConfig {
     pub cuda: bool,
     /// How often running processes are checked for newly loaded libraries.
     pub rescan: Duration,
+    /// How full the queue behind the sink is: when it fills up, less is recorded.
+    pub backlog: Backlog,
     /// The way of attaching; none takes the best the kernel supports.
     pub attach_mode: Option<AttachMode>,
 }
@@ -80,6 +84,7 @@ impl Default for CaptureConfig {
             memory: true,
             cuda: true,
             rescan: Duration::from_secs(1),
+            backlog: Backlog::default(),
             attach_mode: None,
         }
     }
@@ -134,6 +139,8 @@ pub(crate) struct Shared {
     /// Calls whose group has not ended.
     groups: Mutex<Groups>,
     status: Mutex<CaptureStatus>,
+    /// Rows of off-CPU stretches and block requests so far.
+    rows: AtomicU64,
     /// The probes are gone: what is in the ring now is all there will be.
     detached: AtomicBool,
 }
@@ -200,6 +207,10 @@ impl Capture {
         let events = loader::map(&object, "events").map_err(failed)?;
         let stats = loader::map(&object, "stats").map_err(failed)?;
         let host_stats = loader::map(&object, "host_stats").map_err(failed)?;
+        let tuning = loader::map(&object, ".data.tuning").map_err(failed)?;
+        if let Err(error) = self_stats::measure_programs() {
+            tracing::debug!(%error, "the time of BPF programs is not measured");
+        }
         let inflights = loader::map(&object, "inflights").map_err(failed)?;
         let comms = loader::map(&object, "comms").map_err(failed)?;
         let waiting = loader::map(&object, "waiting").map_err(failed)?;
@@ -220,6 +231,7 @@ impl Capture {
                 problems: vec![],
                 classes,
             }),
+            rows: AtomicU64::new(0),
             detached: AtomicBool::new(false),
         });
         let tallies = Tallies::new(&object, Arc::clone(&shared.counted), shared.clock.now_unix_ns()).map_err(failed)?;
@@ -243,7 +255,20 @@ impl Capture {
         capture.spawn("capture-find", {
             let shared = Arc::clone(&capture.shared);
             move || {
-                Watcher { discovery, stats, host_stats, tallies, counted: vec![], shared }.run(&woken, config.rescan)
+                Watcher {
+                    discovery,
+                    stats,
+                    host_stats,
+                    tallies,
+                    counted: vec![],
+                    tuning,
+                    shedding: Shedding::new(config.offcpu_min, config.block_min),
+                    backlog: config.backlog,
+                    rows: 0,
+                    self_stats: SelfStats::default(),
+                    shared,
+                }
+                .run(&woken, config.rescan)
             }
         })?;
         Ok(capture)
@@ -418,6 +443,9 @@ impl Reader {
             }
             None => None,
         };
+        if matches!(record, Some(Record::OffCpu(_) | Record::Host(HostRecord::Block(_)))) {
+            shared.rows.fetch_add(1, Ordering::Relaxed);
+        }
         match record {
             Some(record) => shared.deliver(record),
             None => {
@@ -463,14 +491,24 @@ struct Watcher {
     tallies: Tallies,
     /// The counters as of the last count.
     counted: Vec<ProbeStatus>,
+    /// The map of thresholds, what turns them, and by what.
+    tuning: MapHandle,
+    shedding: Shedding,
+    backlog: Backlog,
+    /// [`Shared::rows`] as of the last count.
+    rows: u64,
+    self_stats: SelfStats,
     shared: Arc<Shared>,
 }
 
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// How often capture says what it costs.
+const SELF_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Watcher {
     fn run(mut self, woken: &Receiver<Wake>, rescan: Duration) {
         let (mut next_rescan, mut next_count) = (Instant::now() + rescan, Instant::now());
+        let mut next_self = Instant::now();
         loop {
             let due = self.discovery.next_due().into_iter().chain([next_rescan, next_count]).min();
             let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
@@ -490,10 +528,15 @@ impl Watcher {
                 self.count();
                 self.shared.clock.refresh();
                 next_count = now + self.until_next_second();
+                if now >= next_self {
+                    self.observe_self();
+                    next_self = now + SELF_INTERVAL;
+                }
             }
         }
         self.discovery.detach();
         self.count();
+        self.observe_self();
         let in_flight = self.discovery.calls_in_flight();
         if in_flight > 0 {
             self.shared.deliver(loss(self.shared.clock.now_unix_ns(), "calls", "in_flight", in_flight));
@@ -508,8 +551,38 @@ impl Watcher {
         if left < COUNT_INTERVAL / 2 { left + COUNT_INTERVAL } else { left }
     }
 
+    /// Delivers what capture costs.
+    fn observe_self(&mut self) {
+        let ts_ns = self.shared.clock.now_unix_ns();
+        let processes = self.shared.processes.pids().len();
+        let (object, tuning) = (self.discovery.object(), self.shedding.tuning());
+        for stat in self.self_stats.look(ts_ns, object, &self.counted, tuning, processes) {
+            self.shared.deliver(Record::Host(HostRecord::SelfStat(stat)));
+        }
+    }
+
+    /// Leaves out more when there is too much, and less again.
+    fn shed(&mut self, lost: u64) {
+        let rows = self.shared.rows.load(Ordering::Relaxed);
+        let second = Second { lost, backlog: self.backlog.thousandths(), rows: rows.saturating_sub(self.rows) };
+        self.rows = rows;
+        let Some(tuning) = self.shedding.after(second) else { return };
+        match tuning.apply(&self.tuning) {
+            Ok(()) => tracing::warn!(
+                offcpu_min_ms = tuning.offcpu_min_ns / 1_000_000,
+                block_min_ms = tuning.block_min_ns / 1_000_000,
+                point_to_point = !tuning.shed_p2p,
+                ?second,
+                "what is recorded changes with the load"
+            ),
+            Err(error) => tracing::warn!(%error, "cannot change what is recorded"),
+        }
+        self.observe_self();
+    }
+
     /// Delivers what was counted and what was lost since the last time, per probe and reason.
     fn count(&mut self) {
+        let mut lost_ring = 0;
         let mut now = loader::read_stats(&self.stats, &self.host_stats);
         let ts_ns = self.shared.clock.now_unix_ns();
         let processes = &self.shared.processes;
@@ -523,6 +596,7 @@ impl Watcher {
         for probe in &now {
             let before = self.counted.iter().find(|b| b.probe == probe.probe);
             let since = |field: fn(&ProbeStatus) -> u64| field(probe).saturating_sub(before.map_or(0, field));
+            lost_ring += since(|p| p.lost_ring);
             let lost = [
                 ("ringbuf", since(|p| p.lost_ring)),
                 ("map_full", since(|p| p.lost_map)),
@@ -535,5 +609,6 @@ impl Watcher {
         }
         self.shared.status().probes.clone_from(&now);
         self.counted = now;
+        self.shed(lost_ring);
     }
 }

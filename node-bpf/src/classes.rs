@@ -268,6 +268,26 @@ impl Need {
     }
 }
 
+/// The tables that may miss rows when a probe has lost records; none for a probe that is not known, which may be any.
+/// Probes are named as in [`CaptureStatus::probes`](crate::CaptureStatus::probes).
+pub fn tables_of_probe(probe: &str) -> Option<Vec<&'static str>> {
+    let classes: &[&str] = match probe {
+        "sched_switch" => &["offcpu"],
+        "tcp" => &["tcp"],
+        // a process or thread that is not followed is missing everywhere
+        "sched_process" => &["processes", "collectives", "offcpu", "tcp", "block", "reclaim"],
+        "block_rq" => &["block"],
+        "major_fault" | "reclaim" => &["reclaim"],
+        "oom_kill" => &["oom"],
+        "process_events" => &["process-events"],
+        "calls" => &["collectives"],
+        _ if probe.starts_with("libnccl:") || probe.starts_with("libmpi:") => &["collectives"],
+        _ => return None,
+    };
+    let tables = CLASSES.iter().filter(|class| classes.contains(&class.name)).flat_map(|class| class.tables);
+    Some(tables.copied().collect())
+}
+
 /// Whether a class is on.
 pub(crate) fn is_on(classes: &[ClassStatus], name: &str) -> bool {
     classes.iter().any(|class| class.name == name && class.state == ClassState::On)
@@ -300,6 +320,17 @@ mod tests {
         assert_eq!(names.len(), CLASSES.len());
         let programs: Vec<_> = CLASSES.iter().flat_map(|class| class.programs).collect();
         assert_eq!(programs.iter().collect::<HashSet<_>>().len(), programs.len());
+    }
+
+    #[test]
+    fn a_probe_loses_rows_of_its_class() {
+        assert_eq!(tables_of_probe("sched_switch"), Some(vec!["offcpu"]));
+        assert_eq!(tables_of_probe("libnccl:ncclSend"), Some(vec!["collectives"]));
+        assert_eq!(tables_of_probe("oom_kill"), Some(vec!["memory_events", "process_events"]));
+        assert_eq!(tables_of_probe("ring"), None);
+        for probe in crate::signals::wire::HOST_PROBES {
+            assert!(tables_of_probe(probe).is_some_and(|tables| !tables.is_empty()), "{probe}");
+        }
     }
 
     #[test]

@@ -26,6 +26,11 @@ impl Clock {
     }
 }
 
+/// Unix time now.
+pub(crate) fn unix_now_ns() -> i64 {
+    read_ns(libc::CLOCK_REALTIME)
+}
+
 /// Unix time at boot, in ns (what /proc/PID/stat's start times count from).
 pub(crate) fn boot_unix_ns() -> i64 {
     measure_offset(libc::CLOCK_BOOTTIME)

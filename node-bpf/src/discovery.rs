@@ -343,6 +343,11 @@ impl Discovery {
         Ok(())
     }
 
+    /// The loaded programs and maps.
+    pub(crate) fn object(&self) -> &Object {
+        &self.object
+    }
+
     /// Takes every probe away.
     pub(crate) fn detach(&mut self) {
         self.links.clear();

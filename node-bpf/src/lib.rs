@@ -29,6 +29,9 @@ mod nccl_hash;
 pub mod privileges;
 mod process;
 mod record;
+mod sampling;
+mod self_stats;
+mod shedding;
 mod signals;
 mod sockets;
 mod survey;
@@ -39,7 +42,7 @@ mod wire;
 pub use attach::AttachMode;
 pub use capture::{Capture, CaptureConfig, CaptureStatus, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
-pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
+pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass, tables_of_probe};
 pub use discovery::AttachedFile;
 pub use error::Error;
 pub use host::Host;
@@ -48,6 +51,9 @@ pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
 pub use record::{
     CallTally, Collective, CudaCall, DeviceWait, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
 };
+pub use sampling::{Sampler, SamplerConfig, Watch};
+pub use self_stats::measure_programs;
+pub use shedding::Backlog;
 pub use signals::record::{
     BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat,
 };

@@ -1,6 +1,8 @@
 //! The bytes of the host's signals, parsed with size checks. The truth is `bpf/wire_host.h`; the records of calls, and
 //! the kinds' dispatch, are in the crate's `wire`.
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
 use crate::wire::Reader;
 
 pub(crate) const BLOCK_KIND: u32 = 16;
@@ -123,6 +125,11 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
+    /// Puts it in force.
+    pub(crate) fn apply(self, map: &MapHandle) -> libbpf_rs::Result<()> {
+        map.update(&0u32.to_ne_bytes(), &self.to_bytes(), MapFlags::ANY)
+    }
+
     pub(crate) fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&self.offcpu_min_ns.to_ne_bytes());
