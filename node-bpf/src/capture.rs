@@ -26,7 +26,7 @@ use crate::record::{Collective, DeviceWait, LossCount, Record};
 use crate::self_stats::{self, SelfStats};
 use crate::shedding::{Backlog, Second, Shedding};
 use crate::signals::decode as signals;
-use crate::signals::kernel_names::KernelNames;
+use crate::signals::kernel_names::{self, KernelNames};
 use crate::signals::record::HostRecord;
 use crate::signals::wire::RawHost;
 use crate::sockets::Sockets;
@@ -123,6 +123,15 @@ pub struct Capture {
 /// Whether this host and this process can capture; the error says what is missing and what to do.
 pub fn supported() -> Result<(), Error> {
     loader::check_host()
+}
+
+/// Takes what capture can do without, but only privileges give: the time that BPF programs take, and the names of kernel
+/// functions. To be called before a process gives its privileges up; what is refused is left out.
+pub fn prepare() {
+    if let Err(error) = self_stats::measure_programs() {
+        tracing::debug!(%error, "the time of BPF programs is not measured");
+    }
+    kernel_names::open_ahead();
 }
 
 /// Where records go.

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::error::Error;
 
@@ -20,6 +21,13 @@ pub(crate) struct Cgroup {
 /// The mount point of cgroup v2, from /proc/self/mountinfo.
 pub fn mount_point() -> Option<PathBuf> {
     parse_mountinfo(&fs::read("/proc/self/mountinfo").ok()?)
+}
+
+/// The id of a cgroup by its path in the hierarchy, as /proc/PID/cgroup shows it.
+pub(crate) fn id_of(path: &str) -> Option<u64> {
+    static MOUNT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let mount = MOUNT.get_or_init(mount_point).as_ref()?;
+    Some(fs::metadata(mount.join(path.strip_prefix('/')?)).ok()?.ino())
 }
 
 /// Fields: id parent dev root MOUNT-POINT options… - TYPE source options

@@ -281,8 +281,12 @@ pub fn tables_of_probe(probe: &str) -> Option<Vec<&'static str>> {
         "oom_kill" => &["oom"],
         "process_events" => &["process-events"],
         "calls" => &["collectives"],
-        _ if probe.starts_with("libnccl:") || probe.starts_with("libmpi:") => &["collectives"],
-        _ => return None,
+        // the name of a call is its library's and its own
+        _ => match probe.split_once(':')?.0 {
+            "libnccl" | "libmpi" => &["collectives"],
+            "libcudart" | "libcuda" | "libamdhip64" => &["cuda"],
+            _ => &["symbols"],
+        },
     };
     let tables = CLASSES.iter().filter(|class| classes.contains(&class.name)).flat_map(|class| class.tables);
     Some(tables.copied().collect())
@@ -328,6 +332,7 @@ mod tests {
         assert_eq!(tables_of_probe("libnccl:ncclSend"), Some(vec!["collectives"]));
         assert_eq!(tables_of_probe("oom_kill"), Some(vec!["memory_events", "process_events"]));
         assert_eq!(tables_of_probe("ring"), None);
+        assert!(tables_of_probe("libcudart:cudaMemcpy").unwrap().contains(&"cuda_calls"));
         for probe in crate::signals::wire::HOST_PROBES {
             assert!(tables_of_probe(probe).is_some_and(|tables| !tables.is_empty()), "{probe}");
         }

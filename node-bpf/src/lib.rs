@@ -40,7 +40,7 @@ mod tally;
 mod wire;
 
 pub use attach::AttachMode;
-pub use capture::{Capture, CaptureConfig, CaptureStatus, supported};
+pub use capture::{Capture, CaptureConfig, CaptureStatus, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
 pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass, tables_of_probe};
 pub use discovery::AttachedFile;
@@ -52,7 +52,6 @@ pub use record::{
     CallTally, Collective, CudaCall, DeviceWait, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
 };
 pub use sampling::{Sampler, SamplerConfig, Watch};
-pub use self_stats::measure_programs;
 pub use shedding::Backlog;
 pub use signals::record::{
     BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat,

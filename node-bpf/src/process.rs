@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::cgroup;
 use crate::clock;
 use crate::mpi::MpiNames;
 use crate::record::ProcessSeen;
@@ -85,6 +86,7 @@ impl Process {
         let environ = fs::read(proc("environ")).unwrap_or_default();
         let who = Attribution::from_environ(&environ);
         let comm = fs::read(proc("comm")).unwrap_or_default();
+        let uid = fs::metadata(proc("")).ok().map(|m| m.uid());
         let seen = ProcessSeen {
             pid,
             start_ns: boot_unix_ns.saturating_add(start_since_boot_ns(&stat)?),
@@ -97,7 +99,10 @@ impl Process {
             step_id: who.step_id,
             container_id: container_id(&cgroups),
             cgroup_path: cgroup_path(&cgroups).to_owned(),
-            user: fs::metadata(proc("")).map(|m| user_name(m.uid())).unwrap_or_default(),
+            user: uid.map(user_name).unwrap_or_default(),
+            uid,
+            pod: pod(&cgroups),
+            cgroup_id: cgroup::id_of(cgroup_path(&cgroups)),
         };
         Some(Process { seen, mpi_namespace: who.mpi_namespace, read_ns, mpi: OnceLock::new() })
     }
@@ -133,6 +138,18 @@ fn container_id(cgroups: &str) -> Option<String> {
         let name = component.strip_suffix(".scope").unwrap_or(component);
         let id = name.rsplit(['-', ':']).next()?;
         (id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
+    })
+}
+
+/// The id that the kubelet names a pod's cgroup by: `…/pod0a1b…/…` or `…-pod0a1b_….slice` (systemd, `_` for `-`).
+fn pod(cgroups: &str) -> Option<String> {
+    cgroups.lines().flat_map(|line| line.split('/')).find_map(|component| {
+        let name = component.strip_suffix(".slice").unwrap_or(component);
+        let (before, id) = name.rsplit_once("pod")?;
+        let at_a_border = before.is_empty() || before.ends_with('-');
+        let hex = id.bytes().filter(u8::is_ascii_hexdigit).count();
+        let form = id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-' || b == b'_');
+        (at_a_border && form && hex == 32).then(|| id.replace('_', "-"))
     })
 }
 
@@ -272,6 +289,14 @@ mod tests {
             assert_eq!(container_id(&path).as_deref(), Some(id.as_str()), "{path}");
         }
         assert_eq!(container_id("0::/user.slice/user-1000.slice/session-2.scope\n"), None);
+        let uid = "0a1b2c3d-0000-4000-8000-001122334455";
+        for path in [
+            format!("0::/kubepods/burstable/pod{uid}/x\n"),
+            format!("1:cpu:/\n0::/a/kubepods-pod{}.slice\n", uid.replace('-', "_")),
+        ] {
+            assert_eq!(pod(&path).as_deref(), Some(uid), "{path}");
+        }
+        assert_eq!(pod("0::/tripod/podman.slice/user.slice\n"), None);
         assert_eq!(cgroup_path("3:cpu:/x\n0::/user.slice\n"), "/user.slice");
     }
 

@@ -180,6 +180,12 @@ pub struct ProcessSeen {
     pub cgroup_path: String,
     /// Owner's user name or uid as text.
     pub user: String,
+    /// Owner's user id.
+    pub uid: Option<u32>,
+    /// Kubernetes' id of the pod when in one.
+    pub pod: Option<String>,
+    /// cgroup v2 id.
+    pub cgroup_id: Option<u64>,
 }
 
 /// Records lost since the last count, for one probe.

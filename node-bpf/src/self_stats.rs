@@ -2,7 +2,8 @@
 //! processor time, and the thresholds in force. Values count from the start; only those that have changed make a record.
 //!
 //! The kernel measures programs only while asked to (BPF_ENABLE_STATS, which needs CAP_SYS_ADMIN; about 50 ns a run, for
-//! every BPF program of the host). An agent that gives up its privileges asks before, with [`measure_programs`].
+//! every BPF program of the host). An agent that gives up its privileges asks before, with
+//! [`prepare`](crate::prepare).
 
 use std::collections::HashMap;
 use std::io;
@@ -20,10 +21,7 @@ use crate::signals::record::SelfStat;
 use crate::signals::wire::Tuning;
 
 /// Asks the kernel to measure BPF programs as long as this process lives. Asking again is as good.
-///
-/// # Errors
-/// The kernel's answer; without CAP_SYS_ADMIN it refuses (EPERM). Then programs' runs and times are not known.
-pub fn measure_programs() -> io::Result<()> {
+pub(crate) fn measure_programs() -> io::Result<()> {
     static STATS: OnceLock<OwnedFd> = OnceLock::new();
     if STATS.get().is_some() {
         return Ok(());

@@ -31,6 +31,9 @@ const OTHERS_FILES: [Capability; 2] = [Capability::CAP_DAC_OVERRIDE, Capability:
 /// # Errors
 /// Threads run already, or the kernel refused.
 pub fn give_up_all_but(plan: &Plan) -> Result<(), DropError> {
+    if plan.capture {
+        node_bpf::prepare();
+    }
     let had = privileges::effective();
     let mut keep = if plan.capture { privileges::kept(Host::examine().uprobe_multi) } else { vec![] };
     if (1..FIRST_FREE_PORT).contains(&plan.port) {

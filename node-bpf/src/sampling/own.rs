@@ -39,5 +39,5 @@ fn process_cpu_ns() -> Option<f64> {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a valid timespec to write to.
     let rc = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t) };
-    (rc == 0).then(|| t.tv_sec as f64 * 1e9 + t.tv_nsec as f64)
+    (rc == 0).then_some(t.tv_sec as f64 * 1e9 + t.tv_nsec as f64)
 }

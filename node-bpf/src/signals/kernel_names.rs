@@ -3,6 +3,17 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::sync::{Mutex, PoisonError};
+
+const PATH: &str = "/proc/kallsyms";
+
+/// The file, opened while that showed addresses: the kernel decides at the opening.
+static OPENED: Mutex<Option<File>> = Mutex::new(None);
+
+/// Opens the names now, to be read when they are needed.
+pub(crate) fn open_ahead() {
+    *OPENED.lock().unwrap_or_else(PoisonError::into_inner) = File::open(PATH).ok();
+}
 
 /// Functions sorted by address, names in one text.
 #[derive(Debug, Default)]
@@ -13,7 +24,8 @@ pub(crate) struct KernelNames {
 
 impl KernelNames {
     pub(crate) fn read() -> Self {
-        let Ok(file) = File::open("/proc/kallsyms") else { return Self::default() };
+        let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(file) = opened.or_else(|| File::open(PATH).ok()) else { return Self::default() };
         Self::parse(BufReader::new(file))
     }
 

@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use node_bpf::{Capture, CaptureConfig, Record};
+use node_bpf::{Backlog, Capture, CaptureConfig, Record, Sampler, SamplerConfig, SelfStat, Watch};
 
 use super::config::{AgentConfig, CaptureChoice};
 use super::standing::Feed;
 use crate::mesh::wire::OpenCall;
-use crate::store::Source;
+use crate::store::{Ingest, Source};
 
 /// The state of recording on this host.
 #[derive(Debug)]
 pub struct Recording {
     running: Mutex<Option<Capture>>,
+    /// Samples of the host, also where capture cannot be had.
+    sampler: Mutex<Option<Sampler>>,
     /// "on", "off", or "failed: why".
     pub state: String,
     /// Rank of each process that was seen, by pid.
@@ -29,13 +31,18 @@ impl Recording {
     /// # Errors
     /// A cgroup was named that does not exist: recording everything instead would be wrong.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
-        let not =
-            |state: String| Ok(Self { running: Mutex::new(None), state, ranks: Arc::default(), feed: Arc::default() });
-        let CaptureChoice::Auto { cgroup } = &config.capture else { return not("off".into()) };
+        let not = |state: String| Self {
+            running: Mutex::default(),
+            sampler: Mutex::default(),
+            state,
+            ranks: Arc::default(),
+            feed: Arc::default(),
+        };
+        let CaptureChoice::Auto { cgroup } = &config.capture else { return Ok(not("off".into())) };
         if let Some(why) = unwritable {
-            return not(format!("failed: {why}"));
+            return Ok(not(format!("failed: {why}")));
         }
-        let Source::Store(store) = source.as_ref() else { return not("off".into()) };
+        let Source::Store(store) = source.as_ref() else { return Ok(not("off".into())) };
         if let Some(path) = cgroup {
             anyhow::ensure!(path.is_dir(), "--cgroup {}: there is no such cgroup", path.display());
         }
@@ -44,8 +51,12 @@ impl Recording {
         let ranks = Arc::clone(&seen);
         let feed = Arc::new(Feed::default());
         let fed = Arc::clone(&feed);
-        let capture_config = CaptureConfig { cgroup: cgroup.clone(), ..CaptureConfig::default() };
-        match Capture::start(
+        let backlog = Backlog::default();
+        let sampler = sample(ingest.clone(), backlog.clone())
+            .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
+            .ok();
+        let capture_config = CaptureConfig { cgroup: cgroup.clone(), backlog, ..CaptureConfig::default() };
+        let started = Capture::start(
             capture_config,
             Box::new(move |record| {
                 if let Record::Process(process) = &record
@@ -56,13 +67,16 @@ impl Recording {
                 fed.record(&record);
                 ingest.record(record);
             }),
-        ) {
-            Ok(capture) => Ok(Self { running: Mutex::new(Some(capture)), state: "on".into(), ranks: seen, feed }),
+        );
+        let recording = match started {
+            Ok(capture) => Self { running: Mutex::new(Some(capture)), ranks: seen, feed, ..not("on".into()) },
             Err(error) => {
                 tracing::warn!("not recording: {error}");
                 not(format!("failed: {error}"))
             }
-        }
+        };
+        *lock(&recording.sampler) = sampler;
+        Ok(recording)
     }
 
     /// Whether capture runs.
@@ -105,10 +119,38 @@ impl Recording {
 
     /// Detaches every probe. What was recorded stays.
     pub fn stop(&self) {
+        drop(lock(&self.sampler).take());
         if let Some(capture) = lock(&self.running).take() {
             capture.stop();
         }
     }
+}
+
+/// Samples the host into the store, and tells capture how full the store's queue is.
+fn sample(ingest: Ingest, backlog: Backlog) -> Result<Sampler, node_bpf::Error> {
+    let store = ingest.clone();
+    let watch: Watch = Box::new(move |ts_ns, rarely| {
+        backlog.set(store.fullness());
+        if rarely { of_store(&store, ts_ns) } else { vec![] }
+    });
+    Sampler::start(SamplerConfig::default(), watch, Box::new(move |record| ingest.record(record)))
+}
+
+/// What the store says of itself.
+fn of_store(store: &Ingest, ts_ns: i64) -> Vec<SelfStat> {
+    let health = store.health();
+    let (file_bytes, wal_bytes) = store.file_bytes();
+    let all = [
+        ("store.queued", health.queued as f64, "count"),
+        ("store.stored", health.stored as f64, "count"),
+        ("store.lost", health.lost as f64, "count"),
+        ("store.commits", health.commits as f64, "count"),
+        ("store.failed_commits", health.failed_commits as f64, "count"),
+        ("store.longest_commit", health.longest_commit.as_nanos() as f64, "ns"),
+        ("store.file", file_bytes as f64, "bytes"),
+        ("store.wal", wal_bytes as f64, "bytes"),
+    ];
+    all.map(|(name, value, unit)| SelfStat { ts_ns, name: name.to_owned(), value, unit }).into()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -56,8 +56,14 @@ impl Facts {
     }
 }
 
+/// Whether a question reads a table: by its name, or through the sums over it.
+fn is_read(table: &str, is_asked: impl Fn(&str) -> bool) -> bool {
+    const SUMMED: &[&str] = &["collectives", "offcpu", "cuda_calls", "symbol_calls"];
+    is_asked(table) || (SUMMED.contains(&table) && is_asked("call_rollups"))
+}
+
 fn is_raw(table: &str) -> bool {
-    !matches!(table, "processes" | "call_rollups" | "capture_loss" | "findings")
+    !matches!(table, "processes" | "call_rollups" | "capture_loss" | "findings" | "self_stats")
 }
 
 /// The facts in memory.
@@ -115,13 +121,17 @@ impl FactsState {
             }
         }
         for loss in self.losses.between(range.start, last_ns) {
-            let of_other_table = self.tables.iter().any(|t| t.name == loss.probe) && !is_asked(&loss.probe);
-            if !of_other_table {
+            let table = self.tables.iter().map(|t| t.name.as_str()).find(|name| *name == loss.probe);
+            let hit = table.map(|table| vec![table]).or_else(|| node_bpf::tables_of_probe(&loss.probe));
+            if hit.is_none_or(|tables| tables.iter().any(|table| is_read(table, is_asked))) {
+                let how = match loss.reason.as_str() {
+                    "shed" => "left out under load".to_owned(),
+                    reason => format!("lost ({reason})"),
+                };
                 notes.push(format!(
-                    "{}: {} records lost ({}) between {} and {}",
+                    "{}: {} records {how} between {} and {}",
                     loss.probe,
                     loss.lost,
-                    loss.reason,
                     show_time(loss.since_ns),
                     show_time(loss.until_ns)
                 ));

@@ -118,6 +118,25 @@ impl Ingest {
         }
     }
 
+    /// How full the queue is, in thousandths.
+    #[must_use]
+    pub fn fullness(&self) -> u32 {
+        self.shared.queue.fullness()
+    }
+
+    /// How the store does, and its counters.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        Health { queued: self.shared.queue.len(), ..self.shared.health().clone() }
+    }
+
+    /// Size of the main file and of the write-ahead log.
+    #[must_use]
+    pub fn file_bytes(&self) -> (u64, u64) {
+        let facts = self.shared.facts();
+        (facts.file_bytes, facts.wal_bytes)
+    }
+
     /// Keep a verdict.
     pub fn finding(&self, finding: Finding) {
         self.shared.queue.push(Item::Finding(finding));

@@ -191,8 +191,7 @@ impl Store {
     /// How the store does, and its counters.
     #[must_use]
     pub fn health(&self) -> Health {
-        let queued = self.shared.queue.len();
-        Health { queued, ..self.shared.health().clone() }
+        self.ingest().health()
     }
 
     /// What the store knows of itself. Cheap: touches no file.

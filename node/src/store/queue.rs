@@ -168,6 +168,11 @@ impl Queue {
         self.wake_writer.notify_all();
     }
 
+    /// How full it is, in thousandths.
+    pub(crate) fn fullness(&self) -> u32 {
+        u32::try_from(self.len().saturating_mul(1000) / self.capacity).unwrap_or(u32::MAX)
+    }
+
     /// Items waiting.
     pub(crate) fn len(&self) -> usize {
         self.lock().items.len()

@@ -169,14 +169,16 @@ impl<'c> Statements<'c> {
             // Found again: what is newly known wins, what was known stays.
             process: conn.prepare(
                 "INSERT INTO processes (pid, start_ns, seen_ns, exe, comm, rank, local_rank, world_size, job_id, step_id, \
-                 container_id, cgroup_path, user) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13) \
+                 container_id, cgroup_path, user, uid, pod, cgroup_id) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16) \
                  ON CONFLICT (pid, start_ns) DO UPDATE SET seen_ns = excluded.seen_ns, exe = excluded.exe, \
                  comm = excluded.comm, rank = ifnull(excluded.rank, rank), \
                  local_rank = ifnull(excluded.local_rank, local_rank), \
                  world_size = ifnull(excluded.world_size, world_size), job_id = ifnull(excluded.job_id, job_id), \
                  step_id = ifnull(excluded.step_id, step_id), \
                  container_id = ifnull(excluded.container_id, container_id), cgroup_path = excluded.cgroup_path, \
-                 user = excluded.user",
+                 user = excluded.user, uid = ifnull(excluded.uid, uid), pod = ifnull(excluded.pod, pod), \
+                 cgroup_id = ifnull(excluded.cgroup_id, cgroup_id)",
             )?,
             cuda_call: conn.prepare(
                 "INSERT INTO cuda_calls (ts_ns, duration_ns, pid, tid, rank, api, func, bytes, kind, stream, ret, \
@@ -273,6 +275,9 @@ impl<'c> Statements<'c> {
             p.container_id,
             p.cgroup_path,
             p.user,
+            p.uid,
+            p.pod,
+            p.cgroup_id.map(bits),
         ])?;
         Ok(Stored::Row)
     }

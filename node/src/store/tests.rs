@@ -274,6 +274,9 @@ fn loss_told_by_capture_is_kept_and_noted_where_it_matters() {
         noted(ALL_TIME)
     );
     assert_eq!(noted(0..began - 3_600_000_000_000), Vec::<String>::new());
+    assert_eq!(store.notes(&["collectives", "tcp_events"], ALL_TIME), Vec::<String>::new(), "not theirs");
+    assert_eq!(store.notes(&["events"], ALL_TIME).len(), 1);
+    assert_eq!(store.notes(&["call_rollups"], ALL_TIME).len(), 1, "the sums miss it, too");
     drop((conn, store));
     // The digest after a restart says the same.
     let store = open(&path);
