@@ -5,10 +5,11 @@
 //! `node` does both over QUIC, the tests do both over in-memory databases with one SQLite database holding the union
 //! as the oracle.
 //!
-//! The way of a question: [`plan`] checks the SQL with SQLite itself (`check.rs`), then the rules (`rules/`) try in
+//! The way of a question: [`align`] writes out what only the mesh knows (clocks); [`plan`] checks the SQL with SQLite itself (`check.rs`), then the rules (`rules/`) try in
 //! order to answer it cheaply; [`run`] asks, merges and answers; [`explain`] prints a plan; [`local`] answers from one
 //! store.
 
+mod align;
 mod api;
 mod ast;
 mod batch;
@@ -33,6 +34,7 @@ mod time_range;
 #[cfg(test)]
 mod tests;
 
+pub use align::{Clocks, NodeClock, View, align, needs_clocks};
 pub use api::{
     Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Span,
     Stop, Targets,

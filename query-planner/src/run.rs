@@ -336,6 +336,10 @@ pub fn local(
 ) -> Result<Answer, LocalError> {
     let catalog = Catalog::of(conn, &[])?;
     crate::harden(conn).map_err(crate::catalog::CatalogError::from)?;
+    // A single store is its own clock.
+    let clocks = [(node.to_owned(), crate::align::NodeClock::default())].into();
+    let aligned = crate::align::align(sql, &catalog, &clocks, &[])?;
+    let sql = aligned.as_deref().unwrap_or(sql);
     let plan = plan(sql, &catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
     Ok(run(&plan, &mut OneStore { conn, node }, budget, now_unix_ns, &Stop::default())?)
 }

@@ -55,6 +55,8 @@ pub struct StragglersAnswer {
     pub standing: Option<About>,
     /// The report as text for people.
     pub text: String,
+    /// The questions that give its figures again; none of the standing verdict, which is made from digests.
+    pub sql: Vec<stragglers::Shown>,
     /// From question to verdict.
     pub elapsed_ms: f64,
 }
@@ -120,7 +122,8 @@ pub(super) async fn answer(
     let mut report = stragglers::analyse(&input, &Rules::default());
     report.cause = super::causes::cause(shared, &report, deadline, &cancelled).await;
     let text = stragglers::text(&report);
-    Ok(StragglersAnswer { report, standing: None, text, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
+    let sql = stragglers::show_sql(&report);
+    Ok(StragglersAnswer { report, standing: None, text, sql, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
 }
 
 impl StragglersQuestion {
@@ -152,12 +155,18 @@ async fn from_standing(
         about.age_ms as f64 / 1e3,
         about.reference.as_deref().unwrap_or("each host"),
     );
-    StragglersAnswer { report, standing: Some(about), text, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 }
+    StragglersAnswer {
+        report,
+        standing: Some(about),
+        text,
+        sql: Vec::new(),
+        elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
+    }
 }
 
 /// The clock offset of every live peer towards this node; a peer that cannot be measured is left out, and the analysis
 /// then uses no times of that node across nodes.
-async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOffset> {
+pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOffset> {
     let peers = shared.gossip.members().into_iter().filter(|member| member.state == MemberState::Live);
     futures::stream::iter(peers)
         .map(|member| async move {

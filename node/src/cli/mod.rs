@@ -212,6 +212,9 @@ pub struct StragglersArgs {
     /// Ask again every two seconds and redraw
     #[arg(long)]
     pub watch: bool,
+    /// Also print the SQL that gives each figure again, for `rankmesh query`
+    #[arg(long)]
+    pub show_sql: bool,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     pub format: ReportFormat,

@@ -14,6 +14,8 @@ use crate::agent::stragglers::StragglersQuestion;
 use crate::output::printable;
 use crate::query::{Coverage, Missing};
 
+/// How far back `--show-sql` looks without `--since`.
+const SHOWN_SINCE: Duration = Duration::from_secs(60);
 /// Pause between two looks with `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
@@ -30,7 +32,8 @@ pub(super) fn run(args: StragglersArgs) -> anyhow::Result<Exit> {
 fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let request = LocalRequest::Stragglers(StragglersQuestion {
-        since_ms: args.since.map(millis),
+        // The standing verdict is made from digests: questions to the stores are behind one that was asked of them.
+        since_ms: args.since.or(args.show_sql.then_some(SHOWN_SINCE)).map(millis),
         job: args.job.clone(),
         comm: args.comm,
         timeout_ms: millis(args.ask.timeout),
@@ -48,6 +51,10 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }
     let text = answer.as_object_mut().and_then(|object| object.remove("text"));
+    let sql = answer.as_object_mut().and_then(|object| object.remove("sql"));
+    if args.show_sql && args.format == ReportFormat::Json {
+        answer["sql"] = sql.clone().unwrap_or_default();
+    }
     let mut out = std::io::stdout().lock();
     match args.format {
         ReportFormat::Json => writeln!(out, "{answer}")?,
@@ -57,6 +64,12 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
                 write!(out, "\u{1b}[2J\u{1b}[H")?;
             }
             writeln!(out, "{}", text.as_ref().and_then(Value::as_str).unwrap_or_default().trim_end())?;
+            if args.show_sql {
+                for shown in sql.iter().filter_map(Value::as_array).flatten() {
+                    let field = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
+                    writeln!(out, "\n-- {}\n{};", printable(&field("title")), field("sql"))?;
+                }
+            }
             out.flush()?;
             for line in coverage.lines() {
                 eprintln!("{}", printable(&line));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
-use query_planner::{Answer, AskOptions, Budget, MergePool, Plan, RunError, Stop, Targets};
+use query_planner::{Answer, AskOptions, Budget, Catalog, Clocks, MergePool, NodeClock, Plan, RunError, Stop, Targets};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +12,7 @@ use super::coverage::{Coverage, Missing, row_share};
 use super::fanout::{MeshFanout, Target};
 use crate::agent::Shared;
 use crate::now::unix_now_ns;
+use crate::stragglers::{ClockOffset, VIEWS};
 
 /// Rows a node may ship for one question.
 const NODE_ROWS: u64 = 5_000_000;
@@ -86,10 +87,9 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
     let members = chosen(&list, &question);
     let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
     let catalog = shared.catalogs.of_mesh(shared, &members, deadline).await.map_err(AskError::Wrong)?;
-    let plan = shared
-        .plans
-        .plan(&question.sql, &catalog, &options)
-        .map_err(|error| AskError::Wrong(error.render(&question.sql)))?;
+    let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
+    let sql = aligned.as_deref().unwrap_or(&question.sql);
+    let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
     if question.plan_only {
         return Ok(Asked::Plan(query_planner::explain(&plan)));
     }
@@ -142,6 +142,22 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
     coverage.notes.extend(answer.notes.iter().cloned());
     let explained = if question.analyze { query_planner::explain_analyze(&plan, &answer) } else { String::new() };
     Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
+}
+
+/// The question with the clocks of the mesh written out, where it needs them; only then are they measured.
+async fn aligned(shared: &Shared, sql: &str, catalog: &Catalog, deadline: Instant) -> Result<Option<String>, AskError> {
+    if !query_planner::needs_clocks(sql, VIEWS) {
+        return Ok(None);
+    }
+    let clocks = crate::agent::stragglers::clocks(shared, deadline).await;
+    let clocks: Clocks = clocks
+        .into_iter()
+        .map(|(node, clock)| {
+            let ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
+            (node, NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
+        })
+        .collect();
+    query_planner::align(sql, catalog, &clocks, VIEWS).map_err(|error| AskError::Wrong(error.render(sql)))
 }
 
 /// Runs the plan; when a node is lost between two rounds, runs it again without that node.

@@ -24,6 +24,7 @@ mod report;
 mod rules;
 mod sampled;
 mod score;
+mod show_sql;
 pub mod simulate;
 #[cfg(test)]
 mod simulated;
@@ -36,6 +37,7 @@ mod suspects;
 mod tables;
 mod text;
 mod verdict;
+mod views;
 pub mod why;
 mod windows;
 
@@ -48,6 +50,8 @@ pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore,
 pub use rules::Rules;
 pub use sampled::{LaneTotal, Sampled, Totals};
 pub use score::Waits;
+pub use show_sql::{Shown, show_sql};
 pub use text::text;
 pub use verdict::analyse;
+pub use views::VIEWS;
 pub use windows::WindowKind;

@@ -2,6 +2,7 @@
 //! nodes to the merge. What an aggregate means over several nodes lives in `rules/aggregate.rs`; arithmetic that must
 //! be exact lives in `exact.rs`, its SQL face in `sum.rs`. Aggregates beyond SQLite's are listed in `state.rs`.
 
+pub(crate) mod clock;
 mod distinct;
 mod edges;
 mod exact;
@@ -201,6 +202,8 @@ const TOTAL: &[&str] = &[
     "datetime",
     "julianday",
     "unixepoch",
+    clock::MESH_CLUSTER,
+    clock::MESH_BOUND,
 ];
 
 const WINDOWS: &[&str] = &[
@@ -228,6 +231,7 @@ pub(crate) fn is_allowed(name: &str) -> bool {
         || two_phase(name).is_some()
         || state::is_internal(name)
         || robust::is_internal(name)
+        || clock::is_internal(name)
 }
 
 /// All names a question may call, for hints.
@@ -271,5 +275,6 @@ pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     histogram::register(conn)?;
     edges::register(conn)?;
     robust::register(conn)?;
+    clock::register(conn)?;
     sum::register(conn)
 }

@@ -1,6 +1,7 @@
 //! Tests over whole questions: several in-memory stores, and one database with all their rows as the oracle.
 
 mod aggregates;
+mod align;
 mod answers;
 mod corpus;
 mod generate;
