@@ -27,6 +27,12 @@ fn a_sleeping_rank_is_off_the_cpu_voluntarily() {
             .collect();
         assert!(slept.len() >= 7, "rank {} slept ten times 20 ms: {slept:?}", rank.rank);
         assert!(slept.iter().all(|o| o.rank == Some(rank.rank)));
+        assert!(
+            slept.iter().all(|o| ["sleep", "lock"].contains(&o.reason)),
+            "a timer, or the futex of a peer: {slept:?}"
+        );
+        let told = slept.iter().filter(|o| o.run_delay_ns.is_some_and(|delay| delay < o.duration_ns));
+        assert!(told.count() >= 7, "who sleeps is not runnable all the time: {slept:?}");
     }
     assert!(recorded.off_cpu().iter().all(|o| o.duration_ns >= 1_000_000), "shorter ones are not recorded");
 }
@@ -61,7 +67,10 @@ fn a_rank_pushed_off_names_who_took_the_cpu() {
     // on a busy machine others take the CPU, too: wait for the hog to be among them
     common::wait_for("the hog to push the rank off", || {
         recorder.so_far().iter().any(|record| match record {
-            Record::OffCpu(o) => !o.voluntary && o.next_pid == hog.0.id() && o.next_comm == "sh" && o.cpu == 0,
+            Record::OffCpu(o) => {
+                let by_hog = !o.voluntary && o.next_pid == hog.0.id() && o.next_comm == "sh" && o.cpu == 0;
+                by_hog && o.reason == "preempted" && o.run_delay_ns == Some(o.duration_ns)
+            }
             _ => false,
         })
     });

@@ -58,10 +58,12 @@ int BPF_PROG(on_cgroup_reclaim_begin) { return reclaim_begins(); }
 SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
 int BPF_PROG(on_cgroup_reclaim_end, unsigned long pages) { return reclaim_ends(RM_CGROUP_RECLAIM, pages); }
 
-/* The argument is the task (Linux 6.8 and later) or its number. The current task is whoever wanted memory. */
+/* The argument is the task (Linux 6.8 and later) or its number: read as memory, so that the verifier takes it for a mere
+ * number in both. The current task is whoever wanted memory. */
 SEC("tp_btf/mark_victim")
 int on_oom(__u64 *ctx) {
-  __u64 argument = ctx[0];
+  __u64 argument = 0;
+  bpf_probe_read_kernel(&argument, sizeof argument, ctx);
   __u32 pid = argument;
   struct task_struct *task = (void *)argument;
   if (argument >> 32) pid = BPF_CORE_READ(task, tgid);
