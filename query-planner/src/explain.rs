@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::api::{Answer, Targets};
 use crate::ast::quote_name;
+use crate::exec::RAN;
 use crate::plan::{Merge, Plan, Reduction};
 use crate::rules::semijoin::MAX_KEYS;
 
@@ -75,6 +76,9 @@ pub fn explain_analyze(plan: &Plan, answer: &Answer) -> String {
     for (node, stats) in &answer.node_stats {
         let _ =
             writeln!(out, "ran on {node}: {} rows, {} bytes, {:.2} ms", stats.rows, stats.bytes, ms(stats.elapsed_ns));
+        for how in stats.notes.iter().filter_map(|note| note.strip_prefix(RAN)) {
+            let _ = writeln!(out, "  from {how}");
+        }
     }
     let _ = writeln!(out, "merge: {} rows, {:.2} ms", answer.rows.len(), ms(answer.merge_ns));
     out

@@ -11,9 +11,9 @@ use crate::api::{
 use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
 use crate::check::quoted;
-use crate::exec::{bind, execute_task, message};
+use crate::exec::{PartExecutor, RAN, bind, execute_task, execute_task_with, message};
 use crate::merge_pool::MergePool;
-use crate::plan::{Merge, MergeTable, NodePart, Plan, plan};
+use crate::plan::{Merge, MergeTable, NodePart, Plan, Strategy, plan};
 use crate::rules::semijoin::{MAX_KEY_BYTES, MAX_KEYS, filtered_by_keys};
 
 /// Ask and merge.
@@ -210,7 +210,8 @@ fn ask(
             sink(node, *part, batch)
         })?;
         for (node, stat) in stats {
-            for note in stat.notes.iter().map(|note| format!("{node} {note}")) {
+            let notes = stat.notes.iter().filter(|note| !note.starts_with(RAN));
+            for note in notes.map(|note| format!("{node} {note}")) {
                 if !answer.notes.contains(&note) {
                     answer.notes.push(note);
                 }
@@ -341,24 +342,64 @@ pub fn local(
     let aligned = crate::align::align(sql, &catalog, &clocks, &[])?;
     let sql = aligned.as_deref().unwrap_or(sql);
     let plan = plan(sql, &catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
-    Ok(run(&plan, &mut OneStore { conn, node }, budget, now_unix_ns, &Stop::default())?)
+    Ok(run(&plan, &mut OneStore { conn, node, executor: None }, budget, now_unix_ns, &Stop::default())?)
+}
+
+/// As [`local`], with parts answered by `executor` where it can: also parts of questions that as a whole it cannot
+/// answer (HAVING, expressions around aggregates).
+///
+/// # Errors
+/// As [`local`].
+pub fn local_with(
+    sql: &str,
+    conn: &mut Connection,
+    node: &str,
+    executor: &dyn PartExecutor,
+    budget: &Budget,
+    now_unix_ns: i64,
+) -> Result<Answer, LocalError> {
+    let catalog = Catalog::of(conn, &[])?;
+    crate::harden(conn).map_err(crate::catalog::CatalogError::from)?;
+    let plan = plan_for_one(sql, &catalog, |part| executor.understands(conn, part))?;
+    let mut store = OneStore { conn, node, executor: Some(executor) };
+    Ok(run(&plan, &mut store, budget, now_unix_ns, &Stop::default())?)
+}
+
+/// The plan for a question to one node: the whole question goes there, unless the node would answer the parts of a plan
+/// for many faster.
+///
+/// # Errors
+/// As for [`crate::plan()`].
+pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&NodePart) -> bool) -> Result<Plan, QueryError> {
+    let whole = plan(sql, catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
+    if whole.parts.iter().all(&understands) {
+        return Ok(whole);
+    }
+    let apart = plan(sql, catalog, &AskOptions::default())?;
+    let is_simple = matches!(apart.strategy, Strategy::Aggregate | Strategy::Rows);
+    Ok(if is_simple && apart.parts.iter().all(&understands) { apart } else { whole })
 }
 
 struct OneStore<'c> {
     conn: &'c Connection,
     node: &'c str,
+    executor: Option<&'c dyn PartExecutor>,
 }
 
 impl Fanout for OneStore<'_> {
     fn ask(&mut self, task: &NodeTask, _: &Targets, sink: Sink<'_>) -> Result<Vec<(String, NodeStats)>, RunError> {
         let mut stopped = None;
-        let stats = execute_task(self.conn, self.node, task, &mut |part, batch| {
+        let mut emit = |part: usize, batch: Batch| {
             sink(self.node, part, batch).map_err(|error| {
                 let reason = error.to_string();
                 stopped = Some(error);
                 NodeError::Stopped(reason)
             })
-        });
+        };
+        let stats = match self.executor {
+            Some(executor) => execute_task_with(self.conn, self.node, task, executor, &mut emit),
+            None => execute_task(self.conn, self.node, task, &mut emit),
+        };
         match (stats, stopped) {
             (_, Some(error)) => Err(error),
             (Ok(stats), None) => Ok(vec![(self.node.to_owned(), stats)]),

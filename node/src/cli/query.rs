@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use query_planner::{Budget, LocalError};
+use query_planner::LocalError;
 
 use super::local::{self, NoAnswer, Reply};
 use super::{Exit, Explain, QueryArgs, UsageError};
 use crate::agent::local::LocalRequest;
-use crate::now::unix_now_ns;
 use crate::output::{Printed, print, printable};
 use crate::query::ask::Question;
-use crate::store::ServedDb;
+use crate::query::file::FileError;
+use crate::query::{self};
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
     let sql = if args.sql == "-" {
@@ -87,20 +87,17 @@ pub(super) fn say_coverage(error: &anyhow::Error) {
 fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let deadline = started + args.ask.timeout;
-    let mut reader = ServedDb::open(file, Vec::new())?.reader()?;
-    reader.progress_handler(4_000, Some(move || Instant::now() >= deadline))?;
-    let answer = query_planner::local(sql, &mut reader, "local", &Budget::default(), unix_now_ns()).map_err(
-        |error| match error {
-            _ if Instant::now() >= deadline => {
-                anyhow::anyhow!(
-                    "timeout: the question took longer than {:?}; give --timeout or narrow it",
-                    args.ask.timeout
-                )
-            }
-            LocalError::Query(error) => UsageError(error.render(sql)).into(),
-            other => other.into(),
-        },
-    )?;
+    let answer = query::file::ask(file, sql, deadline).map_err(|error| match error {
+        FileError::Question(_) if Instant::now() >= deadline => {
+            anyhow::anyhow!(
+                "timeout: the question took longer than {:?}; give --timeout or narrow it",
+                args.ask.timeout
+            )
+        }
+        FileError::Question(LocalError::Query(error)) => UsageError(error.render(sql)).into(),
+        FileError::Question(other) => other.into(),
+        FileError::Store(other) => other.into(),
+    })?;
     let result = Printed {
         columns: &answer.columns,
         rows: &answer.rows,

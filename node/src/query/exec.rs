@@ -1,4 +1,5 @@
-//! Running a task on this node's own store: read-only connections, deadline, cancellation.
+//! Running a task on this node's own store: read-only connections, deadline, cancellation; and the choice of executor:
+//! what the store answers from its columns goes there, the rest to SQLite.
 //!
 //! SQLite blocks, so a task runs on a blocking thread; its progress handler looks at the deadline and at the
 //! cancellation token every few thousand virtual-machine steps, which stops a runaway question within milliseconds.
@@ -11,7 +12,7 @@ use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::Source;
+use crate::store::{ColumnExecutor, Source};
 
 /// SQLite virtual-machine steps between two looks at the deadline (about 0.1 ms of work).
 const STEPS_BETWEEN_CHECKS: i32 = 4_000;
@@ -24,6 +25,8 @@ const IDLE_READERS: usize = 4;
 const SMALL_STEPS: i32 = 4_000;
 const SMALL_CHECKS: i32 = 4;
 const SMALL_ROWS: u32 = 256;
+/// Rows that may be looked at in columns, on the spot.
+const SMALL_SCAN_ROWS: u64 = 20_000;
 
 /// The whole answer of a small task.
 #[derive(Debug)]
@@ -109,7 +112,8 @@ impl Executor {
             batches.push((part, batch));
             Ok(())
         };
-        let result = query_planner::execute_task(&reader, &self.node, task, &mut emit);
+        let columns = ColumnExecutor::new(&|| false, SMALL_SCAN_ROWS);
+        let result = query_planner::execute_task_with(&reader, &self.node, task, &columns, &mut emit);
         let _ = reader.progress_handler(0, None::<fn() -> bool>);
         self.give_back(reader);
         match result {
@@ -136,7 +140,9 @@ impl Executor {
         let mut emit = |part: usize, batch: Batch| {
             batches.blocking_send((part, batch)).map_err(|_| NodeError::Stopped("the asker went away".into()))
         };
-        let result = query_planner::execute_task(&reader, &self.node, task, &mut emit);
+        let stop = || cancelled.is_cancelled() || Instant::now() >= deadline;
+        let columns = ColumnExecutor::new(&stop, u64::MAX);
+        let result = query_planner::execute_task_with(&reader, &self.node, task, &columns, &mut emit);
         let _ = reader.progress_handler(0, None::<fn() -> bool>);
         match result {
             Ok(mut stats) => {

@@ -1,13 +1,14 @@
 //! Questions: whom to ask, the fan-out, coverage, and running a task on this node's own store.
 //!
 //! `coverage` says who answered; `exec` runs a task here; `fanout` asks over the mesh; `ask` puts them together.
-//! Planning and merging live in the `query-planner` crate.
+//! `file` asks one file without a mesh. Planning and merging live in the `query-planner` crate.
 
 pub mod ask;
 pub mod catalogs;
 pub mod coverage;
 pub mod exec;
 pub mod fanout;
+pub mod file;
 pub mod plans;
 
 pub use ask::{Asked, Question};

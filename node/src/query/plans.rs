@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use query_planner::{AskOptions, Catalog, Plan, QueryError};
 
+use crate::store;
+
 /// Plans kept.
 const KEPT: usize = 64;
 /// Longer questions are planned anew each time.
@@ -46,7 +48,12 @@ impl Plans {
             return Ok(plan);
         }
         drop(kept);
-        let plan = Arc::new(query_planner::plan(sql, catalog, options)?);
+        let plan = if options.single_node && !options.per_node {
+            query_planner::plan_for_one(sql, catalog, |part| store::understands(catalog, part))?
+        } else {
+            query_planner::plan(sql, catalog, options)?
+        };
+        let plan = Arc::new(plan);
         if sql.len() <= LONGEST_SQL_BYTES {
             let entry = Kept {
                 sql: sql.to_owned(),

@@ -48,7 +48,7 @@ use rusqlite::Connection;
 
 use crate::now::unix_now_ns;
 
-pub(crate) use columnar::OWN_TABLES;
+pub(crate) use columnar::{ColumnExecutor, OWN_TABLES, understands};
 pub use error::StoreError;
 pub use facts::{Facts, TableFacts};
 pub use ingest::{Health, Ingest, StoreState};

@@ -140,6 +140,12 @@ impl ExactSum {
         self.integers += i128::from(value);
     }
 
+    /// Add `count` integers whose sum is `sum`.
+    pub(crate) fn add_integers(&mut self, count: i64, sum: i128) {
+        self.count += count;
+        self.integers += sum;
+    }
+
     /// Add a double.
     pub(crate) fn add_real(&mut self, value: f64) {
         self.count += 1;

@@ -13,6 +13,7 @@ mod quantile;
 pub(crate) mod robust;
 mod runs;
 mod state;
+pub mod states;
 mod sum;
 
 use rusqlite::Connection;

@@ -41,7 +41,7 @@ fn log_base() -> f64 {
 
 /// Counts by bucket, and the range.
 #[derive(Debug, Clone, PartialEq)]
-struct Sketch {
+pub(super) struct Sketch {
     positive: BTreeMap<i32, u64>,
     /// By the bucket of the absolute value.
     negative: BTreeMap<i32, u64>,
@@ -66,6 +66,36 @@ impl Default for Sketch {
 }
 
 impl Sketch {
+    /// The bucket of a positive value.
+    #[allow(clippy::cast_possible_truncation)] // within ±36,000
+    pub(super) fn bucket_of(value: f64) -> i32 {
+        (value.ln() / log_base()).ceil() as i32
+    }
+
+    /// From counts by bucket.
+    #[allow(clippy::cast_precision_loss)] // as a double, like the values
+    pub(super) fn of_counts(
+        positive: impl Iterator<Item = (i32, u64)>,
+        zero: u64,
+        range: Option<(i64, i64)>,
+    ) -> Sketch {
+        let empty = Sketch::default();
+        let (least, greatest) =
+            range.map_or((empty.least, empty.greatest), |(least, greatest)| (least as f64, greatest as f64));
+        Sketch { positive: positive.collect(), zero, least, greatest, ..empty }
+    }
+
+    /// Count a value.
+    pub(super) fn push_real(&mut self, value: f64) {
+        self.push(value);
+    }
+
+    /// Add what another sketch counted.
+    pub(super) fn absorb(&mut self, other: Sketch) {
+        // Adding counts never fails.
+        let _ = Partial::merge(self, other);
+    }
+
     fn push(&mut self, value: f64) {
         self.least = self.least.min(value);
         self.greatest = self.greatest.max(value);
@@ -79,13 +109,13 @@ impl Sketch {
         *side.entry(bucket).or_default() += 1;
     }
 
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         let sum = |side: &BTreeMap<i32, u64>| side.values().fold(0u64, |sum, count| sum.saturating_add(*count));
         sum(&self.negative).saturating_add(self.zero).saturating_add(sum(&self.positive))
     }
 
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    fn quantile(&self, fraction: f64) -> Option<f64> {
+    pub(super) fn quantile(&self, fraction: f64) -> Option<f64> {
         let last = self.count().checked_sub(1)?;
         let rank = ((fraction * last as f64) as u64).min(last);
         if rank == 0 {

@@ -38,7 +38,7 @@ pub(super) fn register(conn: &Connection) -> Result<()> {
 
 /// Values by their key (see [`key`]) with their counts.
 #[derive(Debug, Clone, Default)]
-struct Runs {
+pub(super) struct Runs {
     /// Keys strictly ascending.
     sorted: Vec<(u64, u64)>,
     /// In any order.
@@ -63,7 +63,48 @@ fn integer(value: f64) -> Option<i64> {
     (fits && key(whole as f64) == key(value)).then_some(whole)
 }
 
+/// The ranks (from 0) of the one or two values that make the result, of `count` values.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+pub(super) fn places(count: u64, fraction: f64, discrete: bool) -> Option<(u64, u64)> {
+    let last = count.checked_sub(1)?;
+    let place = fraction * last as f64;
+    let low = (place as u64).min(last);
+    Some((low, if discrete || place == low as f64 || low == last { low } else { low + 1 }))
+}
+
+/// The value at a fraction of `total` integers, as [`at_fraction`] has it of their runs: from those that follow the
+/// lowest `below`, in any order, as far as the result needs them.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+pub(super) fn select_place(values: &mut [i64], below: u64, total: u64, fraction: f64, discrete: bool) -> Option<f64> {
+    let (low, high) = places(total, fraction, discrete)?;
+    let at = low.checked_sub(below)? as usize;
+    if at >= values.len() {
+        return None;
+    }
+    let (_, value, above) = values.select_nth_unstable(at);
+    let a = *value as f64;
+    if discrete {
+        return Some(a);
+    }
+    let b = if high == low { a } else { *above.iter().min()? as f64 };
+    Some(a + (b - a) * (fraction * (total - 1) as f64 - low as f64))
+}
+
 impl Runs {
+    /// Of ascending integers.
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn of_sorted(values: &[i64]) -> Runs {
+        let mut sorted: Vec<(u64, u64)> = Vec::new();
+        for &value in values {
+            let key = key(value as f64);
+            match sorted.last_mut() {
+                Some((last, count)) if *last == key => *count += 1,
+                _ => sorted.push((key, 1)),
+            }
+        }
+        Runs { sorted, pending: Vec::new() }
+    }
+
     fn push(&mut self, key: u64, count: u64) -> std::result::Result<(), Problem> {
         self.pending.push((key, count));
         // Amortised: what is sorted again is at most as long as what is new.
@@ -101,10 +142,8 @@ impl Runs {
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn at_fraction(runs: impl Iterator<Item = (f64, u64)> + Clone, fraction: f64, discrete: bool) -> Option<f64> {
     let count = runs.clone().fold(0u64, |sum, (_, count)| sum.saturating_add(count));
-    let last = count.checked_sub(1)?;
-    let place = fraction * last as f64;
-    let low = (place as u64).min(last);
-    let high = if discrete || place == low as f64 || low == last { low } else { low + 1 };
+    let (low, high) = places(count, fraction, discrete)?;
+    let place = fraction * (count - 1) as f64;
     let (mut before, mut low_value, mut high_value) = (0u64, None, None);
     for (value, count) in runs {
         before = before.saturating_add(count);

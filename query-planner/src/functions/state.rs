@@ -146,6 +146,11 @@ pub(super) struct Shipped<P> {
 }
 
 impl<P: Partial> Shipped<P> {
+    /// A state with nothing wrong in it; `seen` says whether the group had rows.
+    pub(super) fn whole(partial: P, seen: bool) -> Shipped<P> {
+        Shipped { partial, seen, problem: None }
+    }
+
     pub(super) fn into_bytes(mut self) -> Vec<u8> {
         let problem = match self.problem {
             None => 0,

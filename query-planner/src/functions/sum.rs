@@ -148,19 +148,20 @@ unsafe extern "C" fn avg_final(context: *mut ffi::sqlite3_context) {
 }
 
 /// SQLite's own words.
-const OVERFLOW: &CStr = c"integer overflow";
+pub(super) const OVERFLOW: &CStr = c"integer overflow";
 
-struct Overflow;
+#[derive(Debug)]
+pub(super) struct Overflow;
 
 #[derive(Clone, Copy)]
-enum Finish {
+pub(super) enum Finish {
     Sum,
     Total,
     Avg,
 }
 
 impl Finish {
-    fn of(self, sum: &ExactSum) -> std::result::Result<SqlValue, Overflow> {
+    pub(super) fn of(self, sum: &ExactSum) -> std::result::Result<SqlValue, Overflow> {
         let real = |value: Option<f64>| value.map_or(SqlValue::Null, SqlValue::Real);
         #[allow(clippy::cast_precision_loss)] // SQLite divides by (double)cnt too
         let count = sum.count as f64;

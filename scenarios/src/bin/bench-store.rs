@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
-use query_planner::{Budget, Value};
+use query_planner::Value;
 use rankmesh::store::integrity;
 use rusqlite::Connection;
 use scenarios::figures::{figure, quantile};
@@ -209,8 +209,8 @@ fn queries(path: &Path, mut duck: Option<&mut Duck>, rounds: usize) -> anyhow::R
 
 /// A question to the file, planned and answered as `rankmesh query --db` does.
 fn ask(path: &Path, sql: &str) -> anyhow::Result<Vec<Vec<Value>>> {
-    let mut reader = rankmesh::store::ServedDb::open(path, Vec::new())?.reader()?;
-    Ok(query_planner::local(sql, &mut reader, "local", &Budget::default(), 0)?.rows)
+    let deadline = Instant::now() + Duration::from_secs(600);
+    Ok(rankmesh::query::file::ask(path, sql, deadline)?.rows)
 }
 
 /// Both must say the same where both are exact.

@@ -24,6 +24,7 @@ def main():
     database, csv = sys.argv[1], sys.argv[2]
     began = time.perf_counter()
     connection = duckdb.connect(database)
+    connection.execute("SET enable_progress_bar = false")
     connection.execute(
         "CREATE TABLE collectives AS SELECT * FROM read_csv(?, header = false, auto_detect = false, nullstr = '', "
         "columns = %r)" % COLUMNS,
@@ -32,6 +33,7 @@ def main():
     connection.execute("CHECKPOINT")
     connection.close()
     connection = duckdb.connect(database, read_only=True)
+    connection.execute("SET enable_progress_bar = false")
     loaded = time.perf_counter() - began
     print(json.dumps({"seconds": loaded, "bytes": os.path.getsize(database), "version": duckdb.__version__}), flush=True)
     for statement in sys.stdin:

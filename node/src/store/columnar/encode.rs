@@ -21,7 +21,7 @@ const MOST_ENTRIES: usize = 1024;
 pub(super) const NULL_CODE: i64 = i64::MAX;
 
 /// One value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Scalar {
     /// NULL.
     Null,
@@ -370,6 +370,18 @@ impl Encoded {
         Some(())
     }
 
+    /// What a value that was read from row `row` stands for.
+    pub(crate) fn cell(&self, row: usize, value: i64) -> Cell<'_> {
+        match &self.shape {
+            Shape::Constant(Scalar::Null) => Cell::Null,
+            Shape::Constant(Scalar::Integer(value)) => Cell::Integer(*value),
+            Shape::Constant(Scalar::Text(text)) => Cell::Text(text),
+            Shape::Stream { entries: Some(entries), .. } => entries.at(value),
+            Shape::Stream { valid: Some(valid), .. } if valid[row / 8] >> (row % 8) & 1 == 0 => Cell::Null,
+            Shape::Stream { .. } => Cell::Integer(value),
+        }
+    }
+
     /// All values in memory.
     pub(crate) fn decode(self) -> Option<Decoded> {
         let mut values = Vec::new();
@@ -394,16 +406,7 @@ impl Decoded {
     }
 
     pub(crate) fn at(&self, row: usize) -> Cell<'_> {
-        match &self.column.shape {
-            Shape::Constant(Scalar::Null) => Cell::Null,
-            Shape::Constant(Scalar::Integer(value)) => Cell::Integer(*value),
-            Shape::Constant(Scalar::Text(text)) => Cell::Text(text),
-            Shape::Stream { entries: Some(entries), .. } => entries.at(self.values[row]),
-            Shape::Stream { valid, .. } => match valid {
-                Some(valid) if valid[row / 8] >> (row % 8) & 1 == 0 => Cell::Null,
-                _ => Cell::Integer(self.values[row]),
-            },
-        }
+        self.column.cell(row, self.values.get(row).copied().unwrap_or(0))
     }
 }
 

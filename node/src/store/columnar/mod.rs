@@ -2,16 +2,16 @@
 //! the store's SQLite file.
 //!
 //! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and where (`segment`), how
-//! rows come in (`append`) and small segments are joined (`compact`), and how any SQL sees them (`vtab`). Does not own which records become which rows (`rows`), nor
+//! rows come in (`append`) and small segments are joined (`compact`), how any SQL sees them (`vtab`), and how typed
+//! questions are answered from them without SQLite (`scan`). Does not own which records become which rows (`rows`), nor
 //! when segments are dropped (`retention`). Why this form: docs/decisions/0004-columnar-segments.md.
 
 mod append;
 mod bits;
 mod compact;
-#[allow(dead_code)] // what the typed executor needs
 mod encode;
 mod form;
-#[allow(dead_code)]
+mod scan;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -20,6 +20,7 @@ mod vtab;
 pub(crate) use append::{Appender, RowColumns};
 pub(crate) use compact::Compactor;
 pub(crate) use form::{OWN_TABLES, is_columnar, make_columnar, make_columnar_again, make_plain};
+pub(crate) use scan::{ColumnExecutor, understands};
 pub(crate) use segment::{MOST_ROWS, SegmentError, drop_oldest, oldest, span};
 pub(crate) use vtab::register;
 

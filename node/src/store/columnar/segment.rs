@@ -4,8 +4,6 @@
 //! The header is a version byte and bincode 2 (standard configuration) of [`Header`]. A column's row has the id
 //! `segment * 256 + its place in the header`; its bytes carry a checksum in the header, since SQLite's pages have none.
 
-use std::ops::RangeInclusive;
-
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
@@ -79,8 +77,6 @@ pub(crate) struct Segment {
     pub(super) table: String,
     pub(crate) first_rowid: i64,
     pub(crate) rows: usize,
-    pub(crate) first_ns: i64,
-    pub(crate) last_ns: i64,
     pub(super) columns: Vec<ColumnHeader>,
 }
 
@@ -140,7 +136,7 @@ pub(super) fn write(
     for (at, body) in bodies.iter().enumerate().filter(|(_, body)| !body.is_empty()) {
         insert.execute(params![column_id(id, at), body])?;
     }
-    Ok(Segment { id, table: table.to_owned(), first_rowid, rows, first_ns, last_ns, columns: header.columns })
+    Ok(Segment { id, table: table.to_owned(), first_rowid, rows, columns: header.columns })
 }
 
 fn column_id(segment: i64, at: usize) -> i64 {
@@ -159,7 +155,7 @@ impl Segment {
     /// From a row of `segments`.
     fn read(row: &Row<'_>, table: &str) -> Result<Self, SegmentError> {
         let (id, rows): (i64, i64) = (row.get(0)?, row.get(2)?);
-        let bytes = row.get_ref(5)?.as_blob().map_err(rusqlite::Error::from)?;
+        let bytes = row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?;
         let damaged = |what: String| SegmentError::Damaged { table: table.to_owned(), segment: id, what };
         let body = match bytes.split_first() {
             Some((&HEADER_VERSION, body)) => body,
@@ -175,8 +171,6 @@ impl Segment {
             table: table.to_owned(),
             first_rowid: row.get(1)?,
             rows: rows.ok_or_else(|| damaged("its header does not fit".to_owned()))?,
-            first_ns: row.get(3)?,
-            last_ns: row.get(4)?,
             columns: header.columns,
         })
     }
@@ -225,13 +219,13 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Those that may hold rows of `times`.
-    pub(crate) fn load(conn: &Connection, table: &str, times: RangeInclusive<i64>) -> Result<Self, SegmentError> {
+    /// Those that may hold rows from the first to the second time.
+    pub(crate) fn load(conn: &Connection, table: &str, (first_ns, last_ns): (i64, i64)) -> Result<Self, SegmentError> {
         let mut statement = conn.prepare_cached(
-            "SELECT id, first_rowid, row_count, first_ns, last_ns, header FROM segments \
+            "SELECT id, first_rowid, row_count, header FROM segments \
              WHERE table_name = ?1 AND last_ns >= ?2 AND first_ns <= ?3 ORDER BY first_rowid",
         )?;
-        let mut rows = statement.query(params![table, times.start(), times.end()])?;
+        let mut rows = statement.query(params![table, first_ns, last_ns])?;
         let mut segments = Vec::new();
         while let Some(row) = rows.next()? {
             segments.push(Segment::read(row, table)?);
@@ -241,9 +235,8 @@ impl Directory {
 
     /// Some, by their ids, in that order.
     pub(super) fn of_ids(conn: &Connection, table: &str, ids: impl Iterator<Item = i64>) -> Result<Self, SegmentError> {
-        let mut statement = conn.prepare_cached(
-            "SELECT id, first_rowid, row_count, first_ns, last_ns, header FROM segments WHERE id = ?1",
-        )?;
+        let mut statement =
+            conn.prepare_cached("SELECT id, first_rowid, row_count, header FROM segments WHERE id = ?1")?;
         let mut segments = Vec::new();
         for id in ids {
             let mut rows = statement.query([id])?;
@@ -256,7 +249,7 @@ impl Directory {
 
     /// All of a table.
     pub(crate) fn whole(conn: &Connection, table: &str) -> Result<Self, SegmentError> {
-        Self::load(conn, table, i64::MIN..=i64::MAX)
+        Self::load(conn, table, (i64::MIN, i64::MAX))
     }
 }
 

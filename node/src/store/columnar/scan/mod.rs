@@ -1,0 +1,147 @@
+//! Owns answering typed questions (`query_planner::scan`) from segments, column by column, without SQLite's row machine.
+//!
+//! `filter` decides which segments and rows a condition admits, `groups` makes aggregates, `rows` gives rows and the
+//! first k of an order. Whatever is not understood, or would not be exact, is left to SQLite and the virtual table
+//! (`Ok(None)`): the answers are the same either way, which the tests hold against each other.
+
+mod filter;
+mod groups;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use query_planner::scan::{Output, Scan};
+use query_planner::{Answered, Batch, Catalog, NodeError, NodePart, PartExecutor};
+use rusqlite::Connection;
+
+use super::form::is_columnar;
+use super::segment::{Directory, Segment, SegmentError};
+use super::{Kind, MODULE};
+use filter::Filter;
+
+/// Rows that are worked on at a time: a few columns of them fit the processor's second cache.
+const MORSEL: usize = 8192;
+
+/// Answers parts from columns.
+pub(crate) struct ColumnExecutor<'s> {
+    /// Looked at before each segment.
+    stop: &'s dyn Fn() -> bool,
+    /// More rows than this to look at are not for here.
+    most_rows: u64,
+}
+
+/// Emits batches.
+type Emit<'e> = &'e mut dyn FnMut(Batch) -> Result<(), NodeError>;
+
+impl<'s> ColumnExecutor<'s> {
+    /// An executor that gives up with [`NodeError::Stopped`] once `stop` says so, or when more than `most_rows` rows
+    /// would have to be looked at.
+    pub(crate) fn new(stop: &'s dyn Fn() -> bool, most_rows: u64) -> Self {
+        Self { stop, most_rows }
+    }
+}
+
+impl PartExecutor for ColumnExecutor<'_> {
+    fn execute(
+        &self,
+        conn: &Connection,
+        part: &NodePart,
+        node: &str,
+        now_unix_ns: i64,
+        emit: Emit<'_>,
+    ) -> Result<Option<Answered>, NodeError> {
+        let Some(scan) = scan_of(conn, part) else { return Ok(None) };
+        let Some(kinds) = columns(conn, &scan.table) else { return Ok(None) };
+        // What is wrong with a constant, SQLite says in its own words.
+        let Ok(Some(filter)) = Filter::of(conn, &scan, &kinds, node, now_unix_ns) else { return Ok(None) };
+        let directory = Directory::load(conn, &scan.table, filter.times(TIME)).map_err(failed)?;
+        let all = directory.segments.len();
+        let segments: Vec<Segment> =
+            directory.segments.into_iter().filter(|segment| filter.may_hold(segment)).collect();
+        if segments.iter().map(|segment| segment.rows as u64).sum::<u64>() > self.most_rows {
+            return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()));
+        }
+        let work = Work { conn, kinds: &kinds, filter: &filter, segments: &segments, stop: self.stop };
+        let done = match &scan.output {
+            Output::Groups(groups) => groups::answer(&work, groups, node, now_unix_ns, emit)?,
+            Output::Rows(rows) => rows::answer(&work, rows, node, now_unix_ns, emit)?,
+        };
+        Ok(done.then(|| Answered(format!("columns of {}, {} of {all} segments", scan.table, segments.len()))))
+    }
+
+    fn understands(&self, conn: &Connection, part: &NodePart) -> bool {
+        scan_of(conn, part).is_some()
+    }
+}
+
+/// The column with the time of every columnar table.
+const TIME: &str = "ts_ns";
+
+/// What a scan works on.
+struct Work<'w> {
+    conn: &'w Connection,
+    kinds: &'w [(String, Kind)],
+    filter: &'w Filter,
+    segments: &'w [Segment],
+    stop: &'w dyn Fn() -> bool,
+}
+
+impl Work<'_> {
+    fn go_on(&self) -> Result<(), NodeError> {
+        if (self.stop)() { Err(NodeError::Stopped("interrupted".to_owned())) } else { Ok(()) }
+    }
+
+    fn kind(&self, column: &str) -> Kind {
+        self.kinds.iter().find(|(name, _)| name == column).map_or(Kind::Integer, |(_, kind)| *kind)
+    }
+}
+
+fn failed(error: SegmentError) -> NodeError {
+    NodeError::Failed(error.to_string())
+}
+
+fn damaged(segment: &Segment, column: &str) -> NodeError {
+    failed(segment.damaged(column.to_owned()))
+}
+
+/// The scan that a part is, when it is over a columnar table of this file.
+fn scan_of(conn: &Connection, part: &NodePart) -> Option<Scan> {
+    // Most parts are told apart by their tables alone.
+    if !matches!(part.reads.as_slice(), [(table, _)] if is_columnar(&table.to_ascii_lowercase())) {
+        return None;
+    }
+    let scan = Scan::of(&part.sql, &|table| {
+        let table = table.to_ascii_lowercase();
+        let columns = columns(conn, &table).filter(|_| is_columnar(&table))?;
+        Some(columns.into_iter().map(|(name, _)| name).collect())
+    })?;
+    Some(Scan { table: scan.table.to_ascii_lowercase(), ..scan })
+}
+
+/// Whether a node with tables as in `catalog` answers such a part from columns.
+pub(crate) fn understands(catalog: &Catalog, part: &NodePart) -> bool {
+    let module = MODULE.to_string_lossy();
+    let found = Scan::of(&part.sql, &|table| {
+        let table = catalog.tables.get(&table.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
+        Some(table.columns.iter().map(|column| column.name.clone()).collect())
+    });
+    found.is_some()
+}
+
+/// The columns of a columnar table; none where this file has no such table, or a plain one of its name.
+fn columns(conn: &Connection, table: &str) -> Option<Vec<(String, Kind)>> {
+    let sql: String = conn
+        .prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")
+        .ok()?
+        .query_row([table], |row| row.get(0))
+        .ok()?;
+    if !sql.contains(&*MODULE.to_string_lossy()) {
+        return None;
+    }
+    let statement = conn.prepare_cached(&format!("SELECT * FROM main.\"{table}\"")).ok()?;
+    let kind = |decl_type: Option<&str>| match decl_type {
+        Some(text) if text.eq_ignore_ascii_case("TEXT") => Kind::Text,
+        _ => Kind::Integer,
+    };
+    Some(statement.columns().map(|column| (column.name().to_owned(), kind(column.decl_type()))).collect())
+}
