@@ -19,6 +19,7 @@ mod import;
 mod local;
 mod nodes;
 mod query;
+mod recorded;
 mod stragglers;
 mod trace;
 mod up;
@@ -215,6 +216,10 @@ pub struct StragglersArgs {
     /// Also print the SQL that gives each figure again, for `rankmesh query`
     #[arg(long)]
     pub show_sql: bool,
+    /// Ask no agent: judge recorded jobs. Operations of ranks as CSV (.csv, .csv.gz; the format of ByteDance's straggler
+    /// study), PyTorch flight recorder dumps as JSON (a whole job, or one file a rank), or directories of these
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "job", "comm", "watch", "show_sql"])]
+    pub recorded: Vec<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     pub format: ReportFormat,

@@ -20,6 +20,9 @@ const SHOWN_SINCE: Duration = Duration::from_secs(60);
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: StragglersArgs) -> anyhow::Result<Exit> {
+    if !args.recorded.is_empty() {
+        return super::recorded::run(&args.recorded, args.format);
+    }
     loop {
         let exit = once(&args)?;
         if !args.watch {
