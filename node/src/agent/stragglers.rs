@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use gossip::{Member, MemberState};
+use query_planner::Value;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -117,6 +118,11 @@ pub(super) async fn answer(
             .push_row(row)
             .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
     }
+    if input.enqueues() {
+        for row in syncs(shared, &question, &span, deadline, &cancelled).await {
+            input.push_sync_row(&row);
+        }
+    }
     let open = open_calls(shared, &question, deadline).await;
     input.progress = stragglers::progress(&input.observations, &open);
     let mut report = stragglers::analyse(&input, &Rules::default());
@@ -161,6 +167,35 @@ async fn from_standing(
         text,
         sql: Vec::new(),
         elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
+    }
+}
+
+/// The synchronise calls in which hosts waited for what their collectives enqueued. Where they cannot be had, the verdict
+/// rests on entries, and says so.
+async fn syncs(
+    shared: &Shared,
+    question: &StragglersQuestion,
+    span: &Span,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Vec<Vec<Value>> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let asked = Question {
+        sql: stragglers::syncs_sql(span),
+        timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+        nodes: question.nodes.clone(),
+        labels: question.labels.clone(),
+        per_node: false,
+        plan_only: false,
+        analyze: false,
+    };
+    match ask::ask(shared, asked, cancelled.clone()).await {
+        Ok(Asked::Answer { answer, .. }) => answer.rows,
+        Ok(_) => Vec::new(),
+        Err(error) => {
+            tracing::debug!("synchronise calls: {error}");
+            Vec::new()
+        }
     }
 }
 

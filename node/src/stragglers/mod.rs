@@ -43,7 +43,7 @@ mod windows;
 
 pub use hang::{Absence, Gone, Hang, Missing, Progress, Waiting, progress, progress_of};
 pub use observation::{
-    COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, SyncCall, Work, sql,
+    COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, SyncCall, Work, sql, syncs_sql,
 };
 pub use relative::{individual_scores, relative_scores};
 pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};

@@ -227,6 +227,25 @@ impl Input {
     }
 }
 
+impl Input {
+    /// Some calls only enqueue: the synchronise calls after them are worth asking for.
+    #[must_use]
+    pub fn enqueues(&self) -> bool {
+        self.observations.iter().chain(&self.unnumbered).any(|seen| seen.tier == 0)
+    }
+
+    /// Take in one row of the answer to [`syncs_sql`]; what is no such row is left out.
+    pub fn push_sync_row(&mut self, row: &[Value]) {
+        if let [Value::Text(node), Value::Integer(pid), Value::Integer(start_ns), Value::Integer(duration_ns)] = row
+            && TIMES.contains(start_ns)
+            && (0..LONGEST_NS).contains(duration_ns)
+        {
+            let node = String::from_utf8_lossy(node).as_ref().into();
+            self.syncs.push(SyncCall { node, pid: *pid, start_ns: *start_ns, duration_ns: *duration_ns });
+        }
+    }
+}
+
 /// The columns of [`sql`], in order.
 pub const COLUMNS: [&str; 12] =
     ["node", "pid", "rank", "nranks", "comm_hash", "func", "seq", "ts_ns", "duration_ns", "tier", "library", "root"];
@@ -264,6 +283,17 @@ pub fn sql(span: &Span) -> String {
         let _ = write!(text, " AND comm_hash = {}", comm.cast_signed());
     }
     text
+}
+
+/// The question that fetches the synchronise calls that follow collectives: ask it where calls only enqueue, and hand each
+/// row to [`Input::push_sync_row`].
+#[must_use]
+pub fn syncs_sql(span: &Span) -> String {
+    format!(
+        "SELECT node, pid, ts_ns, duration_ns FROM cuda_calls WHERE kind = 'after_collective' AND ts_ns >= {} AND ts_ns < {}",
+        span.since_ns.saturating_sub(span.slack_ns),
+        span.until_ns.saturating_add(span.slack_ns)
+    )
 }
 
 /// Times that a row may hold: 1970 to 2096. What lies beyond would overflow differences.
