@@ -10,6 +10,7 @@ use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use crate::classes::ProbeClass;
 use crate::maps;
 use crate::signals::faults;
+use crate::symbol_probes::Places;
 use crate::symbols::Target;
 
 /// How calls are probed; the best that the kernel supports is taken.
@@ -71,7 +72,6 @@ const EVERY_PROCESS: i32 = -1;
 /// What to do at calls: the beginnings of the programs' names.
 pub(crate) const CALL: &str = "call";
 pub(crate) const CUDA: &str = "cuda";
-#[allow(dead_code, reason = "used once symbols can be named")]
 pub(crate) const SYMBOL: &str = "symbol";
 
 /// Attaches to all targets in a file. The probes last as long as the links.
@@ -83,6 +83,59 @@ pub(crate) fn attach(
     targets: &[Target],
 ) -> libbpf_rs::Result<Vec<Link>> {
     attach_for(object, family, mode, path, targets, EVERY_PROCESS)
+}
+
+/// Attaches the user's function or points. The links are of the places in an order in which nothing is left open.
+pub(crate) fn attach_places(
+    object: &Object,
+    mode: AttachMode,
+    path: &Path,
+    places: &Places,
+) -> libbpf_rs::Result<Vec<Link>> {
+    match places {
+        Places::Function(target) => attach(object, SYMBOL, mode, path, std::slice::from_ref(target)),
+        Places::Unwinding { entry, exits } => {
+            let mut links = attach_points(object, "exit", mode, path, exits)?;
+            links.extend(attach_points(object, "entry", mode, path, std::slice::from_ref(entry))?);
+            Ok(links)
+        }
+        Places::Points(points) => attach_points(object, "point", mode, path, points),
+    }
+}
+
+/// Attaches to instructions: there is no return. (A session program would take the word at the stack pointer for a return
+/// address.)
+fn attach_points(
+    object: &Object,
+    what: &str,
+    mode: AttachMode,
+    path: &Path,
+    targets: &[Target],
+) -> libbpf_rs::Result<Vec<Link>> {
+    let ending = match mode {
+        AttachMode::Session => "session",
+        AttachMode::Multi => "multi",
+        AttachMode::Single => "single",
+    };
+    let program = program(object, &format!("symbol_{what}_{ending}"))?;
+    let mut links = vec![];
+    if mode == AttachMode::Single {
+        for target in targets {
+            let (cookie, ref_ctr_offset) = (target.cookie, target.semaphore as usize);
+            let opts = UprobeOpts { cookie, ref_ctr_offset, ..UprobeOpts::default() };
+            links.push(program.attach_uprobe_with_opts(EVERY_PROCESS, path, target.file_offset as usize, opts)?);
+        }
+        return Ok(links);
+    }
+    let semaphores = targets.iter().any(|target| target.semaphore != 0);
+    let opts = UprobeMultiOpts {
+        offsets: targets.iter().map(|t| t.file_offset as usize).collect(),
+        cookies: targets.iter().map(|t| t.cookie).collect(),
+        ref_ctr_offsets: targets.iter().filter(|_| semaphores).map(|t| t.semaphore as usize).collect(),
+        ..UprobeMultiOpts::default()
+    };
+    links.push(program.attach_uprobe_multi_with_opts(EVERY_PROCESS, path, "", opts)?);
+    Ok(links)
 }
 
 fn attach_for(
@@ -129,7 +182,8 @@ pub(crate) fn probe(object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> 
     let address = never_called as *const () as u64;
     let mapping = maps::mappings(&text).find(|m| m.start <= address && address < m.end);
     let mapping = mapping.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-    let target = Target { symbol: "".into(), file_offset: address - mapping.start + mapping.offset, cookie: 0 };
+    let file_offset = address - mapping.start + mapping.offset;
+    let target = Target { symbol: "".into(), file_offset, cookie: 0, semaphore: 0 };
     let direct = PathBuf::from(format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end));
     // without CAP_SYS_ADMIN and CAP_CHECKPOINT_RESTORE those links cannot be followed
     let path = if direct.metadata().is_ok() { direct } else { PathBuf::from(OsStr::from_bytes(mapping.path)) };

@@ -30,6 +30,7 @@ use crate::signals::kernel_names::{self, KernelNames};
 use crate::signals::record::HostRecord;
 use crate::signals::wire::RawHost;
 use crate::sockets::Sockets;
+use crate::symbol_probes::ProbeSpec;
 use crate::tally::registry::Registry;
 use crate::tally::wire::RawRow;
 use crate::tally::{self, RowRule, Tallies};
@@ -61,6 +62,8 @@ pub struct CaptureConfig {
     pub memory: bool,
     /// Count CUDA and HIP calls.
     pub cuda: bool,
+    /// Functions and USDT points to probe besides.
+    pub probes: Vec<ProbeSpec>,
     /// How often running processes are checked for newly loaded libraries.
     pub rescan: Duration,
     /// How full the queue behind the sink is: when it fills up, less is recorded.
@@ -83,6 +86,7 @@ impl Default for CaptureConfig {
             block_min: Duration::from_millis(1),
             memory: true,
             cuda: true,
+            probes: vec![],
             rescan: Duration::from_secs(1),
             backlog: Backlog::default(),
             attach_mode: None,
@@ -244,14 +248,16 @@ impl Capture {
             detached: AtomicBool::new(false),
         });
         let tallies = Tallies::new(&object, Arc::clone(&shared.counted), shared.clock.now_unix_ns()).map_err(failed)?;
-        let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), cgroup)?;
+        let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), cgroup, config.probes)?;
         for path in &config.libraries {
             discovery.attach_ahead(path)?;
         }
         if config.system_libraries {
             discovery.attach_system_libraries();
         }
+        discovery.attach_probes_ahead()?;
         discovery.rescan();
+        discovery.check_probes()?;
 
         // now rather than at the first wait that is seen: reading it takes a while, in which short-lived processes go
         LazyLock::force(&KERNEL_NAMES);

@@ -5,6 +5,7 @@
 //! [`CaptureConfig::rescan`]: crate::CaptureConfig::rescan
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -22,6 +23,7 @@ use crate::error::Error;
 use crate::maps;
 use crate::process::cgroup_path;
 use crate::record::{Library, Record};
+use crate::symbol_probes::{self, ProbeSpec};
 use crate::symbols;
 use crate::wire;
 
@@ -30,7 +32,7 @@ use crate::wire;
 pub struct AttachedFile {
     /// Its path as the process that led to it sees it.
     pub path: PathBuf,
-    /// Which library it is: "nccl", "rccl", "mpi", "cuda", "cuda_driver", "hip".
+    /// Which library it is: "nccl", "rccl", "mpi", "cuda", "cuda_driver", "hip"; "symbol" for what the user named.
     pub library: &'static str,
     /// The symbols probed.
     pub symbols: Vec<String>,
@@ -57,6 +59,8 @@ pub(crate) fn library_of(file_name: &[u8]) -> Option<Library> {
 enum Probed {
     Collectives(Library),
     Cuda(Api),
+    /// The user's probe of this index.
+    Named(usize),
 }
 
 impl Probed {
@@ -64,6 +68,7 @@ impl Probed {
         match self {
             Probed::Collectives(library) => library.name(),
             Probed::Cuda(api) => api.source(),
+            Probed::Named(_) => "symbol",
         }
     }
 }
@@ -91,6 +96,9 @@ pub(crate) struct Discovery {
     attached: HashSet<(u64, u64, Probed)>,
     /// CUDA and HIP are counted.
     cuda: bool,
+    /// What the user wants probed, and what became of each.
+    probes: Vec<ProbeSpec>,
+    probed: Vec<Result<(), Option<String>>>,
     /// Per process: its size of mapped code when it was last looked at.
     code_kb: HashMap<u32, u64>,
     pending: Vec<(Instant, u32, usize)>,
@@ -106,6 +114,7 @@ impl Discovery {
         mode: AttachMode,
         shared: Arc<Shared>,
         cgroup: Option<Cgroup>,
+        probes: Vec<ProbeSpec>,
     ) -> Result<Self, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let tracked = crate::loader::map(&object, "tracked").map_err(failed)?;
@@ -127,6 +136,8 @@ impl Discovery {
             links,
             shared,
             cuda,
+            probed: vec![Err(None); probes.len()],
+            probes,
             cgroup,
             tracked,
             mapped_files: HashMap::new(),
@@ -141,18 +152,54 @@ impl Discovery {
     pub(crate) fn attach_ahead(&mut self, path: &Path) -> Result<(), Error> {
         let fail = |reason: String| Error::Library { path: path.to_owned(), reason };
         let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
-        let probed = self.probed_in(name);
+        let probed = self.probed_in(path, name);
         if probed.is_empty() {
             return Err(fail("it is named like no library known here".to_owned()));
         }
         probed.into_iter().try_for_each(|probed| self.attach_file(path, path, probed)).map_err(fail)
     }
 
-    /// What is to be probed in a file of this name.
-    fn probed_in(&self, file_name: &[u8]) -> Vec<Probed> {
+    /// Probes the user's functions in the files that can be found without a process: by path, or in the loader's cache.
+    /// What is wrong with a path is an error at once.
+    pub(crate) fn attach_probes_ahead(&mut self) -> Result<(), Error> {
+        let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
+        for (index, spec) in self.probes.clone().iter().enumerate() {
+            if let Some(path) = spec.path() {
+                self.attach_file(path, path, Probed::Named(index))
+                    .map_err(|reason| Error::Probe { spec: spec.to_string(), reason })?;
+                continue;
+            }
+            let means = |name: &[u8], path: &[u8]| spec.means(Path::new(OsStr::from_bytes(path)), name);
+            for path in paths_in_loader_cache(&cache, means) {
+                if let Err(error) = self.attach_file(&path, &path, Probed::Named(index)) {
+                    tracing::debug!(%error, path = %path.display(), "not probed ahead");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Once every running process has been looked at: a name that was found in no file is refused, one whose library
+    /// nobody has is waited for.
+    pub(crate) fn check_probes(&self) -> Result<(), Error> {
+        for (spec, state) in self.probes.iter().zip(&self.probed) {
+            match state {
+                Ok(()) => {}
+                Err(Some(reason)) => {
+                    return Err(Error::Probe { spec: spec.to_string(), reason: reason.clone() });
+                }
+                Err(None) => tracing::info!("no process uses the library of {spec}: it is probed when one does"),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be probed in a file that processes see under this path.
+    fn probed_in(&self, path: &Path, file_name: &[u8]) -> Vec<Probed> {
         let collectives = library_of(file_name).map(Probed::Collectives);
         let cuda = cuda::api_of(file_name).filter(|_| self.cuda).map(Probed::Cuda);
-        collectives.into_iter().chain(cuda).collect()
+        let named = self.probes.iter().enumerate().filter(|(_, spec)| spec.means(path, file_name));
+        collectives.into_iter().chain(cuda).chain(named.map(|(index, _)| Probed::Named(index))).collect()
     }
 
     /// Attaches to the libraries the dynamic loader knows of, so that the first process to use one is seen from its
@@ -235,12 +282,13 @@ impl Discovery {
         let (mut found, mut mpi) = (false, false);
         let mut nccl = vec![];
         for mapping in maps::mappings(&text).filter(|m| m.executable) {
-            for probed in self.probed_in(mapping.file_name()) {
-                found = true;
+            for probed in self.probed_in(Path::new(OsStr::from_bytes(mapping.path)), mapping.file_name()) {
+                // a process that maps a library of the user's choice is followed when it makes the call
+                found |= !matches!(probed, Probed::Named(_));
                 match probed {
                     Probed::Collectives(Library::Mpi) => mpi = true,
                     Probed::Collectives(_) => nccl.push(mapping.clone()),
-                    Probed::Cuda(_) => {}
+                    Probed::Cuda(_) | Probed::Named(_) => {}
                 }
                 self.attach_mapped(pid, &mapping, probed);
             }
@@ -330,6 +378,11 @@ impl Discovery {
         let (family, targets) = match probed {
             Probed::Collectives(library) => (attach::CALL, symbols::targets(path, library)?),
             Probed::Cuda(api) => (attach::CUDA, cuda::targets(path, api)?),
+            Probed::Named(index) => {
+                self.attach_named(path, shown, index)?;
+                self.attached.insert(identity);
+                return Ok(());
+            }
         };
         if !targets.is_empty() {
             let links = attach::attach(&self.object, family, self.mode, path, &targets).map_err(|e| e.to_string())?;
@@ -346,6 +399,31 @@ impl Discovery {
     /// The loaded programs and maps.
     pub(crate) fn object(&self) -> &Object {
         &self.object
+    }
+
+    /// Probes what one of the user's probes means in a file, and notes what became of it.
+    fn attach_named(&mut self, path: &Path, shown: &Path, index: usize) -> Result<(), String> {
+        let Some(spec) = self.probes.get(index) else { return Ok(()) };
+        let name = shown.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+        let attached = symbol_probes::places(path, name, spec, &self.shared.counted).and_then(|places| {
+            let links = attach::attach_places(&self.object, self.mode, path, &places).map_err(|e| e.to_string())?;
+            Ok((links, places.count()))
+        });
+        let result = match attached {
+            Ok((links, probes)) => {
+                self.links.extend(links);
+                tracing::info!(path = %shown.display(), %spec, probes, "probing a function");
+                let (path, symbols) = (shown.to_owned(), vec![spec.to_string()]);
+                self.shared.attached(AttachedFile { path, library: "symbol", symbols });
+                Ok(())
+            }
+            Err(reason) => Err(format!("{}: {reason}", shown.display())),
+        };
+        if let Some(kept) = self.probed.get_mut(index).filter(|kept| kept.is_err()) {
+            *kept = result.clone().map_err(Some);
+        }
+        result
     }
 
     /// Takes every probe away.
@@ -375,13 +453,15 @@ pub(crate) fn path_to(pid: u32, mapping: &maps::Mapping<'_>) -> Option<PathBuf> 
 
 /// The cache holds its paths as strings ended by zero bytes; which of its versions it is does not matter.
 fn libraries_in_loader_cache(cache: &[u8]) -> Vec<PathBuf> {
+    paths_in_loader_cache(cache, |name, _| library_of(name).is_some() || cuda::api_of(name).is_some())
+}
+
+/// The paths whose (file name, path) are `wanted`.
+fn paths_in_loader_cache(cache: &[u8], wanted: impl Fn(&[u8], &[u8]) -> bool) -> Vec<PathBuf> {
     cache
         .split(|&b| b == 0)
         .filter(|text| text.first() == Some(&b'/'))
-        .filter(|path| {
-            let name = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
-            library_of(name).is_some() || cuda::api_of(name).is_some()
-        })
+        .filter(|path| wanted(path.rsplit(|&b| b == b'/').next().unwrap_or_default(), path))
         .map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
         .collect()
 }

@@ -45,6 +45,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A function or point that the user named cannot be probed.
+    #[error("cannot probe {spec}: {reason}")]
+    Probe {
+        /// As typed.
+        spec: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// Anything the operating system refused on the way.
     #[error("{doing}: {source}")]
     Os {

@@ -35,6 +35,7 @@ mod shedding;
 mod signals;
 mod sockets;
 mod survey;
+mod symbol_probes;
 mod symbols;
 mod tally;
 mod wire;
@@ -57,4 +58,5 @@ pub use signals::record::{
     BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat,
 };
 pub use survey::{LibraryInUse, Survey, survey};
+pub use symbol_probes::{ProbeSpec, SpecError};
 pub use tally::RowRule;

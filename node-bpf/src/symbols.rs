@@ -16,6 +16,8 @@ pub(crate) struct Target {
     pub(crate) symbol: Cow<'static, str>,
     pub(crate) file_offset: u64,
     pub(crate) cookie: u64,
+    /// File offset of a USDT point's semaphore; 0: none.
+    pub(crate) semaphore: u64,
 }
 
 /// The probes for a file; empty when it exports none of the functions.
@@ -39,7 +41,8 @@ pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, Stri
                 continue;
             };
             if found.iter().all(|target| target.file_offset != file_offset) {
-                found.push(Target { symbol: name.into(), file_offset, cookie: functions::cookie(index, 0) });
+                let cookie = functions::cookie(index, 0);
+                found.push(Target { symbol: name.into(), file_offset, cookie, semaphore: 0 });
             }
         }
     }

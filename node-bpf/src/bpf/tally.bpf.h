@@ -58,13 +58,12 @@ struct {
   __type(value, struct rm_tally_func);
 } tally_funcs SEC(".maps");
 
-/* Of every function: calls of this duration or longer become records of their own. Written by user space. */
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
   __uint(max_entries, RM_TALLY_FUNCS);
   __type(key, __u32);
-  __type(value, __u64);
-} tally_row_min SEC(".maps");
+  __type(value, struct rm_tally_rule);
+} tally_rules SEC(".maps");
 
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -177,7 +176,7 @@ static __always_inline int tally_enter(struct pt_regs *ctx, bool symbols) {
     struct tally_open *outer = &thread->open[(depth - 1) & (TALLY_DEPTH - 1)];
     if (sp < outer->sp || (sp == outer->sp && ip != outer->ip)) break;
     /* One file reached through two overlay mounts fires twice for one entry, at once. */
-    if (sp == outer->sp && now - outer->enter_ns < 50000) return 1;
+    if (sp == outer->sp && now - outer->enter_ns < 2000) return 1;
     TALLY_COUNT(outer->func, unmatched);
     depth--;
   }
@@ -263,6 +262,12 @@ static __always_inline void tally_add(__u32 func, __u64 duration, __u64 bytes, _
   if (duration > sum->max_ns) tally_max(&sum->max_ns, duration);
 }
 
+/* False when the function has had its share of this epoch's records. */
+static __always_inline bool tally_in_share(const struct rm_tally_rule *rule, __u32 func) {
+  struct rm_tally_func *counters = bpf_map_lookup_elem(&tally_funcs, &func);
+  return counters && counters->rows < rule->rows_until;
+}
+
 /* False when this epoch's records of the budget are spent. A quarter of it is kept for the `urgent`. */
 static __always_inline bool tally_may_record(const struct rm_tally_control *control, __u32 budget, bool urgent) {
   if (budget >= RM_TALLY_BUDGETS) return false;
@@ -297,12 +302,12 @@ static __always_inline void tally_record(struct pt_regs *ctx, const struct tally
   TALLY_COUNT(call->func, rows);
 }
 
-static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
+/* `sp`: what the stack pointer was at the call's entry. */
+static __always_inline int tally_left(struct pt_regs *ctx, __u64 sp, bool symbols) {
   struct tally_thread *thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, 0);
   if (!thread) return 0;
   __u64 cookie = bpf_get_attach_cookie(ctx);
   __u16 func = cookie;
-  __u64 sp = PT_REGS_SP(ctx) - TALLY_SP_DELTA;
   __u32 depth = thread->depth;
   struct tally_open *call = 0;
   for (int i = 0; i < TALLY_DEPTH; i++) {
@@ -323,8 +328,8 @@ static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
   __u64 duration = now - call->enter_ns;
   __u32 zero = 0, index = func;
   struct rm_tally_control *control = bpf_map_lookup_elem(&tally_control, &zero);
-  __u64 *row_min_ns = bpf_map_lookup_elem(&tally_row_min, &index);
-  if (!control || !row_min_ns) return 0;
+  struct rm_tally_rule *rule = bpf_map_lookup_elem(&tally_rules, &index);
+  if (!control || !rule) return 0;
   tally_add(func, duration, symbols ? 0 : call->bytes, control->epoch);
   bool after = false;
   if (!symbols && (cookie >> 24) & (RM_TALLY_CAPTURE_BEGIN | RM_TALLY_CAPTURE_END))
@@ -336,11 +341,35 @@ static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
   }
   if (after && tally_may_record(control, RM_TALLY_SYNCS, true)) {
     tally_record(ctx, call, now, true);
-  } else if (duration >= *row_min_ns) {
-    bool urgent = duration >= 1000000 && duration >= 4 * *row_min_ns;
-    if (tally_may_record(control, symbols ? RM_TALLY_SYMBOLS : RM_TALLY_SLOW_CUDA, urgent)) tally_record(ctx, call, now, after);
+  } else if (duration >= rule->row_min_ns) {
+    bool urgent = duration >= 1000000 && duration >= 4 * rule->row_min_ns;
+    __u32 budget = symbols ? RM_TALLY_SYMBOLS : RM_TALLY_SLOW_CUDA;
+    if ((urgent || tally_in_share(rule, func)) && tally_may_record(control, budget, urgent)) tally_record(ctx, call, now, after);
     else TALLY_COUNT(func, withheld);
   }
+  return 0;
+}
+
+static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
+  return tally_left(ctx, PT_REGS_SP(ctx) - TALLY_SP_DELTA, symbols);
+}
+
+/* A point inside a function: it has no return and no duration. */
+static __always_inline int tally_point(struct pt_regs *ctx) {
+  if (!wanted_task()) return 0;
+  struct tally_thread *thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, 0);
+  if (!thread) {
+    tally_follow(true);
+    bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+  }
+  __u64 now = bpf_ktime_get_ns();
+  __u32 zero = 0;
+  struct rm_tally_control *control = bpf_map_lookup_elem(&tally_control, &zero);
+  if (!control) return 0;
+  struct tally_open call = {.enter_ns = now, .func = bpf_get_attach_cookie(ctx)};
+  tally_add(call.func, 0, 0, control->epoch);
+  if (tally_may_record(control, RM_TALLY_POINTS, true)) tally_record(ctx, &call, now, false);
+  else TALLY_COUNT(call.func, withheld);
   return 0;
 }
 

@@ -31,6 +31,12 @@ struct rm_tally {
   unsigned long long cgroup_id; /* of the first call */
 };
 
+/* Of every function, written by user space: which calls become records of their own. */
+struct rm_tally_rule {
+  unsigned long long row_min_ns; /* those of this duration or longer */
+  unsigned long long rows_until; /* while rm_tally_func.rows is below this; urgent ones also after */
+};
+
 /* Counters of every function. */
 struct rm_tally_func {
   unsigned long long rows;       /* records made */
@@ -42,7 +48,7 @@ struct rm_tally_func {
 
 /* The one entry of tally_control. */
 #define RM_TALLY_BUDGETS 4
-enum rm_tally_budget { RM_TALLY_SLOW_CUDA = 0, RM_TALLY_SYNCS = 1, RM_TALLY_SYMBOLS = 2 };
+enum rm_tally_budget { RM_TALLY_SLOW_CUDA = 0, RM_TALLY_SYNCS = 1, RM_TALLY_SYMBOLS = 2, RM_TALLY_POINTS = 3 };
 struct rm_tally_control {
   unsigned int epoch; /* 0 or 1: the map that is counted in */
   unsigned int most_rows[RM_TALLY_BUDGETS];
@@ -73,6 +79,7 @@ struct rm_tally_row {
 _Static_assert(sizeof(struct rm_tally_key) == 8, "src/tally/wire.rs reads 8 bytes");
 _Static_assert(sizeof(struct rm_tally) == 48, "src/tally/wire.rs reads 48 bytes");
 _Static_assert(sizeof(struct rm_tally_func) == 40, "src/tally/wire.rs reads 40 bytes");
+_Static_assert(sizeof(struct rm_tally_rule) == 16, "src/tally/wire.rs writes 16 bytes");
 _Static_assert(sizeof(struct rm_tally_control) == 24, "src/tally/wire.rs writes 24 bytes");
 _Static_assert(sizeof(struct rm_tally_row) == 72, "src/tally/wire.rs reads 72 bytes");
 

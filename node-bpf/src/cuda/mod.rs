@@ -45,7 +45,8 @@ pub(crate) fn targets(path: &Path, api: Api) -> Result<Vec<Target>, String> {
         let function = FUNCTIONS.iter().position(|f| f.api == api && f.name == base);
         let (Some(index), Some(file_offset)) = (function, elf.file_offset(symbol.address)) else { continue };
         if found.iter().all(|target| target.file_offset != file_offset) {
-            found.push(Target { symbol: symbol.name.clone().into(), file_offset, cookie: functions::cookie(index) });
+            let (symbol, cookie) = (symbol.name.clone().into(), functions::cookie(index));
+            found.push(Target { symbol, file_offset, cookie, semaphore: 0 });
         }
     }
     Ok(found)

@@ -17,20 +17,29 @@ use crate::cuda::functions::{self, Kind};
 use crate::loader::{self, ProbeStatus};
 use crate::process::Process;
 use crate::record::{CallTally, CudaCall, Record, SymbolCall};
-use registry::{Counted, Registry, SYMBOLS_FROM};
+use registry::{Counted, FUNCS, Registry, SYMBOLS_FROM};
 use threshold::Histogram;
 use wire::{RawFunc, RawRow, RawTally};
 
-/// Most rows a second of slow CUDA and HIP calls; of synchronisations after collectives; of the user's symbols.
+/// Most rows a second of slow CUDA and HIP calls; of synchronisations after collectives; of the user's symbols, and points.
 const MOST_ROWS: [u32; wire::BUDGETS] = {
     let mut most = [0; wire::BUDGETS];
     most[wire::BUDGET_SLOW_CUDA] = 200;
     most[wire::BUDGET_SYNCS] = 1000;
     most[wire::BUDGET_SYMBOLS] = 1000;
+    most[wire::BUDGET_POINTS] = 1000;
     most
 };
 /// Before anything is known of a CUDA call. Of the user's symbols every call is wanted.
 const FIRST_CUDA_ROW_MIN_NS: u64 = 1_000_000;
+
+/// A function gets no more than this part of a budget, when there are so many.
+const MOST_SHARES: usize = 4;
+
+/// Most rows a second of one of so many functions (but for urgent ones).
+fn most_of_one(budget: usize, functions: usize) -> u64 {
+    u64::from(MOST_ROWS[budget]) / functions.clamp(1, MOST_SHARES) as u64
+}
 
 /// From when on calls of a function become rows of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +59,7 @@ pub struct RowRule {
 pub(crate) struct Tallies {
     counts: [MapHandle; 2],
     funcs: MapHandle,
-    row_min: MapHandle,
+    rules: MapHandle,
     control: MapHandle,
     rows: MapHandle,
     /// The map that is counted in.
@@ -67,7 +76,7 @@ impl Tallies {
         let tallies = Tallies {
             counts: [loader::map(object, "tallies_0")?, loader::map(object, "tallies_1")?],
             funcs: loader::map(object, "tally_funcs")?,
-            row_min: loader::map(object, "tally_row_min")?,
+            rules: loader::map(object, "tally_rules")?,
             control: loader::map(object, "tally_control")?,
             rows: loader::map(object, "tally_rows")?,
             epoch: 0,
@@ -76,7 +85,10 @@ impl Tallies {
             calls: HashMap::new(),
         };
         for func in 0..SYMBOLS_FROM {
-            tallies.set_row_min(func, FIRST_CUDA_ROW_MIN_NS)?;
+            tallies.set_rule(func, FIRST_CUDA_ROW_MIN_NS, most_of_one(wire::BUDGET_SLOW_CUDA, MOST_SHARES))?;
+        }
+        for func in SYMBOLS_FROM..FUNCS {
+            tallies.set_rule(func, 0, most_of_one(wire::BUDGET_SYMBOLS, MOST_SHARES))?;
         }
         tallies.begin(0)?;
         Ok(tallies)
@@ -96,12 +108,13 @@ impl Tallies {
     }
 
     fn row_min_ns(&self, func: u16) -> u64 {
-        let value = self.row_min.lookup(&u32::from(func).to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        let value = self.rules.lookup(&u32::from(func).to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        value.and_then(|value| value.first_chunk().copied()).map_or(0, u64::from_ne_bytes)
     }
 
-    fn set_row_min(&self, func: u16, row_min_ns: u64) -> libbpf_rs::Result<()> {
-        self.row_min.update(&u32::from(func).to_ne_bytes(), &row_min_ns.to_ne_bytes(), MapFlags::ANY)
+    fn set_rule(&self, func: u16, row_min_ns: u64, rows_until: u64) -> libbpf_rs::Result<()> {
+        let rule = [row_min_ns, rows_until].map(u64::to_ne_bytes).concat();
+        self.rules.update(&u32::from(func).to_ne_bytes(), &rule, MapFlags::ANY)
     }
 
     /// Ends the epoch: what was counted in it, with the time it is of. Sets the thresholds for the next.
@@ -157,15 +170,16 @@ impl Tallies {
         let known: Vec<_> = self
             .calls
             .keys()
+            // points have no duration to go by: the first of a second are rows
+            .filter(|&&func| self.registry.counted(func).is_some_and(|counted| !counted.is_point()))
             .map(|&func| (func, histograms.get(&func).unwrap_or(&empty), self.row_min_ns(func)))
             .collect();
         for (symbols, budget) in [(false, wire::BUDGET_SLOW_CUDA), (true, wire::BUDGET_SYMBOLS)] {
             let group = known.iter().copied().filter(|(func, ..)| (*func >= SYMBOLS_FROM) == symbols);
+            let functions = group.clone().count();
             for (func, row_min_ns) in threshold::next(group, u64::from(MOST_ROWS[budget]) / 2) {
-                let now_ns = known.iter().find(|(known, ..)| *known == func).map_or(0, |known| known.2);
-                if now_ns != row_min_ns
-                    && let Err(error) = self.set_row_min(func, row_min_ns)
-                {
+                let rows_until = self.func(func).map_or(0, |raw| raw.rows) + most_of_one(budget, functions);
+                if let Err(error) = self.set_rule(func, row_min_ns, rows_until) {
                     tracing::warn!(%error, "cannot set the threshold of a counted call");
                 }
             }

@@ -9,8 +9,7 @@ use crate::cuda::functions::{CudaFunction, FUNCTIONS};
 /// The user's symbols have numbers from here on.
 pub(crate) const SYMBOLS_FROM: u16 = 512;
 /// `RM_TALLY_FUNCS`.
-#[allow(dead_code, reason = "used once symbols can be named")]
-const FUNCS: u16 = 2048;
+pub(crate) const FUNCS: u16 = 2048;
 
 /// A function, or a point, that the user asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +20,8 @@ pub(crate) struct SymbolInfo {
     pub(crate) symbol: String,
     /// Its return value is wanted.
     pub(crate) with_ret: bool,
+    /// A USDT point: it has no duration.
+    pub(crate) point: bool,
 }
 
 /// A counted function.
@@ -45,6 +46,10 @@ impl Counted {
             Counted::Cuda(function) => function.name.into(),
             Counted::Symbol(info) => self::probe(&info.library, &info.symbol).into(),
         }
+    }
+
+    pub(crate) fn is_point(&self) -> bool {
+        matches!(self, Counted::Symbol(info) if info.point)
     }
 
     /// "libcudart:cudaMalloc", "libgloo.so.0:gloo::allreduce(…)".
@@ -72,7 +77,6 @@ impl Registry {
     }
 
     /// The number of a symbol: the same for copies of a library. None when there are no more numbers.
-    #[allow(dead_code, reason = "used once symbols can be named")]
     pub(crate) fn number(&self, info: SymbolInfo) -> Option<u16> {
         let mut symbols = self.lock();
         let at = symbols.iter().position(|known| **known == info).unwrap_or(symbols.len());
@@ -105,7 +109,12 @@ mod tests {
     #[test]
     fn copies_of_a_library_share_a_number() {
         let registry = Registry::default();
-        let info = |symbol: &str| SymbolInfo { library: "libx.so".into(), symbol: symbol.into(), with_ret: false };
+        let info = |symbol: &str| SymbolInfo {
+            library: "libx.so".into(),
+            symbol: symbol.into(),
+            with_ret: false,
+            point: false,
+        };
         assert_eq!(registry.number(info("f")), Some(SYMBOLS_FROM));
         assert_eq!(registry.number(info("g")), Some(SYMBOLS_FROM + 1));
         assert_eq!(registry.number(info("f")), Some(SYMBOLS_FROM));

@@ -15,6 +15,7 @@ pub(crate) const BUDGETS: usize = 4;
 pub(crate) const BUDGET_SLOW_CUDA: usize = 0;
 pub(crate) const BUDGET_SYNCS: usize = 1;
 pub(crate) const BUDGET_SYMBOLS: usize = 2;
+pub(crate) const BUDGET_POINTS: usize = 3;
 
 /// A call that became a record of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]

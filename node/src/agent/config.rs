@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use certs::NodeName;
+use node_bpf::ProbeSpec;
 
 use crate::store::StoreConfig;
 
@@ -61,6 +62,8 @@ pub enum CaptureChoice {
     Auto {
         /// Only tasks in this cgroup and below.
         cgroup: Option<PathBuf>,
+        /// Functions and USDT points to probe besides.
+        probes: Vec<ProbeSpec>,
     },
     /// Do not record.
     Off,

@@ -29,7 +29,8 @@ impl Recording {
     /// Starts capture into the store when it is wanted and possible; `unwritable` says why the store takes no rows.
     ///
     /// # Errors
-    /// A cgroup was named that does not exist: recording everything instead would be wrong.
+    /// A cgroup was named that does not exist (recording everything instead would be wrong), or a function or point that
+    /// cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
         let not = |state: String| Self {
             running: Mutex::default(),
@@ -38,7 +39,7 @@ impl Recording {
             ranks: Arc::default(),
             feed: Arc::default(),
         };
-        let CaptureChoice::Auto { cgroup } = &config.capture else { return Ok(not("off".into())) };
+        let CaptureChoice::Auto { cgroup, probes } = &config.capture else { return Ok(not("off".into())) };
         if let Some(why) = unwritable {
             return Ok(not(format!("failed: {why}")));
         }
@@ -55,7 +56,8 @@ impl Recording {
         let sampler = sample(ingest.clone(), backlog.clone())
             .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
             .ok();
-        let capture_config = CaptureConfig { cgroup: cgroup.clone(), backlog, ..CaptureConfig::default() };
+        let (cgroup, probes) = (cgroup.clone(), probes.clone());
+        let capture_config = CaptureConfig { cgroup, probes, backlog, ..CaptureConfig::default() };
         let started = Capture::start(
             capture_config,
             Box::new(move |record| {
@@ -70,6 +72,8 @@ impl Recording {
         );
         let recording = match started {
             Ok(capture) => Self { running: Mutex::new(Some(capture)), ranks: seen, feed, ..not("on".into()) },
+            // what was asked for by name is not left out silently
+            Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
             Err(error) => {
                 tracing::warn!("not recording: {error}");
                 not(format!("failed: {error}"))

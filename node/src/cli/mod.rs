@@ -105,6 +105,13 @@ pub struct UpArgs {
     /// RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a time, killed after 30 s
     #[arg(long, value_name = "COMMAND")]
     pub on_finding: Option<String>,
+    /// Record the calls of a function, too (repeatable): LIB is a path or a file name such as libgloo.so.0, SYMBOL may be
+    /// mangled, demangled, or a beginning that is unique; `:retval` records what it returns
+    #[arg(long, value_name = "LIB:SYMBOL[:retval]")]
+    pub probe: Vec<String>,
+    /// Record each passing of a USDT point, too (repeatable)
+    #[arg(long, value_name = "LIB:PROVIDER:NAME")]
+    pub usdt: Vec<String>,
     /// Label of this node (repeatable), usable with --label in questions
     #[arg(long, value_name = "K=V", value_parser = parse_label)]
     pub label: Vec<(String, String)>,

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, bail};
 use certs::NodeName;
+use node_bpf::ProbeSpec;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{CaptureMode, Exit, UpArgs, UsageError};
@@ -89,6 +90,16 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
             UsageError("--replicated goes with --serve-db: a trace store has no replicated tables".into()).into()
         );
     }
+    let mut probes = vec![];
+    for typed in &args.probe {
+        probes.push(ProbeSpec::function(typed).map_err(|error| UsageError(format!("--probe {error}")))?);
+    }
+    for typed in &args.usdt {
+        probes.push(ProbeSpec::usdt(typed).map_err(|error| UsageError(format!("--usdt {error}")))?);
+    }
+    if !probes.is_empty() && args.capture == CaptureMode::Off {
+        return Err(UsageError("--probe and --usdt record: they do not go with --capture off".into()).into());
+    }
     let identity = match args.identity {
         Some(dir) => dir,
         None => config::state_dir()?.join("identity"),
@@ -118,7 +129,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         source,
         socket: Some(args.socket.unwrap_or_else(config::default_socket)),
         capture: match args.capture {
-            CaptureMode::Auto => CaptureChoice::Auto { cgroup: args.cgroup },
+            CaptureMode::Auto => CaptureChoice::Auto { cgroup: args.cgroup, probes },
             CaptureMode::Off => CaptureChoice::Off,
         },
         on_finding: args.on_finding,

@@ -1,0 +1,72 @@
+//! Functions and USDT points that the user names (`rankmesh up --probe`, `--usdt`): `spec` reads what was typed and tells
+//! which files it means, `names` finds a function by its mangled or demangled name, `exits` where it ends, `usdt` finds
+//! points. The calls are counted by `tally`; attaching is `discovery`'s business.
+
+mod exits;
+mod names;
+mod spec;
+mod usdt;
+
+use std::path::Path;
+
+use crate::symbols::Target;
+use crate::tally::registry::{Registry, SymbolInfo};
+
+use spec::What;
+pub use spec::{ProbeSpec, SpecError};
+
+/// Where to put probes in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Places {
+    /// A function that is left by returning (or by a jump): entry and return probes.
+    Function(Target),
+    /// One that an exception may leave: probes at its entry and at its ends.
+    Unwinding { entry: Target, exits: Vec<Target> },
+    /// Points without duration.
+    Points(Vec<Target>),
+}
+
+impl Places {
+    /// How many probes.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Places::Function(_) => 2,
+            Places::Unwinding { exits, .. } => 1 + exits.len(),
+            Places::Points(points) => points.len(),
+        }
+    }
+}
+
+/// The probes for one file that `spec` means. The reason says what to do when it has no such function or point.
+pub(crate) fn places(path: &Path, file_name: &str, spec: &ProbeSpec, registry: &Registry) -> Result<Places, String> {
+    let cookie = |symbol: &str, with_ret: bool, point: bool| {
+        let info = SymbolInfo { library: file_name.to_owned(), symbol: symbol.to_owned(), with_ret, point };
+        let number = registry.number(info).ok_or("too many functions are probed already (1,536)");
+        number.map(u64::from)
+    };
+    let target = |symbol: &str, file_offset, cookie, semaphore| Target {
+        symbol: symbol.to_owned().into(),
+        file_offset,
+        cookie,
+        semaphore,
+    };
+    match &spec.what {
+        What::Function { name, with_ret } => {
+            let found = names::find(path, name)?;
+            let cookie = cookie(&found.shown, *with_ret, false)?;
+            let at = |file_offset| target(&found.shown, file_offset, cookie, 0);
+            let entry = at(found.file_offset);
+            Ok(match &found.exits {
+                None => Places::Function(entry),
+                Some(exits) => Places::Unwinding { entry, exits: exits.iter().copied().map(at).collect() },
+            })
+        }
+        What::Usdt { provider, name } => {
+            let shown = format!("{provider}:{name}");
+            let points = usdt::find(path, provider, name)?;
+            let cookie = cookie(&shown, false, true)?;
+            let at = |point: &usdt::Point| target(&shown, point.file_offset, cookie, point.semaphore_offset);
+            Ok(Places::Points(points.iter().map(at).collect()))
+        }
+    }
+}

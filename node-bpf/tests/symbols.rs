@@ -1,0 +1,176 @@
+//! Functions and USDT points that somebody names: found by any of their names, counted as often as they were called.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{Cgroup, Recorded, Recorder, can_capture, wait_for};
+use node_bpf::{AttachMode, Capture, CaptureConfig, ProbeSpec, Record, SymbolCall};
+
+/// libany.so and a program that calls it, in a directory.
+fn compile() -> tempfile::TempDir {
+    let out = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/any.cc");
+    let library = out.path().join("libany.so.1");
+    let cxx = |command: &mut Command| {
+        let output = command.args(["-O2", "-g0"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    cxx(Command::new("c++").args(["-fPIC", "-shared", "-Wl,-soname,libany.so.1", "-o"]).arg(&library).arg(&source));
+    // the program's own copies of the functions would be called instead of the library's
+    let main = std::fs::read_to_string(&source).unwrap();
+    let (_, main) = main.split_once("#ifdef MAIN").unwrap();
+    let declared = "#include <cstdio>\n#include <exception>\nnamespace demo { struct Options { int work_us; };\
+        long reduce(const Options &); int twice(int); double twice(double); void throws(int); }\
+        extern \"C\" { unsigned any_depth(unsigned); int any_steps(int); }\n";
+    let main_source = out.path().join("main.cc");
+    std::fs::write(&main_source, format!("{declared}{}", main.replace("#endif", ""))).unwrap();
+    cxx(Command::new("c++")
+        .arg("-o")
+        .arg(out.path().join("any"))
+        .arg(&main_source)
+        .arg(&library)
+        .arg("-Wl,-rpath,$ORIGIN"));
+    out
+}
+
+fn config(cgroup: &Cgroup, mode: Option<AttachMode>, probes: Vec<ProbeSpec>) -> CaptureConfig {
+    CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        attach_mode: mode,
+        probes,
+        system_libraries: false,
+        ..CaptureConfig::default()
+    }
+}
+
+/// Runs the program; its pid, and the points at which somebody listened. `before`: when it has mapped its libraries.
+fn run(built: &Path, cgroup: &Cgroup, before: impl FnOnce()) -> (u32, String) {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    command.arg(built.join("any")).env("RANK", "2").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    before();
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    (pid, String::from_utf8(output.stdout).unwrap().trim().to_owned())
+}
+
+/// Calls per function, as counted; all of this process.
+fn counts(recorded: &Recorded, pid: u32) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for record in &recorded.0 {
+        if let Record::CallTally(tally) = record {
+            assert_eq!((tally.pid, tally.source, tally.rank, tally.bytes), (pid, "symbol", Some(2), None));
+            *counts.entry(tally.func.to_string()).or_default() += tally.count;
+        }
+    }
+    counts
+}
+
+fn rows<'r>(recorded: &'r Recorded, symbol: &str) -> Vec<&'r SymbolCall> {
+    let calls = recorded.0.iter().filter_map(|r| if let Record::SymbolCall(call) = r { Some(call) } else { None });
+    calls.filter(|call| call.symbol == symbol).collect()
+}
+
+fn named_functions_and_points_are_counted(mode: Option<AttachMode>) {
+    if !can_capture() {
+        return;
+    }
+    let built = compile();
+    let cgroup = Cgroup::new();
+    let library = built.path().join("libany.so.1");
+    let at = |symbol: &str| format!("{}:{symbol}", library.display());
+    let probes = vec![
+        ProbeSpec::function(&at("demo::reduce:retval")).unwrap(),
+        ProbeSpec::function(&at("demo::twice(double)")).unwrap(),
+        ProbeSpec::function(&at("any_depth:retval")).unwrap(),
+        ProbeSpec::function(&at("demo::thr")).unwrap(),
+        ProbeSpec::usdt(&at("demo:step")).unwrap(),
+    ];
+    let recorder = Recorder::start(config(&cgroup, mode, probes));
+    let (pid, heard) = run(built.path(), &cgroup, || {});
+    let recorded = recorder.stop();
+    assert_eq!(heard, "400", "the semaphore tells the program that somebody listens");
+    let want = [
+        ("libany.so.1:any_depth", 12),
+        ("libany.so.1:demo:step", 400),
+        ("libany.so.1:demo::reduce(demo::Options const&)", 5005),
+        ("libany.so.1:demo::throws(int)", 6), // three are left by an exception
+        ("libany.so.1:demo::twice(double)", 7),
+    ];
+    assert_eq!(counts(&recorded, pid), want.map(|(func, n)| (func.to_owned(), n)).into());
+    let lost: BTreeMap<_, _> =
+        recorded.losses().iter().map(|l| ((l.probe.as_str(), l.reason.as_str()), l.lost)).collect();
+    assert_eq!(lost, [(("libany.so.1:demo::throws(int)", "unmatched"), 3)].into());
+
+    let reduce = rows(&recorded, "demo::reduce(demo::Options const&)");
+    let slow: Vec<_> = reduce.iter().filter(|c| c.ret == Some(-3000)).collect();
+    assert_eq!(slow.len(), 5, "slow calls have a part of the budget for themselves");
+    assert!(slow.iter().all(|c| c.duration_ns >= 3_000_000 && c.rank == Some(2) && c.library == "libany.so.1"));
+    assert!(reduce.len() < 5005, "{} rows", reduce.len());
+    let depth: Vec<_> = rows(&recorded, "any_depth").iter().map(|c| c.ret.unwrap()).collect();
+    assert_eq!(depth, [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5], "inner calls return first");
+    assert!(rows(&recorded, "demo::twice(double)").iter().all(|c| c.ret.is_none()), "a double is no integer");
+    assert_eq!(rows(&recorded, "demo:step").len(), 400);
+}
+
+#[test]
+fn named_functions_and_points_are_counted_in_the_best_mode() {
+    named_functions_and_points_are_counted(None);
+}
+
+#[test]
+fn named_functions_and_points_are_counted_by_multi_links() {
+    named_functions_and_points_are_counted(Some(AttachMode::Multi));
+}
+
+#[test]
+fn named_functions_and_points_are_counted_by_single_probes() {
+    named_functions_and_points_are_counted(Some(AttachMode::Single));
+}
+
+#[test]
+fn a_library_named_by_its_file_name_is_found_in_running_processes() {
+    if !can_capture() {
+        return;
+    }
+    let built = compile();
+    let cgroup = Cgroup::new();
+    let probes = vec![ProbeSpec::function("libany:_ZN4demo6reduceERKNS_7OptionsE").unwrap()];
+    let recorder = Recorder::start(config(&cgroup, None, probes));
+    let (pid, _) = run(built.path(), &cgroup, || {
+        let probed = |path: &Path| recorder.status().files.iter().any(|file| file.path == path);
+        wait_for("the file to be probed", || probed(&built.path().join("libany.so.1")));
+    });
+    let counted = counts(&recorder.stop(), pid);
+    assert_eq!(counted, [("libany.so.1:demo::reduce(demo::Options const&)".to_owned(), 5005)].into());
+}
+
+#[test]
+fn what_is_not_there_is_refused_with_what_is() {
+    if !can_capture() {
+        return;
+    }
+    let built = compile();
+    let cgroup = Cgroup::new();
+    let library = built.path().join("libany.so.1").display().to_string();
+    let refused = |probe: ProbeSpec| {
+        let capture = Capture::start(config(&cgroup, None, vec![probe]), Box::new(|_| {}));
+        capture.expect_err("no such function or point").to_string()
+    };
+    let error = refused(ProbeSpec::function(&format!("{library}:any_depht")).unwrap());
+    assert!(error.contains("near to it: any_depth"), "{error}");
+    let error = refused(ProbeSpec::function(&format!("{library}:demo::reduced")).unwrap());
+    assert!(error.contains("demo::reduce(demo::Options const&)"), "{error}");
+    let error = refused(ProbeSpec::function(&format!("{library}:demo::twice")).unwrap());
+    assert!(error.contains("demo::twice(int)") && error.contains("demo::twice(double)"), "{error}");
+    let error = refused(ProbeSpec::usdt(&format!("{library}:demo:stop")).unwrap());
+    assert!(error.contains("demo:step"), "{error}");
+}
