@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench bench-verdicts bench-standing bench-store clean
+.PHONY: help deps build demo test test-real-libs lint bench bench-verdicts bench-standing bench-store bench-load test-kernels clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,15 @@ bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb)
 	@target/duckdb/bin/python -c 'import duckdb' 2>/dev/null || target/duckdb/bin/pip install --quiet duckdb || echo "DuckDB could not be installed: no comparison"
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-store
 	target/release/bench-store
+
+bench-load: deps ## every call of a heavy load stored or counted as lost; the agent's CPU (root, about two minutes)
+	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-load
+	target/release/bench-load
+
+test-kernels: deps ## capture on Debian's 6.1 kernel, booted in qemu without KVM
+	@scripts/deps.sh --kernels
+	$(CARGO) build --locked -p rankmesh
+	scripts/test-kernels.sh target/debug/rankmesh
 
 clean: ## forget what was built
 	$(CARGO) clean

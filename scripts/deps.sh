@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the system packages that building (and, with --test, testing) needs, when this user may; else says which.
+# Installs the system packages that building (and, with --test or --kernels, testing) needs, when this user may; else says which.
 # Debian and Ubuntu. What is already there is not asked for, so a second run does nothing.
 set -eu
 
@@ -21,6 +21,11 @@ if [ "${1:-}" = --test ]; then
     need g++ have c++                # functions of C++ to be probed
     need openmpi-bin have mpirun
     need libopenmpi-dev have mpicc
+fi
+if [ "${1:-}" = --kernels ]; then
+    need qemu-system-x86 have qemu-system-x86_64
+    need busybox-static have busybox
+    need cpio have cpio
 fi
 
 [ -n "$missing" ] || exit 0

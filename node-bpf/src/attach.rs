@@ -47,6 +47,11 @@ fn mode_of(program: &str) -> Option<AttachMode> {
     of.iter().find(|(ending, _)| program.ends_with(ending)).map(|(_, mode)| *mode)
 }
 
+/// Whether a program is for one way of attaching.
+pub(crate) fn is_of_one_mode(program: &str) -> bool {
+    mode_of(program).is_some()
+}
+
 /// Attaches the programs of a class, but for those at library calls.
 pub(crate) fn attach_class(object: &Object, class: &ProbeClass) -> libbpf_rs::Result<Vec<Link>> {
     let everywhere = class.programs.iter().filter(|name| mode_of(name).is_none());

@@ -85,8 +85,8 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
     let modes =
         config.attach_mode.map_or(vec![AttachMode::Session, AttachMode::Multi, AttachMode::Single], |m| vec![m]);
     let mut reason = String::new();
-    let mut modes = modes.into_iter().peekable();
-    while let Some(&mode) = modes.peek() {
+    let mut modes = modes.into_iter();
+    while let Some(&mode) = modes.as_slice().first() {
         LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let tried = open(config, cgroup, mode, &classes).and_then(|object| {
             attach::probe(&object, mode)?;
@@ -101,11 +101,14 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
                 let log = LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 reason = if log.is_empty() { error.to_string() } else { format!("{error}: {}", log.join("; ")) };
                 tracing::debug!(?mode, reason, "not possible here");
-                let refused = refused_program(&log).and_then(classes::of_program);
-                match refused.filter(|class| !class.essential && classes::is_on(&classes, class.name)) {
+                // A program for one way of attaching says nothing of the next way.
+                let last = modes.len() == 1;
+                let refused = refused_program(&log).filter(|name| last || !attach::is_of_one_mode(name));
+                let class = refused.and_then(classes::of_program);
+                match class.filter(|class| !class.essential && classes::is_on(&classes, class.name)) {
                     Some(class) => {
+                        let why = format!("the kernel refused its program {}", objection(&log));
                         let remedy = "use a newer kernel, or report this one's version".to_owned();
-                        let why = format!("the kernel refused its program: {}", log.join("; "));
                         classes::turn_off(&mut classes, class.name, why, remedy);
                     }
                     None => drop(modes.next()),
@@ -123,6 +126,13 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
 /// The program that libbpf says could not be loaded ("prog 'NAME': …").
 fn refused_program(log: &[String]) -> Option<&str> {
     log.iter().rev().find_map(|line| line.split_once("prog '")?.1.split_once('\'').map(|(name, _)| name))
+}
+
+/// Which program was refused and what the verifier said last about it: "on_oom: invalid size of register spill".
+fn objection(log: &[String]) -> String {
+    let lines = log.iter().flat_map(|text| text.lines()).map(str::trim);
+    let said = lines.take_while(|line| !line.starts_with("processed ")).filter(|line| !line.is_empty()).last();
+    format!("{}: {}", refused_program(log).unwrap_or("(unnamed)"), said.unwrap_or("no reason given"))
 }
 
 fn open(
@@ -229,6 +239,9 @@ mod tests {
         let log = ["libbpf: prog 'on_switch': BPF program load failed: -EINVAL", "libbpf: failed to load object"];
         assert_eq!(refused_program(&log.map(str::to_owned)), Some("on_switch"));
         assert_eq!(refused_program(&["libbpf: map 'x': no".to_owned()]), None);
+        let text = "libbpf: prog 'on_oom': -- BEGIN PROG LOAD LOG --\n1: (63) *(u32 *)(r10 -4) = r6\ninvalid size of \
+                    register spill\nprocessed 2 insns (limit 1000000)\n-- END PROG LOAD LOG --";
+        assert_eq!(objection(&[text.to_owned()]), "on_oom: invalid size of register spill");
     }
 
     #[test]

@@ -1,0 +1,99 @@
+#!/bin/sh
+# The first process of the machine that scripts/test-kernels.sh boots: runs `rankmesh check`, records a workload to which
+# things happen a known number of times, and compares what was recorded with what the workload counted itself.
+# Every result is a line "self-test: ok|FAILED WHAT: …" on the console; the last one is "self-test: end".
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+mkdir /dev/shm
+mount -t tmpfs none /dev/shm
+mount -t tmpfs none /tmp
+mount -t cgroup2 none /sys/fs/cgroup
+ip link set lo up
+ip route add 10.99.99.99 dev lo
+uname -r
+mkdir /sys/fs/cgroup/job /sys/fs/cgroup/job/ranks /sys/fs/cgroup/job/small
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+echo +memory >/sys/fs/cgroup/job/cgroup.subtree_control
+
+ok() { echo "self-test: ok $*"; }
+failed() { echo "self-test: FAILED $*"; }
+in_job() { # CGROUP COMMAND…
+    group=$1
+    shift
+    sh -c 'echo $$ > "/sys/fs/cgroup/job/$0/cgroup.procs" && exec "$@"' "$group" "$@"
+}
+
+# A disk for the rank to read: requests go through the block layer and come back with nothing in them.
+disk=""
+insmod /modules/configfs.ko 2>/dev/null
+insmod /modules/null_blk.ko nr_devices=1 gb=1 2>/dev/null && [ -b /dev/nullb0 ] && disk=/dev/nullb0
+[ -n "$disk" ] || echo "no null_blk module here: requests to disks and faults from them are not tested"
+
+rankmesh check --format json >/tmp/check.json
+[ $? = 0 ] && ok "check says that this kernel can record" || failed "check: $(cat /tmp/check.json)"
+rankmesh check
+off=$(tr '{' '\n' </tmp/check.json | sed -n 's/.*"name":"\([^"]*\)".*"state":"off".*/\1/p')
+
+rankmesh trace --out /tmp/t.db --cgroup /sys/fs/cgroup/job >/tmp/trace.log 2>&1 &
+tracer=$!
+for _ in $(seq 300); do
+    grep -q "recording into" /tmp/trace.log && break
+    kill -0 $tracer 2>/dev/null || break
+    usleep 100000
+done
+grep -q "recording into" /tmp/trace.log && ok "trace records" || failed "trace: $(cat /tmp/trace.log)"
+effective=$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/$tracer/status)
+# CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN (no uprobe.multi here), CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE
+[ "$effective" = 000001c000280004 ] && ok "it keeps what it needs of root's capabilities: $effective" || failed "capabilities: $effective"
+
+# Once for the library to be found: of the rank that counts no call may go by unprobed.
+in_job ranks /job/nccl-ranks --ranks 1 --iters 400 --work-ms 5 >/dev/null
+in_job ranks /job/host-events ${disk:+--disk $disk} >/tmp/truth || failed "the workload: $(cat /tmp/truth)"
+cat /tmp/truth
+of() { sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" /tmp/truth; }
+echo 0 >/sys/fs/cgroup/job/small/memory.swap.max 2>/dev/null
+echo 16M >/sys/fs/cgroup/job/small/memory.max
+in_job small /job/host-events --fill 64 >/tmp/filled 2>&1
+[ -s /tmp/filled ] && grep -q filled_mib /tmp/filled && failed "the limit on memory did not hold"
+usleep 1500000
+kill -TERM $tracer
+wait $tracer || failed "trace ended with $?: $(cat /tmp/trace.log)"
+
+pid=$(of pid)
+ask() { rankmesh query --db /tmp/t.db --format csv "$1" 2>/tmp/query.log | tail -n 1; }
+is_off() { echo "$off" | grep -qx "$1"; }
+compare() { # CLASS WHAT RELATION NUMBER SQL
+    if is_off "$1"; then
+        ok "$1 is off, and check says so"
+        return
+    fi
+    got=$(ask "$5")
+    if [ -n "$got" ] && [ "$got" "$3" "$4" ] 2>/dev/null; then
+        ok "$1: $2: $got ($3 $4)"
+    else
+        failed "$1: $2: '$got' is not $3 $4 $(cat /tmp/query.log)"
+    fi
+}
+compare collectives "calls" -eq "$(of calls)" "SELECT count(*) FROM collectives WHERE pid = $pid AND func = 'all_reduce'"
+compare collectives "numbered without a gap" -eq "$(of calls)" "SELECT max(seq) + 1 FROM collectives WHERE pid = $pid"
+compare collectives "with the rank of the communicator" -eq "$(of calls)" "SELECT count(*) FROM collectives WHERE pid = $pid AND rank = 0 AND nranks = 1 AND comm_hash IS NOT NULL"
+compare processes "the rank" -eq 1 "SELECT count(*) FROM processes WHERE pid = $pid AND rank = 0 AND cgroup_path = '/job/ranks'"
+compare offcpu "sleeps of 5 ms" -ge "$(of sleeps)" "SELECT count(*) FROM offcpu WHERE pid = $pid AND voluntary AND duration_ns >= 5000000"
+compare tcp "segments sent again" -eq "$(of retransmits)" "SELECT count(*) FROM net_events WHERE event = 'tcp_retransmit_skb' AND daddr = '10.99.99.99'"
+compare tcp-resets "connections refused" -eq "$(of refused)" "SELECT count(*) FROM net_events WHERE event = 'tcp_receive_reset'"
+compare process-events "children that ended" -eq "$(of children)" "SELECT count(*) FROM process_events WHERE parent_pid = $pid AND event = 'exit' AND exit_code = 3"
+if [ -n "$disk" ]; then
+    compare block "reads past the cache and for faults" -ge $(($(of reads) + $(of faults))) "SELECT count(*) FROM block_io WHERE pid = $pid"
+    compare faults "pages read from the disk" -eq "$(of faults)" "SELECT count(*) FROM memory_events WHERE pid = $pid AND event = 'major_fault'"
+fi
+compare oom "killed for want of memory" -eq 1 "SELECT count(*) FROM memory_events WHERE event = 'oom_kill'"
+compare cgroup-reclaim "memory freed at the limit" -ge 1 "SELECT count(*) FROM memory_events WHERE event LIKE '%reclaim%'"
+lost=$(ask "SELECT ifnull(group_concat(probe || ' ' || reason || ' ' || lost), '') FROM capture_loss WHERE reason NOT IN ('unmatched', 'in_flight')")
+[ -z "$lost" ] || [ "$lost" = '""' ] && ok "nothing lost" || failed "lost: $lost"
+echo "self-test: end"
+sync
+echo o >/proc/sysrq-trigger
+sleep 60

@@ -1,0 +1,76 @@
+#!/bin/sh
+# Capture on another kernel: boots Debian's 6.1 (kprobes, no uprobe.multi, no uprobe.session) in qemu, without KVM, from a
+# small initramfs with the binary, its libraries and the workloads, and runs scripts/kernel-init.sh there.
+#     scripts/test-kernels.sh RANKMESH-BINARY
+# KERNEL=/boot/vmlinuz-… takes a kernel of yours instead (MODULES=DIR: where its null_blk.ko is).
+set -eu
+binary=${1:?usage: test-kernels.sh RANKMESH-BINARY}
+here=$(cd "$(dirname "$0")/.." && pwd)
+work=${CARGO_TARGET_DIR:-$here/target}/kernels
+mkdir -p "$work"
+
+need() {
+    command -v "$1" >/dev/null 2>&1 || { echo "test-kernels needs $1: apt-get install $2" >&2; exit 1; }
+}
+need qemu-system-x86_64 qemu-system-x86
+need cpio cpio
+need busybox busybox-static
+[ "$(uname -m)" = x86_64 ] || { echo "test-kernels is written for x86_64" >&2; exit 1; }
+if ldd "$(command -v busybox)" >/dev/null 2>&1; then
+    echo "test-kernels needs a static busybox: apt-get install busybox-static" >&2
+    exit 1
+fi
+
+if [ -z "${KERNEL:-}" ]; then
+    need apt-get apt
+    if ! ls "$work"/debian/boot/vmlinuz-6.1.0-*-cloud-amd64 >/dev/null 2>&1; then
+        find_package() { apt-cache search --names-only '^linux-image-6\.1\.0-[0-9]+-cloud-amd64$' | sort -V | tail -n 1 | cut -d' ' -f1; }
+        package=$(find_package)
+        if [ -z "$package" ]; then
+            apt-get update -qq >&2
+            package=$(find_package)
+        fi
+        [ -n "$package" ] || { echo "apt knows no linux-image-6.1.0-*-cloud-amd64 (Debian 12's); give KERNEL=FILE" >&2; exit 1; }
+        echo "downloading $package" >&2
+        (cd "$work" && apt-get download -qq "$package" && dpkg -x "$package"_*.deb debian.new && rm "$package"_*.deb)
+        rm -rf "$work/debian"
+        mv "$work/debian.new" "$work/debian"
+    fi
+    KERNEL=$(ls "$work"/debian/boot/vmlinuz-6.1.0-*-cloud-amd64 | tail -n 1)
+    MODULES=$work/debian/lib/modules
+fi
+
+root=$work/root
+rm -rf "$root"
+mkdir -p "$root/bin" "$root/job" "$root/modules" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/etc"
+cp "$(command -v busybox)" "$root/bin/busybox"
+ln -s busybox "$root/bin/sh"
+cp "$here/scripts/kernel-init.sh" "$root/init"
+chmod 755 "$root/init"
+make -sC "$here/scenarios" OUT="$work/workloads" >&2
+cp "$work/workloads/libnccl.so.2" "$work/workloads/nccl-ranks" "$work/workloads/host-events" "$root/job/"
+cp "$binary" "$root/bin/rankmesh"
+strip "$root/bin/rankmesh" 2>/dev/null || true
+# What they are linked with, where they look for it.
+ldd "$binary" "$root/job/nccl-ranks" "$root/job/libnccl.so.2" | grep -o '/[^ ]*\.so[^ ]*' | sort -u | while read -r library; do
+    case $library in "$root"/*) continue ;; esac
+    mkdir -p "$root$(dirname "$library")"
+    [ -e "$root$library" ] || cp -L "$library" "$root$library"
+done
+for module in configfs null_blk; do
+    found=$(find "${MODULES:-/nonexistent}" -name "$module.ko" 2>/dev/null | head -n 1)
+    [ -z "$found" ] || cp "$found" "$root/modules/"
+done
+(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
+
+echo "booting $(basename "$KERNEL")" >&2
+timeout "${TIMEOUT_S:-240}" qemu-system-x86_64 -cpu max -smp 2 -m 1024 -nographic -no-reboot -net none -kernel "$KERNEL" \
+    -initrd "$work/initrd.gz" -append "console=ttyS0 quiet panic=-1" </dev/null >"$work/console.log" 2>&1 || true
+tr -d '\r' <"$work/console.log" | sed 's/\x1b\[[0-9;?=]*[A-Za-z]//g' >"$work/console.txt"
+cat "$work/console.txt"
+grep -q '^self-test: end' "$work/console.txt" || { echo "test-kernels: the machine did not come to its end; see $work/console.txt" >&2; exit 1; }
+if grep -q '^self-test: FAILED' "$work/console.txt"; then
+    echo "test-kernels: failed" >&2
+    exit 1
+fi
+echo "test-kernels: $(grep -c '^self-test: ok' "$work/console.txt") checks passed on $(basename "$KERNEL")"
