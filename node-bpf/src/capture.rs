@@ -443,6 +443,7 @@ impl Reader {
                 return;
             }
             Some(RawRecord::Found { pid }) => {
+                shared.processes.is_same(pid); // the end of one that had this pid before may have been lost
                 if let Some(process) = self.process(pid) {
                     process.mpi(); // a short-lived process may be gone when its first call is decoded
                 }

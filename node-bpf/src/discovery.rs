@@ -266,6 +266,9 @@ impl Discovery {
                 continue;
             };
             alive.insert(pid);
+            if !self.shared.processes.is_same(pid) {
+                self.on_exit(pid); // its end was lost
+            }
             if self.code_kb.insert(pid, code_kb) != Some(code_kb) {
                 self.inspect(pid);
             }

@@ -13,6 +13,7 @@ mod cgroup;
 mod classes;
 mod clock;
 mod comm_layout;
+mod container;
 mod cuda;
 mod decode;
 mod discovery;

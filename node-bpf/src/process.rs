@@ -1,6 +1,7 @@
 //! Who a process is: rank, job, container and user, from /proc. Ranks come from the launcher's environment variables;
 //! the ones MPI launchers and torchrun set win over Slurm's, because under mpirun inside sbatch every rank sees the
-//! launcher's SLURM_PROCID. What its libraries' handles mean is in `mpi`.
+//! launcher's SLURM_PROCID. What its libraries' handles mean is in `mpi`,
+//! containers are in `container`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup;
 use crate::clock;
+use crate::container;
 use crate::mpi::MpiNames;
 use crate::record::ProcessSeen;
 
@@ -86,7 +88,9 @@ impl Process {
         let environ = fs::read(proc("environ")).unwrap_or_default();
         let who = Attribution::from_environ(&environ);
         let comm = fs::read(proc("comm")).unwrap_or_default();
-        let uid = fs::metadata(proc("")).ok().map(|m| m.uid());
+        let mountinfo = fs::read(proc("mountinfo")).unwrap_or_default();
+        let mountinfo = String::from_utf8_lossy(&mountinfo);
+        let uid = fs::metadata(proc("")).ok().map(|metadata| metadata.uid());
         let seen = ProcessSeen {
             pid,
             start_ns: boot_unix_ns.saturating_add(start_since_boot_ns(&stat)?),
@@ -97,11 +101,11 @@ impl Process {
             world_size: who.world_size,
             job_id: who.job_id,
             step_id: who.step_id,
-            container_id: container_id(&cgroups),
+            container_id: container::id(&cgroups, &mountinfo, &environ),
+            pod: container::pod_uid(&cgroups),
             cgroup_path: cgroup_path(&cgroups).to_owned(),
             user: uid.map(user_name).unwrap_or_default(),
             uid,
-            pod: pod(&cgroups),
             cgroup_id: cgroup::id_of(cgroup_path(&cgroups)),
         };
         Some(Process { seen, mpi_namespace: who.mpi_namespace, read_ns, mpi: OnceLock::new() })
@@ -130,27 +134,6 @@ fn ticks_per_second() -> i64 {
 /// The path in cgroup v2 out of /proc/PID/cgroup ("0::/path").
 pub(crate) fn cgroup_path(cgroups: &str) -> &str {
     cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("")
-}
-
-/// The 64 hex digits by which Docker, containerd, CRI-O and Podman name a container's cgroup, in any hierarchy.
-fn container_id(cgroups: &str) -> Option<String> {
-    cgroups.lines().flat_map(|line| line.rsplit('/')).find_map(|component| {
-        let name = component.strip_suffix(".scope").unwrap_or(component);
-        let id = name.rsplit(['-', ':']).next()?;
-        (id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
-    })
-}
-
-/// The id that the kubelet names a pod's cgroup by: `…/pod0a1b…/…` or `…-pod0a1b_….slice` (systemd, `_` for `-`).
-fn pod(cgroups: &str) -> Option<String> {
-    cgroups.lines().flat_map(|line| line.split('/')).find_map(|component| {
-        let name = component.strip_suffix(".slice").unwrap_or(component);
-        let (before, id) = name.rsplit_once("pod")?;
-        let at_a_border = before.is_empty() || before.ends_with('-');
-        let hex = id.bytes().filter(u8::is_ascii_hexdigit).count();
-        let form = id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-' || b == b'_');
-        (at_a_border && form && hex == 32).then(|| id.replace('_', "-"))
-    })
 }
 
 fn user_name(uid: u32) -> String {
@@ -195,6 +178,19 @@ impl Processes {
         let process = Arc::new(Process::read(pid, self.boot_unix_ns)?);
         self.lock().insert(pid, Arc::clone(&process));
         Some((process, true))
+    }
+
+    /// Whether what is known of a pid is of the process that has it now: another one started at another time. What is of
+    /// an earlier process is ended.
+    pub(crate) fn is_same(&self, pid: u32) -> bool {
+        let Some(known) = self.known(pid) else { return true };
+        let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return true };
+        let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
+        let same = start_ns == Some(known.seen.start_ns);
+        if !same {
+            self.forget(pid);
+        }
+        same
     }
 
     /// It runs another program since `ts_ns` (kernel time): what was read before is void.
@@ -279,25 +275,24 @@ mod tests {
     }
 
     #[test]
-    fn containers_by_their_cgroup() {
-        let id = "0123456789abcdef".repeat(4);
-        for path in [
-            format!("0::/system.slice/docker-{id}.scope\n"),
-            format!("12:memory:/kubepods/pod1/{id}\n0::/\n"),
-            format!("0::/kubepods.slice/cri-containerd-{id}.scope/init\n"),
-        ] {
-            assert_eq!(container_id(&path).as_deref(), Some(id.as_str()), "{path}");
-        }
-        assert_eq!(container_id("0::/user.slice/user-1000.slice/session-2.scope\n"), None);
-        let uid = "0a1b2c3d-0000-4000-8000-001122334455";
-        for path in [
-            format!("0::/kubepods/burstable/pod{uid}/x\n"),
-            format!("1:cpu:/\n0::/a/kubepods-pod{}.slice\n", uid.replace('-', "_")),
-        ] {
-            assert_eq!(pod(&path).as_deref(), Some(uid), "{path}");
-        }
-        assert_eq!(pod("0::/tripod/podman.slice/user.slice\n"), None);
+    fn the_path_in_cgroup_v2() {
         assert_eq!(cgroup_path("3:cpu:/x\n0::/user.slice\n"), "/user.slice");
+    }
+
+    #[test]
+    fn a_pid_that_is_used_again_is_told_by_its_start() {
+        let processes = Processes::new();
+        let pid = std::process::id();
+        let (me, _) = processes.look(pid).unwrap();
+        assert!(processes.is_same(pid) && processes.known(pid).is_some());
+        // another process had this pid, and its end was not seen
+        let before = ProcessSeen { start_ns: me.seen.start_ns - 5_000_000_000, rank: Some(7), ..me.seen.clone() };
+        let before = Process { seen: before, mpi_namespace: None, read_ns: me.read_ns, mpi: OnceLock::new() };
+        processes.lock().insert(pid, Arc::new(before));
+        assert!(!processes.is_same(pid) && processes.known(pid).is_none());
+        let (again, new) = processes.look(pid).unwrap();
+        assert!(new && again.seen == me.seen);
+        assert!(processes.is_same(0), "what is not known is not another");
     }
 
     #[test]

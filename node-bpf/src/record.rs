@@ -176,14 +176,14 @@ pub struct ProcessSeen {
     pub step_id: Option<String>,
     /// Container id when in one.
     pub container_id: Option<String>,
+    /// Kubernetes: the pod's uid.
+    pub pod: Option<String>,
     /// cgroup path.
     pub cgroup_path: String,
     /// Owner's user name or uid as text.
     pub user: String,
     /// Owner's user id.
     pub uid: Option<u32>,
-    /// Kubernetes' id of the pod when in one.
-    pub pod: Option<String>,
     /// cgroup v2 id.
     pub cgroup_id: Option<u64>,
 }
