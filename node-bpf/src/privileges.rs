@@ -23,8 +23,8 @@ pub struct Privilege {
 pub enum Needed {
     /// Nothing is recorded without it.
     Always,
-    /// Without it, less is known of other users' processes.
-    ForOthers,
+    /// Without it, less is known: of other users' processes, or of reasons.
+    ForDetail,
     /// Nothing is recorded without it on kernels without uprobe.multi (before Linux 6.6).
     WithoutMulti,
 }
@@ -40,17 +40,22 @@ pub static PRIVILEGES: &[Privilege] = &[
     Privilege {
         capability: Capability::CAP_SYS_PTRACE,
         purpose: "to see which libraries other users' processes have mapped, and their ranks and jobs",
-        needed: Needed::ForOthers,
+        needed: Needed::ForDetail,
     },
     Privilege {
         capability: Capability::CAP_DAC_READ_SEARCH,
         purpose: "to open the environment of other users' processes, and libraries in their directories",
-        needed: Needed::ForOthers,
+        needed: Needed::ForDetail,
     },
     Privilege {
         capability: Capability::CAP_CHECKPOINT_RESTORE,
         purpose: "to reach a library file by its mapping: deleted, replaced, or in a container",
-        needed: Needed::ForOthers,
+        needed: Needed::ForDetail,
+    },
+    Privilege {
+        capability: Capability::CAP_SYSLOG,
+        purpose: "to tell by the kernel's own functions (/proc/kallsyms) what a thread waits for",
+        needed: Needed::ForDetail,
     },
     Privilege {
         capability: Capability::CAP_SYS_ADMIN,

@@ -209,8 +209,7 @@ fn an_ordinary_user_is_told_what_to_grant_and_with_it_can_record() {
         "{}",
         fs::read_to_string(lab.path("trace.log")).unwrap_or_default()
     );
-    let db = rusqlite::Connection::open(&file).expect("a store");
-    let count =
-        db.query_row("SELECT count(*), count(DISTINCT rank) FROM collectives", [], |r| Ok((r.get(0)?, r.get(1)?)));
-    assert_eq!(count.expect("a row"), (40_i64, 2_i64));
+    let count = ["query", "--format", "csv", "--db", &file.display().to_string()];
+    let count = rankmesh().args(count).arg("SELECT count(*), count(DISTINCT rank) FROM collectives").output();
+    assert!(stdout(&count.expect("runs")).ends_with("\n40,2\n"));
 }

@@ -178,7 +178,7 @@ fn capabilities(seen: &Seen<'_>) -> Finding {
         return ok("capabilities", "all that capture uses; `rankmesh up` gives up the others");
     }
     let detail: Vec<String> = missing.iter().map(|p| format!("{} ({})", p.capability, p.purpose)).collect();
-    let state = if missing.iter().any(|p| p.needed != Needed::ForOthers) { State::Missing } else { State::Warning };
+    let state = if missing.iter().any(|p| p.needed != Needed::ForDetail) { State::Missing } else { State::Warning };
     let grant = privileges::setcap_argument(&wanted);
     let remedy = format!("run as root, or once: sudo setcap {grant} {}", seen.binary);
     not("capabilities", state, format!("missing: {}", detail.join(", ")), remedy)
