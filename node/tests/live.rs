@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::jobs::{Cgroups, Job, workloads};
+use common::jobs::{Cgroups, Job, mpi_job, process_of_rank, workloads};
 use common::{Lab, can_capture, rankmesh, stderr, stdout, wait_for};
 use serde_json::Value;
 
@@ -21,35 +21,6 @@ fn start_agents(lab: &mut Lab, cgroups: &Cgroups) {
     for node in lab.nodes(AGENTS[0]).expect("nodes") {
         assert_eq!(node["capture"], "on", "{node}");
     }
-}
-
-/// Eight ranks on real Open MPI, two to a cgroup.
-fn mpi_job(lab: &Lab, cgroups: &Cgroups, arguments: &str) -> Job {
-    let bin = workloads(lab).join("mpi-ranks");
-    assert!(bin.exists(), "no mpi-ranks: install libopenmpi-dev and openmpi-bin");
-    let top = cgroups.0[0].display();
-    let script = format!(
-        "echo $$ > {top}/m$((OMPI_COMM_WORLD_RANK / 2 + 1))/cgroup.procs && exec {} {arguments}",
-        bin.display()
-    );
-    let child = Command::new("mpirun")
-        .args([
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--mca",
-            "oob_tcp_if_include",
-            "lo",
-            "--mca",
-            "btl",
-            "self,vader,tcp",
-        ])
-        .args(["-np", "8", "sh", "-c", &script])
-        .stdin(Stdio::null())
-        .stdout(std::fs::File::create(lab.path("mpi.out")).expect("a file"))
-        .stderr(std::fs::File::create(lab.path("mpi.log")).expect("a file"))
-        .spawn()
-        .expect("mpirun starts");
-    Job(child)
 }
 
 fn verdict(lab: &Lab, asker: &str, since: &str) -> Result<Value, String> {
@@ -109,17 +80,6 @@ fn open_mpi_late_rank_is_named_by_every_agent_and_a_healthy_job_by_none() {
         assert_eq!(verdict["also"].as_array().map(Vec::len), Some(0), "{verdict}");
     }
     drop(late);
-}
-
-/// The process of a rank, by the rank in its environment and the directory of its program.
-fn process_of_rank(bin: &Path, rank: u32) -> Option<i32> {
-    let wanted = format!("RANK={rank}");
-    procfs::process::all_processes().ok()?.flatten().find_map(|process| {
-        let of_this_job = process.exe().ok()?.starts_with(bin);
-        let environ = process.environ().ok()?;
-        let is_rank = environ.get(std::ffi::OsStr::new("RANK"))? == &wanted["RANK=".len()..];
-        (of_this_job && is_rank).then_some(process.pid)
-    })
 }
 
 #[test]

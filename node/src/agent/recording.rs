@@ -121,6 +121,12 @@ impl Recording {
             .collect()
     }
 
+    /// Processes that wait for their device now, after they have enqueued collectives, and since when (Unix nanoseconds).
+    pub(super) fn device_waits(&self) -> Vec<(u32, i64)> {
+        let waits = lock(&self.running).as_ref().map(Capture::device_waits).unwrap_or_default();
+        waits.into_iter().map(|wait| (wait.pid, wait.ts_ns)).collect()
+    }
+
     /// Detaches every probe. What was recorded stays.
     pub fn stop(&self) {
         drop(lock(&self.sampler).take());

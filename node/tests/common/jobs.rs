@@ -1,7 +1,7 @@
 //! Jobs for tests with real eBPF: cgroups of their own, the C workloads, and the processes of a job.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{Lab, stderr};
@@ -56,4 +56,44 @@ impl Drop for Job {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Eight ranks on real Open MPI, two to a cgroup (m1 to m4).
+pub fn mpi_job(lab: &Lab, cgroups: &Cgroups, arguments: &str) -> Job {
+    let bin = workloads(lab).join("mpi-ranks");
+    assert!(bin.exists(), "no mpi-ranks: install libopenmpi-dev and openmpi-bin");
+    let top = cgroups.0[0].display();
+    let script = format!(
+        "echo $$ > {top}/m$((OMPI_COMM_WORLD_RANK / 2 + 1))/cgroup.procs && exec {} {arguments}",
+        bin.display()
+    );
+    let child = Command::new("mpirun")
+        .args([
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--mca",
+            "oob_tcp_if_include",
+            "lo",
+            "--mca",
+            "btl",
+            "self,vader,tcp",
+        ])
+        .args(["-np", "8", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stdout(std::fs::File::create(lab.path("mpi.out")).expect("a file"))
+        .stderr(std::fs::File::create(lab.path("mpi.log")).expect("a file"))
+        .spawn()
+        .expect("mpirun starts");
+    Job(child)
+}
+
+/// The process of a rank, by the rank in its environment and the directory of its program.
+pub fn process_of_rank(bin: &Path, rank: u32) -> Option<i32> {
+    let wanted = format!("RANK={rank}");
+    procfs::process::all_processes().ok()?.flatten().find_map(|process| {
+        let of_this_job = process.exe().ok()?.starts_with(bin);
+        let environ = process.environ().ok()?;
+        let is_rank = environ.get(std::ffi::OsStr::new("RANK"))? == &wanted["RANK=".len()..];
+        (of_this_job && is_rank).then_some(process.pid)
+    })
 }

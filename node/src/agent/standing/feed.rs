@@ -40,6 +40,8 @@ impl Feed {
     /// Take in a record; what is no collective call or loss is none of a digest's business.
     pub(in crate::agent) fn record(&self, record: &Record) {
         match record {
+            // Put into a graph, not run: what runs later is not seen.
+            Record::Collective(call) if call.captured == Some(true) => self.state().collector.unplaced(),
             Record::Collective(call) => {
                 let mut state = self.state();
                 let (Some(rank), Some(comm_hash), Some(seq)) = (call.rank, call.comm_hash, call.seq) else {
@@ -68,8 +70,9 @@ impl Feed {
         }
     }
 
-    /// The digest of a window that is over; none where no rank runs here. `open` are the calls that ranks are in.
-    pub(super) fn close(&self, window: i64, open: Vec<OpenCall>) -> Option<Digest> {
+    /// The digest of a window that is over; none where no rank runs here. `open` are the calls that ranks are in, `waits` who waits for
+    /// its device and since when.
+    pub(super) fn close(&self, window: i64, open: Vec<OpenCall>, waits: &[(u32, i64)]) -> Option<Digest> {
         let mut state = self.state();
         let gone: Vec<u32> = state.collector.pids().filter(|pid| !runs(*pid)).collect();
         let open: Vec<Observation> = open
@@ -79,6 +82,13 @@ impl Feed {
             .filter(|call| call.duration_ns >= OPEN_NS)
             .collect();
         state.collector.open(&open);
+        let waits: Vec<(u32, u64)> = waits
+            .iter()
+            .map(|(pid, since_ns)| (*pid, end_of(window).saturating_sub(*since_ns)))
+            .filter(|(_, lasted_ns)| *lasted_ns >= OPEN_NS)
+            .map(|(pid, lasted_ns)| (pid, lasted_ns.unsigned_abs() / 1_000_000))
+            .collect();
+        state.collector.device_waits(&waits);
         let digest = state.collector.close(window);
         // Only now: its last calls are in this digest.
         gone.into_iter().for_each(|pid| state.collector.gone(pid, window));

@@ -140,7 +140,11 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         }
         last = window;
         let recording = Arc::clone(&shared.recording);
-        let closed = tokio::task::spawn_blocking(move || recording.feed().close(window, recording.open_calls())).await;
+        let closed = tokio::task::spawn_blocking(move || {
+            let (open, waits) = (recording.open_calls(), recording.device_waits());
+            recording.feed().close(window, open, &waits)
+        })
+        .await;
         let Ok(Some(mut digest)) = closed else { continue };
         digest.clock = shared.standing.clocks.now(end_of(window));
         let text = digest::encode_within(digest, LARGEST);

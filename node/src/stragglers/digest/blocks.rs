@@ -68,17 +68,17 @@ fn run(points: &[Point], start: u64, level: u8, blocks: &mut Vec<Block>) {
     }
     let present = points.len() as u64;
     let mut exits_us: i64 = points.iter().map(|p| p.exit_us).sum();
-    let mut durations_us: u64 = points.iter().map(|p| p.duration_us).sum();
+    let durations_us: u64 = points.iter().map(|p| p.duration_us).sum();
     if missing > 0 {
         exits_us += missing_exits(points, start, size);
-        durations_us += durations_us * missing / present;
     }
     let known = points.iter().filter(|p| p.own_us.is_some()).count() as u64;
     let own: u64 = points.iter().filter_map(|p| p.own_us).sum();
     // After a lost record two stretches are not known; let as many be missing twice.
     let enough = known > 0 && (size - known) * MISSING <= size * 2;
-    let own_us = if known == size { Some(own) } else { enough.then(|| own * size / known.max(1)) };
-    blocks.push(Block { start, level, exits_us, durations_us, own_us });
+    let own_us = enough.then(|| own / known.max(1));
+    let (exit_us, duration_us) = (exits_us >> level, durations_us / present);
+    blocks.push(Block { start, level, exit_us, duration_us, own_us });
 }
 
 /// Exits of the missing calls: on the line between their neighbours, or through the nearest two.
@@ -103,7 +103,7 @@ fn missing_exits(points: &[Point], start: u64, size: u64) -> i64 {
     sum
 }
 
-/// Sums over a run, with absolute times: what merges. Adding is exact, and its order does not matter.
+/// Sums over runs, with absolute times: what merges. The order in which they are added does not matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) calls: u64,
@@ -118,10 +118,10 @@ impl Sum {
     pub(super) fn add(&mut self, block: &Block, base_us: i64) {
         let size = block.size();
         self.calls += size;
-        self.exits_us += i128::from(block.exits_us) + i128::from(base_us) * i128::from(size);
-        self.durations_us += u128::from(block.durations_us);
+        self.exits_us += (i128::from(block.exit_us) + i128::from(base_us)) * i128::from(size);
+        self.durations_us += u128::from(block.duration_us) * u128::from(size);
         match block.own_us {
-            Some(own) => self.own_us += u128::from(own),
+            Some(own) => self.own_us += u128::from(own) * u128::from(size),
             None => self.own_unknown = true,
         }
     }

@@ -145,6 +145,14 @@ fn from_text(text: &str) -> Option<Vec<u8>> {
     (held == 0).then_some(bytes)
 }
 
+/// Whether a lane is that of the next process and the next rank, in all else like the one before.
+fn follows(last: &Lane, lane: &Lane) -> bool {
+    lane.process == last.process + 1
+        && last.rank.checked_add(1) == Some(lane.rank)
+        && (lane.comm_hash, lane.nranks, &lane.func) == (last.comm_hash, last.nranks, &last.func)
+        && (&lane.library, lane.tier) == (&last.library, last.tier)
+}
+
 /// The previous lane of the same communicator and function: what the next one is written against.
 #[derive(Default)]
 struct Before {
@@ -156,19 +164,19 @@ impl Before {
     /// Exits to expect for a block: those of the lane before, else those of the block before.
     fn exits(&self, block: (u64, u8), previous: Option<&Block>) -> i64 {
         let same = self.blocks.iter().find(|b| (b.start, b.level) == block);
-        same.or(previous.filter(|p| p.level == block.1)).map_or(0, |b| b.exits_us)
+        same.or(previous.filter(|p| p.level == block.1)).map_or(0, |b| b.exit_us)
     }
 }
 
 /// Own time to expect: what lies between the exits of two blocks and is not spent in calls.
-fn expected_own(previous: Option<&Block>, level: u8, exits_us: i64, durations_us: u64) -> i64 {
+fn expected_own(previous: Option<&Block>, level: u8, exit_us: i64, duration_us: u64) -> i64 {
     let like = previous.filter(|p| p.level == level);
-    like.map_or(0, |p| ((exits_us - p.exits_us) >> level) - durations_us.cast_signed())
+    like.map_or(0, |p| exit_us - p.exit_us - duration_us.cast_signed())
 }
 
 /// Time in the calls to expect: that of the block before.
 fn expected_duration(previous: Option<&Block>, level: u8) -> u64 {
-    previous.filter(|p| p.level == level).map_or(0, |p| p.durations_us)
+    previous.filter(|p| p.level == level).map_or(0, |p| p.duration_us)
 }
 
 fn fold(value: i64) -> u64 {
@@ -204,9 +212,12 @@ impl Writer {
         self.unsigned(digest.processes.len() as u64);
         let mut pid = 0;
         for process in &digest.processes {
-            self.signed(i64::from(process.pid) - pid);
+            let step = fold(i64::from(process.pid) - pid);
+            self.unsigned(step << 1 | u64::from(process.opens.is_some()));
             pid = process.pid.into();
-            self.name(process.opens.as_deref());
+            if process.opens.is_some() {
+                self.name(process.opens.as_deref());
+            }
         }
         let mut comms: Vec<(u64, Option<i32>)> = Vec::new();
         let mut place: HashMap<(u64, Option<i32>), usize> = HashMap::new();
@@ -223,15 +234,23 @@ impl Writer {
         }
         self.unsigned(digest.lanes.len() as u64);
         let mut before: HashMap<(u64, &str), Before> = HashMap::new();
+        let mut last: Option<&Lane> = None;
         for lane in &digest.lanes {
-            self.unsigned(lane.process as u64);
-            self.unsigned(place[&(lane.comm_hash, lane.nranks)] as u64);
+            // Mostly the lanes of a host are those of consecutive ranks in one communicator.
+            if last.is_some_and(|last| follows(last, lane)) {
+                self.bytes.push(0);
+            } else {
+                self.unsigned(lane.process as u64 + 1);
+                self.unsigned(place[&(lane.comm_hash, lane.nranks)] as u64);
+                self.head(lane);
+            }
             self.lane(lane, before.entry((lane.comm_hash, &lane.func)).or_default());
+            last = Some(lane);
         }
         self.bytes
     }
 
-    fn lane(&mut self, lane: &Lane, before: &mut Before) {
+    fn head(&mut self, lane: &Lane) {
         self.name(Some(&lane.func));
         let library = LIBRARIES.iter().position(|l| *l == &*lane.library);
         let library = library.and_then(|l| u8::try_from(l).ok()).unwrap_or(OTHER_LIBRARY);
@@ -240,6 +259,9 @@ impl Writer {
             self.text(&lane.library);
         }
         self.signed(lane.rank.into());
+    }
+
+    fn lane(&mut self, lane: &Lane, before: &mut Before) {
         self.unsigned(lane.calls);
         self.unsigned(
             (lane.blocks.len() as u64) << 2 | u64::from(lane.last_seq.is_some()) << 1 | u64::from(lane.open.is_some()),
@@ -259,9 +281,9 @@ impl Writer {
                 fold(block.start.wrapping_sub(at).cast_signed()).wrapping_mul(32) | u64::from(block.level & 31),
             );
             at = block.start.wrapping_add(block.size());
-            self.signed(block.exits_us.wrapping_sub(before.exits((block.start, block.level), previous)));
-            self.signed(block.durations_us.wrapping_sub(expected_duration(previous, block.level)).cast_signed());
-            let expected = expected_own(previous, block.level, block.exits_us, block.durations_us);
+            self.signed(block.exit_us.wrapping_sub(before.exits((block.start, block.level), previous)));
+            self.signed(block.duration_us.wrapping_sub(expected_duration(previous, block.level)).cast_signed());
+            let expected = expected_own(previous, block.level, block.exit_us, block.duration_us);
             self.unsigned(block.own_us.map_or(0, |own| fold(own.cast_signed() - expected) + 1));
             previous = Some(block);
         }
@@ -307,6 +329,32 @@ struct Reader<'a> {
     bytes: &'a [u8],
 }
 
+/// What a lane is of.
+struct Head {
+    process: usize,
+    comm_hash: u64,
+    nranks: Option<i32>,
+    func: Arc<str>,
+    library: Arc<str>,
+    tier: u8,
+    rank: i32,
+}
+
+impl Head {
+    /// The next process and rank.
+    fn after(last: &Lane) -> Result<Self, DecodeError> {
+        Ok(Self {
+            process: last.process + 1,
+            comm_hash: last.comm_hash,
+            nranks: last.nranks,
+            func: Arc::clone(&last.func),
+            library: Arc::clone(&last.library),
+            tier: last.tier,
+            rank: last.rank.checked_add(1).ok_or(DecodeError::Value("rank"))?,
+        })
+    }
+}
+
 impl Reader<'_> {
     fn digest(&mut self) -> Result<Digest, DecodeError> {
         let version = self.byte()?;
@@ -318,7 +366,7 @@ impl Reader<'_> {
         digest.cut = flags & 2 != 0;
         if flags & 1 != 0 {
             digest.clock = Some(ReferenceClock {
-                reference: u32::from_le_bytes(self.array()?),
+                reference: u16::from_le_bytes(self.array()?),
                 offset_us: self.time("clock offset")?,
                 bound_us: self.small("clock bound")?,
             });
@@ -331,10 +379,12 @@ impl Reader<'_> {
             digest.gone.push(Gone { pid, window });
         }
         let mut pid = 0i64;
-        for _ in 0..self.count(2)? {
-            pid = pid.wrapping_add(self.time("pid")?);
+        for _ in 0..self.count(1)? {
+            let head = self.unsigned()?;
+            pid = pid.wrapping_add(unfold(head >> 1));
             let process = u32::try_from(pid).map_err(|_| DecodeError::Value("pid"))?;
-            digest.processes.push(Process { pid: process, opens: self.name()? });
+            let opens = if head & 1 != 0 { self.name()? } else { None };
+            digest.processes.push(Process { pid: process, opens });
         }
         let mut comms = Vec::new();
         for _ in 0..self.count(9)? {
@@ -347,28 +397,25 @@ impl Reader<'_> {
             comms.push((hash, nranks));
         }
         let mut before: HashMap<(u64, Arc<str>), Before> = HashMap::new();
-        for _ in 0..self.count(7)? {
-            let process: u32 = self.small("process")?;
-            let process = process as usize;
-            if process >= digest.processes.len() {
+        for _ in 0..self.count(3)? {
+            let head = match (self.small("process")?.checked_sub(1), digest.lanes.last()) {
+                (None, Some(last)) => Head::after(last)?,
+                (None, None) => return Err(DecodeError::Value("process")),
+                (Some(process), _) => self.head(process as usize, &comms)?,
+            };
+            if head.process >= digest.processes.len() {
                 return Err(DecodeError::Value("process"));
             }
-            let comm: u32 = self.small("communicator")?;
-            let comm = *comms.get(comm as usize).ok_or(DecodeError::Value("communicator"))?;
-            let func = self.name()?.ok_or(DecodeError::Value("function"))?;
-            let lane = self.lane(process, comm, &func, before.entry((comm.0, Arc::clone(&func))).or_default())?;
+            let lane = self.lane(&head, before.entry((head.comm_hash, Arc::clone(&head.func))).or_default())?;
             digest.lanes.push(lane);
         }
         Ok(digest)
     }
 
-    fn lane(
-        &mut self,
-        process: usize,
-        (comm_hash, nranks): (u64, Option<i32>),
-        func: &Arc<str>,
-        before: &mut Before,
-    ) -> Result<Lane, DecodeError> {
+    fn head(&mut self, process: usize, comms: &[(u64, Option<i32>)]) -> Result<Head, DecodeError> {
+        let comm = self.small("communicator")? as usize;
+        let (comm_hash, nranks) = *comms.get(comm).ok_or(DecodeError::Value("communicator"))?;
+        let func = self.name()?.ok_or(DecodeError::Value("function"))?;
         let kind = self.byte()?;
         let library = match LIBRARIES.get(usize::from(kind >> 4)) {
             Some(library) => (*library).into(),
@@ -376,6 +423,10 @@ impl Reader<'_> {
             None => return Err(DecodeError::Value("library")),
         };
         let rank = i32::try_from(self.time("rank")?).map_err(|_| DecodeError::Value("rank"))?;
+        Ok(Head { process, comm_hash, nranks, func, library, tier: kind & 15, rank })
+    }
+
+    fn lane(&mut self, head: &Head, before: &mut Before) -> Result<Lane, DecodeError> {
         let calls = self.unsigned()?;
         let what = self.unsigned()?;
         let last_seq = (what & 2 != 0).then(|| self.relative(before.last_seq)).transpose()?;
@@ -406,12 +457,12 @@ impl Reader<'_> {
             }
             at = start + (1 << level);
             let previous = blocks.last();
-            let exits_us = self.time("exit")?.wrapping_add(before.exits((start, level), previous));
-            let durations_us = expected_duration(previous, level).wrapping_add_signed(self.time("duration")?);
-            if exits_us.unsigned_abs() > LARGEST || durations_us > LARGEST {
+            let exit_us = self.time("exit")?.wrapping_add(before.exits((start, level), previous));
+            let duration_us = expected_duration(previous, level).wrapping_add_signed(self.time("duration")?);
+            if exit_us.unsigned_abs() > LARGEST || duration_us > LARGEST {
                 return Err(DecodeError::Value("time"));
             }
-            let expected = expected_own(previous, level, exits_us, durations_us);
+            let expected = expected_own(previous, level, exit_us, duration_us);
             let own_us = match self.unsigned()?.checked_sub(1) {
                 Some(folded) => {
                     let own = unfold(folded).wrapping_add(expected);
@@ -420,19 +471,19 @@ impl Reader<'_> {
                 }
                 None => None,
             };
-            blocks.push(Block { start, level, exits_us, durations_us, own_us });
+            blocks.push(Block { start, level, exit_us, duration_us, own_us });
         }
         if !blocks.is_empty() {
             before.blocks.clone_from(&blocks);
         }
         Ok(Lane {
-            process,
-            comm_hash,
-            nranks,
-            rank,
-            func: Arc::clone(func),
-            library,
-            tier: kind & 15,
+            process: head.process,
+            comm_hash: head.comm_hash,
+            nranks: head.nranks,
+            rank: head.rank,
+            func: Arc::clone(&head.func),
+            library: Arc::clone(&head.library),
+            tier: head.tier,
             calls,
             last_seq,
             open,

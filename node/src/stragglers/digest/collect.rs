@@ -36,6 +36,8 @@ struct Track {
     pending: Vec<Point>,
     calls: u64,
     open: Option<Open>,
+    /// How long its process has waited for its device, milliseconds, where its calls only enqueue.
+    device_ms: Option<u64>,
     said: i64,
 }
 
@@ -98,6 +100,15 @@ impl Collector {
                 self.tracks.entry((pid, call.comm_hash, Arc::clone(&call.func))).or_insert_with(|| Track::new(call));
             let for_ms = u64::try_from(call.duration_ns / 1_000_000).unwrap_or(0);
             track.open = Some(Open { seq: call.seq, for_ms });
+        }
+    }
+
+    /// Processes that waited for their device when the window ended and had for long: what they enqueued last is not known to be
+    /// complete.
+    pub fn device_waits(&mut self, waits: &[(u32, u64)]) {
+        for ((pid, _, func), track) in &mut self.tracks {
+            let wait = waits.iter().find(|(of, _)| of == pid).map(|(_, for_ms)| *for_ms);
+            track.device_ms = wait.filter(|_| track.tier == 0 && Coupling::of(func) == Coupling::All);
         }
     }
 
@@ -171,6 +182,7 @@ impl Track {
             pending: Vec::new(),
             calls: 0,
             open: None,
+            device_ms: None,
             said: 0,
         }
     }
@@ -180,6 +192,8 @@ impl Track {
         let blocks = self.ship(window);
         let calls = std::mem::take(&mut self.calls);
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
+        let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
+        let open = open.or(enqueued);
         if calls == 0 && open.is_none() && blocks.is_empty() && window - self.said < REMIND {
             return None;
         }

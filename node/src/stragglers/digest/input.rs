@@ -38,7 +38,7 @@ type Tracks<'a> = BTreeMap<(u64, &'a str), BTreeMap<(&'a str, u32), Track<'a>>>;
 /// The input over what was heard. Times are those of the node that `reference` stands for; `heard` and the span are left to the
 /// caller.
 #[must_use]
-pub fn to_input(all: &[Heard<'_>], reference: u32) -> Input {
+pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
     let mut input = Input::default();
     let names: Vec<Arc<str>> = all.iter().map(|heard| heard.node.into()).collect();
     let mut tracks: Tracks<'_> = BTreeMap::new();
@@ -89,6 +89,7 @@ pub fn to_input(all: &[Heard<'_>], reference: u32) -> Input {
         input.totals.extend(totals.into_values());
         input.progress.extend(progress.into_values());
     }
+    complete_together(&mut input.progress);
     for lanes in tracks.into_values() {
         let lanes: Vec<Track<'_>> = lanes.into_values().collect();
         cells(&lanes, &mut input.sampled);
@@ -140,12 +141,28 @@ fn advance<'a>(
     });
     p.completed = lane.last_seq.or(p.completed);
     p.entered = p.completed;
-    p.since_ns = None;
+    (p.since_ns, p.syncing_since_ns) = (None, None);
     if let Some(open) = lane.open {
         p.completed = open.seq.checked_sub(1);
         p.entered = Some(open.seq);
         let lasted_ns = i64::try_from(open.for_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
         p.since_ns = Some(end_ns.saturating_sub(lasted_ns));
+        p.syncing_since_ns = p.since_ns.filter(|_| lane.last_seq == Some(open.seq));
+    }
+}
+
+/// What a process enqueued is complete where another has completed it: all ranks meet in it.
+fn complete_together(all: &mut [Progress]) {
+    let mut furthest: BTreeMap<(u64, Arc<str>), u64> = BTreeMap::new();
+    for p in all.iter() {
+        let most = furthest.entry((p.comm_hash, Arc::clone(&p.func))).or_default();
+        *most = p.completed.map_or(*most, |completed| completed.max(*most));
+    }
+    for p in all.iter_mut().filter(|p| p.syncing_since_ns.is_some()) {
+        if furthest.get(&(p.comm_hash, Arc::clone(&p.func))).copied() >= p.entered {
+            p.completed = p.entered;
+            p.since_ns = None;
+        }
     }
 }
 

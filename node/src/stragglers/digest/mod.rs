@@ -3,7 +3,7 @@
 //! Pure: calls in, digests out; digests in, an analysis' [`Input`](super::Input) out. There is one analysis, whatever its
 //! input came from. A digest does not hold rows and does not draw samples: calls of frequent collectives are summed over
 //! aligned runs of 2^level consecutive sequence numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to
-//! another, sums of runs merge into sums of longer ones exactly and in any order, and every figure of the analysis is linear in them.
+//! another, runs merge into longer ones in any order, and every figure of the analysis is linear in their means.
 //!
 //! `blocks` cuts and merges runs, `own` follows each process's own time, `collect` makes digests of calls, `codec` writes
 //! and reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests, `replay` of recorded
@@ -71,17 +71,18 @@ pub struct Digest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReferenceClock {
     /// Tells reference nodes apart: [`reference_id`] of the name.
-    pub reference: u32,
+    pub reference: u16,
     /// How far this node's clock is ahead of the reference's.
     pub offset_us: i64,
     /// The true offset lies within this of it.
     pub bound_us: u32,
 }
 
-/// A short id of a node's name (FNV-1a, 32 bits): all nodes name the same reference, so it only has to tell few apart.
+/// A short id of a node's name (FNV-1a, folded to 16 bits): nodes mostly name the same reference, so it has to tell few apart.
 #[must_use]
-pub fn reference_id(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+pub fn reference_id(name: &str) -> u16 {
+    let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (hash >> 16 ^ hash & 0xffff) as u16
 }
 
 /// A process that is no more.
@@ -129,7 +130,7 @@ pub struct Lane {
     pub blocks: Vec<Block>,
 }
 
-/// A call that lasts.
+/// A call that lasts. With the number of the last call that ended: that one only enqueued, and the process waits for its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
     /// Its number.
@@ -138,18 +139,18 @@ pub struct Open {
     pub for_ms: u64,
 }
 
-/// Sums over the 2^level consecutive calls from `start` on; `start` is a multiple of 2^level.
+/// Means over the 2^level consecutive calls from `start` on; `start` is a multiple of 2^level. Microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// Number of the first call.
     pub start: u64,
     /// Binary logarithm of the number of calls.
     pub level: u8,
-    /// When the calls ended, summed: microseconds after the start of the digest's window.
-    pub exits_us: i64,
-    /// Time in the calls, summed.
-    pub durations_us: u64,
-    /// Own time before the calls, summed; none when it is not known of too many.
+    /// When the calls ended, after the start of the digest's window.
+    pub exit_us: i64,
+    /// Time in the calls.
+    pub duration_us: u64,
+    /// Own time before the calls; none when it is not known of too many.
     pub own_us: Option<u64>,
 }
 

@@ -45,7 +45,7 @@ pub fn replay(rows: &Input) -> (Input, usize) {
 }
 
 /// A clock as it was at the end of a window.
-fn at(clock: &ClockOffset, window: i64, reference: u32) -> ReferenceClock {
+fn at(clock: &ClockOffset, window: i64, reference: u16) -> ReferenceClock {
     let aligned = clock.align(end_of(window));
     ReferenceClock {
         reference,

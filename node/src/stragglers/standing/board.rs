@@ -220,8 +220,8 @@ impl Board {
     }
 
     /// The reference that most digests of a window were aligned to; of equals the lowest.
-    fn reference_of(&self, window: i64) -> u32 {
-        let mut count: BTreeMap<u32, usize> = BTreeMap::new();
+    fn reference_of(&self, window: i64) -> u16 {
+        let mut count: BTreeMap<u16, usize> = BTreeMap::new();
         for page in self.pages.values() {
             let latest = page.digests.values().rev().find(|digest| aligned(digest) <= window);
             if let Some(clock) = latest.and_then(|digest| digest.clock) {
@@ -239,7 +239,7 @@ impl Board {
         for digest in self.pages.values().flat_map(|page| page.digests.values()).filter(|d| aligned(d) <= window) {
             for lane in digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
                 for block in &lane.blocks {
-                    let wait = block.durations_us >> block.level;
+                    let wait = block.duration_us;
                     if wait * 1_000 * (USUAL_WAITS as u64) > least.unsigned_abs() {
                         let longest = waits.entry((lane.comm_hash, &lane.func, block.start)).or_default();
                         *longest = wait.max(*longest);

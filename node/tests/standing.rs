@@ -1,0 +1,212 @@
+//! The standing verdict, live: real eBPF on real processes, four agents with a cgroup each. Needs root.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::jobs::{Cgroups, Job, mpi_job, process_of_rank, workloads};
+use common::{Lab, can_capture, stderr, wait_for};
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+
+const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
+
+/// Agents with a cgroup each; the first runs a command on findings.
+fn agents(lab: &mut Lab, cgroups: &Cgroups) {
+    let told = lab.path("told").display().to_string();
+    let command = format!("cat >> {told}.json; echo \"$RANKMESH_VERDICT $RANKMESH_RANK $RANKMESH_NODE\" >> {told}");
+    for name in AGENTS {
+        let cgroup = cgroups.path(name).display().to_string();
+        let mut flags = vec!["--cgroup", &cgroup];
+        if name == AGENTS[0] {
+            flags.extend(["--on-finding", &command]);
+        }
+        lab.start(name, &flags);
+    }
+    lab.wait_for_members(&AGENTS);
+}
+
+/// The standing verdict of an agent.
+fn standing(lab: &Lab, asker: &str) -> Result<Value, String> {
+    let output = lab.ask(asker, "stragglers", &["--format", "json"]);
+    if !matches!(output.status.code(), Some(0 | 3)) {
+        return Err(stderr(&output));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+}
+
+/// Waits until every agent's verdict is of a kind; gives the verdicts.
+fn all_say(lab: &Lab, kind: &str) -> Vec<Value> {
+    AGENTS
+        .iter()
+        .map(|asker| {
+            wait_for(&format!("{asker} says {kind}"), || {
+                let answer = standing(lab, asker)?;
+                let settled = answer["standing"]["heard"] == 4 && answer["verdict"]["kind"] == kind;
+                if settled { Ok(answer) } else { Err(format!("{} {}", answer["verdict"], answer["standing"])) }
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
+    if !can_capture("every_agent_names_the_late_rank_by_itself_and_tells_it_once") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("standing", &AGENTS);
+    agents(&mut lab, &cgroups);
+    let late = lab.path("late");
+    let _job = mpi_job(&lab, &cgroups, &format!("--iters 1000000 --work-ms 20 --late-file {}", late.display()));
+    for answer in all_say(&lab, "none") {
+        assert_eq!(answer["per_comm"][0]["heard"], 8, "{answer}");
+        assert_eq!(answer["standing"]["reference"], "m1", "{answer}");
+    }
+
+    std::fs::write(&late, "3 60\n").expect("written");
+    let injected = Instant::now();
+    let answers = all_say(&lab, "rank");
+    eprintln!("named by every agent after {:?}", injected.elapsed());
+    for answer in &answers {
+        let verdict = &answer["verdict"];
+        assert_eq!((&verdict["rank"], &verdict["node"]), (&3.into(), &"m2".into()), "{verdict}");
+        let late_ms = verdict["late_by_ns"].as_i64().expect("a number") / 1_000_000;
+        assert!((40..90).contains(&late_ms), "{verdict}");
+    }
+    // Any two agents give the same verdict for the same window.
+    let mut windows: BTreeMap<i64, Vec<Value>> = BTreeMap::new();
+    wait_for("eight windows that two agents have judged", || {
+        for asker in AGENTS {
+            let answer = standing(&lab, asker)?;
+            if answer["standing"]["heard"] == 4 {
+                let window = answer["standing"]["window_end_ns"].as_i64().expect("a time");
+                windows.entry(window).or_default().push(answer["verdict"].clone());
+            }
+        }
+        let shared = windows.values().filter(|verdicts| verdicts.len() > 1).count();
+        if shared >= 8 { Ok(()) } else { Err(format!("{shared} windows")) }
+    });
+    for (window, verdicts) in windows {
+        assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]), "{window}: {verdicts:#?}");
+    }
+    std::fs::remove_file(&late).expect("removed");
+    all_say(&lab, "none");
+
+    // One row for each change, in the whole mesh; the command ran for each.
+    let sql = "SELECT verdict, rank, culprit_node FROM findings ORDER BY ts_ns";
+    wait_for("the findings", || {
+        let (answer, _) = lab.query("m4", sql, &[]);
+        let expected = serde_json::json!([["rank", 3, "m2"], ["none", null, null]]);
+        if answer["rows"] == expected { Ok(()) } else { Err(answer["rows"].to_string()) }
+    });
+    wait_for("the command", || {
+        let told = std::fs::read_to_string(lab.path("told")).map_err(|error| error.to_string())?;
+        if told == "rank 3 m2\nnone  \n" { Ok(()) } else { Err(told) }
+    });
+    let json = std::fs::read_to_string(lab.path("told.json")).expect("its input");
+    let first: Value = serde_json::Deserializer::from_str(&json).into_iter().next().expect("a value").expect("JSON");
+    assert_eq!((&first["agent"], &first["verdict"]["rank"]), (&"m1".into(), &3.into()), "{first}");
+    for agent in AGENTS {
+        assert!(lab.log(agent).contains("Rank 3 on host m2"), "{}", lab.log(agent));
+    }
+}
+
+/// Eight ranks on nccl-sim.
+fn nccl_job(lab: &Lab, cgroups: &Cgroups) -> (Job, std::path::PathBuf) {
+    let bin = workloads(lab);
+    let list = AGENTS.map(|name| cgroups.path(name).display().to_string()).join(",");
+    let child = Command::new(bin.join("nccl-ranks"))
+        .args(["--ranks", "8", "--iters", "100000", "--work-ms", "20", "--start-ms", "2500", "--cgroups", &list])
+        // As the real library, which waits on.
+        .env("NCCL_SIM_IGNORE_DEAD", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the job starts");
+    (Job(child), bin)
+}
+
+fn pid_of(bin: &std::path::Path, rank: u32) -> nix::unistd::Pid {
+    let pid = wait_for("the process of the rank", || process_of_rank(bin, rank).ok_or_else(|| "not found".to_owned()));
+    nix::unistd::Pid::from_raw(pid)
+}
+
+fn missing(answer: &Value) -> Vec<(i64, String)> {
+    let all = answer["verdict"]["missing"].as_array().cloned().unwrap_or_default();
+    all.iter().map(|m| (m["rank"].as_i64().unwrap_or(-1), m["node"].as_str().unwrap_or_default().to_owned())).collect()
+}
+
+#[test]
+fn a_stopped_rank_is_a_hang_at_every_agent_within_five_seconds() {
+    if !can_capture("a_stopped_rank_is_a_hang_at_every_agent_within_five_seconds") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("stopped", &AGENTS);
+    agents(&mut lab, &cgroups);
+    let (_job, bin) = nccl_job(&lab, &cgroups);
+    all_say(&lab, "none");
+    let rank = pid_of(&bin, 5);
+    kill(rank, Signal::SIGSTOP).expect("stopped");
+    let stopped = Instant::now();
+    let answers = all_say(&lab, "hang");
+    let took = stopped.elapsed();
+    eprintln!("the hang is known to every agent after {took:?}");
+    for answer in &answers {
+        assert_eq!(missing(answer), [(5, "m3".to_owned())], "{answer}");
+    }
+    assert!(took < Duration::from_secs(5), "reported after {took:?}");
+    kill(rank, Signal::SIGCONT).expect("continued");
+    all_say(&lab, "none");
+}
+
+#[test]
+fn a_rank_that_vanished_is_named_by_those_who_wait_for_it() {
+    if !can_capture("a_rank_that_vanished_is_named_by_those_who_wait_for_it") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("vanished", &AGENTS);
+    agents(&mut lab, &cgroups);
+    let (_job, bin) = nccl_job(&lab, &cgroups);
+    all_say(&lab, "none");
+    kill(pid_of(&bin, 2), Signal::SIGKILL).expect("killed");
+    for answer in all_say(&lab, "hang") {
+        assert_eq!(missing(&answer), [(2, "m2".to_owned())], "{answer}");
+        assert_eq!(answer["verdict"]["missing"][0]["absence"], "gone", "{answer}");
+    }
+}
+
+#[test]
+fn a_host_that_vanished_is_named_by_its_ranks() {
+    if !can_capture("a_host_that_vanished_is_named_by_its_ranks") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("nohost", &AGENTS);
+    agents(&mut lab, &cgroups);
+    let (_job, bin) = nccl_job(&lab, &cgroups);
+    all_say(&lab, "none");
+    // The host with its agent and its ranks.
+    let ranks = [pid_of(&bin, 6), pid_of(&bin, 7)];
+    lab.kill("m4");
+    for rank in ranks {
+        kill(rank, Signal::SIGKILL).expect("killed");
+    }
+    for asker in &AGENTS[..3] {
+        wait_for(&format!("{asker} misses the ranks of m4"), || {
+            let answer = standing(&lab, asker)?;
+            let mut who = missing(&answer);
+            who.sort();
+            let gone = answer["verdict"]["missing"][0]["absence"] == "gone";
+            if gone && who == [(6, "m4".to_owned()), (7, "m4".to_owned())] {
+                Ok(())
+            } else {
+                Err(format!("{} {}", answer["verdict"], answer["coverage"]))
+            }
+        });
+    }
+}
