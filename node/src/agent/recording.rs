@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use node_bpf::{Backlog, Capture, CaptureConfig, Record, Sampler, SamplerConfig, SelfStat, Watch};
+use node_bpf::{
+    Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, Record, Sampler, SamplerConfig, SelfStat, Watch,
+};
 
 use super::config::{AgentConfig, CaptureChoice};
 use super::standing::Feed;
@@ -70,6 +72,7 @@ impl Recording {
                 ingest.record(record);
             }),
         );
+        store.not_recorded(gaps(&started));
         let recording = match started {
             Ok(capture) => Self { running: Mutex::new(Some(capture)), ranks: seen, feed, ..not("on".into()) },
             // what was asked for by name is not left out silently
@@ -132,6 +135,25 @@ impl Recording {
         drop(lock(&self.sampler).take());
         if let Some(capture) = lock(&self.running).take() {
             capture.stop();
+        }
+    }
+}
+
+/// What is not recorded though it was to be: for the coverage of answers.
+fn gaps(started: &Result<Capture, node_bpf::Error>) -> Vec<(Vec<&'static str>, String)> {
+    let short = |text: &str| -> String { text.lines().next().unwrap_or_default().chars().take(160).collect() };
+    match started {
+        Err(error) => {
+            let tables = CLASSES.iter().flat_map(|class| class.tables).copied().collect();
+            vec![(tables, format!("nothing is recorded here: {}", short(&error.to_string())))]
+        }
+        Ok(capture) => {
+            let off = |class: ClassStatus| {
+                let ClassState::Off { why, .. } = class.state else { return None };
+                let of = CLASSES.iter().find(|c| c.name == class.name)?;
+                Some((of.tables.to_vec(), format!("not recorded here: {}: {}", of.records, short(&why))))
+            };
+            capture.status().classes.into_iter().filter_map(off).collect()
         }
     }
 }

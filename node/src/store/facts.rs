@@ -74,6 +74,8 @@ pub(crate) struct FactsState {
     pub(crate) wal_bytes: u64,
     pub(crate) losses: LossLog,
     gaps: Vec<Gap>,
+    /// What is not recorded on this host, and why: the tables concerned and the note.
+    pub(crate) not_recorded: Vec<(Vec<&'static str>, String)>,
 }
 
 impl FactsState {
@@ -118,6 +120,11 @@ impl FactsState {
             }
             if let Some(cut) = table.dropped_until_ns.filter(|&cut| range.start <= cut) {
                 notes.push(format!("{}: rows up to {} were dropped by retention", table.name, show_time(cut)));
+            }
+        }
+        for (concerned, note) in &self.not_recorded {
+            if concerned.iter().any(|table| is_read(table, is_asked)) {
+                notes.push(note.clone());
             }
         }
         for loss in self.losses.between(range.start, last_ns) {

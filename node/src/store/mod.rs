@@ -212,6 +212,12 @@ impl Store {
         notes
     }
 
+    /// Tell what this host does not record from now on, and why: the tables concerned and the note that questions which
+    /// read them get.
+    pub fn not_recorded(&self, gaps: Vec<(Vec<&'static str>, String)>) {
+        self.shared.facts().not_recorded = gaps;
+    }
+
     /// Commit what was recorded, close the session and end the writer. Records handed in later are counted as
     /// dropped. Returns when the writer has ended; a store whose disk fails gives up after one more attempt.
     pub fn close(&self) {

@@ -284,6 +284,17 @@ fn loss_told_by_capture_is_kept_and_noted_where_it_matters() {
 }
 
 #[test]
+fn what_a_host_cannot_record_is_noted_where_it_matters() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("s.db"));
+    store.not_recorded(vec![(vec!["memory_events", "process_events"], "oom: the kernel has no tracepoint".to_owned())]);
+    let note = ["oom: the kernel has no tracepoint".to_owned()];
+    assert_eq!(store.notes(&["memory_events"], ALL_TIME), note);
+    assert_eq!(store.notes(&["events"], ALL_TIME), note, "a view over it");
+    assert_eq!(store.notes(&["collectives"], ALL_TIME), Vec::<String>::new());
+}
+
+#[test]
 fn torn_records_are_counted_not_stored() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("s.db"));
