@@ -128,7 +128,7 @@ impl Job {
     fn spin(&mut self, cpu: &str) {
         let spinner = self.lab.path("job").join("spinner");
         std::fs::copy(&self.program, &spinner).expect("a copy");
-        for _ in 0..4 {
+        for _ in 0..12 {
             let child = Command::new(&spinner).args(["--spin", "--cpu", cpu]).spawn().expect("a spinner starts");
             self.processes.0.push(child);
         }
