@@ -128,7 +128,7 @@ impl Job {
     fn spin(&mut self, cpu: &str) {
         let spinner = self.lab.path("job").join("spinner");
         std::fs::copy(&self.program, &spinner).expect("a copy");
-        for _ in 0..12 {
+        for _ in 0..2 {
             let child = Command::new(&spinner).args(["--spin", "--cpu", cpu]).spawn().expect("a spinner starts");
             self.processes.0.push(child);
         }
@@ -140,8 +140,8 @@ impl Job {
         answer["rows"][0][0] != 0
     }
 
-    fn verdict(&self) -> Result<Value, String> {
-        let output = self.lab.ask(AGENTS[0], "stragglers", &["--since", "6s", "--format", "json"]);
+    fn verdict(&self, since: &str) -> Result<Value, String> {
+        let output = self.lab.ask(AGENTS[0], "stragglers", &["--since", since, "--format", "json"]);
         if !output.status.success() {
             return Err(stderr(&output));
         }
@@ -150,10 +150,12 @@ impl Job {
 
     /// The cause, once the late rank is named and its whole span is one of lateness.
     fn cause(&self) -> Result<Value, String> {
-        let answer = self.verdict()?;
+        let answer = self.verdict("6s")?;
         let verdict = &answer["verdict"];
         if verdict["kind"] != "rank" {
-            return Err(verdict.to_string());
+            let ranks = answer["per_comm"][0]["ranks"].as_array().into_iter().flatten();
+            let shares = ranks.map(|rank| format!("{} {} {}", rank["rank"], rank["share"], rank["z"]));
+            return Err(format!("{verdict} {:?}", shares.collect::<Vec<_>>()));
         }
         assert_eq!((&verdict["rank"], &verdict["node"]), (&LATE.into(), &Self::node_of(LATE).into()), "{verdict}");
         Ok(answer["cause"].clone())
@@ -179,9 +181,9 @@ fn a_spinner_on_the_ranks_cpu_is_named() {
         return;
     }
     let mut job = Job::new("stolen");
-    let each = ["--cpu-ms", "4", "--sleep-ms", "10", "--cpu", "0"];
+    // The others need little CPU, so that a loaded machine does not make them late alike.
     let late = ["--cpu-ms", "4", "--sleep-ms", "10", "--cpu", "1"];
-    job.start(&each, &late, &[]);
+    job.start(&["--cpu-ms", "1", "--sleep-ms", "10"], &late, &[]);
     job.spin("1");
     let cause = wait_for("the spinner is named", || {
         let cause = job.cause()?;
@@ -265,4 +267,124 @@ fn slow_reads_of_a_throttled_file_are_named() {
     }
     drop(job);
     drop(throttle);
+}
+
+/// Network namespaces of one test, on a bridge of their own, removed at the end.
+struct Hosts(Vec<String>);
+
+impl Hosts {
+    fn run(words: &[&str]) -> Result<(), String> {
+        let output =
+            Command::new(words[0]).args(&words[1..]).output().map_err(|error| format!("{words:?}: {error}"))?;
+        if output.status.success() { Ok(()) } else { Err(format!("{words:?}: {}", stderr(&output))) }
+    }
+
+    /// The bridge has a namespace of its own, so nothing of this host's network changes.
+    fn new(count: usize) -> Result<Self, String> {
+        let id = std::process::id();
+        let bridge = format!("rmc{id}b");
+        Self::run(&["ip", "netns", "add", &bridge])?;
+        let mut hosts = Self(vec![bridge.clone()]);
+        Self::run(&["ip", "-n", &bridge, "link", "add", "br0", "type", "bridge"])?;
+        Self::run(&["ip", "-n", &bridge, "link", "set", "br0", "up"])?;
+        for host in 1..=count {
+            let (name, port) = (format!("rmc{id}n{host}"), format!("port{host}"));
+            Self::run(&["ip", "netns", "add", &name])?;
+            hosts.0.push(name.clone());
+            Self::run(&[
+                "ip", "-n", &bridge, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &name,
+            ])?;
+            Self::run(&["ip", "-n", &bridge, "link", "set", &port, "master", "br0", "up"])?;
+            Self::run(&["ip", "-n", &name, "addr", "add", &format!("10.117.0.{host}/24"), "dev", "eth0"])?;
+            Self::run(&["ip", "-n", &name, "link", "set", "eth0", "up"])?;
+            Self::run(&["ip", "-n", &name, "link", "set", "lo", "up"])?;
+        }
+        Ok(hosts)
+    }
+
+    fn name(&self, host: usize) -> &str {
+        &self.0[host]
+    }
+
+    /// From now on one of ten packets to this host is lost.
+    fn lose(&self, host: usize) -> Result<(), String> {
+        let rules = "add table ip loss; add chain ip loss in { type filter hook input priority 0 ; }; \
+                     add rule ip loss in iifname eth0 numgen random mod 10 == 0 drop";
+        Self::run(&["ip", "netns", "exec", self.name(host), "nft", rules])
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = Self::run(&["ip", "netns", "del", name]);
+        }
+    }
+}
+
+#[test]
+fn packet_loss_to_one_host_is_the_networks_and_no_ranks() {
+    if !can_capture("packet_loss_to_one_host_is_the_networks_and_no_ranks") {
+        return;
+    }
+    let hosts = match Hosts::new(AGENTS.len()) {
+        Ok(hosts) => hosts,
+        Err(why) => {
+            eprintln!("skipped: packet_loss_to_one_host_is_the_networks_and_no_ranks: {why}");
+            return;
+        }
+    };
+    let mut job = Job::new("loss");
+    let bin = job.program.with_file_name("mpi-ranks");
+    assert!(bin.exists(), "no mpi-ranks: install libopenmpi-dev and openmpi-bin");
+    // Two ranks to a host; all talk over TCP, those of one host too. mpirun's own daemon starts them on each host.
+    let netns = hosts.name(1).trim_end_matches('1').to_owned();
+    let daemon = job.lab.path("on-host");
+    let on_host = format!(
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=${{1##*.}}; shift\n\
+         exec ip netns exec {netns}$host unshare --uts sh -c \"hostname host$host; $*\"\n"
+    );
+    std::fs::write(&daemon, on_host).expect("a script");
+    std::fs::set_permissions(&daemon, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a script");
+    let script = format!(
+        "h=$((OMPI_COMM_WORLD_RANK / 2 + 1)); nsenter -t {} -m sh -c \"echo $$ > {}/c$h/cgroup.procs\" && exec {} \
+         --iters 100000 --work-ms 20 --start-ms 2500 --count 2000",
+        std::process::id(),
+        job.cgroups.0[0].display(),
+        bin.display()
+    );
+    let log = std::fs::File::create(job.lab.path("mpi.log")).expect("a file");
+    let child = Command::new(&daemon)
+        .arg("10.117.0.1")
+        .arg("exec mpirun")
+        .args(["--allow-run-as-root", "--oversubscribe", "--mca", "oob_tcp_if_include", "10.117.0.0/24"])
+        .args(["--mca", "plm_rsh_agent", &daemon.display().to_string()])
+        .args(["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "10.117.0.0/24", "--mca", "pml", "ob1"])
+        .args(["--host", "10.117.0.1:2,10.117.0.2:2,10.117.0.3:2", "-np", "6", "sh", "-c"])
+        .arg(format!("'{script}'"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("mpirun starts");
+    job.processes.0.push(child);
+    wait_for("every rank is heard", || {
+        let (answer, _) = job.lab.query("c1", "SELECT count(DISTINCT rank) FROM collectives WHERE seq > 20", &[]);
+        let log = || std::fs::read_to_string(job.lab.path("mpi.log")).unwrap_or_default();
+        if answer["rows"][0][0] == 6 { Ok(()) } else { Err(format!("{}\n{}", answer["rows"], log())) }
+    });
+    hosts.lose(3).expect("a rule that loses packets");
+    let answer = wait_for("the network is named", || {
+        let answer = job.verdict("15s")?;
+        let verdict = &answer["verdict"];
+        // Ranks that leave a collective late are no culprits.
+        assert_ne!(verdict["kind"], "hang", "{verdict}");
+        if verdict["kind"] == "network" && verdict["node"] == "c3" { Ok(answer) } else { Err(verdict.to_string()) }
+    });
+    let verdict = &answer["verdict"];
+    eprintln!("{verdict}");
+    let flow = &verdict["flows"][0];
+    assert!([&flow["from_node"], &flow["to_node"]].contains(&&Value::from("c3")), "{verdict}");
+    drop(job);
+    drop(hosts);
 }

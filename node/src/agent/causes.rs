@@ -4,12 +4,13 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use query_planner::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use crate::query::ask::{self, Asked, Question};
-use crate::stragglers::why::{self, Cause, ROWS, Reading, Subject, Topic};
-use crate::stragglers::{Culprit, RankRef, Report, Verdict};
+use crate::stragglers::why::{self, Cause, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
+use crate::stragglers::{Culprit, RankRef, Report, Rules, Verdict};
 
 /// Longest stretch of the episode that is looked at: its end.
 const LOOKED_AT_NS: i64 = 20_000_000_000;
@@ -32,7 +33,10 @@ pub(super) async fn cause(
     let peer = why::peer(report, culprit);
     let subjects: Vec<Subject> =
         std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
-    let asked = join_all(Topic::ALL.map(|topic| rows(shared, topic, &subjects, deadline, cancelled))).await;
+    let asked = {
+        let nodes = || subjects.iter().map(|s| s.who.node.clone()).collect();
+        join_all(Topic::ALL.map(|topic| self::ask(shared, topic.sql(&subjects), nodes(), deadline, cancelled))).await
+    };
 
     let (mut reading, mut looked_at, mut not_visible) = (Reading::default(), Vec::new(), Vec::new());
     for (topic, rows) in Topic::ALL.into_iter().zip(asked) {
@@ -66,21 +70,77 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
     Subject { who, comm_hash, from_ns: since_ns.max(to_ns.saturating_sub(LOOKED_AT_NS)), to_ns }
 }
 
-type Rows = (Vec<Vec<query_planner::Value>>, Vec<String>);
+/// Where no rank is named: the verdict that it is the network, when segments were lost and collectives waited for them.
+pub(super) async fn network(
+    shared: &Shared,
+    report: &Report,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Option<Verdict> {
+    let comm = why::suspected(report)?;
+    let deadline = deadline.min(Instant::now() + PATIENCE);
+    let until_ns = report.evidence.until_ns;
+    let since_ns = report.evidence.since_ns.max(until_ns.saturating_sub(LOOKED_AT_NS));
+    let far = report.evidence.clocks.iter().map(|(_, clock)| clock.offset_ns.saturating_abs()).max().unwrap_or(0);
+    let (from_ns, to_ns) = (since_ns.saturating_sub(far), until_ns.saturating_add(far));
+    // Mostly there is none, and nothing more is asked.
+    let sql = format!(
+        "SELECT cluster_ns(ts_ns), node, saddr, daddr FROM net_events WHERE event = 'tcp_retransmit_skb' AND \
+         ts_ns >= {from_ns} AND ts_ns < {to_ns} ORDER BY ts_ns DESC LIMIT {ROWS}"
+    );
+    let (rows, _) = self::ask(shared, sql, Vec::new(), deadline, cancelled).await.ok()?;
+    let retransmissions: Vec<Retransmission> = rows.iter().filter_map(|row| retransmission(row)).collect();
+    if retransmissions.is_empty() {
+        return None;
+    }
+    let hash = u64::from_str_radix(&comm.comm_hash, 16).ok()?.cast_signed();
+    let sql = format!(
+        "SELECT min(entry_ns), max(entry_ns), max(entry_ns + duration_ns) FROM lateness({since_ns}, {until_ns}) \
+         WHERE comm_hash = {hash} AND entry_ns IS NOT NULL GROUP BY func, seq HAVING count(*) = {}",
+        comm.heard
+    );
+    let (rows, _) = self::ask(shared, sql, Vec::new(), deadline, cancelled).await.ok()?;
+    let transfers: Vec<Transfer> = rows
+        .iter()
+        .filter_map(|row| match row.as_slice() {
+            [Value::Integer(first_ns), Value::Integer(last_ns), Value::Integer(end_ns)] => {
+                Some(Transfer { first_ns: *first_ns, last_ns: *last_ns, end_ns: *end_ns })
+            }
+            _ => None,
+        })
+        .collect();
+    let slack_ns = report.evidence.clock_bound_ns.unwrap_or(0);
+    why::network(comm, &transfers, &retransmissions, slack_ns, &Rules::default()).map(Verdict::Network)
+}
+
+fn retransmission(row: &[Value]) -> Option<Retransmission> {
+    let text = |value: &Value| match value {
+        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    };
+    match row {
+        [Value::Integer(at_ns), node, from, to] => {
+            Some(Retransmission { at_ns: *at_ns, node: text(node)?, from: text(from)?, to: text(to)? })
+        }
+        _ => None,
+    }
+}
+
+type Rows = (Vec<Vec<Value>>, Vec<String>);
 
 /// The answer to one question with what is missing from it, or why there is none.
-async fn rows(
+async fn ask(
     shared: &Shared,
-    topic: Topic,
-    subjects: &[Subject],
+    sql: String,
+    nodes: Vec<String>,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Result<Rows, String> {
     let left = deadline.saturating_duration_since(Instant::now());
     let question = Question {
-        sql: topic.sql(subjects),
+        sql,
         timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-        nodes: subjects.iter().map(|s| s.who.node.clone()).collect(),
+        nodes,
         labels: Vec::new(),
         per_node: false,
         plan_only: false,

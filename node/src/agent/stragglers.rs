@@ -127,6 +127,9 @@ pub(super) async fn answer(
     input.progress = stragglers::progress(&input.observations, &open);
     let mut report = stragglers::analyse(&input, &Rules::default());
     report.cause = super::causes::cause(shared, &report, deadline, &cancelled).await;
+    if let Some(network) = super::causes::network(shared, &report, deadline, &cancelled).await {
+        report.verdict = network;
+    }
     let text = stragglers::text(&report);
     let sql = stragglers::show_sql(&report);
     Ok(StragglersAnswer { report, standing: None, text, sql, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
@@ -153,6 +156,9 @@ async fn from_standing(
 ) -> StragglersAnswer {
     let mut report = Report::clone(&current.standing.report);
     report.cause = super::causes::cause(shared, &report, deadline, cancelled).await;
+    if let Some(network) = super::causes::network(shared, &report, deadline, cancelled).await {
+        report.verdict = network;
+    }
     let about = current.about();
     let mut text = stragglers::text(&report);
     let _ = writeln!(

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::hang::Hang;
 use super::observation::{ClockOffset, Heard};
 use super::score::Waits;
-use super::why::Cause;
+use super::why::{Cause, Network};
 use super::windows::WindowKind;
 
 /// The answer of `rankmesh stragglers`.
@@ -61,6 +61,8 @@ pub enum Verdict {
         /// Ranks that were last in at least half as many collectives as their due.
         taking_turns: usize,
     },
+    /// No rank is slow: segments are lost on the way, and collectives wait until they are sent again.
+    Network(Network),
     /// Enough was seen, and nobody holds the others up.
     #[default]
     None,
@@ -170,7 +172,7 @@ pub struct Evidence {
 }
 
 /// One communicator.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct CommReport {
     /// The communicator, 16 hexadecimal digits.
     pub comm_hash: String,

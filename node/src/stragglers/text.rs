@@ -12,7 +12,7 @@ use crate::output::printable;
 use super::hang::{Absence, Hang};
 use super::report::{Basis, CommReport, Culprit, RankRef, RankScore, Report, Role, Verdict};
 use super::score::Waits;
-use super::why::{self, Cause, PART};
+use super::why::{self, Cause, Network, PART};
 use super::windows::WindowKind;
 
 /// Rows of a table of ranks; beyond it the rest is summed up in one line.
@@ -81,6 +81,7 @@ fn sentence(report: &Report, out: &mut String) {
                 percent(*share)
             );
         }
+        Verdict::Network(network) => network_sentence(network, out),
         Verdict::None => {
             let ranks = report.per_comm.iter().map(|c| c.heard).max().unwrap_or(0);
             let _ = writeln!(
@@ -209,6 +210,36 @@ fn hang_sentence(report: &Report, hang: &Hang, out: &mut String) {
     if hang.waiting.len() > ROWS {
         let _ = writeln!(out, "  … and {} waits more", hang.waiting.len() - ROWS);
     }
+}
+
+fn network_sentence(network: &Network, out: &mut String) {
+    let whose =
+        network.node.as_deref().map_or_else(String::new, |node| format!(" to and from host {}", printable(node)));
+    let _ = writeln!(
+        out,
+        "No rank is slow, but the network{whose} loses segments: {} of {} collectives waited until some were sent again,\n\
+         {} instead of {} after everybody had entered, {} of the time.",
+        network.with_retransmissions,
+        network.collectives,
+        duration(network.slow_ns),
+        duration(network.usual_ns),
+        percent(network.share),
+    );
+    let _ = writeln!(
+        out,
+        "Cause: {} TCP retransmissions during collectives; those collectives hold {} of all that collectives took too long.",
+        network.retransmissions,
+        percent(network.explained)
+    );
+    for flow in &network.flows {
+        let to = flow.to_node.as_deref().map_or_else(String::new, |node| format!("{node} "));
+        let line = format!("{} ({}) to {to}({}): {}", flow.from_node, flow.from, flow.to, flow.retransmissions);
+        let _ = writeln!(out, "  {}", printable(&line));
+    }
+    let _ = writeln!(
+        out,
+        "Next: look at the links and switch ports of these hosts (errors, drops: ip -s link, ethtool -S)."
+    );
 }
 
 /// "ranks 6 on n1, 7 on n1".

@@ -31,7 +31,8 @@ impl Key {
             }
             Verdict::StageImbalance { .. } => Self::Stage,
             Verdict::DataImbalance { .. } => Self::Data,
-            Verdict::None | Verdict::Unknown { .. } => Self::Quiet,
+            // Found by an agent that was asked, never in the standing verdict itself.
+            Verdict::Network(_) | Verdict::None | Verdict::Unknown { .. } => Self::Quiet,
         }
     }
 
@@ -43,6 +44,7 @@ impl Key {
             Verdict::Hang(_) => "hang",
             Verdict::StageImbalance { .. } => "stage-imbalance",
             Verdict::DataImbalance { .. } => "data-imbalance",
+            Verdict::Network(_) => "network",
             Verdict::None => "none",
             Verdict::Unknown { .. } => "unknown",
         }

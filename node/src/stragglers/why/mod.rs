@@ -7,10 +7,11 @@
 //! rule; the thresholds are below.
 //!
 //! `evidence` is what goes in (with `rows`: the questions that fetch it and the reading of their answers), `timeline`
-//! lays evidence over intervals, `decide` compares and names, `words` says it to a person. The caller that asks the mesh is `crate::agent::causes`.
+//! lays evidence over intervals, `decide` compares and names, `network` asks whether it is none of them but the network, `words` says it to a person. The caller that asks the mesh is `crate::agent::causes`.
 
 mod decide;
 mod evidence;
+mod network;
 mod rows;
 mod timeline;
 mod words;
@@ -20,6 +21,7 @@ mod properties;
 
 pub use decide::{explain, peer};
 pub use evidence::{Collective, Gap, Kind, Recorded, Stretch, gaps};
+pub use network::{Flow, Network, Retransmission, Transfer, network, suspected};
 pub use rows::{ROWS, Reading, Subject, Topic, WrongRow};
 pub(crate) use words::advice;
 
