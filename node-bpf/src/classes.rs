@@ -25,7 +25,8 @@ pub struct ProbeClass {
     /// record; empty when it needs none.
     pub libraries: &'static [&'static str],
     /// Its BPF programs: loaded only when it is on, and attached at the start. Programs whose names end in `_session`,
-    /// `_multi` or `_single` are loaded in that mode of attaching only, and attached by discovery.
+    /// `_multi` or `_single` are loaded in that mode of attaching only, and attached by discovery. A class without
+    /// programs is sampled from user space (`sampling`), whether or not eBPF can be used.
     pub programs: &'static [&'static str],
     /// Without it capture does not start.
     pub(crate) essential: bool,
@@ -42,6 +43,10 @@ pub enum Need {
     Field(&'static str, &'static str),
     /// A file or directory.
     Path(&'static str),
+    /// Hardware that not every host has: the directory in which its driver shows it, and what it is.
+    Device(&'static str, &'static str),
+    /// A library of the system, and whose it is.
+    SystemLibrary(&'static str, &'static str),
 }
 
 /// Whether a class records.
@@ -51,6 +56,11 @@ pub enum ClassState {
     On,
     /// Not asked for.
     NotWanted,
+    /// This host has nothing of the kind, which is no fault.
+    Absent {
+        /// What it does not have.
+        why: String,
+    },
     /// It cannot.
     Off {
         /// What is missing or was refused.
@@ -229,6 +239,36 @@ pub static CLASSES: &[ProbeClass] = &[
         essential: false,
         wanted: |config| config.memory,
     },
+    ProbeClass {
+        name: "host",
+        records: "CPU, memory and pressure of the host, each second",
+        tables: &["host_samples"],
+        needs: &[],
+        libraries: &[],
+        programs: &[],
+        essential: false,
+        wanted: |_| true,
+    },
+    ProbeClass {
+        name: "fabric",
+        records: "counters of InfiniBand and RoCE ports",
+        tables: &["fabric_counters"],
+        needs: &[Need::Device("/sys/class/infiniband", "InfiniBand or RoCE device")],
+        libraries: &[],
+        programs: &[],
+        essential: false,
+        wanted: |_| true,
+    },
+    ProbeClass {
+        name: "gpus",
+        records: "use, memory, power, clocks and throttling of NVIDIA GPUs, each second",
+        tables: &["gpu_samples"],
+        needs: &[Need::SystemLibrary("libnvidia-ml.so.1", "the NVIDIA driver's NVML")],
+        libraries: &[],
+        programs: &[],
+        essential: false,
+        wanted: |_| true,
+    },
 ];
 
 /// The class that a BPF program belongs to.
@@ -243,6 +283,9 @@ pub(crate) fn examine(config: &CaptureConfig) -> Vec<ClassStatus> {
         if !(class.wanted)(config) {
             return ClassState::NotWanted;
         }
+        if let Some(why) = class.needs.iter().find_map(|need| need.absent()) {
+            return ClassState::Absent { why };
+        }
         let missing = class.needs.iter().find_map(|need| need.missing(btf.as_ref()));
         missing.map_or(ClassState::On, |(why, remedy)| ClassState::Off { why, remedy })
     };
@@ -250,6 +293,22 @@ pub(crate) fn examine(config: &CaptureConfig) -> Vec<ClassStatus> {
 }
 
 impl Need {
+    /// What this host does not have and need not have; none when it is there, or is of another kind.
+    fn absent(self) -> Option<String> {
+        match self {
+            Need::Device(path, what) => {
+                let empty = std::fs::read_dir(path).map_or(true, |mut devices| devices.next().is_none());
+                empty.then(|| format!("no {what} here ({path})"))
+            }
+            Need::SystemLibrary(name, whose) => {
+                let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
+                let known = cache.split(|&b| b == 0).any(|text| text == name.as_bytes());
+                (!known).then(|| format!("no {name} here ({whose})"))
+            }
+            Need::Tracepoint(_) | Need::Field(..) | Need::Path(_) => None,
+        }
+    }
+
     /// Why it is not met and what to do; none when it is.
     fn missing(self, btf: Option<&Btf<'_>>) -> Option<(String, String)> {
         let newer = "use a kernel that has it (Linux 5.15 or later, built with CONFIG_DEBUG_INFO_BTF)".to_owned();
@@ -263,15 +322,15 @@ impl Need {
                 found.is_some_and(|found| found.iter().any(|member| member.name.is_some_and(|name| name == field)))
             }),
             Need::Path(path) => Ok(Path::new(path).exists()),
+            Need::Device(..) | Need::SystemLibrary(..) => return None,
         };
         let why = match (met, self) {
             (Ok(true), _) => return None,
             (Err(no_btf), _) => return Some(no_btf),
             (Ok(false), Need::Tracepoint(name)) => format!("the kernel has no tracepoint {name}"),
             (Ok(false), Need::Field(of, field)) => format!("the kernel's struct {of} has no field {field}"),
-            (Ok(false), Need::Path(path)) => {
-                return Some((format!("{path} is missing"), "nothing, where the host has no such device".to_owned()));
-            }
+            (Ok(false), Need::Path(path)) => format!("{path} is missing"),
+            (Ok(false), Need::Device(..) | Need::SystemLibrary(..)) => return None,
         };
         Some((why, newer))
     }
@@ -353,6 +412,9 @@ mod tests {
         let (why, remedy) = Need::Path("/no/such/device").missing(None).unwrap();
         assert!(why.contains("/no/such/device") && !remedy.is_empty());
         assert!(Need::Tracepoint("sched_switch").missing(None).unwrap().0.contains("BTF"));
+        assert!(Need::Device("/no/such", "card").absent().unwrap().contains("no card"));
+        assert_eq!(Need::Device("/proc/self", "card").absent(), None);
+        assert!(Need::SystemLibrary("libno-such.so.9", "nobody's").absent().is_some());
         let mut config = CaptureConfig { tcp: false, ..CaptureConfig::default() };
         let classes = examine(&config);
         assert_eq!(classes.iter().find(|c| c.name == "tcp").unwrap().state, ClassState::NotWanted);

@@ -86,6 +86,18 @@ fn memlock_bytes() -> Option<u64> {
     (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+/// Raises the limit on open files as far as it may go: a single probe takes two, and a library has a hundred functions.
+pub(crate) fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit, to be filled in and then read.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
 fn in_host_pid_namespace() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self/ns/pid").map_or(true, |namespace| namespace.ino() == HOST_PID_NAMESPACE)
@@ -100,6 +112,15 @@ mod tests {
         assert_eq!(chosen("none [integrity] confidentiality\n"), Some("integrity"));
         assert_eq!(chosen("[none] integrity"), Some("none"));
         assert_eq!(chosen("none"), None);
+    }
+
+    #[test]
+    fn open_files_are_raised_to_what_is_allowed() {
+        raise_open_files();
+        let text = fs::read_to_string("/proc/self/limits").unwrap();
+        let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words[3], words[4], "{line}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::cgroup::Cgroup;
 use crate::classes::{self, ClassStatus};
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::privileges::{self, Capability, Needed, PRIVILEGES};
 use crate::signals::wire::{HOST_PROBES, Tuning};
 use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
@@ -78,6 +78,7 @@ pub(crate) struct Loaded {
 pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Loaded, Error> {
     check_host()?;
     libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
+    host::raise_open_files();
     let mut classes = classes::examine(config);
     if let Some(reason) = classes::missing_essential(&classes) {
         return Err(Error::Load { reason });

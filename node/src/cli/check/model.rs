@@ -58,7 +58,7 @@ pub(super) struct Class {
     pub(super) name: &'static str,
     pub(super) records: &'static str,
     pub(super) tables: &'static [&'static str],
-    /// "on", "waiting" (no process uses its libraries yet), "not_wanted", "off".
+    /// "on", "waiting" (no process uses its libraries yet), "absent" (this host has none of it), "not_wanted", "off".
     pub(super) state: &'static str,
     pub(super) why: Option<String>,
     pub(super) remedy: Option<String>,
@@ -242,7 +242,8 @@ fn classes(survey: &Survey, no_capture: Option<&str>) -> Vec<Class> {
             let (state, why, remedy) = match found {
                 Some(ClassState::Off { why, remedy }) => ("off", Some(why.clone()), Some(remedy.clone())),
                 Some(ClassState::NotWanted) | None => ("not_wanted", None, None),
-                Some(ClassState::On) => match no_capture {
+                Some(ClassState::Absent { why }) => ("absent", Some(why.clone()), None),
+                Some(ClassState::On) => match no_capture.filter(|_| !class.programs.is_empty()) {
                     Some(_) => ("off", Some("capture cannot start".to_owned()), None),
                     None if !class.libraries.is_empty() && !in_use(class.name) => {
                         ("waiting", Some(format!("no process uses {}", list(class.libraries))), None)
@@ -347,7 +348,9 @@ mod tests {
         assert!(remedy.contains("setcap cap_bpf,cap_perfmon,") && remedy.ends_with(" /opt/rankmesh"), "{remedy}");
         assert!(!remedy.contains("sys_admin"));
         assert_eq!(finding(&report, "processes").state, State::Warning);
-        assert!(report.classes.iter().all(|class| class.state == "off"));
+        let state = |name: &str| report.classes.iter().find(|class| class.name == name).map(|class| class.state);
+        assert_eq!((state("collectives"), state("offcpu")), (Some("off"), Some("off")));
+        assert_eq!(state("host"), Some("on"), "samples need no privileges");
     }
 
     #[test]
