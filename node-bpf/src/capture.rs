@@ -1,6 +1,7 @@
 //! Starting, watching and stopping capture. Two threads: one reads the ring buffer and makes records of what it holds,
 //! the other owns the BPF object, discovers libraries and counts losses. Both deliver to one sink.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -363,7 +364,8 @@ static KERNEL_NAMES: LazyLock<KernelNames> = LazyLock::new(KernelNames::read);
 const RING_INTERVAL: Duration = Duration::from_millis(25);
 
 fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
-    let mut reader = Reader { shared: Arc::clone(&shared), wake, sockets: Sockets::default(), unparsed: 0 };
+    let mut reader =
+        Reader { shared: Arc::clone(&shared), wake, sockets: Sockets::default(), parents: HashMap::new(), unparsed: 0 };
     let mut builder = RingBufferBuilder::new();
     let added = builder.add(events, |bytes| {
         reader.take(bytes);
@@ -390,7 +392,12 @@ fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
     }
 }
 
+/// Most processes whose parents are remembered.
+const MOST_PARENTS: usize = 16_384;
+
 struct Reader {
+    /// Who started the processes that followed ones start.
+    parents: HashMap<u32, u32>,
     shared: Arc<Shared>,
     wake: Sender<Wake>,
     sockets: Sockets,
@@ -450,6 +457,7 @@ impl Reader {
                 return;
             }
             Some(RawRecord::Exit { pid }) => {
+                self.parents.remove(&pid);
                 shared.processes.forget(pid);
                 shared.late.forget(pid);
                 let left = shared.groups().release(pid);
@@ -472,17 +480,32 @@ impl Reader {
         }
     }
 
-    fn host(&self, raw: &RawHost) -> Option<HostRecord> {
-        let clock = &self.shared.clock;
+    fn host(&mut self, raw: &RawHost) -> Option<HostRecord> {
+        let shared = Arc::clone(&self.shared);
+        let clock = &shared.clock;
         Some(match raw {
-            RawHost::Block(raw) => HostRecord::Block(signals::block(raw, clock, self.process(raw.pid).as_ref())),
-            RawHost::Memory(raw) => HostRecord::Memory(signals::memory(raw, clock, self.process(raw.pid).as_ref())?),
+            RawHost::Block(raw) => HostRecord::Block(signals::block(raw, clock, self.rank(raw.pid))),
+            RawHost::Memory(raw) => HostRecord::Memory(signals::memory(raw, clock, self.rank(raw.pid))?),
             RawHost::Life(raw) => {
-                // Not looked up in /proc: it may be gone, and what only begins and ends is no process to follow.
-                let known = |pid| self.shared.processes.known(pid).and_then(|process| process.seen.rank);
-                HostRecord::Life(signals::life(raw, clock, known(raw.pid).or_else(|| known(raw.parent)))?)
+                if self.parents.len() < MOST_PARENTS {
+                    self.parents.insert(raw.pid, raw.parent);
+                }
+                // Not looked up in /proc: what only begins and ends is no process to follow.
+                HostRecord::Life(signals::life(raw, clock, self.known_rank(raw.pid))?)
             }
         })
+    }
+
+    /// The rank of a process with something to tell.
+    fn rank(&self, pid: u32) -> Option<i32> {
+        // one that is gone already, or is just being killed, has no environment to be read
+        self.process(pid).and_then(|process| process.seen.rank).or_else(|| self.known_rank(pid))
+    }
+
+    /// The rank of a process as far as it is known: its own, else that of the one that started it.
+    fn known_rank(&self, pid: u32) -> Option<i32> {
+        let line = std::iter::successors(Some(pid), |pid| self.parents.get(pid).copied()).take(8);
+        line.filter_map(|pid| self.shared.processes.known(pid)?.seen.rank).next()
     }
 
     /// The process of a record; announced to the sink before its first record.
@@ -572,7 +595,8 @@ impl Watcher {
         let ts_ns = self.shared.clock.now_unix_ns();
         let processes = self.shared.processes.pids().len();
         let (object, tuning) = (self.discovery.object(), self.shedding.tuning());
-        for stat in self.self_stats.look(ts_ns, object, &self.counted, tuning, processes) {
+        let rules = self.shared.status().rows.clone();
+        for stat in self.self_stats.look(ts_ns, object, &self.counted, &rules, tuning, processes) {
             self.shared.deliver(Record::Host(HostRecord::SelfStat(stat)));
         }
     }

@@ -19,6 +19,7 @@ use libbpf_rs::{AsRawLibbpf, Object};
 use crate::loader::ProbeStatus;
 use crate::signals::record::SelfStat;
 use crate::signals::wire::Tuning;
+use crate::tally::RowRule;
 
 /// Asks the kernel to measure BPF programs as long as this process lives. Asking again is as good.
 pub(crate) fn measure_programs() -> io::Result<()> {
@@ -49,6 +50,7 @@ impl SelfStats {
         ts_ns: i64,
         object: &Object,
         probes: &[ProbeStatus],
+        rules: &[RowRule],
         tuning: Tuning,
         processes: usize,
     ) -> Vec<SelfStat> {
@@ -62,6 +64,10 @@ impl SelfStats {
                 ("shed", probe.shed),
             ];
             all.extend(counts.map(|(what, n)| (format!("probe.{}.{what}", probe.probe), n as f64, "count")));
+        }
+        for rule in rules {
+            all.push((format!("probe.{}.row_min", rule.probe), rule.row_min_ns as f64, "ns"));
+            all.push((format!("probe.{}.withheld", rule.probe), rule.withheld as f64, "count"));
         }
         for program in programs(object) {
             all.push((format!("program.{}.runs", program.name), program.runs as f64, "count"));

@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::{Cgroup, Recorder, can_capture, nccl_ranks, wait_for, workloads};
@@ -62,7 +63,12 @@ struct OldCgroup(PathBuf);
 
 impl OldCgroup {
     fn new(controller: &str) -> Option<OldCgroup> {
-        let path = Path::new("/sys/fs/cgroup").join(controller).join(format!("rankmesh-test-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let path = Path::new("/sys/fs/cgroup").join(controller).join(format!(
+            "rankmesh-test-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        ));
         fs::create_dir(&path).ok().map(|()| OldCgroup(path))
     }
 }
@@ -151,40 +157,60 @@ fn a_slow_disk_shows_as_requests_and_waits_of_the_rank_that_reads() {
     assert!(life.iter().any(|l| l.event == "exit" && l.pid == slow[0].pid && l.exit_code == Some(0) && l.comm == "dd"));
 }
 
-#[test]
-fn a_kill_for_want_of_memory_is_the_ranks() {
-    if !can_capture() {
-        return;
-    }
+/// A job of rank 6 that fills the memory of its cgroup; the shell's process id and all that was recorded. None when
+/// there is no limit to be had.
+fn out_of_memory(script: &str) -> Option<(u32, Vec<Record>)> {
     let dir = tempfile::tempdir().unwrap();
     let (cgroup, bytes) = (Cgroup::new(), "33554432");
     let Some(small) = limit(&cgroup, ("memory.max", bytes), ("memory", "memory.limit_in_bytes", bytes)) else {
         eprintln!("SKIPPED: needs the memory controller of cgroups");
-        return;
+        return None;
     };
     let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
     let states = recorder.status().classes;
     assert!(states.iter().any(|class| class.name == "oom" && class.state == ClassState::On), "{states:?}");
     let cgroups: Vec<&Path> = small.iter().map(|old| old.0.as_path()).chain([cgroup.0.as_path()]).collect();
     let go = dir.path().join("go");
-    let shell = rank_shell(&cgroups, 6, &go, "x=0123456789; while :; do x=$x$x; done");
+    let shell = rank_shell(&cgroups, 6, &go, script);
     let pid = shell.0.id();
     wait_until_followed(&recorder, pid);
     File::create(&go).unwrap();
-    let ended = |records: &[Record]| signals(records).2.iter().any(|l| l.pid == pid && l.event == "oom_killed");
+    let ended = |records: &[Record]| signals(records).2.iter().any(|l| l.event == "oom_killed");
     wait_for("the kernel to kill it", || ended(&recorder.so_far()));
     drop(shell);
-    let recorded = recorder.stop();
-    let (_, memory, life, _) = signals(&recorded.0);
+    let recorded = recorder.stop().0;
+    let inode = fs::metadata(&cgroup.0).unwrap().ino();
+    let (_, memory, life, _) = signals(&recorded);
     let kills: Vec<_> = memory.iter().filter(|m| m.event == "oom_kill").collect();
     assert_eq!(kills.len(), 1, "{memory:?}");
-    assert_eq!((kills[0].pid, kills[0].rank, kills[0].tid), (pid, Some(6), None));
-    let inode = fs::metadata(&cgroup.0).unwrap().ino();
+    assert_eq!((kills[0].rank, kills[0].tid), (Some(6), None));
     assert!(kills[0].cgroup_id.is_none_or(|id| id == inode), "{kills:?}");
-    let end = life.iter().find(|l| l.pid == pid && l.event == "oom_killed").unwrap();
-    assert_eq!((end.rank, end.signal, end.exit_code), (Some(6), Some(9), None));
+    let end = life.iter().find(|l| l.event == "oom_killed").unwrap();
+    assert_eq!((end.pid, end.rank, end.signal, end.exit_code), (kills[0].pid, Some(6), Some(9), None));
     // before that it had to look for memory itself
     assert!(memory.iter().any(|m| m.event == "direct_reclaim" && m.rank == Some(6) && m.duration_ns.is_some()));
+    Some((pid, recorded))
+}
+
+#[test]
+fn a_kill_for_want_of_memory_is_the_ranks() {
+    if !can_capture() {
+        return;
+    }
+    if let Some((pid, records)) = out_of_memory("x=0123456789; while :; do x=$x$x; done") {
+        assert!(signals(&records).2.iter().any(|l| l.event == "oom_killed" && l.pid == pid));
+    }
+}
+
+#[test]
+fn a_kill_of_what_a_rank_started_is_the_ranks_too() {
+    if !can_capture() {
+        return;
+    }
+    if let Some((pid, records)) = out_of_memory("tail /dev/zero; true") {
+        let end = signals(&records).2.into_iter().find(|l| l.event == "oom_killed").unwrap();
+        assert_eq!((end.parent_pid, end.comm.as_str()), (Some(pid), "tail"));
+    }
 }
 
 /// Runs in the network namespace of a process.

@@ -1,14 +1,11 @@
 //! From the parsed signals to records: names, units, ranks and wall-clock times.
 
-use std::sync::Arc;
-
 use crate::clock::Clock;
-use crate::process::Process;
 use crate::signals::record::{BlockIo, MemoryEvent, ProcessEvent};
 use crate::signals::wire::{RawBlock, RawLife, RawMemory};
 
 /// A block request.
-pub(crate) fn block(raw: &RawBlock, clock: &Clock, process: Option<&Arc<Process>>) -> BlockIo {
+pub(crate) fn block(raw: &RawBlock, clock: &Clock, rank: Option<i32>) -> BlockIo {
     let name = text(&raw.disk);
     BlockIo {
         ts_ns: clock.unix_ns(raw.issue_ns),
@@ -16,7 +13,7 @@ pub(crate) fn block(raw: &RawBlock, clock: &Clock, process: Option<&Arc<Process>
         queue_ns: (raw.insert_ns != 0).then(|| nanoseconds(raw.insert_ns, raw.issue_ns)),
         pid: raw.pid,
         tid: raw.tid,
-        rank: process.and_then(|p| p.seen.rank),
+        rank,
         device: if name.is_empty() { format!("{}:{}", raw.major, raw.minor) } else { name },
         op: op_name(raw.op),
         bytes: raw.bytes,
@@ -59,7 +56,7 @@ fn errno(error: i32) -> i32 {
 }
 
 /// What memory cost; none when the event is unknown.
-pub(crate) fn memory(raw: &RawMemory, clock: &Clock, process: Option<&Arc<Process>>) -> Option<MemoryEvent> {
+pub(crate) fn memory(raw: &RawMemory, clock: &Clock, rank: Option<i32>) -> Option<MemoryEvent> {
     let (event, detail) = match raw.event {
         1 => ("major_fault", None),
         2 => ("direct_reclaim", Some("the host was short of memory")),
@@ -75,7 +72,7 @@ pub(crate) fn memory(raw: &RawMemory, clock: &Clock, process: Option<&Arc<Proces
         event,
         pid: raw.pid,
         tid: (!whole_process).then_some(raw.tid),
-        rank: process.and_then(|p| p.seen.rank),
+        rank,
         bytes: reclaimed.flatten(),
         detail,
         cgroup_id: (raw.cgroup_id != 0).then_some(raw.cgroup_id),
