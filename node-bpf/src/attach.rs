@@ -79,15 +79,38 @@ pub(crate) const CALL: &str = "call";
 pub(crate) const CUDA: &str = "cuda";
 pub(crate) const SYMBOL: &str = "symbol";
 
-/// Attaches to all targets in a file. The probes last as long as the links.
+/// What came of attaching to a file. The probes last as long as the links.
+pub(crate) struct Attached {
+    pub(crate) links: Vec<Link>,
+    /// Functions that the kernel cannot probe, and why: x86 kernels refuse a first instruction with a lock or segment prefix
+    /// (ENOTSUPP), and say so only when a process has the file mapped.
+    pub(crate) refused: Vec<(String, String)>,
+}
+
+/// Attaches to all targets in a file, or to those that can be probed: one that cannot would keep the others from it.
 pub(crate) fn attach(
     object: &Object,
     family: &str,
     mode: AttachMode,
     path: &Path,
     targets: &[Target],
-) -> libbpf_rs::Result<Vec<Link>> {
-    attach_for(object, family, mode, path, targets, EVERY_PROCESS)
+) -> libbpf_rs::Result<Attached> {
+    let all = match attach_for(object, family, mode, path, targets, EVERY_PROCESS) {
+        Ok(links) => return Ok(Attached { links, refused: vec![] }),
+        Err(error) => error,
+    };
+    let (mut good, mut refused) = (vec![], vec![]);
+    for target in targets {
+        match attach_for(object, family, mode, path, std::slice::from_ref(target), EVERY_PROCESS) {
+            Ok(_tried) => good.push(target.clone()),
+            Err(error) => refused.push((target.symbol.clone().into_owned(), format!("{error:#}"))),
+        }
+    }
+    if good.is_empty() || refused.is_empty() {
+        return Err(all);
+    }
+    let links = attach_for(object, family, mode, path, &good, EVERY_PROCESS)?;
+    Ok(Attached { links, refused })
 }
 
 /// Attaches the user's function or points. The links are of the places in an order in which nothing is left open.
@@ -98,7 +121,9 @@ pub(crate) fn attach_places(
     places: &Places,
 ) -> libbpf_rs::Result<Vec<Link>> {
     match places {
-        Places::Function(target) => attach(object, SYMBOL, mode, path, std::slice::from_ref(target)),
+        Places::Function(target) => {
+            attach(object, SYMBOL, mode, path, std::slice::from_ref(target)).map(|attached| attached.links)
+        }
         Places::Unwinding { entry, exits } => {
             let mut links = attach_points(object, "exit", mode, path, exits)?;
             links.extend(attach_points(object, "entry", mode, path, std::slice::from_ref(entry))?);

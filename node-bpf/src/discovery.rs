@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
-use crate::attach::{self, AttachMode};
+use crate::attach::{self, AttachMode, Attached};
 use crate::capture::Shared;
 use crate::cgroup::Cgroup;
 use crate::cuda::{self, functions::Api};
@@ -388,9 +388,16 @@ impl Discovery {
             }
         };
         if !targets.is_empty() {
-            let links = attach::attach(&self.object, family, self.mode, path, &targets).map_err(|e| e.to_string())?;
+            let attached = attach::attach(&self.object, family, self.mode, path, &targets);
+            let Attached { links, refused } = attached.map_err(|e| format!("{e:#}"))?;
             self.links.extend(links);
-            let symbols: Vec<String> = targets.iter().map(|t| t.symbol.clone().into_owned()).collect();
+            for (symbol, reason) in &refused {
+                let shown = shown.display();
+                self.shared
+                    .problem(format!("{shown}: {symbol} cannot be probed ({reason}): its calls are not recorded"));
+            }
+            let names = targets.iter().map(|t| t.symbol.clone().into_owned());
+            let symbols: Vec<String> = names.filter(|name| refused.iter().all(|(other, _)| other != name)).collect();
             let library = probed.name();
             tracing::info!(path = %shown.display(), library, probes = symbols.len(), "probing a library");
             self.shared.attached(AttachedFile { path: shown.to_owned(), library, symbols });

@@ -99,6 +99,42 @@ fn what_goes_into_a_graph_is_marked_and_launches_are_counted() {
     }
 }
 
+#[test]
+fn a_job_that_was_already_running_is_counted_from_the_first_look_on() {
+    if !can_capture() {
+        return;
+    }
+    let workloads = workloads();
+    let cgroup = Cgroup::new();
+    let flags = ["--ranks", "6", "--iters", "100000", "--work-ms", "2", "--late-rank", "1", "--late-ms", "2"];
+    let mut command = nccl_ranks(&workloads, &[&cgroup], &[&flags[..], &["--mode", "enqueue"]].concat());
+    let _job = Job(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+    let mapped = || {
+        let procs = std::fs::read_to_string(cgroup.0.join("cgroup.procs")).unwrap_or_default();
+        let maps = procs.lines().filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/maps")).ok());
+        maps.filter(|maps| maps.contains("libcudart")).count()
+    };
+    wait_for("the ranks to run", || mapped() == 6);
+    for _ in 0..5 {
+        let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+        wait_for("calls of every rank", || {
+            let mut pids = [vec![], vec![]];
+            for record in recorder.so_far() {
+                match record {
+                    Record::CallTally(t) if t.func == "cudaStreamSynchronize" => pids[0].push(t.pid),
+                    Record::CudaCall(c) if c.kind == Some("after_collective") => pids[1].push(c.pid),
+                    _ => {}
+                }
+            }
+            pids.iter_mut().all(|pids| {
+                pids.sort_unstable();
+                pids.dedup();
+                pids.len() == 6
+            })
+        });
+    }
+}
+
 struct Job(Child);
 
 impl Drop for Job {

@@ -146,7 +146,6 @@ static int run_rank(const struct options *o) {
   size_t elements = (size_t)o->count * (size_t)o->ranks;
   float *send = calloc(elements, sizeof *send), *recv = calloc(elements, sizeof *recv);
   if (!send || !recv) return 1;
-  if (o->mode != BLOCKING) gpu_open();
   ncclComm_t comm;
   check_nccl(ncclCommInitRank(&comm, o->ranks, id, o->rank), "ncclCommInitRank");
   char counts[512];
@@ -255,6 +254,7 @@ int main(int argc, char **argv) {
     set_number("WORLD_SIZE", o.ranks);
     start_over(argv);
   }
+  if (o.mode != BLOCKING) gpu_open(); /* before the wait: whoever looks for libraries finds all of them */
   work(o.start_ms, 0);
   return run_rank(&o);
 }

@@ -23,6 +23,7 @@ use crate::store::Source;
 pub mod bootstrap;
 mod causes;
 pub mod config;
+mod device;
 mod facts;
 pub mod local;
 mod recording;

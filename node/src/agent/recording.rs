@@ -103,9 +103,12 @@ impl Recording {
         ranks.values().copied().collect::<BTreeSet<u32>>().into_iter().collect()
     }
 
-    /// The collective calls that ranks on this host are in right now.
+    /// The collective calls that ranks on this host are in right now, and their waits for devices after such calls.
     pub fn open_calls(&self) -> Vec<OpenCall> {
-        let calls = lock(&self.running).as_ref().map(Capture::in_flight).unwrap_or_default();
+        let running = lock(&self.running);
+        let Some(capture) = running.as_ref() else { return vec![] };
+        let (calls, waits) = (capture.in_flight(), capture.device_waits());
+        drop(running);
         calls
             .into_iter()
             .map(|call| OpenCall {
@@ -121,6 +124,7 @@ impl Recording {
                 root: call.root,
                 job_id: call.job_id,
             })
+            .chain(waits.iter().map(super::device::open_call))
             .collect()
     }
 

@@ -14,12 +14,12 @@ use query_planner::Value;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::standing::{About, Current};
+use super::{Shared, device};
 use crate::mesh::wire::{OpenCall, Request, Response};
 use crate::now::unix_now_ns;
 use crate::query::ask::{self, AskError, Asked, Question};
-use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span};
+use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall};
 
 /// Pings per peer; the one with the smallest round trip counts.
 const PINGS: u32 = 8;
@@ -123,8 +123,9 @@ pub(super) async fn answer(
             input.push_sync_row(&row);
         }
     }
-    let open = open_calls(shared, &question, deadline).await;
-    input.progress = stragglers::progress(&input.observations, &open);
+    input.heard.notes.extend(device::blind_spots(shared, &question, &span, &cancelled).await);
+    let (open, waits) = open_calls(shared, &question, deadline).await;
+    input.progress = stragglers::progress_of(&input.observations, &open, &input.syncs, &waits);
     let mut report = stragglers::analyse(&input, &Rules::default());
     report.cause = super::causes::cause(shared, &report, deadline, &cancelled).await;
     if let Some(network) = super::causes::network(shared, &report, deadline, &cancelled).await {
@@ -236,7 +237,11 @@ pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<Strin
 
 /// The calls that ranks are in right now, of every live member that says so within the deadline. A member that does not
 /// is silent here, and its rows' coverage says why.
-async fn open_calls(shared: &Shared, wanted: &StragglersQuestion, deadline: Instant) -> Vec<Observation> {
+async fn open_calls(
+    shared: &Shared,
+    wanted: &StragglersQuestion,
+    deadline: Instant,
+) -> (Vec<Observation>, Vec<SyncCall>) {
     let members: Vec<Member> = shared
         .gossip
         .members()
@@ -262,11 +267,17 @@ async fn open_calls(shared: &Shared, wanted: &StragglersQuestion, deadline: Inst
                 (wanted.job.is_none() || wanted.job == call.job_id)
                     && (wanted.comm.is_none() || wanted.comm == call.comm_hash)
             };
-            Some(calls.into_iter().filter(matters).filter_map(|call| observed(&node, call)).collect::<Vec<_>>())
+            let waits: Vec<SyncCall> = calls.iter().filter_map(|call| device::open_wait(&node, call)).collect();
+            let open: Vec<_> = calls.into_iter().filter(matters).filter_map(|call| observed(&node, call)).collect();
+            Some((open, waits))
         })
         .buffer_unordered(PEERS_AT_ONCE)
         .filter_map(|calls| async move { calls })
-        .concat()
+        .fold((vec![], vec![]), |(mut open, mut waits), (more, more_waits)| async move {
+            open.extend(more);
+            waits.extend(more_waits);
+            (open, waits)
+        })
         .await
 }
 

@@ -10,6 +10,7 @@
 //! to a person. `digest` is how windows travel: summaries made where the data lies, turned into an input here, of which `standing` keeps the current verdict; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
 mod classes;
+mod device;
 pub mod digest;
 mod hang;
 pub mod import;
@@ -41,6 +42,7 @@ mod views;
 pub mod why;
 mod windows;
 
+pub use device::{captured_sql, launch_sql, launches, replay_note};
 pub use hang::{Absence, Gone, Hang, Missing, Progress, Waiting, progress, progress_of};
 pub use observation::{
     COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, SyncCall, Work, sql, syncs_sql,

@@ -270,7 +270,8 @@ pub struct Span {
 #[must_use]
 pub fn sql(span: &Span) -> String {
     let mut text = format!(
-        "SELECT {} FROM collectives WHERE ts_ns >= {} AND ts_ns < {}",
+        // what was captured into a graph did not run then
+        "SELECT {} FROM collectives WHERE captured IS NOT 1 AND ts_ns >= {} AND ts_ns < {}",
         COLUMNS.join(", "),
         span.since_ns.saturating_sub(span.slack_ns),
         span.until_ns.saturating_add(span.slack_ns)

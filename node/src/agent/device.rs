@@ -1,0 +1,86 @@
+//! What hosts know of waiting for their devices, for the stragglers question: NCCL's calls only enqueue, and the wait for the
+//! other ranks is in the synchronise call that follows. Also what of collectives cannot be seen: replays of graphs.
+//!
+//! Waits under way come with the open calls, as calls of [`LIBRARY`]; finished ones are rows (`cuda_calls`).
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::stragglers::StragglersQuestion;
+use crate::mesh::wire::OpenCall;
+use crate::query::ask::{self, Asked, Question};
+use crate::stragglers::{self, Span, SyncCall};
+
+/// Under this name a wait for the device is among the open calls. An older asker takes it for a call that it cannot place.
+pub(super) const LIBRARY: &str = "cuda";
+
+/// A wait under way, as an open call.
+pub(super) fn open_call(wait: &node_bpf::DeviceWait) -> OpenCall {
+    OpenCall {
+        pid: wait.pid,
+        rank: wait.rank,
+        nranks: None,
+        comm_hash: None,
+        func: "synchronize".to_owned(),
+        seq: None,
+        entry_ns: wait.ts_ns,
+        tier: 0,
+        library: LIBRARY.to_owned(),
+        root: None,
+        job_id: None,
+    }
+}
+
+/// The same at the asker; none where the call is of another kind.
+pub(super) fn open_wait(node: &Arc<str>, call: &OpenCall) -> Option<SyncCall> {
+    let node = Arc::clone(node);
+    (call.library == LIBRARY).then(|| SyncCall { node, pid: call.pid.into(), start_ns: call.entry_ns, duration_ns: 0 })
+}
+
+/// Notes on what is not among the collectives of the span because graphs were replayed.
+pub(super) async fn blind_spots(
+    shared: &Shared,
+    question: &StragglersQuestion,
+    span: &Span,
+    cancelled: &CancellationToken,
+) -> Vec<String> {
+    let mut notes = vec![];
+    match ask(shared, question, stragglers::launch_sql(span), cancelled).await {
+        Ok(rows) => {
+            if let Some(launches) = rows.first().and_then(|row| stragglers::launches(row)) {
+                let captured = ask(shared, question, stragglers::captured_sql(span), cancelled).await.ok();
+                let captured = captured.and_then(|rows| match rows.first()?.first()? {
+                    query_planner::Value::Integer(calls) => Some(*calls),
+                    _ => None,
+                });
+                notes.push(stragglers::replay_note(launches, captured));
+            }
+        }
+        Err(error) => notes.push(format!("launches of graphs could not be asked for: {error}")),
+    }
+    notes
+}
+
+async fn ask(
+    shared: &Shared,
+    question: &StragglersQuestion,
+    sql: String,
+    cancelled: &CancellationToken,
+) -> Result<Vec<Vec<query_planner::Value>>, String> {
+    let question = Question {
+        sql,
+        timeout_ms: question.timeout_ms,
+        nodes: question.nodes.clone(),
+        labels: question.labels.clone(),
+        per_node: false,
+        plan_only: false,
+        analyze: false,
+    };
+    match ask::ask(shared, question, cancelled.clone()).await {
+        Ok(Asked::Answer { answer, .. }) => Ok(answer.rows),
+        Ok(_) => Err("the planner gave no answer".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,210 @@
+//! Live, on calls that only enqueue, as the real NCCL's do: the late rank is named from the synchronise calls, replayed graphs
+//! are said to be a blind spot, and jobs that ran before the agents came are understood. Needs root.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Lab, can_capture, stderr, wait_for};
+use serde_json::Value;
+
+const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
+
+/// A cgroup for each agent, removed at the end with all that runs in them.
+struct Cgroups(PathBuf);
+
+impl Cgroups {
+    fn new(test: &str) -> Self {
+        let root = node_bpf::cgroup_mount_point().expect("a cgroup v2 hierarchy");
+        let top = root.join(format!("rankmesh-enqueue-{test}-{}", std::process::id()));
+        std::fs::create_dir(&top).expect("a cgroup");
+        for name in AGENTS {
+            std::fs::create_dir(top.join(name)).expect("a cgroup");
+        }
+        Self(top)
+    }
+
+    fn list(&self) -> String {
+        AGENTS.map(|name| self.0.join(name).display().to_string()).join(",")
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        for path in AGENTS.iter().map(|name| self.0.join(name)).chain([self.0.clone()]) {
+            let _ = std::fs::write(path.join("cgroup.kill"), "1");
+            while std::fs::remove_dir(&path).is_err() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+struct Job(Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// nccl-ranks with eight ranks, two to an agent.
+fn job(bin: &Path, cgroups: &Cgroups, flags: &[&str]) -> Job {
+    let child = Command::new(bin.join("nccl-ranks"))
+        .args(["--ranks", "8", "--iters", "1000000", "--cgroups", &cgroups.list()])
+        .args(flags)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the job starts");
+    Job(child)
+}
+
+fn workloads(lab: &Lab) -> PathBuf {
+    let out = lab.path("job");
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let made =
+        Command::new("make").arg("-C").arg(scenarios).arg(format!("OUT={}", out.display())).output().expect("make");
+    assert!(made.status.success(), "{}", stderr(&made));
+    out
+}
+
+fn start_agents(lab: &mut Lab, cgroups: &Cgroups) {
+    for name in AGENTS {
+        lab.start(name, &["--cgroup", &cgroups.0.join(name).display().to_string()]);
+    }
+    lab.wait_for_members(&AGENTS);
+}
+
+fn report(lab: &Lab, asker: &str, since: &str) -> Result<Value, String> {
+    let output = lab.ask(asker, "stragglers", &["--since", since, "--format", "json"]);
+    if !output.status.success() {
+        return Err(stderr(&output));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+}
+
+fn wait_for_rank(lab: &Lab, rank: i32, node: &str) -> Value {
+    let found = wait_for("the late rank is named", || {
+        let answer = report(lab, "m1", "8s")?;
+        if answer["verdict"]["kind"] == "rank" { Ok(answer) } else { Err(answer["verdict"].to_string()) }
+    });
+    assert_eq!(
+        (&found["verdict"]["rank"], &found["verdict"]["node"]),
+        (&rank.into(), &node.into()),
+        "{}",
+        found["verdict"]
+    );
+    found
+}
+
+/// Whoever it names, it is nobody.
+fn assert_nobody_named(answer: &Value) {
+    assert_ne!(answer["verdict"]["kind"], "rank", "{}", answer["verdict"]);
+    assert_ne!(answer["verdict"]["kind"], "hang", "{}", answer["verdict"]);
+}
+
+#[test]
+fn the_late_rank_is_named_where_calls_only_enqueue_and_a_stopped_one_is_a_hang() {
+    if !can_capture("the_late_rank_is_named_where_calls_only_enqueue_and_a_stopped_one_is_a_hang") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("late");
+    start_agents(&mut lab, &cgroups);
+    let bin = workloads(&lab);
+    let flags = ["--mode", "enqueue", "--work-ms", "20", "--late-rank", "3", "--late-ms", "60", "--start-ms", "2500"];
+    let late = job(&bin, &cgroups, &flags);
+    // at once by the entries; by the waits as soon as the span holds nothing from before the runtime was found
+    wait_for_rank(&lab, 3, "m2");
+    wait_for("the synchronise calls to be the evidence", || {
+        let answer = report(&lab, "m3", "4s")?;
+        let verdict = &answer["verdict"];
+        assert!(verdict["kind"] != "rank" || verdict["rank"] == 3, "{verdict}");
+        let named = (verdict["kind"] == "rank", answer["evidence"]["tier"].as_i64());
+        if named == (true, Some(1)) { Ok(()) } else { Err(format!("{verdict} {}", answer["evidence"])) }
+    });
+    drop(late);
+
+    let _healthy = job(&bin, &cgroups, &["--mode", "enqueue", "--work-ms", "20", "--start-ms", "2500"]);
+    let sql = "SELECT count(DISTINCT rank) FROM collectives WHERE pid IN (SELECT pid FROM cuda_calls \
+               WHERE kind = 'after_collective') AND seq > 50 AND ts_ns > (SELECT max(ts_ns) FROM collectives) - 1000000000";
+    wait_for("every rank of the healthy job is heard", || {
+        let (answer, _) = lab.query("m1", sql, &[]);
+        if answer["rows"][0][0] == 8 { Ok(()) } else { Err(answer["rows"].to_string()) }
+    });
+    assert_nobody_named(&report(&lab, "m2", "2s").expect("a verdict"));
+    let rank = wait_for("the process of rank 5", || process_of_rank(&bin, 5).ok_or_else(|| "not found".to_owned()));
+    let rank = nix::unistd::Pid::from_raw(rank);
+    nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGSTOP).expect("stopped");
+    let hang = wait_for("the hang is reported", || {
+        let answer = report(&lab, "m1", "10s")?;
+        if answer["verdict"]["kind"] == "hang" { Ok(answer) } else { Err(answer["verdict"].to_string()) }
+    });
+    let missing = hang["verdict"]["missing"].as_array().expect("who is missing");
+    assert_eq!(missing.len(), 1, "{hang}");
+    assert_eq!((&missing[0]["rank"], &missing[0]["node"]), (&5.into(), &"m3".into()), "{hang}");
+    nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGKILL).expect("killed");
+}
+
+/// The process of a rank, by the rank in its environment and the directory of its program.
+fn process_of_rank(bin: &Path, rank: u32) -> Option<i32> {
+    procfs::process::all_processes().ok()?.flatten().find_map(|process| {
+        let of_this_job = process.exe().ok()?.starts_with(bin);
+        let environ = process.environ().ok()?;
+        let is_rank = environ.get(std::ffi::OsStr::new("RANK"))? == rank.to_string().as_str();
+        (of_this_job && is_rank).then_some(process.pid)
+    })
+}
+
+#[test]
+fn replayed_graphs_are_a_blind_spot_and_nobody_is_named() {
+    if !can_capture("replayed_graphs_are_a_blind_spot_and_nobody_is_named") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("graph");
+    start_agents(&mut lab, &cgroups);
+    let bin = workloads(&lab);
+    let flags = ["--mode", "graph", "--work-ms", "20", "--late-rank", "3", "--late-ms", "60", "--start-ms", "2500"];
+    let _job = job(&bin, &cgroups, &flags);
+    wait_for("every rank replays", || {
+        let sql = "SELECT count(DISTINCT pid) FROM call_rollups WHERE func = 'cudaGraphLaunch'";
+        let (answer, _) = lab.query("m1", sql, &[]);
+        assert_nobody_named(&report(&lab, "m1", "10s")?);
+        if answer["rows"][0][0] == 8 { Ok(()) } else { Err(answer["rows"].to_string()) }
+    });
+    let (answer, _) = lab.query("m1", "SELECT count(*), count(DISTINCT rank) FROM collectives WHERE captured = 1", &[]);
+    assert_eq!(answer["rows"][0], serde_json::json!([8, 8]));
+    // the steps before the graph go out of the span; what is left is said to be unseen
+    let blind = wait_for("only replays are left", || {
+        let answer = report(&lab, "m1", "3s")?;
+        assert_nobody_named(&answer);
+        if answer["verdict"]["kind"] == "unknown" { Ok(answer) } else { Err(answer["verdict"].to_string()) }
+    });
+    let notes = blind["coverage"]["notes"].to_string();
+    assert!(notes.contains("times by 8 processes, 8 collective calls were captured"), "{blind}");
+}
+
+#[test]
+fn a_job_that_ran_before_the_agents_came_is_understood() {
+    if !can_capture("a_job_that_ran_before_the_agents_came_is_understood") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("before");
+    let bin = workloads(&lab);
+    let _job = job(&bin, &cgroups, &["--work-ms", "20", "--late-rank", "6", "--late-ms", "60"]);
+    wait_for("the job to run", || process_of_rank(&bin, 7).map(|_| ()).ok_or_else(|| "not yet".to_owned()));
+    start_agents(&mut lab, &cgroups);
+    wait_for_rank(&lab, 6, "m4");
+    let sql =
+        "SELECT count(*), count(DISTINCT rank), count(DISTINCT comm_hash), min(nranks), count(seq) FROM collectives";
+    let (answer, _) = lab.query("m1", sql, &[]);
+    let row = &answer["rows"][0];
+    assert_eq!((&row[1], &row[2], &row[3], &row[4]), (&8.into(), &1.into(), &8.into(), &0.into()), "{answer}");
+}
