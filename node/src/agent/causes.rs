@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use crate::query::ask::{self, Asked, Question};
 use crate::stragglers::why::{self, Cause, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
-use crate::stragglers::{Culprit, RankRef, Report, Rules, Verdict};
+use crate::stragglers::{Culprit, RankRef, Report, Rules, Verdict, Waits};
 
 /// Longest stretch of the episode that is looked at: its end.
 const LOOKED_AT_NS: i64 = 20_000_000_000;
@@ -67,7 +67,9 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
     let offset_ns = clock.map_or(0, |(_, clock)| clock.offset_ns);
     let to_ns = culprit.until_ns.saturating_add(offset_ns).saturating_add(MARGIN_NS);
     let since_ns = culprit.since_ns.saturating_add(offset_ns).saturating_sub(MARGIN_NS);
-    Subject { who, comm_hash, from_ns: since_ns.max(to_ns.saturating_sub(LOOKED_AT_NS)), to_ns }
+    let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash);
+    let enqueues = comm.is_some_and(|comm| comm.waits == Some(Waits::Enqueued));
+    Subject { who, comm_hash, enqueues, from_ns: since_ns.max(to_ns.saturating_sub(LOOKED_AT_NS)), to_ns }
 }
 
 /// Where no rank is named: the verdict that it is the network, when segments were lost and collectives waited for them.

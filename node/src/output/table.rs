@@ -48,9 +48,15 @@ pub fn cell_text(value: &Value) -> String {
     }
 }
 
-/// Escapes control characters, so that data of a hostile process cannot drive the terminal.
+/// Characters that steer a terminal, or turn or hide what stands around them (marks of direction, of no width).
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// Escapes what steers a terminal, so that data of a hostile process cannot.
 pub fn printable(text: &str) -> String {
-    if !text.chars().any(char::is_control) {
+    if !text.chars().any(steers) {
         return text.to_owned();
     }
     text.chars()
@@ -58,6 +64,7 @@ pub fn printable(text: &str) -> String {
             '\n' => r"\n".to_owned(),
             '\t' => r"\t".to_owned(),
             c if c.is_control() => format!(r"\x{:02x}", u32::from(c)),
+            c if steers(c) => format!(r"\u{{{:x}}}", u32::from(c)),
             c => c.to_string(),
         })
         .collect()

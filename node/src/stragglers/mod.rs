@@ -26,6 +26,8 @@ mod rules;
 mod sampled;
 mod score;
 mod show_sql;
+#[cfg(test)]
+mod shown;
 pub mod simulate;
 #[cfg(test)]
 mod simulated;

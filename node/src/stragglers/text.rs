@@ -21,6 +21,8 @@ const ROWS: usize = 16;
 const PARTS: usize = 4;
 /// So close to the start of the span what is seen first may have begun before it.
 const EDGE_NS: i64 = 2_000_000_000;
+/// Part of the distance between collectives that takes a whole bar where no rank is later.
+const LITTLE: f64 = 0.05;
 /// Width of the longest bar.
 const BAR: usize = 24;
 
@@ -29,6 +31,17 @@ const BAR: usize = 24;
 pub fn text(report: &Report) -> String {
     let mut out = String::new();
     sentence(report, &mut out);
+    let mut why = String::new();
+    if let Some(cause) = &report.cause {
+        self::cause(cause, &mut why);
+    }
+    if let Some(next) = next(report) {
+        let _ = writeln!(why, "Next: {next}.");
+    }
+    if !why.is_empty() {
+        out.push('\n');
+        out.push_str(&why);
+    }
     for comm in shown(report) {
         out.push('\n');
         let own = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.basis == Basis::OwnTime);
@@ -36,7 +49,38 @@ pub fn text(report: &Report) -> String {
     }
     out.push('\n');
     evidence(report, &mut out);
-    out
+    // Names come from processes of other people: none may drive the terminal.
+    out.lines().map(|line| printable(line) + "\n").collect()
+}
+
+/// What to look at next.
+fn next(report: &Report) -> Option<String> {
+    Some(match &report.verdict {
+        Verdict::Rank { culprit, .. } => match report.cause.as_ref().map(why::advice) {
+            Some(Some(advice)) => advice.to_owned(),
+            _ => format!(
+                "look what process {} on {} does between collectives (py-spy, gdb, perf)",
+                culprit.pid, culprit.node
+            ),
+        },
+        Verdict::Hang(hang) => {
+            let who = &hang.missing.first()?.who;
+            format!(
+                "look where process {0} on {1} stands: py-spy dump --pid {0}, gdb -p {0}, /proc/{0}/status",
+                who.pid, who.node
+            )
+        }
+        Verdict::StageImbalance { .. } => {
+            "give the stage less to do: move layers, or its share of the batch".to_owned()
+        }
+        Verdict::DataImbalance { .. } => {
+            "compare what the ranks get in a step: lengths of sequences, sizes of batches".to_owned()
+        }
+        Verdict::Network(_) => {
+            "look at the links and switch ports of these hosts for errors and drops (ip -s link, ethtool -S)".to_owned()
+        }
+        Verdict::None | Verdict::Unknown { .. } => return None,
+    })
 }
 
 fn sentence(report: &Report, out: &mut String) {
@@ -59,15 +103,12 @@ fn sentence(report: &Report, out: &mut String) {
                 let _ = writeln!(out, "Late only because they are held up themselves: {}.", ranks(held_up));
             }
             cost(report, out);
-            if let Some(cause) = &report.cause {
-                self::cause(cause, out);
-            }
         }
         Verdict::Hang(hang) => hang_sentence(report, hang, out),
         Verdict::StageImbalance { ranks: stage, ratio, share } => {
             let _ = writeln!(
                 out,
-                "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the own time of the other stages, \n\
+                "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the own time of the other stages,\n\
                  {} of wall time more.",
                 ranks(stage),
                 percent(*share)
@@ -92,7 +133,11 @@ fn sentence(report: &Report, out: &mut String) {
             );
         }
         Verdict::Unknown { why } => {
-            let _ = writeln!(out, "It cannot be told whether a rank holds the others up: {why}.");
+            let _ = writeln!(
+                out,
+                "It cannot be told whether a rank holds the others up: {why}{}",
+                if why.ends_with('?') { "" } else { "." }
+            );
         }
     }
 }
@@ -147,7 +192,7 @@ fn cost(report: &Report, out: &mut String) {
     );
 }
 
-/// Why, and what to look at next.
+/// Why.
 fn cause(cause: &Cause, out: &mut String) {
     let _ = writeln!(out, "Cause: {}.", cause.summary);
     if let Some(peer) = &cause.peer {
@@ -163,14 +208,11 @@ fn cause(cause: &Cause, out: &mut String) {
     }
     for part in cause.parts.iter().filter(|part| !part.named && part.share.abs() >= PART).take(PARTS) {
         let what = part.what.first().map_or_else(String::new, |what| format!(": {}", printable(&what.name)));
-        let _ = writeln!(out, "  also seen: {} {}{what}", part.kind.name(), percent(part.share));
+        let _ = writeln!(out, "  seen: {} {}{what}", part.kind.name(), percent(part.share));
     }
     let _ = writeln!(out, "  looked at: {}", cause.looked_at.join(", "));
     for unseen in &cause.not_visible {
         let _ = writeln!(out, "  not visible: {}", printable(unseen));
-    }
-    if let Some(advice) = why::advice(cause) {
-        let _ = writeln!(out, "Next: {advice}.");
     }
 }
 
@@ -236,10 +278,6 @@ fn network_sentence(network: &Network, out: &mut String) {
         let line = format!("{} ({}) to {to}({}): {}", flow.from_node, flow.from, flow.to, flow.retransmissions);
         let _ = writeln!(out, "  {}", printable(&line));
     }
-    let _ = writeln!(
-        out,
-        "Next: look at the links and switch ports of these hosts (errors, drops: ip -s link, ethtool -S)."
-    );
 }
 
 /// "ranks 6 on n1, 7 on n1".
@@ -295,7 +333,9 @@ fn table(comm: &CommReport, own: bool, out: &mut String) {
     );
     let mut ranks: Vec<&RankScore> = comm.ranks.iter().collect();
     ranks.sort_by_key(|r| (r.role != Role::Culprit, std::cmp::Reverse(lateness(comm, r, own))));
-    let longest = ranks.iter().map(|r| lateness(comm, r, own)).max().unwrap_or(0).max(1);
+    // Where nobody is late to speak of, no bar is long.
+    let little = (comm.period_ns as f64 * LITTLE) as i64;
+    let longest = ranks.iter().map(|r| lateness(comm, r, own)).max().unwrap_or(0).max(little).max(1);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(["rank", "host", if own { "own excess" } else { "late by" }, "waits", "z", "flagged", ""]);

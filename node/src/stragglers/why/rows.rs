@@ -26,6 +26,8 @@ pub struct Subject {
     pub who: RankRef,
     /// The communicator that the verdict is about.
     pub comm_hash: u64,
+    /// The calls of the communicator only enqueue: who waits for the others waits in CUDA calls, and that is no own time.
+    pub enqueues: bool,
     /// From here, on its host's clock.
     pub from_ns: i64,
     /// To here.
@@ -210,7 +212,11 @@ impl Reading {
             }
             Topic::Cuda => {
                 let func = row.text(5)?;
-                add(of_cuda(&func), ts_ns, end_ns, func, row.maybe(7)?);
+                let kind = match of_cuda(&func) {
+                    Kind::CudaSync if subjects[of].enqueues => Kind::Communication,
+                    kind => kind,
+                };
+                add(kind, ts_ns, end_ns, func, row.maybe(7)?);
             }
             Topic::Gpu => {}
         }
@@ -326,7 +332,7 @@ mod tests {
 
     fn subject(node: &str, pid: i64) -> Subject {
         let who = RankRef { rank: 3, node: node.to_owned(), pid };
-        Subject { who, comm_hash: u64::MAX, from_ns: 10_000_000_000, to_ns: 20_000_000_000 }
+        Subject { who, comm_hash: u64::MAX, enqueues: false, from_ns: 10_000_000_000, to_ns: 20_000_000_000 }
     }
 
     fn text(s: &str) -> Value {

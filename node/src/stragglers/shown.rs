@@ -1,0 +1,215 @@
+//! The text of every kind of verdict, as snapshots. The reports are written by hand: what is shown here is wording and
+//! layout, not scores.
+
+use std::sync::Arc;
+
+use super::hang::{Absence, Hang, Missing, Waiting};
+use super::report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
+use super::score::Waits;
+use super::why::{Cause, Flow, Kind, Network, Recorded, Stretch, explain, gaps};
+use super::windows::WindowKind;
+use super::{Heard, text};
+
+const MS: i64 = 1_000_000;
+const START_NS: i64 = 1_700_000_000_000_000_000;
+
+fn spread(ns: i64) -> Spread {
+    Spread { mean_ns: ns, median_ns: ns, p95_ns: ns }
+}
+
+fn who(rank: i32) -> RankRef {
+    RankRef { rank, node: format!("n{}", rank / 2), pid: 1_000 + i64::from(rank) }
+}
+
+fn score(rank: i32, late: bool, named: bool) -> RankScore {
+    let RankRef { node, pid, .. } = who(rank);
+    RankScore {
+        rank,
+        node,
+        pid,
+        collectives: 100,
+        lateness: spread(if late { 60 * MS } else { i64::from(rank) * 10_000 }),
+        lateness_bound_ns: Some(200_000),
+        wait: spread(if late { 0 } else { 60 * MS - i64::from(rank) * 10_000 }),
+        own_excess_ns: Some(if late { 60 * MS } else { 0 }),
+        excess_ns: if late { 60 * MS } else { 0 },
+        share: if late { 0.43 } else { 0.0 },
+        z: Some(if late { 41.2 } else { 0.1 }),
+        flagged: if late { 10 } else { 0 },
+        role: match (late, named) {
+            (true, _) => Role::Culprit,
+            (false, true) => Role::Victim,
+            (false, false) => Role::Peer,
+        },
+    }
+}
+
+/// Eight ranks on four hosts; rank 5 is late where `late`.
+fn report(verdict: Verdict, late: bool) -> Report {
+    let comm = CommReport {
+        comm_hash: "0000000000c0ffee".to_owned(),
+        library: "nccl".to_owned(),
+        nranks: Some(8),
+        heard: 8,
+        funcs: vec![("all_reduce".to_owned(), 800)],
+        period_ns: 140 * MS,
+        windowed: Some(WindowKind::Time { length_ns: 1_000 * MS }),
+        windows: 10,
+        waits: Some(Waits::Seen),
+        matched: 100,
+        ranks: (0..8).map(|rank| score(rank, late && rank == 5, late)).collect(),
+        ..CommReport::default()
+    };
+    Report {
+        verdict,
+        cost: if late {
+            Cost { gpu_seconds_wasted: 42.0, gpus_lost: 3.0, upper_bound: false }
+        } else {
+            Cost::default()
+        },
+        evidence: Evidence {
+            tier: 0,
+            windows: 10,
+            matched: 100,
+            complete: 100,
+            clock_bound_ns: Some(400_000),
+            since_ns: START_NS,
+            until_ns: START_NS + 14_000 * MS,
+            not_visible: vec!["collectives replayed from captured graphs".to_owned()],
+            ..Evidence::default()
+        },
+        cause: None,
+        per_comm: vec![comm],
+        coverage: Heard { asked: 4, answered: 4, ..Heard::default() },
+    }
+}
+
+fn rank_verdict() -> Verdict {
+    let RankRef { rank, node, pid } = who(5);
+    let culprit = Culprit {
+        rank,
+        node,
+        pid,
+        comm_hash: "0000000000c0ffee".to_owned(),
+        basis: Basis::Waits,
+        late_by_ns: 60 * MS,
+        last_in: 98,
+        collectives: 100,
+        share: 0.43,
+        z: Some(41.2),
+        since_ns: START_NS + 3_000 * MS,
+        until_ns: START_NS + 14_000 * MS,
+        since_start: false,
+        ongoing: true,
+        flagged: 10,
+        windows: 10,
+    };
+    Verdict::Rank { culprit, also: Vec::new(), held_up: Vec::new() }
+}
+
+/// A cause found in ten intervals of 80 ms, the peer's 20 ms, of which the stretches take so much.
+fn cause(stretches: &[(Kind, i64, &str)]) -> Cause {
+    let recorded = |rank: i32, length: i64, stretches: &[(Kind, i64, &str)]| {
+        let at = |i: i64| START_NS + i * 140 * MS;
+        let func: Arc<str> = "all_reduce".into();
+        let calls: Vec<_> = (0..11i64)
+            .map(|i| {
+                let seq = super::why::Collective { func: Arc::clone(&func), seq: i.unsigned_abs() };
+                (Some(seq), 1, at(i), at(i) + 140 * MS - length)
+            })
+            .collect();
+        let stretches = (0..10).flat_map(|i| {
+            stretches.iter().map(move |&(kind, ns, what)| {
+                let start_ns = at(i) + 140 * MS - length;
+                Stretch { kind, tid: Some(1), start_ns, end_ns: start_ns + ns, what: what.into(), bytes: None }
+            })
+        });
+        Recorded { who: Some(who(rank)), gaps: gaps(&calls), stretches: stretches.collect() }
+    };
+    let peer = recorded(1, 20 * MS, &[(Kind::CpuStolen, MS, "cron (pid 9)")]);
+    let looked_at =
+        vec!["communication calls".to_owned(), "time off the CPU (stretches of 1 ms and longer)".to_owned()];
+    let not_visible = vec!["GPU clocks: n2 gpu_samples: nothing records into this table yet".to_owned()];
+    explain(&recorded(5, 80 * MS, stretches), Some(&peer), looked_at, not_visible)
+}
+
+#[test]
+fn a_rank_with_its_cause() {
+    let cause = cause(&[(Kind::CpuStolen, 57 * MS, "spin\u{1b}[2J (pid 4711)")]);
+    insta::assert_snapshot!(text(&Report { cause: Some(cause), ..report(rank_verdict(), true) }));
+}
+
+#[test]
+fn a_rank_whose_cause_is_not_seen() {
+    let cause = cause(&[(Kind::CpuStolen, 20 * MS, "make (pid 12)")]);
+    insta::assert_snapshot!(text(&Report { cause: Some(cause), ..report(rank_verdict(), true) }));
+}
+
+#[test]
+fn nobody() {
+    insta::assert_snapshot!(text(&report(Verdict::None, false)));
+}
+
+#[test]
+fn unknown() {
+    let why = "no collective was recorded in the span: is the job communicating, and is it captured?".to_owned();
+    let empty =
+        Report { per_comm: Vec::new(), evidence: Evidence::default(), ..report(Verdict::Unknown { why }, false) };
+    insta::assert_snapshot!(text(&empty));
+}
+
+#[test]
+fn a_hang() {
+    let comm_hash = "0000000000c0ffee".to_owned();
+    let waiting = (0..8).filter(|rank| *rank != 5).map(|rank| Waiting {
+        who: who(rank),
+        func: "all_reduce".to_owned(),
+        comm_hash: comm_hash.clone(),
+        seq: 101,
+        since_ns: Some(START_NS + 8_000 * MS),
+    });
+    let hang = Hang {
+        waiting: waiting.collect(),
+        missing: vec![Missing {
+            who: who(5),
+            func: "all_reduce".to_owned(),
+            comm_hash: comm_hash.clone(),
+            seq: 101,
+            absence: Absence::NotEntered,
+            holds_up: 7,
+        }],
+        not_heard: Vec::new(),
+        since_ns: Some(START_NS + 8_000 * MS),
+    };
+    insta::assert_snapshot!(text(&report(Verdict::Hang(hang), false)));
+}
+
+#[test]
+fn a_stage_that_has_more_to_do() {
+    let verdict = Verdict::StageImbalance { ranks: vec![who(6), who(7)], ratio: 1.62, share: 0.21 };
+    insta::assert_snapshot!(text(&report(verdict, false)));
+}
+
+#[test]
+fn the_network() {
+    let flow = |from: i32, to: i32, retransmissions| Flow {
+        from_node: format!("n{from}"),
+        from: format!("10.0.0.{from}"),
+        to_node: (to != 9).then(|| format!("n{to}")),
+        to: format!("10.0.0.{to}"),
+        retransmissions,
+    };
+    let network = Network {
+        comm_hash: "0000000000c0ffee".to_owned(),
+        node: Some("n2".to_owned()),
+        share: 0.31,
+        explained: 0.97,
+        collectives: 90,
+        with_retransmissions: 21,
+        usual_ns: 3 * MS,
+        slow_ns: 212 * MS,
+        retransmissions: 34,
+        flows: vec![flow(1, 2, 20), flow(2, 9, 14)],
+    };
+    insta::assert_snapshot!(text(&report(Verdict::Network(network), false)));
+}
