@@ -202,6 +202,12 @@ fn read_facts(conn: &Connection, path: &Path) -> rusqlite::Result<Facts> {
 
 /// What cannot be read (a virtual table whose module is missing, say) counts as unknown: no rows, no span.
 fn table_facts(conn: &Connection, name: String, count: bool) -> TableFacts {
+    // Segments know; counting would unpack them all. (A plain table of that name has none.)
+    if columnar::is_columnar(&name)
+        && let Ok((rows, first_ns, last_ns)) = columnar::span(conn, &name)
+    {
+        return TableFacts { rows, first_ns, last_ns, name, ..TableFacts::default() };
+    }
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));
     let one = |sql: &str| conn.query_row(sql, [], |r| r.get::<_, Option<i64>>(0)).ok().flatten();
     let rows = if count { "count(*)" } else { "max(rowid)" };

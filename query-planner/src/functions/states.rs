@@ -100,6 +100,29 @@ impl Quantiles {
         self.rest.absorb(other.rest.clone());
     }
 
+    /// How many are 0.
+    #[must_use]
+    pub fn zeros(&self) -> u64 {
+        self.zero
+    }
+
+    /// How many positive ones lie in each bucket, ascending, without empty ones.
+    pub fn counts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.counts.iter().copied().enumerate().filter(|(_, count)| *count > 0)
+    }
+
+    /// Add integers from 0 on that were counted elsewhere: zeros, counts by bucket, the least and the greatest.
+    pub fn add_counts(&mut self, zeros: u64, counts: &[(usize, u64)], (least, greatest): (i64, i64)) {
+        self.zero += zeros;
+        for (bucket, count) in counts {
+            if *bucket >= self.counts.len() {
+                self.counts.resize(bucket + 1, 0);
+            }
+            self.counts[*bucket] += count;
+        }
+        self.range = Some(self.range.map_or((least, greatest), |(a, b)| (a.min(least), b.max(greatest))));
+    }
+
     /// How many integers were counted.
     #[must_use]
     pub fn count(&self) -> u64 {

@@ -65,6 +65,20 @@ impl Column {
         self.values.len()
     }
 
+    /// The integer, or the code of the text, of a row; None for NULL.
+    pub(super) fn raw(&self, row: usize) -> Option<i64> {
+        let value = self.values[row];
+        match self.kind {
+            Kind::Integer => self.valid.get(row).copied().unwrap_or(true).then_some(value),
+            Kind::Text => (value != NULL_CODE).then_some(value),
+        }
+    }
+
+    /// The texts that codes stand for.
+    pub(super) fn texts(&self) -> Option<&[Vec<u8>]> {
+        (self.kind == Kind::Text).then_some(&self.texts)
+    }
+
     pub(super) fn push_integer(&mut self, value: Option<i64>) {
         match value {
             Some(value) => {

@@ -2,7 +2,7 @@
 //! the store's SQLite file.
 //!
 //! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and where (`segment`), how
-//! rows come in (`append`) and small segments are joined (`compact`), how any SQL sees them (`vtab`), and how typed
+//! rows come in (`append`) and small segments are joined (`compact`), what is summed up of a large one (`summary`), how any SQL sees them (`vtab`), and how typed
 //! questions are answered from them without SQLite (`scan`). Does not own which records become which rows (`rows`), nor
 //! when segments are dropped (`retention`). Why this form: docs/decisions/0004-columnar-segments.md.
 
@@ -13,6 +13,7 @@ mod encode;
 mod form;
 mod scan;
 mod segment;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod vtab;

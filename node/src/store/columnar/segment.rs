@@ -15,7 +15,7 @@ pub(crate) const MOST_ROWS: usize = 65_536;
 
 const HEADER_VERSION: u8 = 1;
 /// Columns of a table at most.
-const MOST_COLUMNS: usize = 256;
+const MOST_COLUMNS: usize = super::summary::PLACE;
 const HEADER_BYTES: usize = 16 << 20;
 
 /// What can be wrong with segments.
@@ -81,7 +81,7 @@ pub(crate) struct Segment {
 }
 
 /// Multiplying hash over words: finds torn and swapped pages, not malice.
-fn checksum(bytes: &[u8]) -> u32 {
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
     let mut hash = bytes.len() as u64 ^ 0x51_7c_c1_b7_27_22_0a_95;
     let mut words = bytes.chunks_exact(8);
     for word in &mut words {
@@ -136,17 +136,18 @@ pub(super) fn write(
     for (at, body) in bodies.iter().enumerate().filter(|(_, body)| !body.is_empty()) {
         insert.execute(params![column_id(id, at), body])?;
     }
+    super::summary::write(conn, table, id, columns)?;
     Ok(Segment { id, table: table.to_owned(), first_rowid, rows, columns: header.columns })
 }
 
-fn column_id(segment: i64, at: usize) -> i64 {
+pub(super) fn column_id(segment: i64, at: usize) -> i64 {
     segment << 8 | at as i64
 }
 
 /// Delete a segment.
 pub(super) fn delete(conn: &Connection, segment: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM segment_columns WHERE id BETWEEN ?1 AND ?2")?
-        .execute([column_id(segment, 0), column_id(segment, MOST_COLUMNS - 1)])?;
+        .execute([column_id(segment, 0), column_id(segment, super::summary::PLACE)])?;
     conn.prepare_cached("DELETE FROM segments WHERE id = ?1")?.execute([segment])?;
     Ok(())
 }

@@ -100,6 +100,11 @@ proptest! {
             "SELECT x.rowid, y.rowid, y.b FROM {table} x JOIN {table} y ON x.a = y.a AND x.note = y.note WHERE x.ts_ns < 100 AND y.ts_ns < 300"
         );
         prop_assert_eq!(all(&conn, &join("t")), all(&conn, &join("p")));
+        // A text against an integer, and an outer side without a match.
+        let join = |table: &str| format!(
+            "SELECT x.rowid, y.rowid, y.name FROM {table} x LEFT JOIN {table} y ON y.name = x.a AND y.b > x.a OR y.b = x.b AND y.ts_ns < 50"
+        );
+        prop_assert_eq!(all(&conn, &join("t")), all(&conn, &join("p")));
     }
 }
 

@@ -109,8 +109,14 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
             bounds: Vec::new(),
             rowids: (i64::MIN, i64::MAX),
             used: Vec::new(),
-            segments: Vec::new().into_iter(),
-            current: None,
+            scans: 0,
+            pending: Vec::new().into_iter(),
+            loaded: Vec::new(),
+            kept: None,
+            index: None,
+            candidates: None,
+            at: 0,
+            row: 0,
             lifetime: PhantomData,
         })
     }
@@ -127,6 +133,9 @@ struct Bounds {
     greatest: i64,
 }
 
+/// Memory that a cursor may take to be scanned again and again, as the inner side of a join.
+const KEPT_BYTES: usize = 256 << 20;
+
 #[repr(C)]
 struct Cursor<'vtab> {
     /// SQLite's part; must come first.
@@ -137,15 +146,32 @@ struct Cursor<'vtab> {
     bounds: Vec<Bounds>,
     rowids: (i64, i64),
     used: Vec<bool>,
-    segments: std::vec::IntoIter<Segment>,
-    current: Option<Loaded>,
+    /// How often the cursor was set to a beginning.
+    scans: u32,
+    /// Segments not read yet.
+    pending: std::vec::IntoIter<Segment>,
+    /// The segment being read; all of them, once the cursor is scanned again.
+    loaded: Vec<Loaded>,
+    /// The columns of `loaded` when it is everything.
+    kept: Option<Vec<bool>>,
+    /// Of everything: a column's values in order, with their places.
+    index: Option<Index>,
+    /// The places that an index gave, and the next of them.
+    candidates: Option<(std::ops::Range<usize>, usize)>,
+    at: usize,
+    row: usize,
     lifetime: PhantomData<&'vtab ColumnTable>,
+}
+
+/// A column's integers in order, each with its place: which of the loaded segments, which row.
+struct Index {
+    column: usize,
+    values: Vec<(i64, u32, u32)>,
 }
 
 struct Loaded {
     segment: Segment,
     columns: Vec<Option<Decoded>>,
-    row: usize,
 }
 
 impl Cursor<'_> {
@@ -154,43 +180,113 @@ impl Cursor<'_> {
         unsafe { &*self.table }
     }
 
+    fn admits(&self, loaded: &Loaded, row: usize) -> bool {
+        let rowid = loaded.segment.first_rowid + row as i64;
+        (self.rowids.0..=self.rowids.1).contains(&rowid)
+            && self.bounds.iter().all(|bounds| match &loaded.columns[bounds.column] {
+                Some(column) => match column.at(row) {
+                    Cell::Integer(value) => (bounds.least..=bounds.greatest).contains(&value),
+                    Cell::Null => false,
+                    Cell::Text(_) => true,
+                },
+                None => true,
+            })
+    }
+
+    fn load(&self, segment: Segment) -> Result<Loaded> {
+        let mut columns = Vec::with_capacity(self.used.len());
+        for (at, name) in self.table().columns.iter().enumerate() {
+            let Some(conn) = self.conn.as_ref().filter(|_| self.used[at]) else {
+                columns.push(None);
+                continue;
+            };
+            columns.push(Some(segment.decoded(conn, name)?));
+        }
+        Ok(Loaded { segment, columns })
+    }
+
     /// Go on to the next row that the bounds admit, the current one included.
     fn settle(&mut self) -> Result<()> {
+        if let (Some((places, mut next)), Some(index)) = (self.candidates.take(), &self.index) {
+            while let Some((_, at, row)) = index.values.get(next).filter(|_| next < places.end) {
+                (self.at, self.row) = (*at as usize, *row as usize);
+                if self.admits(&self.loaded[self.at], self.row) {
+                    self.candidates = Some((places, next));
+                    return Ok(());
+                }
+                next += 1;
+            }
+            self.at = self.loaded.len();
+            return Ok(());
+        }
         loop {
-            if let Some(loaded) = &mut self.current {
-                while loaded.row < loaded.segment.rows {
-                    let rowid = loaded.segment.first_rowid + loaded.row as i64;
-                    let admitted = (self.rowids.0..=self.rowids.1).contains(&rowid)
-                        && self.bounds.iter().all(|bounds| match &loaded.columns[bounds.column] {
-                            Some(column) => match column.at(loaded.row) {
-                                Cell::Integer(value) => (bounds.least..=bounds.greatest).contains(&value),
-                                Cell::Null => false,
-                                Cell::Text(_) => true,
-                            },
-                            None => true,
-                        });
-                    if admitted {
+            while let Some(loaded) = self.loaded.get(self.at) {
+                if self.row == 0 && !self.may_hold(&loaded.segment) {
+                    self.at += 1;
+                    continue;
+                }
+                while self.row < loaded.segment.rows {
+                    if self.admits(loaded, self.row) {
                         return Ok(());
                     }
-                    loaded.row += 1;
+                    self.row += 1;
+                }
+                (self.at, self.row) = (self.at + 1, 0);
+            }
+            let Some(segment) = self.pending.next() else { return Ok(()) };
+            if self.may_hold(&segment) {
+                self.loaded = vec![self.load(segment)?];
+                (self.at, self.row) = (0, 0);
+            }
+        }
+    }
+
+    /// A cursor that begins again is the inner side of a loop: keep everything in memory, if it is not too much, and
+    /// look up what is compared for equality, as SQLite does for tables of its own (which it cannot do for this one).
+    fn keep_everything(&mut self, segments: &mut Vec<Segment>) -> Result<()> {
+        let columns = self.used.iter().filter(|used| **used).count();
+        let rows: usize = segments.iter().map(|segment| segment.rows).sum();
+        if rows.saturating_mul(8 * columns + 16) > KEPT_BYTES {
+            return Ok(());
+        }
+        self.loaded = Vec::with_capacity(segments.len());
+        for segment in segments.drain(..) {
+            let loaded = self.load(segment)?;
+            self.loaded.push(loaded);
+        }
+        self.kept = Some(self.used.clone());
+        self.index = None;
+        Ok(())
+    }
+
+    /// Look an equality up in what is kept.
+    fn look_up(&mut self) {
+        let Some(Bounds { column, least: value, .. }) =
+            self.bounds.iter().find(|bounds| bounds.least == bounds.greatest)
+        else {
+            return;
+        };
+        let (column, value) = (*column, *value);
+        if self.index.as_ref().is_none_or(|index| index.column != column) {
+            let mut values = Vec::new();
+            for (at, loaded) in self.loaded.iter().enumerate() {
+                let Some(cells) = &loaded.columns[column] else { return };
+                for row in 0..loaded.segment.rows {
+                    match cells.at(row) {
+                        Cell::Integer(value) => values.push((value, at as u32, row as u32)),
+                        Cell::Null => {}
+                        // A number may equal a text: SQLite converts.
+                        Cell::Text(_) => return,
+                    }
                 }
             }
-            let Some(segment) = self.segments.next() else {
-                self.current = None;
-                return Ok(());
-            };
-            if !self.may_hold(&segment) {
-                continue;
-            }
-            let mut columns = Vec::with_capacity(self.used.len());
-            for (at, name) in self.table().columns.iter().enumerate() {
-                let Some(conn) = self.conn.as_ref().filter(|_| self.used[at]) else {
-                    columns.push(None);
-                    continue;
-                };
-                columns.push(Some(segment.decoded(conn, name)?));
-            }
-            self.current = Some(Loaded { segment, columns, row: 0 });
+            values.sort_unstable();
+            self.index = Some(Index { column, values });
+        }
+        if let Some(Index { values: index, .. }) = &self.index {
+            let first = index.partition_point(|(other, ..)| *other < value);
+            let end = first + index[first..].partition_point(|(other, ..)| *other == value);
+            self.candidates = Some((first..end, first));
         }
     }
 
@@ -253,30 +349,51 @@ unsafe impl VTabCursor for Cursor<'_> {
         }
         // SAFETY: SQLite calls this while it runs a statement on the connection, which outlives the cursor.
         self.conn = Some(unsafe { Connection::from_handle(self.table().db)? });
-        self.current = None;
-        let found = match (&self.conn, nothing) {
-            (Some(conn), false) => Directory::whole(conn, &self.table().table).map_err(Error::from)?,
-            _ => Directory::default(),
-        };
-        self.segments = found.segments.into_iter();
+        self.scans = self.scans.saturating_add(1);
+        self.candidates = None;
+        self.pending = Vec::new().into_iter();
+        (self.at, self.row) = (0, 0);
+        // The columns of a cursor's first scan are those of all its scans, but that is not relied on.
+        let is_kept =
+            self.kept.as_ref().is_some_and(|kept| kept.iter().zip(&self.used).all(|(kept, used)| *kept || !used));
+        if nothing {
+            self.at = self.loaded.len();
+            return Ok(());
+        }
+        if !is_kept {
+            self.kept = None;
+            self.loaded = Vec::new();
+            let mut segments = match &self.conn {
+                Some(conn) => Directory::whole(conn, &self.table().table).map_err(Error::from)?.segments,
+                None => Vec::new(),
+            };
+            if self.scans > 1 {
+                self.keep_everything(&mut segments)?;
+            }
+            self.pending = segments.into_iter();
+        }
+        if self.kept.is_some() {
+            self.look_up();
+        }
         self.settle()
     }
 
     fn next(&mut self) -> Result<()> {
-        if let Some(loaded) = &mut self.current {
-            loaded.row += 1;
+        match &mut self.candidates {
+            Some((_, next)) => *next += 1,
+            None => self.row += 1,
         }
         self.settle()
     }
 
     fn eof(&self) -> bool {
-        self.current.is_none()
+        self.at >= self.loaded.len()
     }
 
     fn column(&self, context: &mut Context, at: c_int) -> Result<()> {
-        let column = self.current.as_ref().and_then(|loaded| {
+        let column = self.loaded.get(self.at).and_then(|loaded| {
             let column = loaded.columns.get(usize::try_from(at).ok()?)?.as_ref()?;
-            Some(column.at(loaded.row))
+            Some(column.at(self.row))
         });
         match column {
             None | Some(Cell::Null) => context.set_result(rusqlite::types::Null),
@@ -286,7 +403,7 @@ unsafe impl VTabCursor for Cursor<'_> {
     }
 
     fn rowid(&self) -> Result<i64> {
-        Ok(self.current.as_ref().map_or(0, |loaded| loaded.segment.first_rowid + loaded.row as i64))
+        Ok(self.loaded.get(self.at).map_or(0, |loaded| loaded.segment.first_rowid + self.row as i64))
     }
 }
 

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Scalar};
 use super::super::segment::{Segment, SegmentError};
+use super::super::summary;
 
 /// Conditions with their constants worked out.
 pub(super) struct Filter {
@@ -281,6 +282,18 @@ impl Filter {
     /// Whether a segment can have rows that all conditions admit.
     pub(super) fn may_hold(&self, segment: &Segment) -> bool {
         !self.never && self.conditions.iter().all(|(name, admits)| verdict(segment, name, admits) != Verdict::No)
+    }
+
+    /// Which groups of a segment's summary the conditions admit: those that do not admit all rows anyway must be on the
+    /// columns that it groups by. None when one is not.
+    pub(super) fn of_summary(&self, segment: &Segment, keys: &[&str]) -> Option<impl Fn(&[Scalar]) -> bool + '_> {
+        let mut on: Vec<(usize, &Admits)> = Vec::new();
+        for (name, admits) in &self.conditions {
+            if verdict(segment, name, admits) != Verdict::All {
+                on.push((keys.iter().position(|key| key == name)?, admits));
+            }
+        }
+        Some(move |key: &[Scalar]| on.iter().all(|(at, admits)| holds(admits, summary::cell(&key[*at]))))
     }
 
     /// The conditions that do not admit all of a segment's rows, each with its column.

@@ -10,6 +10,7 @@ use query_planner::{Batch, NodeError, Value};
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Scalar};
 use super::super::segment::Segment;
+use super::super::summary;
 use super::filter::Pick;
 use super::{Emit, MORSEL, Work, damaged, failed};
 
@@ -79,20 +80,20 @@ impl From<StepAside> for Failure {
     }
 }
 
-/// False when SQLite has to do it.
+/// How many segments were answered from their summaries; None when SQLite has to do it.
 pub(super) fn answer(
     work: &Work<'_>,
     groups: &Groups,
     node: &str,
     now_unix_ns: i64,
     emit: Emit<'_>,
-) -> Result<bool, NodeError> {
+) -> Result<Option<usize>, NodeError> {
     match rows_of(work, groups, node, now_unix_ns) {
-        Ok(rows) => {
+        Ok((rows, summaries)) => {
             give(rows, groups.columns.len(), emit)?;
-            Ok(true)
+            Ok(Some(summaries))
         }
-        Err(Failure::StepAside) => Ok(false),
+        Err(Failure::StepAside) => Ok(None),
         Err(Failure::Node(error)) => Err(error),
     }
 }
@@ -111,7 +112,12 @@ pub(super) fn give(rows: Vec<Vec<Value>>, width: usize, emit: Emit<'_>) -> Resul
     Ok(())
 }
 
-fn rows_of(work: &Work<'_>, groups: &Groups, node: &str, now_unix_ns: i64) -> Result<Vec<Vec<Value>>, Failure> {
+fn rows_of(
+    work: &Work<'_>,
+    groups: &Groups,
+    node: &str,
+    now_unix_ns: i64,
+) -> Result<(Vec<Vec<Value>>, usize), Failure> {
     let mut arguments: Vec<Argument> = Vec::new();
     let mut exact: Vec<Exact> = Vec::new();
     for column in &groups.columns {
@@ -157,8 +163,16 @@ fn rows_of(work: &Work<'_>, groups: &Groups, node: &str, now_unix_ns: i64) -> Re
     if groups.keys.is_empty() {
         found.group(Vec::new(), &mut arguments)?;
     }
+    let summed = Summed::of(work, groups, &arguments);
+    let mut summaries = 0;
     for segment in work.segments {
         work.go_on()?;
+        if let Some(summed) = &summed
+            && summed.add(work, segment, &mut found, &mut arguments)?
+        {
+            summaries += 1;
+            continue;
+        }
         scan_segment(work, segment, groups, &mut found, &mut arguments, None)?;
     }
     let mut percentiles: Vec<(Exact, Vec<Value>)> = Vec::new();
@@ -168,7 +182,66 @@ fn rows_of(work: &Work<'_>, groups: &Groups, node: &str, now_unix_ns: i64) -> Re
             percentiles.push((wanted, values));
         }
     }
-    finish(work, groups, &found, arguments, &percentiles, node, now_unix_ns)
+    Ok((finish(work, groups, &found, arguments, &percentiles, node, now_unix_ns)?, summaries))
+}
+
+/// A question that the summaries of segments answer: grouped by columns that they group by, over the column that they
+/// sum up.
+struct Summed {
+    keys: &'static [&'static str],
+    /// The places of the question's keys among them.
+    places: Vec<usize>,
+    with_quantiles: bool,
+}
+
+impl Summed {
+    fn of(work: &Work<'_>, groups: &Groups, arguments: &[Argument]) -> Option<Self> {
+        let (keys, value) = summary::summed(work.table)?;
+        let column = |operand: &Operand| match operand {
+            Operand::Column(name) => Some(name.clone()),
+            _ => None,
+        };
+        let fits = |argument: &Argument| {
+            column(&argument.operand).is_some_and(|name| name == value) && argument.gathered.is_none()
+        };
+        if !arguments.iter().all(fits) {
+            return None;
+        }
+        let place = |key: &Operand| keys.iter().position(|name| column(key).is_some_and(|key| key == *name));
+        let places = groups.keys.iter().map(place).collect::<Option<_>>()?;
+        Some(Self { keys, places, with_quantiles: arguments.iter().any(|argument| argument.quantiles.is_some()) })
+    }
+
+    /// Add what a segment's summary says of the rows that the conditions admit. False when it has none, or when the
+    /// conditions cut through its groups: then its rows are to be looked at.
+    fn add(
+        &self,
+        work: &Work<'_>,
+        segment: &Segment,
+        found: &mut Found,
+        arguments: &mut [Argument],
+    ) -> Result<bool, Failure> {
+        let Some(admits) = work.filter.of_summary(segment, self.keys) else { return Ok(false) };
+        let Some(groups) = summary::read(work.conn, segment, self.with_quantiles).map_err(failed)? else {
+            return Ok(false);
+        };
+        for group in groups.into_iter().filter(|group| admits(&group.key)) {
+            let key = self.places.iter().map(|place| group.key[*place].clone()).collect();
+            let at = found.group(key, arguments)? as usize;
+            found.rows[at] += group.count;
+            for argument in arguments.iter_mut() {
+                let basic = &mut argument.basics[at];
+                basic.count += group.count.cast_signed();
+                basic.sum += group.sum;
+                basic.least = basic.least.min(group.least);
+                basic.greatest = basic.greatest.max(group.greatest);
+                if let Some(all) = &mut argument.quantiles {
+                    all[at].merge(&group.quantiles);
+                }
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// An exact percentile of every group: the sketch brackets it, a second look gathers what lies in the bracket.

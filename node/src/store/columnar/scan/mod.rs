@@ -61,12 +61,22 @@ impl PartExecutor for ColumnExecutor<'_> {
         if segments.iter().map(|segment| segment.rows as u64).sum::<u64>() > self.most_rows {
             return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()));
         }
-        let work = Work { conn, kinds: &kinds, filter: &filter, segments: &segments, stop: self.stop };
-        let done = match &scan.output {
+        let work =
+            Work { conn, table: &scan.table, kinds: &kinds, filter: &filter, segments: &segments, stop: self.stop };
+        let summaries = match &scan.output {
             Output::Groups(groups) => groups::answer(&work, groups, node, now_unix_ns, emit)?,
-            Output::Rows(rows) => rows::answer(&work, rows, node, now_unix_ns, emit)?,
+            Output::Rows(rows) => rows::answer(&work, rows, node, now_unix_ns, emit)?.then_some(0),
         };
-        Ok(done.then(|| Answered(format!("columns of {}, {} of {all} segments", scan.table, segments.len()))))
+        Ok(summaries.map(|summaries| {
+            let (table, columns, pruned) = (&scan.table, segments.len() - summaries, all - segments.len());
+            let kinds = [(summaries, "rollups"), (columns, "columns")];
+            let used: Vec<String> = kinds
+                .iter()
+                .filter(|(count, _)| *count > 0 || (segments.is_empty() && summaries == 0))
+                .map(|(count, kind)| format!("{kind} of {count} segments"))
+                .collect();
+            Answered(format!("{table}: {} ({pruned} more ruled out by their ranges)", used.join(", ")))
+        }))
     }
 
     fn understands(&self, conn: &Connection, part: &NodePart) -> bool {
@@ -80,6 +90,7 @@ const TIME: &str = "ts_ns";
 /// What a scan works on.
 struct Work<'w> {
     conn: &'w Connection,
+    table: &'w str,
     kinds: &'w [(String, Kind)],
     filter: &'w Filter,
     segments: &'w [Segment],
