@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench bench-verdicts bench-standing bench-store bench-load test-kernels clean
+.PHONY: help deps build demo test test-real-libs lint bench bench-verdicts bench-standing bench-store bench-load bench-capture test-kernels clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ test-kernels: deps ## capture on Debian's 6.1 kernel, booted in qemu without KVM
 	@scripts/deps.sh --kernels
 	$(CARGO) build --locked -p rankmesh
 	scripts/test-kernels.sh target/debug/rankmesh
+
+bench-capture: deps ## what recording costs: calls beside empty probes, an MPI job beside itself, switches (root)
+	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-capture
+	target/release/bench-capture
 
 clean: ## forget what was built
 	$(CARGO) clean

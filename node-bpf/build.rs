@@ -12,18 +12,22 @@ fn main() {
     let target = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     // Both, so that a change on one kind of machine does not break the other unnoticed; ours is the one embedded.
     for (rust_name, kernel_name) in [("x86_64", "x86"), ("aarch64", "arm64")] {
-        let name =
-            if rust_name == target { "capture.bpf.o".to_owned() } else { format!("capture-{kernel_name}.bpf.o") };
-        // v3: atomics that return the old value (Linux 5.12).
-        let built = SkeletonBuilder::new()
-            .source("src/bpf/capture.bpf.c")
-            .obj(out.join(name))
-            .clang_args(["-mcpu=v3", "-Wall", &format!("-D__TARGET_ARCH_{kernel_name}")])
-            .build();
-        if let Err(error) = built {
-            eprintln!("node-bpf: the BPF programs do not compile for {rust_name}: {error:?}");
-            eprintln!("node-bpf: needed: apt-get install clang libelf-dev zlib1g-dev (clang 14 or later)");
-            std::process::exit(1);
+        for object in ["capture", "empty"] {
+            let name = match rust_name == target {
+                true => format!("{object}.bpf.o"),
+                false => format!("{object}-{kernel_name}.bpf.o"),
+            };
+            // v3: atomics that return the old value (Linux 5.12).
+            let built = SkeletonBuilder::new()
+                .source(format!("src/bpf/{object}.bpf.c"))
+                .obj(out.join(name))
+                .clang_args(["-mcpu=v3", "-Wall", &format!("-D__TARGET_ARCH_{kernel_name}")])
+                .build();
+            if let Err(error) = built {
+                eprintln!("node-bpf: the BPF programs do not compile for {rust_name}: {error:?}");
+                eprintln!("node-bpf: needed: apt-get install clang libelf-dev zlib1g-dev (clang 14 or later)");
+                std::process::exit(1);
+            }
         }
     }
     if !["x86_64", "aarch64"].contains(&target.as_str()) {

@@ -25,6 +25,7 @@ mod host;
 mod late;
 mod loader;
 mod maps;
+pub mod measure;
 mod mpi;
 mod nccl_hash;
 pub mod privileges;

@@ -1,0 +1,347 @@
+//! What capture costs, as ratios in one run: a probed call beside one whose probes do nothing, an MPI job beside itself
+//! without the agent, and a context switch of a task that nobody follows. Needs root; the MPI part needs Open MPI.
+//!
+//! `bench-capture record LIBRARY…` is the recorder of the first and the last part: in a process of its own, so that what
+//! it asks of the kernel (the measuring of programs) ends with it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use node_bpf::measure::EmptyProbes;
+use node_bpf::{AttachMode, Capture, CaptureConfig, HostRecord, Record};
+use scenarios::figures::figure;
+
+const ROUNDS: usize = 7;
+const BATCHES: usize = 5;
+const CALLS: u32 = 5_000;
+/// A call without probes takes a few nanoseconds: when it takes longer, another recorder probes the same file.
+const BARE_NS: f64 = 100.0;
+const MPI_PAIRS: usize = 7;
+const MPI_RANKS: usize = 8;
+/// Allreduces a second that the MPI job is tuned to, and how many a run makes.
+const MPI_RATE: f64 = 1000.0;
+const MPI_CALLS: u32 = 3000;
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "record") {
+        return record(arguments[1..].iter().map(PathBuf::from).collect());
+    }
+    if let Err(error) = node_bpf::supported() {
+        bail!("nothing to measure: {error}");
+    }
+    let dir = tempfile::tempdir()?;
+    compile(dir.path())?;
+    let mut figures = vec![];
+    for (which, library, symbol, name) in [
+        ("nccl", "libnccl.so.2", "ncclAllReduce", "collective_over_empty_probes"),
+        ("cuda", "libcudart.so.12", "cudaMemcpyAsync", "cuda_call_over_empty_probes"),
+    ] {
+        figures.push((name, calls(dir.path(), which, library, symbol)?, "ratio", 1.2));
+    }
+    figures.push(("switch_of_an_untracked_task", switches()?, "ns", 300.0));
+    match mpi(dir.path()) {
+        Ok(slower) => figures.push(("mpi_allreduce_loop_slower", slower, "%", 0.5)),
+        Err(error) => eprintln!("no figure for MPI: {error:#}"),
+    }
+    for (name, value, unit, aim) in figures {
+        figure(name, value, unit, "<=", aim);
+    }
+    Ok(())
+}
+
+/// Records until its standard input ends, then prints runs and CPU time of every program.
+fn record(libraries: Vec<PathBuf>) -> anyhow::Result<()> {
+    let stats: Arc<Mutex<BTreeMap<String, f64>>> = Arc::default();
+    let sink = Arc::clone(&stats);
+    let config = CaptureConfig { libraries, system_libraries: false, ..CaptureConfig::default() };
+    let capture = Capture::start(
+        config,
+        Box::new(move |record| {
+            if let Record::Host(HostRecord::SelfStat(stat)) = record
+                && let Ok(mut stats) = sink.lock()
+            {
+                stats.insert(stat.name, stat.value);
+            }
+        }),
+    )?;
+    println!("ready");
+    std::io::stdin().read_to_string(&mut String::new())?;
+    capture.stop();
+    let stats = stats.lock().map_err(|_| anyhow::anyhow!("the sink panicked"))?;
+    for (name, runs) in stats.iter().filter_map(|(name, n)| Some((name.strip_suffix(".runs")?, n))) {
+        let cpu_ns = stats.get(&format!("{name}.cpu")).copied().unwrap_or(0.0);
+        println!("{} {runs} {cpu_ns}", name.trim_start_matches("program."));
+    }
+    Ok(())
+}
+
+/// Another process that answers lines with lines.
+struct Talker {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talker {
+    fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.with_context(|| format!("starting {command:?}"))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take().context("its output")?);
+        Ok(Talker { child, input, output: BufReader::new(output) })
+    }
+
+    fn recorder(libraries: &[PathBuf]) -> anyhow::Result<Self> {
+        let mut recorder = Talker::start(Command::new(std::env::current_exe()?).arg("record").args(libraries))?;
+        ensure!(recorder.line()? == "ready", "the recorder did not start");
+        Ok(recorder)
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        ensure!(self.output.read_line(&mut line)? > 0, "the process ended");
+        Ok(line.trim().to_owned())
+    }
+
+    fn ask(&mut self, line: &str) -> anyhow::Result<f64> {
+        writeln!(self.input.as_mut().context("its input")?, "{line}")?;
+        Ok(self.line()?.parse()?)
+    }
+
+    /// Ends its input; what it still says.
+    fn end(mut self) -> anyhow::Result<String> {
+        drop(self.input.take());
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest)?;
+        self.child.wait()?;
+        Ok(rest)
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.kill(); // gone already is as good
+        let _ = self.child.wait();
+    }
+}
+
+fn cc(command: &mut Command) -> anyhow::Result<()> {
+    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// The libraries and the caller. Functions begin with an instruction that the kernel can emulate, as those of the real
+/// libraries do: stepping over another costs more than all probes do, and would flatter the ratio.
+fn compile(dir: &Path) -> anyhow::Result<()> {
+    let workloads = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads");
+    let landing = if cfg!(target_arch = "x86_64") { "-fcf-protection=branch" } else { "-mbranch-protection=bti" };
+    for (library, define) in [("libnccl.so.2", "-DNCCL"), ("libcudart.so.12", "-DCUDA")] {
+        let soname = format!("-Wl,-soname,{library}");
+        cc(Command::new("cc")
+            .args(["-O2", "-fPIC", "-shared", landing, define, &soname, "-o"])
+            .arg(dir.join(library))
+            .arg(workloads.join("call-stubs.c")))?;
+    }
+    cc(Command::new("cc")
+        .args(["-O2", "-Wl,-rpath,$ORIGIN", "-o"])
+        .arg(dir.join("call-loop"))
+        .arg(workloads.join("call-loop.c"))
+        .args([dir.join("libnccl.so.2"), dir.join("libcudart.so.12")]))
+}
+
+/// The fastest of a few batches, in ns a call: what interrupts a batch is not the probes'.
+fn per_call(caller: &mut Talker) -> anyhow::Result<f64> {
+    let mut best = f64::INFINITY;
+    for _ in 0..BATCHES {
+        best = best.min(caller.ask(&CALLS.to_string())? / f64::from(CALLS));
+    }
+    Ok(best)
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn spread(samples: &[f64]) -> String {
+    let (low, high) = samples.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), s| (l.min(*s), h.max(*s)));
+    format!("{low:.3} to {high:.3}")
+}
+
+/// As [`per_call`], once nobody else's probes are at the function, which may be other recorders' business for a while.
+fn undisturbed(caller: &mut Talker) -> anyhow::Result<f64> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let bare = per_call(caller)?;
+        if bare <= BARE_NS || Instant::now() >= deadline {
+            return Ok(bare);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// How much longer a recorded call takes, over how much longer one with an empty entry and return probe takes.
+fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> anyhow::Result<f64> {
+    let path = dir.join(library);
+    let mut caller = Talker::start(Command::new(dir.join("call-loop")).arg(which))?;
+    let mut best = [f64::INFINITY; 4];
+    let mut ratios = vec![];
+    println!(
+        "\n{symbol}, ns a call: bare, with an empty entry and return probe, with empty probes of the same kind, recorded"
+    );
+    let mut programs = String::new();
+    for round in 0..ROUNDS {
+        let bare = undisturbed(&mut caller)?;
+        let empty = |caller: &mut Talker, mode| {
+            let probes = EmptyProbes::attach(&path, symbol, mode)?;
+            let time = per_call(caller)?;
+            drop(probes);
+            anyhow::Ok(time)
+        };
+        let pair = empty(&mut caller, AttachMode::Single)?;
+        let multi = empty(&mut caller, AttachMode::Multi).ok();
+        let same = empty(&mut caller, AttachMode::Session).ok().or(multi).unwrap_or(pair);
+        let recorder = Talker::recorder(std::slice::from_ref(&path))?;
+        let recorded = per_call(&mut caller)?;
+        programs = recorder.end()?;
+        println!("  round {round}: {bare:.0}, {pair:.0}, {same:.0}, {recorded:.0}");
+        if bare > BARE_NS || per_call(&mut caller)? > BARE_NS {
+            println!("    left out: somebody else probes this file, too");
+            continue;
+        }
+        ratios.push((recorded - bare) / (pair - bare));
+        for (best, time) in best.iter_mut().zip([bare, pair, same, recorded]) {
+            *best = best.min(time);
+        }
+    }
+    ensure!(!ratios.is_empty(), "every round was disturbed by another recorder: end it first");
+    for line in programs.lines().filter(|line| line.starts_with("call_") || line.starts_with("cuda_")) {
+        let numbers: Vec<f64> = line.split(' ').skip(1).filter_map(|n| n.parse().ok()).collect();
+        if let [runs, cpu_ns] = numbers[..]
+            && runs > 0.0
+        {
+            println!("  {}: {:.0} ns a run", line.split(' ').next().unwrap_or_default(), cpu_ns / runs);
+        }
+    }
+    // The best of all rounds: what else runs on the machine only ever adds.
+    let [bare, pair, same, recorded] = best;
+    let ratio = (recorded - bare) / (pair - bare);
+    println!("  over an empty uprobe and uretprobe: {ratio:.3} (rounds: {})", spread(&ratios));
+    println!("  over empty probes of the same kind: {:.3}", (recorded - bare) / (same - bare));
+    Ok(ratio)
+}
+
+/// What `on_switch` takes, mostly for tasks that nobody follows: two threads that wake each other.
+fn switches() -> anyhow::Result<f64> {
+    let recorder = Talker::recorder(&[])?;
+    let (there, back) = (std::sync::mpsc::sync_channel::<()>(0), std::sync::mpsc::sync_channel::<()>(0));
+    let other = std::thread::spawn(move || while there.1.recv().is_ok() && back.0.send(()).is_ok() {});
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        there.0.send(())?;
+        back.1.recv()?;
+    }
+    drop(there.0);
+    let _ = other.join();
+    let programs = recorder.end()?;
+    let line =
+        programs.lines().find_map(|line| line.strip_prefix("on_switch ")).context("on_switch was not measured")?;
+    let numbers: Vec<f64> = line.split(' ').filter_map(|n| n.parse().ok()).collect();
+    let [runs, cpu_ns] = numbers[..] else { bail!("unreadable: {line}") };
+    println!("\nsched_switch: {runs} switches, {:.0} ns each", cpu_ns / runs);
+    Ok(cpu_ns / runs)
+}
+
+/// An agent that records and stores, as it comes.
+struct Agent {
+    child: Child,
+    binary: PathBuf,
+    socket: PathBuf,
+}
+
+impl Agent {
+    fn start(dir: &Path) -> anyhow::Result<Self> {
+        let binary = std::env::current_exe()?.with_file_name("rankmesh");
+        ensure!(binary.exists(), "{} is not built: make bench-capture builds both", binary.display());
+        let socket = dir.join("agent.sock");
+        let mut command = Command::new(&binary);
+        command.args(["up", "--name", "bench", "--listen", "127.0.0.1:0", "--identity"]).arg(dir.join("identity"));
+        command.arg("--store").arg(dir.join("trace.db")).arg("--socket").arg(&socket);
+        let log = std::fs::File::create(dir.join("agent.log"))?;
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
+        let mut agent = Agent { child, binary, socket };
+        let sql = format!("SELECT count(*) >= {MPI_RANKS} FROM processes WHERE exe LIKE '%mpi-loop'");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while agent.ask(&sql)? != Some(1) {
+            ensure!(
+                Instant::now() < deadline,
+                "the agent did not find the job; see {}",
+                dir.join("agent.log").display()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(agent)
+    }
+
+    /// One number; none while it does not answer.
+    fn ask(&mut self, sql: &str) -> anyhow::Result<Option<i64>> {
+        ensure!(self.child.try_wait()?.is_none(), "the agent ended");
+        let mut query = Command::new(&self.binary);
+        query.args(["query", "--format", "csv", "--socket"]).arg(&self.socket).arg(sql);
+        let output = query.stderr(Stdio::null()).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).lines().nth(1).and_then(|line| line.trim().parse().ok()))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // SAFETY: a signal to a child that was not waited for; SIGTERM lets it take its probes away.
+        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
+        let _ = self.child.wait();
+    }
+}
+
+/// How many per cent longer an MPI job takes with the agent beside it: the median of pairs, on and off in turns.
+fn mpi(dir: &Path) -> anyhow::Result<f64> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/mpi-loop.c");
+    cc(Command::new("mpicc").args(["-O2", "-o"]).arg(dir.join("mpi-loop")).arg(source))?;
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe", "--mca", "oob_tcp_if_include", "lo"]);
+    command.args(["--mca", "btl", "self,vader,tcp", "-np", &MPI_RANKS.to_string()]).arg(dir.join("mpi-loop"));
+    let mut job = Talker::start(command.stderr(Stdio::null()))?;
+    let mut work_us = 50.0;
+    for _ in 0..4 {
+        let each_us = job.ask(&format!("300 {work_us:.0}"))? / 300e3;
+        let cores = std::thread::available_parallelism()?.get().min(MPI_RANKS) as f64;
+        work_us = (work_us + (1e6 / MPI_RATE - each_us) * cores / MPI_RANKS as f64).max(0.0);
+    }
+    let order = format!("{MPI_CALLS} {work_us:.0}");
+    let mut slower = vec![];
+    println!(
+        "\n{MPI_RANKS} ranks of Open MPI, {MPI_CALLS} MPI_Allreduce after {work_us:.0} us of work each; allreduces a second"
+    );
+    for pair in 0..MPI_PAIRS {
+        let with = |job: &mut Talker, on: bool| {
+            let agent = on.then(|| Agent::start(dir)).transpose()?;
+            let time = job.ask(&order)?;
+            drop(agent);
+            anyhow::Ok(time)
+        };
+        let first = with(&mut job, pair % 2 == 1)?;
+        let second = with(&mut job, pair % 2 == 0)?;
+        let (off, on) = if pair % 2 == 0 { (first, second) } else { (second, first) };
+        let rate = |ns: f64| f64::from(MPI_CALLS) * 1e9 / ns;
+        println!("  pair {pair}: off {:.0}, on {:.0}", rate(off), rate(on));
+        slower.push((on / off - 1.0) * 100.0);
+    }
+    let middle = median(&mut slower);
+    println!("  slower by {middle:.3} % ({})", spread(&slower));
+    Ok(middle)
+}
