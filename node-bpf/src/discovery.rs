@@ -224,7 +224,7 @@ impl Discovery {
     /// A followed process is gone: frees what the kernel maps hold of it.
     pub(crate) fn on_exit(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
-        for name in ["comms", "learnt", "seqs", "capturing"] {
+        for name in ["comms", "learnt", "seqs", "capturing", "pending"] {
             let Ok(map) = crate::loader::map(&self.object, name) else {
                 continue;
             };

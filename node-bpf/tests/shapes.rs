@@ -86,8 +86,8 @@ fn trace(version: &str, name: &str) -> Option<(Recorded, String)> {
 
 #[test]
 fn init_all_knows_each_communicator() {
-    for version in ["2.21.5", "2.27.5"] {
-        let Some((recorded, _)) = trace(version, "all") else { return };
+    for (version, shape) in [("2.21.5", "all"), ("2.27.5", "all"), ("2.21.5", "grouped")] {
+        let Some((recorded, _)) = trace(version, shape) else { return };
         let ranks: Vec<_> = recorded.calls().iter().map(|c| (c.rank, c.nranks, c.seq, c.datatype)).collect();
         let want: Vec<_> = (0..3).map(|rank| (Some(rank), Some(3), Some(0), Some("float16"))).collect();
         assert_eq!(ranks, want);

@@ -38,7 +38,7 @@ static ncclResult_t submit(struct op op) {
   return ncclSuccess;
 }
 
-void sim_group_add_init(struct ncclComm *comm) { submit((struct op){.kind = INIT, .comm = comm}); }
+void sim_group_add_init(struct ncclComm *comm, ncclComm_t *out) { submit((struct op){.kind = INIT, .comm = comm, .out = out}); }
 
 SIM_EXPORT ncclResult_t ncclGroupStart(void) {
   if (group_depth++ == 0) {

@@ -61,11 +61,11 @@ static ncclResult_t init_with_key(ncclComm_t *out, int nranks, const uint64_t ke
     free(comm);
     return rc;
   }
-  *out = comm;
-  if (sim_in_group()) { /* several ranks of one thread: wait for the others at ncclGroupEnd */
-    sim_group_add_init(comm);
+  if (sim_in_group()) { /* several ranks of one thread: wait for the others at ncclGroupEnd, which also writes the handle */
+    sim_group_add_init(comm, out);
     return ncclSuccess;
   }
+  *out = comm;
   rc = sim_await_all(comm);
   if (rc != ncclSuccess) {
     sim_close(comm);

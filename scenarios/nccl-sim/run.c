@@ -121,8 +121,10 @@ void *sim_run(void *arg) {
   size_t n = 0;
   for (struct op *op = batch->first; op && batch->rc == ncclSuccess; op = op->next) {
     if (op->comm != batch->comm) continue;
-    if (op->kind == INIT) batch->rc = sim_await_all(op->comm);
-    else if (op->kind != SEND && op->kind != RECV) batch->rc = run_collective(op);
+    if (op->kind == INIT) {
+      batch->rc = sim_await_all(op->comm);
+      if (batch->rc == ncclSuccess) *op->out = op->comm;
+    } else if (op->kind != SEND && op->kind != RECV) batch->rc = run_collective(op);
     else if (n < sizeof p2p / sizeof *p2p) {
       op->done_bytes = 0;
       p2p[n++] = op;

@@ -89,6 +89,7 @@ struct op {
   ncclRedOp_t red;
   int root; /* or peer */
   void *stream;
+  ncclComm_t *out; /* of INIT: where the handle goes */
   struct ncclComm *comm;
   size_t done_bytes; /* point-to-point progress */
   struct op *next;
@@ -109,7 +110,7 @@ void sim_device_wait(void);                                         /* for all t
 
 /* coll.c */
 int sim_in_group(void);
-void sim_group_add_init(struct ncclComm *comm);
+void sim_group_add_init(struct ncclComm *comm, ncclComm_t *out);
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 #define SIM_ALIAS(name) __attribute__((visibility("default"), alias(#name)))

@@ -17,6 +17,26 @@ struct {
   __type(value, struct rm_comm);
 } learnt SEC(".maps");
 
+/* Communicators of a process whose handle was not there yet when their init returned: inside a group it comes with the
+ * group's end, of a nonblocking one some time later. Where it will be written, and what is known of it. */
+#define PENDING_COMMS 8
+struct pending_comms {
+  __u32 next, pad;
+  struct {
+    __u64 where;
+    struct rm_comm info;
+  } at[PENDING_COMMS];
+};
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 1024);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __type(key, __u32);
+  __type(value, struct pending_comms);
+} pending SEC(".maps");
+
+static const struct pending_comms none_pending;
+
 struct seq_key {
   __u32 pid;
   __u32 func;
@@ -163,6 +183,34 @@ static __always_inline __u32 comm_arg_of(__u64 cookie) {
   return comm_arg;
 }
 
+/* The first call with a handle that is not known: is it one that was to come? */
+static __noinline int find_pending(__u32 pid, __u64 handle) {
+  struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
+  if (!list) return 0;
+  for (int i = 0; i < PENDING_COMMS; i++) {
+    __u64 now = 0;
+    if (!list->at[i].where) continue;
+    if (bpf_probe_read_user(&now, sizeof now, (const void *)list->at[i].where) || now != handle) continue;
+    struct rm_comm_key key = {.pid = pid, .handle = handle};
+    bpf_map_update_elem(&comms, &key, &list->at[i].info, BPF_ANY);
+    list->at[i].where = 0;
+    return 1;
+  }
+  return 0;
+}
+
+static __always_inline void await_comm(__u32 pid, __u32 func, __u64 where, const struct rm_comm *info) {
+  struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
+  if (!list) {
+    if (bpf_map_update_elem(&pending, &pid, &none_pending, BPF_NOEXIST)) COUNT(func, lost_map);
+    list = bpf_map_lookup_elem(&pending, &pid);
+  }
+  if (!list) return;
+  __u32 slot = __sync_fetch_and_add(&list->next, 1) & (PENDING_COMMS - 1);
+  list->at[slot].info = *info;
+  list->at[slot].where = where;
+}
+
 /* Counts the call per process, communicator and function. Complete only when the communicator's start was seen. */
 static __always_inline void take_seq(struct rm_inflight *call, __u32 pid, __u32 comm_arg, __u64 flags, __u32 counts_as) {
   if (comm_arg >= RM_MAX_ARGS) return;
@@ -172,7 +220,7 @@ static __always_inline void take_seq(struct rm_inflight *call, __u32 pid, __u32 
     if (!process || !(*process & RM_MPI_STARTED)) return;
   } else {
     struct rm_comm_key key = {.pid = pid, .handle = handle};
-    if (!bpf_map_lookup_elem(&comms, &key)) return;
+    if (!bpf_map_lookup_elem(&comms, &key) && !find_pending(pid, handle)) return;
   }
   struct seq_key key = {.pid = pid, .func = counts_as, .handle = handle};
   __u64 *next = bpf_map_lookup_elem(&seqs, &key);
@@ -260,11 +308,13 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   return 0;
 }
 
-static __always_inline void learn_comm(__u32 pid, __u32 func, __u64 where, const struct rm_comm *info) {
+/* False when there is no handle. */
+static __always_inline bool learn_comm(__u32 pid, __u32 func, __u64 where, const struct rm_comm *info) {
   struct rm_comm_key key = {.pid = pid};
-  if (bpf_probe_read_user(&key.handle, sizeof key.handle, (const void *)where) || !key.handle) return;
+  if (bpf_probe_read_user(&key.handle, sizeof key.handle, (const void *)where) || !key.handle) return false;
   bpf_map_delete_elem(&learnt, &key);
   if (bpf_map_update_elem(&comms, &key, info, BPF_ANY)) COUNT(func, lost_map);
+  return true;
 }
 
 /* Loops are in functions of their own: inlined, the compiler may enter one in its middle, which kernels before 6.3
@@ -365,7 +415,9 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       break;
     case RM_ROLE_INIT_RANK:
     case RM_ROLE_INIT_SCALABLE:
-      learn_comm(pid, call->func, call->args[0], &info);
+      /* 7: ncclInProgress */
+      if (!learn_comm(pid, call->func, call->args[0], &info) && (ret == 0 || ret == 7))
+        await_comm(pid, call->func, call->args[0], &info);
       break;
     case RM_ROLE_INIT_ALL:
       learn_comms(pid, call->func, call->args[0], call->hash, call->args[1] | (info.flags & RM_HAVE_HASH ? 1u << 31 : 0));

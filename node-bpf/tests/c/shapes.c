@@ -65,6 +65,16 @@ int main(int argc, char **argv) {
     for (int i = 0; i < N; i++)
       check(ncclAllReduce(buffer[i], result[i], 16, ncclFloat16, ncclMin, comms[i], NULL));
     check(ncclGroupEnd());
+  } else if (!strcmp(shape, "grouped")) { /* the same by hand: the handles come with the end of the group */
+    ncclUniqueId shared;
+    check(ncclGetUniqueId(&shared));
+    check(ncclGroupStart());
+    for (int i = 0; i < N; i++) check(ncclCommInitRank(&comms[i], N, shared, i));
+    check(ncclGroupEnd());
+    check(ncclGroupStart());
+    for (int i = 0; i < N; i++)
+      check(ncclAllReduce(buffer[i], result[i], 16, ncclFloat16, ncclMin, comms[i], NULL));
+    check(ncclGroupEnd());
   } else if (!strcmp(shape, "split")) {
     pthread_t thread[N];
     check(ncclCommInitAll(comms, N, NULL));
