@@ -19,7 +19,7 @@ fn mesh(job: &Job) -> Lab {
     for node in NODES {
         let schema = "CREATE TABLE collectives (ts_ns INTEGER, duration_ns INTEGER, pid INTEGER, tid INTEGER, rank INTEGER, \
                       nranks INTEGER, comm_hash INTEGER, func TEXT, seq INTEGER, tier INTEGER, library TEXT, root INTEGER, \
-                      job_id TEXT);\n";
+                      job_id TEXT, captured INTEGER);\n";
         stores.insert(node.to_owned(), schema.to_owned());
     }
     let input = job.observe(7);
@@ -30,7 +30,7 @@ fn mesh(job: &Job) -> Lab {
         let store = stores.get_mut(&*seen.node).expect("one of the nodes");
         let _ = writeln!(
             store,
-            "INSERT INTO collectives VALUES ({}, {}, {}, {}, {}, 8, {}, '{}', {}, {}, '{}', NULL, NULL);",
+            "INSERT INTO collectives VALUES ({}, {}, {}, {}, {}, 8, {}, '{}', {}, {}, '{}', NULL, NULL, 0);",
             seen.entry_ns + later_ns,
             seen.duration_ns,
             seen.pid,

@@ -19,7 +19,7 @@ FROM (SELECT *, max(CASE WHEN place = known / 2 + 1 THEN ifnull(entry_ns, ts_ns)
             FROM (SELECT comm_hash, func, seq, rank, node, pid, nranks, ts_ns, duration_ns, tier,
                          cluster_ns(ts_ns) AS entry_ns, clock_bound_ns(ts_ns) AS bound_ns
                   FROM collectives
-                  WHERE comm_hash IS NOT NULL AND seq IS NOT NULL AND rank IS NOT NULL
+                  WHERE captured IS NOT 1 AND comm_hash IS NOT NULL AND seq IS NOT NULL AND rank IS NOT NULL
                     AND (:in_span OR ts_ns >= :since - :slack AND ts_ns < :until + :slack)
                     AND func IN ('all_reduce', 'allreduce', 'all_gather', 'allgather', 'all_gather_v', 'allgather_v', 'allgatherv',
                         'all_gatherv', 'reduce_scatter', 'reduce_scatter_v', 'reduce_scatter_block', 'all_to_all', 'alltoall',
@@ -43,7 +43,7 @@ FROM (SELECT *, CASE WHEN gaps = lag(gaps) OVER before THEN outside_ns - lag(out
                                    'all_to_all', 'alltoall', 'all_to_all_v', 'alltoall_v', 'alltoallv', 'all_to_allv',
                                    'alltoallw', 'all_to_all_w', 'barrier') AS meets
                         FROM collectives
-                        WHERE comm_hash IS NOT NULL AND seq IS NOT NULL AND rank IS NOT NULL
+                        WHERE captured IS NOT 1 AND comm_hash IS NOT NULL AND seq IS NOT NULL AND rank IS NOT NULL
                           AND (:in_span OR ts_ns >= :since - :slack AND ts_ns < :until + :slack)))
             WINDOW calls AS (PARTITION BY node, pid ORDER BY ts_ns ROWS UNBOUNDED PRECEDING))
       WINDOW before AS (PARTITION BY node, pid, comm_hash, meets ORDER BY ts_ns))

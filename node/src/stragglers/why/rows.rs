@@ -90,9 +90,11 @@ impl Topic {
             let process = if self == Self::Gpu { String::new() } else { format!("pid = {} AND ", s.who.pid) };
             format!("node = '{node}' AND {process}ts_ns >= {} AND ts_ns < {}", from_ns(s), s.to_ns)
         });
+        // Calls recorded into a graph take their time when it is replayed.
+        let counts = if self == Self::Calls { "captured IS NOT 1 AND " } else { "" };
         let nodes = subjects.iter().map(|s| format!("'{}'", s.who.node.replace('\'', "''")));
         format!(
-            "SELECT node, {pid}, ts_ns, {duration}, {columns} FROM {table} WHERE node IN ({}) AND ts_ns >= {} AND ts_ns < {} \
+            "SELECT node, {pid}, ts_ns, {duration}, {columns} FROM {table} WHERE {counts}node IN ({}) AND ts_ns >= {} AND ts_ns < {} \
              AND ({}) ORDER BY ts_ns DESC LIMIT {ROWS}",
             nodes.collect::<Vec<_>>().join(", "),
             subjects.iter().map(from_ns).min().unwrap_or(0),
