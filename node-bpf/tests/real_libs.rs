@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,9 +20,9 @@ fn libraries() -> PathBuf {
     std::env::var_os("RANKMESH_REAL_LIBS").map(PathBuf::from).expect(NEEDS)
 }
 
-fn compile() -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/real.c");
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("real-{}", std::process::id()));
+fn compile(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let made = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-o"])
         .arg(&program)
@@ -70,7 +70,7 @@ const VERSIONS: [Version; 4] = [
 #[ignore = "calls published libraries: make test-real-libs"]
 fn every_nccl_call_is_found_and_communicators_are_read() {
     assert!(can_capture(), "this test needs eBPF");
-    let program = compile();
+    let program = compile("real");
     for version in &VERSIONS {
         let wheel = libraries().join(format!("nvidia-nccl-cu12-{}", version.version));
         let library = wheel.join("nvidia/nccl/lib/libnccl.so.2");
@@ -151,4 +151,65 @@ fn check(program: &Path, library: &Path, version: &Version) {
         );
         assert_eq!(call.seq, None, "how many calls there were before, nobody knows");
     }
+}
+
+#[test]
+#[ignore = "calls published libraries: make test-real-libs"]
+fn every_cuda_call_is_counted() {
+    assert!(can_capture(), "this test needs eBPF");
+    let program = compile("real_cuda");
+    for library in [
+        "nvidia-cuda-runtime-cu12-12.9.79/nvidia/cuda_runtime/lib/libcudart.so.12",
+        "nvidia-cuda-runtime-13.0.96/nvidia/cu13/lib/libcudart.so.13",
+    ] {
+        let library = libraries().join(library);
+        assert!(library.exists(), "{}: {NEEDS}", library.display());
+        check_cuda(&program, &library);
+    }
+}
+
+fn check_cuda(program: &Path, library: &Path) {
+    let cgroup = Cgroup::new();
+    let recorder = Recorder::start(CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        libraries: vec![library.to_owned()],
+        ..CaptureConfig::default()
+    });
+    let mut child = Command::new("sh")
+        .args(["-c", r#"echo $$ > "$0" && exec "$@""#])
+        .arg(cgroup.0.join("cgroup.procs"))
+        .arg(program)
+        .arg(library)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let lines: Vec<String> = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok)
+        .take_while(|line| line != "done")
+        .collect();
+    let made: BTreeMap<String, u64> = lines
+        .iter()
+        .map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(words[2], "35", "no driver: {line}");
+            (words[0].to_owned(), words[1].parse().unwrap())
+        })
+        .collect();
+    assert_eq!(made.len(), 7, "{lines:?}");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    let recorded = recorder.stop();
+    let mut counted: BTreeMap<String, u64> = BTreeMap::new();
+    for record in &recorded.0 {
+        if let Record::CallTally(tally) = record {
+            assert_eq!(tally.source, "cuda");
+            *counted.entry(tally.func.to_string()).or_default() += tally.count;
+        }
+    }
+    assert_eq!(counted, made, "{}", library.display());
+    assert!(recorded.losses().is_empty(), "{:?}", recorded.losses());
+    eprintln!("{}: {} calls of {} functions", library.display(), made.values().sum::<u64>(), made.len());
 }
