@@ -35,7 +35,7 @@ pub fn has_mpi() -> bool {
 
 /// The directory with libnccl.so.2, nccl-ranks and (with mpicc) mpi-ranks, compiled when needed.
 pub fn workloads() -> PathBuf {
-    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("workloads");
+    let out = fs::canonicalize(env!("CARGO_TARGET_TMPDIR")).unwrap().join("workloads");
     fs::create_dir_all(&out).unwrap();
     let lock = File::create(out.join("lock")).unwrap();
     lock.lock().unwrap();
