@@ -199,7 +199,7 @@ fn bounds(members: &[Member]) -> Vec<Option<f64>> {
 fn add(met: &Met, members: &[Member], bounds: &[Option<f64>], tally: &mut [Tally]) {
     let spread = |value: &dyn Fn(usize) -> Option<f64>| {
         let mut all: Vec<(f64, usize)> = (0..met.cells.len()).filter_map(|r| value(r).map(|v| (v, r))).collect();
-        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         all
     };
     let durations = spread(&|r| met.cells[r].map(|c| c.duration_ns as f64));

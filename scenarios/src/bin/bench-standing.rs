@@ -316,22 +316,24 @@ fn in_memory() -> anyhow::Result<()> {
     }
     let presence: BTreeMap<String, Presence> = (0..HOSTS).map(|n| (format!("n{n}"), Presence::Live)).collect();
     let mut board = Board::default();
-    let (mut times, mut named) = (Vec::new(), 0);
+    let (mut spent, mut windows, mut judged, mut named) = (Duration::ZERO, 0u32, 0, 0);
     for (window, digests) in &gossip {
         for (node, digest) in digests {
             board.hear(node, digest.clone());
         }
         board.presence(&presence);
         let started = cpu_time();
+        windows += 1;
         if let Some(standing) = board.judge(end_of(*window) + 200_000_000) {
-            times.push(cpu_time() - started);
+            spent += cpu_time() - started;
+            judged += 1;
             named +=
                 usize::from(matches!(&standing.report.verdict, Verdict::Rank { culprit, .. } if culprit.rank == 77));
         }
     }
     let seconds = (rows.until_ns - rows.since_ns) as f64 / 1e9;
-    println!("512 ranks on 64 hosts in memory: {} windows judged, the late rank named in {named}", times.len());
-    figure("standing_512_cpu_ms_a_window", quantile(&mut times, 0.5).as_secs_f64() * 1e3, "ms", "<=", 50.0);
+    println!("512 ranks on 64 hosts in memory: {judged} of {windows} windows judged, the late rank named in {named}");
+    figure("standing_512_cpu_ms_a_window", spent.as_secs_f64() * 1e3 / f64::from(windows.max(1)), "ms", "<=", 50.0);
     figure("standing_512_bytes_per_rank_and_second", f64::from(bytes as u32) / 512.0 / seconds, "B/s", "<=", 100.0);
     Ok(())
 }

@@ -17,6 +17,10 @@ const REMEMBER: i64 = 1_200;
 const RECENT: i64 = 20;
 /// A window that is missing for so many is not waited for.
 const OVERTAKEN: i64 = 8;
+/// Blocks in the look back up to which every window is judged; beyond, every second, third, …
+const BLOCKS_A_WINDOW: usize = 40_000;
+/// At least every so many.
+const MOST_STRIDE: i64 = 8;
 /// Raw verdicts kept.
 const RAW: i64 = 12;
 /// The hang threshold is so many times the third longest wait that was seen.
@@ -91,6 +95,15 @@ impl Board {
         self.pages.iter().find(|(_, page)| speaks(page)).map(|(name, _)| name.as_str())
     }
 
+    /// Every how many windows one is judged: each costs time with the ranks and collectives that it looks at.
+    fn stride(&self, window: i64) -> i64 {
+        let lately = window - LOOKBACK;
+        let digests =
+            self.pages.values().flat_map(|page| page.digests.values().rev().take_while(|d| d.window > lately));
+        let blocks: usize = digests.flat_map(|digest| &digest.lanes).map(|lane| lane.blocks.len()).sum();
+        (1 + i64::try_from(blocks / BLOCKS_A_WINDOW).unwrap_or(i64::MAX)).min(MOST_STRIDE)
+    }
+
     /// The latest window that can be judged at `now_ns` (of the reference's clock): every live node with ranks has spoken of it or of a
     /// later one, or the grace is over. None where nobody spoke lately.
     #[must_use]
@@ -112,15 +125,22 @@ impl Board {
 
     /// Judge the windows that closed since the last time; the verdict of the latest, when there is one.
     pub fn judge(&mut self, now_ns: i64) -> Option<Standing> {
-        let window = self.closed(now_ns).filter(|w| self.judged.is_none_or(|judged| *w > judged))?;
+        let closed = self.closed(now_ns).filter(|w| self.judged.is_none_or(|judged| *w > judged))?;
+        let stride = self.stride(closed);
+        // The same windows at every agent.
+        let window = closed - closed.rem_euclid(stride);
+        if self.judged.is_some_and(|judged| window <= judged) {
+            return None;
+        }
         // The verdict of a window looks at the raw ones before it. What was missed (first start, a pause) is made up for.
-        for earlier in (window - 4).max(self.judged.map_or(i64::MIN, |j| j + 1))..=window {
+        let first = (window - 4 * stride).max(self.judged.map_or(i64::MIN, |j| j + 1));
+        for earlier in (first..=window).filter(|w| w.rem_euclid(stride) == 0) {
             let raw = Arc::new(self.raw(earlier));
             self.raw.insert(earlier, raw);
         }
-        self.raw = self.raw.split_off(&(window - RAW));
+        self.raw = self.raw.split_off(&(window - RAW * stride));
         self.judged = Some(window);
-        let report = settle(&self.raw, window);
+        let report = settle(&self.raw, window, stride);
         let reference = self.reference_of(window);
         let name = self.pages.keys().find(|name| reference_id(name) == reference).cloned();
         let (mut heard, mut silent) = (0, Vec::new());

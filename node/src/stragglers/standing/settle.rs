@@ -12,23 +12,26 @@ use crate::stragglers::{Report, Verdict};
 /// From this share of the time on a rank is named by one window's verdict.
 const PLAIN: f64 = 0.2;
 /// Windows before, one of which must name the same rank otherwise.
-const BEFORE: i64 = 3;
+const BEFORE: usize = 3;
 /// Windows for which a named rank stays named.
-const HOLD: i64 = 4;
+const HOLD: usize = 4;
 /// Windows in which an imbalance must show, of the last `IMBALANCE_OF`.
 const IMBALANCE: usize = 3;
-const IMBALANCE_OF: i64 = 4;
+const IMBALANCE_OF: usize = 4;
 
-/// The verdict of a window.
-pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64) -> Arc<Report> {
-    let Some(report) = raw.get(&window) else {
+/// The verdict of a window; every `stride`-th is judged.
+pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64) -> Arc<Report> {
+    // Newest first.
+    let judged: Vec<&Arc<Report>> =
+        raw.range(window - (HOLD + BEFORE) as i64 * stride..=window).rev().map(|(_, report)| report).collect();
+    let Some(report) = judged.first().filter(|_| raw.contains_key(&window)) else {
         let why = "no window was judged yet".to_owned();
         return Arc::new(Report { verdict: Verdict::Unknown { why }, ..Report::default() });
     };
     if matches!(report.verdict, Verdict::Hang(_)) {
         return Arc::clone(report);
     }
-    if let Some(held) = (0..=HOLD).find_map(|back| raised(raw, window - back)) {
+    if let Some(held) = (0..=HOLD).find_map(|back| raised(judged.get(back..)?)) {
         return Arc::clone(held);
     }
     let quiet = match &report.verdict {
@@ -41,8 +44,8 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64) -> Arc<Repor
             format!("rank {} on {} was late, and is not any more", culprit.rank, culprit.node)
         }),
         Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } => {
-            let alike = |at: i64| raw.get(&at).is_some_and(|r| Key::of(&r.verdict) == Key::of(&report.verdict));
-            let times = (0..IMBALANCE_OF).filter(|back| alike(window - back)).count();
+            let alike = |r: &&&Arc<Report>| Key::of(&r.verdict) == Key::of(&report.verdict);
+            let times = judged.iter().take(IMBALANCE_OF).filter(alike).count();
             (times < IMBALANCE)
                 .then(|| "an imbalance showed in the last windows: not for long enough to be said".to_owned())
         }
@@ -60,18 +63,16 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64) -> Arc<Repor
     }
 }
 
-/// The verdict that a window raises: a rank that is late now, much or not for the first time.
-fn raised(raw: &BTreeMap<i64, Arc<Report>>, window: i64) -> Option<&Arc<Report>> {
-    let report = raw.get(&window)?;
+/// The verdict that a window raises, by it and those judged before: a rank that is late now, much or not for the first time.
+fn raised<'a>(judged: &[&'a Arc<Report>]) -> Option<&'a Arc<Report>> {
+    let (report, before) = judged.split_first()?;
     let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
     if !culprit.ongoing {
         return None;
     }
-    let same = |at: i64| {
-        raw.get(&at).is_some_and(|r| match &r.verdict {
-            Verdict::Rank { culprit: c, .. } => c.ongoing && (&c.node, c.pid) == (&culprit.node, culprit.pid),
-            _ => false,
-        })
+    let same = |r: &&Arc<Report>| match &r.verdict {
+        Verdict::Rank { culprit: c, .. } => c.ongoing && (&c.node, c.pid) == (&culprit.node, culprit.pid),
+        _ => false,
     };
-    (culprit.share >= PLAIN || (1..=BEFORE).any(|back| same(window - back))).then_some(report)
+    (culprit.share >= PLAIN || before.iter().take(BEFORE).any(same)).then_some(report)
 }
