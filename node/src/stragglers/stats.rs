@@ -12,16 +12,6 @@ const RELATIVE_FLOOR: f64 = 0.02;
 /// A z beyond this says nothing more, and JSON has no infinity.
 const Z_CAP: f64 = 9_999.0;
 
-/// Median of a sorted slice; none when it is empty.
-pub(crate) fn median_sorted(sorted: &[f64]) -> Option<f64> {
-    let n = sorted.len();
-    match n {
-        0 => None,
-        _ if n % 2 == 1 => Some(sorted[n / 2]),
-        _ => Some((sorted[n / 2 - 1] + sorted[n / 2]) / 2.0),
-    }
-}
-
 /// Median of any values; none when there are none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut all: Vec<f64> = values.into_iter().collect();
@@ -33,7 +23,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let (below, mid, _) = all.select_nth_unstable_by(n / 2, f64::total_cmp);
     let mid = *mid;
     match below.iter().copied().max_by(f64::total_cmp) {
-        Some(below) if n % 2 == 0 => Some((below + mid) / 2.0),
+        Some(below) if n.is_multiple_of(2) => Some((below + mid) / 2.0),
         _ => Some(mid),
     }
 }
@@ -170,6 +160,16 @@ mod tests {
         two.add(-3.078 - 1.0);
         two.add(-3.078 + 1.0);
         assert!((two.consistency().unwrap() + 1.2816).abs() < 0.1, "{:?}", two.consistency());
+    }
+
+    /// Median of a sorted slice; none when it is empty.
+    fn median_sorted(sorted: &[f64]) -> Option<f64> {
+        let n = sorted.len();
+        match n {
+            0 => None,
+            _ if n % 2 == 1 => Some(sorted[n / 2]),
+            _ => Some((sorted[n / 2 - 1] + sorted[n / 2]) / 2.0),
+        }
     }
 
     proptest! {

@@ -196,15 +196,16 @@ impl Writer {
     fn digest(mut self, digest: &Digest) -> Vec<u8> {
         self.bytes.push(VERSION);
         self.signed(digest.window);
-        self.bytes.push(u8::from(digest.clock.is_some()) | u8::from(digest.cut) << 1);
+        let flags = [digest.clock.is_some(), digest.cut, digest.lost > 0, digest.unplaced > 0, !digest.gone.is_empty()];
+        self.bytes.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         if let Some(clock) = digest.clock {
             self.bytes.extend(clock.reference.to_le_bytes());
             self.signed(clock.offset_us);
             self.unsigned(clock.bound_us.into());
         }
-        self.unsigned(digest.lost);
-        self.unsigned(digest.unplaced);
-        self.unsigned(digest.gone.len() as u64);
+        for count in [digest.lost, digest.unplaced, digest.gone.len() as u64].into_iter().filter(|count| *count > 0) {
+            self.unsigned(count);
+        }
         for gone in &digest.gone {
             self.unsigned(gone.pid.into());
             self.signed(digest.window.wrapping_sub(gone.window));
@@ -263,8 +264,13 @@ impl Writer {
 
     fn lane(&mut self, lane: &Lane, before: &mut Before) {
         self.unsigned(lane.calls);
+        let runs = |blocks: &[Block]| blocks.iter().map(|b| (b.start, b.level)).collect::<Vec<_>>();
+        let alike = !lane.blocks.is_empty() && runs(&lane.blocks) == runs(&before.blocks);
         self.unsigned(
-            (lane.blocks.len() as u64) << 2 | u64::from(lane.last_seq.is_some()) << 1 | u64::from(lane.open.is_some()),
+            (if alike { 0 } else { lane.blocks.len() as u64 }) << 3
+                | u64::from(alike) << 2
+                | u64::from(lane.last_seq.is_some()) << 1
+                | u64::from(lane.open.is_some()),
         );
         if let Some(last) = lane.last_seq {
             self.signed(last.wrapping_sub(before.last_seq).cast_signed());
@@ -277,9 +283,10 @@ impl Writer {
         let mut at = before.blocks.first().map_or(before.last_seq, |b| b.start);
         let mut previous: Option<&Block> = None;
         for block in &lane.blocks {
-            self.unsigned(
-                fold(block.start.wrapping_sub(at).cast_signed()).wrapping_mul(32) | u64::from(block.level & 31),
-            );
+            if !alike {
+                let gap = fold(block.start.wrapping_sub(at).cast_signed());
+                self.unsigned(gap.wrapping_mul(32) | u64::from(block.level & 31));
+            }
             at = block.start.wrapping_add(block.size());
             self.signed(block.exit_us.wrapping_sub(before.exits((block.start, block.level), previous)));
             self.signed(block.duration_us.wrapping_sub(expected_duration(previous, block.level)).cast_signed());
@@ -371,9 +378,10 @@ impl Reader<'_> {
                 bound_us: self.small("clock bound")?,
             });
         }
-        digest.lost = self.unsigned()?;
-        digest.unplaced = self.unsigned()?;
-        for _ in 0..self.count(2)? {
+        digest.lost = if flags & 4 != 0 { self.unsigned()? } else { 0 };
+        digest.unplaced = if flags & 8 != 0 { self.unsigned()? } else { 0 };
+        let gone = if flags & 16 != 0 { self.count(2)? } else { 0 };
+        for _ in 0..gone {
             let pid = self.small("pid")?;
             let window = digest.window - self.time("window")?;
             digest.gone.push(Gone { pid, window });
@@ -441,17 +449,23 @@ impl Reader<'_> {
         } else {
             None
         };
-        let count = what >> 2;
-        // A block takes four bytes and more.
-        if count > MOST_BLOCKS || count * 4 > self.bytes.len() as u64 {
+        // The same runs as the lane before has.
+        let alike = what & 4 != 0;
+        let count = if alike { before.blocks.len() as u64 } else { what >> 3 };
+        // A block takes three bytes and more.
+        if count > MOST_BLOCKS || count * 3 > self.bytes.len() as u64 {
             return Err(DecodeError::Length);
         }
         let mut at = before.blocks.first().map_or(before.last_seq, |b| b.start);
         let mut blocks: Vec<Block> = Vec::with_capacity(count as usize);
-        for _ in 0..count {
-            let head = self.unsigned()?;
-            let level = (head & 31) as u8;
-            let start = at.wrapping_add_signed(unfold(head >> 5));
+        for i in 0..count as usize {
+            let (start, level) = match before.blocks.get(i).filter(|_| alike) {
+                Some(like) => (like.start, like.level),
+                None => {
+                    let head = self.unsigned()?;
+                    (at.wrapping_add_signed(unfold(head >> 5)), (head & 31) as u8)
+                }
+            };
             if level > MAX_LEVEL || start & ((1 << level) - 1) != 0 || start > LARGEST {
                 return Err(DecodeError::Value("run of calls"));
             }
