@@ -125,7 +125,11 @@ pub(super) async fn answer(
     }
     input.heard.notes.extend(device::blind_spots(shared, &question, &span, &cancelled).await);
     let (open, waits) = open_calls(shared, &question, deadline).await;
-    input.progress = stragglers::progress_of(&input.observations, &open, &input.syncs, &waits);
+    let (numbered, unnumbered): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, numbered)| *numbered);
+    let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
+    let numbered = calls(numbered);
+    input.open_unnumbered = calls(unnumbered);
+    input.progress = stragglers::progress_of(&input.observations, &numbered, &input.syncs, &waits);
     let mut report = stragglers::analyse(&input, &Rules::default());
     report.cause = super::causes::cause(shared, &report, deadline, &cancelled).await;
     if let Some(network) = super::causes::network(shared, &report, deadline, &cancelled).await {
@@ -235,13 +239,13 @@ pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<Strin
         .await
 }
 
-/// The calls that ranks are in right now, of every live member that says so within the deadline. A member that does not
-/// is silent here, and its rows' coverage says why.
+/// The calls that ranks are in right now, of every live member that says so within the deadline, and whether they have a
+/// number; and the synchronise calls that they are in. A member that does not is silent here, and its rows' coverage says why.
 async fn open_calls(
     shared: &Shared,
     wanted: &StragglersQuestion,
     deadline: Instant,
-) -> (Vec<Observation>, Vec<SyncCall>) {
+) -> (Vec<(Observation, bool)>, Vec<SyncCall>) {
     let members: Vec<Member> = shared
         .gossip
         .members()
@@ -268,7 +272,7 @@ async fn open_calls(
                     && (wanted.comm.is_none() || wanted.comm == call.comm_hash)
             };
             let waits: Vec<SyncCall> = calls.iter().filter_map(|call| device::open_wait(&node, call)).collect();
-            let open: Vec<_> = calls.into_iter().filter(matters).filter_map(|call| observed(&node, call)).collect();
+            let open: Vec<_> = calls.into_iter().filter(matters).filter_map(|call| open(&node, call)).collect();
             Some((open, waits))
         })
         .buffer_unordered(PEERS_AT_ONCE)
@@ -279,6 +283,12 @@ async fn open_calls(
             (open, waits)
         })
         .await
+}
+
+/// An open call, and whether it has a number.
+fn open(node: &Arc<str>, call: OpenCall) -> Option<(Observation, bool)> {
+    let numbered = call.seq.is_some();
+    Some((observed(node, OpenCall { seq: call.seq.or(Some(0)), ..call })?, numbered))
 }
 
 /// An open call as the analysis takes it; none when it cannot be matched across ranks.

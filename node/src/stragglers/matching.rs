@@ -279,6 +279,11 @@ impl Comm {
         self.met.get(met).unwrap_or_default().iter().map(|m| f64::from(m.weight)).sum()
     }
 
+    /// Whether a member's process is in this communicator, too.
+    pub(crate) fn has(&self, member: &Member) -> bool {
+        self.members.iter().any(|m| m.pid == member.pid && m.node == member.node)
+    }
+
     /// Own time is known though calls only enqueue.
     pub(crate) fn own_known(&self) -> bool {
         self.worked || self.reconstructed

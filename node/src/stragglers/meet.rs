@@ -4,13 +4,15 @@
 //! A host that waits for each call before it goes on cannot enter the next one before the last rank has entered this one
 //! (its peer, for a send or receive). Where the entries bear that out, the time from then on is its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::observation::{Coupling, Input, Observation};
 use super::own::Waited;
 
 /// Share of telling calls that may break the rule that hosts wait.
 const TOLERATED: f64 = 0.05;
+/// Share of the processes heard that make everybody.
+const MOST: f64 = 0.9;
 /// Telling calls that it takes.
 const TELLING: usize = 10;
 
@@ -37,9 +39,13 @@ pub(crate) fn reconstruct(input: &Input, waited: &[Waited]) -> Option<Vec<Left>>
     for i in (0..seen.len()).filter(|&i| needs(i) && Coupling::of(&seen[i].func) == Coupling::All) {
         groups.entry((seen[i].comm_hash, &seen[i].func, seen[i].seq)).or_default().push(i);
     }
+    let processes: HashSet<(&str, i64)> = seen.iter().map(|o| (&*o.node, o.pid)).collect();
     let mut left = vec![Left::Returned; seen.len()];
     for group in groups.values() {
-        let all = group.first().and_then(|&i| usize::try_from(seen[i].nranks?).ok());
+        // Where everybody that was heard is in it, a rank that was not makes all of them alike wait.
+        let everybody = group.len() as f64 >= MOST * processes.len() as f64 && group.len() > 2;
+        let all = group.first().and_then(|&i| usize::try_from(seen[i].nranks?).ok()).filter(|_| !everybody);
+        let all = all.or(everybody.then_some(group.len()));
         let entries: Option<Vec<i64>> = group.iter().map(|&i| aligned(&seen[i])).collect();
         let last = entries.filter(|_| all == Some(group.len())).and_then(|entries| entries.into_iter().max());
         for &i in group {

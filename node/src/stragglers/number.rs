@@ -2,13 +2,14 @@
 //!
 //! In a collective that makes all ranks meet, the ranks leave together. So with aligned clocks a call belongs to the
 //! collective that ends at the same time on the other ranks. Only what coincides closely is numbered; calls that only
-//! enqueue end when they like, and a late rank's calls then coincide with nothing: they stay out.
+//! enqueue end with the synchronise call after them; where that was not seen they end when they like, and a late rank's
+//! calls then coincide with nothing: they stay out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::classes::Process;
-use super::observation::{ClockOffset, Coupling, Input, Observation};
+use super::observation::{Coupling, Input, Observation};
 use super::stats::median;
 
 /// Ends that are apart by less than this share of the distance between collectives coincide.
@@ -52,38 +53,39 @@ pub(crate) fn number(input: &mut Input) -> Numbered {
         calls.sort_by_key(|seen| seen.entry_ns);
         input.observations.extend((0..).zip(calls).map(|(seq, seen)| Observation { seq, ..seen }));
     }
+    let syncs = sync_ends(input);
     // Where some rank's start was seen, its numbers are the reference.
-    let mut known: HashMap<Lane, HashMap<(&str, i64), Ends>> = HashMap::new();
+    let mut known: HashMap<Lane, HashMap<Process, Vec<&Observation>>> = HashMap::new();
     for seen in &input.observations {
         let lane = (seen.comm_hash, Arc::clone(&seen.func));
         if lanes.contains_key(&lane) && input.clocks.contains_key(&*seen.node) {
             let lane = known.entry(lane).or_default();
-            lane.entry((&seen.node, seen.pid)).or_default().push((end(seen, input), seen.seq));
+            lane.entry((Arc::clone(&seen.node), seen.pid)).or_default().push(seen);
         }
     }
     let mut placed = Vec::new();
     for (lane, mut ranks) in lanes {
         let numbered = known.remove(&lane).and_then(|r| r.into_values().max_by_key(Vec::len));
-        let mut reference = match numbered {
-            Some(reference) => reference,
+        let reference = match numbered {
+            Some(mut calls) => {
+                calls.sort_by_key(|seen| seen.entry_ns);
+                Reference::of(&calls.into_iter().cloned().collect::<Vec<_>>(), &syncs, input)
+            }
             None => {
                 // The rank with most calls counts.
                 let longest = ranks.iter().max_by_key(|(_, calls)| calls.len()).map(|(process, _)| process.clone());
                 let Some(mut calls) = longest.and_then(|process| ranks.remove(&process)) else { continue };
                 calls.sort_by_key(|seen| seen.entry_ns);
-                let mut ends = Vec::with_capacity(calls.len());
-                for (seq, mut seen) in (0..).zip(calls) {
-                    ends.push((end(&seen, input), seq));
-                    seen.seq = seq;
-                    result.by_time += 1;
-                    placed.push(seen);
-                }
-                ends
+                (0..).zip(&mut calls).for_each(|(seq, seen)| seen.seq = seq);
+                result.by_time += calls.len() as u64;
+                let reference = Reference::of(&calls, &syncs, input);
+                placed.extend(calls);
+                reference
             }
         };
-        reference.sort_unstable();
-        for calls in ranks.into_values() {
-            match align(&calls, &reference, input) {
+        for mut calls in ranks.into_values() {
+            calls.sort_by_key(|seen| seen.entry_ns);
+            match reference.as_ref().and_then(|reference| reference.align(&calls, &syncs, input)) {
                 Some(numbers) => {
                     for (mut seen, seq) in calls.into_iter().zip(numbers) {
                         if let Some(seq) = seq {
@@ -105,44 +107,95 @@ pub(crate) fn number(input: &mut Input) -> Numbered {
     result
 }
 
-/// When a call ended, on the asker's clock.
-fn end(seen: &Observation, input: &Input) -> i64 {
-    let end = seen.entry_ns.saturating_add(seen.duration_ns);
-    input.clocks.get(&*seen.node).map_or(end, |c| c.align(end))
+/// Synchronise calls by process: start and end on the node's own clock, in order.
+type Syncs = HashMap<Process, Vec<(i64, i64)>>;
+
+fn sync_ends(input: &Input) -> Syncs {
+    let mut syncs = Syncs::new();
+    for sync in &input.syncs {
+        let end = sync.start_ns.saturating_add(sync.duration_ns.max(0));
+        syncs.entry((Arc::clone(&sync.node), sync.pid)).or_default().push((sync.start_ns, end));
+    }
+    syncs.values_mut().for_each(|list| list.sort_unstable());
+    syncs
 }
 
-/// The numbers of one rank's calls; none when they do not coincide with the reference.
-fn align(calls: &[Observation], reference: &[(i64, u64)], input: &Input) -> Option<Vec<Option<u64>>> {
-    let period = median(reference.windows(2).map(|w| (w[1].0 - w[0].0) as f64))?;
-    let bound = |c: &ClockOffset| c.bound_within(input.since_ns, input.until_ns);
-    let widest = input.clocks.values().map(bound).max().unwrap_or(0);
-    let bound = calls.first().and_then(|c| input.clocks.get(&*c.node)).map_or(0, bound);
-    let close = (CLOSE * period).max((bound + widest) as f64);
-    // Where collectives follow each other as closely as the clocks are uncertain, nothing can be told apart.
-    if close * 4.0 > period {
-        return None;
-    }
-    let (first, last) = (reference.first()?.0, reference.last()?.0);
-    let (mut inside, mut met) = (0usize, 0usize);
-    let numbers = calls
+/// When each call ended, on the asker's clock, and how many calls of the lane share that end after it: a call that
+/// enqueues ends with the synchronise call after it, where that was seen. Calls are in order of entry.
+fn ends(calls: &[Observation], syncs: &Syncs, input: &Input) -> Vec<(i64, usize)> {
+    let Some(first) = calls.first() else { return Vec::new() };
+    let none = Vec::new();
+    let list = syncs.get(&(Arc::clone(&first.node), first.pid)).unwrap_or(&none);
+    let mut ends: Vec<(i64, usize)> = calls
         .iter()
-        .map(|call| {
-            let at = end(call, input);
-            let after = reference.partition_point(|(end, _)| *end < at);
-            let nearest = [after.checked_sub(1), Some(after)]
-                .into_iter()
-                .flatten()
-                .filter_map(|i| reference.get(i))
-                .min_by_key(|(end, _)| (end - at).abs());
-            let number = nearest.filter(|(end, _)| (end - at).abs() as f64 <= close).map(|(_, seq)| *seq);
-            if (first..=last).contains(&at) {
-                inside += 1;
-                met += usize::from(number.is_some());
-            }
-            number
+        .map(|seen| {
+            let returned = seen.entry_ns.saturating_add(seen.duration_ns);
+            let sync = list.get(list.partition_point(|(start, _)| *start < seen.entry_ns)).filter(|_| seen.tier == 0);
+            let end = sync.map_or(returned, |(_, end)| *end);
+            (input.clocks.get(&*seen.node).map_or(end, |c| c.align(end)), 0)
         })
         .collect();
-    (inside > 0 && met as f64 >= MOST * inside as f64).then_some(numbers)
+    for i in (1..ends.len()).rev() {
+        if ends[i - 1].0 == ends[i].0 {
+            ends[i - 1].1 = ends[i].1 + 1;
+        }
+    }
+    ends
+}
+
+/// The calls of a rank by which the others' are numbered.
+struct Reference {
+    node: Arc<str>,
+    /// By how many calls share the end after it: ends with numbers, in order.
+    ends: BTreeMap<usize, Ends>,
+    period_ns: f64,
+}
+
+impl Reference {
+    fn of(calls: &[Observation], syncs: &Syncs, input: &Input) -> Option<Self> {
+        let node = Arc::clone(&calls.first()?.node);
+        let mut by_place: BTreeMap<usize, Ends> = BTreeMap::new();
+        for (seen, (end, place)) in calls.iter().zip(ends(calls, syncs, input)) {
+            by_place.entry(place).or_default().push((end, seen.seq));
+        }
+        by_place.values_mut().for_each(|ends| ends.sort_unstable());
+        let period_ns = median(by_place.get(&0)?.windows(2).map(|w| (w[1].0 - w[0].0) as f64))?;
+        Some(Self { node, ends: by_place, period_ns })
+    }
+
+    /// The numbers of one rank's calls; none when they do not coincide with these.
+    fn align(&self, calls: &[Observation], syncs: &Syncs, input: &Input) -> Option<Vec<Option<u64>>> {
+        let node = &calls.first()?.node;
+        let bound = |node: &str| input.clocks.get(node).map_or(0, |c| c.bound_within(input.since_ns, input.until_ns));
+        let bound_ns = if *node == self.node { 0 } else { bound(node).saturating_add(bound(&self.node)) };
+        let close = (CLOSE * self.period_ns).max(bound_ns as f64);
+        // Where collectives follow each other as closely as the clocks are uncertain, nothing can be told apart.
+        if close * 4.0 > self.period_ns {
+            return None;
+        }
+        let all = self.ends.get(&0)?;
+        let (first, last) = (all.first()?.0, all.last()?.0);
+        let (mut inside, mut met) = (0usize, 0usize);
+        let numbers = ends(calls, syncs, input)
+            .into_iter()
+            .map(|(at, place)| {
+                let reference = self.ends.get(&place).map_or(&[][..], Vec::as_slice);
+                let after = reference.partition_point(|(end, _)| *end < at);
+                let nearest = [after.checked_sub(1), Some(after)]
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|i| reference.get(i))
+                    .min_by_key(|(end, _)| (end - at).abs());
+                let number = nearest.filter(|(end, _)| (end - at).abs() as f64 <= close).map(|(_, seq)| *seq);
+                if (first..=last).contains(&at) {
+                    inside += 1;
+                    met += usize::from(number.is_some());
+                }
+                number
+            })
+            .collect();
+        (inside > 0 && met as f64 >= MOST * inside as f64).then_some(numbers)
+    }
 }
 
 #[cfg(test)]

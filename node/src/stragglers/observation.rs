@@ -192,6 +192,8 @@ pub struct Input {
     pub sampled: Vec<Sampled>,
     /// What the processes of `sampled` called altogether, one-sided calls included.
     pub totals: Vec<Totals>,
+    /// Calls that processes are in, of communicators whose start was not seen: they follow the last one that was left.
+    pub open_unnumbered: Vec<Observation>,
     /// Own work, where it was timed; may be empty.
     pub work: Vec<Work>,
     /// Where hosts waited for their devices; may be empty, then calls that only enqueue show no wait.

@@ -18,6 +18,11 @@ use super::summary::hex;
 /// Windows before an episode that make an own history.
 const HISTORY: usize = 3;
 
+/// A culprit lies above the median of the others in at least this share of its collectives.
+const HALF: f64 = 0.5;
+/// So many places in communicators are looked at without asking for more certainty.
+const FEW_COMPARED: f64 = 64.0;
+
 /// Stretches of own time to compare, at least.
 const OWN_SEEN: f64 = 3.0;
 /// So many times the share by lateness must its own time show to speak for a rank that is late as well.
@@ -69,6 +74,8 @@ pub(crate) struct Elsewhere {
     several: HashSet<Process>,
     /// They send to or receive from single ranks.
     paired: HashSet<Process>,
+    /// Places in communicators that are compared, of all processes together.
+    compared: usize,
 }
 
 impl Elsewhere {
@@ -77,6 +84,7 @@ impl Elsewhere {
         let mut elsewhere = Self::default();
         let mut seen: HashSet<Process> = HashSet::new();
         for comm in comms.filter(|c| c.members.len() > 1 || c.paired > 0) {
+            elsewhere.compared += if comm.coupled > 0 { comm.members.len() } else { 0 };
             for m in &comm.members {
                 let process: Process = (Arc::clone(&m.node), m.pid);
                 if comm.paired > 0 {
@@ -119,14 +127,18 @@ pub(crate) fn suspects(
     elsewhere: &Elsewhere,
     findings: &mut Findings,
 ) {
-    for m in 0..s.comm.members.len() {
+    let case = |m: usize| {
         let member = &s.comm.members[m];
-        let rank = job_rank.get(&(Arc::clone(&member.node), member.pid)).copied().unwrap_or(member.rank);
         let process: Process = (Arc::clone(&member.node), member.pid);
+        let rank = job_rank.get(&process).copied().unwrap_or(member.rank);
         let paired = elsewhere.paired.contains(&process);
         let several = s.comm.one_sided > 0 || elsewhere.several.contains(&process);
         let me = RankRef { rank, node: member.node.to_string(), pid: member.pid };
-        let case = Case { index, s, m, me, several, paired, rules };
+        Case { index, s, m, me, several, paired, elsewhere, rules }
+    };
+    let first = findings.found.len();
+    for m in 0..s.comm.members.len() {
+        let case = case(m);
         case.contradiction(findings);
         let late = case.late(findings);
         let own = case.own();
@@ -136,6 +148,18 @@ pub(crate) fn suspects(
             (late, own) => own.or(late),
         });
     }
+    // A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours.
+    let mut neighbours = Vec::new();
+    for (m, member) in s.comm.members.iter().enumerate() {
+        let found = &findings.found[first..];
+        if found.iter().any(|f| f.member == m) {
+            continue;
+        }
+        let beside = found.iter().find(|f| *f.culprit.node == *member.node);
+        neighbours.extend(beside.and_then(|f| case(m).beside(f)));
+    }
+    findings.held_up.retain(|h| !neighbours.iter().any(|f| f.culprit.node == h.node && f.culprit.pid == h.pid));
+    findings.found.append(&mut neighbours);
 }
 
 /// One rank of one communicator under suspicion.
@@ -148,10 +172,24 @@ struct Case<'a> {
     several: bool,
     /// It sends to or receives from single ranks.
     paired: bool,
+    elsewhere: &'a Elsewhere,
     rules: &'a Rules,
 }
 
 impl Case<'_> {
+    /// It stands out as its neighbour on the host does, over the same windows and by the same figure.
+    fn beside(&self, neighbour: &Found) -> Option<Found> {
+        let (tallies, scores) = self.s.pooled(neighbour.episode.clone(), self.rules);
+        let own_time = neighbour.culprit.basis == Basis::OwnTime;
+        let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
+        let own = tallies[self.m].more_own.mean();
+        // Its own time must not say that it is held up.
+        let itself = own_time || own.is_none_or(|own| own >= self.rules.own_share * rating.excess_ns);
+        let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
+        let stands = rating.flagged && rating.mostly >= HALF && itself && 2.0 * rating.share >= neighbour.culprit.share;
+        stands.then(|| self.found(neighbour.culprit.basis, rating, &flags, neighbour.episode.clone()))
+    }
+
     fn column(&self, flag: fn(&Score) -> bool) -> Vec<bool> {
         self.s.scores.iter().map(|w| flag(&w[self.m])).collect()
     }
@@ -196,6 +234,14 @@ impl Case<'_> {
         }
         if s.waits != Waits::Enqueued || s.comm.own_known() {
             let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
+            // Told from entries it may be wrong by the clock bound.
+            let unsure = if s.comm.reconstructed { s.bounds[m].unwrap_or(0.0) } else { 0.0 };
+            if own.is_some_and(|own| {
+                own >= rules.own_share * rating.excess_ns && own - unsure < rules.own_share * rating.excess_ns
+            }) {
+                findings.alone.push(self.me.clone());
+                return None;
+            }
             if s.comm.mixed() {
                 // Stages come at different times by design. Here only own time tells, and it has to be consistent.
                 if own.is_none() {
@@ -251,7 +297,13 @@ impl Case<'_> {
         } else {
             self.rules.consistency
         };
+        // Of many that are looked at, some stand out by chance: as much surer as the tail of a normal deviate asks for.
+        // Sooner where no population says how far ranks usually are apart.
+        let few = if peers >= POPULATION { FEW_COMPARED } else { FEW_COMPARED / 8.0 };
+        let many = (self.elsewhere.compared as f64 / few).max(1.0);
+        let needed = (needed * needed + 2.0 * many.ln()).sqrt();
         rating.flagged
+            && rating.mostly >= HALF
             && rating.consistency >= needed
             && rating.consistency * independent(self.s, self.m, basis, run).sqrt() >= needed
             && self.departs_from_history(rating, peers, run, which)

@@ -3,12 +3,13 @@
 //! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures beside the verdict from `summary.rs`; the
 //! report's shape lies in `report.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::hang;
+use super::hang::{self, progress};
 use super::matching::{Comm, Member, communicators};
 use super::number::number;
-use super::observation::Input;
+use super::observation::{Coupling, Input, Observation};
 use super::report::{Basis, Cost, Culprit, RankRef, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, Waits, score};
@@ -27,7 +28,9 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
         return judge(input, rules);
     }
     let mut all = input.clone();
+    let late: BTreeSet<(Arc<str>, i64)> = all.unnumbered.iter().map(|o| (Arc::clone(&o.node), o.pid)).collect();
     let numbered = number(&mut all);
+    late_progress(&mut all, &late);
     if numbered.left_out > 0 {
         *all.unplaced.entry("communicator's start not seen".to_owned()).or_default() += numbered.left_out;
     }
@@ -39,6 +42,29 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
         ));
     }
     report
+}
+
+/// How far the processes got whose calls were only numbered here.
+fn late_progress(all: &mut Input, late: &BTreeSet<(Arc<str>, i64)>) {
+    let of = |seen: &&Observation| late.contains(&(Arc::clone(&seen.node), seen.pid));
+    let finished: Vec<Observation> = all.observations.iter().filter(of).cloned().collect();
+    let mut last: BTreeMap<(Arc<str>, i64, u64, Arc<str>), u64> = BTreeMap::new();
+    for seen in &finished {
+        let lane = (Arc::clone(&seen.node), seen.pid, seen.comm_hash, Arc::clone(&seen.func));
+        let seq = last.entry(lane).or_default();
+        *seq = seen.seq.max(*seq);
+    }
+    let open: Vec<Observation> = std::mem::take(&mut all.open_unnumbered)
+        .into_iter()
+        .filter_map(|seen| {
+            let lane = (Arc::clone(&seen.node), seen.pid, seen.comm_hash, Arc::clone(&seen.func));
+            let seq = last.get(&lane)? + 1;
+            Some(Observation { seq, ..seen })
+        })
+        .collect();
+    if !open.is_empty() || !all.progress.is_empty() {
+        all.progress.extend(progress(&finished, &open));
+    }
 }
 
 fn judge(input: &Input, rules: &Rules) -> Report {
@@ -76,6 +102,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     let rotation = rotation(&scored, rules);
     evidence.notes.extend(rotation.iter().map(|r| r.note(&scored)));
     evidence.notes.extend(means(&scored));
+    evidence.notes.extend(hosts(&scored, &named));
     let per_comm = comm_reports(&scored, &thin, &named, &findings.held_up, rules);
     let mut culprits = named.into_iter().map(|f| f.culprit);
     let hang = hang::find(input, rules);
@@ -87,6 +114,23 @@ fn judge(input: &Input, rules: &Rules) -> Report {
             .unwrap_or_else(|| nobody(input, &scored, &thin, findings, rules)),
     };
     Report { verdict, cost, evidence, cause: None, per_comm, coverage: input.heard.clone() }
+}
+
+/// Says of which hosts all ranks that were heard are named.
+fn hosts(scored: &[Scored], named: &[Found]) -> Vec<String> {
+    let mut ranks: BTreeMap<&str, (BTreeSet<i64>, BTreeSet<i64>)> = BTreeMap::new();
+    for m in scored.iter().flat_map(|s| &s.comm.members) {
+        ranks.entry(&m.node).or_default().0.insert(m.pid);
+    }
+    for f in named {
+        if let Some((_, late)) = ranks.get_mut(&*f.culprit.node) {
+            late.insert(f.culprit.pid);
+        }
+    }
+    let whole = ranks.into_iter().filter(|(_, (all, late))| all.len() > 1 && all == late);
+    whole
+        .map(|(node, (all, _))| format!("all {} ranks of host {node} are late: it may be the host", all.len()))
+        .collect()
 }
 
 /// Says when collectives were compared by the means of runs of them.
@@ -118,6 +162,8 @@ fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings: &mut Find
                 .filter(|(i, _)| {
                     !found.iter().any(|f| Some(f.comm) == *i && is(f, &scored[p.comm].comm.members[p.member]))
                 })
+                // Who waits for somebody there waits alike: that makes nobody late against those that are there, too.
+                .filter(|(_, c)| !scored[p.comm].comm.members.iter().all(|m| c.has(m)))
                 .filter_map(|(i, c)| {
                     let others = || c.members.iter().filter(|m| !is(p, m));
                     let late_here = i.is_some() && found.iter().any(|f| Some(f.comm) == i);
@@ -260,6 +306,17 @@ fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: Findings, r
                 100.0 * (shortest / period).min(1.0)
             ));
         }
+    }
+    let coupled = |seen: &&Observation| Coupling::of(&seen.func) == Coupling::All;
+    let left_out = input.unnumbered.iter().filter(coupled).count();
+    if left_out > input.observations.iter().filter(coupled).count() {
+        doubts.push(format!(
+            "{left_out} calls could not be matched across ranks, more than could: recording began after the communicators did, and when \
+             the calls ended does not tell which belong together"
+        ));
+    }
+    if scored.iter().all(|s| s.comm.members.len() < 2) {
+        doubts.push("only one rank of each communicator was heard: nobody to compare it with".to_owned());
     }
     if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
 }

@@ -50,6 +50,7 @@ pub fn judge(drawn: &Drawn, report: &Report) -> Outcome {
             _ => false,
         },
         Case::Unheard => matches!(report.verdict, Verdict::Unknown { .. }),
+        Case::Unmatched | Case::Silent => named == truth || matches!(report.verdict, Verdict::Unknown { .. }),
     };
     if right { Outcome::Right } else { Outcome::Missed }
 }

@@ -278,7 +278,7 @@ impl<'a> Machine<'a> {
         };
         match left {
             None if numbered => self.open.push(seen),
-            None => {}
+            None => self.input.open_unnumbered.push(seen),
             Some(_) if numbered => self.input.observations.push(seen),
             Some(_) => self.input.unnumbered.push(seen),
         }
