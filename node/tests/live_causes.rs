@@ -5,8 +5,8 @@ mod common;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use common::jobs::{Cgroups, workloads};
 use common::{Lab, can_capture, stderr, wait_for};
 use serde_json::Value;
 
@@ -14,37 +14,6 @@ const AGENTS: [&str; 3] = ["c1", "c2", "c3"];
 const RANKS: usize = 6;
 /// The rank that is made late: not the asker's, and not on its host.
 const LATE: usize = 3;
-
-/// A directory tree of cgroups for one test, removed at the end.
-struct Cgroups(Vec<PathBuf>);
-
-impl Cgroups {
-    fn new(root: &Path, test: &str, names: &[&str]) -> Self {
-        let top = root.join(format!("rankmesh-{test}-{}", std::process::id()));
-        let mut made = vec![top.clone()];
-        made.extend(names.iter().map(|name| top.join(name)));
-        for path in &made {
-            std::fs::create_dir(path).expect("a cgroup");
-        }
-        Self(made)
-    }
-
-    fn path(&self, name: &str) -> &Path {
-        self.0.iter().find(|path| path.ends_with(name)).expect("a cgroup of this name")
-    }
-}
-
-impl Drop for Cgroups {
-    fn drop(&mut self) {
-        let until = Instant::now() + Duration::from_secs(5);
-        for path in self.0.iter().rev() {
-            let _ = std::fs::write(path.join("cgroup.kill"), "1");
-            while std::fs::remove_dir(path).is_err() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
 
 /// Processes that end with the test.
 #[derive(Default)]
@@ -61,16 +30,6 @@ impl Drop for Processes {
     }
 }
 
-/// The C workloads, compiled into the lab.
-fn workload(lab: &Lab) -> PathBuf {
-    let out = lab.path("job");
-    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
-    let made =
-        Command::new("make").arg("-C").arg(scenarios).arg(format!("OUT={}", out.display())).output().expect("make");
-    assert!(made.status.success(), "{}", stderr(&made));
-    out.join("cause-ranks")
-}
-
 /// Three agents with a cgroup each, and where their ranks go.
 struct Job {
     processes: Processes,
@@ -82,8 +41,7 @@ struct Job {
 impl Job {
     fn new(test: &str) -> Self {
         let mut lab = Lab::new();
-        let root = node_bpf::cgroup_mount_point().expect("a cgroup v2 hierarchy");
-        let cgroups = Cgroups::new(&root, test, &AGENTS);
+        let cgroups = Cgroups::new(test, &AGENTS);
         for name in AGENTS {
             let cgroup = cgroups.path(name).display().to_string();
             lab.start(name, &["--cgroup", &cgroup]);
@@ -92,7 +50,7 @@ impl Job {
         for node in lab.nodes(AGENTS[0]).expect("nodes") {
             assert_eq!(node["capture"], "on", "{node}");
         }
-        let program = workload(&lab);
+        let program = workloads(&lab).join("cause-ranks");
         Self { processes: Processes::default(), cgroups, lab, program }
     }
 
@@ -222,7 +180,7 @@ fn read_throttle(path: &Path, bytes_per_second: u64) -> Result<Cgroups, String> 
     if !root.join("blkio.throttle.read_bps_device").exists() {
         return Err("no blkio throttle in cgroup v1".to_owned());
     }
-    let cgroups = Cgroups::new(root, "blkio", &[]);
+    let cgroups = Cgroups::below(root, "blkio", &[]);
     let file = cgroups.0[0].join("blkio.throttle.read_bps_device");
     match std::fs::write(&file, format!("{major}:{minor} {bytes_per_second}")) {
         Ok(()) => Ok(cgroups),
@@ -323,14 +281,14 @@ impl Drop for Hosts {
 }
 
 #[test]
-fn packet_loss_to_one_host_is_the_networks_and_no_ranks() {
-    if !can_capture("packet_loss_to_one_host_is_the_networks_and_no_ranks") {
+fn packet_loss_to_one_host_is_named_with_its_flows() {
+    if !can_capture("packet_loss_to_one_host_is_named_with_its_flows") {
         return;
     }
     let hosts = match Hosts::new(AGENTS.len()) {
         Ok(hosts) => hosts,
         Err(why) => {
-            eprintln!("skipped: packet_loss_to_one_host_is_the_networks_and_no_ranks: {why}");
+            eprintln!("skipped: packet_loss_to_one_host_is_named_with_its_flows: {why}");
             return;
         }
     };

@@ -11,7 +11,11 @@ pub struct Cgroups(pub Vec<PathBuf>);
 
 impl Cgroups {
     pub fn new(test: &str, names: &[&str]) -> Self {
-        let root = node_bpf::cgroup_mount_point().expect("a cgroup v2 hierarchy");
+        Self::below(&node_bpf::cgroup_mount_point().expect("a cgroup v2 hierarchy"), test, names)
+    }
+
+    /// In another hierarchy than that of version 2.
+    pub fn below(root: &Path, test: &str, names: &[&str]) -> Self {
         let top = root.join(format!("rankmesh-{test}-{}", std::process::id()));
         let mut made = vec![top.clone()];
         made.extend(names.iter().map(|name| top.join(name)));
