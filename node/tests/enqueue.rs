@@ -224,3 +224,47 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
     let row = &answer["rows"][0];
     assert_eq!((&row[1], &row[2], &row[3], &row[4]), (&8.into(), &1.into(), &8.into(), &0.into()), "{answer}");
 }
+
+/// In a job with tensor, data and pipeline parallel groups a late rank delays whole stages: it may be named, nobody else.
+fn groups_of_large_models(test: &str, mode: &str) {
+    if !can_capture(test) {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new(mode);
+    start_agents(&mut lab, &cgroups);
+    let bin = workloads(&lab);
+    prime(&lab, &bin, &cgroups);
+    let shape = ["--tp", "2", "--pp", "2", "--dp", "2", "--mode", mode];
+    let _job = job(&bin, &cgroups, &[&shape[..], &["--work-ms", "30", "--late-rank", "3", "--late-ms", "90"]].concat());
+    let rank = wait_for("the process of rank 3", || process_of_rank(&bin, 3).ok_or_else(|| "not found".to_owned()));
+    let steps = |n: u64| {
+        let sql = format!(
+            "SELECT count(*) FROM collectives WHERE pid = {rank} AND nranks = 8 AND func = 'all_reduce' AND seq >= {n}"
+        );
+        lab.query("m1", &sql, &[]).0["rows"][0][0].as_u64().unwrap_or(0)
+    };
+    let mut named = 0;
+    for step in (30..=120).step_by(15) {
+        wait_for("more steps", || if steps(step) > 0 { Ok(()) } else { Err(step.to_string()) });
+        let answer = report(&lab, "m1", "4s").expect("a verdict");
+        let verdict = &answer["verdict"];
+        eprintln!("{mode}, step {step}: {verdict}");
+        assert_ne!(verdict["kind"], "hang", "{verdict}");
+        if verdict["kind"] == "rank" {
+            assert_eq!((&verdict["pid"], &verdict["node"]), (&rank.into(), &"m2".into()), "{verdict}");
+            named += 1;
+        }
+    }
+    eprintln!("{mode}: named {named} times");
+}
+
+#[test]
+fn of_groups_of_large_models_no_wrong_rank_is_named_where_calls_wait() {
+    groups_of_large_models("of_groups_of_large_models_no_wrong_rank_is_named_where_calls_wait", "blocking");
+}
+
+#[test]
+fn of_groups_of_large_models_no_wrong_rank_is_named_where_calls_enqueue() {
+    groups_of_large_models("of_groups_of_large_models_no_wrong_rank_is_named_where_calls_enqueue", "enqueue");
+}
