@@ -2,6 +2,14 @@
  * -DNCCL as libnccl.so.2 and without as libcudart.so.12. */
 #include <stddef.h>
 
+/* Makes the function begin by saving a register, as real ones do: the kernel emulates x86's push, where it would have to
+ * step over most other instructions, which costs more than all the rest. */
+#if defined(__x86_64__)
+#define BEGIN __asm__ volatile("" ::: "rbx")
+#else
+#define BEGIN __asm__ volatile("" ::: "x19")
+#endif
+
 #ifdef NCCL
 struct id { char bytes[128]; };
 static int communicator;
@@ -12,11 +20,13 @@ int ncclCommInitRank(void **comm, int ranks, struct id id, int rank) {
 }
 int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream) {
   (void)send, (void)recv, (void)count, (void)type, (void)op, (void)comm, (void)stream;
+  BEGIN;
   return 0;
 }
 #else
 int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) {
   (void)to, (void)from, (void)bytes, (void)kind, (void)stream;
+  BEGIN;
   return 0;
 }
 #endif
