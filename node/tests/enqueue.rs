@@ -244,19 +244,18 @@ fn groups_of_large_models(test: &str, mode: &str) {
         );
         lab.query("m1", &sql, &[]).0["rows"][0][0].as_u64().unwrap_or(0)
     };
-    let mut named = 0;
+    let mut named = 0u32;
     for step in (30..=120).step_by(15) {
         wait_for("more steps", || if steps(step) > 0 { Ok(()) } else { Err(step.to_string()) });
         let answer = report(&lab, "m1", "4s").expect("a verdict");
         let verdict = &answer["verdict"];
-        eprintln!("{mode}, step {step}: {verdict}");
         assert_ne!(verdict["kind"], "hang", "{verdict}");
         if verdict["kind"] == "rank" {
             assert_eq!((&verdict["pid"], &verdict["node"]), (&rank.into(), &"m2".into()), "{verdict}");
             named += 1;
         }
     }
-    eprintln!("{mode}: named {named} times");
+    assert!(named > 0, "in the {mode} mode rank 3 was never named in seven questions");
 }
 
 #[test]
