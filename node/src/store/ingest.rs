@@ -30,6 +30,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Longest wait of the writer without anything to do; retention by age runs at this pace.
 const IDLE: Duration = Duration::from_secs(1);
+/// Records of one commit: some 15 ms of work.
+const MOST_A_COMMIT: usize = 16_384;
 /// Pause between attempts to cut the write-ahead log back.
 const TRUNCATE_EVERY: Duration = Duration::from_millis(250);
 
@@ -286,7 +288,13 @@ impl<'c> Writer<'c> {
             }
             let began = Instant::now();
             if !drained.items.is_empty() || !self.losses.is_empty() || self.last_commit.elapsed() >= HEARTBEAT {
-                self.settle(drained.items);
+                let mut items = drained.items;
+                // A queue that has filled up goes in several commits: none of them takes long.
+                while items.len() > MOST_A_COMMIT {
+                    let rest = items.split_off(MOST_A_COMMIT);
+                    self.settle(std::mem::replace(&mut items, rest));
+                }
+                self.settle(items);
             }
             let spent = began.elapsed();
             self.shared.queue.settled(drained.flush);
