@@ -122,7 +122,10 @@ pub(crate) fn attach_places(
 ) -> libbpf_rs::Result<Vec<Link>> {
     match places {
         Places::Function(target) => {
-            attach(object, SYMBOL, mode, path, std::slice::from_ref(target)).map(|attached| attached.links)
+            let attached = attach(object, SYMBOL, mode, path, std::slice::from_ref(target))?;
+            // its first instruction cannot be probed: nothing would ever be counted
+            let refused = libbpf_rs::Error::from_raw_os_error(libc::EOPNOTSUPP);
+            if attached.refused.is_empty() { Ok(attached.links) } else { Err(refused) }
         }
         Places::Unwinding { entry, exits } => {
             let mut links = attach_points(object, "exit", mode, path, exits)?;
