@@ -59,8 +59,8 @@ pub(super) struct Group {
     pub(super) sum: i128,
     pub(super) least: i64,
     pub(super) greatest: i64,
-    /// Empty when they were not asked for.
-    pub(super) quantiles: Quantiles,
+    /// The sketch: zeros, and counts by bucket. Empty when it was not asked for.
+    pub(super) buckets: (u64, Vec<(usize, u64)>),
 }
 
 /// Write the summary of a new segment, where one is worth it.
@@ -93,7 +93,7 @@ fn of_columns(table: &str, columns: &[(String, Column)]) -> Option<Stored> {
     }
     let buckets = Buckets::table();
     let mut index: HashMap<Vec<Option<i64>>, usize> = HashMap::new();
-    let mut groups: Vec<(Vec<Option<i64>>, Group)> = Vec::new();
+    let mut groups: Vec<(Vec<Option<i64>>, Group, Quantiles)> = Vec::new();
     let mut key = Vec::with_capacity(keys.len());
     for row in 0..rows {
         // A duration that is not known, or no duration at all: the rows themselves are to be asked.
@@ -108,17 +108,17 @@ fn of_columns(table: &str, columns: &[(String, Column)]) -> Option<Stored> {
                 }
                 index.insert(key.clone(), groups.len());
                 let (least, greatest) = (i64::MAX, i64::MIN);
-                let quantiles = Quantiles::default();
-                groups.push((key.clone(), Group { key: Vec::new(), count: 0, sum: 0, least, greatest, quantiles }));
+                let group = Group { key: Vec::new(), count: 0, sum: 0, least, greatest, buckets: (0, Vec::new()) };
+                groups.push((key.clone(), group, Quantiles::default()));
                 groups.len() - 1
             }
         };
-        let group = &mut groups[at].1;
+        let (_, group, quantiles) = &mut groups[at];
         group.count += 1;
         group.sum += i128::from(value);
         group.least = group.least.min(value);
         group.greatest = group.greatest.max(value);
-        group.quantiles.add(buckets, value);
+        quantiles.add(buckets, value);
     }
     let mut stored = Stored {
         keys: keys
@@ -127,18 +127,18 @@ fn of_columns(table: &str, columns: &[(String, Column)]) -> Option<Stored> {
             .map(|(at, column)| StoredKey {
                 is_text: column.texts().is_some(),
                 texts: column.texts().map(<[_]>::to_vec).unwrap_or_default(),
-                values: groups.iter().map(|(key, _)| key[at]).collect(),
+                values: groups.iter().map(|(key, ..)| key[at]).collect(),
             })
             .collect(),
-        counts: groups.iter().map(|(_, group)| group.count).collect(),
-        sums: groups.iter().map(|(_, group)| group.sum).collect(),
-        least: groups.iter().map(|(_, group)| group.least).collect(),
-        greatest: groups.iter().map(|(_, group)| group.greatest).collect(),
+        counts: groups.iter().map(|(_, group, _)| group.count).collect(),
+        sums: groups.iter().map(|(_, group, _)| group.sum).collect(),
+        least: groups.iter().map(|(_, group, _)| group.least).collect(),
+        greatest: groups.iter().map(|(_, group, _)| group.greatest).collect(),
         buckets: Vec::new(),
     };
-    for (_, group) in &groups {
-        let counts: Vec<(usize, u64)> = group.quantiles.counts().collect();
-        put(&mut stored.buckets, group.quantiles.zeros());
+    for (_, _, quantiles) in &groups {
+        let counts: Vec<(usize, u64)> = quantiles.counts().collect();
+        put(&mut stored.buckets, quantiles.zeros());
         put(&mut stored.buckets, counts.len() as u64);
         let mut before = 0;
         for (bucket, count) in counts {
@@ -189,18 +189,16 @@ fn groups(stored: Stored, with_quantiles: bool) -> Option<Vec<Group>> {
             });
         }
         let (least, greatest) = (*stored.least.get(at)?, *stored.greatest.get(at)?);
-        let mut quantiles = Quantiles::default();
+        let (mut zeros, mut counts) = (0, Vec::new());
         if with_quantiles {
-            let zeros = take(&mut buckets)?;
+            zeros = take(&mut buckets)?;
             let mut bucket = 0_usize;
-            let mut counts = Vec::new();
             for _ in 0..take(&mut buckets)? {
                 bucket = bucket.checked_add(usize::try_from(take(&mut buckets)?).ok()?).filter(|at| *at < 1 << 16)?;
                 counts.push((bucket, take(&mut buckets)?));
             }
-            quantiles.add_counts(zeros, &counts, (least, greatest));
         }
-        groups.push(Group { key, count, sum: *stored.sums.get(at)?, least, greatest, quantiles });
+        groups.push(Group { key, count, sum: *stored.sums.get(at)?, least, greatest, buckets: (zeros, counts) });
     }
     Some(groups)
 }

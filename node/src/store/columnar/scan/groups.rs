@@ -236,7 +236,8 @@ impl Summed {
                 basic.least = basic.least.min(group.least);
                 basic.greatest = basic.greatest.max(group.greatest);
                 if let Some(all) = &mut argument.quantiles {
-                    all[at].merge(&group.quantiles);
+                    let (zeros, counts) = &group.buckets;
+                    all[at].add_counts(*zeros, counts, (group.least, group.greatest));
                 }
             }
         }
