@@ -32,7 +32,9 @@ impl Drop for Processes {
 
 /// Three agents with a cgroup each, and where their ranks go.
 struct Job {
+    /// Ends before the cgroups that hold them are removed.
     processes: Processes,
+    throttle: Option<Cgroups>,
     cgroups: Cgroups,
     lab: Lab,
     program: PathBuf,
@@ -51,7 +53,7 @@ impl Job {
             assert_eq!(node["capture"], "on", "{node}");
         }
         let program = workloads(&lab).join("cause-ranks");
-        Self { processes: Processes::default(), cgroups, lab, program }
+        Self { processes: Processes::default(), throttle: None, cgroups, lab, program }
     }
 
     fn node_of(rank: usize) -> &'static str {
@@ -207,7 +209,9 @@ fn slow_reads_of_a_throttled_file_are_named() {
     // 64 KiB at 2 MiB/s are 31 ms.
     let file = file.display().to_string();
     let reads = ["--cpu-ms", "1", "--sleep-ms", "10", "--read", &file, "--read-kib", "64"];
-    job.start(&reads, &reads, &[&throttle.0[0]]);
+    let throttled = throttle.0[0].clone();
+    job.throttle = Some(throttle);
+    job.start(&reads, &reads, &[&throttled]);
     let cause = wait_for("the reads are named", || {
         let cause = job.cause()?;
         if named(&cause) == ["wait"] && !job.reasons_are_recorded() {
@@ -223,8 +227,6 @@ fn slow_reads_of_a_throttled_file_are_named() {
     if named(&cause) == ["wait"] {
         eprintln!("skipped: slow_reads_of_a_throttled_file_are_named: this host does not record why threads wait");
     }
-    drop(job);
-    drop(throttle);
 }
 
 /// Network namespaces of one test, on a bridge of their own, removed at the end.
