@@ -48,11 +48,11 @@ ln -s busybox "$root/bin/sh"
 cp "$here/scripts/kernel-init.sh" "$root/init"
 chmod 755 "$root/init"
 make -sC "$here/scenarios" OUT="$work/workloads" >&2
-cp "$work/workloads/libnccl.so.2" "$work/workloads/nccl-ranks" "$work/workloads/host-events" "$root/job/"
+cp "$work/workloads/libnccl.so.2" "$work/workloads/libcudart.so.12" "$work/workloads/nccl-ranks" "$work/workloads/host-events" "$root/job/"
 cp "$binary" "$root/bin/rankmesh"
 strip "$root/bin/rankmesh" 2>/dev/null || true
 # What they are linked with, where they look for it.
-ldd "$binary" "$root/job/nccl-ranks" "$root/job/libnccl.so.2" | grep -o '/[^ ]*\.so[^ ]*' | sort -u | while read -r library; do
+ldd "$binary" "$root/job/nccl-ranks" "$root/job/libnccl.so.2" "$root/job/libcudart.so.12" | grep -o '/[^ ]*\.so[^ ]*' | sort -u | while read -r library; do
     case $library in "$root"/*) continue ;; esac
     mkdir -p "$root$(dirname "$library")"
     [ -e "$root$library" ] || cp -L "$library" "$root$library"

@@ -95,22 +95,39 @@ pub(crate) fn attach(
     path: &Path,
     targets: &[Target],
 ) -> libbpf_rs::Result<Attached> {
-    let all = match attach_for(object, family, mode, path, targets, EVERY_PROCESS) {
-        Ok(links) => return Ok(Attached { links, refused: vec![] }),
-        Err(error) => error,
-    };
-    let (mut good, mut refused) = (vec![], vec![]);
-    for target in targets {
-        match attach_for(object, family, mode, path, std::slice::from_ref(target), EVERY_PROCESS) {
-            Ok(_tried) => good.push(target.clone()),
-            Err(error) => refused.push((target.symbol.clone().into_owned(), format!("{error:#}"))),
+    // Single probes are attached one by one anyway: those that can be stay.
+    let single = mode == AttachMode::Single;
+    let mut last = None;
+    if !single {
+        match attach_for(object, family, mode, path, targets, EVERY_PROCESS) {
+            Ok(links) => return Ok(Attached { links, refused: vec![] }),
+            Err(error) => last = Some(error),
         }
     }
-    if good.is_empty() || refused.is_empty() {
-        return Err(all);
+    let (mut good, mut links, mut refused) = (vec![], vec![], vec![]);
+    for target in targets {
+        match attach_for(object, family, mode, path, std::slice::from_ref(target), EVERY_PROCESS) {
+            Ok(attached) if single => links.extend(attached),
+            Ok(_tried) => good.push(target.clone()),
+            Err(error) if is_unprobeable(&error) => {
+                refused.push((target.symbol.clone().into_owned(), format!("{error:#}")));
+                last = Some(error);
+            }
+            Err(error) => return Err(error), // not this function's fault: all or nothing
+        }
     }
-    let links = attach_for(object, family, mode, path, &good, EVERY_PROCESS)?;
+    if let (true, true, Some(error)) = (good.is_empty(), links.is_empty(), last) {
+        return Err(error);
+    }
+    if !good.is_empty() {
+        links = attach_for(object, family, mode, path, &good, EVERY_PROCESS)?;
+    }
     Ok(Attached { links, refused })
+}
+
+/// ENOTSUPP (524), the kernel's own, which has no kind: the first instruction cannot be probed.
+fn is_unprobeable(error: &libbpf_rs::Error) -> bool {
+    format!("{error:#}").contains("os error 524")
 }
 
 /// Attaches the user's function or points. The links are of the places in an order in which nothing is left open.

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -370,7 +371,11 @@ impl Discovery {
     }
 
     fn attach_file(&mut self, path: &Path, shown: &Path, probed: Probed) -> Result<(), String> {
-        let metadata = fs::metadata(path).map_err(|e| e.to_string())?;
+        // Held open: the process that leads to it may end before everything is attached.
+        let file = fs::File::open(path).map_err(|e| e.to_string())?;
+        let held = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = held.as_path();
+        let metadata = file.metadata().map_err(|e| e.to_string())?;
         let identity = (metadata.dev(), metadata.ino(), probed);
         if self.attached.contains(&identity) {
             return Ok(());

@@ -1,11 +1,12 @@
 /* A rank to which things happen, a known number of times each, for the self-test of capture on other kernels: calls,
  * sleeps, connections refused and unanswered, children, reads of a disk, memory beyond a limit.
  *
- * usage: host-events [--disk FILE] [--fill MIB]
- * --disk: a block device or a file on one, read past the page cache and through a mapping. --fill: touch that much memory
+ * usage: host-events [--disk FILE] [--cuda LIBRARY] [--fill MIB]
+ * --disk: a block device or a file on one, read past the page cache and through a mapping. --cuda: a CUDA runtime to call. --fill: touch that much memory
  * and end (or be killed by the limit of its cgroup). Prints one JSON line: its pid and what it did, by its own count. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -21,7 +22,7 @@
 #include <unistd.h>
 #include "nccl.h"
 
-enum { CALLS = 500, SLEEPS = 25, REFUSED = 5, CHILDREN = 7, READS = 12, PAGES = 16, STRIDE = 1 << 20 };
+enum { CALLS = 500, CUDA_CALLS = 300, SLEEPS = 25, REFUSED = 5, CHILDREN = 7, READS = 12, PAGES = 16, STRIDE = 1 << 20 };
 
 static void die(const char *what) {
   fprintf(stderr, "host-events: %s: %s\n", what, strerror(errno));
@@ -100,11 +101,28 @@ static long read_by_faults(const char *disk) {
   return after.ru_majflt - before.ru_majflt;
 }
 
+/* Waits for an idle device again and again. Returns how often. */
+static int call_cuda(const char *library) {
+  void *cuda = dlopen(library, RTLD_NOW);
+  int (*wait)(void) = cuda ? (int (*)(void))dlsym(cuda, "cudaDeviceSynchronize") : NULL;
+  if (!wait) {
+    fprintf(stderr, "host-events: %s\n", dlerror());
+    exit(1);
+  }
+  struct timespec t = {.tv_nsec = 1500000000 / 2};
+  nanosleep(&t, NULL); /* for the library to be found */
+  nanosleep(&t, NULL);
+  for (int i = 0; i < CUDA_CALLS; i++)
+    if (wait()) exit(1);
+  return CUDA_CALLS;
+}
+
 int main(int argc, char **argv) {
-  const char *disk = NULL;
+  const char *disk = NULL, *cuda = NULL;
   long fill_mib = 0;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (!strcmp(argv[i], "--disk")) disk = argv[i + 1];
+    if (!strcmp(argv[i], "--cuda")) cuda = argv[i + 1];
     if (!strcmp(argv[i], "--fill")) fill_mib = atol(argv[i + 1]);
   }
   if (!getenv("RANK")) { /* who it is must stand in /proc/PID/environ: start over with it set */
@@ -138,9 +156,9 @@ int main(int argc, char **argv) {
     reads = READS;
     faults = read_by_faults(disk);
   }
-  int retransmits = be_unanswered();
+  int retransmits = be_unanswered(), cuda_calls = cuda ? call_cuda(cuda) : 0;
   if (ncclCommDestroy(comm)) die("ncclCommDestroy");
-  printf("{\"pid\":%d,\"calls\":%d,\"sleeps\":%d,\"refused\":%d,\"children\":%d,\"reads\":%d,\"faults\":%ld,\"retransmits\":%d}\n",
-         (int)getpid(), CALLS, SLEEPS, REFUSED, CHILDREN, reads, faults, retransmits);
+  printf("{\"pid\":%d,\"calls\":%d,\"cuda_calls\":%d,\"sleeps\":%d,\"refused\":%d,\"children\":%d,\"reads\":%d,\"faults\":%ld,\"retransmits\":%d}\n",
+         (int)getpid(), CALLS, cuda_calls, SLEEPS, REFUSED, CHILDREN, reads, faults, retransmits);
   return 0;
 }
