@@ -82,11 +82,17 @@ fn start_agents(lab: &mut Lab, cgroups: &Cgroups) {
 
 /// Runs a job until every agent has found and probed its libraries: what follows is seen from its first call on.
 fn prime(lab: &Lab, bin: &Path, cgroups: &Cgroups) {
-    let _job = job(bin, cgroups, &["--mode", "enqueue", "--work-ms", "20"]);
+    let first = job(bin, cgroups, &["--mode", "enqueue", "--work-ms", "20"]);
     wait_for("every agent to count CUDA calls", || {
         let sql = "SELECT count(DISTINCT node) FROM call_rollups WHERE func = 'cudaStreamSynchronize'";
         let (answer, _) = lab.query("m1", sql, &[]);
         if answer["rows"][0][0] == AGENTS.len() { Ok(()) } else { Err(answer["rows"].to_string()) }
+    });
+    drop(first);
+    // its ranks follow it, but not at once, and must not be taken for the next job's
+    wait_for("the first job's ranks to be gone", || match (0..8).find_map(|rank| process_of_rank(bin, rank)) {
+        Some(pid) => Err(format!("{pid} is still there")),
+        None => Ok(()),
     });
 }
 
