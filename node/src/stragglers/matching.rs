@@ -56,6 +56,8 @@ pub(crate) struct Cell {
 pub(crate) struct Met {
     /// When: the median of the aligned entries.
     pub(crate) at_ns: i64,
+    /// The function that was called.
+    pub(crate) func: Arc<str>,
     /// Collectives that it stands for: more than one where digests give runs of calls by their means.
     pub(crate) weight: u32,
     /// One for each member of the communicator, in their order.
@@ -202,7 +204,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
 
     let workers: HashSet<(&str, i64)> = input.work.iter().map(|w| (&*w.node, w.pid)).collect();
     comm.worked = comm.members.iter().all(|m| workers.contains(&(&*m.node, m.pid)));
-    let mut groups: HashMap<(&str, u64), Meeting> = HashMap::new();
+    let mut groups: HashMap<(&Arc<str>, u64), Meeting> = HashMap::new();
     for &Part { seen, own_ns, weight, waited } in &heap.calls {
         if Coupling::of(&seen.func) != Coupling::All {
             continue;
@@ -243,10 +245,10 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         // Only now a place for every member: what a wrong store claims must not cost more than what it sends.
         let mut row = vec![None; comm.members.len()];
         cells.into_iter().for_each(|(place, cell)| row[place] = Some(cell));
-        all_met.push((key, Met { at_ns, weight, cells: row }));
+        all_met.push((key, Met { at_ns, func: Arc::clone(key.0), weight, cells: row }));
     }
     // The same order for every asker, also where two begin at the same time.
-    all_met.sort_by_key(|(key, m): &((&str, u64), Met)| (m.at_ns, *key));
+    all_met.sort_by_key(|(key, m): &((&Arc<str>, u64), Met)| (m.at_ns, *key));
     comm.met = all_met.into_iter().map(|(_, m)| m).collect();
     comm
 }

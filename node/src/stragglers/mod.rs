@@ -6,10 +6,11 @@
 //!
 //! `observation` is what goes in (with `sampled`: cells out of digests), `number` numbers calls whose start was not seen, `matching` brings ranks together (with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
-//! imbalances, `hang` for who is waited for, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
+//! imbalances, `hang` for who is waited for, `cycle` tells steps, `verdict` decides by the thresholds in `rules`, `report` is what comes out (with `summary`), `text` says it
 //! to a person. `digest` is how windows travel: summaries made where the data lies, turned into an input here, of which `standing` keeps the current verdict; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
 mod classes;
+mod cycle;
 mod device;
 pub mod digest;
 mod hang;
@@ -50,7 +51,9 @@ pub use observation::{
     COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, SyncCall, Work, sql, syncs_sql,
 };
 pub use relative::{individual_scores, relative_scores};
-pub use report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
+pub use report::{
+    Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Verdict,
+};
 pub use rules::Rules;
 pub use sampled::{LaneTotal, Sampled, Totals};
 pub use score::Waits;

@@ -144,6 +144,26 @@ pub struct Cost {
     pub gpus_lost: f64,
     /// True where the waits for it were not seen themselves (basis other than waits): the cost is at most this.
     pub upper_bound: bool,
+    /// The same for each step; none where steps cannot be told.
+    pub per_step: Option<PerStep>,
+}
+
+/// What the culprit costs each step: each turn of the cycle of collectives that its communicator repeats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct PerStep {
+    /// Steps of the episode.
+    pub steps: u64,
+    /// Collectives in a step. 1: the communicator repeats one call, and a step of the job may hold many of them.
+    pub collectives: usize,
+    /// How long a step takes, mean.
+    pub step_ns: i64,
+    /// By how much the culprit makes it longer, mean.
+    pub wasted_ns: i64,
+    /// `gpu_seconds_wasted` of one step, mean.
+    pub gpu_seconds_wasted: f64,
+    /// So many times as long as without the culprit a step takes: `step_ns / (step_ns - wasted_ns)`; none where as much
+    /// is charged as a step takes.
+    pub slowdown: Option<f64>,
 }
 
 /// What a verdict rests on.

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use super::hang::{Absence, Hang, Missing, Waiting};
-use super::report::{Basis, CommReport, Cost, Culprit, Evidence, RankRef, RankScore, Report, Role, Spread, Verdict};
+use super::report::{
+    Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Verdict,
+};
 use super::score::Waits;
 use super::why::{Cause, Flow, Kind, Network, Recorded, Stretch, explain, gaps};
 use super::windows::WindowKind;
@@ -60,10 +62,18 @@ fn report(verdict: Verdict, late: bool) -> Report {
         ranks: (0..8).map(|rank| score(rank, late && rank == 5, late)).collect(),
         ..CommReport::default()
     };
+    let step = PerStep {
+        steps: 50,
+        collectives: 2,
+        step_ns: 280 * MS,
+        wasted_ns: 120 * MS,
+        gpu_seconds_wasted: 0.84,
+        slowdown: Some(1.75),
+    };
     Report {
         verdict,
         cost: if late {
-            Cost { gpu_seconds_wasted: 42.0, gpus_lost: 3.0, upper_bound: false }
+            Cost { gpu_seconds_wasted: 42.0, gpus_lost: 3.0, upper_bound: false, per_step: Some(step) }
         } else {
             Cost::default()
         },

@@ -190,6 +190,22 @@ fn cost(report: &Report, out: &mut String) {
         report.cost.gpu_seconds_wasted,
         report.cost.gpus_lost
     );
+    let Some(step) = report.cost.per_step else { return };
+    let most = if report.cost.upper_bound { "at most " } else { "" };
+    let what = match step.collectives {
+        1 => format!("{} collectives", step.steps),
+        n => format!("{} steps of {n} collectives", step.steps),
+    };
+    let times =
+        step.slowdown.map_or_else(String::new, |times| format!(", {most}{times:.2} times as long as without it"));
+    let _ = writeln!(
+        out,
+        "In each of {what}: {most}{:.*} {unit}-seconds, {most}{} of {}{times}.",
+        if step.gpu_seconds_wasted < 1.0 { 3 } else { 1 },
+        step.gpu_seconds_wasted,
+        duration(step.wasted_ns),
+        duration(step.step_ns),
+    );
 }
 
 /// Why.
@@ -465,6 +481,7 @@ mod tests {
         assert!(first.contains("last in 33 of 33 collectives, 96 % of the time"), "{text}");
         assert!(text.contains("22:13:20 UTC (it may have begun earlier), and still does."), "{text}");
         assert!(text.contains("rank-seconds"), "no GPU in an MPI job: {text}");
+        assert!(text.contains("In each of 33 collectives: 2.0 rank-seconds, 290 ms of 301 ms, 2"), "{text}");
         let row = text.lines().find(|l| l.ends_with("culprit")).unwrap();
         assert!(row.contains(&"█".repeat(BAR)), "{text}");
         assert_eq!(text.matches('█').count(), BAR, "only the culprit has a bar to speak of: {text}");

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::cycle::per_step;
 use super::hang::{self, progress};
 use super::matching::{Comm, Member, communicators};
 use super::number::number;
@@ -213,7 +214,7 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
     let members: Vec<usize> = named.iter().filter(|f| f.comm == first.comm).map(|f| f.member).collect();
     let all = scored.iter().map(|s| &s.comm).chain(thin);
     let job = (basis == Basis::OwnTime).then(|| job_size(all, &s.comm).saturating_sub(named.len()));
-    let (mut wasted_ns, mut by_means) = (0.0, false);
+    let (mut wasted_ns, mut longer_ns, mut by_means) = (0.0, 0.0, false);
     for met in of_run(s, &first.episode) {
         by_means |= met.weight > 1;
         let (mut late, mut rest, mut waiting) = (None, None, 0.0);
@@ -226,7 +227,9 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
             }
         }
         if let (Some(late), Some(rest)) = (late, rest) {
-            wasted_ns += (late - rest).max(0) as f64 * job.map_or(waiting, |n| n as f64) * f64::from(met.weight);
+            let longer = (late - rest).max(0) as f64 * f64::from(met.weight);
+            longer_ns += longer;
+            wasted_ns += longer * job.map_or(waiting, |n| n as f64);
         }
     }
     let wall_ns: f64 = s.windows[first.episode.clone()].iter().map(|w| w.wall_ns).sum();
@@ -234,6 +237,7 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
         gpu_seconds_wasted: wasted_ns / 1e9,
         gpus_lost: if wall_ns > 0.0 { wasted_ns / wall_ns } else { 0.0 },
         upper_bound: basis != Basis::Waits || by_means,
+        per_step: per_step(of_run(s, &first.episode), longer_ns, wasted_ns),
     }
 }
 

@@ -93,7 +93,10 @@ mod tests {
     use crate::stragglers::matching::Met;
 
     fn comm(times: impl IntoIterator<Item = i64>) -> Comm {
-        let met = times.into_iter().map(|at_ns| Met { at_ns, weight: 1, cells: Vec::new() }).collect();
+        let met = times
+            .into_iter()
+            .map(|at_ns| Met { at_ns, func: "all_reduce".into(), weight: 1, cells: Vec::new() })
+            .collect();
         Comm { met, ..Comm::default() }
     }
 
