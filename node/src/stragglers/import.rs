@@ -87,7 +87,7 @@ pub fn bytedance_csv(text: &str) -> Result<Input, ImportError> {
         begins.insert(*step, (number as u64, at));
         at += length;
     }
-    let mut input = Input { since_ns: -1_000_000_000, until_ns: ns(at) + 1, ..Input::default() };
+    let mut input = Input { since_ns: 0, until_ns: ns(at) + 1, ..Input::default() };
     let mut nodes: BTreeMap<i64, Arc<str>> = BTreeMap::new();
     let mut sequence: BTreeMap<(i64, u64, &str), u64> = BTreeMap::new();
     ops.sort_by(|a, b| (a.rank, a.step).cmp(&(b.rank, b.step)).then(a.start.total_cmp(&b.start)));
@@ -194,7 +194,18 @@ pub fn is_one_rank(text: &str) -> bool {
 }
 
 fn progress_of_dumps(dumps: &BTreeMap<i32, Dump>) -> Input {
-    let mut input = Input { since_ns: i64::MIN, ..Input::default() };
+    let mut input = Input::default();
+    // The calls of point-to-point groups count, too: they were seen.
+    let created = || dumps.values().flat_map(|dump| &dump.entries).map(|entry| entry.time_created_ns);
+    if let (Some(first), Some(last)) = (created().min(), created().max()) {
+        // The recorder is dumped when its watchdog gives up on a collective, minutes after the last call was made. The dump
+        // does not say when.
+        (input.since_ns, input.until_ns) = (first, last.saturating_add(WATCHDOG_NS));
+        input.heard.notes.push(format!(
+            "the dump does not say when it was made: taken to be {} s after the last call",
+            WATCHDOG_NS / 1_000_000_000
+        ));
+    }
     for (&rank, dump) in dumps {
         let node: Arc<str> = format!("rank{rank}").into();
         // The status is keyed by the process's own group ids, the groups by the job's names. Both count up in the order
@@ -209,7 +220,6 @@ fn progress_of_dumps(dumps: &BTreeMap<i32, Dump>) -> Input {
             let entries = || dump.entries.iter().filter(|e| e.process_group.first() == Some(&group.name));
             let members: Vec<i32> = serde_json::from_str(&group.ranks).unwrap_or_default();
             let oldest = entries().filter(|e| e.state != "completed").min_by_key(|e| e.collective_seq_id);
-            input.until_ns = input.until_ns.max(entries().map(|e| e.time_created_ns).max().unwrap_or(0));
             if members.len() < 2 || entries().any(|e| e.is_p2p) || group.desc.contains("PIPELINE") {
                 continue;
             }
@@ -231,8 +241,6 @@ fn progress_of_dumps(dumps: &BTreeMap<i32, Dump>) -> Input {
     }
     input.heard.asked = dumps.len();
     input.heard.answered = dumps.len();
-    // The recorder is dumped when its watchdog gives up on a collective, minutes after the last call was made.
-    input.until_ns = input.until_ns.saturating_add(WATCHDOG_NS);
     input
 }
 
@@ -511,6 +519,39 @@ mod tests {
         let Verdict::StageImbalance { ranks, ratio, .. } = &report.verdict else { panic!("{:#?}", report.verdict) };
         assert_eq!(ranks.iter().map(|r| r.rank).collect::<Vec<_>>(), [6, 7]);
         assert!((1.5..1.8).contains(ratio), "{ratio}");
+    }
+
+    #[test]
+    fn the_span_is_what_was_recorded() {
+        let entry = |seq: i64, at: i64| {
+            format!(
+                r#"{{"process_group":["3","DATA"],"collective_seq_id":{seq},"profiling_name":"nccl:all_reduce",
+                "time_created_ns":{at},"state":"scheduled","is_p2p":false}}"#
+            )
+        };
+        let dump = |entered: i64, entries: &str| {
+            format!(
+                r#"{{"pg_config":{{"3":{{"name":"3","desc":"DATA","ranks":"[0, 1]"}}}},"entries":[{entries}],
+                "pg_status":{{"0":{{"last_enqueued_collective":{entered},"last_completed_collective":4}}}}}}"#
+            )
+        };
+        let start = 1_758_610_505_000_000_000;
+        let job = |waiting: &str| format!(r#"{{"0":{waiting},"1":{}}}"#, dump(4, ""));
+        let text = job(&dump(6, &format!("{},{}", entry(6, start + 7), entry(5, start))));
+        let input = flight_recorder(&text).unwrap();
+        assert_eq!((input.since_ns, input.until_ns), (start, start + 7 + WATCHDOG_NS));
+        let report = analyse(&input, &Rules::default());
+        assert_eq!((report.evidence.since_ns, report.evidence.until_ns), (input.since_ns, input.until_ns));
+        let Verdict::Hang(hang) = &report.verdict else { panic!("{:#?}", report.verdict) };
+        assert_eq!((hang.missing.len(), hang.missing[0].who.rank), (1, 1));
+        // No call, no time.
+        let silent = flight_recorder(&job(&dump(4, ""))).unwrap();
+        assert_eq!((silent.since_ns, silent.until_ns), (0, 0));
+
+        let header = "dp_rank,stage,rank,step,optype,start_ts,duration\n";
+        let csv = format!("{header}0,0,0,7,forward-compute,100.5,1.5\n0,0,0,7,params-all-gather,102.0,0.5\n");
+        let input = bytedance_csv(&csv).unwrap();
+        assert_eq!((input.since_ns, input.until_ns), (0, 2_000_000_001), "its first operation to its last one's end");
     }
 
     #[test]
