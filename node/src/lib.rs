@@ -10,6 +10,7 @@ pub mod agent;
 pub mod cli;
 pub mod demo;
 pub mod exchange;
+mod lock;
 pub mod mesh;
 mod now;
 pub mod output;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use node_bpf::{
     Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, Record, Sampler, SamplerConfig, SelfStat, Watch,
@@ -10,6 +10,7 @@ use node_bpf::{
 
 use super::config::{AgentConfig, CaptureChoice};
 use super::standing::Feed;
+use crate::lock::lock;
 use crate::mesh::wire::OpenCall;
 use crate::store::{Ingest, Source};
 
@@ -187,8 +188,4 @@ fn of_store(store: &Ingest, ts_ns: i64) -> Vec<SelfStat> {
         ("store.wal", wal_bytes as f64, "bytes"),
     ];
     all.map(|(name, value, unit)| SelfStat { ts_ns, name: name.to_owned(), value, unit }).into()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

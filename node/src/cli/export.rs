@@ -1,5 +1,7 @@
 //! `rankmesh export`: a store's rows into a plain SQLite, CSV or Parquet file.
 
+use std::path::Path;
+
 use super::{Exit, ExportArgs, UsageError};
 use crate::exchange::{Export, ExportError, export};
 
@@ -11,13 +13,18 @@ pub(super) fn run(args: ExportArgs) -> anyhow::Result<Exit> {
         }
         other => anyhow::Error::from(other),
     })?;
-    let rows: u64 = done.tables.iter().map(|(_, rows)| rows).sum();
-    eprintln!("{rows} rows into {}", wanted.out.display());
-    for (table, rows) in done.tables.iter().filter(|(_, rows)| *rows > 0) {
-        eprintln!("  {table}: {rows}");
-    }
+    say_rows(&done.tables, &wanted.out);
     if !done.left_out.is_empty() {
         eprintln!("left out (give --table, or --out a .db file): {}", done.left_out.join(", "));
     }
     Ok(Exit::Complete)
+}
+
+/// Tells how many rows of which tables went into the new file.
+pub(super) fn say_rows(tables: &[(String, u64)], out: &Path) {
+    let rows: u64 = tables.iter().map(|(_, rows)| rows).sum();
+    eprintln!("{rows} rows into {}", out.display());
+    for (table, rows) in tables.iter().filter(|(_, rows)| *rows > 0) {
+        eprintln!("  {table}: {rows}");
+    }
 }

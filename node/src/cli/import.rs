@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::export::say_rows;
 use super::{Exit, ImportArgs, UsageError};
 use crate::exchange::{Import, ImportError, import};
 
@@ -24,11 +25,7 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<Exit> {
         }
         other => anyhow::Error::from(other),
     })?;
-    let rows: u64 = done.tables.iter().map(|(_, rows)| rows).sum();
-    eprintln!("{rows} rows into {}", wanted.out.display());
-    for (table, rows) in done.tables.iter().filter(|(_, rows)| *rows > 0) {
-        eprintln!("  {table}: {rows}");
-    }
+    say_rows(&done.tables, &wanted.out);
     if !done.left_out.is_empty() {
         eprintln!("left out, for want of a table that means the same:");
         for (what, rows) in &done.left_out {

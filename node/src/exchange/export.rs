@@ -6,9 +6,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use super::tables::{self, Table, newest_ns, quoted};
+use super::tables::{self, Table, newest_ns};
 use super::{csv, parquet, plain};
-use crate::store::{ServedDb, StoreError};
+use crate::store::{ServedDb, StoreError, quoted};
 
 /// What to export.
 #[derive(Debug, Clone)]
@@ -156,17 +156,9 @@ pub fn export(wanted: &Export) -> Result<Exported, ExportError> {
             .map(|newest| newest.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))),
     };
 
-    let part = super::part_of(&wanted.out);
-    let written = write_all(&snapshot, wanted, form, &chosen, from_ns, &part);
-    let counts = match written {
-        Ok(counts) => counts,
-        Err(error) => {
-            // Nothing half-written stays; what cannot be removed is not worth hiding the error for.
-            let _ = std::fs::remove_file(&part);
-            return Err(error);
-        }
-    };
-    std::fs::rename(&part, &wanted.out).map_err(|source| ExportError::Write { path: wanted.out.clone(), source })?;
+    let failed = |source| ExportError::Write { path: wanted.out.clone(), source };
+    let counts =
+        super::appear_whole(&wanted.out, failed, |part| write_all(&snapshot, wanted, form, &chosen, from_ns, part))?;
     let left_out = all
         .iter()
         .filter(|table| !chosen.contains(table))

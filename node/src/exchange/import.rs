@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::tables::quoted;
-use crate::store::{self, APPLICATION_ID, ServedDb, StoreError};
+use crate::store::{self, APPLICATION_ID, ServedDb, StoreError, quoted};
 
 /// What to import.
 #[derive(Debug, Clone)]
@@ -124,18 +123,8 @@ pub fn import(wanted: &Import) -> Result<Imported, ImportError> {
     // Refuses what cannot be read without writing beside it.
     let served = ServedDb::open(&wanted.file, Vec::new())?;
     let form = Form::of(wanted, &served.reader()?)?;
-    let part = super::part_of(&wanted.out);
-    match copy(wanted, &served, &form, &part) {
-        Ok(imported) => {
-            std::fs::rename(&part, &wanted.out)
-                .map_err(|source| ImportError::Write { path: wanted.out.clone(), source })?;
-            Ok(imported)
-        }
-        Err(error) => {
-            let _ = std::fs::remove_file(&part);
-            Err(error)
-        }
-    }
+    let failed = |source| ImportError::Write { path: wanted.out.clone(), source };
+    super::appear_whole(&wanted.out, failed, |part| copy(wanted, &served, &form, part))
 }
 
 /// The form of a recording.

@@ -34,9 +34,22 @@ fn new_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// The name under which `out` grows until it is whole.
-fn part_of(out: &Path) -> PathBuf {
+/// Let `fill` write a file that appears as `out` only when it is whole: it grows under another name, and nothing of it is
+/// left after an error. `failed` says what it means that it could not be given its name.
+fn appear_whole<T, E>(
+    out: &Path,
+    failed: impl FnOnce(std::io::Error) -> E,
+    fill: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
     let mut name = out.as_os_str().to_owned();
     name.push(".part");
-    PathBuf::from(name)
+    let part = PathBuf::from(name);
+    match fill(&part) {
+        Ok(filled) => std::fs::rename(&part, out).map(|()| filled).map_err(failed),
+        Err(error) => {
+            // What cannot be removed is not worth hiding the error for.
+            let _ = std::fs::remove_file(&part);
+            Err(error)
+        }
+    }
 }

@@ -7,8 +7,8 @@ use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
 use super::export::{ExportError, Sink};
-use super::tables::{self, Table, quoted};
-use crate::store::{self, REPLICATED_TABLES};
+use super::tables::{self, Table};
+use crate::store::{self, REPLICATED_TABLES, quoted};
 
 /// Rows in one transaction.
 const ROWS_PER_COMMIT: u64 = 500_000;

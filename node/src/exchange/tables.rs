@@ -3,10 +3,7 @@
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::store::{APPLICATION_ID, OWN_TABLES, TIMED_TABLES};
-
-/// Columns taken for a foreign table's time, in this order.
-const TIME_COLUMNS: [&str; 3] = ["ts_ns", "timestamp_ns", "timestamp"];
+use crate::store::{APPLICATION_ID, OWN_TABLES, TIME_COLUMNS, TIMED_TABLES, quoted};
 
 /// What a declared type says a column holds (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,11 +44,6 @@ impl Table {
         }
         sql
     }
-}
-
-/// `name` as an SQL identifier.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// True when the file is a trace store of ours.

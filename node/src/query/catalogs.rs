@@ -4,13 +4,14 @@
 //! plans against the union. In a mesh of like agents there is one catalogue and nothing to fetch.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gossip::{Member, MemberState};
 use query_planner::Catalog;
 
 use crate::agent::Shared;
+use crate::lock::lock;
 use crate::mesh::frame::FrameReader;
 use crate::mesh::wire::{Request, Response};
 
@@ -110,8 +111,4 @@ impl Catalogs {
         lock(&self.by_hash).insert(hash, Arc::clone(&catalog));
         Some(catalog)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use super::reader::quoted;
 use super::{ServedDb, StoreError};
 
 /// Runs SQLite's integrity check on `path`, read-only. Returns what it found, nothing when the file is sound.
@@ -28,7 +29,7 @@ fn columns(conn: &Connection) -> rusqlite::Result<Option<String>> {
         .query_map([], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for table in tables {
-        let mut statement = conn.prepare(&format!("SELECT * FROM \"{}\"", table.replace('"', "\"\"")))?;
+        let mut statement = conn.prepare(&format!("SELECT * FROM {}", quoted(&table)))?;
         let mut rows = statement.query([])?;
         loop {
             match rows.next() {

@@ -55,6 +55,7 @@ pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;
 pub use losslog::LossFact;
 pub use reader::ServedDb;
+pub(crate) use reader::{TIME_COLUMNS, quoted};
 pub use rescue::set_aside;
 pub use rows::Finding;
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};

@@ -32,7 +32,7 @@ use super::{beside, columnar};
 const COUNT_BELOW_BYTES: u64 = 256 << 20;
 
 /// Columns taken for a table's time, in this order.
-const TIME_COLUMNS: [&str; 3] = ["ts_ns", "timestamp_ns", "timestamp"];
+pub(crate) const TIME_COLUMNS: [&str; 3] = ["ts_ns", "timestamp_ns", "timestamp"];
 
 /// A read-only connection to our own store.
 pub(crate) fn open_own(path: &Path) -> Result<Connection, StoreError> {
@@ -200,6 +200,11 @@ fn read_facts(conn: &Connection, path: &Path) -> rusqlite::Result<Facts> {
     Ok(Facts { tables, file_bytes, wal_bytes, losses: Vec::new() })
 }
 
+/// `name` as an SQL identifier.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
 /// What cannot be read (a virtual table whose module is missing, say) counts as unknown: no rows, no span.
 fn table_facts(conn: &Connection, name: String, count: bool) -> TableFacts {
     // Segments know; counting would unpack them all. (A plain table of that name has none.)
@@ -208,7 +213,7 @@ fn table_facts(conn: &Connection, name: String, count: bool) -> TableFacts {
     {
         return TableFacts { rows, first_ns, last_ns, name, ..TableFacts::default() };
     }
-    let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+    let quoted = quoted(&name);
     let one = |sql: &str| conn.query_row(sql, [], |r| r.get::<_, Option<i64>>(0)).ok().flatten();
     let rows = if count { "count(*)" } else { "max(rowid)" };
     let rows = one(&format!("SELECT {rows} FROM {quoted}")).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);

@@ -5,7 +5,7 @@
 //! `clocks` follows the reference node's clock, `tell` writes findings and runs the operator's command.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gossip::MemberState;
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+use crate::lock::lock;
 use crate::now::unix_now_ns;
 use crate::stragglers::digest::{self, end_of, window_of};
 use crate::stragglers::standing::{Board, Change, Presence, Standing};
@@ -93,10 +94,6 @@ impl Current {
             silent: self.standing.silent.clone(),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts the tasks.

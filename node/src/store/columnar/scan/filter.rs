@@ -1,14 +1,15 @@
 //! Owns which segments and rows conditions admit. Comparisons are SQLite's: an integer column holds integers and NULL, a
 //! text column text and NULL (the tables are strict), and where a constant would first be converted, SQLite does it all.
 
-use query_planner::Value;
 use query_planner::scan::{Comparison, Constant, Scan, Test, evaluate};
+use query_planner::{NodeError, Value};
 use rusqlite::Connection;
 
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Scalar};
 use super::super::segment::{Segment, SegmentError};
 use super::super::summary;
+use super::damaged;
 
 /// Conditions with their constants worked out.
 pub(super) struct Filter {
@@ -346,6 +347,22 @@ pub(super) struct Pick<'f> {
     buffer: Vec<i64>,
 }
 
+/// Put into `rows` (relative to `start`) those of the next `len` rows that all of `picks` admit.
+pub(super) fn admitted(
+    picks: &mut [Pick<'_>],
+    segment: &Segment,
+    start: usize,
+    len: usize,
+    rows: &mut Vec<u32>,
+) -> Result<(), NodeError> {
+    rows.clear();
+    rows.extend(0..len as u32);
+    for pick in picks {
+        pick.keep(start, len, rows).ok_or_else(|| damaged(segment, "a column"))?;
+    }
+    Ok(())
+}
+
 impl<'f> Pick<'f> {
     fn new(column: Encoded, admits: &'f Admits) -> Self {
         let codes = column.entries().map(|entries| {
@@ -356,7 +373,7 @@ impl<'f> Pick<'f> {
     }
 
     /// Keep those of `rows` (relative to `start`) that are admitted. None when the bytes are damaged.
-    pub(super) fn keep(&mut self, start: usize, len: usize, rows: &mut Vec<u32>) -> Option<()> {
+    fn keep(&mut self, start: usize, len: usize, rows: &mut Vec<u32>) -> Option<()> {
         if let Some(value) = self.column.constant() {
             let cell = match value {
                 Scalar::Null => Cell::Null,

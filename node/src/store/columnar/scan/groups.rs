@@ -11,7 +11,7 @@ use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Scalar};
 use super::super::segment::Segment;
 use super::super::summary;
-use super::filter::Pick;
+use super::filter::{Pick, admitted};
 use super::{Emit, MORSEL, Work, damaged, failed};
 
 /// Groups beyond which SQLite does it, on disk if it must.
@@ -524,11 +524,7 @@ fn scan_segment(
     let mut start = 0;
     while start < segment.rows {
         let len = MORSEL.min(segment.rows - start);
-        rows.clear();
-        rows.extend(0..len as u32);
-        for pick in &mut picks {
-            pick.keep(start, len, &mut rows).ok_or_else(|| damaged(segment, "a column"))?;
-        }
+        admitted(&mut picks, segment, start, len, &mut rows)?;
         if rows.is_empty() {
             start += len;
             continue;

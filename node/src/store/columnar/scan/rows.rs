@@ -8,6 +8,7 @@ use query_planner::{Batch, NodeError, Value};
 
 use super::super::encode::{Cell, Encoded};
 use super::super::segment::Segment;
+use super::filter::admitted;
 use super::groups::{compare, give};
 use super::{Emit, Work, damaged, failed};
 
@@ -90,11 +91,7 @@ fn all_rows(
         let mut start = 0;
         while start < segment.rows && left > 0 {
             let len = ROWS.min(segment.rows - start);
-            kept.clear();
-            kept.extend(0..len as u32);
-            for pick in &mut picks {
-                pick.keep(start, len, &mut kept).ok_or_else(|| damaged(segment, "a column"))?;
-            }
+            admitted(&mut picks, segment, start, len, &mut kept)?;
             let skipped = skip.min(kept.len());
             kept.drain(..skipped);
             skip -= skipped;
@@ -163,11 +160,7 @@ fn first_of(work: &Work<'_>, order: &[Order<String>], wanted: usize) -> Result<V
         let mut start = 0;
         while start < segment.rows {
             let len = ROWS.min(segment.rows - start);
-            kept.clear();
-            kept.extend(0..len as u32);
-            for pick in &mut picks {
-                pick.keep(start, len, &mut kept).ok_or_else(|| damaged(segment, "a column"))?;
-            }
+            admitted(&mut picks, segment, start, len, &mut kept)?;
             for (column, buffer) in columns.iter().zip(&mut buffers) {
                 read(segment, column, start, len, buffer)?;
             }
