@@ -13,6 +13,7 @@ use node_bpf::{Collective, Record};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::StoreConfig;
+use super::checkpoint::Checkpointer;
 use super::columnar::{Appender, Compactor, MOST_ROWS, SegmentError};
 use super::facts::{FactsState, read_table};
 use super::losslog::{LossWriter, LossesWritten};
@@ -32,8 +33,6 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(1);
 /// Records of one commit: some 15 ms of work.
 const MOST_A_COMMIT: usize = 16_384;
-/// Pause between attempts to cut the write-ahead log back.
-const TRUNCATE_EVERY: Duration = Duration::from_millis(250);
 
 /// How the store does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,7 +145,14 @@ impl Ingest {
 }
 
 /// The body of the writer thread: runs until the queue is stopped, then closes the session.
-pub(crate) fn run(conn: &Connection, shared: &Shared, session: Session, config: &StoreConfig, wal: PathBuf) {
+pub(crate) fn run(
+    conn: &Connection,
+    shared: &Shared,
+    session: Session,
+    config: &StoreConfig,
+    wal: PathBuf,
+    mut checkpointer: Checkpointer,
+) {
     let mut delay = BACK_OFF.0;
     let mut writer = loop {
         match Writer::prepare(conn, shared, session, config, wal.clone()) {
@@ -161,7 +167,7 @@ pub(crate) fn run(conn: &Connection, shared: &Shared, session: Session, config: 
             }
         }
     };
-    writer.run();
+    writer.run(&mut checkpointer);
 }
 
 fn note_failure(shared: &Shared, error: &rusqlite::Error) {
@@ -205,7 +211,8 @@ struct Writer<'c> {
     loss_writer: LossWriter,
     losses: Losses,
     last_commit: Instant,
-    last_truncate: Option<Instant>,
+    /// Waited before the next commit: part of its time.
+    waited: Duration,
     commit_times: CommitTimes,
 }
 
@@ -271,12 +278,12 @@ impl<'c> Writer<'c> {
             loss_writer: LossWriter::default(),
             losses: Losses::new(),
             last_commit: Instant::now(),
-            last_truncate: None,
+            waited: Duration::ZERO,
             commit_times: CommitTimes::default(),
         })
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, checkpointer: &mut Checkpointer) {
         loop {
             let drained = self.shared.queue.drain(self.config.commit_every, IDLE);
             let now_ns = unix_now_ns();
@@ -287,12 +294,14 @@ impl<'c> Writer<'c> {
                 self.lose(kind, "queue", drained.dropped[kind as usize], now_ns);
             }
             let began = Instant::now();
+            let is_idle = drained.items.is_empty();
             if !drained.items.is_empty() || !self.losses.is_empty() || self.last_commit.elapsed() >= HEARTBEAT {
                 let mut items = drained.items;
                 // A queue that has filled up goes in several commits: none of them takes long.
                 while items.len() > MOST_A_COMMIT {
                     let rest = items.split_off(MOST_A_COMMIT);
                     self.settle(std::mem::replace(&mut items, rest));
+                    checkpointer.nudge();
                 }
                 self.settle(items);
             }
@@ -301,8 +310,14 @@ impl<'c> Writer<'c> {
             self.compact();
             // Dropping must keep up with ingest at any speed: it gets the time that the commit took, or a little.
             self.retain(spent.max(Duration::from_millis(20)));
-            self.bound_wal();
+            checkpointer.nudge();
+            self.waited += checkpointer.settle();
+            // A log that a long question let grow: commits that come cut it back by themselves.
+            if is_idle && self.wal_bytes() > self.limits.wal_bytes {
+                checkpointer.truncate();
+            }
             if drained.stop {
+                checkpointer.stop();
                 self.finish();
                 return;
             }
@@ -325,7 +340,8 @@ impl<'c> Writer<'c> {
             let began = Instant::now();
             match self.commit(&items) {
                 Ok(batch) => {
-                    self.committed(batch, began.elapsed());
+                    let waited = std::mem::take(&mut self.waited);
+                    self.committed(batch, began.elapsed() + waited);
                     return;
                 }
                 Err(error) => {
@@ -490,17 +506,6 @@ impl<'c> Writer<'c> {
 
     fn wal_bytes(&self) -> u64 {
         std::fs::metadata(&self.wal).map_or(0, |m| m.len())
-    }
-
-    /// SQLite checkpoints by itself at commits, but only restarts the log when no reader is in its way. When it has
-    /// grown over its limit all the same, ask for it now and then; a long question delays it until it ends.
-    fn bound_wal(&mut self) {
-        let recently = self.last_truncate.is_some_and(|t| t.elapsed() < TRUNCATE_EVERY);
-        if recently || self.wal_bytes() <= self.limits.wal_bytes {
-            return;
-        }
-        self.last_truncate = Some(Instant::now());
-        self.truncate_wal();
     }
 
     fn truncate_wal(&self) {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `schema` | the file's form, migration, refusal of other files |
 //! | `queue`, `ingest` | the bounded queue, the writer thread, group commits |
+//! | `checkpoint` | cutting the write-ahead log back, beside the writer |
 //! | `rows`, `host_rows`, `rollups`, `losslog`, `sessions` | what is written |
 //! | `columnar` | rows of the frequent tables as compressed columns |
 //! | `retention` | what is dropped |
@@ -14,6 +15,7 @@
 //! | `rescue` | what is done with a damaged file |
 //! | `reader`, `source` | connections for questions; any SQLite file served as it is |
 
+mod checkpoint;
 mod columnar;
 mod error;
 mod facts;
@@ -62,6 +64,7 @@ pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
 pub(crate) use schema::{REPLICATED_TABLES, TIMED_TABLES, write_plain_schema};
 pub use source::Source;
 
+use checkpoint::Checkpointer;
 use facts::FactsState;
 use ingest::Shared;
 use retention::Limits;
@@ -132,15 +135,13 @@ impl Store {
         Self::start(path, lock, conn, config)
     }
 
-    fn start(path: PathBuf, lock: File, conn: Connection, config: StoreConfig) -> Result<Self, StoreError> {
+    fn start(path: PathBuf, lock: File, mut conn: Connection, config: StoreConfig) -> Result<Self, StoreError> {
         let sqlite = |e| StoreError::from_sqlite(&path, e);
         let limits = config.limits();
-        // SQLite checkpoints at a commit from a quarter of the log's share on, and cuts the file back to half of it.
-        let page_bytes: i64 = conn.pragma_query_value(None, "page_size", |r| r.get(0)).map_err(sqlite)?;
+        // When the log begins anew, its file is cut back to half of its limit.
         let wal_bytes = i64::try_from(limits.wal_bytes).unwrap_or(i64::MAX);
-        let pages = (wal_bytes / 4 / page_bytes.max(1)).clamp(16, 4096);
-        conn.pragma_update(None, "wal_autocheckpoint", pages).map_err(sqlite)?;
         conn.pragma_update(None, "journal_size_limit", wal_bytes / 2).map_err(sqlite)?;
+        let checkpointer = Checkpointer::start(&mut conn, &path, limits.wal_bytes)?;
         let session = sessions::begin(&conn, unix_now_ns()).map_err(sqlite)?;
         let gaps = sessions::gaps(&conn).map_err(sqlite)?;
         let mut facts = FactsState::load(&conn, gaps).map_err(sqlite)?;
@@ -150,7 +151,7 @@ impl Store {
         let wal = beside(&path, "-wal");
         let writer = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal))
+            .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal, checkpointer))
             .map_err(StoreError::Thread)?;
         Ok(Self { path, shared, writer: Mutex::new(Some(writer)), lock })
     }
