@@ -48,5 +48,5 @@ pub use functions::states;
 pub use harden::harden;
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
-pub use run::{LocalError, local, local_with, plan_for_one, run, run_with};
+pub use run::{LocalError, local, local_again, local_with, plan_for_one, run, run_with};
 pub use time_range::time_range;

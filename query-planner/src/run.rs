@@ -360,7 +360,23 @@ pub fn local_with(
 ) -> Result<Answer, LocalError> {
     let catalog = Catalog::of(conn, &[])?;
     crate::harden(conn).map_err(crate::catalog::CatalogError::from)?;
-    let plan = plan_for_one(sql, &catalog, |part| executor.understands(conn, part))?;
+    local_again(sql, conn, &catalog, node, executor, budget, now_unix_ns)
+}
+
+/// As [`local_with`] on a connection that was hardened already, and whose catalogue was read before that.
+///
+/// # Errors
+/// As for [`crate::plan()`] and [`run`].
+pub fn local_again(
+    sql: &str,
+    conn: &Connection,
+    catalog: &Catalog,
+    node: &str,
+    executor: &dyn PartExecutor,
+    budget: &Budget,
+    now_unix_ns: i64,
+) -> Result<Answer, LocalError> {
+    let plan = plan_for_one(sql, catalog, |part| executor.understands(conn, part))?;
     let mut store = OneStore { conn, node, executor: Some(executor) };
     Ok(run(&plan, &mut store, budget, now_unix_ns, &Stop::default())?)
 }

@@ -1,9 +1,10 @@
 //! A question to one file: no mesh, the same planning, functions and executors.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use query_planner::{Answer, Budget, LocalError};
+use query_planner::{Answer, Budget, Catalog, LocalError};
+use rusqlite::Connection;
 
 use crate::now::unix_now_ns;
 use crate::store::{ColumnExecutor, ServedDb, StoreError};
@@ -19,15 +20,46 @@ pub enum FileError {
     Question(#[from] LocalError),
 }
 
+/// An SQLite file kept open for several questions, as an agent keeps its store.
+#[derive(Debug)]
+pub struct FileReader {
+    conn: Connection,
+    catalog: Catalog,
+    path: PathBuf,
+}
+
+impl FileReader {
+    /// Opens the file at `path`. Its tables and views are those of this moment; its rows are read anew for each question.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let mut conn = ServedDb::open(path, Vec::new())?.reader()?;
+        let failed = |error| FileError::from(StoreError::from_sqlite_read(path, error));
+        let catalog = Catalog::of(&conn, &[]).map_err(LocalError::from)?;
+        query_planner::harden(&mut conn).map_err(failed)?;
+        Ok(Self { conn, catalog, path: path.to_path_buf() })
+    }
+
+    /// Asks by `deadline`.
+    ///
+    /// # Errors
+    /// The question cannot be planned or answered; when the deadline has passed, for that.
+    pub fn ask(&mut self, sql: &str, deadline: Instant) -> Result<Answer, FileError> {
+        let stop = move || Instant::now() >= deadline;
+        let watched = self.conn.progress_handler(4_000, Some(stop));
+        watched.map_err(|error| StoreError::from_sqlite_read(&self.path, error))?;
+        let columns = ColumnExecutor::new(&stop, u64::MAX);
+        let budget = Budget::default();
+        let (conn, catalog) = (&self.conn, &self.catalog);
+        Ok(query_planner::local_again(sql, conn, catalog, "local", &columns, &budget, unix_now_ns())?)
+    }
+}
+
 /// Asks the SQLite file at `path` by `deadline`.
 ///
 /// # Errors
 /// The file cannot be read, the question cannot be planned or answered; when the deadline has passed, for that.
 pub fn ask(path: &Path, sql: &str, deadline: Instant) -> Result<Answer, FileError> {
-    let mut reader = ServedDb::open(path, Vec::new())?.reader()?;
-    let stop = move || Instant::now() >= deadline;
-    reader.progress_handler(4_000, Some(stop)).map_err(|error| StoreError::from_sqlite_read(path, error))?;
-    let columns = ColumnExecutor::new(&stop, u64::MAX);
-    let budget = Budget::default();
-    Ok(query_planner::local_with(sql, &mut reader, "local", &columns, &budget, unix_now_ns())?)
+    FileReader::open(path)?.ask(sql, deadline)
 }

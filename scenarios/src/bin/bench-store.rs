@@ -4,13 +4,14 @@
 //! `bench-store --rows 1000000 --only queries` is a quick look; `make bench-store` is the whole of it.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 use query_planner::Value;
+use rankmesh::query::file::FileReader;
 use rankmesh::store::integrity;
 use rusqlite::Connection;
 use scenarios::figures::{figure, quantile};
@@ -29,6 +30,13 @@ struct Args {
     /// Kills.
     #[arg(long, default_value_t = 100)]
     kills: u32,
+    /// Number of the first kill: when a process is killed follows from the number.
+    #[arg(long, default_value_t = 0)]
+    first_kill: u32,
+    /// A store that was filled before (with the same number of rows) in place of a new one; a name that is not there yet
+    /// keeps the new one.
+    #[arg(long)]
+    store: Option<PathBuf>,
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
@@ -42,8 +50,10 @@ enum Part {
     Queries,
     Size,
     Ingest,
+    Paced,
     Idle,
     Kill,
+    Restart,
     Retention,
 }
 
@@ -59,16 +69,21 @@ fn main() -> anyhow::Result<()> {
         return child::run(mode);
     }
     let dir = tempfile::tempdir()?;
-    let path = dir.path().join("store.db");
-    println!("filling a store with {} rows", args.rows);
-    let filled = spawn(&["fill", text(&path)?, &args.rows.to_string()])?;
-    ensure!(filled.lost == 0 && filled.stored == args.rows, "{} stored, {} lost", filled.stored, filled.lost);
-    println!(
-        "filled in {:.1} s, {:.1} s of processor time, {:.0} MiB at most",
-        filled.seconds,
-        filled.cpu_seconds,
-        mib(filled.peak_bytes)
-    );
+    let path = args.store.clone().unwrap_or_else(|| dir.path().join("store.db"));
+    let needs_rows = [Part::Queries, Part::Size, Part::Ingest, Part::Restart].iter().any(|part| args.wants(*part));
+    let mut filled = None;
+    if needs_rows && !path.exists() {
+        println!("filling a store with {} rows", args.rows);
+        let report = spawn(&["fill", text(&path)?, &args.rows.to_string()])?;
+        ensure!(report.lost == 0 && report.stored == args.rows, "{} stored, {} lost", report.stored, report.lost);
+        println!(
+            "filled in {:.1} s, {:.1} s of processor time, {:.0} MiB at most",
+            report.seconds,
+            report.cpu_seconds,
+            mib(report.peak_bytes)
+        );
+        filled = Some(report);
+    }
     let mut duck = None;
     if args.wants(Part::Queries) || args.wants(Part::Size) {
         match Duck::load(&python(), dir.path(), args.rows) {
@@ -82,10 +97,12 @@ fn main() -> anyhow::Result<()> {
     if args.wants(Part::Size) {
         size(&path, duck.as_ref(), args.rows)?;
     }
-    if args.wants(Part::Ingest) {
+    if let Some(filled) = filled.filter(|_| args.wants(Part::Ingest)) {
         figure("ingest_rows_per_core_second", args.rows as f64 / filled.cpu_seconds, "rows/s", ">=", 500_000.0);
         figure("ingest_lost_rows", filled.lost as f64, "rows", "<=", 0.0);
         figure("ingest_peak_rss", mib(filled.peak_bytes), "MiB", "<=", 100.0);
+    }
+    if args.wants(Part::Paced) {
         let paced = spawn(&["paced", text(&dir.path().join("paced.db"))?, "20000", "20"])?;
         ensure!(paced.lost == 0, "{} rows lost at 20,000 rows/s", paced.lost);
         figure("cpu_at_20000_rows_per_second", 100.0 * paced.cpu_seconds / paced.seconds, "percent", "<=", 5.0);
@@ -94,7 +111,9 @@ fn main() -> anyhow::Result<()> {
         idle(dir.path())?;
     }
     if args.wants(Part::Kill) {
-        kill(dir.path(), args.kills)?;
+        kill(dir.path(), args.first_kill, args.kills)?;
+    }
+    if args.wants(Part::Restart) {
         let opened = spawn(&["open", text(&path)?])?;
         figure("restart_seconds", opened.open_seconds, "s", "<=", 1.0);
     }
@@ -173,11 +192,12 @@ fn asked() -> Vec<Asked> {
 fn queries(path: &Path, mut duck: Option<&mut Duck>, rounds: usize) -> anyhow::Result<()> {
     println!("{:>14} {:>12} {:>12} {:>9}", "question", "ours", "DuckDB", "ratio");
     let mut figures = Vec::new();
+    let mut store = FileReader::open(path)?;
     for question in asked() {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..=rounds {
             let began = Instant::now();
-            let rows = ask(path, &question.ours)?;
+            let rows = ask(&mut store, &question.ours)?;
             let took = began.elapsed();
             let Some(duck) = duck.as_deref_mut() else {
                 ours.push(took);
@@ -207,10 +227,9 @@ fn queries(path: &Path, mut duck: Option<&mut Duck>, rounds: usize) -> anyhow::R
     Ok(())
 }
 
-/// A question to the file, planned and answered as `rankmesh query --db` does.
-fn ask(path: &Path, sql: &str) -> anyhow::Result<Vec<Vec<Value>>> {
-    let deadline = Instant::now() + Duration::from_secs(600);
-    Ok(rankmesh::query::file::ask(path, sql, deadline)?.rows)
+/// A question to the file, planned and answered as an agent does. Both databases are kept open.
+fn ask(store: &mut FileReader, sql: &str) -> anyhow::Result<Vec<Vec<Value>>> {
+    Ok(store.ask(sql, Instant::now() + Duration::from_secs(600))?.rows)
 }
 
 /// Both must say the same where both are exact.
@@ -325,12 +344,12 @@ fn idle(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Kills at random moments of full-speed ingest into one store that goes on from life to life.
-fn kill(dir: &Path, kills: u32) -> anyhow::Result<()> {
+fn kill(dir: &Path, first: u32, kills: u32) -> anyhow::Result<()> {
     let path = dir.join("killed.db");
     let (mut damaged, mut missing, mut opened) = (0_u32, 0_u32, Vec::new());
     let mut lost = Vec::new();
     let mut kept = 0_u64;
-    for i in 0..kills {
+    for i in first..first + kills {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["endless", text(&path)?, &kept.to_string()])
             .stdout(Stdio::piped())
@@ -375,7 +394,7 @@ fn kill(dir: &Path, kills: u32) -> anyhow::Result<()> {
 }
 
 fn count(path: &Path) -> anyhow::Result<u64> {
-    match ask(path, "SELECT count(*) FROM collectives")?.as_slice() {
+    match ask(&mut FileReader::open(path)?, "SELECT count(*) FROM collectives")?.as_slice() {
         [row] => match row.as_slice() {
             [Value::Integer(count)] => Ok(u64::try_from(*count)?),
             other => anyhow::bail!("{other:?}"),

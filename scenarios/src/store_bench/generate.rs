@@ -32,6 +32,7 @@ const COMMS: [u64; 4] = [0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x14D0_49
 pub struct Generator {
     next: u64,
     rows: u64,
+    span_ns: i64,
     random: u64,
     /// Of the collective that the ranks are in: start, function, communicator, elements, work.
     step: (i64, usize, usize, u64, f64),
@@ -42,7 +43,20 @@ impl Generator {
     /// `rows` rows, spread evenly over the hour.
     #[must_use]
     pub fn new(rows: u64) -> Self {
-        Self { next: 0, rows, random: 0x2545_F491_4F6C_DD1D, step: (START_NS, 0, 0, 1, 1.0), seq: Default::default() }
+        Self::spread(rows, SPAN_NS)
+    }
+
+    /// `rows` rows, spread evenly over `span_ns`.
+    #[must_use]
+    pub fn spread(rows: u64, span_ns: i64) -> Self {
+        Self {
+            next: 0,
+            rows,
+            span_ns,
+            random: 0x2545_F491_4F6C_DD1D,
+            step: (START_NS, 0, 0, 1, 1.0),
+            seq: Default::default(),
+        }
     }
 
     /// xorshift64* (Marsaglia 2003; Vigna 2016).
@@ -60,9 +74,10 @@ impl Generator {
 
     fn begin_step(&mut self, at: u64) {
         let steps = (self.rows / RANKS as u64).max(1);
-        let pace_ns = SPAN_NS / steps as i64;
+        let pace_ns = self.span_ns / steps as i64;
         let jitter_ns = (self.uniform() * 0.6 * pace_ns as f64) as i64;
-        let ts_ns = START_NS + (SPAN_NS as i128 * i128::from(at / RANKS as u64) / i128::from(steps)) as i64 + jitter_ns;
+        let ts_ns =
+            START_NS + (self.span_ns as i128 * i128::from(at / RANKS as u64) / i128::from(steps)) as i64 + jitter_ns;
         let func = (self.random() % FUNCS.len() as u64) as usize;
         let comm = (self.random() % COMMS.len() as u64) as usize;
         let count = 1_u64 << (8 + self.random() % 16);
