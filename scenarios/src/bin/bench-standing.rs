@@ -1,10 +1,11 @@
 //! The standing verdict, live: how long from an injected delay to the verdict on every agent, whether all agents agree, whether a
 //! healthy job stays unaccused, and what it costs. Four agents in this process with a cgroup each, real eBPF, eight ranks on real Open MPI.
-//! And in memory: what judging 512 ranks costs an agent. `--injections N` and `--healthy SECONDS` say how long to look.
+//! And in memory: what judging 512 ranks costs an agent. `--injections N`, `--healthy SECONDS` and
+//! `--healthy-minutes N` say how long to look.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -12,10 +13,11 @@ use certs::Authority;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use rankmesh::store::StoreConfig;
 use rankmesh::stragglers::digest::{Collector, Digest, ReferenceClock, encode, end_of, reference_id, window_of};
-use rankmesh::stragglers::simulate::{Job, Slow};
-use rankmesh::stragglers::standing::{Board, Presence};
-use rankmesh::stragglers::{Observation, Verdict};
+use rankmesh::stragglers::simulate;
+use rankmesh::stragglers::standing::{Board, Key, Presence};
+use rankmesh::stragglers::{Observation, Verdict, text};
 use scenarios::figures::{cpu_time, figure, quantile};
+use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
 
 const NODES: usize = 4;
 const RANKS: usize = 8;
@@ -41,48 +43,11 @@ fn arguments() -> anyhow::Result<(usize, Duration)> {
         match word.as_str() {
             "--injections" => injections = usize::try_from(number)?,
             "--healthy" => healthy = Duration::from_secs(number),
-            _ => bail!("unknown flag {word}; there are --injections N and --healthy SECONDS"),
+            "--healthy-minutes" => healthy = Duration::from_secs(60 * number),
+            _ => bail!("unknown flag {word}; there are --injections N, --healthy SECONDS and --healthy-minutes N"),
         }
     }
     Ok((injections, healthy))
-}
-
-/// Cgroups of this run, removed at the end with what still runs in them.
-struct Cgroups(Vec<PathBuf>);
-
-impl Cgroups {
-    fn new() -> anyhow::Result<Self> {
-        let root = node_bpf::cgroup_mount_point().context("no cgroup v2 hierarchy")?;
-        let top = root.join(format!("rankmesh-bench-{}", std::process::id()));
-        let mut made = Self(Vec::new());
-        let paths = std::iter::once(top.clone()).chain((0..NODES).map(|n| top.join(format!("n{n}"))));
-        for path in paths {
-            std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
-            made.0.push(path);
-        }
-        Ok(made)
-    }
-}
-
-impl Drop for Cgroups {
-    fn drop(&mut self) {
-        let until = Instant::now() + Duration::from_secs(5);
-        for path in self.0.iter().rev() {
-            let _ = std::fs::write(path.join("cgroup.kill"), "1");
-            while std::fs::remove_dir(path).is_err() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// What was seen of the agents' verdicts: by window, then agent, who was named.
@@ -149,7 +114,8 @@ impl Lab {
 
 async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let cgroups = Cgroups::new()?;
+    let root = node_bpf::cgroup_mount_point().context("no cgroup v2 hierarchy")?;
+    let cgroups = Cgroups::make(&root, "bench", &["n0", "n1", "n2", "n3"]).context("making cgroups")?;
     let bin = workloads(dir.path())?;
     let agents = start(dir.path(), &cgroups).await?;
     let late = dir.path().join("late");
@@ -160,37 +126,36 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
         bin.display(),
         late.display()
     );
-    let child = Command::new("mpirun")
-        .args([
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--mca",
-            "oob_tcp_if_include",
-            "lo",
-            "--mca",
-            "btl",
-            "self,vader,tcp",
-        ])
-        .args(["-np", &RANKS.to_string(), "sh", "-c", &script])
-        .stdin(Stdio::null())
+    let child = mpirun(RANKS, &script)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .context("mpirun: install openmpi-bin")?;
-    let _job = Running(child);
+    let _job = Job(child);
     let mut lab = Lab { agents, seen: Seen::default() };
     lab.until(None).await.context("the healthy job at its start")?;
 
     let bytes = |lab: &Lab| lab.agents.iter().map(|a| a.shared().standing.published_bytes()).sum::<u64>();
     let (started, published, cpu) = (Instant::now(), bytes(&lab), cpu_time());
     let (mut looked, mut accused) = (0u64, 0u64);
-    let mut last = [None; NODES];
+    let mut last: Vec<Option<(i64, Key)>> = vec![None; NODES];
     while started.elapsed() < healthy {
-        for (before, now) in last.iter_mut().zip(lab.look()) {
-            if *before != now {
-                accused += u64::from(matches!(now, Some(Some(_))));
-                *before = now;
+        lab.look();
+        for (agent, before) in lab.agents.iter().zip(&mut last) {
+            let Some(standing) = agent.shared().standing.current().map(|c| c.standing) else { continue };
+            let now = Key::of(&standing.report.verdict);
+            let news = before.as_ref().is_none_or(|(_, key)| *key != now);
+            if news && now != Key::Quiet {
+                accused += 1;
+                println!(
+                    "after {:.1} s, window {}, a healthy job is accused; load {}\n{}",
+                    started.elapsed().as_secs_f64(),
+                    standing.window,
+                    load(),
+                    text(&standing.report)
+                );
             }
+            *before = Some((standing.window, now));
         }
         looked += 1;
         tokio::time::sleep(LOOK).await;
@@ -199,8 +164,9 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
     let rate = (bytes(&lab) - published) as f64 / RANKS as f64 / seconds;
     let cores = (cpu_time() - cpu).as_secs_f64() / seconds / NODES as f64;
     println!(
-        "healthy for {seconds:.0} s ({looked} looks at {NODES} agents), {:.2} % of a core an agent",
-        100.0 * cores
+        "healthy for {seconds:.0} s ({looked} looks at {NODES} agents), {:.2} % of a core an agent, load {}",
+        100.0 * cores,
+        load()
     );
 
     let (mut times, mut ends, mut wrong) = (Vec::new(), Vec::new(), 0);
@@ -245,15 +211,15 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The machine's load averages.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
 fn workloads(dir: &Path) -> anyhow::Result<PathBuf> {
     let out = dir.join("job");
-    let made = Command::new("make")
-        .arg("-C")
-        .arg(env!("CARGO_MANIFEST_DIR"))
-        .arg(format!("OUT={}", out.display()))
-        .output()
-        .context("make")?;
-    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    build_workloads(Path::new(env!("CARGO_MANIFEST_DIR")), &out).context("the workloads")?;
     let bin = out.join("mpi-ranks");
     ensure!(bin.exists(), "no mpi-ranks: install libopenmpi-dev and openmpi-bin");
     Ok(bin)
@@ -287,13 +253,13 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
 /// What an agent needs to judge a window of 512 ranks, in memory: all digests of a simulated job of 64 hosts.
 fn in_memory() -> anyhow::Result<()> {
     const HOSTS: usize = 64;
-    let job = Job {
+    let job = simulate::Job {
         ranks: 512,
         ranks_per_node: 8,
         steps: 150,
         own_ns: 100_000_000,
-        slow: vec![Slow { rank: 77, extra_ns: 30_000_000, from_step: 0 }],
-        ..Job::default()
+        slow: vec![simulate::Slow { rank: 77, extra_ns: 30_000_000, from_step: 0 }],
+        ..simulate::Job::default()
     };
     let rows = job.observe(1);
     let mut by_node: BTreeMap<String, Vec<Observation>> = BTreeMap::new();
