@@ -8,19 +8,20 @@ use std::time::{Duration, SystemTime};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
-    SerialNumber,
+    SerialNumber, SigningKey,
 };
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
 
 use crate::files::{self, DirLock, Replace};
 use crate::name::{mesh_uri, node_uri};
-use crate::{Error, Fingerprint, Identity, MeshName, NodeName, chain, pem};
+use crate::{Error, Fingerprint, Identity, MeshName, NodeName, Role, chain, pem};
 
 /// How long a CA certificate is valid.
 pub const CA_VALIDITY: Duration = days(3650);
-/// How long a node certificate is valid unless asked otherwise.
-pub const NODE_VALIDITY: Duration = days(365);
+/// How long a node certificate is valid unless asked otherwise: it is renewed by itself long before, and a mesh whose
+/// CA is away for a long weekend loses nobody.
+pub const NODE_VALIDITY: Duration = days(7);
 /// Certificates are valid from this long before they are made, for hosts whose clock is behind.
 const BACKDATED: Duration = Duration::from_secs(3600);
 
@@ -28,6 +29,8 @@ const BACKDATED: Duration = Duration::from_secs(3600);
 pub(crate) const CA_DIR: &str = "ca";
 /// Private key and certificate of the CA.
 const AUTHORITY_FILE: &str = "authority.pem";
+/// The same of the CA before, while a new one takes over.
+const PREVIOUS_FILE: &str = "previous.pem";
 /// An uncompressed point of P-256: 0x04 and two coordinates (SEC 1, 2.3.3).
 const P256_POINT_BYTES: usize = 65;
 
@@ -78,17 +81,25 @@ impl Authority {
     /// # Errors
     /// [`Error::Missing`], [`Error::Malformed`], [`Error::KeyExposed`], [`Error::Io`].
     pub fn load(dir: &Path) -> Result<Self, Error> {
-        let path = dir.join(CA_DIR).join(AUTHORITY_FILE);
-        let contents = files::read_secret_if_there(&path)?.ok_or_else(|| Error::Missing {
+        Self::read(&dir.join(CA_DIR).join(AUTHORITY_FILE))?.ok_or_else(|| Error::Missing {
             what: "certificate authority",
             dir: dir.to_owned(),
             hint: "name the directory of the host that founded the mesh, or make one with `rankmesh identity init`",
-        })?;
-        let key = pem::key(&path, &contents)?;
+        })
+    }
+
+    /// Reads the CA that was before, while a new one takes over.
+    pub(crate) fn load_previous(dir: &Path) -> Result<Option<Self>, Error> {
+        Self::read(&dir.join(CA_DIR).join(PREVIOUS_FILE))
+    }
+
+    fn read(path: &Path) -> Result<Option<Self>, Error> {
+        let Some(contents) = files::read_secret_if_there(path)? else { return Ok(None) };
+        let key = pem::key(path, &contents)?;
         let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256)
-            .map_err(|error| Error::malformed(&path, format!("its key is not an ECDSA P-256 key: {error}")))?;
-        let certificate = pem::certificates(&path, &contents)?.swap_remove(0);
-        Self::new(certificate, key).map_err(|error| Error::malformed(&path, error))
+            .map_err(|error| Error::malformed(path, format!("its key is not an ECDSA P-256 key: {error}")))?;
+        let certificate = pem::certificates(path, &contents)?.swap_remove(0);
+        Self::new(certificate, key).map(Some).map_err(|error| Error::malformed(path, error))
     }
 
     /// Writes the CA into the identity directory `dir` (to `dir/ca/`, mode 0700). A CA is never overwritten.
@@ -99,10 +110,37 @@ impl Authority {
         let dir = dir.join(CA_DIR);
         files::create_dir(&dir)?;
         let _lock = DirLock::take(&dir)?;
+        files::write(&dir.join(AUTHORITY_FILE), self.text().as_bytes(), files::SECRET, Replace::No)
+    }
+
+    fn text(&self) -> String {
         let mut text = String::new();
         pem::push_key(&mut text, &PrivatePkcs8KeyDer::from(self.issuer.key().serialized_der()));
         pem::push_certificates(&mut text, std::slice::from_ref(&self.certificate));
-        files::write(&dir.join(AUTHORITY_FILE), text.as_bytes(), files::SECRET, Replace::No)
+        text
+    }
+
+    /// Puts this CA in the place of `before`, which is kept beside it until [`Authority::forget_previous`].
+    pub(crate) fn succeed(&self, dir: &Path, before: &Self, _lock: &DirLock) -> Result<(), Error> {
+        let dir = dir.join(CA_DIR);
+        files::write(&dir.join(PREVIOUS_FILE), before.text().as_bytes(), files::SECRET, Replace::No)?;
+        files::write(&dir.join(AUTHORITY_FILE), self.text().as_bytes(), files::SECRET, Replace::Yes)
+    }
+
+    /// Removes the CA that was before.
+    pub(crate) fn forget_previous(dir: &Path, _lock: &DirLock) -> Result<(), Error> {
+        let path = dir.join(CA_DIR).join(PREVIOUS_FILE);
+        std::fs::remove_file(&path).map_err(Error::io("remove", &path))
+    }
+
+    /// When the CA in `dir` last changed, as its file says.
+    pub(crate) fn changed(dir: &Path) -> Option<SystemTime> {
+        std::fs::metadata(dir.join(CA_DIR).join(AUTHORITY_FILE)).and_then(|metadata| metadata.modified()).ok()
+    }
+
+    /// Signs `message` with the CA's key: ECDSA with SHA-256, DER.
+    pub(crate) fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        self.issuer.key().sign(message).map_err(Error::sign("signature"))
     }
 
     /// Whether the identity directory `dir` holds a CA (which may still turn out to be damaged).
@@ -137,13 +175,42 @@ impl Authority {
     /// # Errors
     /// [`Error::Sign`].
     pub fn issue(&self, node: &NodeName, validity: Duration) -> Result<Identity, Error> {
-        self.issue_in(&self.mesh, node, validity)
+        self.issue_as(node, Role::Node, validity)
+    }
+
+    /// As [`Authority::issue`], for any role.
+    ///
+    /// # Errors
+    /// [`Error::Sign`].
+    pub fn issue_as(&self, node: &NodeName, role: Role, validity: Duration) -> Result<Identity, Error> {
+        self.make(&self.mesh, node, role, SystemTime::now(), validity)
     }
 
     /// As [`Authority::issue`], for any mesh name: tests make certificates that must be refused.
+    #[cfg(test)]
     pub(crate) fn issue_in(&self, mesh: &MeshName, node: &NodeName, validity: Duration) -> Result<Identity, Error> {
+        self.make(mesh, node, Role::Node, SystemTime::now(), validity)
+    }
+
+    /// As [`Authority::issue`], valid from `from` (an hour earlier, as always): for tests of certificates that have ended
+    /// or have not begun.
+    ///
+    /// # Errors
+    /// [`Error::Sign`].
+    pub fn issue_from(&self, node: &NodeName, from: SystemTime, validity: Duration) -> Result<Identity, Error> {
+        self.make(&self.mesh, node, Role::Node, from, validity)
+    }
+
+    fn make(
+        &self,
+        mesh: &MeshName,
+        node: &NodeName,
+        role: Role,
+        from: SystemTime,
+        validity: Duration,
+    ) -> Result<Identity, Error> {
         let key = new_key()?;
-        let certificate = self.sign(mesh, node, &key, validity)?;
+        let certificate = self.sign(mesh, node, role, &key, from, validity)?;
         let key = PrivatePkcs8KeyDer::from(key.serialize_der());
         Identity::new(vec![self.certificate.clone()], vec![certificate], key)
     }
@@ -159,29 +226,31 @@ impl Authority {
         &self,
         csr_der: &[u8],
         node: &NodeName,
+        role: Role,
         validity: Duration,
     ) -> Result<Vec<CertificateDer<'static>>, Error> {
         let key = csr_key(csr_der)?;
-        Ok(vec![self.sign(&self.mesh, node, &key, validity)?])
+        Ok(vec![self.sign(&self.mesh, node, role, &key, SystemTime::now(), validity)?])
     }
 
     fn sign(
         &self,
         mesh: &MeshName,
         node: &NodeName,
+        role: Role,
         key: &impl PublicKeyData,
+        from: SystemTime,
         validity: Duration,
     ) -> Result<CertificateDer<'static>, Error> {
-        let now = SystemTime::now();
-        let end = now.checked_add(validity).map_or(self.not_after, |end| end.min(self.not_after));
+        let end = from.checked_add(validity).map_or(self.not_after, |end| end.min(self.not_after));
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(node.to_string());
-        params.subject_alt_names = vec![uri(node_uri(mesh, node))?];
+        params.subject_alt_names = vec![uri(node_uri(mesh, node, role))?];
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
-        params.not_before = OffsetDateTime::from(now - BACKDATED);
+        params.not_before = OffsetDateTime::from(from - BACKDATED);
         params.not_after = OffsetDateTime::from(end);
         params.serial_number = Some(new_serial()?);
         let certificate = params.signed_by(key, &self.issuer).map_err(Error::sign("node certificate"))?;
@@ -316,7 +385,7 @@ mod tests {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name = common_name("root".into());
         let csr = params.serialize_request(&key).unwrap();
-        let chain = ca.sign_csr(csr.der(), &"n".parse().unwrap(), NODE_VALIDITY).unwrap();
+        let chain = ca.sign_csr(csr.der(), &"n".parse().unwrap(), Role::Node, NODE_VALIDITY).unwrap();
         let leaf = chain::leaf(&chain[0]).unwrap();
         assert_eq!(leaf.node.as_str(), "n");
         assert_eq!(leaf.public_key, key.subject_public_key_info());
@@ -328,7 +397,7 @@ mod tests {
         let ca = authority();
         for algorithm in [&rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
             let csr = new_csr(&KeyPair::generate_for(algorithm).unwrap()).unwrap();
-            assert!(matches!(ca.sign_csr(&csr, &"n".parse().unwrap(), NODE_VALIDITY), Err(Error::Invalid { .. })));
+            assert!(matches!(ca.sign_csr(&csr, &"n".parse().unwrap(), Role::Node, NODE_VALIDITY), Err(Error::Invalid { .. })));
         }
     }
 

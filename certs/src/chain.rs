@@ -3,6 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rustls::RootCertStore;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::server::ParsedCertificate;
@@ -10,13 +11,15 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::name::{parse_mesh_uri, parse_node_uri};
-use crate::{Error, MeshName, NodeName, tls};
+use crate::{Error, MeshName, NodeName, Role, tls};
 
 /// What a node certificate says of itself. Nothing in it is proven until [`verify`] said so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaf {
     pub(crate) mesh: MeshName,
     pub(crate) node: NodeName,
+    pub(crate) role: Role,
+    pub(crate) not_before: SystemTime,
     pub(crate) not_after: SystemTime,
     /// The serial number in hexadecimal.
     pub(crate) serial: String,
@@ -27,11 +30,14 @@ pub(crate) struct Leaf {
 /// Reads a node certificate.
 pub(crate) fn leaf(certificate: &CertificateDer<'_>) -> Result<Leaf, Error> {
     let parsed = parse(certificate)?;
-    let (mesh, node) = parse_node_uri(only_uri(&parsed)?)
-        .ok_or_else(|| Error::invalid("node certificate", "its URI name is not rankmesh://MESH/NODE"))?;
+    let (mesh, node, role) = parse_node_uri(only_uri(&parsed)?).ok_or_else(|| {
+        Error::invalid("node certificate", "its URI name is neither rankmesh://MESH/NODE nor rankmesh://MESH/ROLE/NAME")
+    })?;
     Ok(Leaf {
         mesh,
         node,
+        role,
+        not_before: time(parsed.validity().not_before.timestamp()),
         not_after: not_after(&parsed),
         serial: parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
         public_key: parsed.public_key().raw.to_vec(),
@@ -80,9 +86,19 @@ fn only_uri<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, Error> 
 }
 
 fn not_after(certificate: &X509Certificate<'_>) -> SystemTime {
+    time(certificate.validity().not_after.timestamp())
+}
+
+fn time(unix_s: i64) -> SystemTime {
     // A time before 1970 has passed all the same.
-    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0);
-    UNIX_EPOCH + Duration::from_secs(seconds)
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_s).unwrap_or(0))
+}
+
+/// Whether `signature` (ECDSA P-256 with SHA-256, DER) over `message` was made with the key of `certificate`.
+pub(crate) fn signed_by(certificate: &CertificateDer<'_>, message: &[u8], signature: &[u8]) -> bool {
+    let Ok(parsed) = parse(certificate) else { return false };
+    let key = &parsed.public_key().subject_public_key.data;
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key.as_ref()).verify(message, signature).is_ok()
 }
 
 /// Trust in `authorities` and nothing else.

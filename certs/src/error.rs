@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{MeshName, NodeName};
+use crate::{MeshName, NodeName, Role};
 
 /// What can go wrong with an identity.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +123,26 @@ pub enum Error {
         /// How long the certificate that has it stays valid, seconds.
         valid_for_s: u64,
     },
+    /// The certificate was taken back by the owner of the CA.
+    #[error("the certificate is revoked (serial {serial}); its owner needs a new one: `rankmesh identity token`")]
+    Revoked {
+        /// Its serial number.
+        serial: String,
+    },
+    /// A certificate of another role than is needed here.
+    #[error("the certificate is {found}'s: {needed} is needed here")]
+    WrongRole {
+        /// The role it has.
+        found: Role,
+        /// What it would have to be.
+        needed: &'static str,
+    },
+    /// Nothing that could be revoked.
+    #[error("no certificate of that name or serial number is on record here: `rankmesh identity show` lists them")]
+    NotIssued,
+    /// A new CA is taking over already, or is not.
+    #[error("{0}")]
+    Rotation(String),
     /// The CA refused to admit us; its own words.
     #[error("the mesh refused to admit this node: {0}")]
     Refused(String),

@@ -3,13 +3,17 @@
 
 use std::fmt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::files::{self, Replace};
-use crate::{Error, Fingerprint, MeshName, NodeName, chain, pem, tls};
+use crate::trust::TrustList;
+use crate::{Error, Fingerprint, MeshName, NodeName, Role, chain, pem, tls};
 
 /// Certificates of the mesh's CA.
 const CA_FILE: &str = "ca.pem";
@@ -25,6 +29,7 @@ pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivatePkcs8KeyDer<'static>,
     leaf: chain::Leaf,
+    trust: Option<Arc<TrustList>>,
 }
 
 impl Identity {
@@ -41,7 +46,7 @@ impl Identity {
         let leaf = chain::leaf(first)?;
         // Judged at the end of its own time: an expired identity can still be looked at.
         chain::verify(&chain, &chain::roots(&authorities)?, &leaf.mesh, chain::unix_time(leaf.not_after))?;
-        let identity = Self { authorities, chain, key, leaf };
+        let identity = Self { authorities, chain, key, leaf, trust: None };
         identity.certified_key(&[])?;
         Ok(identity)
     }
@@ -62,7 +67,52 @@ impl Identity {
         let authorities = pem::certificates(&ca_file, &authorities)?;
         chain::roots(&authorities).map_err(|error| Error::malformed(&ca_file, error))?;
         let (key, chain) = (pem::key(&node_file, &node)?, pem::certificates(&node_file, &node)?);
-        Self::new(authorities, chain, key).map_err(|error| Error::malformed(&node_file, error))
+        let mesh = chain::leaf(&chain[0]).map_err(|error| Error::malformed(&node_file, error))?.mesh;
+        // The list counts, whether or not ca.pem was written after it.
+        let trust = TrustList::load(dir, &mesh, &authorities)?;
+        let authorities = trust.as_ref().map_or(authorities, |list| list.roots().to_vec());
+        let identity = Self::new(authorities, chain, key).map_err(|error| Error::malformed(&node_file, error))?;
+        Ok(Self { trust: trust.map(Arc::new), ..identity })
+    }
+
+    /// The same node with another certificate, for another key.
+    pub(crate) fn renewed(
+        &self,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivatePkcs8KeyDer<'static>,
+    ) -> Result<Self, Error> {
+        let identity = Self::new(self.authorities.clone(), chain, key)?;
+        Ok(Self { trust: self.trust.clone(), ..identity })
+    }
+
+    /// The same node, trusting as `list` says, which must be newer than what it has. Check the list against
+    /// [`Identity::authorities`] first ([`TrustList::verify`]).
+    ///
+    /// # Errors
+    /// [`Error::Untrusted`] where this node's own certificate is of a CA that is trusted no more: it then stays as it is.
+    pub fn with_trust(&self, list: Arc<TrustList>) -> Result<Self, Error> {
+        let identity = Self::new(list.roots().to_vec(), self.chain.clone(), self.key.clone_key())?;
+        Ok(Self { trust: Some(list), ..identity })
+    }
+
+    /// The trust list that this node goes by, if the mesh ever had one.
+    pub fn trust(&self) -> Option<&Arc<TrustList>> {
+        self.trust.as_ref()
+    }
+
+    /// The number of the trust list; 0 without one.
+    pub fn trust_number(&self) -> u64 {
+        self.trust.as_ref().map_or(0, |list| list.number())
+    }
+
+    /// Whether the certificate with this serial number is revoked.
+    pub(crate) fn revokes(&self, serial: &str) -> bool {
+        self.trust.as_ref().is_some_and(|list| list.revokes(serial))
+    }
+
+    /// Whether this node's own certificate is revoked.
+    pub fn is_revoked(&self) -> bool {
+        self.revokes(&self.leaf.serial)
     }
 
     /// Writes the identity to `dir`, which is made (mode 0700) where it is missing. An identity that is there is
@@ -72,13 +122,25 @@ impl Identity {
     /// [`Error::Io`].
     pub fn save(&self, dir: &Path) -> Result<(), Error> {
         files::create_dir(dir)?;
-        let mut text = String::new();
-        pem::push_certificates(&mut text, &self.authorities);
-        files::write(&dir.join(CA_FILE), text.as_bytes(), files::PUBLIC, Replace::Yes)?;
+        self.save_trust(dir)?;
         let mut text = String::new();
         pem::push_key(&mut text, &self.key);
         pem::push_certificates(&mut text, &self.chain);
         files::write(&dir.join(NODE_FILE), text.as_bytes(), files::SECRET, Replace::Yes)
+    }
+
+    /// Writes what this node trusts to `dir`, where its identity lies: the CAs, and the trust list if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn save_trust(&self, dir: &Path) -> Result<(), Error> {
+        // The list first: it is signed by CAs of the old ca.pem, and by one of the new.
+        if let Some(list) = &self.trust {
+            list.save(dir)?;
+        }
+        let mut text = String::new();
+        pem::push_certificates(&mut text, &self.authorities);
+        files::write(&dir.join(CA_FILE), text.as_bytes(), files::PUBLIC, Replace::Yes)
     }
 
     /// Whether `dir` holds an identity (which may still turn out to be damaged).
@@ -99,6 +161,46 @@ impl Identity {
     /// The last moment at which others accept this identity.
     pub fn not_after(&self) -> SystemTime {
         self.leaf.not_after
+    }
+
+    /// The role in its certificate.
+    pub fn role(&self) -> Role {
+        self.leaf.role
+    }
+
+    /// The first moment at which others accept this identity.
+    pub fn not_before(&self) -> SystemTime {
+        self.leaf.not_before
+    }
+
+    /// How long its certificate is valid in all.
+    pub fn validity(&self) -> Duration {
+        self.leaf.not_after.duration_since(self.leaf.not_before).unwrap_or(Duration::ZERO)
+    }
+
+    /// The serial number of its certificate, in hexadecimal.
+    pub fn serial(&self) -> &str {
+        &self.leaf.serial
+    }
+
+    /// Whether its certificate is of the CA that issues now, not of one that is being replaced.
+    pub fn is_of_first_authority(&self) -> bool {
+        let Some(first) = self.authorities.get(..1) else { return false };
+        chain::roots(first).is_ok_and(|roots| {
+            chain::verify(&self.chain, &roots, &self.leaf.mesh, chain::unix_time(self.leaf.not_after)).is_ok()
+        })
+    }
+
+    /// Signs `message` with the node's key: ECDSA P-256 with SHA-256, DER. Say in the message what it is for.
+    ///
+    /// # Errors
+    /// [`Error::Sign`].
+    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        let failed = |reason: String| Error::Sign { what: "signature", reason };
+        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, self.key.secret_pkcs8_der())
+            .map_err(|error| failed(error.to_string()))?;
+        let signature = key.sign(&SystemRandom::new(), message).map_err(|error| failed(error.to_string()))?;
+        Ok(signature.as_ref().to_vec())
     }
 
     /// Checks that the identity is valid at `now`.
@@ -147,6 +249,7 @@ impl Clone for Identity {
             chain: self.chain.clone(),
             key: self.key.clone_key(),
             leaf: self.leaf.clone(),
+            trust: self.trust.clone(),
         }
     }
 }

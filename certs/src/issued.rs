@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::authority::CA_DIR;
 use crate::chain;
 use crate::files::{self, DirLock, Replace};
-use crate::{Error, Fingerprint, NodeName};
+use crate::{Error, Fingerprint, NodeName, Role};
 
 /// The list, in the CA's directory.
 const ISSUED_FILE: &str = "issued.json";
@@ -20,12 +20,22 @@ const VERSION: u8 = 1;
 pub struct IssuedCertificate {
     /// The name in it.
     pub name: NodeName,
+    /// Its role; lists of before there were roles hold nodes only.
+    #[serde(default = "node_role")]
+    pub role: Role,
     /// Its serial number in hexadecimal.
     pub serial: String,
     /// SHA-256 of its DER form.
     pub fingerprint: Fingerprint,
     /// The last second of its validity, Unix time.
     pub not_after_unix_s: u64,
+    /// The CA certificate that it was issued under; not known in old lists.
+    #[serde(default)]
+    pub ca: Option<Fingerprint>,
+}
+
+fn node_role() -> Role {
+    Role::Node
 }
 
 /// Whether a name may be given out while another certificate of that name is valid.
@@ -66,10 +76,18 @@ impl IssuedList {
         Ok(list.certificates)
     }
 
-    /// Checks that no certificate of that name is valid at `now`.
-    pub(crate) fn check_free(&self, lock: &DirLock, name: &NodeName, now: SystemTime) -> Result<(), Error> {
+    /// Checks that no certificate of that name is valid at `now`; those that are `revoked` are not.
+    pub(crate) fn check_free(
+        &self,
+        lock: &DirLock,
+        name: &NodeName,
+        revoked: &dyn Fn(&str) -> bool,
+        now: SystemTime,
+    ) -> Result<(), Error> {
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let ends = self.read(lock)?.iter().filter(|issued| &issued.name == name).map(|i| i.not_after_unix_s).max();
+        let issued = self.read(lock)?;
+        let of_name = issued.iter().filter(|issued| &issued.name == name && !revoked(&issued.serial));
+        let ends = of_name.map(|issued| issued.not_after_unix_s).max();
         match ends.and_then(|end| end.checked_sub(now_s)) {
             Some(valid_for_s) => Err(Error::NameTaken { name: name.clone(), valid_for_s }),
             None => Ok(()),
@@ -81,6 +99,7 @@ impl IssuedList {
         &self,
         lock: &DirLock,
         certificate: &CertificateDer<'_>,
+        ca: Fingerprint,
         now: SystemTime,
     ) -> Result<(), Error> {
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -89,6 +108,8 @@ impl IssuedList {
         let leaf = chain::leaf(certificate)?;
         certificates.push(IssuedCertificate {
             name: leaf.node,
+            role: leaf.role,
+            ca: Some(ca),
             serial: leaf.serial,
             fingerprint: Fingerprint::of(certificate),
             not_after_unix_s: leaf.not_after.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs(),

@@ -2,13 +2,16 @@
 //! in one identity directory; the messages of a join are `join`'s.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::authority::{CA_DIR, csr_key};
 use crate::files::DirLock;
 use crate::issued::IssuedList;
 use crate::token::{TokenSecret, TokenStore};
-use crate::{Authority, CertificateDer, Error, Identity, IssuedCertificate, MeshName, NodeName, Reissue};
+use crate::trust::{Revoked, TrustList};
+use crate::{
+    Authority, CertificateDer, Error, Identity, IssuedCertificate, MeshName, NODE_VALIDITY, NodeName, Reissue, Role,
+};
 
 /// The CA of an identity directory, with its record of tokens and certificates.
 ///
@@ -16,7 +19,9 @@ use crate::{Authority, CertificateDer, Error, Identity, IssuedCertificate, MeshN
 /// several threads and processes at once.
 #[derive(Debug)]
 pub struct Issuer {
+    identity_dir: PathBuf,
     dir: PathBuf,
+    validity: Duration,
     authority: Authority,
     tokens: TokenStore,
     issued: IssuedList,
@@ -48,7 +53,24 @@ impl Issuer {
 
     fn new(dir: &Path, authority: Authority) -> Self {
         let (tokens, issued) = (TokenStore::new(dir, &authority), IssuedList::new(dir));
-        Self { dir: dir.join(CA_DIR), authority, tokens, issued }
+        let (identity_dir, validity) = (dir.to_owned(), NODE_VALIDITY);
+        Self { identity_dir, dir: dir.join(CA_DIR), validity, authority, tokens, issued }
+    }
+
+    /// With this validity for the certificates of those who join or renew, instead of [`NODE_VALIDITY`].
+    #[must_use]
+    pub fn with_validity(self, validity: Duration) -> Self {
+        Self { validity, ..self }
+    }
+
+    /// How long the certificates are valid of those who join or renew.
+    pub fn validity(&self) -> Duration {
+        self.validity
+    }
+
+    /// When the CA of the identity directory `dir` last changed: open it anew then.
+    pub fn changed(dir: &Path) -> Option<SystemTime> {
+        Authority::changed(dir)
     }
 
     /// The CA itself.
@@ -74,14 +96,178 @@ impl Issuer {
     /// # Errors
     /// [`Error::NameTaken`] unless `reissue` allows it; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
     pub fn issue(&self, node: &NodeName, validity: Duration, reissue: Reissue) -> Result<Identity, Error> {
+        self.issue_as(node, Role::Node, validity, reissue)
+    }
+
+    /// As [`Issuer::issue`], for any role.
+    ///
+    /// # Errors
+    /// As [`Issuer::issue`].
+    pub fn issue_as(
+        &self,
+        node: &NodeName,
+        role: Role,
+        validity: Duration,
+        reissue: Reissue,
+    ) -> Result<Identity, Error> {
         let now = SystemTime::now();
         let lock = DirLock::take(&self.dir)?;
+        let list = self.trust_locked(&lock)?;
         if reissue == Reissue::Refuse {
-            self.issued.check_free(&lock, node, now)?;
+            self.check_free(&lock, list.as_ref(), node, now)?;
         }
-        let identity = self.authority.issue(node, validity)?;
-        self.issued.record(&lock, &identity.chain()[0], now)?;
-        Ok(identity)
+        let identity = self.authority.issue_as(node, role, validity)?;
+        self.issued.record(&lock, &identity.chain()[0], self.authority.fingerprint(), now)?;
+        match list {
+            Some(list) => identity.with_trust(std::sync::Arc::new(list)),
+            None => Ok(identity),
+        }
+    }
+
+    fn check_free(
+        &self,
+        lock: &DirLock,
+        list: Option<&TrustList>,
+        node: &NodeName,
+        now: SystemTime,
+    ) -> Result<(), Error> {
+        self.issued.check_free(lock, node, &|serial| list.is_some_and(|list| list.revokes(serial)), now)
+    }
+
+    /// Renews the certificate of `node`, which has proven that it is that: a new one for the key of the request. Answers
+    /// its chain.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the request is damaged; [`Error::Revoked`] where the certificate that the node showed
+    /// (`serial`) is; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
+    pub fn renew(
+        &self,
+        node: &NodeName,
+        role: Role,
+        serial: &str,
+        csr_der: &[u8],
+    ) -> Result<Vec<CertificateDer<'static>>, Error> {
+        let now = SystemTime::now();
+        let lock = DirLock::take(&self.dir)?;
+        if self.trust_locked(&lock)?.is_some_and(|list| list.revokes(serial)) {
+            return Err(Error::Revoked { serial: serial.to_owned() });
+        }
+        let chain = self.authority.sign_csr(csr_der, node, role, self.validity)?;
+        if let Some(leaf) = chain.first() {
+            self.issued.record(&lock, leaf, self.authority.fingerprint(), now)?;
+        }
+        Ok(chain)
+    }
+
+    /// The trust list of the mesh as the CA last signed it; `None` as long as nothing was revoked and no CA replaced.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Malformed`].
+    pub fn trust(&self) -> Result<Option<TrustList>, Error> {
+        self.trust_locked(&DirLock::take(&self.dir)?)
+    }
+
+    fn trust_locked(&self, _lock: &DirLock) -> Result<Option<TrustList>, Error> {
+        let previous = Authority::load_previous(&self.identity_dir)?;
+        let mut trusted = vec![self.authority.certificate().clone()];
+        trusted.extend(previous.map(|ca| ca.certificate().clone()));
+        TrustList::load(&self.identity_dir, self.authority.mesh(), &trusted)
+    }
+
+    /// Revokes every certificate whose name or serial number is `which`, for as long as it would be valid, and writes the
+    /// new trust list. Answers what is revoked now and was not before.
+    ///
+    /// # Errors
+    /// [`Error::NotIssued`] where there is none such; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
+    pub fn revoke(&self, which: &str) -> Result<Vec<IssuedCertificate>, Error> {
+        let now = SystemTime::now();
+        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let lock = DirLock::take(&self.dir)?;
+        let serial = which.to_ascii_lowercase();
+        let named = |issued: &IssuedCertificate| issued.name.as_str() == which || issued.serial == serial;
+        let mut found = self.issued.read(&lock)?;
+        found.retain(|issued| named(issued) && issued.not_after_unix_s >= now_s);
+        if found.is_empty() {
+            return Err(Error::NotIssued);
+        }
+        let list = self.trust_locked(&lock)?;
+        let more = found.iter().map(|c| Revoked { serial: c.serial.clone(), until_unix_s: c.not_after_unix_s });
+        let all: Vec<_> = list.iter().flat_map(TrustList::revoked).chain(more).collect();
+        self.publish(&lock, list.as_ref(), all, now)?;
+        found.retain(|issued| !list.as_ref().is_some_and(|list| list.revokes(&issued.serial)));
+        Ok(found)
+    }
+
+    fn publish(
+        &self,
+        _lock: &DirLock,
+        before: Option<&TrustList>,
+        revoked: Vec<Revoked>,
+        now: SystemTime,
+    ) -> Result<(), Error> {
+        let previous = Authority::load_previous(&self.identity_dir)?;
+        let authorities: Vec<&Authority> = std::iter::once(&self.authority).chain(&previous).collect();
+        let number = before.map_or(0, TrustList::number) + 1;
+        TrustList::sign(number, &authorities, revoked, now)?.save(&self.identity_dir)
+    }
+
+    /// Begins to replace the CA: a new one issues from now on, both are trusted. Nodes renew under it by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Rotation`] where that is under way already; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
+    pub fn rotate(self) -> Result<Self, Error> {
+        let lock = DirLock::take(&self.dir)?;
+        if Authority::load_previous(&self.identity_dir)?.is_some() {
+            return Err(Error::Rotation(
+                "a new CA is taking over already: end that first with `rankmesh identity rotate --finish`".into(),
+            ));
+        }
+        let list = self.trust_locked(&lock)?;
+        let next = Authority::create(self.authority.mesh())?;
+        // The list before the key: were the host to crash between, the old CA would go on and the new one never be used.
+        let number = list.as_ref().map_or(0, TrustList::number) + 1;
+        let revoked: Vec<_> = list.iter().flat_map(TrustList::revoked).collect();
+        TrustList::sign(number, &[&next, &self.authority], revoked, SystemTime::now())?.save(&self.identity_dir)?;
+        next.succeed(&self.identity_dir, &self.authority, &lock)?;
+        drop(lock);
+        let validity = self.validity;
+        Ok(Self::open(&self.identity_dir)?.with_validity(validity))
+    }
+
+    /// Ends the replacement of the CA: the one before is trusted no more. Certificates of it that are still valid are
+    /// named in the error, unless `force` says that they do not matter.
+    ///
+    /// # Errors
+    /// [`Error::Rotation`] where none is under way, or nodes still have certificates of the CA before; [`Error::Sign`],
+    /// [`Error::Io`], [`Error::Malformed`].
+    pub fn finish_rotation(&self, force: bool) -> Result<(), Error> {
+        let now = SystemTime::now();
+        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let lock = DirLock::take(&self.dir)?;
+        let previous = Authority::load_previous(&self.identity_dir)?
+            .ok_or_else(|| Error::Rotation("no new CA is taking over: begin with `rankmesh identity rotate`".into()))?;
+        let list = self.trust_locked(&lock)?;
+        let revoked = |serial: &str| list.as_ref().is_some_and(|list| list.revokes(serial));
+        let issued = self.issued.read(&lock)?;
+        let ours = self.authority.fingerprint();
+        let valid = |c: &&IssuedCertificate| c.not_after_unix_s >= now_s && !revoked(&c.serial);
+        let renewed = |name: &NodeName| issued.iter().filter(valid).any(|c| &c.name == name && c.ca == Some(ours));
+        let mut left: Vec<&str> =
+            issued.iter().filter(valid).filter(|c| c.ca != Some(ours) && !renewed(&c.name)).map(|c| c.name.as_str()).collect();
+        left.sort_unstable();
+        left.dedup();
+        if !left.is_empty() && !force {
+            return Err(Error::Rotation(format!(
+                "{} of the CA before still have no certificate of the new one: {}; wait until they have renewed, issue                  theirs anew, or shut them out with --force",
+                left.len(),
+                left.join(", ")
+            )));
+        }
+        let number = list.as_ref().map_or(0, TrustList::number) + 1;
+        let all: Vec<_> = list.iter().flat_map(TrustList::revoked).collect();
+        // Signed by both, so that who trusts only the one before learns of it too.
+        TrustList::sign(number, &[&self.authority], all, now)?.cosign(&previous)?.save(&self.identity_dir)?;
+        Authority::forget_previous(&self.identity_dir, &lock)
     }
 
     /// Admits a joiner: checks token, request and name before a use of the token is spent. Answers its chain.
@@ -90,19 +276,18 @@ impl Issuer {
         secret: &TokenSecret,
         node: &NodeName,
         csr_der: &[u8],
-        validity: Duration,
         now: SystemTime,
     ) -> Result<Vec<CertificateDer<'static>>, Error> {
         let lock = DirLock::take(&self.dir)?;
         // The token first: who has none learns nothing, not even which names are taken.
         self.tokens.check_at(&lock, secret, now)?;
         csr_key(csr_der)?;
-        self.issued.check_free(&lock, node, now)?;
-        let chain = self.authority.sign_csr(csr_der, node, validity)?;
+        self.check_free(&lock, self.trust_locked(&lock)?.as_ref(), node, now)?;
+        let chain = self.authority.sign_csr(csr_der, node, Role::Node, self.validity)?;
         // On record before it leaves: a certificate that nobody knows of could not be revoked.
         self.tokens.redeem_at(&lock, secret, now)?;
         if let Some(leaf) = chain.first() {
-            self.issued.record(&lock, leaf, now)?;
+            self.issued.record(&lock, leaf, self.authority.fingerprint(), now)?;
         }
         Ok(chain)
     }
@@ -138,8 +323,104 @@ mod tests {
         let name: NodeName = "a".parse().unwrap();
         let identity = issuer.issue(&name, Duration::from_secs(60), Reissue::Refuse).unwrap();
         let lock = DirLock::take(&issuer.dir).unwrap();
-        assert!(issuer.issued.check_free(&lock, &name, identity.not_after()).is_err());
-        issuer.issued.check_free(&lock, &name, identity.not_after() + Duration::from_secs(1)).unwrap();
+        assert!(issuer.check_free(&lock, None, &name, identity.not_after()).is_err());
+        issuer.check_free(&lock, None, &name, identity.not_after() + Duration::from_secs(1)).unwrap();
+    }
+
+    fn renewed(issuer: &Issuer, before: &Identity) -> Result<Identity, Error> {
+        let (csr, pending) = crate::renew::request()?;
+        let chain = issuer.renew(before.node(), before.role(), before.serial(), &csr)?;
+        pending.complete(chain.iter().map(|der| der.to_vec()).collect(), before)
+    }
+
+    #[test]
+    fn a_renewal_keeps_name_and_role_and_is_on_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let issuer = Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap().with_validity(Duration::from_secs(600));
+        for (name, role) in [("a", Role::Node), ("o", Role::Operator)] {
+            let name: NodeName = name.parse().unwrap();
+            let first = issuer.issue_as(&name, role, Duration::from_secs(300), Reissue::Refuse).unwrap();
+            let second = renewed(&issuer, &first).unwrap();
+            assert_eq!((second.node(), second.role()), (&name, role));
+            assert!(second.not_after() > first.not_after() && second.serial() != first.serial());
+            assert!(issuer.issued().unwrap().iter().any(|issued| issued.serial == second.serial()));
+            second.check_valid(SystemTime::now()).unwrap();
+        }
+        // What is not for this key or node is not taken.
+        let (a, o) = (issuer.issue(&"x".parse().unwrap(), NODE_VALIDITY, Reissue::Refuse).unwrap(), "o".parse().unwrap());
+        let (csr, pending) = crate::renew::request().unwrap();
+        let chain = issuer.renew(&o, Role::Node, "00", &csr).unwrap();
+        assert!(matches!(pending.complete(vec![chain[0].to_vec()], &a), Err(Error::OtherNode { .. })));
+        let (_, pending) = crate::renew::request().unwrap();
+        assert!(pending.complete(vec![a.chain()[0].to_vec()], &a).is_err());
+        assert!(issuer.renew(&o, Role::Node, "00", b"garbage").is_err());
+    }
+
+    #[test]
+    fn what_is_revoked_is_listed_not_renewed_and_its_name_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let issuer = Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap();
+        let (a, b): (NodeName, NodeName) = ("a".parse().unwrap(), "b".parse().unwrap());
+        let (of_a, of_b) = (
+            issuer.issue(&a, NODE_VALIDITY, Reissue::Refuse).unwrap(),
+            issuer.issue(&b, NODE_VALIDITY, Reissue::Refuse).unwrap(),
+        );
+        let again = renewed(&issuer, &of_a).unwrap();
+        assert!(matches!(issuer.revoke("c"), Err(Error::NotIssued)));
+        // By name: every certificate of it. By serial: that one.
+        assert_eq!(issuer.revoke("a").unwrap().len(), 2);
+        assert_eq!(issuer.revoke("a").unwrap().len(), 0);
+        assert_eq!(issuer.revoke(of_b.serial()).unwrap().len(), 1);
+        let list = Issuer::open(dir.path()).unwrap().trust().unwrap().unwrap();
+        assert_eq!(list.number(), 3);
+        for revoked in [&of_a, &again, &of_b] {
+            assert!(list.revokes(revoked.serial()));
+            assert!(matches!(renewed(&issuer, revoked), Err(Error::Revoked { .. })));
+        }
+        let fresh = issuer.issue(&a, NODE_VALIDITY, Reissue::Refuse).unwrap();
+        assert_eq!((fresh.trust_number(), fresh.is_revoked()), (3, false));
+        // The list is kept with the identity.
+        fresh.save(dir.path()).unwrap();
+        let loaded = Identity::load(dir.path()).unwrap();
+        assert!(crate::tls::peer(of_a.chain(), &loaded).is_err());
+    }
+
+    #[test]
+    fn a_new_ca_takes_over_while_both_are_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let issuer = Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap();
+        let (a, b): (NodeName, NodeName) = ("a".parse().unwrap(), "b".parse().unwrap());
+        let (of_a, of_b) = (
+            issuer.issue(&a, NODE_VALIDITY, Reissue::Refuse).unwrap(),
+            issuer.issue(&b, NODE_VALIDITY, Reissue::Refuse).unwrap(),
+        );
+        assert!(matches!(issuer.finish_rotation(false), Err(Error::Rotation(_))));
+        let issuer = issuer.rotate().unwrap();
+        assert!(Issuer::open(dir.path()).unwrap().rotate().is_err());
+        // Who trusts the old CA learns of the new one, and trusts both.
+        let learn = |identity: &Identity| {
+            let list = issuer.trust().unwrap().unwrap();
+            let read = TrustList::verify(list.bytes(), identity.mesh(), identity.authorities()).unwrap();
+            identity.with_trust(std::sync::Arc::new(read))
+        };
+        let (of_a, of_b) = (learn(&of_a).unwrap(), learn(&of_b).unwrap());
+        assert_eq!((of_a.authorities().len(), of_a.is_of_first_authority()), (2, false));
+        let new_a = renewed(&issuer, &of_a).unwrap();
+        assert!(new_a.is_of_first_authority());
+        assert_eq!(crate::tls::peer_node(new_a.chain(), &of_b).unwrap(), a);
+        assert_eq!(crate::tls::peer_node(of_b.chain(), &new_a).unwrap(), b);
+        // Not before everybody has renewed.
+        let error = issuer.finish_rotation(false).unwrap_err().to_string();
+        assert!(error.contains(": b;"), "{error}");
+        let new_b = renewed(&issuer, &of_b).unwrap();
+        issuer.finish_rotation(false).unwrap();
+        let (done_a, done_b) = (learn(&new_a).unwrap(), learn(&new_b).unwrap());
+        assert_eq!(done_a.authorities().len(), 1);
+        assert_eq!(crate::tls::peer_node(done_b.chain(), &done_a).unwrap(), b);
+        assert!(crate::tls::peer_node(of_b.chain(), &done_a).is_err());
+        // Who slept through it all has no way back but to join.
+        assert!(learn(&of_b).is_err());
+        Issuer::open(dir.path()).unwrap().rotate().unwrap();
     }
 
     #[test]

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::authority::{new_csr, new_key};
 use crate::token::TokenSecret;
-use crate::{Error, Fingerprint, Identity, Issuer, JoinToken, MeshName, NODE_VALIDITY, NodeName, chain};
+use crate::{Error, Fingerprint, Identity, Issuer, JoinToken, MeshName, NodeName, chain};
 
 /// No message of the exchange is longer; read no more than this from a stream.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 10;
@@ -174,7 +174,7 @@ fn admit(request: &[u8], issuer: &Issuer, now: SystemTime) -> Result<Admitted, E
     let secret = TokenSecret::from_text(&request.secret).ok_or_else(|| invalid("its secret is damaged"))?;
     let node: NodeName = request.node.parse()?;
     let csr = STANDARD.decode(&request.csr).map_err(|_| invalid("its certificate request is not base64"))?;
-    let chain = issuer.admit(&secret, &node, &csr, NODE_VALIDITY, now)?;
+    let chain = issuer.admit(&secret, &node, &csr, now)?;
     Ok((node, chain))
 }
 
@@ -196,6 +196,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::{NODE_VALIDITY, Role};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -282,7 +283,7 @@ mod tests {
         let (request, pending) = request(&token, &name("n")).unwrap();
         let request: Value = serde_json::from_slice(&request).unwrap();
         let csr = STANDARD.decode(request["csr"].as_str().unwrap()).unwrap();
-        let chain = theirs.authority().sign_csr(&csr, &name("n"), NODE_VALIDITY).unwrap();
+        let chain = theirs.authority().sign_csr(&csr, &name("n"), Role::Node, NODE_VALIDITY).unwrap();
         let error = pending.complete(&accepted(&chain, theirs.authority().certificate())).unwrap_err();
         assert!(error.to_string().contains("pins"), "{error}");
     }

@@ -8,7 +8,7 @@
 //! # Who is who
 //!
 //! A mesh is one certificate authority (CA). A node is a certificate of that CA whose only URI subject alternative
-//! name is `rankmesh://MESH/NODE`. Both ends of every connection check the chain and that name; DNS names and
+//! name is `rankmesh://MESH/NODE`; people and programs that are no nodes have `rankmesh://MESH/ROLE/NAME` ([`Role`]). Both ends of every connection check the chain and that name; DNS names and
 //! addresses mean nothing here.
 //!
 //! # On disk
@@ -17,7 +17,9 @@
 //! |----------------------|------|-------------------------------------------------------------------|
 //! | `D/ca.pem`           | 0644 | certificates of the mesh's CA                                     |
 //! | `D/node.pem`         | 0600 | the node's private key and its chain, one file so that they match |
+//! | `D/trust.json`       | 0644 | the trust list: CAs trusted, certificates revoked, signed by the CA |
 //! | `D/ca/authority.pem` | 0600 | only where the CA lives: its private key and certificate          |
+//! | `D/ca/previous.pem`  | 0600 | the same of the CA before, while a new one takes over             |
 //! | `D/ca/tokens.json`   | 0600 | hashes of the join tokens given out                               |
 //! | `D/ca/issued.json`   | 0600 | names, serials and expiry of the certificates issued              |
 //!
@@ -37,6 +39,8 @@ mod name;
 mod pem;
 pub mod tls;
 mod token;
+pub mod renew;
+mod trust;
 
 pub use authority::{Authority, CA_VALIDITY, NODE_VALIDITY};
 pub use error::Error;
@@ -44,6 +48,7 @@ pub use fingerprint::Fingerprint;
 pub use identity::Identity;
 pub use issued::{IssuedCertificate, Reissue};
 pub use issuer::Issuer;
-pub use name::{MeshName, NodeName};
+pub use name::{MeshName, NodeName, Role};
 pub use rustls_pki_types::CertificateDer;
 pub use token::{JoinToken, TokenSecret, TokenStore};
+pub use trust::{MAX_TRUST_BYTES, Revoked, TrustList};

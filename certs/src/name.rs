@@ -96,9 +96,55 @@ name!(
     "node"
 );
 
-/// The URI of a node: `rankmesh://MESH/NODE`.
-pub(crate) fn node_uri(mesh: &MeshName, node: &NodeName) -> String {
-    format!("{SCHEME}{mesh}/{node}")
+/// What the bearer of a certificate may do. Who enforces it is the agent, request by request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A member: an agent that gossips, asks and answers.
+    Node,
+    /// A person or program that asks questions and administers the mesh; never a member.
+    Operator,
+    /// A person or program that asks questions; never a member.
+    Reader,
+}
+
+impl Role {
+    /// The role in lower case, as in the URI.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Operator => "operator",
+            Self::Reader => "reader",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Role {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "node" => Ok(Self::Node),
+            "operator" => Ok(Self::Operator),
+            "reader" => Ok(Self::Reader),
+            _ => Err("a role is node, operator or reader"),
+        }
+    }
+}
+
+/// The URI of a node: `rankmesh://MESH/NODE`; of other roles: `rankmesh://MESH/ROLE/NAME`. (An agent that does not know
+/// of roles cannot read the second form, and refuses it.)
+pub(crate) fn node_uri(mesh: &MeshName, node: &NodeName, role: Role) -> String {
+    match role {
+        Role::Node => format!("{SCHEME}{mesh}/{node}"),
+        Role::Operator | Role::Reader => format!("{SCHEME}{mesh}/{role}/{node}"),
+    }
 }
 
 /// The URI of a mesh, borne by its CA: `rankmesh://MESH`.
@@ -107,9 +153,14 @@ pub(crate) fn mesh_uri(mesh: &MeshName) -> String {
 }
 
 /// Reads a URI written by [`node_uri`].
-pub(crate) fn parse_node_uri(uri: &str) -> Option<(MeshName, NodeName)> {
-    let (mesh, node) = uri.strip_prefix(SCHEME)?.split_once('/')?;
-    Some((mesh.parse().ok()?, node.parse().ok()?))
+pub(crate) fn parse_node_uri(uri: &str) -> Option<(MeshName, NodeName, Role)> {
+    let (mesh, path) = uri.strip_prefix(SCHEME)?.split_once('/')?;
+    let (role, node) = match path.split_once('/') {
+        None => (Role::Node, path),
+        // A node has one form only.
+        Some((role, node)) => (role.parse().ok().filter(|role| *role != Role::Node)?, node),
+    };
+    Some((mesh.parse().ok()?, node.parse().ok()?, role))
 }
 
 /// Reads a URI written by [`mesh_uri`].
@@ -149,6 +200,10 @@ mod tests {
             "rankmesh://m/",
             "rankmesh:///n",
             "rankmesh://m/n/o",
+            "rankmesh://m/node/n",
+            "rankmesh://m/Reader/n",
+            "rankmesh://m/reader/",
+            "rankmesh://m/reader/n/o",
             "spiffe://m/n",
             "m/n",
             "rankmesh://m/n?x",
@@ -162,7 +217,10 @@ mod tests {
         #[test]
         fn uris_round_trip(mesh in "[A-Za-z0-9_][A-Za-z0-9._-]{0,62}", node in "[A-Za-z0-9_][A-Za-z0-9._-]{0,62}") {
             let (mesh, node): (MeshName, NodeName) = (mesh.parse().unwrap(), node.parse().unwrap());
-            prop_assert_eq!(parse_node_uri(&node_uri(&mesh, &node)), Some((mesh.clone(), node)));
+            for role in [Role::Node, Role::Operator, Role::Reader] {
+                prop_assert_eq!(parse_node_uri(&node_uri(&mesh, &node, role)), Some((mesh.clone(), node.clone(), role)));
+                prop_assert_eq!(role.as_str().parse::<Role>(), Ok(role));
+            }
             prop_assert_eq!(parse_mesh_uri(&mesh_uri(&mesh)), Some(mesh));
         }
 

@@ -25,7 +25,8 @@ use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertSto
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::fingerprint::sha256;
-use crate::{Error, Fingerprint, Identity, JoinToken, MeshName, NodeName, chain};
+use crate::trust::TrustList;
+use crate::{Error, Fingerprint, Identity, JoinToken, MeshName, NodeName, Role, chain};
 
 /// Protocol of members.
 pub const ALPN_MESH: &[u8] = b"rankmesh/1";
@@ -83,7 +84,8 @@ pub fn server_config(id: &Identity, accept_join: bool) -> Result<ServerConfig, E
 /// # Errors
 /// [`Error::Tls`], [`Error::Invalid`].
 pub fn client_config(id: &Identity) -> Result<ClientConfig, Error> {
-    let verifier = ServerVerifier { mesh: id.mesh().clone(), trust: Trust::Roots(chain::roots(id.authorities())?) };
+    let trust = Trust::Roots(chain::roots(id.authorities())?);
+    let verifier = ServerVerifier { mesh: id.mesh().clone(), trust, revoked: id.trust().cloned() };
     let mut config = ClientConfig::builder_with_provider(provider().clone())
         .with_protocol_versions(&[&TLS13])
         .map_err(Error::Tls)?
@@ -101,7 +103,7 @@ pub fn client_config(id: &Identity) -> Result<ClientConfig, Error> {
 /// # Errors
 /// [`Error::Tls`].
 pub fn join_client_config(token: &JoinToken) -> Result<ClientConfig, Error> {
-    let verifier = ServerVerifier { mesh: token.mesh().clone(), trust: Trust::Pinned(token.ca()) };
+    let verifier = ServerVerifier { mesh: token.mesh().clone(), trust: Trust::Pinned(token.ca()), revoked: None };
     let mut config = ClientConfig::builder_with_provider(provider().clone())
         .with_protocol_versions(&[&TLS13])
         .map_err(Error::Tls)?
@@ -113,6 +115,75 @@ pub fn join_client_config(token: &JoinToken) -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
+/// Who is at the other end of a connection, as its certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub name: NodeName,
+    /// What it may do.
+    pub role: Role,
+    /// The serial number of its certificate, in hexadecimal.
+    pub serial: String,
+    /// The end of its certificate.
+    pub not_after: SystemTime,
+}
+
+/// Who of our mesh showed these certificates (leaf first; empty where the peer showed none): the chain holds, its time is
+/// now, and it is not revoked.
+///
+/// # Errors
+/// [`Error::NoCertificate`], [`Error::Untrusted`], [`Error::OtherMesh`], [`Error::Revoked`]: close the connection.
+pub fn peer(certs: &[CertificateDer<'_>], id: &Identity) -> Result<Peer, Error> {
+    peer_at(certs, id, SystemTime::now())
+}
+
+fn peer_at(certs: &[CertificateDer<'_>], id: &Identity, now: SystemTime) -> Result<Peer, Error> {
+    let leaf = chain::verify(certs, &chain::roots(id.authorities())?, id.mesh(), chain::unix_time(now))?;
+    check_revoked(id.trust().map(Arc::as_ref), &leaf.serial)?;
+    Ok(Peer { name: leaf.node, role: leaf.role, serial: leaf.serial, not_after: leaf.not_after })
+}
+
+fn check_revoked(list: Option<&TrustList>, serial: &str) -> Result<(), Error> {
+    match list {
+        Some(list) if list.revokes(serial) => Err(Error::Revoked { serial: serial.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether `signature` over `message` was made by the member `node` of our mesh, whose certificate is `certificate`.
+///
+/// # Errors
+/// As [`peer`]; [`Error::OtherNode`] where the certificate is another's, [`Error::WrongRole`] where it is no node's,
+/// [`Error::Untrusted`] where the signature does not hold.
+pub fn check_signed(
+    id: &Identity,
+    node: &str,
+    certificate: &CertificateDer<'_>,
+    message: &[u8],
+    signature: &[u8],
+) -> Result<(), Error> {
+    let peer = peer(std::slice::from_ref(certificate), id)?;
+    if peer.name.as_str() != node {
+        return Err(Error::OtherNode { found: peer.name });
+    }
+    if peer.role != Role::Node {
+        return Err(Error::WrongRole { found: peer.role, needed: "a node's" });
+    }
+    check_signature(certificate, message, signature)
+}
+
+/// Only the signature: for a certificate that was judged before.
+///
+/// # Errors
+/// [`Error::Untrusted`].
+pub fn check_signature(certificate: &CertificateDer<'_>, message: &[u8], signature: &[u8]) -> Result<(), Error> {
+    if chain::signed_by(certificate, message, signature) {
+        Ok(())
+    } else {
+        Err(Error::Untrusted("it did not make the signature".into()))
+    }
+}
+
 /// Which member of our mesh showed these certificates (leaf first; empty where the peer showed none).
 ///
 /// # Errors
@@ -122,8 +193,8 @@ pub fn peer_node(certs: &[CertificateDer<'_>], id: &Identity) -> Result<NodeName
 }
 
 fn peer_node_at(certs: &[CertificateDer<'_>], id: &Identity, now: SystemTime) -> Result<NodeName, Error> {
-    let roots = chain::roots(id.authorities())?;
-    Ok(chain::verify(certs, &roots, id.mesh(), chain::unix_time(now))?.node)
+    let peer = peer_at(certs, id, now)?;
+    if peer.role == Role::Node { Ok(peer.name) } else { Err(Error::WrongRole { found: peer.role, needed: "a node's" }) }
 }
 
 /// rustls shows the `Debug` form of errors that are not its own, and that is what reaches people through QUIC.
@@ -175,6 +246,7 @@ enum Trust {
 struct ServerVerifier {
     mesh: MeshName,
     trust: Trust,
+    revoked: Option<Arc<TrustList>>,
 }
 
 impl ServerVerifier {
@@ -186,6 +258,10 @@ impl ServerVerifier {
                 chain::verify(certs, &chain::roots(&[pinned.clone().into_owned()])?, &self.mesh, now)?
             }
         };
+        check_revoked(self.revoked.as_deref(), &leaf.serial)?;
+        if leaf.role != Role::Node {
+            return Err(Error::WrongRole { found: leaf.role, needed: "a node's" });
+        }
         match name {
             ServerName::DnsName(name)
                 if name.as_ref().ends_with(NODE_SUFFIX) && name.as_ref() != server_name(&leaf.node) =>
@@ -239,6 +315,7 @@ impl ServerCertVerifier for ServerVerifier {
 struct ClientVerifier {
     webpki: Arc<dyn ClientCertVerifier>,
     mesh: MeshName,
+    revoked: Option<Arc<TrustList>>,
 }
 
 impl ClientVerifier {
@@ -247,7 +324,7 @@ impl ClientVerifier {
         let builder = WebPkiClientVerifier::builder_with_provider(roots, provider().clone());
         let builder = if optional { builder.allow_unauthenticated() } else { builder };
         let webpki = builder.build().map_err(|error| Error::invalid("CA certificate", error))?;
-        Ok(Self { webpki, mesh: id.mesh().clone() })
+        Ok(Self { webpki, mesh: id.mesh().clone(), revoked: id.trust().cloned() })
     }
 }
 
@@ -271,7 +348,11 @@ impl ClientCertVerifier for ClientVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.webpki.verify_client_cert(end_entity, intermediates, now)?;
-        chain::leaf(end_entity).and_then(|leaf| chain::check_mesh(&leaf, &self.mesh)).map_err(refusal)?;
+        let judged = chain::leaf(end_entity).and_then(|leaf| {
+            chain::check_mesh(&leaf, &self.mesh)?;
+            check_revoked(self.revoked.as_deref(), &leaf.serial)
+        });
+        judged.map_err(refusal)?;
         Ok(verified)
     }
 

@@ -154,6 +154,7 @@ fn another_ca_is_refused_by_both_sides() {
         careless.dangerous().set_certificate_verifier(Arc::new(ServerVerifier {
             mesh: a.mesh().clone(),
             trust: Trust::Roots(chain::roots(a.authorities()).unwrap()),
+            revoked: None,
         }));
         let error = Pair::new(careless, server_config(&a, accept_join).unwrap()).shake().unwrap_err();
         assert!(matches!(error, rustls::Error::InvalidCertificate(_)), "{error}");
@@ -172,6 +173,7 @@ fn another_mesh_name_under_the_same_ca_is_refused_by_both_sides() {
     careless.dangerous().set_certificate_verifier(Arc::new(ServerVerifier {
         mesh: a.mesh().clone(),
         trust: Trust::Roots(chain::roots(a.authorities()).unwrap()),
+        revoked: None,
     }));
     let error = Pair::new(careless, server_config(&a, true).unwrap()).shake().unwrap_err().to_string();
     assert!(error.contains("for mesh x, ours is m"), "{error}");
@@ -190,6 +192,7 @@ fn who_shows_no_certificate_is_no_member() {
             .with_custom_certificate_verifier(Arc::new(ServerVerifier {
                 mesh: a.mesh().clone(),
                 trust: Trust::Roots(chain::roots(a.authorities()).unwrap()),
+            revoked: None,
             }))
             .with_no_client_auth();
         config.alpn_protocols = vec![ALPN_MESH.to_vec()];
@@ -281,7 +284,7 @@ fn a_token_for_another_ca_stops_the_joiner_before_it_says_anything() {
 #[test]
 fn showing_the_pinned_ca_is_not_enough() {
     let (_dir, issuer, token) = token("m");
-    let verifier = ServerVerifier { mesh: token.mesh().clone(), trust: Trust::Pinned(token.ca()) };
+    let verifier = ServerVerifier { mesh: token.mesh().clone(), trust: Trust::Pinned(token.ca()), revoked: None };
     let (ca, now) = (issuer.authority(), chain::unix_time(SystemTime::now()));
     let name = ServerName::try_from(SERVER_NAME).unwrap();
     let verify = |identity: &Identity| {
@@ -305,4 +308,55 @@ fn the_key_exchange_is_hybrid_post_quantum() {
     let pair = meet(&node(&ca, "a"), &node(&ca, "b"), true).unwrap();
     let group = pair.server.negotiated_key_exchange_group().unwrap().name();
     assert_eq!(group, rustls::NamedGroup::X25519MLKEM768);
+}
+
+#[test]
+fn a_certificate_that_has_not_begun_is_refused_by_both_sides() {
+    let ca = authority("m");
+    let a = node(&ca, "a");
+    let early = ca.issue_from(&"early".parse().unwrap(), SystemTime::now() + 2 * HOUR, HOUR).unwrap();
+    assert_says(meet(&a, &early, true), "not valid yet");
+    // webpki's words at the server's side.
+    let error = meet(&early, &a, true).err().unwrap().to_string();
+    assert!(error.contains("not valid yet") || error.contains("NotValidYet"), "{error}");
+    let error = peer_node(early.chain(), &a).unwrap_err().to_string();
+    assert!(error.contains("not valid yet"), "{error}");
+}
+
+#[test]
+fn only_a_node_may_answer_and_roles_are_told() {
+    let ca = authority("m");
+    let a = node(&ca, "a");
+    let reader = ca.issue_as(&"eve".parse().unwrap(), Role::Reader, NODE_VALIDITY).unwrap();
+    assert_says(meet(&a, &reader, false), "is reader's");
+    let pair = meet(&reader, &a, false).unwrap();
+    let seen = peer(pair.seen_by_server(), &a).unwrap();
+    assert_eq!((seen.name.as_str(), seen.role), ("eve", Role::Reader));
+    assert!(matches!(peer_node(pair.seen_by_server(), &a), Err(Error::WrongRole { .. })));
+}
+
+#[test]
+fn a_revoked_certificate_is_refused_by_both_sides() {
+    let ca = authority("m");
+    let (a, b) = (node(&ca, "a"), node(&ca, "b"));
+    meet(&a, &b, true).unwrap();
+    let entry = crate::Revoked { serial: b.serial().to_owned(), until_unix_s: u64::from(u32::MAX) };
+    let list = TrustList::sign(1, &[&ca], [entry], SystemTime::now()).unwrap();
+    let a = a.with_trust(Arc::new(list)).unwrap();
+    assert_says(meet(&a, &b, true), "revoked");
+    assert_says(meet(&b, &a, true), "revoked");
+    assert!(matches!(peer(b.chain(), &a), Err(Error::Revoked { .. })));
+}
+
+#[test]
+fn a_signature_is_of_one_node_and_one_message() {
+    let ca = authority("m");
+    let (a, b) = (node(&ca, "a"), node(&ca, "b"));
+    let signature = b.sign(b"facts").unwrap();
+    let check = |node: &str, of: &Identity, message: &[u8]| check_signed(&a, node, &of.chain()[0], message, &signature);
+    check("b", &b, b"facts").unwrap();
+    assert!(check("b", &b, b"fact5").is_err());
+    assert!(matches!(check("a", &b, b"facts"), Err(Error::OtherNode { .. })));
+    assert!(check("a", &a, b"facts").is_err());
+    assert!(check("b", &node(&authority("m"), "b"), b"facts").is_err());
 }
