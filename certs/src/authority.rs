@@ -23,7 +23,7 @@ pub const CA_VALIDITY: Duration = days(3650);
 /// CA is away for a long weekend loses nobody.
 pub const NODE_VALIDITY: Duration = days(7);
 /// Certificates are valid from this long before they are made, for hosts whose clock is behind.
-const BACKDATED: Duration = Duration::from_secs(3600);
+pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
 
 /// The directory of the CA inside an identity directory.
 pub(crate) const CA_DIR: &str = "ca";
@@ -397,7 +397,10 @@ mod tests {
         let ca = authority();
         for algorithm in [&rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
             let csr = new_csr(&KeyPair::generate_for(algorithm).unwrap()).unwrap();
-            assert!(matches!(ca.sign_csr(&csr, &"n".parse().unwrap(), Role::Node, NODE_VALIDITY), Err(Error::Invalid { .. })));
+            assert!(matches!(
+                ca.sign_csr(&csr, &"n".parse().unwrap(), Role::Node, NODE_VALIDITY),
+                Err(Error::Invalid { .. })
+            ));
         }
     }
 

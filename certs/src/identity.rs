@@ -178,6 +178,13 @@ impl Identity {
         self.leaf.not_after.duration_since(self.leaf.not_before).unwrap_or(Duration::ZERO)
     }
 
+    /// When it is time to renew: a third of the certificate's time has passed.
+    pub fn renew_at(&self) -> SystemTime {
+        let issued = self.leaf.not_before + crate::authority::BACKDATED;
+        let validity = self.leaf.not_after.duration_since(issued).unwrap_or(Duration::ZERO);
+        self.leaf.not_after - validity * 2 / 3
+    }
+
     /// The serial number of its certificate, in hexadecimal.
     pub fn serial(&self) -> &str {
         &self.leaf.serial

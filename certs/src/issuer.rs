@@ -252,8 +252,12 @@ impl Issuer {
         let ours = self.authority.fingerprint();
         let valid = |c: &&IssuedCertificate| c.not_after_unix_s >= now_s && !revoked(&c.serial);
         let renewed = |name: &NodeName| issued.iter().filter(valid).any(|c| &c.name == name && c.ca == Some(ours));
-        let mut left: Vec<&str> =
-            issued.iter().filter(valid).filter(|c| c.ca != Some(ours) && !renewed(&c.name)).map(|c| c.name.as_str()).collect();
+        let mut left: Vec<&str> = issued
+            .iter()
+            .filter(valid)
+            .filter(|c| c.ca != Some(ours) && !renewed(&c.name))
+            .map(|c| c.name.as_str())
+            .collect();
         left.sort_unstable();
         left.dedup();
         if !left.is_empty() && !force {
@@ -347,7 +351,8 @@ mod tests {
             second.check_valid(SystemTime::now()).unwrap();
         }
         // What is not for this key or node is not taken.
-        let (a, o) = (issuer.issue(&"x".parse().unwrap(), NODE_VALIDITY, Reissue::Refuse).unwrap(), "o".parse().unwrap());
+        let (a, o) =
+            (issuer.issue(&"x".parse().unwrap(), NODE_VALIDITY, Reissue::Refuse).unwrap(), "o".parse().unwrap());
         let (csr, pending) = crate::renew::request().unwrap();
         let chain = issuer.renew(&o, Role::Node, "00", &csr).unwrap();
         assert!(matches!(pending.complete(vec![chain[0].to_vec()], &a), Err(Error::OtherNode { .. })));

@@ -132,11 +132,31 @@ impl PendingKey {
 /// their reason, errors of the CA itself are refusals without it and go to the log.
 ///
 /// Touches files and may wait for their lock: call it where blocking is allowed.
-pub fn answer(request: &[u8], issuer: &Issuer) -> Vec<u8> {
+pub fn answer(request: &[u8], issuer: &Issuer) -> Answer {
     answer_at(request, issuer, SystemTime::now())
 }
 
-fn answer_at(request: &[u8], issuer: &Issuer, now: SystemTime) -> Vec<u8> {
+/// What the CA answers a joiner.
+#[derive(Debug)]
+pub struct Answer {
+    /// The response to send.
+    pub bytes: Vec<u8>,
+    /// Whether it admits the joiner.
+    pub admitted: bool,
+}
+
+/// A refusal without a look at the request.
+#[must_use]
+pub fn refuse(reason: &str) -> Vec<u8> {
+    response(Outcome::Refused { reason: reason.to_owned() })
+}
+
+fn response(outcome: Outcome) -> Vec<u8> {
+    // Serialising strings into memory does not fail; if it did, the joiner would be told that nothing came.
+    serde_json::to_vec(&Response { version: VERSION, outcome }).unwrap_or_default()
+}
+
+fn answer_at(request: &[u8], issuer: &Issuer, now: SystemTime) -> Answer {
     let outcome = match admit(request, issuer, now) {
         Ok((node, chain)) => {
             tracing::info!(%node, mesh = %issuer.authority().mesh(), "admitted a node");
@@ -154,8 +174,8 @@ fn answer_at(request: &[u8], issuer: &Issuer, now: SystemTime) -> Vec<u8> {
             Outcome::Refused { reason: error.to_string() }
         }
     };
-    // Serialising strings into memory does not fail; if it did, the joiner would be told that nothing came.
-    serde_json::to_vec(&Response { version: VERSION, outcome }).unwrap_or_default()
+    let admitted = matches!(outcome, Outcome::Accepted { .. });
+    Answer { bytes: response(outcome), admitted }
 }
 
 type Admitted = (NodeName, Vec<CertificateDer<'static>>);
@@ -217,7 +237,7 @@ mod tests {
     fn join(issuer: &Issuer, token: &JoinToken, node: &str) -> Result<Identity, Error> {
         let (request, pending) = request(token, &name(node))?;
         assert!(request.len() <= MAX_MESSAGE_BYTES);
-        let response = answer(&request, issuer);
+        let response = answer(&request, issuer).bytes;
         assert!(response.len() <= MAX_MESSAGE_BYTES);
         pending.complete(&response)
     }
@@ -245,8 +265,8 @@ mod tests {
         let (_dir, issuer) = issuer("m");
         let token = token(&issuer, 1);
         let (request, pending) = request(&token, &name("n")).unwrap();
-        let first = answer(&request, &issuer);
-        let again = answer(&request, &issuer);
+        let first = answer(&request, &issuer).bytes;
+        let again = answer(&request, &issuer).bytes;
         pending.complete(&first).unwrap();
         assert!(refusal(join(&issuer, &token, "other")).contains("used up"));
         assert!(String::from_utf8(again).unwrap().contains("used up"));
@@ -258,7 +278,7 @@ mod tests {
         let (_dir, issuer) = issuer("m");
         let token = token(&issuer, 1);
         let (request, pending) = request(&token, &name("n")).unwrap();
-        let response = answer_at(&request, &issuer, SystemTime::now() + HOUR);
+        let response = answer_at(&request, &issuer, SystemTime::now() + HOUR).bytes;
         assert!(refusal(pending.complete(&response)).contains("expired"));
         join(&issuer, &token, "n").unwrap();
     }
@@ -333,14 +353,15 @@ mod tests {
         for (field, value, says) in changes {
             let mut changed = original.clone();
             changed[field] = value;
-            let response: Value = serde_json::from_slice(&answer(changed.to_string().as_bytes(), &issuer)).unwrap();
+            let response: Value =
+                serde_json::from_slice(&answer(changed.to_string().as_bytes(), &issuer).bytes).unwrap();
             let reason = response["refused"]["reason"].as_str().unwrap();
             assert!(reason.contains(says), "{field}: {reason}");
         }
         let long = [bytes.as_slice(), &vec![b' '; MAX_MESSAGE_BYTES]].concat();
-        assert!(String::from_utf8(answer(&long, &issuer)).unwrap().contains("too long"));
+        assert!(String::from_utf8(answer(&long, &issuer).bytes).unwrap().contains("too long"));
         assert!(issuer.issued().unwrap().is_empty());
-        pending.complete(&answer(&bytes, &issuer)).unwrap();
+        pending.complete(&answer(&bytes, &issuer).bytes).unwrap();
     }
 
     #[test]
@@ -356,7 +377,7 @@ mod tests {
         #[test]
         fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let (_dir, issuer, token) = shared();
-            let response: Value = serde_json::from_slice(&answer(&bytes, issuer)).unwrap();
+            let response: Value = serde_json::from_slice(&answer(&bytes, issuer).bytes).unwrap();
             prop_assert!(response["refused"]["reason"].is_string());
             let (_, pending) = request(token, &name("n")).unwrap();
             prop_assert!(pending.complete(&bytes).is_err());

@@ -37,9 +37,9 @@ mod issuer;
 pub mod join;
 mod name;
 mod pem;
+pub mod renew;
 pub mod tls;
 mod token;
-pub mod renew;
 mod trust;
 
 pub use authority::{Authority, CA_VALIDITY, NODE_VALIDITY};

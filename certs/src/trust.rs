@@ -183,6 +183,12 @@ impl TrustList {
         files::write(&dir.join(TRUST_FILE), &self.bytes, files::PUBLIC, Replace::Yes)
     }
 
+    /// Where the list lies in the identity directory `dir`.
+    #[must_use]
+    pub fn path(dir: &Path) -> std::path::PathBuf {
+        dir.join(TRUST_FILE)
+    }
+
     /// When the list in `dir` last changed, as its file says; `None` where there is none.
     #[must_use]
     pub fn changed(dir: &Path) -> Option<SystemTime> {

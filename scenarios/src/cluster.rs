@@ -33,6 +33,7 @@ impl Cluster {
             let identity = dir.path().join(&name);
             authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
             let config = AgentConfig {
+                cert_validity: certs::NODE_VALIDITY,
                 name: name.parse()?,
                 listen: "127.0.0.1:0".parse()?,
                 advertise: None,

@@ -192,7 +192,7 @@ fn who_shows_no_certificate_is_no_member() {
             .with_custom_certificate_verifier(Arc::new(ServerVerifier {
                 mesh: a.mesh().clone(),
                 trust: Trust::Roots(chain::roots(a.authorities()).unwrap()),
-            revoked: None,
+                revoked: None,
             }))
             .with_no_client_auth();
         config.alpn_protocols = vec![ALPN_MESH.to_vec()];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use certs::{Identity, Issuer, JoinToken, MeshName, NODE_VALIDITY, Reissue};
+use certs::{Identity, Issuer, JoinToken, MeshName, Reissue};
 use rand::RngExt;
 
 use super::config::AgentConfig;
@@ -41,15 +41,32 @@ pub async fn identity(config: &AgentConfig) -> anyhow::Result<Bootstrapped> {
                 identity.node()
             );
         }
-        identity.check_valid(SystemTime::now()).with_context(in_dir)?;
-        identity
+        match identity.check_valid(SystemTime::now()) {
+            Ok(()) => identity,
+            // The CA is here: nobody needs to be asked.
+            Err(ended) if Issuer::exists(dir) => {
+                tracing::warn!("this node's certificate is not valid ({ended}); the CA here makes a new one");
+                found(config)?
+            }
+            Err(ended) if !config.join.is_empty() && config.token.is_some() => {
+                tracing::warn!("this node's certificate is not valid ({ended}); joining anew");
+                join_mesh(config).await?
+            }
+            Err(ended) => {
+                return Err(ended).with_context(in_dir).context(
+                    "the node was away for longer than its certificate was valid; join anew with --join and a token from \
+                     `rankmesh identity token`",
+                );
+            }
+        }
     } else if config.join.is_empty() {
         found(config)?
     } else {
         join_mesh(config).await?
     };
     let issuer = if Issuer::exists(dir) {
-        Some(Arc::new(Issuer::open(dir).with_context(|| format!("opening the CA in {}", dir.display()))?))
+        let issuer = Issuer::open(dir).with_context(|| format!("opening the CA in {}", dir.display()))?;
+        Some(Arc::new(issuer.with_validity(config.cert_validity)))
     } else {
         None
     };
@@ -68,7 +85,7 @@ fn found(config: &AgentConfig) -> anyhow::Result<Identity> {
         issuer
     };
     let identity =
-        issuer.issue(&config.name, NODE_VALIDITY, Reissue::Refuse).context("issuing this node's certificate")?;
+        issuer.issue(&config.name, config.cert_validity, Reissue::Refuse).context("issuing this node's certificate")?;
     identity.save(dir).with_context(|| format!("saving the identity in {}", dir.display()))?;
     Ok(identity)
 }
@@ -88,12 +105,12 @@ pub fn first_token(config: &AgentConfig) -> anyhow::Result<Option<JoinToken>> {
 async fn join_mesh(config: &AgentConfig) -> anyhow::Result<Identity> {
     let Some(token) = &config.token else {
         bail!(
-            "no identity in {} and no --token: run `rankmesh identity token` on the host that holds the mesh's CA and give its \
-             output with --token",
+            "no identity in {} and no token: run `rankmesh identity token` on the host that holds the mesh's CA and give its \
+             output with --token-file or in $RANKMESH_TOKEN",
             config.identity.display()
         );
     };
-    let token: JoinToken = token.parse().context("reading --token")?;
+    let token: JoinToken = token.parse().context("reading the token")?;
     let mut failures = Vec::new();
     for peer in &config.join {
         match join::join(*peer, &token, &config.name).await {

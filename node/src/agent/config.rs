@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use certs::NodeName;
@@ -24,6 +25,8 @@ pub struct AgentConfig {
     pub token: Option<String>,
     /// Identity directory.
     pub identity: PathBuf,
+    /// Validity of the certificates that this node signs, where it holds the mesh's CA.
+    pub cert_validity: Duration,
     /// Rows to answer from.
     pub source: SourceConfig,
     /// Local socket; none in tests that ask in process.

@@ -1,7 +1,7 @@
 //! The agent of one host: capture into the store, membership in the mesh, answers to questions.
 //!
 //! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
-//! nodes; `local` answers the command line on this host; `facts` keeps what it gossips about itself true; `standing` keeps
+//! nodes; `trust` keeps the identity fresh and the trust list known; `local` answers the command line on this host; `facts` keeps what it gossips about itself true; `standing` keeps
 //! the current verdict.
 
 use std::net::SocketAddr;
@@ -31,6 +31,7 @@ mod serve;
 mod source;
 pub mod standing;
 pub mod stragglers;
+mod trust;
 
 pub use config::{AgentConfig, CaptureChoice, SourceConfig};
 
@@ -80,14 +81,17 @@ impl Agent {
     pub async fn start(config: AgentConfig) -> anyhow::Result<Self> {
         let founded = bootstrap::identity(&config).await?;
         let identity = Arc::new(founded.identity);
+        let door = founded.issuer.clone().map(|issuer| Arc::new(join::Door::new(issuer)));
+        let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, door.clone()));
         let name = identity.node().to_string();
         let (source, unwritable) = source::open(&config)?;
         let source = Arc::new(source);
         let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
 
         let recording = Arc::new(recording::Recording::start(&config, &source, unwritable)?);
-        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording)));
-        let join_host = founded.issuer.map(|issuer| Arc::new(join::Door::new(issuer)) as Arc<dyn JoinHost>);
+        let handler =
+            Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), Arc::clone(&keeper)));
+        let join_host = door.map(|door| door as Arc<dyn JoinHost>);
         let (mesh, inbound) =
             Mesh::start(MeshConfig { listen: config.listen, identity: Arc::clone(&identity), handler, join_host })?;
         let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
@@ -122,6 +126,7 @@ impl Agent {
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(facts::keep_true(Arc::clone(&shared), config.clone(), stop.clone()));
+        tasks.spawn(trust::keep(Arc::clone(&shared), keeper, stop.clone()));
         standing::start(&shared, config.on_finding.clone(), &stop, &mut tasks);
         if let Some(socket) = &config.socket {
             let listener =

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use certs::NodeName;
+use certs::tls::Peer;
 use query_planner::NodeError;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::recording::Recording;
+use super::trust::Keeper;
 use crate::mesh::frame;
 use crate::mesh::wire::{Request, Response};
 use crate::mesh::{Handler, Responder};
@@ -23,11 +24,12 @@ const LONGEST_TASK: Duration = Duration::from_secs(600);
 pub(super) struct NodeHandler {
     executor: Arc<Executor>,
     recording: Arc<Recording>,
+    trust: Arc<Keeper>,
 }
 
 impl NodeHandler {
-    pub(super) fn new(executor: Arc<Executor>, recording: Arc<Recording>) -> Self {
-        Self { executor, recording }
+    pub(super) fn new(executor: Arc<Executor>, recording: Arc<Recording>, trust: Arc<Keeper>) -> Self {
+        Self { executor, recording, trust }
     }
 
     async fn task(
@@ -73,7 +75,7 @@ impl NodeHandler {
 
 #[async_trait]
 impl Handler for NodeHandler {
-    async fn handle(&self, peer: NodeName, request: Request, out: &mut Responder, cancelled: CancellationToken) {
+    async fn handle(&self, peer: Peer, request: Request, out: &mut Responder, cancelled: CancellationToken) {
         let response = match request {
             // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
             Request::Ping => return,
@@ -85,13 +87,15 @@ impl Handler for NodeHandler {
                 Err(error) => Response::Failed(error),
             },
             Request::OpenCalls => Response::OpenCalls(self.recording.open_calls()),
+            Request::Trust => Response::Trust(self.trust.list()),
+            Request::Renew { csr } => self.trust.renew(peer.clone(), csr).await,
             Request::Task { deadline_ms, task } => {
                 let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
                 self.task(deadline, task, out, cancelled).await
             }
         };
         if let Err(error) = out.send(response).await {
-            tracing::debug!("answering {peer}: {error}");
+            tracing::debug!("answering {}: {error}", peer.name);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use certs::{Identity, Issuer, MeshName, NodeName, Reissue};
+use certs::{Identity, Issuer, MeshName, NodeName, Reissue, Role, TrustList};
 use clap::{Args, Subcommand};
 use rand::RngExt;
 use serde_json::json;
@@ -46,8 +46,11 @@ enum Command {
         /// Directory to write the identity to: all that `rankmesh up --identity DIR` needs there
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// How long the certificate is valid
-        #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "365d")]
+        /// What it may do: node (an agent), operator (asks and administers) or reader (asks)
+        #[arg(long, value_name = "ROLE", default_value_t = Role::Node)]
+        role: Role,
+        /// How long the certificate is valid; agents renew theirs by themselves while one of them holds the CA
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30d")]
         validity: Duration,
         /// Also when the name or the directory has an identity already, which this one replaces
         #[arg(long)]
@@ -64,13 +67,28 @@ enum Command {
         #[arg(long, value_name = "N", default_value = "1")]
         uses: Uses,
     },
-    /// Revoke the certificate of a node (not there yet)
+    /// Revoke certificates: the agent on this host, or any to whose identity directory DIR/trust.json is copied, tells the
+    /// others within seconds
     Revoke {
         #[command(flatten)]
         dir: DirArg,
-        /// Name of the node
-        #[arg(long, value_name = "NAME")]
-        name: NodeName,
+        /// Whose, or the serial number of one of them (as `show` lists it)
+        #[arg(value_name = "NAME|SERIAL", required_unless_present = "name")]
+        which: Option<String>,
+        /// The same, for scripts
+        #[arg(long, value_name = "NAME|SERIAL", conflicts_with = "which")]
+        name: Option<String>,
+    },
+    /// Replace the CA: a new one issues from now on and nodes renew under it by themselves, while both are trusted
+    Rotate {
+        #[command(flatten)]
+        dir: DirArg,
+        /// End it: the CA before is trusted no more
+        #[arg(long)]
+        finish: bool,
+        /// With --finish: also when nodes have no certificate of the new CA yet, which are shut out then
+        #[arg(long, requires = "finish")]
+        force: bool,
     },
     /// Show whose identity a directory holds
     Show {
@@ -137,8 +155,8 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
             writeln!(note, "Made the CA of mesh {mesh} in {dir} (fingerprint {ca}).")?;
             writeln!(note, "Next: rankmesh identity issue --dir {dir} --name NODE --out DIR")?;
         }
-        Command::Issue { dir, name, out: target, validity, reissue } => {
-            issue(&dir.resolve()?, &name, &target, validity, reissue, note)?;
+        Command::Issue { dir, name, out: target, role, validity, reissue } => {
+            issue(&dir.resolve()?, &name, role, &target, validity, reissue, note)?;
         }
         Command::Token { dir, ttl, uses } => {
             let issuer = Issuer::open(&dir.resolve()?)?;
@@ -150,12 +168,47 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
                 Some(n) => format!("{n} hosts"),
             };
             let (mesh, until) = (token.mesh(), utc(token.expires()));
-            writeln!(note, "Admits {admits} to mesh {mesh} until {until}: rankmesh up --join IP:PORT --token TOKEN")?;
+            writeln!(
+                note,
+                "Admits {admits} to mesh {mesh} until {until}: rankmesh up --join IP:PORT --token-file FILE"
+            )?;
         }
-        Command::Revoke { .. } => bail!(
-            "revoking is not there yet. To shut a node out today, make a new CA (`rankmesh identity init`) and issue the \
-             other nodes' identities from it"
-        ),
+        Command::Revoke { dir, which, name } => {
+            let dir = dir.resolve()?;
+            let which = which.or(name).context("give a name or a serial number")?;
+            let issuer = Issuer::open(&dir)?;
+            let revoked = issuer.revoke(&which)?;
+            for certificate in &revoked {
+                let (name, role, serial) = (&certificate.name, certificate.role, &certificate.serial);
+                writeln!(note, "Revoked the certificate {serial} of {role} {name}.")?;
+            }
+            if revoked.is_empty() {
+                writeln!(note, "It was revoked before.")?;
+            }
+            if Identity::exists(&dir) {
+                writeln!(note, "The agent of this host tells the mesh.")?;
+            } else {
+                let list = TrustList::path(&dir);
+                writeln!(
+                    note,
+                    "Copy {} into the identity directory of any agent: it tells the others.",
+                    list.display()
+                )?;
+            }
+        }
+        Command::Rotate { dir, finish, force } => {
+            let dir = dir.resolve()?;
+            let issuer = Issuer::open(&dir)?;
+            if finish {
+                issuer.finish_rotation(force)?;
+                writeln!(note, "The CA before is trusted no more.")?;
+            } else {
+                let ca = issuer.rotate()?.authority().fingerprint();
+                writeln!(note, "A new CA issues from now on (fingerprint {ca}); the one before is trusted, too.")?;
+                writeln!(note, "Tokens made before are worth nothing. When all nodes have renewed (`identity show`):")?;
+                writeln!(note, "rankmesh identity rotate --finish --dir {}", dir.display())?;
+            }
+        }
         Command::Show { dir, format } => show(&dir.resolve()?, format, out)?,
     }
     Ok(())
@@ -164,6 +217,7 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
 fn issue(
     dir: &Path,
     name: &NodeName,
+    role: Role,
     target: &Path,
     validity: Duration,
     reissue: bool,
@@ -174,14 +228,17 @@ fn issue(
     if !reissue && Identity::exists(target) {
         bail!("{} holds an identity already; choose another --out, or replace it with --reissue", target.display());
     }
-    let identity = issuer.issue(name, validity, may)?;
+    let identity = issuer.issue_as(name, role, validity, may)?;
     identity.save(target)?;
     let (mesh, until, target) = (identity.mesh(), utc(identity.not_after()), target.display());
-    writeln!(note, "Made node {name} of mesh {mesh} in {target}, valid until {until}.")?;
+    writeln!(note, "Made {role} {name} of mesh {mesh} in {target}, valid until {until}.")?;
     if identity.not_after() == issuer.authority().not_after() {
         writeln!(note, "It ends with the CA, sooner than asked.")?;
     }
-    writeln!(note, "Next: rankmesh up --name {name} --identity {target}")?;
+    match role {
+        Role::Node => writeln!(note, "Next: rankmesh up --name {name} --identity {target}")?,
+        Role::Operator | Role::Reader => writeln!(note, "It may connect to any agent of the mesh; it is no member.")?,
+    }
     Ok(())
 }
 
@@ -201,6 +258,10 @@ fn show(dir: &Path, format: ReportFormat, out: &mut impl Write) -> anyhow::Resul
             let value = json!({
                 "mesh": mesh,
                 "node": identity.as_ref().map(Identity::node),
+                "role": identity.as_ref().map(Identity::role),
+                "serial": identity.as_ref().map(Identity::serial),
+                "revoked": identity.as_ref().map(Identity::is_revoked),
+                "trust_list": identity.as_ref().map(Identity::trust_number),
                 "not_after": identity.as_ref().map(|identity| utc(identity.not_after())),
                 "expired": identity.as_ref().map(|identity| expired(identity.not_after())),
                 "fingerprint": identity.as_ref().map(Identity::fingerprint),
@@ -214,21 +275,39 @@ fn show(dir: &Path, format: ReportFormat, out: &mut impl Write) -> anyhow::Resul
             writeln!(out, "mesh            {mesh}")?;
             if let Some(identity) = &identity {
                 let end = identity.not_after();
-                writeln!(out, "node            {}", identity.node())?;
-                writeln!(out, "valid until     {}{}", utc(end), if expired(end) { " (expired)" } else { "" })?;
+                let state = match (identity.is_revoked(), expired(end)) {
+                    (true, _) => " (revoked)",
+                    (false, true) => " (expired)",
+                    (false, false) => "",
+                };
+                writeln!(out, "{:<15} {}", identity.role().as_str(), identity.node())?;
+                writeln!(out, "valid until     {}{state}", utc(end))?;
+                writeln!(out, "serial          {}", identity.serial())?;
                 writeln!(out, "fingerprint     {}", identity.fingerprint())?;
             }
             writeln!(out, "CA fingerprint  {ca}")?;
             if let (Some(issuer), Some(issued)) = (&issuer, &issued) {
                 writeln!(out, "CA              here, valid until {}", utc(issuer.authority().not_after()))?;
+                let list = issuer.trust()?;
                 for certificate in issued {
                     let end = SystemTime::UNIX_EPOCH + Duration::from_secs(certificate.not_after_unix_s);
-                    writeln!(out, "issued          {} until {}", certificate.name, utc(end))?;
+                    let revoked = list.as_ref().is_some_and(|list| list.revokes(&certificate.serial));
+                    let state = match (revoked, certificate.ca == Some(ca_of(issuer))) {
+                        (true, _) => ", revoked",
+                        (false, true) => "",
+                        (false, false) => ", by the CA before",
+                    };
+                    let (name, role, serial) = (&certificate.name, certificate.role, &certificate.serial);
+                    writeln!(out, "issued          {name} until {} ({role}, serial {serial}{state})", utc(end))?;
                 }
             }
         }
     }
     Ok(())
+}
+
+fn ca_of(issuer: &Issuer) -> certs::Fingerprint {
+    issuer.authority().fingerprint()
 }
 
 /// RFC 3339, whole seconds.
@@ -343,8 +422,30 @@ mod tests {
     }
 
     #[test]
-    fn revoking_says_that_it_is_not_there() {
-        assert!(fails(&["revoke", "--dir", "x", "--name", "a"]).contains("not there yet"));
+    fn what_is_revoked_and_by_which_ca_is_shown() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
+        let (ca, a, b) = (path("ca"), path("a"), path("b"));
+        typed(&["init", "--dir", &ca, "--mesh", "m"]).unwrap();
+        typed(&["issue", "--dir", &ca, "--name", "a", "--out", &a]).unwrap();
+        typed(&["issue", "--dir", &ca, "--name", "b", "--role", "reader", "--out", &b]).unwrap();
+        assert!(typed(&["issue", "--dir", &ca, "--name", "c", "--role", "king", "--out", &b]).is_err());
+        assert!(fails(&["revoke", "--dir", &ca, "c"]).contains("identity show"));
+        let (_, note) = typed(&["revoke", "--dir", &ca, "a"]).unwrap();
+        assert!(note.contains("of node a") && note.contains("trust.json"), "{note}");
+        let serial = Identity::load(b.as_ref()).unwrap().serial().to_owned();
+        let (_, note) = typed(&["revoke", "--dir", &ca, "--name", &serial]).unwrap();
+        assert!(note.contains("of reader b"), "{note}");
+        // The list reaches a directory as a file, too.
+        std::fs::copy(format!("{ca}/trust.json"), format!("{a}/trust.json")).unwrap();
+        assert!(typed(&["show", "--dir", &a]).unwrap().0.contains("(revoked)"));
+        assert!(fails(&["rotate", "--dir", &ca, "--finish"]).contains("identity rotate"));
+        typed(&["issue", "--dir", &ca, "--name", "d", "--out", &path("d")]).unwrap();
+        typed(&["rotate", "--dir", &ca]).unwrap();
+        let (text, _) = typed(&["show", "--dir", &ca]).unwrap();
+        assert!(text.contains(", revoked)") && text.contains(", by the CA before)"), "{text}");
+        assert!(fails(&["rotate", "--dir", &ca, "--finish"]).contains(": d;"));
+        typed(&["rotate", "--dir", &ca, "--finish", "--force"]).unwrap();
     }
 
     #[test]

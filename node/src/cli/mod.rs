@@ -20,6 +20,7 @@ mod local;
 mod nodes;
 mod query;
 mod recorded;
+mod secret;
 mod stragglers;
 mod trace;
 mod up;
@@ -71,9 +72,16 @@ pub struct UpArgs {
     /// A node of the mesh to join (repeatable); without it and without an identity a new mesh is founded
     #[arg(long, value_name = "IP:PORT")]
     pub join: Vec<SocketAddr>,
-    /// Join token that the founding node printed; needed once, until this node has its identity
+    /// Join token that the founding node printed; needed once, until this node has its identity. Other users may see it in
+    /// the process list for a moment: --token-file, or RANKMESH_TOKEN in the environment, keep it from them
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
+    /// File with the join token; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Where this node holds the mesh's CA: how long the certificates are valid that it signs for those who join or renew
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = parse_validity)]
+    pub cert_validity: Duration,
     /// Directory of this node's identity [default: under /var/lib/rankmesh or $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR")]
     pub identity: Option<PathBuf>,
@@ -404,6 +412,17 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err(format!("'{text}': a duration is more than zero"));
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+/// Shorter, and nodes would be shut out by a clock that is a little off or an answer that is late.
+const SHORTEST_VALIDITY: Duration = Duration::from_secs(30);
+
+fn parse_validity(text: &str) -> Result<Duration, String> {
+    let validity = parse_duration(text)?;
+    if validity < SHORTEST_VALIDITY {
+        return Err(format!("certificates valid for less than {} s cannot be kept up", SHORTEST_VALIDITY.as_secs()));
+    }
+    Ok(validity)
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {

@@ -5,7 +5,7 @@ use certs::NodeName;
 use node_bpf::ProbeSpec;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{CaptureMode, Exit, UpArgs, UsageError};
+use super::{CaptureMode, Exit, UpArgs, UsageError, secret};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
 use crate::store::StoreConfig;
@@ -82,9 +82,10 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
             .map_err(|name| UsageError(format!("the host name {} is not a node name; give --name", name.display())))?,
     };
     let name: NodeName = name.parse().map_err(|error| UsageError(format!("--name {name}: {error}")))?;
-    if args.token.is_some() && args.join.is_empty() {
-        return Err(UsageError("--token needs --join IP:PORT: the node that admits this one".into()).into());
+    if (args.token.is_some() || args.token_file.is_some()) && args.join.is_empty() {
+        return Err(UsageError("a token needs --join IP:PORT: the node that admits this one".into()).into());
     }
+    let token = secret::token(args.token, args.token_file.as_deref())?;
     if !args.replicated.is_empty() && args.serve_db.is_none() {
         return Err(
             UsageError("--replicated goes with --serve-db: a trace store has no replicated tables".into()).into()
@@ -124,8 +125,9 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         listen: args.listen,
         advertise: args.advertise,
         join: args.join,
-        token: args.token,
+        token,
         identity,
+        cert_validity: args.cert_validity,
         source,
         socket: Some(args.socket.unwrap_or_else(config::default_socket)),
         capture: match args.capture {

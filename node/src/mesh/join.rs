@@ -4,9 +4,10 @@
 //! response likewise. What is in the messages and who is admitted is `certs::join`'s; when a host joins is the
 //! agent's. Both sides bound the size of what they read and the time they wait.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use certs::join::MAX_MESSAGE_BYTES;
@@ -48,27 +49,80 @@ pub enum JoinError {
 /// Admits hosts to the mesh: the [`JoinHost`] of a node that holds the CA.
 #[derive(Debug)]
 pub struct Door {
-    issuer: Arc<Issuer>,
+    issuer: RwLock<Arc<Issuer>>,
     turns: Semaphore,
+    doorstep: Doorstep,
 }
 
 impl Door {
     /// A door kept by `issuer`.
     #[must_use]
     pub fn new(issuer: Arc<Issuer>) -> Self {
-        Self { issuer, turns: Semaphore::new(JOINERS) }
+        Self { issuer: RwLock::new(issuer), turns: Semaphore::new(JOINERS), doorstep: Doorstep::default() }
+    }
+
+    /// Goes on with another issuer of the same mesh: a new CA.
+    pub fn set_issuer(&self, issuer: Arc<Issuer>) {
+        *self.issuer.write().unwrap_or_else(PoisonError::into_inner) = issuer;
     }
 
     async fn answer(&self, connection: &Connection) -> Result<(), String> {
         let (mut send, mut recv) = connection.accept_bi().await.map_err(|e| e.to_string())?;
         let request = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
-        let issuer = self.issuer.clone();
+        let from = connection.remote_address().ip().to_canonical();
+        if !self.doorstep.may_knock(from, Instant::now()) {
+            let refusal = certs::join::refuse("too many requests were refused; try again in a minute");
+            send.write_all(&refusal).await.map_err(|e| e.to_string())?;
+            return send.finish().map_err(|e| e.to_string());
+        }
+        let issuer = self.issuer.read().unwrap_or_else(PoisonError::into_inner).clone();
         // It reads and writes files, and may wait for their lock.
         let response = tokio::task::spawn_blocking(move || certs::join::answer(&request, &issuer))
             .await
             .map_err(|e| e.to_string())?;
-        send.write_all(&response).await.map_err(|e| e.to_string())?;
+        if !response.admitted {
+            self.doorstep.refused(from, Instant::now());
+        }
+        send.write_all(&response.bytes).await.map_err(|e| e.to_string())?;
         send.finish().map_err(|e| e.to_string())
+    }
+}
+
+/// Refused requests a minute of one address, and of all; beyond, nobody is heard until the minute is over. (Guessing a secret of
+/// 256 bits is hopeless anyhow; this bounds the work and the log lines that strangers cause.)
+const REFUSALS_OF_ONE: u32 = 20;
+const REFUSALS_OF_ALL: u32 = 600;
+const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
+
+/// Who was refused how often in this minute.
+#[derive(Debug, Default)]
+struct Doorstep(Mutex<Refusals>);
+
+#[derive(Debug, Default)]
+struct Refusals {
+    since: Option<Instant>,
+    all: u32,
+    of: HashMap<IpAddr, u32>,
+}
+
+impl Doorstep {
+    fn now(&self, now: Instant) -> std::sync::MutexGuard<'_, Refusals> {
+        let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if refusals.since.is_none_or(|since| now.duration_since(since) >= REFUSALS_PERIOD) {
+            *refusals = Refusals { since: Some(now), ..Refusals::default() };
+        }
+        refusals
+    }
+
+    fn may_knock(&self, from: IpAddr, now: Instant) -> bool {
+        let refusals = self.now(now);
+        refusals.all < REFUSALS_OF_ALL && refusals.of.get(&from).is_none_or(|times| *times < REFUSALS_OF_ONE)
+    }
+
+    fn refused(&self, from: IpAddr, now: Instant) {
+        let mut refusals = self.now(now);
+        refusals.all += 1;
+        *refusals.of.entry(from).or_default() += 1;
     }
 }
 
@@ -155,7 +209,6 @@ mod tests {
 
     use certs::{NODE_VALIDITY, Reissue};
     use tokio::sync::mpsc;
-    use tokio::time::Instant;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -169,8 +222,14 @@ mod tests {
 
     #[async_trait]
     impl Handler for Answers {
-        async fn handle(&self, peer: NodeName, _request: Request, out: &mut Responder, _cancelled: CancellationToken) {
-            let _ = out.send(Response::Catalog(peer.as_str().as_bytes().to_vec())).await;
+        async fn handle(
+            &self,
+            peer: certs::tls::Peer,
+            _request: Request,
+            out: &mut Responder,
+            _cancelled: CancellationToken,
+        ) {
+            let _ = out.send(Response::Catalog(peer.name.as_str().as_bytes().to_vec())).await;
         }
     }
 
@@ -209,7 +268,7 @@ mod tests {
     }
 
     async fn assert_answers(asker: &Node, asked: &Node) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
         let mut answer = asker.mesh.ask(&asked.name, asked.address, Request::Catalog, deadline).await.unwrap();
         let answer = answer.next().await.unwrap();
         assert!(
@@ -245,6 +304,37 @@ mod tests {
         let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let error = join(nobody, &token(&issuer, 1), &name("n")).await.unwrap_err();
         assert!(matches!(error, JoinError::Unreachable(_)), "{error}");
+    }
+
+    #[test]
+    fn who_is_refused_often_waits_for_a_minute_and_others_do_not() {
+        let (doorstep, now) = (Doorstep::default(), Instant::now());
+        let [bad, good]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+        for _ in 0..REFUSALS_OF_ONE {
+            assert!(doorstep.may_knock(bad, now));
+            doorstep.refused(bad, now);
+        }
+        assert!(!doorstep.may_knock(bad, now) && doorstep.may_knock(good, now));
+        assert!(doorstep.may_knock(bad, now + REFUSALS_PERIOD));
+        for last in 0..=255u8 {
+            for _ in 0..3 {
+                doorstep.refused(IpAddr::V4(Ipv4Addr::new(10, 1, 0, last)), now + REFUSALS_PERIOD);
+            }
+        }
+        assert!(!doorstep.may_knock(good, now + REFUSALS_PERIOD), "all together are bounded, too");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn guessed_secrets_are_refused_and_soon_not_even_looked_at() {
+        let (_dir, issuer, founder) = found();
+        let (spent, good) = (token(&issuer, 1), token(&issuer, 1));
+        join(founder.address, &spent, &name("first")).await.unwrap();
+        for _ in 0..REFUSALS_OF_ONE {
+            let error = join(founder.address, &spent, &name("n")).await.unwrap_err();
+            assert!(error.to_string().contains("used up"), "{error}");
+        }
+        let error = join(founder.address, &good, &name("n")).await.unwrap_err();
+        assert!(error.to_string().contains("too many requests"), "{error}");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

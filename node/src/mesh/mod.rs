@@ -8,6 +8,7 @@
 //! - [`frame`]: length, version and body of a message; the only user of bincode. Also used on the local socket.
 //! - [`wire`]: the messages of a question.
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there?
+//! - `standing`: the connections that stand, judged anew when trust changes and replaced when our certificate does.
 //! - `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
 //! - [`join`]: how a host without a certificate gets one, both sides.
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
@@ -22,6 +23,7 @@ mod outbox;
 mod pool;
 mod probe;
 mod serve;
+mod standing;
 #[cfg(test)]
 mod tests;
 pub mod wire;
@@ -65,7 +67,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Answer `request` of `peer` through `out`; what was sent last must be a final response
     /// ([`wire::Response::is_last`]), else the asker gets a failure. `cancelled` fires when the asker has gone or given up: stop
     /// then, nobody reads the answer. Pings do not come here.
-    async fn handle(&self, peer: certs::NodeName, request: Request, out: &mut Responder, cancelled: CancellationToken);
+    async fn handle(&self, peer: certs::tls::Peer, request: Request, out: &mut Responder, cancelled: CancellationToken);
 }
 
 /// Serves hosts that want to become members.
@@ -121,6 +123,8 @@ pub struct MeshStats {
     pub accepted: u64,
     /// Connections closed because the peer is no member or spoke a strange protocol.
     pub turned_away: u64,
+    /// Connections closed because the peer's certificate was revoked, or ended, or its CA is trusted no more.
+    pub shut_out: u64,
     /// Gossip messages dropped because a queue, here or towards a peer, was full or the peer was not reached.
     pub gossip_dropped: u64,
     /// Questions served.
@@ -135,6 +139,7 @@ struct Counters {
     dials_at_once_max: AtomicU64,
     accepted: AtomicU64,
     turned_away: AtomicU64,
+    shut_out: AtomicU64,
     gossip_dropped: AtomicU64,
     served: AtomicU64,
 }
@@ -159,6 +164,7 @@ struct Inner {
     handler: Arc<dyn Handler>,
     join_host: Option<Arc<dyn JoinHost>>,
     pool: pool::Pool,
+    standing: standing::Connections,
     outboxes: outbox::Outboxes,
     gossip_in: mpsc::Sender<Inbound>,
     counters: Counters,
@@ -185,6 +191,7 @@ impl Mesh {
             handler,
             join_host,
             pool: pool::Pool::default(),
+            standing: standing::Connections::default(),
             outboxes: outbox::Outboxes::default(),
             gossip_in,
             counters: Counters::default(),
@@ -208,15 +215,24 @@ impl Mesh {
         self.0.credentials.read().unwrap_or_else(PoisonError::into_inner).identity.clone()
     }
 
-    /// Goes on with another identity of the same node (a renewed certificate). Connections that stand stay.
+    /// Goes on with another identity of the same node. Connections to peers that it does not accept any more (revoked, or
+    /// of a CA that is trusted no more) are closed at once. If it has another certificate than before, each peer is dialled
+    /// anew and the former connections are closed when what runs over them has had its time: no question is lost.
     ///
     /// # Errors
     /// When it is unusable; the former then stays.
     pub fn set_identity(&self, identity: Arc<certs::Identity>) -> Result<(), MeshError> {
         let client = endpoint::client_config(&identity)?;
         let server = endpoint::server_config(&identity, self.0.join_host.is_some())?;
-        *self.0.credentials.write().unwrap_or_else(PoisonError::into_inner) = Credentials { identity, client };
+        let before = {
+            let mut credentials = self.0.credentials.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *credentials, Credentials { identity: identity.clone(), client }).identity
+        };
         self.0.endpoint.set_server_config(Some(server));
+        self.judge_anew(&identity);
+        if before.fingerprint() != identity.fingerprint() {
+            self.redial_all(&before);
+        }
         Ok(())
     }
 
@@ -235,6 +251,7 @@ impl Mesh {
             dials_at_once_max: read(&counters.dials_at_once_max),
             accepted: read(&counters.accepted),
             turned_away: read(&counters.turned_away),
+            shut_out: read(&counters.shut_out),
             gossip_dropped: read(&counters.gossip_dropped),
             served: read(&counters.served),
         }

@@ -37,6 +37,8 @@ pub(super) struct Peer {
     pub(super) connection: quinn::Connection,
     pub(super) node: certs::NodeName,
     pub(super) address: SocketAddr,
+    /// What its certificate says.
+    pub(super) who: certs::tls::Peer,
 }
 
 /// Who wants a connection.
@@ -186,15 +188,23 @@ impl Mesh {
             objection = probe::objection(address) => return Err(AskError::Unreachable(objection.into())),
             () = tokio::time::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
         };
-        let node = self.member(&connection).map_err(|e| AskError::Refused(e.to_string()))?;
-        Ok(Arc::new(Peer { connection, node, address }))
+        let who = self.member(&connection).map_err(|e| AskError::Refused(e.to_string()))?;
+        Ok(Arc::new(Peer { connection, node: who.name.clone(), address, who }))
     }
 
-    /// Which member is at the other end, by the certificate it showed.
-    pub(super) fn member(&self, connection: &quinn::Connection) -> Result<certs::NodeName, certs::Error> {
-        let shown = connection.peer_identity().and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
-        certs::tls::peer_node(shown.as_deref().map_or(&[], Vec::as_slice), &self.identity())
+    /// Who of our mesh is at the other end, by the certificate it showed.
+    pub(super) fn member(&self, connection: &quinn::Connection) -> Result<certs::tls::Peer, certs::Error> {
+        judge(connection, &self.identity())
     }
+}
+
+/// Who is at the other end, as `identity` sees it.
+pub(super) fn judge(
+    connection: &quinn::Connection,
+    identity: &certs::Identity,
+) -> Result<certs::tls::Peer, certs::Error> {
+    let shown = connection.peer_identity().and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
+    certs::tls::peer(shown.as_deref().map_or(&[], Vec::as_slice), identity)
 }
 
 /// A name to dial an address by. It means nothing to the other end; TLS keeps session tickets by it, so each address gets

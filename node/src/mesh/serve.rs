@@ -4,8 +4,9 @@
 //! member's, no stream of it is read.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use certs::Role;
 use certs::tls::{ALPN_JOIN, ALPN_MESH};
 use gossip::Inbound;
 use query_planner::{Batch, NodeError};
@@ -68,10 +69,13 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
         .unwrap_or_default();
     if protocol == ALPN_MESH {
         match mesh.member(&connection) {
-            Ok(node) => {
+            Ok(who) => {
                 count(&mesh.0.counters.accepted);
-                let peer = Arc::new(Peer { connection, node, address });
-                mesh.0.pool.put(&peer);
+                let peer = Arc::new(Peer { connection, node: who.name.clone(), address, who });
+                // Who is no node does not listen where it called from.
+                if peer.who.role == Role::Node {
+                    mesh.0.pool.put(&peer);
+                }
                 self::connection(mesh, peer).await;
             }
             Err(error) => {
@@ -93,8 +97,14 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
 pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
     tracing::debug!(node = %peer.node, address = %peer.address, "connected");
     let cancelled = mesh.0.closing.child_token();
+    mesh.stands(&peer);
+    let left = peer.who.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+    let mut certificate_ends = std::pin::pin!(tokio::time::sleep(left));
     let ended = loop {
         tokio::select! {
+            () = &mut certificate_ends, if peer.connection.close_reason().is_none() => {
+                mesh.shut_out(&peer, "the certificate has ended");
+            }
             stream = peer.connection.accept_bi() => match stream {
                 Ok((send, recv)) => {
                     tokio::spawn(question(mesh.clone(), peer.clone(), send, recv, cancelled.child_token()));
@@ -111,10 +121,16 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
     };
     cancelled.cancel();
     mesh.0.pool.evict(&peer);
+    mesh.0.standing.remove(&peer);
     tracing::debug!(node = %peer.node, address = %peer.address, %ended, "disconnected");
 }
 
 async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream) {
+    if peer.who.role != Role::Node {
+        tracing::warn!(name = %peer.node, role = %peer.who.role, "refused gossip of one who is no node");
+        let _ = recv.stop(VarInt::from_u32(code::NOT_A_MEMBER));
+        return;
+    }
     let whole = tokio::time::timeout(REQUEST_TIMEOUT, recv.read_to_end(gossip::MAX_PAYLOAD_BYTES)).await;
     let Ok(Ok(payload)) = whole else {
         tracing::debug!(node = %peer.node, "a gossip message did not arrive whole or was too long");
@@ -159,7 +175,7 @@ async fn question(
             cancelled.cancel();
             std::future::pending().await
         };
-        let handled = mesh.0.handler.handle(peer.node.clone(), request, &mut out, cancelled.clone());
+        let handled = mesh.0.handler.handle(peer.who.clone(), request, &mut out, cancelled.clone());
         tokio::select! {
             () = handled => {}
             () = watch => {}

@@ -57,13 +57,19 @@ impl Script {
 
 #[async_trait]
 impl Handler for Script {
-    async fn handle(&self, peer: NodeName, _request: Request, out: &mut Responder, cancelled: CancellationToken) {
-        self.askers.lock().unwrap().push(peer.to_string());
+    async fn handle(
+        &self,
+        peer: certs::tls::Peer,
+        _request: Request,
+        out: &mut Responder,
+        cancelled: CancellationToken,
+    ) {
+        self.askers.lock().unwrap().push(peer.name.to_string());
         if self.hang.load(Ordering::SeqCst) {
             cancelled.cancelled().await;
             self.cancelled.fetch_add(1, Ordering::SeqCst);
         } else if !self.mute.load(Ordering::SeqCst) {
-            let _ = out.send(Response::Catalog(peer.as_str().as_bytes().to_vec())).await;
+            let _ = out.send(Response::Catalog(peer.name.as_str().as_bytes().to_vec())).await;
         }
     }
 }

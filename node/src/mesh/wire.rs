@@ -24,6 +24,14 @@ pub enum Request {
     },
     /// Which collective calls are your ranks in right now? Answered by [`Response::OpenCalls`].
     OpenCalls,
+    /// Which CAs does the mesh trust, and what is revoked? Answered by [`Response::Trust`].
+    Trust,
+    /// Sign a new certificate for the name and role that this connection proves. Answered by [`Response::Renewed`], where the
+    /// mesh's CA is.
+    Renew {
+        /// PKCS #10 request, DER; only its key counts.
+        csr: Vec<u8>,
+    },
 }
 
 /// A collective call that has begun and not returned.
@@ -80,6 +88,10 @@ pub enum Response {
     Unsupported(String),
     /// The calls that the node's ranks are in; empty where nothing is recorded.
     OpenCalls(Vec<OpenCall>),
+    /// The trust list (`certs::TrustList`); empty where there is none.
+    Trust(Vec<u8>),
+    /// The new certificate chain, DER, leaf first.
+    Renewed(Vec<Vec<u8>>),
 }
 
 impl Response {
