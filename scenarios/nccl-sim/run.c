@@ -1,8 +1,12 @@
 /* Running collectives and point-to-point calls: what moves the data and waits for the others. Called by the thread that
  * makes the call, or by a stream's (enqueue.c). Which calls there are is coll.c's business, the region shm.c's. */
 #define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include "sim.h"
 
 static ncclResult_t reduce_chunks(struct ncclComm *c, char *into, size_t bytes, ncclDataType_t type, ncclRedOp_t red) {
@@ -12,6 +16,17 @@ static ncclResult_t reduce_chunks(struct ncclComm *c, char *into, size_t bytes, 
     if (!sim_reduce(into, sim_chunk(c, r), count, type, red)) return ncclInvalidArgument;
   if (red == ncclAvg && !sim_divide(into, count, type, c->nRanks)) return ncclInvalidArgument;
   return ncclSuccess;
+}
+
+/* While the file that NCCL_SIM_STOP names exists and holds a rank of the communicator, that rank stops itself once, in the
+ * middle of a collective: everybody has entered it, and nobody gets out. */
+static void stop_here(const struct ncclComm *c) {
+  const char *path = getenv("NCCL_SIM_STOP");
+  FILE *f = path ? fopen(path, "r") : NULL;
+  if (!f) return;
+  int rank, read = fscanf(f, "%d", &rank);
+  fclose(f);
+  if (read == 1 && rank == c->rank && unlink(path) == 0) raise(SIGSTOP);
 }
 
 /* One chunk after another: stage own bytes, barrier, take what this kind needs from the others, barrier. */
@@ -27,6 +42,7 @@ static ncclResult_t run_collective(struct op *op) {
       int stages = op->kind != BROADCAST || c->rank == op->root;
       if (stages && bytes) memcpy(sim_chunk(c, c->rank), op->send + (size_t)part * total + offset, bytes);
       if ((rc = sim_barrier(c)) != ncclSuccess) return rc;
+      stop_here(c);
       if (bytes) switch (op->kind) {
         case ALL_REDUCE: rc = reduce_chunks(c, op->recv + offset, bytes, op->type, op->red); break;
         case REDUCE:

@@ -20,6 +20,7 @@ use crate::query::exec::Executor;
 use crate::query::plans::Plans;
 use crate::store::Source;
 
+mod activity;
 pub mod bootstrap;
 mod causes;
 pub mod config;

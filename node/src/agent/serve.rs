@@ -86,6 +86,11 @@ impl Handler for NodeHandler {
                 },
                 Err(error) => Response::Failed(error),
             },
+            Request::Activities(pids) => {
+                let recording = Arc::clone(&self.recording);
+                let looked = tokio::task::spawn_blocking(move || recording.feed().activities(&pids)).await;
+                Response::Activities(looked.unwrap_or_default())
+            }
             Request::OpenCalls => Response::OpenCalls(self.recording.open_calls()),
             Request::Trust => Response::Trust(self.trust.list()),
             Request::Renew { csr } => self.trust.renew(peer.clone(), csr).await,

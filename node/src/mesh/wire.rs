@@ -8,6 +8,8 @@
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use serde::{Deserialize, Serialize};
 
+use crate::stragglers::Activity;
+
 /// One question to a node. All are idempotent: asking again changes nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
@@ -32,6 +34,8 @@ pub enum Request {
         /// PKCS #10 request, DER; only its key counts.
         csr: Vec<u8>,
     },
+    /// What do these processes do, of those that are or were your ranks? Answered by [`Response::Activities`].
+    Activities(Vec<u32>),
 }
 
 /// A collective call that has begun and not returned.
@@ -92,6 +96,8 @@ pub enum Response {
     Trust(Vec<u8>),
     /// The new certificate chain, DER, leaf first.
     Renewed(Vec<Vec<u8>>),
+    /// What processes do, by process id; those that never were ranks of the node are left out.
+    Activities(Vec<(u32, Activity)>),
 }
 
 impl Response {

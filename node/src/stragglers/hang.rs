@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::activity::Activity;
 use super::observation::{Coupling, Input, Observation, SyncCall};
 use super::report::RankRef;
 use super::rules::Rules;
@@ -156,6 +157,8 @@ pub enum Absence {
     NotEntered,
     /// It has entered, as everybody has, but does not get through: others are past it.
     Stuck,
+    /// It has entered, and its process is stopped there.
+    Stopped,
     /// Its process has ended.
     Gone,
 }
@@ -174,6 +177,8 @@ pub struct Missing {
     pub func: String,
     /// The call that it has not entered, or in which it is stuck.
     pub seq: u64,
+    /// What its threads do, where its host says so.
+    pub activity: Option<Activity>,
     /// Ranks that wait for it, directly or through others.
     pub holds_up: usize,
 }
@@ -192,15 +197,33 @@ pub struct Waiting {
     pub seq: u64,
     /// Since when, Unix nanoseconds of the asker's clock.
     pub since_ns: Option<i64>,
+    /// What its threads do, where its host says so.
+    pub activity: Option<Activity>,
+}
+
+/// A call that all ranks of a communicator have entered and that none has left.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Jam {
+    /// The communicator.
+    pub comm_hash: String,
+    /// The function.
+    pub func: String,
+    /// The call.
+    pub seq: u64,
+    /// Ranks in it.
+    pub ranks: usize,
 }
 
 /// A hang.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Hang {
-    /// The ranks that everybody waits for. Empty where ranks wait for each other in a circle (calls in different order).
+    /// The ranks that everybody waits for. Empty where ranks wait for each other in a circle (calls in different order), or all
+    /// in one call (`jammed`).
     pub missing: Vec<Missing>,
     /// Ranks that have not been heard and that others wait for: communicator and rank in it.
     pub not_heard: Vec<(String, i32)>,
+    /// Calls that everybody has entered and nobody leaves, where that names no rank.
+    pub jammed: Vec<Jam>,
     /// The ranks that wait, longest first.
     pub waiting: Vec<Waiting>,
     /// Since when nothing moves: the latest of the waits' beginnings, Unix nanoseconds of the asker's clock.
@@ -210,77 +233,69 @@ pub struct Hang {
 /// Larger communicators than this are not searched for ranks that were not heard.
 const MOST_RANKS: i32 = 65_536;
 
+/// Who has waited for so long is not to blame, whoever waits for it.
+const WAITS_NS: i64 = 1_000_000_000;
+/// A call that all have entered may just take long. It is a hang after so many times `rules.hang_ns`,
+const JAM: i64 = 3;
+/// and where processes wait for their devices, which may compute, after so many times.
+const DEVICE_JAM: i64 = 20;
+
 /// Which process, by place in a table.
 type Who = usize;
+/// A communicator and function.
+type Lane<'a> = (u64, &'a str);
 /// Where somebody is waited for: communicator and function, with the call and what it does there.
-type Places<'a> = BTreeMap<(u64, &'a str), (u64, Absence)>;
+type Places<'a> = BTreeMap<Lane<'a>, (u64, Absence)>;
 
 /// Look for a hang: somebody has waited for longer than `rules.hang_ns` up to the end of the span.
 ///
 /// In a communicator a rank stands at the call after the last one it completed. It waits for each other rank that stands
-/// at an earlier call, or at the same one without having entered it. Those who are waited for, and wait for nobody, are
-/// what everybody waits for.
+/// at an earlier call, or at the same one without having entered it, or there with its process stopped or ended. Those who are
+/// waited for, and wait for nobody, are what everybody waits for. Where all have entered the same call and none of them is
+/// stopped, it is a hang after longer, and nobody is named.
 pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
     let people = People::of(input);
-    let mut search = Search { hang: Hang::default(), waits_for: BTreeMap::new(), wanted: BTreeMap::new() };
+    let mut search = Search::default();
     let since = |p: &Progress| {
         let since = p.since_ns.filter(|_| p.entered.is_some_and(|e| e >= next(p)))?;
-        let since_ns = input.clocks.get(&*p.node).map_or(since, |c| c.align(since));
-        (input.until_ns.saturating_sub(since_ns) >= rules.hang_ns).then_some(since_ns)
+        Some(input.clocks.get(&*p.node).map_or(since, |c| c.align(since)))
     };
+    let lasted = |since_ns: i64| input.until_ns.saturating_sub(since_ns);
     for ((comm, func), ranks) in &people.lanes {
         let meets = *func == "any" || Coupling::of(func) == Coupling::All;
         for &(who, p) in ranks {
-            let Some(since_ns) = since(p).filter(|_| !people.gone.contains(&who)) else { continue };
-            search.hang.waiting.push(Waiting {
-                who: people.refs[who].clone(),
-                func: p.waiting_in.as_ref().unwrap_or(&p.func).to_string(),
-                comm_hash: hex(*comm),
-                seq: next(p),
-                since_ns: Some(since_ns),
-            });
+            let Some(since_ns) = since(p).filter(|since| lasted(*since) >= rules.hang_ns.min(WAITS_NS)) else {
+                continue;
+            };
+            let long = lasted(since_ns) >= rules.hang_ns;
+            if people.is_out(who) {
+                if long && !people.gone.contains(&who) {
+                    search.stopped.entry(who).or_insert(((*comm, func), next(p)));
+                }
+                continue;
+            }
+            if long {
+                search.long.insert(who);
+                search.hang.waiting.push(Waiting {
+                    who: people.refs[who].clone(),
+                    func: p.waiting_in.as_ref().unwrap_or(&p.func).to_string(),
+                    comm_hash: hex(*comm),
+                    seq: next(p),
+                    since_ns: Some(since_ns),
+                    activity: people.doing.get(&who).copied(),
+                });
+            }
             if meets {
-                search.all_of((*comm, func), (who, p), ranks);
+                search.all_of((*comm, func), (who, p, since_ns), ranks, &people);
             } else {
                 search.one_of((*comm, func), (who, p), &people);
             }
         }
     }
-    let Search { mut hang, waits_for, wanted } = search;
-    if hang.waiting.is_empty() || (waits_for.is_empty() && hang.not_heard.is_empty()) {
-        return None;
-    }
-    // Who waits for its device is not to blame, though the record of what it waits for may be lost; unless nobody else is.
-    let to_blame = |who: &Who| !waits_for.contains_key(who);
-    let others = wanted.keys().any(|who| to_blame(who) && !people.syncing.contains(who));
-    for (who, places) in &wanted {
-        if !to_blame(who) || (others && people.syncing.contains(who)) {
-            continue;
-        }
-        let waits_here = |comm: u64| people.lanes.iter().filter(|((c, _), _)| *c == comm).map(|(_, r)| r.len()).max();
-        let Some((&(comm, func), &(seq, absence))) = places.iter().max_by_key(|((comm, _), _)| waits_here(*comm))
-        else {
-            continue;
-        };
-        let named = hang.waiting.iter().find(|w| w.seq == seq && w.comm_hash == hex(comm));
-        let func = named.map_or_else(|| func.to_owned(), |w| w.func.clone());
-        hang.missing.push(Missing {
-            who: people.refs[*who].clone(),
-            absence: if people.gone.contains(who) { Absence::Gone } else { absence },
-            comm_hash: hex(comm),
-            func,
-            seq,
-            holds_up: upstream(*who, &waits_for),
-        });
-    }
-    // Who is stuck does not wait for anybody.
-    hang.waiting.retain(|w| !hang.missing.iter().any(|m| m.who == w.who));
-    hang.missing.sort_by_key(|m| (std::cmp::Reverse(m.holds_up), m.who.rank));
-    hang.not_heard.sort();
-    hang.not_heard.dedup();
-    hang.waiting.sort_by_key(|w| (w.since_ns, w.who.rank));
-    hang.since_ns = hang.waiting.iter().filter_map(|w| w.since_ns).max();
-    Some(hang)
+    search.hang(&people, |jam| {
+        let times = if jam.device { DEVICE_JAM } else { JAM };
+        lasted(jam.since_ns) >= rules.hang_ns.saturating_mul(times)
+    })
 }
 
 /// Who is there.
@@ -294,6 +309,8 @@ struct People<'a> {
     gone: BTreeSet<Who>,
     /// Whose host waits for its device.
     syncing: BTreeSet<Who>,
+    /// What they do, where their hosts say so.
+    doing: BTreeMap<Who, Activity>,
 }
 
 impl<'a> People<'a> {
@@ -305,6 +322,7 @@ impl<'a> People<'a> {
             at: HashMap::new(),
             gone: BTreeSet::new(),
             syncing: BTreeSet::new(),
+            doing: BTreeMap::new(),
         };
         let mut sizes: Vec<i32> = Vec::new();
         for p in &input.progress {
@@ -326,38 +344,109 @@ impl<'a> People<'a> {
             people.lanes.entry((p.comm_hash, &p.func)).or_default().push((who, p));
         }
         people.gone = input.gone.iter().filter_map(|g| known.get(&(&*g.node, g.pid)).copied()).collect();
+        for doing in &input.doing {
+            let Some(who) = known.get(&(&*doing.node, doing.pid)) else { continue };
+            people.doing.insert(*who, doing.activity);
+            if doing.activity == Activity::Ended {
+                people.gone.insert(*who);
+            }
+        }
         people
+    }
+
+    /// Whether its process is stopped or has ended: it waits for nobody, wherever it is.
+    fn is_out(&self, who: Who) -> bool {
+        self.gone.contains(&who) || self.is_halted(who)
+    }
+
+    fn is_halted(&self, who: Who) -> bool {
+        self.doing.get(&who).is_some_and(|activity| activity.is_halted())
     }
 }
 
+/// A call that all have entered.
+#[derive(Debug)]
+struct Jammed {
+    seq: u64,
+    ranks: usize,
+    /// When the last of them did.
+    since_ns: i64,
+    /// Whether it is devices that are waited for.
+    device: bool,
+    /// The name of the call.
+    func: String,
+}
+
 /// What is found out about who waits for whom.
+#[derive(Default)]
 struct Search<'a> {
     hang: Hang,
+    /// Who has waited for as long as a hang takes.
+    long: BTreeSet<Who>,
     waits_for: BTreeMap<Who, BTreeSet<Who>>,
     wanted: BTreeMap<Who, Places<'a>>,
+    jammed: BTreeMap<Lane<'a>, Jammed>,
+    /// Who is stopped in a call, and in which.
+    stopped: BTreeMap<Who, (Lane<'a>, u64)>,
 }
 
 impl<'a> Search<'a> {
-    /// In a call in which all ranks meet: it waits for those that have not come.
-    fn all_of(&mut self, lane: (u64, &'a str), (who, p): (Who, &Progress), ranks: &[(Who, &Progress)]) {
+    /// In a call in which all ranks meet: it waits for those that have not come, or are stopped there.
+    fn all_of(
+        &mut self,
+        lane: Lane<'a>,
+        (who, p, since_ns): (Who, &Progress, i64),
+        ranks: &[(Who, &Progress)],
+        people: &People<'_>,
+    ) {
         let at = next(p);
-        for (other, q) in ranks.iter().filter(|(other, _)| *other != who) {
+        let mut all_here = true;
+        for &(other, q) in ranks.iter().filter(|(other, _)| *other != who) {
             let stands = next(q);
             let entered = q.entered.is_some_and(|e| e >= stands);
-            if stands < at || (stands == at && !entered) {
-                let absence = if entered { Absence::Stuck } else { Absence::NotEntered };
-                self.waits_for.entry(who).or_default().insert(*other);
-                self.wanted.entry(*other).or_default().insert(lane, (stands, absence));
+            if stands < at || (stands == at && (!entered || people.is_out(other))) {
+                let absence = match (entered, people.is_halted(other)) {
+                    (false, _) => Absence::NotEntered,
+                    (true, true) => Absence::Stopped,
+                    (true, false) => Absence::Stuck,
+                };
+                self.waits_for.entry(who).or_default().insert(other);
+                self.wanted.entry(other).or_default().insert(lane, (stands, absence));
+                all_here = false;
             }
+            // Who is past it was let through: it is this one that is stuck.
+            all_here &= stands == at;
         }
         let heard: BTreeSet<i32> = ranks.iter().map(|(_, q)| q.rank).collect();
         let all = p.nranks.unwrap_or(0).min(MOST_RANKS);
-        self.hang.not_heard.extend((0..all).filter(|r| !heard.contains(r)).map(|r| (hex(lane.0), r)));
+        let not_heard = (0..all).filter(|r| !heard.contains(r));
+        if self.long.contains(&who) {
+            let before = self.hang.not_heard.len();
+            self.hang.not_heard.extend(not_heard.map(|r| (hex(lane.0), r)));
+            all_here &= self.hang.not_heard.len() == before;
+        } else {
+            all_here &= not_heard.count() == 0;
+        }
+        if all_here && ranks.len() > 1 {
+            self.waits_for.entry(who).or_default();
+            let device = p.syncing_since_ns.is_some();
+            let func = p.waiting_in.as_ref().unwrap_or(&p.func);
+            let jam = self.jammed.entry(lane).or_insert(Jammed {
+                seq: at,
+                ranks: 0,
+                since_ns,
+                device,
+                func: func.to_string(),
+            });
+            jam.ranks += 1;
+            jam.since_ns = jam.since_ns.max(since_ns);
+            jam.device |= device;
+        }
     }
 
     /// In a call to one rank: it waits for that one. Where it is not known which, it waits all the same, and is not to
     /// blame.
-    fn one_of(&mut self, lane: (u64, &'a str), (who, p): (Who, &Progress), people: &People<'_>) {
+    fn one_of(&mut self, lane: Lane<'a>, (who, p): (Who, &Progress), people: &People<'_>) {
         let waits = self.waits_for.entry(who).or_default();
         let Some(peer) = p.peer.filter(|peer| *peer != p.rank) else { return };
         match people.at.get(&(lane.0, peer)) {
@@ -365,8 +454,85 @@ impl<'a> Search<'a> {
                 waits.insert(*other);
                 self.wanted.entry(*other).or_default().entry(lane).or_insert((next(p), Absence::NotEntered));
             }
-            None => self.hang.not_heard.push((hex(lane.0), peer)),
+            None if self.long.contains(&who) => self.hang.not_heard.push((hex(lane.0), peer)),
+            None => {}
         }
+    }
+
+    /// Puts it together; `lasts` says whether a jam has lasted for long enough to be a hang.
+    fn hang(mut self, people: &People<'_>, lasts: impl Fn(&Jammed) -> bool) -> Option<Hang> {
+        let reached = self.reached();
+        let to_blame = |who: &Who| reached.contains(who) && !self.waits_for.contains_key(who);
+        // Who waits for its device is not to blame, though the record of what it waits for may be lost; unless nobody else is.
+        let others = self.wanted.keys().any(|who| to_blame(who) && !people.syncing.contains(who));
+        let mut missing = Vec::new();
+        for (who, places) in &self.wanted {
+            if !to_blame(who) || (others && people.syncing.contains(who)) {
+                continue;
+            }
+            let waits_here =
+                |comm: u64| people.lanes.iter().filter(|((c, _), _)| *c == comm).map(|(_, r)| r.len()).max();
+            let Some((&lane, &(seq, absence))) = places.iter().max_by_key(|((comm, _), _)| waits_here(*comm)) else {
+                continue;
+            };
+            let absence = if people.gone.contains(who) { Absence::Gone } else { absence };
+            missing.push(self.missing(people, *who, (lane, seq), absence));
+        }
+        if self.hang.waiting.is_empty() {
+            // Nobody waits: all are stopped.
+            missing.extend(self.stopped.iter().map(|(who, at)| self.missing(people, *who, *at, Absence::Stopped)));
+            if missing.is_empty() {
+                return None;
+            }
+        } else if missing.is_empty() && self.hang.not_heard.is_empty() {
+            if self.waits_for.is_empty() || (!self.jammed.is_empty() && !self.jammed.values().any(&lasts)) {
+                return None;
+            }
+            let jammed = self.jammed.iter().filter(|(_, jam)| lasts(jam));
+            self.hang.jammed = jammed
+                .map(|((comm, _), jam)| Jam {
+                    comm_hash: hex(*comm),
+                    func: jam.func.clone(),
+                    seq: jam.seq,
+                    ranks: jam.ranks,
+                })
+                .collect();
+        }
+        let mut hang = self.hang;
+        hang.missing = missing;
+        // Who is stuck does not wait for anybody.
+        hang.waiting.retain(|w| !hang.missing.iter().any(|m| m.who == w.who));
+        hang.missing.sort_by_key(|m| (std::cmp::Reverse(m.holds_up), m.who.rank));
+        hang.not_heard.sort();
+        hang.not_heard.dedup();
+        hang.waiting.sort_by_key(|w| (w.since_ns, w.who.rank));
+        hang.since_ns = hang.waiting.iter().filter_map(|w| w.since_ns).max();
+        Some(hang)
+    }
+
+    fn missing(&self, people: &People<'_>, who: Who, (lane, seq): (Lane<'a>, u64), absence: Absence) -> Missing {
+        let (comm, func) = lane;
+        let named = self.hang.waiting.iter().find(|w| w.seq == seq && w.comm_hash == hex(comm));
+        Missing {
+            who: people.refs[who].clone(),
+            absence,
+            comm_hash: hex(comm),
+            func: named.map_or_else(|| func.to_owned(), |w| w.func.clone()),
+            seq,
+            activity: people.doing.get(&who).copied(),
+            holds_up: upstream(who, &self.waits_for),
+        }
+    }
+
+    /// Those whom the ones that have waited for long wait for, directly or through others.
+    fn reached(&self) -> BTreeSet<Who> {
+        let mut reached = BTreeSet::new();
+        let mut next: Vec<Who> = self.long.iter().copied().collect();
+        while let Some(who) = next.pop() {
+            let more = self.waits_for.get(&who).into_iter().flatten();
+            next.extend(more.copied().filter(|other| reached.insert(*other)));
+        }
+        reached
     }
 }
 
@@ -394,6 +560,7 @@ fn upstream(of: Who, waits_for: &BTreeMap<Who, BTreeSet<Who>>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stragglers::activity::Doing;
 
     const S: i64 = 1_000_000_000;
 
@@ -416,6 +583,12 @@ mod tests {
 
     fn find_in(progress: Vec<Progress>, until_ns: i64) -> Option<Hang> {
         find(&Input { progress, until_ns, ..Input::default() }, &Rules::default())
+    }
+
+    fn with(progress: Vec<Progress>, doing: &[(i32, Activity)], until_ns: i64) -> Option<Hang> {
+        let doing =
+            doing.iter().map(|(rank, activity)| Doing { node: format!("n{rank}").into(), pid: 1, activity: *activity });
+        find(&Input { progress, doing: doing.collect(), until_ns, ..Input::default() }, &Rules::default())
     }
 
     fn missing(hang: &Hang) -> Vec<i32> {
@@ -461,6 +634,80 @@ mod tests {
         let hang = find_in(vec![at(0, 1, 9, 8), at(1, 1, 9, 8), at(2, 1, 9, 5), at(3, 1, 9, 8)], 60 * S).unwrap();
         assert_eq!(missing(&hang), [2]);
         assert_eq!((hang.missing[0].absence, hang.missing[0].seq), (Absence::Stuck, 6));
+    }
+
+    #[test]
+    fn a_call_that_all_have_entered_and_none_leaves_is_a_hang_of_nobody_known() {
+        let job = || (0..4).map(|rank| at(rank, 1, 118, 117)).collect::<Vec<_>>();
+        // It may take long.
+        assert_eq!(find_in(job(), 14 * S), None);
+        let hang = find_in(job(), 20 * S).unwrap();
+        assert_eq!((hang.missing.len(), hang.waiting.len(), hang.since_ns), (0, 4, Some(10 * S)));
+        let jam = Jam { comm_hash: hex(1), func: "all_reduce".into(), seq: 118, ranks: 4 };
+        assert_eq!(hang.jammed, [jam]);
+        // The devices may compute.
+        let devices = || {
+            let mut job = job();
+            job.iter_mut().for_each(|p| p.syncing_since_ns = p.since_ns);
+            job
+        };
+        assert_eq!(find_in(devices(), 60 * S), None);
+        assert_eq!(find_in(devices(), 71 * S).unwrap().jammed.len(), 1);
+        // Everybody sleeps or spins: that names nobody.
+        let awake = [(0, Activity::Sleeping), (1, Activity::Running), (2, Activity::BlockIo), (3, Activity::Sleeping)];
+        assert_eq!(with(job(), &awake, 14 * S), None);
+        let hang = with(job(), &awake, 20 * S).unwrap();
+        assert_eq!((hang.missing.len(), hang.waiting[2].activity), (0, Some(Activity::BlockIo)));
+        // One that nobody has heard of may be it.
+        assert_eq!(find_in(job().split_off(1), 14 * S).unwrap().not_heard, [(hex(1), 0)]);
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_in_the_call_that_all_have_entered_is_named() {
+        let job = || (0..4).map(|rank| at(rank, 1, 118, 117)).collect::<Vec<_>>();
+        let asleep = |stopped: i32| {
+            (0..4).map(|r| (r, if r == stopped { Activity::Stopped } else { Activity::Sleeping })).collect::<Vec<_>>()
+        };
+        assert_eq!(with(job(), &asleep(2), 12 * S), None);
+        let hang = with(job(), &asleep(2), 14 * S).unwrap();
+        assert_eq!(missing(&hang), [2]);
+        let m = &hang.missing[0];
+        assert_eq!((m.absence, m.seq, m.holds_up), (Absence::Stopped, 118, 3));
+        assert_eq!((m.activity, hang.waiting.len(), hang.jammed.len()), (Some(Activity::Stopped), 3, 0));
+        // One that was killed in it likewise.
+        let hang = with(job(), &[(1, Activity::Ended)], 14 * S).unwrap();
+        assert_eq!((missing(&hang), hang.missing[0].absence), (vec![1], Absence::Gone));
+        // Stopped before it entered, and stopped after others were let through.
+        let before = vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(2, 1, 7, 7), at(3, 1, 8, 7)];
+        let m = &with(before, &asleep(2), 60 * S).unwrap().missing[0];
+        assert_eq!((m.who.rank, m.absence, m.activity), (2, Absence::NotEntered, Some(Activity::Stopped)));
+        let behind = vec![at(0, 1, 9, 8), at(1, 1, 9, 8), at(2, 1, 8, 7), at(3, 1, 9, 8)];
+        let m = &with(behind, &asleep(2), 60 * S).unwrap().missing[0];
+        assert_eq!((m.who.rank, m.absence, m.seq), (2, Absence::Stopped, 8));
+        // All of them (a job that is suspended).
+        let all: Vec<_> = (0..4).map(|rank| (rank, Activity::Stopped)).collect();
+        assert_eq!(missing(&with(job(), &all, 60 * S).unwrap()), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn who_is_in_a_call_that_nobody_leaves_is_not_to_blame_elsewhere() {
+        let pair = |mut p: Progress| {
+            p.nranks = Some(2);
+            p.rank -= 2;
+            p
+        };
+        let job = |since_ns: i64| {
+            let mut in_pair = [pair(at(2, 2, 5, 4)), pair(at(3, 2, 5, 4))];
+            in_pair.iter_mut().for_each(|p| p.since_ns = Some(since_ns));
+            let [a, b] = in_pair;
+            vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(2, 1, 7, 7), at(3, 1, 7, 7), a, b]
+        };
+        // Even where that lasts for less than a hang does.
+        assert_eq!(find_in(job(18 * S), 20 * S), None);
+        let hang = find_in(job(10 * S), 20 * S).unwrap();
+        assert_eq!((hang.missing.len(), hang.jammed.len(), hang.jammed[0].ranks), (0, 1, 2));
+        let hang = with(job(18 * S), &[(3, Activity::Traced)], 20 * S).unwrap();
+        assert_eq!((missing(&hang), hang.missing[0].holds_up), (vec![3], 3));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use query_planner::Value;
 use serde::Serialize;
 
+use super::activity::Doing;
 use super::hang::{Gone, Progress};
 use super::sampled::{Sampled, Totals};
 
@@ -200,6 +201,8 @@ pub struct Input {
     pub syncs: Vec<SyncCall>,
     /// Processes that have ended; may be empty.
     pub gone: Vec<Gone>,
+    /// What processes do that do not get on, as of the end of the span; may be empty.
+    pub doing: Vec<Doing>,
     /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked for.
     pub progress: Vec<Progress>,
     /// Offset of each node's clock; the asker's own node is 0/0. A node that is not here has an unknown clock.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::activity::Activity;
 use super::hang::{Absence, Hang, Missing, Waiting};
 use super::report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Verdict,
@@ -177,6 +178,7 @@ fn a_hang() {
         comm_hash: comm_hash.clone(),
         seq: 101,
         since_ns: Some(START_NS + 8_000 * MS),
+        activity: (rank == 0).then_some(Activity::BlockIo),
     });
     let hang = Hang {
         waiting: waiting.collect(),
@@ -185,10 +187,12 @@ fn a_hang() {
             func: "all_reduce".to_owned(),
             comm_hash: comm_hash.clone(),
             seq: 101,
+            activity: Some(Activity::Stopped),
             absence: Absence::NotEntered,
             holds_up: 7,
         }],
         not_heard: Vec::new(),
+        jammed: Vec::new(),
         since_ns: Some(START_NS + 8_000 * MS),
     };
     insta::assert_snapshot!(text(&report(Verdict::Hang(hang), false)));

@@ -9,7 +9,8 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::output::printable;
 
-use super::hang::{Absence, Hang};
+use super::activity::Activity;
+use super::hang::{Absence, Hang, Missing};
 use super::report::{Basis, CommReport, Culprit, RankRef, RankScore, Report, Role, Verdict};
 use super::score::Waits;
 use super::why::{self, Cause, Network, PART};
@@ -240,33 +241,57 @@ fn hang_sentence(report: &Report, hang: &Hang, out: &mut String) {
     });
     let _ = writeln!(out, "Nothing moves{since}: {} ranks wait in a collective.", waiting.len());
     for m in &hang.missing {
-        let what = match m.absence {
-            Absence::NotEntered => "has not entered",
-            Absence::Stuck => "does not get through",
-            Absence::Gone => "has ended before",
-        };
+        let _ = writeln!(out, "{}", absent(m));
+    }
+    for jam in &hang.jammed {
         let _ = writeln!(
             out,
-            "Rank {} on host {} {what} {} number {} of communicator {}: {} ranks wait for it.",
-            m.who.rank, m.who.node, m.func, m.seq, m.comm_hash, m.holds_up
+            "All {} ranks have entered {} number {} of communicator {} and none leaves it: who holds it up cannot be told.",
+            jam.ranks, jam.func, jam.seq, jam.comm_hash
         );
     }
     for (comm, rank) in &hang.not_heard {
         let _ = writeln!(out, "Rank {rank} of communicator {comm} was not heard: it, or its host, may be gone.");
     }
-    if hang.missing.is_empty() && hang.not_heard.is_empty() {
+    if hang.missing.is_empty() && hang.not_heard.is_empty() && hang.jammed.is_empty() {
         let _ = writeln!(out, "They wait for each other in a circle: ranks call collectives in different order.");
     }
     for w in hang.waiting.iter().take(ROWS) {
         let since = w.since_ns.map_or_else(String::new, |ns| format!(", since {}", clock(ns)));
         let _ = writeln!(
             out,
-            "  rank {} on {} waits in {} number {} of {}{since}",
-            w.who.rank, w.who.node, w.func, w.seq, w.comm_hash
+            "  rank {} on {} waits in {} number {} of {}{since}{}",
+            w.who.rank,
+            w.who.node,
+            w.func,
+            w.seq,
+            w.comm_hash,
+            w.activity.map_or_else(String::new, |activity| format!(", {}", activity.words()))
         );
     }
     if hang.waiting.len() > ROWS {
         let _ = writeln!(out, "  … and {} waits more", hang.waiting.len() - ROWS);
+    }
+}
+
+/// What a rank that is waited for does.
+fn absent(m: &Missing) -> String {
+    let who = format!("Rank {} on host {}", m.who.rank, m.who.node);
+    let call = format!("{} number {} of communicator {}", m.func, m.seq, m.comm_hash);
+    let wait = match m.holds_up {
+        0 => "nobody waits for it".to_owned(),
+        1 => "1 rank waits for it".to_owned(),
+        n => format!("{n} ranks wait for it"),
+    };
+    let is = m.activity.map(Activity::words);
+    let also = is.map_or_else(String::new, |is| format!(" It is {is}."));
+    match (m.absence, is) {
+        (Absence::Stopped, is) => format!("{who} is {} inside {call}: {wait}.", is.unwrap_or("stopped")),
+        (Absence::NotEntered, _) => {
+            format!("{who} has not entered {call}: {wait}.{also}")
+        }
+        (Absence::Stuck, _) => format!("{who} does not get through {call}: {wait}.{also}"),
+        (Absence::Gone, _) => format!("{who} has ended before {call}: {wait}."),
     }
 }
 

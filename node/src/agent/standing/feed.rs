@@ -1,17 +1,19 @@
 //! From capture to digests: the collector of this host's calls, fed by the recording's sink.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use node_bpf::Record;
 
+use super::super::activity::{activity, runs};
 use crate::mesh::wire::OpenCall;
-use crate::stragglers::Observation;
 use crate::stragglers::digest::{Collector, Digest, end_of};
+use crate::stragglers::{Activity, Observation};
 
 /// A call shorter than this is not said to be open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;
+/// Processes whose threads are looked at in a window, at most.
+const MOST_LOOKED_AT: usize = 256;
 
 /// The collector, shared by capture's threads and the task that closes windows.
 #[derive(Debug, Default)]
@@ -70,11 +72,28 @@ impl Feed {
         }
     }
 
+    /// What processes do, of those that are or were ranks of this host; of others nothing is said.
+    pub(in crate::agent) fn activities(&self, pids: &[u32]) -> Vec<(u32, Activity)> {
+        let state = self.state();
+        let known: BTreeSet<u32> = state.collector.pids().collect();
+        let gone: BTreeSet<u32> = pids.iter().copied().filter(|pid| state.collector.has_gone(*pid)).collect();
+        drop(state);
+        let of = |pid: &u32| match (known.contains(pid), gone.contains(pid)) {
+            (true, _) => Some((*pid, activity(*pid))),
+            (false, true) => Some((*pid, Activity::Ended)),
+            (false, false) => None,
+        };
+        pids.iter().filter_map(of).take(MOST_LOOKED_AT).collect()
+    }
+
     /// The digest of a window that is over; none where no rank runs here. `open` are the calls that ranks are in, `waits` who waits for
     /// its device and since when.
     pub(super) fn close(&self, window: i64, open: Vec<OpenCall>, waits: &[(u32, i64)]) -> Option<Digest> {
         let mut state = self.state();
         let gone: Vec<u32> = state.collector.pids().filter(|pid| !runs(*pid)).collect();
+        let quiet = state.collector.quiet(end_of(window).saturating_sub(OPEN_NS));
+        let quiet = quiet.into_iter().filter(|pid| !gone.contains(pid)).take(MOST_LOOKED_AT);
+        state.collector.activities(quiet.map(|pid| (pid, activity(pid))).collect());
         let open: Vec<Observation> = open
             .into_iter()
             .filter_map(|call| super::super::stragglers::observed(&"".into(), call))
@@ -95,13 +114,4 @@ impl Feed {
         let speaks = state.collector.pids().next().is_some() || !digest.lanes.is_empty() || !digest.gone.is_empty();
         speaks.then_some(digest)
     }
-}
-
-/// Whether a process runs: it exists, and is not merely waiting to be collected by its parent.
-fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
-    // The state follows the name, which stands in brackets and may hold anything.
-    stat.is_ok_and(|stat| {
-        !matches!(stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()), Some('Z' | 'X'))
-    })
 }

@@ -7,10 +7,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::super::activity::Activity;
 use super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, ReferenceClock};
 
-/// Version of the layout.
-const VERSION: u8 = 1;
+/// Version of the layout. 1 did not say what processes do.
+const VERSION: u8 = 2;
+/// The oldest that is read: nodes of two releases may be in one mesh.
+const OLDEST: u8 = 1;
+/// What a process does, where this version has no word for it: nothing.
+const NO_ACTIVITY: u8 = 0;
 /// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
 const LARGEST: u64 = 1 << 55;
 /// Longest name of a function or library that is not in the tables.
@@ -57,7 +62,9 @@ const OTHER_LIBRARY: u8 = 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Of another version.
-    #[error("a digest of layout {0}, this version reads {VERSION}: the sender runs another version of rankmesh")]
+    #[error(
+        "a digest of layout {0}, this version reads {OLDEST} to {VERSION}: the sender runs another version of rankmesh"
+    )]
     Version(u8),
     /// It ends too early, or has something left over.
     #[error("a digest that is cut off or has bytes left over")]
@@ -214,8 +221,11 @@ impl Writer {
         let mut pid = 0;
         for process in &digest.processes {
             let step = fold(i64::from(process.pid) - pid);
-            self.unsigned(step << 1 | u64::from(process.opens.is_some()));
+            self.unsigned(step << 2 | u64::from(process.activity.is_some()) << 1 | u64::from(process.opens.is_some()));
             pid = process.pid.into();
+            if let Some(activity) = process.activity {
+                self.bytes.push(activity.number() + 1);
+            }
             if process.opens.is_some() {
                 self.name(process.opens.as_deref());
             }
@@ -365,7 +375,7 @@ impl Head {
 impl Reader<'_> {
     fn digest(&mut self) -> Result<Digest, DecodeError> {
         let version = self.byte()?;
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(DecodeError::Version(version));
         }
         let mut digest = Digest { window: self.time("window")?, ..Digest::default() };
@@ -389,10 +399,14 @@ impl Reader<'_> {
         let mut pid = 0i64;
         for _ in 0..self.count(1)? {
             let head = self.unsigned()?;
-            pid = pid.wrapping_add(unfold(head >> 1));
+            let acts = version > 1 && head & 2 != 0;
+            pid = pid.wrapping_add(unfold(if version > 1 { head >> 2 } else { head >> 1 }));
             let process = u32::try_from(pid).map_err(|_| DecodeError::Value("pid"))?;
+            // One that a later version knows is none to this.
+            let number = if acts { self.byte()? } else { NO_ACTIVITY };
+            let activity = number.checked_sub(1).and_then(Activity::of_number);
             let opens = if head & 1 != 0 { self.name()? } else { None };
-            digest.processes.push(Process { pid: process, opens });
+            digest.processes.push(Process { pid: process, opens, activity });
         }
         let mut comms = Vec::new();
         for _ in 0..self.count(9)? {

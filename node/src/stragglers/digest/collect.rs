@@ -10,6 +10,7 @@ use super::blocks::{Point, cut, level_for};
 use super::own::OwnTime;
 use super::{Digest, Gone, Lane, MAX_LEVEL, Open, Process, WINDOW_NS, end_of};
 use crate::stragglers::Observation;
+use crate::stragglers::activity::Activity;
 use crate::stragglers::observation::Coupling;
 
 /// Calls kept for one window.
@@ -50,6 +51,9 @@ pub struct Collector {
     processes: HashMap<u32, OwnTime>,
     tracks: BTreeMap<Key, Track>,
     gone: Vec<Gone>,
+    /// By process: when its last call ended.
+    left_ns: HashMap<u32, i64>,
+    activities: BTreeMap<u32, Activity>,
 }
 
 impl Collector {
@@ -72,6 +76,33 @@ impl Collector {
         self.unplaced += 1;
     }
 
+    /// Processes that have left no call since `since_ns`: those in one for long, and those in none.
+    #[must_use]
+    pub fn quiet(&self, since_ns: i64) -> Vec<u32> {
+        let mut left: HashMap<u32, i64> = HashMap::new();
+        for call in &self.calls {
+            if let Ok(pid) = u32::try_from(call.pid) {
+                let end = left.entry(pid).or_insert(i64::MIN);
+                *end = call.entry_ns.saturating_add(call.duration_ns).max(*end);
+            }
+        }
+        let last = |pid: &u32| left.get(pid).max(self.left_ns.get(pid)).copied();
+        let mut quiet: Vec<u32> = self.pids().filter(|pid| last(pid).is_none_or(|at| at < since_ns)).collect();
+        quiet.sort_unstable();
+        quiet
+    }
+
+    /// What processes do, of which it matters: see [`Self::quiet`]. Said in the next digest.
+    pub fn activities(&mut self, activities: BTreeMap<u32, Activity>) {
+        self.activities = activities;
+    }
+
+    /// Whether a process is among those that have ended, as far back as is remembered.
+    #[must_use]
+    pub fn has_gone(&self, pid: u32) -> bool {
+        self.gone.iter().any(|gone| gone.pid == pid)
+    }
+
     /// Processes that have lanes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.processes.keys().copied()
@@ -81,6 +112,7 @@ impl Collector {
     pub fn gone(&mut self, pid: u32, window: i64) {
         if self.processes.remove(&pid).is_some() {
             self.tracks.retain(|(of, ..), _| *of != pid);
+            self.left_ns.remove(&pid);
             self.gone.push(Gone { pid, window });
             if self.gone.len() > MOST_GONE {
                 self.gone.remove(0);
@@ -135,14 +167,19 @@ impl Collector {
             ..Digest::default()
         };
         let mut places: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut activities = std::mem::take(&mut self.activities);
         for ((pid, comm_hash, func), track) in &mut self.tracks {
             let Some(mut lane) = track.lane(*comm_hash, func, window) else { continue };
             lane.process = *places.entry(*pid).or_insert_with(|| {
                 let opens = self.processes.get_mut(pid).and_then(OwnTime::opens);
-                digest.processes.push(Process { pid: *pid, opens });
+                digest.processes.push(Process { pid: *pid, opens, activity: activities.remove(pid) });
                 digest.processes.len() - 1
             });
             digest.lanes.push(lane);
+        }
+        // Those that have nothing else to say.
+        for (pid, activity) in activities.into_iter().filter(|(pid, _)| self.processes.contains_key(pid)) {
+            digest.processes.push(Process { pid, opens: None, activity: Some(activity) });
         }
         digest
     }
@@ -150,6 +187,8 @@ impl Collector {
     fn take(&mut self, call: &Observation) {
         let Ok(pid) = u32::try_from(call.pid) else { return };
         let own_ns = self.processes.entry(pid).or_default().next(call);
+        let left = self.left_ns.entry(pid).or_insert(i64::MIN);
+        *left = call.entry_ns.saturating_add(call.duration_ns).max(*left);
         let track =
             self.tracks.entry((pid, call.comm_hash, Arc::clone(&call.func))).or_insert_with(|| Track::new(call));
         track.calls += 1;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::blocks::Sum;
 use super::{Block, Digest, WINDOW_NS, end_of};
+use crate::stragglers::activity::Doing;
 use crate::stragglers::hang::Progress;
 use crate::stragglers::observation::{ClockOffset, Coupling, Input, Observation};
 use crate::stragglers::sampled::{LaneTotal, Sampled, Totals};
@@ -86,7 +87,13 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
                 }
             }
         }
-        input.totals.extend(totals.into_values());
+        // Only what was said last still holds.
+        for process in heard.digests.last().into_iter().flat_map(|digest| &digest.processes) {
+            if let Some(activity) = process.activity {
+                input.doing.push(Doing { node: Arc::clone(name), pid: process.pid.into(), activity });
+            }
+        }
+        input.totals.extend(totals.into_values().filter(|of| !of.lanes.is_empty()));
         input.progress.extend(progress.into_values());
     }
     complete_together(&mut input.progress);

@@ -20,6 +20,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use super::activity::Activity;
+
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
 pub use input::{Heard, to_input};
@@ -101,6 +103,8 @@ pub struct Process {
     pub pid: u32,
     /// The call to a single rank with which it mostly opens after a meeting of its largest communicator.
     pub opens: Option<Arc<str>>,
+    /// What it does, where it has been in a call for long, or in none.
+    pub activity: Option<Activity>,
 }
 
 /// Calls of one process of one function in one communicator.

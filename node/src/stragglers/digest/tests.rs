@@ -144,7 +144,7 @@ fn no_clock_of_the_reference_means_unknown_clocks() {
 fn too_large_a_digest_is_cut_and_says_so() {
     let mut digest = Digest { window: 1, ..Digest::default() };
     for pid in 0..400 {
-        digest.processes.push(Process { pid, opens: None });
+        digest.processes.push(Process { pid, opens: None, activity: None });
         let block =
             |i: u64| Block { start: i, level: 0, exit_us: 77_777, duration_us: 55_555 + i, own_us: Some(33_333) };
         digest.lanes.push(lane(pid as usize, (0..6).map(block).collect()));
@@ -153,7 +153,11 @@ fn too_large_a_digest_is_cut_and_says_so() {
     assert!(text.len() <= 7_000, "{}", text.len());
     let read = decode(&text).unwrap();
     assert!(read.cut && !read.lanes.is_empty());
-    let small = Digest { lanes: vec![lane(0, Vec::new())], processes: vec![Process { pid: 1, opens: None }], ..digest };
+    let small = Digest {
+        lanes: vec![lane(0, Vec::new())],
+        processes: vec![Process { pid: 1, opens: None, activity: None }],
+        ..digest
+    };
     assert_eq!(decode(&encode_within(small.clone(), 7_000)), Ok(small));
 }
 
@@ -280,7 +284,7 @@ proptest! {
         lanes in proptest::collection::vec((0usize..3, any::<u64>(), any::<i32>(), "[a-z_]{1,20}", 0u64..1 << 50), 0..8),
         open in proptest::option::of((0u64..1 << 50, 0u64..1 << 40)),
     ) {
-        let processes = [9u32, 4, u32::MAX].map(|pid| Process { pid, opens: (pid == 4).then(|| "send".into()) }).into();
+        let processes = [9u32, 4, u32::MAX].map(|pid| Process { pid, opens: (pid == 4).then(|| "send".into()), activity: Activity::of_number((pid % 11) as u8) }).into();
         let lanes = lanes
             .into_iter()
             .map(|(process, comm_hash, rank, func, start)| {
