@@ -1,6 +1,6 @@
 //! Owns the mapping from the host's signals and samples to rows; the other records' is in `rows`, which calls this one.
 
-use node_bpf::{BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
+use node_bpf::{FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
 use rusqlite::{Connection, Statement, params};
 
 use super::rows::{Kind, Stored, bits, plausible, quantity};
@@ -22,7 +22,6 @@ impl Kind {
 
 /// The insert statements, prepared once per connection.
 pub(super) struct HostStatements<'c> {
-    block: Statement<'c>,
     memory: Statement<'c>,
     life: Statement<'c>,
     fabric: Statement<'c>,
@@ -34,10 +33,6 @@ pub(super) struct HostStatements<'c> {
 impl<'c> HostStatements<'c> {
     pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
         Ok(Self {
-            block: conn.prepare(
-                "INSERT INTO block_io (ts_ns, duration_ns, queue_ns, pid, tid, rank, device, op, bytes, error, cgroup_id) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)",
-            )?,
             memory: conn.prepare(
                 "INSERT INTO memory_events (ts_ns, duration_ns, event, pid, tid, rank, bytes, detail, cgroup_id) \
                  VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)",
@@ -66,7 +61,8 @@ impl<'c> HostStatements<'c> {
 
     pub(super) fn insert(&mut self, record: &HostRecord) -> rusqlite::Result<Stored> {
         match record {
-            HostRecord::Block(r) => self.block(r),
+            // Takes another way, as columns.
+            HostRecord::Block(_) => Ok(Stored::Invalid),
             HostRecord::Memory(r) => self.memory(r),
             HostRecord::Life(r) => self.life(r),
             HostRecord::Fabric(r) => self.fabric(r),
@@ -74,27 +70,6 @@ impl<'c> HostStatements<'c> {
             HostRecord::Host(r) => self.host(r),
             HostRecord::SelfStat(r) => self.self_stat(r),
         }
-    }
-
-    fn block(&mut self, r: &BlockIo) -> rusqlite::Result<Stored> {
-        if !plausible(r.ts_ns, r.duration_ns) || r.queue_ns.is_some_and(|ns| !plausible(r.ts_ns, ns)) {
-            return Ok(Stored::Invalid);
-        }
-        let cgroup_id = bits(r.cgroup_id);
-        self.block.execute(params![
-            r.ts_ns,
-            r.duration_ns,
-            r.queue_ns,
-            r.pid,
-            r.tid,
-            r.rank,
-            r.device,
-            r.op,
-            r.bytes,
-            r.error,
-            cgroup_id
-        ])?;
-        Ok(Stored::Row)
     }
 
     fn memory(&mut self, r: &MemoryEvent) -> rusqlite::Result<Stored> {

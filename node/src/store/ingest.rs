@@ -9,18 +9,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use node_bpf::{Collective, Record};
+use node_bpf::Record;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::StoreConfig;
 use super::checkpoint::Checkpointer;
-use super::columnar::{Appender, Compactor, MOST_ROWS, SegmentError};
+use super::columnar::{Appender, COLUMNAR, Compactor, MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError};
 use super::facts::{FactsState, read_table};
 use super::losslog::{LossWriter, LossesWritten};
 use super::queue::{Losses, Queue, merge_loss};
 use super::retention::{self, Limits};
 use super::rollups::{RollupWriter, Rollups};
-use super::rows::{Finding, Item, Kind, Statements, Stored, push_collective};
+use super::rows::{self, Finding, Item, Kind, Statements, Stored};
 use super::schema::TIMED_TABLES;
 use super::sessions::{self, Session};
 use crate::now::unix_now_ns;
@@ -204,9 +204,8 @@ struct Writer<'c> {
     limits: Limits,
     wal: PathBuf,
     statements: Statements<'c>,
-    collectives: Appender,
-    compactor: Compactor,
-    rollup_writer: RollupWriter<'c>,
+    columns: Vec<Columns>,
+    rollup_writer: RollupWriter,
     rollups: Rollups,
     loss_writer: LossWriter,
     losses: Losses,
@@ -214,6 +213,63 @@ struct Writer<'c> {
     /// Waited before the next commit: part of its time.
     waited: Duration,
     commit_times: CommitTimes,
+}
+
+/// The way of one table's rows into columns.
+struct Columns {
+    kind: Kind,
+    appender: Appender,
+    compactor: Compactor,
+}
+
+impl Columns {
+    fn open(conn: &Connection, kind: Kind, time: &'static str) -> Result<Self, SegmentError> {
+        let table = kind.table();
+        Ok(Self { kind, appender: Appender::open(conn, table, time)?, compactor: Compactor::open(conn, table, time)? })
+    }
+
+    /// Write records as segments inside the open transaction. Returns those and how many were not plausible.
+    fn write(
+        &self,
+        conn: &Connection,
+        records: &mut [&Record],
+        rollups: &mut Rollups,
+    ) -> Result<(Vec<Segment>, u64), SegmentError> {
+        // In order of time, so that times and what goes with them pack well.
+        records.sort_by_key(|record| rows::time_of(record));
+        let (mut segments, mut written, mut invalid) = (Vec::new(), 0, 0);
+        let mut rest: &[&Record] = records;
+        while let Some(first) = rest.first() {
+            let until_ns = rows::time_of(first).saturating_add(MOST_SPAN_NS);
+            let most = rest.partition_point(|record| rows::time_of(record) <= until_ns).min(MOST_ROWS);
+            let (chunk, others) = rest.split_at(most.max(1));
+            rest = others;
+            let mut columns = self.appender.rows();
+            for record in chunk {
+                invalid += u64::from(!rows::push(record, &mut columns, rollups));
+            }
+            if columns.rows() > 0 {
+                segments.push(self.appender.write(conn, &columns, written)?);
+                written += columns.rows();
+            }
+        }
+        Ok((segments, invalid))
+    }
+}
+
+/// Whether joining segments failed in a way that the next attempt will, too.
+fn is_for_good(joined: Result<bool, SegmentError>) -> bool {
+    match joined {
+        Ok(_) => false,
+        Err(SegmentError::Sqlite(error)) => {
+            tracing::warn!(%error, "the trace store could not join segments; trying again");
+            false
+        }
+        Err(error) => {
+            tracing::error!(%error, "the trace store leaves segments as they are");
+            true
+        }
+    }
 }
 
 /// How long commits took: counts by an eighth of a power of two of microseconds.
@@ -271,9 +327,15 @@ impl<'c> Writer<'c> {
             limits: config.limits(),
             wal,
             statements: Statements::prepare(conn)?,
-            collectives: Appender::open(conn, "collectives", "ts_ns")?,
-            compactor: Compactor::open(conn, "collectives", "ts_ns")?,
-            rollup_writer: RollupWriter::prepare(conn)?,
+            columns: COLUMNAR
+                .iter()
+                .filter_map(|(table, time)| {
+                    Kind::ALL.iter().find(|kind| kind.table() == *table).map(|kind| (*kind, *time))
+                })
+                .filter(|(kind, _)| *kind != Kind::CallTally)
+                .map(|(kind, time)| Columns::open(conn, kind, time))
+                .collect::<Result<_, _>>()?,
+            rollup_writer: RollupWriter::open(conn)?,
             rollups: Rollups::default(),
             loss_writer: LossWriter::default(),
             losses: Losses::new(),
@@ -380,11 +442,13 @@ impl<'c> Writer<'c> {
         let mut stored = 0;
         let mut seen = [false; Kind::ALL.len()];
         let mut invalid = [0_u64; Kind::ALL.len()];
-        let mut collectives: Vec<&Collective> = Vec::new();
+        let mut apart: Vec<Vec<&Record>> = vec![Vec::new(); self.columns.len()];
+        let mut places = [None; Kind::ALL.len()];
+        self.columns.iter().enumerate().for_each(|(at, columns)| places[columns.kind as usize] = Some(at));
         for item in items {
             let Some(kind) = item.kind() else { continue };
-            if let Item::Record(Record::Collective(collective)) = item {
-                collectives.push(collective);
+            if let (Item::Record(record), Some(at)) = (item, places[kind as usize]) {
+                apart[at].push(record);
                 continue;
             }
             match self.statements.insert(item, &mut self.rollups, now_ns)? {
@@ -395,25 +459,16 @@ impl<'c> Writer<'c> {
                 Stored::Invalid => invalid[kind as usize] += 1,
             }
         }
-        // In order of time, so that times and what goes with them pack well.
-        collectives.sort_by_key(|collective| collective.ts_ns);
-        let mut segments = Vec::new();
-        let mut rows = 0;
-        for chunk in collectives.chunks(MOST_ROWS) {
-            let mut columns = self.collectives.rows();
-            for collective in chunk {
-                if !push_collective(collective, &mut columns, &mut self.rollups) {
-                    invalid[Kind::Collective as usize] += 1;
-                }
-            }
-            if columns.rows() > 0 {
-                segments.push(self.collectives.write(&tx, &columns, rows)?);
-                rows += columns.rows();
-                seen[Kind::Collective as usize] = true;
-            }
+        let mut segments: Vec<Vec<Segment>> = Vec::with_capacity(self.columns.len());
+        for (columns, records) in self.columns.iter().zip(&mut apart) {
+            let (written, refused) = columns.write(&tx, records, &mut self.rollups)?;
+            invalid[columns.kind as usize] += refused;
+            let rows: usize = written.iter().map(|segment| segment.rows).sum();
+            stored += rows as u64;
+            seen[columns.kind as usize] |= rows > 0;
+            segments.push(written);
         }
-        stored += rows as u64;
-        let rolled = self.rollup_writer.write(&self.rollups)?;
+        let rollups = self.rollup_writer.write(&tx, &self.rollups, now_ns)?;
         let mut losses = self.losses.clone();
         for kind in Kind::ALL {
             let lost = invalid[kind as usize];
@@ -425,8 +480,14 @@ impl<'c> Writer<'c> {
         let written = self.loss_writer.write(self.conn, &losses, self.session, last_commit_ns)?;
         sessions::alive(self.conn, self.session, now_ns)?;
         tx.commit()?;
-        self.collectives.committed(rows);
-        segments.iter().for_each(|segment| self.compactor.added(segment));
+        for (columns, written) in self.columns.iter_mut().zip(segments) {
+            columns.appender.committed(written.iter().map(|segment| segment.rows).sum());
+            written.iter().for_each(|segment| columns.compactor.added(segment));
+        }
+        let rolled = rollups.is_some();
+        if let Some(written) = rollups {
+            self.rollup_writer.committed(written, &mut self.rollups);
+        }
         self.shared.health().lost += invalid.iter().sum::<u64>();
         let touched = TIMED_TABLES
             .iter()
@@ -475,22 +536,25 @@ impl<'c> Writer<'c> {
 
     /// Join small segments; what fails now is tried again after the next commit.
     fn compact(&mut self) {
-        match self.compactor.step(self.conn) {
-            Ok(_) => {}
-            Err(SegmentError::Sqlite(error)) => {
-                tracing::warn!(%error, "the trace store could not join segments; trying again");
+        for columns in &mut self.columns {
+            let joined = columns.compactor.step(self.conn);
+            if is_for_good(joined) {
+                columns.compactor.forget();
             }
-            Err(error) => {
-                tracing::error!(%error, "the trace store leaves segments as they are");
-                self.compactor.forget();
-            }
+        }
+        let joined = self.rollup_writer.compact(self.conn);
+        if is_for_good(joined) {
+            self.rollup_writer.forget();
         }
     }
 
     fn retain(&mut self, budget: Duration) {
         match retention::step(self.conn, &self.limits, unix_now_ns(), budget) {
             Ok(step) => {
-                step.segments.iter().for_each(|segment| self.compactor.dropped(*segment));
+                for segment in &step.segments {
+                    self.columns.iter_mut().for_each(|columns| columns.compactor.dropped(*segment));
+                    self.rollup_writer.dropped(*segment);
+                }
                 if let Some(cutoff_ns) = step.losses_until_ns {
                     self.shared.facts().losses.forget(cutoff_ns);
                 }

@@ -1,12 +1,14 @@
 //! Owns the mapping from what capture hands on to rows: this file and `host_rows` (the host's signals) know both
 //! `node_bpf`'s records and the columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
 
-use node_bpf::{CallTally, Collective, CudaCall, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
+use node_bpf::{
+    BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
+};
 use rusqlite::{Connection, Statement, params};
 
 use super::columnar::RowColumns;
 use super::host_rows::HostStatements;
-use super::rollups::{RollupKey, Rollups, Sum};
+use super::rollups::{Counts, RollupKey, Rollups, Sum};
 
 /// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn record; it is
 /// counted as lost, reason "invalid". The bound also keeps a bucket's sum far from 64-bit overflow.
@@ -146,11 +148,7 @@ pub(crate) enum Stored {
 
 /// The insert statements, prepared once per connection.
 pub(crate) struct Statements<'c> {
-    offcpu: Statement<'c>,
-    net: Statement<'c>,
     process: Statement<'c>,
-    cuda_call: Statement<'c>,
-    symbol_call: Statement<'c>,
     finding: Statement<'c>,
     host: HostStatements<'c>,
 }
@@ -158,14 +156,6 @@ pub(crate) struct Statements<'c> {
 impl<'c> Statements<'c> {
     pub(crate) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
         Ok(Self {
-            offcpu: conn.prepare(
-                "INSERT INTO offcpu (ts_ns, duration_ns, pid, tid, cpu, voluntary, next_pid, next_comm, rank, cgroup_id, \
-                 reason, run_delay_ns, wchan) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
-            )?,
-            net: conn.prepare(
-                "INSERT INTO net_events (ts_ns, event, pid, rank, saddr, sport, daddr, dport, state, segs, cgroup_id) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)",
-            )?,
             // Found again: what is newly known wins, what was known stays.
             process: conn.prepare(
                 "INSERT INTO processes (pid, start_ns, seen_ns, exe, comm, rank, local_rank, world_size, job_id, step_id, \
@@ -180,14 +170,6 @@ impl<'c> Statements<'c> {
                  user = excluded.user, uid = ifnull(excluded.uid, uid), pod = ifnull(excluded.pod, pod), \
                  cgroup_id = ifnull(excluded.cgroup_id, cgroup_id)",
             )?,
-            cuda_call: conn.prepare(
-                "INSERT INTO cuda_calls (ts_ns, duration_ns, pid, tid, rank, api, func, bytes, kind, stream, ret, \
-                 cgroup_id) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
-            )?,
-            symbol_call: conn.prepare(
-                "INSERT INTO symbol_calls (ts_ns, duration_ns, pid, tid, rank, library, symbol, ret, cgroup_id) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)",
-            )?,
             finding: conn.prepare(
                 "INSERT INTO findings (ts_ns, since_ns, until_ns, verdict, rank, culprit_node, job_id, comm_hash, func, \
                  tier, lateness_ns, clock_bound_ns, score, cost_gpu_s, cause, detail) \
@@ -201,63 +183,13 @@ impl<'c> Statements<'c> {
     /// batch is written.
     pub(crate) fn insert(&mut self, item: &Item, rollups: &mut Rollups, now_ns: i64) -> rusqlite::Result<Stored> {
         match item {
-            // These take another way, as columns.
-            Item::Record(Record::Collective(_)) => Ok(Stored::Invalid),
-            Item::Record(Record::OffCpu(o)) => self.offcpu(o, rollups),
-            Item::Record(Record::Net(n)) => self.net(n),
             Item::Record(Record::Host(record)) => self.host.insert(record),
             Item::Record(Record::Process(p)) => self.process(p, now_ns),
-            Item::Record(Record::CudaCall(c)) => self.cuda_call(c),
             Item::Record(Record::CallTally(t)) => Ok(tally(t, rollups)),
-            Item::Record(Record::SymbolCall(c)) => self.symbol_call(c),
-            Item::Record(Record::Loss(_)) => Ok(Stored::Invalid),
+            // These take another way, as columns; loss counts a third one.
+            Item::Record(_) => Ok(Stored::Invalid),
             Item::Finding(f) => self.finding(f),
         }
-    }
-
-    fn offcpu(&mut self, o: &OffCpu, rollups: &mut Rollups) -> rusqlite::Result<Stored> {
-        if !plausible(o.ts_ns, o.duration_ns) {
-            return Ok(Stored::Invalid);
-        }
-        self.offcpu.execute(params![
-            o.ts_ns,
-            o.duration_ns,
-            o.pid,
-            o.tid,
-            o.cpu,
-            o.voluntary,
-            o.next_pid,
-            o.next_comm,
-            o.rank,
-            bits(o.cgroup_id),
-            o.reason,
-            o.run_delay_ns,
-            o.wchan,
-        ])?;
-        let func = if o.voluntary { "voluntary" } else { "preempted" };
-        let key = RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None, bits(o.cgroup_id));
-        rollups.add(key, o.duration_ns);
-        Ok(Stored::Row)
-    }
-
-    fn net(&mut self, n: &NetEvent) -> rusqlite::Result<Stored> {
-        if !plausible(n.ts_ns, 0) {
-            return Ok(Stored::Invalid);
-        }
-        self.net.execute(params![
-            n.ts_ns,
-            n.event,
-            n.pid,
-            n.rank,
-            n.saddr,
-            n.sport,
-            n.daddr,
-            n.dport,
-            n.state,
-            n.segs,
-            bits(n.cgroup_id),
-        ])?;
-        Ok(Stored::Row)
     }
 
     fn process(&mut self, p: &ProcessSeen, now_ns: i64) -> rusqlite::Result<Stored> {
@@ -278,47 +210,6 @@ impl<'c> Statements<'c> {
             p.uid,
             p.pod,
             p.cgroup_id.map(bits),
-        ])?;
-        Ok(Stored::Row)
-    }
-
-    /// The call is in the rollups already: they count every call, rows are some of them.
-    fn cuda_call(&mut self, c: &CudaCall) -> rusqlite::Result<Stored> {
-        if !plausible(c.ts_ns, c.duration_ns) {
-            return Ok(Stored::Invalid);
-        }
-        self.cuda_call.execute(params![
-            c.ts_ns,
-            c.duration_ns,
-            c.pid,
-            c.tid,
-            c.rank,
-            c.api,
-            c.func,
-            c.bytes.and_then(quantity),
-            c.kind,
-            c.stream.map(bits),
-            c.ret,
-            bits(c.cgroup_id),
-        ])?;
-        Ok(Stored::Row)
-    }
-
-    /// In the rollups already, as CUDA calls are.
-    fn symbol_call(&mut self, c: &SymbolCall) -> rusqlite::Result<Stored> {
-        if !plausible(c.ts_ns, c.duration_ns) {
-            return Ok(Stored::Invalid);
-        }
-        self.symbol_call.execute(params![
-            c.ts_ns,
-            c.duration_ns,
-            c.pid,
-            c.tid,
-            c.rank,
-            c.library,
-            c.symbol,
-            c.ret,
-            bits(c.cgroup_id),
         ])?;
         Ok(Stored::Row)
     }
@@ -346,12 +237,40 @@ impl<'c> Statements<'c> {
     }
 }
 
-/// Add a collective to the columns of its table, in the order of the schema, and to the rollups. False when it is not
-/// plausible.
-pub(crate) fn push_collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) -> bool {
-    if !plausible(c.ts_ns, c.duration_ns) {
-        return false;
+/// The time of a record of a columnar table.
+pub(crate) fn time_of(record: &Record) -> i64 {
+    match record {
+        Record::Collective(c) => c.ts_ns,
+        Record::OffCpu(o) => o.ts_ns,
+        Record::Net(n) => n.ts_ns,
+        Record::CudaCall(c) => c.ts_ns,
+        Record::SymbolCall(c) => c.ts_ns,
+        Record::Host(HostRecord::Block(b)) => b.ts_ns,
+        _ => 0,
     }
+}
+
+/// Add a record to the columns of its table, in the order of the schema, and to the rollups. False when it is not
+/// plausible.
+pub(crate) fn push(record: &Record, rows: &mut RowColumns, rollups: &mut Rollups) -> bool {
+    match record {
+        Record::Collective(c) if plausible(c.ts_ns, c.duration_ns) => collective(c, rows, rollups),
+        Record::OffCpu(o) if plausible(o.ts_ns, o.duration_ns) => offcpu(o, rows, rollups),
+        Record::Net(n) if plausible(n.ts_ns, 0) => net(n, rows),
+        // These two are in the rollups already: they count every call, rows are some of them.
+        Record::CudaCall(c) if plausible(c.ts_ns, c.duration_ns) => cuda_call(c, rows),
+        Record::SymbolCall(c) if plausible(c.ts_ns, c.duration_ns) => symbol_call(c, rows),
+        Record::Host(HostRecord::Block(b))
+            if plausible(b.ts_ns, b.duration_ns) && b.queue_ns.is_none_or(|ns| plausible(b.ts_ns, ns)) =>
+        {
+            block(b, rows);
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) {
     let library = c.library.name();
     let comm_hash = c.comm_hash.map(bits);
     rows.integer(c.ts_ns)
@@ -379,7 +298,84 @@ pub(crate) fn push_collective(c: &Collective, rows: &mut RowColumns, rollups: &m
         .end();
     let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
     rollups.add(key, c.duration_ns);
-    true
+}
+
+fn offcpu(o: &OffCpu, rows: &mut RowColumns, rollups: &mut Rollups) {
+    rows.integer(o.ts_ns)
+        .integer(o.duration_ns)
+        .integer(i64::from(o.pid))
+        .integer(i64::from(o.tid))
+        .integer(i64::from(o.cpu))
+        .integer(i64::from(o.voluntary))
+        .integer(i64::from(o.next_pid))
+        .text(o.next_comm.as_str())
+        .integer(o.rank.map(i64::from))
+        .integer(bits(o.cgroup_id))
+        .text(o.reason)
+        .integer(o.run_delay_ns)
+        .text(o.wchan.as_deref())
+        .end();
+    let func = if o.voluntary { "voluntary" } else { "preempted" };
+    rollups.add(RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None, bits(o.cgroup_id)), o.duration_ns);
+}
+
+fn net(n: &NetEvent, rows: &mut RowColumns) {
+    rows.integer(n.ts_ns)
+        .text(n.event)
+        .integer(n.pid.map(i64::from))
+        .integer(n.rank.map(i64::from))
+        .text(n.saddr.as_str())
+        .integer(i64::from(n.sport))
+        .text(n.daddr.as_str())
+        .integer(i64::from(n.dport))
+        .integer(n.state.map(i64::from))
+        .integer(n.segs)
+        .integer(bits(n.cgroup_id))
+        .end();
+}
+
+fn cuda_call(c: &CudaCall, rows: &mut RowColumns) {
+    rows.integer(c.ts_ns)
+        .integer(c.duration_ns)
+        .integer(i64::from(c.pid))
+        .integer(i64::from(c.tid))
+        .integer(c.rank.map(i64::from))
+        .text(c.api)
+        .text(c.func)
+        .integer(c.bytes.and_then(quantity))
+        .text(c.kind)
+        .integer(c.stream.map(bits))
+        .integer(i64::from(c.ret))
+        .integer(bits(c.cgroup_id))
+        .end();
+}
+
+fn symbol_call(c: &SymbolCall, rows: &mut RowColumns) {
+    rows.integer(c.ts_ns)
+        .integer(c.duration_ns)
+        .integer(i64::from(c.pid))
+        .integer(i64::from(c.tid))
+        .integer(c.rank.map(i64::from))
+        .text(c.library.as_str())
+        .text(c.symbol.as_str())
+        .integer(c.ret)
+        .integer(bits(c.cgroup_id))
+        .end();
+}
+
+fn block(b: &BlockIo, rows: &mut RowColumns) {
+    rows.integer(b.ts_ns)
+        .integer(b.duration_ns)
+        .integer(b.queue_ns)
+        .integer(i64::from(b.pid))
+        .integer(i64::from(b.tid))
+        .integer(b.rank.map(i64::from))
+        .text(b.device.as_str())
+        .text(b.op)
+        .integer(i64::from(b.bytes))
+        .integer(i64::from(b.error))
+        .integer(bits(b.cgroup_id))
+        .end();
 }
 
 /// Calls that were counted, not recorded one by one.
@@ -390,7 +386,10 @@ fn tally(t: &CallTally, rollups: &mut Rollups) -> Stored {
         return Stored::Invalid;
     }
     let key = RollupKey::new(t.ts_ns, t.source, t.func.clone(), t.pid, t.rank, None, bits(t.cgroup_id));
-    rollups.add_sum(key, Sum { count, sum_ns, min_ns, max_ns, bytes: t.bytes.and_then(quantity) });
+    let mut counts = Counts::default();
+    t.buckets.iter().filter(|(_, calls)| *calls > 0).for_each(|(mean_ns, calls)| counts.add(*mean_ns, *calls));
+    let sketch = Some(counts).filter(|counts| *counts != Counts::default());
+    rollups.add_sum(key, Sum { count, sum_ns, min_ns, max_ns, bytes: t.bytes.and_then(quantity), sketch });
     Stored::Row
 }
 

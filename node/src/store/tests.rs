@@ -154,6 +154,14 @@ fn counted_calls_become_rollups_and_their_slow_ones_rows() {
         .unwrap();
     assert_eq!(classes, [("copy".into(), 1010, 55_000, Some(4100)), ("synchronize".into(), 2, 1_800, None)]);
     assert_eq!(int(&conn, "SELECT bucket_ns FROM call_rollups WHERE func = 'cuStreamSynchronize'"), T0);
+    let asked = FileAsker::open(store.path());
+    // 1,000 calls of 50 ns and 10 of 500.
+    for (fraction, value) in [(0.5, 50.0), (0.98, 50.0), (0.995, 500.0)] {
+        let sql =
+            format!("SELECT approx_quantile(sketch, {fraction:?}) FROM call_rollups WHERE func = 'cudaMemcpyAsync'");
+        let found = asked.real(&sql);
+        assert!((found / value - 1.0).abs() < 0.01, "{fraction}: {found}");
+    }
     assert_eq!(int(&conn, "SELECT stream FROM cuda_events WHERE kind = 'after_collective' AND rank = 3"), -1);
     assert_eq!(int(&conn, "SELECT ret FROM symbol_calls WHERE library = 'libx.so' AND symbol = 'f'"), -1);
     assert_eq!(int(&conn, "SELECT lost FROM capture_loss WHERE probe = 'call_rollups' AND reason = 'invalid'"), 1);
@@ -493,21 +501,23 @@ fn a_full_disk_is_waited_out_and_accounted_for() {
 fn a_long_reader_sees_one_snapshot_and_the_log_is_cut_back_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
-    let config = StoreConfig { wal_bytes: 1 << 20, max_age: Duration::MAX, ..StoreConfig::default() };
+    let limit = 64 << 10;
+    let config = StoreConfig { wal_bytes: limit, max_age: Duration::MAX, ..StoreConfig::default() };
     let store = Store::open(&path, config).unwrap();
     let reader = store.reader().unwrap();
     reader.execute_batch("BEGIN").unwrap();
     assert_eq!(int(&reader, "SELECT count(*) FROM offcpu"), 0);
     for i in 0..30_000 {
-        store.ingest().record(offcpu(T0 + i, 1));
+        // Durations without a pattern, so that rows take room.
+        store.ingest().record(offcpu(T0 + i, i.wrapping_mul(0x9E37_79B9) % 1_000_000_007));
     }
     store.flush(PATIENCE).unwrap();
     assert_eq!(int(&reader, "SELECT count(*) FROM offcpu"), 0);
     let wal = || std::fs::metadata(beside(&path, "-wal")).unwrap().len();
-    assert!(wal() > 1 << 20);
+    assert!(wal() > limit, "{}", wal());
     drop(reader);
     let deadline = Instant::now() + PATIENCE;
-    while wal() > 1 << 20 {
+    while wal() > limit {
         assert!(Instant::now() < deadline, "the log stays at {}", wal());
         std::thread::yield_now();
     }
@@ -628,6 +638,68 @@ fn calls() -> impl Strategy<Value = Vec<Record>> {
     })
 }
 
+/// Asks as people do, with all functions.
+struct FileAsker(std::cell::RefCell<crate::query::file::FileReader>);
+
+impl FileAsker {
+    fn open(path: &Path) -> Self {
+        Self(std::cell::RefCell::new(crate::query::file::FileReader::open(path).unwrap()))
+    }
+
+    fn rows(&self, sql: &str) -> Vec<Vec<query_planner::Value>> {
+        self.0.borrow_mut().ask(sql, Instant::now() + PATIENCE).unwrap_or_else(|e| panic!("{sql}: {e}")).rows
+    }
+
+    fn real(&self, sql: &str) -> f64 {
+        match self.rows(sql).as_slice() {
+            [row] => match row.as_slice() {
+                [query_planner::Value::Real(value)] => *value,
+                other => panic!("{sql}: {other:?}"),
+            },
+            other => panic!("{sql}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn sums_of_a_second_go_on_after_a_restart_and_take_what_comes_late() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let ten = |store: &Store, from: u64| {
+        (from..from + 10).for_each(|i| store.ingest().record(Record::Collective(collective(i))));
+        store.flush(PATIENCE).unwrap();
+    };
+    let store = open(&path);
+    ten(&store, 0);
+    ten(&store, 10);
+    drop(store);
+    let store = open(&path);
+    ten(&store, 20);
+    let conn = store.reader().unwrap();
+    let one = "SELECT count FROM call_rollups WHERE bucket_ns = 1767225600000000000";
+    assert_eq!(int(&conn, one), 30);
+    assert_eq!(int(&conn, "SELECT count(*) FROM call_rollups"), 1);
+    // A minute later that second is closed; who comes then is a row more, and the sum is right.
+    ten(&store, 60_000);
+    ten(&store, 30);
+    assert_eq!(int(&conn, "SELECT count(*) FROM call_rollups"), 3);
+    assert_eq!(int(&conn, "SELECT sum(count) FROM call_rollups WHERE bucket_ns = 1767225600000000000"), 40);
+    assert_eq!(int(&conn, "SELECT sum(sum_ns) FROM call_rollups"), 50_000);
+}
+
+#[test]
+fn many_keys_do_not_stay_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("s.db"));
+    for i in 0..20_000_u32 {
+        store.ingest().record(Record::Collective(Collective { pid: i, ..collective(u64::from(i % 4)) }));
+    }
+    store.flush(PATIENCE).unwrap();
+    let conn = store.reader().unwrap();
+    assert_eq!(int(&conn, "SELECT count(DISTINCT pid) FROM call_rollups"), 20_000);
+    assert_eq!(int(&conn, ROLLUP_DIFFERENCE), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
@@ -644,5 +716,15 @@ proptest! {
         let conn = store.reader().unwrap();
         prop_assert_eq!(int(&conn, "SELECT ifnull(sum(count), 0) FROM call_rollups"), made as i64);
         prop_assert_eq!(int(&conn, ROLLUP_DIFFERENCE), 0);
+        // The sketches of the sums are those of the rows.
+        let asked = FileAsker::open(store.path());
+        let raw = asked.rows(
+            "SELECT library, func, rank, approx_quantile(duration_ns, 0.7) FROM collectives GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
+        );
+        let kept = asked.rows(
+            "SELECT source, func, rank, approx_quantile(sketch, 0.7) FROM call_rollups WHERE source <> 'offcpu' \
+             GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
+        );
+        prop_assert_eq!(raw, kept);
     }
 }

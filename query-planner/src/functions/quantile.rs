@@ -14,11 +14,16 @@
 //! split; here buckets are kept as they fill (35,500 of either sign cover all doubles; durations from 1 ns to 1 day need
 //! about 1,620), so merging is addition, and a mesh answers exactly what one store would. And its bytes carry no version.
 //!
+//! A blob that [`stored`] made counts as the values it was made of, so that `approx_quantile(sketch, q)` works over sketches
+//! kept in a column. Its form: two bytes, then varints: the least value, how much greater the greatest is, the zeros, the number of
+//! buckets, and of each the distance to the one before and its count.
+//!
 //! Shipped are the buckets that are not empty, about 2 to 4 bytes each. Values that are no numbers and infinite ones are
 //! errors, as in SQLite's percentiles; NULL is ignored; of no value the result is NULL.
 
 use std::collections::BTreeMap;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Result};
 
 use super::fold::Args;
@@ -32,6 +37,44 @@ const ERROR: f64 = 0.0099;
 pub(super) fn register(conn: &Connection) -> Result<()> {
     define_state::<Sketch>(conn, "mesh_sketch", 1)?;
     define(conn, Quantile, &[2])
+}
+
+/// How a stored sketch begins: the kind of state, and the version of the form.
+const STORED: [u8; 2] = [b'q', 1];
+
+/// A sketch of integers from 0 on as it is kept in a column: their range, how many are 0, and counts by ascending bucket
+/// of [`super::states::Buckets`].
+#[must_use]
+pub fn stored((least, greatest): (u64, u64), zeros: u64, counts: &[(u16, u64)]) -> Vec<u8> {
+    let mut out = STORED.to_vec();
+    for value in [least, greatest.saturating_sub(least), zeros, counts.len() as u64] {
+        write_varint(&mut out, u128::from(value));
+    }
+    let mut before = 0;
+    for (bucket, count) in counts {
+        write_varint(&mut out, u128::from(bucket - before));
+        write_varint(&mut out, u128::from(*count));
+        before = *bucket;
+    }
+    out
+}
+
+/// The counts of a stored sketch, by ascending bucket; with them zeros and range. None when the bytes are no such sketch.
+#[must_use]
+#[allow(clippy::type_complexity)]
+pub fn read_stored(bytes: &[u8]) -> Option<((u64, u64), u64, Vec<(u16, u64)>)> {
+    let mut bytes = Reader(bytes.strip_prefix(&STORED)?);
+    let least = bytes.varint_u64()?;
+    let greatest = least.checked_add(bytes.varint_u64()?)?;
+    let zeros = bytes.varint_u64()?;
+    let mut counts: Vec<(u16, u64)> = Vec::new();
+    let mut bucket = 0_u16;
+    for at in 0..bytes.varint_u64()? {
+        let step = u16::try_from(bytes.varint_u64()?).ok().filter(|step| at == 0 || *step > 0)?;
+        bucket = bucket.checked_add(step)?;
+        counts.push((bucket, bytes.varint_u64().filter(|count| *count > 0)?));
+    }
+    (bytes.is_empty() && (zeros > 0 || !counts.is_empty())).then_some(((least, greatest), zeros, counts))
 }
 
 /// ln g.
@@ -144,6 +187,14 @@ impl Partial for Sketch {
     const KIND: u8 = b'q';
 
     fn add(&mut self, args: &Args<'_>) -> std::result::Result<(), Problem> {
+        if let ValueRef::Blob(bytes) = args.value(0)
+            && let Some(((least, greatest), zero, counts)) = read_stored(bytes)
+        {
+            let positive = counts.into_iter().map(|(bucket, count)| (i32::from(bucket), count)).collect();
+            #[allow(clippy::cast_precision_loss)] // as a double, like the values
+            let (least, greatest) = (least as f64, greatest as f64);
+            return self.merge(Sketch { positive, zero, least, greatest, ..Sketch::default() });
+        }
         if let Some(value) = finite(args, 0)? {
             self.push(value);
         }

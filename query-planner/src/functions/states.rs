@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use super::exact::ExactSum;
 use super::quantile::Sketch;
+pub use super::quantile::{read_stored, stored};
 use super::runs::{self, Runs};
 use super::state::Shipped;
 use super::sum::{Finish, OVERFLOW};

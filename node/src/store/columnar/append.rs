@@ -41,13 +41,19 @@ impl RowColumns {
         self
     }
 
+    /// The next cell of the row, bytes.
+    pub(crate) fn blob<'t>(&mut self, bytes: impl Into<Option<&'t [u8]>>) -> &mut Self {
+        self.next().push_text(bytes.into());
+        self
+    }
+
     /// The row is complete; cells that were not given are NULL.
     pub(crate) fn end(&mut self) {
         while self.at != 0 {
             let column = self.next();
             match column.kind() {
                 Kind::Integer => column.push_integer(None),
-                Kind::Text => column.push_text(None),
+                Kind::Text | Kind::Blob => column.push_text(None),
             }
         }
     }
@@ -86,6 +92,11 @@ impl Appender {
         segment::write(conn, self.table, self.time, self.next_rowid + before as i64, &rows.columns)
     }
 
+    /// Continue at a row id: the rows from there on are to be written again.
+    pub(crate) fn rewind(&mut self, first_rowid: i64) {
+        self.next_rowid = first_rowid;
+    }
+
     /// The transaction that wrote `rows` rows is committed.
     pub(crate) fn committed(&mut self, rows: usize) {
         self.next_rowid += rows as i64;
@@ -97,8 +108,7 @@ pub(super) fn table_columns(conn: &Connection, table: &str) -> rusqlite::Result<
     let mut statement = conn.prepare("SELECT name, type FROM pragma_table_info(?1) ORDER BY cid")?;
     let columns = statement.query_map([table], |row| {
         let (name, decl_type): (String, String) = (row.get(0)?, row.get(1)?);
-        let kind = if decl_type.eq_ignore_ascii_case("TEXT") { Kind::Text } else { Kind::Integer };
-        Ok((name, kind))
+        Ok((name, Kind::declared(&decl_type)))
     })?;
     columns.collect()
 }

@@ -9,7 +9,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::append::table_columns;
 use super::encode::Column;
-use super::segment::{self, Directory, MOST_ROWS, Segment, SegmentError};
+use super::segment::{self, Directory, MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError};
 
 /// Rows up to which a segment belongs to a tier; above the last it is done.
 const TIERS: [usize; 3] = [512, 4096, MOST_ROWS / 2];
@@ -22,6 +22,8 @@ struct Small {
     id: i64,
     first_rowid: i64,
     rows: usize,
+    first_ns: i64,
+    last_ns: i64,
 }
 
 /// Joins the segments of one table.
@@ -36,12 +38,19 @@ pub(crate) struct Compactor {
 impl Compactor {
     pub(crate) fn open(conn: &Connection, table: &'static str, time: &'static str) -> Result<Self, SegmentError> {
         let mut statement = conn.prepare(
-            "SELECT id, first_rowid, row_count FROM segments WHERE table_name = ?1 ORDER BY first_rowid DESC",
+            "SELECT id, first_rowid, row_count, first_ns, last_ns FROM segments WHERE table_name = ?1 \
+             ORDER BY first_rowid DESC",
         )?;
         let mut rows = statement.query([table])?;
         let mut small = Vec::new();
         while let Some(row) = rows.next()? {
-            let one = Small { id: row.get(0)?, first_rowid: row.get(1)?, rows: row.get::<_, i64>(2)?.max(0) as usize };
+            let one = Small {
+                id: row.get(0)?,
+                first_rowid: row.get(1)?,
+                rows: row.get::<_, i64>(2)?.max(0) as usize,
+                first_ns: row.get(3)?,
+                last_ns: row.get(4)?,
+            };
             if is_done(one.rows) {
                 break;
             }
@@ -57,7 +66,9 @@ impl Compactor {
             // What lies before it stays as it is: only neighbours at the end are joined.
             self.small.clear();
         } else {
-            self.small.push(Small { id: segment.id, first_rowid: segment.first_rowid, rows: segment.rows });
+            let (first_ns, last_ns) = segment.range(self.time).unwrap_or((0, 0));
+            let (id, first_rowid, rows) = (segment.id, segment.first_rowid, segment.rows);
+            self.small.push(Small { id, first_rowid, rows, first_ns, last_ns });
         }
     }
 
@@ -76,9 +87,12 @@ impl Compactor {
         let mut most = 0;
         for limit in TIERS {
             let (mut count, mut rows, mut next) = (0, 0, None);
+            let (mut first_ns, mut last_ns) = (i64::MAX, i64::MIN);
             for small in self.small.iter().rev() {
                 let follows = next.is_none_or(|next| small.first_rowid + small.rows as i64 == next);
-                if small.rows > limit || rows + small.rows > MOST_ROWS || !follows {
+                (first_ns, last_ns) = (first_ns.min(small.first_ns), last_ns.max(small.last_ns));
+                let is_long = last_ns.saturating_sub(first_ns) > MOST_SPAN_NS;
+                if small.rows > limit || rows + small.rows > MOST_ROWS || !follows || is_long {
                     break;
                 }
                 count += 1;

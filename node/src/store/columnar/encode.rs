@@ -70,13 +70,13 @@ impl Column {
         let value = self.values[row];
         match self.kind {
             Kind::Integer => self.valid.get(row).copied().unwrap_or(true).then_some(value),
-            Kind::Text => (value != NULL_CODE).then_some(value),
+            Kind::Text | Kind::Blob => (value != NULL_CODE).then_some(value),
         }
     }
 
     /// The texts that codes stand for.
     pub(super) fn texts(&self) -> Option<&[Vec<u8>]> {
-        (self.kind == Kind::Text).then_some(&self.texts)
+        (self.kind != Kind::Integer).then_some(&self.texts)
     }
 
     pub(super) fn push_integer(&mut self, value: Option<i64>) {
@@ -124,8 +124,8 @@ impl Column {
         match (self.kind, value) {
             (Kind::Integer, Scalar::Integer(value)) => self.push_integer(Some(*value)),
             (Kind::Integer, _) => self.push_integer(None),
-            (Kind::Text, Scalar::Text(text)) => self.push_text(Some(text)),
-            (Kind::Text, _) => self.push_text(None),
+            (_, Scalar::Text(text)) => self.push_text(Some(text)),
+            (_, _) => self.push_text(None),
         }
     }
 
@@ -135,8 +135,8 @@ impl Column {
             match (self.kind, read.at(row)) {
                 (Kind::Integer, Cell::Integer(value)) => self.push_integer(Some(value)),
                 (Kind::Integer, _) => self.push_integer(None),
-                (Kind::Text, Cell::Text(text)) => self.push_text(Some(text)),
-                (Kind::Text, _) => self.push_text(None),
+                (_, Cell::Text(text)) => self.push_text(Some(text)),
+                (_, _) => self.push_text(None),
             }
         }
     }
@@ -144,7 +144,7 @@ impl Column {
     /// The smallest form, its bytes, and the range of the integers in it.
     pub(super) fn encode(&self) -> (Form, Vec<u8>, Option<(i64, i64)>) {
         match self.kind {
-            Kind::Text => {
+            Kind::Text | Kind::Blob => {
                 let (form, bytes) = self.encode_text();
                 (form, bytes, None)
             }
@@ -326,7 +326,7 @@ impl Encoded {
                         let read = |chunk: &[u8]| Some(i64::from_le_bytes(chunk.try_into().ok()?));
                         Entries::Integers(raw.chunks_exact(8).map(read).collect::<Option<_>>()?)
                     }
-                    Kind::Text => {
+                    Kind::Text | Kind::Blob => {
                         let mut texts = Vec::new();
                         for _ in 0..*entries {
                             let len = u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize;

@@ -7,7 +7,15 @@ use super::encode::{Column, Scalar};
 use super::segment::{self, MOST_ROWS};
 
 /// Columnar tables, with the column that carries their time.
-const COLUMNAR: &[(&str, &str)] = &[("collectives", "ts_ns")];
+pub(crate) const COLUMNAR: &[(&str, &str)] = &[
+    ("collectives", "ts_ns"),
+    ("offcpu", "ts_ns"),
+    ("net_events", "ts_ns"),
+    ("cuda_calls", "ts_ns"),
+    ("symbol_calls", "ts_ns"),
+    ("block_io", "ts_ns"),
+    ("call_rollups", "bucket_ns"),
+];
 
 /// The tables of the file that hold segments: no tables to ask for.
 pub(crate) const OWN_TABLES: &[&str] = &["segments", "segment_columns"];
@@ -17,10 +25,31 @@ pub(crate) fn is_columnar(table: &str) -> bool {
     COLUMNAR.iter().any(|(name, _)| *name == table)
 }
 
-/// A step of the schema: make every table of the list columnar and move its rows. Views over them stay as they are.
-pub(crate) fn make_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+/// The column that carries a columnar table's time.
+pub(crate) fn time_of(table: &str) -> &'static str {
+    COLUMNAR.iter().find(|(name, _)| *name == table).map_or("ts_ns", |(_, time)| time)
+}
+
+/// Version 3 of the schema: `collectives` becomes columnar and its rows move. Views over it stay as they are.
+pub(crate) fn make_collectives_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.execute_batch(include_str!("segments.sql"))?;
-    COLUMNAR.iter().try_for_each(|(table, time)| move_rows(tx, table, time))
+    move_rows(tx, "collectives", "ts_ns")
+}
+
+/// Version 5: so do the other frequent tables and the rollups. (A store of plain form becomes columnar as a whole,
+/// afterwards.)
+pub(crate) fn make_frequent_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    if is_plain(tx)? {
+        return Ok(());
+    }
+    COLUMNAR
+        .iter()
+        .filter(|(table, _)| *table != "collectives")
+        .try_for_each(|(table, time)| move_rows(tx, table, time))
+}
+
+fn is_plain(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT count(*) = 0 FROM sqlite_schema WHERE name = ?1", [OWN_TABLES[0]], |row| row.get(0))
 }
 
 /// Give an empty store's columnar tables the form of SQLite's own, for an export that any SQLite can read.
@@ -37,10 +66,9 @@ pub(crate) fn make_plain(tx: &Connection) -> rusqlite::Result<()> {
 /// Bring a store of plain form (an export, an import) back to columns. Does nothing to any other.
 pub(crate) fn make_columnar_again(conn: &mut Connection) -> rusqlite::Result<()> {
     let tx = conn.transaction()?;
-    let plain: bool =
-        tx.query_row("SELECT count(*) = 0 FROM sqlite_schema WHERE name = ?1", [OWN_TABLES[0]], |row| row.get(0))?;
-    if plain {
-        make_columnar(&tx)?;
+    if is_plain(&tx)? {
+        tx.execute_batch(include_str!("segments.sql"))?;
+        COLUMNAR.iter().try_for_each(|(table, time)| move_rows(&tx, table, time))?;
     }
     tx.commit()
 }
@@ -79,6 +107,7 @@ fn move_rows(tx: &Connection, table: &str, time: &str) -> rusqlite::Result<()> {
                 column.push(&match row.get_ref(at)? {
                     ValueRef::Integer(value) => Scalar::Integer(value),
                     ValueRef::Text(text) => Scalar::Text(text.to_vec()),
+                    ValueRef::Blob(bytes) => Scalar::Text(bytes.to_vec()),
                     _ => Scalar::Null,
                 });
             }

@@ -20,9 +20,15 @@ mod vtab;
 
 pub(crate) use append::{Appender, RowColumns};
 pub(crate) use compact::Compactor;
-pub(crate) use form::{OWN_TABLES, is_columnar, make_columnar, make_columnar_again, make_plain};
+pub(crate) use form::{
+    COLUMNAR, OWN_TABLES, is_columnar, make_collectives_columnar, make_columnar_again, make_frequent_columnar,
+    make_plain,
+};
 pub(crate) use scan::{ColumnExecutor, understands};
-pub(crate) use segment::{MOST_ROWS, SegmentError, drop_oldest, oldest, span};
+pub(crate) use segment::{
+    MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, delete as delete_segment, drop_oldest, last as last_segment,
+    oldest, span,
+};
 pub(crate) use vtab::register;
 
 /// The tables and their columns are those of the virtual tables in the schema; this is their module.
@@ -35,4 +41,17 @@ pub(crate) enum Kind {
     Integer,
     /// Text, by a dictionary.
     Text,
+    /// Bytes, by a dictionary. They come back as they are; conditions and aggregates on them are SQLite's.
+    Blob,
+}
+
+impl Kind {
+    /// Of a column that is declared so. Tables are strict, and nothing else is in those that are columnar.
+    pub(crate) fn declared(decl_type: &str) -> Self {
+        match () {
+            () if decl_type.eq_ignore_ascii_case("TEXT") => Self::Text,
+            () if decl_type.eq_ignore_ascii_case("BLOB") => Self::Blob,
+            () => Self::Integer,
+        }
+    }
 }

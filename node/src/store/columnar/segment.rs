@@ -12,6 +12,8 @@ use super::encode::{Column, Decoded, Encoded, Form, Scalar};
 
 /// Rows of a segment at most.
 pub(crate) const MOST_ROWS: usize = 65_536;
+/// Time from the first to the last row of a segment at most, about: rows are dropped by age a segment at a time.
+pub(crate) const MOST_SPAN_NS: i64 = 6 * 3600 * 1_000_000_000;
 
 const HEADER_VERSION: u8 = 1;
 /// Columns of a table at most.
@@ -145,7 +147,7 @@ pub(super) fn column_id(segment: i64, at: usize) -> i64 {
 }
 
 /// Delete a segment.
-pub(super) fn delete(conn: &Connection, segment: i64) -> rusqlite::Result<()> {
+pub(crate) fn delete(conn: &Connection, segment: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM segment_columns WHERE id BETWEEN ?1 AND ?2")?
         .execute([column_id(segment, 0), column_id(segment, super::summary::PLACE)])?;
     conn.prepare_cached("DELETE FROM segments WHERE id = ?1")?.execute([segment])?;
@@ -179,6 +181,15 @@ impl Segment {
     /// A column with all its values in memory.
     pub(super) fn decoded(&self, conn: &Connection, name: &str) -> Result<Decoded, SegmentError> {
         self.column(conn, name)?.decode().ok_or_else(|| self.damaged(name.to_owned()))
+    }
+
+    /// The least and greatest integer of a column.
+    pub(super) fn range(&self, column: &str) -> Option<(i64, i64)> {
+        self.header(column).and_then(|header| header.range)
+    }
+
+    pub(crate) fn id(&self) -> i64 {
+        self.id
     }
 
     pub(super) fn damaged(&self, what: impl Into<String>) -> SegmentError {
@@ -249,6 +260,7 @@ impl Directory {
     }
 
     /// All of a table.
+    #[cfg(test)]
     pub(crate) fn whole(conn: &Connection, table: &str) -> Result<Self, SegmentError> {
         Self::load(conn, table, (i64::MIN, i64::MAX))
     }
@@ -260,6 +272,15 @@ pub(crate) fn span(conn: &Connection, table: &str) -> rusqlite::Result<(u64, Opt
         "SELECT ifnull(sum(row_count), 0), min(first_ns), max(last_ns) FROM segments WHERE table_name = ?1",
     )?
     .query_row([table], |row| Ok((row.get::<_, i64>(0)?.max(0).cast_unsigned(), row.get(1)?, row.get(2)?)))
+}
+
+/// The segment at the table's end: its id, first row id and rows.
+pub(crate) fn last(conn: &Connection, table: &str) -> rusqlite::Result<Option<(i64, i64, i64)>> {
+    conn.prepare_cached(
+        "SELECT id, first_rowid, row_count FROM segments WHERE table_name = ?1 ORDER BY first_rowid DESC LIMIT 1",
+    )?
+    .query_row([table], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+    .optional()
 }
 
 /// The time up to which the segment that ends first reaches.

@@ -16,7 +16,9 @@ use rusqlite::vtab::{
 };
 use rusqlite::{Connection, Error, Result, ffi};
 
+use super::Kind;
 use super::encode::{Cell, Decoded};
+use super::form::time_of;
 use super::segment::{Directory, Segment};
 
 /// Make columnar tables readable on a connection.
@@ -35,6 +37,7 @@ struct ColumnTable {
     db: *mut ffi::sqlite3,
     table: String,
     columns: Vec<String>,
+    kinds: Vec<Kind>,
 }
 
 /// What is pushed into a scan: which comparison with which column, one a place in `argv`.
@@ -65,11 +68,13 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
             .iter()
             .map(|column| column.split_whitespace().next().unwrap_or_default().trim_matches('"').to_owned())
             .collect();
+        let kind = |column: &String| Kind::declared(column.split_whitespace().nth(1).unwrap_or_default());
+        let kinds = declared.iter().map(kind).collect();
         let sql = CString::new(format!("CREATE TABLE x ({})", declared.join(", ")))?;
         db.config(VTabConfig::Innocuous)?;
         // SAFETY: the handle is only used while SQLite runs a statement over this table, so the connection lives.
         let handle = unsafe { db.handle() };
-        Ok((Cow::Owned(sql), Self { base: sqlite3_vtab::default(), db: handle, table: text(table), columns }))
+        Ok((Cow::Owned(sql), Self { base: sqlite3_vtab::default(), db: handle, table: text(table), columns, kinds }))
     }
 
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
@@ -290,6 +295,17 @@ impl Cursor<'_> {
         }
     }
 
+    /// The times that rows of this scan have. A scan that is repeated may have others the next time.
+    fn times(&self) -> (i64, i64) {
+        let everything = (i64::MIN, i64::MAX);
+        if self.scans > 1 {
+            return everything;
+        }
+        let time = time_of(&self.table().table);
+        let bounds = self.bounds.iter().filter(|bounds| self.table().columns[bounds.column] == time);
+        bounds.fold(everything, |(a, b), bounds| (a.max(bounds.least), b.min(bounds.greatest)))
+    }
+
     fn may_hold(&self, segment: &Segment) -> bool {
         let last = segment.first_rowid.saturating_add(segment.rows as i64 - 1);
         last >= self.rowids.0
@@ -299,7 +315,7 @@ impl Cursor<'_> {
                 // A column that the segment lacks is NULL throughout.
                 header.is_some_and(|header| match header.range {
                     Some((least, greatest)) => least <= bounds.greatest && greatest >= bounds.least,
-                    None => header.kind != super::Kind::Integer,
+                    None => header.kind != Kind::Integer,
                 })
             })
     }
@@ -364,7 +380,7 @@ unsafe impl VTabCursor for Cursor<'_> {
             self.kept = None;
             self.loaded = Vec::new();
             let mut segments = match &self.conn {
-                Some(conn) => Directory::whole(conn, &self.table().table).map_err(Error::from)?.segments,
+                Some(conn) => Directory::load(conn, &self.table().table, self.times()).map_err(Error::from)?.segments,
                 None => Vec::new(),
             };
             if self.scans > 1 {
@@ -398,7 +414,10 @@ unsafe impl VTabCursor for Cursor<'_> {
         match column {
             None | Some(Cell::Null) => context.set_result(rusqlite::types::Null),
             Some(Cell::Integer(value)) => context.set_result(value),
-            Some(Cell::Text(text)) => context.set_result(Borrowed(ValueRef::Text(text))),
+            Some(Cell::Text(text)) => {
+                let is_blob = usize::try_from(at).is_ok_and(|at| self.table().kinds.get(at) == Some(&Kind::Blob));
+                context.set_result(Borrowed(if is_blob { ValueRef::Blob(text) } else { ValueRef::Text(text) }))
+            }
         }
     }
 

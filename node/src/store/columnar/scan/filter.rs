@@ -255,7 +255,7 @@ impl Filter {
             let admits = match kind {
                 Some(Kind::Integer) => integers(&condition.test, &values),
                 Some(Kind::Text) => texts(&condition.test, &values),
-                None => None,
+                Some(Kind::Blob) | None => None,
             };
             match admits {
                 Some(admits) => filter.conditions.push((condition.column.clone(), admits)),

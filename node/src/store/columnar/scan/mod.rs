@@ -14,7 +14,7 @@ use query_planner::scan::{Output, Scan};
 use query_planner::{Answered, Batch, Catalog, NodeError, NodePart, PartExecutor};
 use rusqlite::Connection;
 
-use super::form::is_columnar;
+use super::form::{is_columnar, time_of};
 use super::segment::{Directory, Segment, SegmentError};
 use super::{Kind, MODULE};
 use filter::Filter;
@@ -52,9 +52,13 @@ impl PartExecutor for ColumnExecutor<'_> {
     ) -> Result<Option<Answered>, NodeError> {
         let Some(scan) = scan_of(conn, part) else { return Ok(None) };
         let Some(kinds) = columns(conn, &scan.table) else { return Ok(None) };
+        let is_blob = |name: &&str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Blob);
+        if scan.columns().iter().any(is_blob) {
+            return Ok(None);
+        }
         // What is wrong with a constant, SQLite says in its own words.
         let Ok(Some(filter)) = Filter::of(conn, &scan, &kinds, node, now_unix_ns) else { return Ok(None) };
-        let directory = Directory::load(conn, &scan.table, filter.times(TIME)).map_err(failed)?;
+        let directory = Directory::load(conn, &scan.table, filter.times(time_of(&scan.table))).map_err(failed)?;
         let all = directory.segments.len();
         let segments: Vec<Segment> =
             directory.segments.into_iter().filter(|segment| filter.may_hold(segment)).collect();
@@ -83,9 +87,6 @@ impl PartExecutor for ColumnExecutor<'_> {
         scan_of(conn, part).is_some()
     }
 }
-
-/// The column with the time of every columnar table.
-const TIME: &str = "ts_ns";
 
 /// What a scan works on.
 struct Work<'w> {
@@ -150,9 +151,6 @@ fn columns(conn: &Connection, table: &str) -> Option<Vec<(String, Kind)>> {
         return None;
     }
     let statement = conn.prepare_cached(&format!("SELECT * FROM main.\"{table}\"")).ok()?;
-    let kind = |decl_type: Option<&str>| match decl_type {
-        Some(text) if text.eq_ignore_ascii_case("TEXT") => Kind::Text,
-        _ => Kind::Integer,
-    };
+    let kind = |decl_type: Option<&str>| Kind::declared(decl_type.unwrap_or_default());
     Some(statement.columns().map(|column| (column.name().to_owned(), kind(column.decl_type()))).collect())
 }
