@@ -21,6 +21,8 @@ if [ "${1:-}" = --test ]; then
     need g++ have c++                # functions of C++ to be probed
     need openmpi-bin have mpirun
     need libopenmpi-dev have mpicc
+    need slurm-wlm test -x /usr/sbin/slurmctld   # a cluster on this machine
+    need munge test -x /usr/sbin/munged
 fi
 if [ "${1:-}" = --kernels ]; then
     need qemu-system-x86 have qemu-system-x86_64

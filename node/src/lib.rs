@@ -4,6 +4,7 @@
 //! - [`mesh`]: the QUIC endpoint, questions and answers; [`store`]: the trace store and served files.
 //! - [`exchange`]: export of a store into other forms, import of recorded traces.
 //! - [`query`]: a question from SQL to answer over the mesh; [`output`]: printing results.
+//! - [`slurm`]: a Slurm job's own mesh.
 //! - [`stragglers`]: which rank holds the others up, a pure core.
 
 pub mod agent;
@@ -16,5 +17,6 @@ mod now;
 pub mod output;
 pub mod privileges;
 pub mod query;
+pub mod slurm;
 pub mod store;
 pub mod stragglers;

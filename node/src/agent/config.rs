@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use certs::NodeName;
 use node_bpf::ProbeSpec;
 
+use crate::slurm::JobScope;
 use crate::store::StoreConfig;
 
 /// Everything an agent needs to start.
@@ -67,6 +68,8 @@ pub enum CaptureChoice {
         cgroup: Option<PathBuf>,
         /// Functions and USDT points to probe besides.
         probes: Vec<ProbeSpec>,
+        /// Only this job's processes.
+        job: Option<JobScope>,
     },
     /// Do not record.
     Off,

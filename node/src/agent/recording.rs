@@ -12,6 +12,7 @@ use super::config::{AgentConfig, CaptureChoice};
 use super::standing::Feed;
 use crate::lock::lock;
 use crate::mesh::wire::OpenCall;
+use crate::slurm::scope::Scope;
 use crate::store::{Ingest, Source};
 
 /// The state of recording on this host.
@@ -26,6 +27,8 @@ pub struct Recording {
     ranks: Arc<Mutex<BTreeMap<u32, u32>>>,
     /// The calls on their way into digests.
     feed: Arc<Feed>,
+    /// Whose processes are recorded, when not everybody's.
+    scope: Option<Arc<Mutex<Scope>>>,
 }
 
 impl Recording {
@@ -41,8 +44,9 @@ impl Recording {
             state,
             ranks: Arc::default(),
             feed: Arc::default(),
+            scope: None,
         };
-        let CaptureChoice::Auto { cgroup, probes } = &config.capture else { return Ok(not("off".into())) };
+        let CaptureChoice::Auto { cgroup, probes, job } = &config.capture else { return Ok(not("off".into())) };
         if let Some(why) = unwritable {
             return Ok(not(format!("failed: {why}")));
         }
@@ -55,6 +59,8 @@ impl Recording {
         let ranks = Arc::clone(&seen);
         let feed = Arc::new(Feed::default());
         let fed = Arc::clone(&feed);
+        let scope = job.clone().map(|job| Arc::new(Mutex::new(Scope::new(job))));
+        let admits = scope.clone();
         let backlog = Backlog::default();
         let sampler = sample(ingest.clone(), backlog.clone())
             .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
@@ -64,6 +70,9 @@ impl Recording {
         let started = Capture::start(
             capture_config,
             Box::new(move |record| {
+                if admits.as_ref().is_some_and(|scope| !lock(scope).admits(&record)) {
+                    return;
+                }
                 if let Record::Process(process) = &record
                     && let Some(rank) = process.rank.and_then(|rank| u32::try_from(rank).ok())
                 {
@@ -75,7 +84,7 @@ impl Recording {
         );
         store.not_recorded(gaps(&started));
         let recording = match started {
-            Ok(capture) => Self { running: Mutex::new(Some(capture)), ranks: seen, feed, ..not("on".into()) },
+            Ok(capture) => Self { running: Mutex::new(Some(capture)), ranks: seen, feed, scope, ..not("on".into()) },
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
             Err(error) => {
@@ -112,6 +121,7 @@ impl Recording {
         drop(running);
         calls
             .into_iter()
+            .filter(|call| self.is_recorded(call.pid))
             .map(|call| OpenCall {
                 pid: call.pid,
                 rank: call.rank,
@@ -125,14 +135,18 @@ impl Recording {
                 root: call.root,
                 job_id: call.job_id,
             })
-            .chain(waits.iter().map(super::device::open_call))
+            .chain(waits.iter().filter(|wait| self.is_recorded(wait.pid)).map(super::device::open_call))
             .collect()
+    }
+
+    fn is_recorded(&self, pid: u32) -> bool {
+        self.scope.as_ref().is_none_or(|scope| lock(scope).is_of(pid))
     }
 
     /// Processes that wait for their device now, after they have enqueued collectives, and since when (Unix nanoseconds).
     pub(super) fn device_waits(&self) -> Vec<(u32, i64)> {
         let waits = lock(&self.running).as_ref().map(Capture::device_waits).unwrap_or_default();
-        waits.into_iter().map(|wait| (wait.pid, wait.ts_ns)).collect()
+        waits.into_iter().filter(|wait| self.is_recorded(wait.pid)).map(|wait| (wait.pid, wait.ts_ns)).collect()
     }
 
     /// Detaches every probe. What was recorded stays.

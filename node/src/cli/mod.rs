@@ -21,6 +21,7 @@ mod nodes;
 mod query;
 mod recorded;
 mod secret;
+mod slurm;
 mod stragglers;
 mod trace;
 mod up;
@@ -53,6 +54,8 @@ enum Command {
     Export(ExportArgs),
     /// Make a trace recorded by another program into a trace store
     Import(ImportArgs),
+    /// Give a Slurm job its own mesh
+    Slurm(slurm::SlurmArgs),
     /// Make and show identities: CA, node certificates, join tokens
     Identity(identity::IdentityArgs),
 }
@@ -193,6 +196,9 @@ pub struct QueryArgs {
     /// Ask this file alone, without a mesh
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "nodes", "label", "per_node"])]
     pub db: Option<PathBuf>,
+    /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "db"])]
+    pub job: Option<String>,
     /// The question; '-' reads it from standard input
     #[arg(value_name = "SQL")]
     pub sql: String,
@@ -219,7 +225,7 @@ pub struct StragglersArgs {
     /// Ask the stores for so long back [default: answer from the standing verdict, which every agent keeps]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub since: Option<Duration>,
-    /// Only this job (asks the stores)
+    /// Only this job (asks the stores); of a Slurm job with a mesh of its own, that mesh, from any host of the cluster
     #[arg(long, value_name = "ID")]
     pub job: Option<String>,
     /// Only this communicator, by its hexadecimal hash (asks the stores)
@@ -255,6 +261,9 @@ pub struct NodesArgs {
     /// The local agent.
     #[command(flatten)]
     pub socket: SocketArg,
+    /// List the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
+    #[arg(long, value_name = "JOBID", conflicts_with = "socket")]
+    pub job: Option<String>,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     pub format: ReportFormat,
@@ -330,7 +339,11 @@ pub struct ImportArgs {
 /// Runs the command and gives the process's exit code.
 pub fn run() -> ExitCode {
     let cli = Cli::parse(); // exits with 2 on a usage error
-    start_logging(matches!(cli.command, Command::Up(_)));
+    start_logging(match &cli.command {
+        Command::Up(_) => true,
+        Command::Slurm(args) => slurm::is_agent(args),
+        _ => false,
+    });
     let outcome = match cli.command {
         Command::Up(args) => up::run(*args),
         Command::Query(args) => query::run(args),
@@ -341,6 +354,7 @@ pub fn run() -> ExitCode {
         Command::Trace(args) => trace::run(args),
         Command::Export(args) => export::run(args),
         Command::Import(args) => import::run(args),
+        Command::Slurm(args) => slurm::run(args),
         Command::Identity(args) => identity::run(args).map(|()| Exit::Complete),
     };
     match outcome {

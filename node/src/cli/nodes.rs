@@ -11,9 +11,11 @@ use crate::agent::local::LocalRequest;
 use crate::output::render;
 
 pub(super) fn run(args: NodesArgs) -> anyhow::Result<Exit> {
-    let Reply::Text(json) = local::ask(&args.socket, &LocalRequest::Nodes)? else {
-        bail!("the agent gave rows for nodes")
+    let socket = match super::slurm::reach(&args.socket, args.job.as_deref())? {
+        Ok(socket) => socket,
+        Err(exit) => return Ok(exit),
     };
+    let Reply::Text(json) = local::ask(&socket, &LocalRequest::Nodes)? else { bail!("the agent gave rows for nodes") };
     let mut out = std::io::stdout().lock();
     match args.format {
         ReportFormat::Json => writeln!(out, "{json}")?,

@@ -30,6 +30,10 @@ pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
 }
 
 fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
+    let socket = match super::slurm::reach(&args.socket, args.job.as_deref())? {
+        Ok(socket) => socket,
+        Err(exit) => return Ok(exit),
+    };
     let question = Question {
         sql,
         timeout_ms: u64::try_from(args.ask.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -39,7 +43,7 @@ fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
         plan_only: args.explain == Some(Explain::Plan),
         analyze: args.explain == Some(Explain::Analyze),
     };
-    let reply = match local::ask(&args.socket, &LocalRequest::Query(question)) {
+    let reply = match local::ask(&socket, &LocalRequest::Query(question)) {
         Ok(reply) => reply,
         Err(error) => {
             say_coverage(&error);

@@ -13,15 +13,23 @@ use crate::agent::local::LocalRequest;
 use crate::agent::stragglers::StragglersQuestion;
 use crate::output::printable;
 use crate::query::{Coverage, Missing};
+use crate::slurm::ask;
 
 /// How far back `--show-sql` looks without `--since`.
 const SHOWN_SINCE: Duration = Duration::from_secs(60);
 /// Pause between two looks with `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
-pub(super) fn run(args: StragglersArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
     if !args.recorded.is_empty() {
         return super::recorded::run(&args.recorded, args.format);
+    }
+    // A job with a mesh of its own is all that its mesh knows of.
+    if args.socket.socket.is_none() && args.job.as_deref().is_some_and(ask::is_known) {
+        match super::slurm::reach(&args.socket, args.job.take().as_deref())? {
+            Ok(socket) => args.socket = socket,
+            Err(exit) => return Ok(exit),
+        }
     }
     loop {
         let exit = once(&args)?;

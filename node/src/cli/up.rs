@@ -131,7 +131,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         source,
         socket: Some(args.socket.unwrap_or_else(config::default_socket)),
         capture: match args.capture {
-            CaptureMode::Auto => CaptureChoice::Auto { cgroup: args.cgroup, probes },
+            CaptureMode::Auto => CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None },
             CaptureMode::Off => CaptureChoice::Off,
         },
         on_finding: args.on_finding,

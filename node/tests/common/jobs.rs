@@ -31,7 +31,11 @@ impl Cgroups {
 
 /// Compiles the C workloads into the lab.
 pub fn workloads(lab: &Lab) -> PathBuf {
-    let out = lab.path("job");
+    workloads_in(lab.path("job"))
+}
+
+/// Compiles them into a directory.
+pub fn workloads_in(out: PathBuf) -> PathBuf {
     let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
     started::build_workloads(&scenarios, &out).expect("the workloads compile");
     out

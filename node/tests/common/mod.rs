@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod jobs;
+pub mod slurm;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

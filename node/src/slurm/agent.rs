@@ -1,0 +1,205 @@
+//! `rankmesh slurm agent`: what runs on each node of the job, started by the keeper through srun.
+//!
+//! Owned here: which node this is, when to start, and when to go: with SIGTERM, or when slurmstepd is gone. The agent
+//! itself is `agent::Agent`.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use gossip::MemberState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::keeper::{Hear, Say};
+use super::place::{self, Charter, Place};
+use super::scope::{JobScope, job_cgroup};
+use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
+use crate::mesh::MeshError;
+use crate::privileges::{self, Plan};
+use crate::store::StoreConfig;
+
+/// How often it is looked whether slurmstepd still lives.
+const PARENT_LOOK: Duration = Duration::from_millis(500);
+/// Ports tried when one is taken between choosing and using it.
+const PORTS: usize = 4;
+
+/// Runs this node's agent of the mesh in `directory` until the job step ends.
+///
+/// # Errors
+/// The directory is not shared, this is no node of the job, the agent cannot start. The keeper is told, too.
+pub fn run(directory: &Path) -> anyhow::Result<()> {
+    let node = std::env::var("SLURMD_NODENAME").context(
+        "$SLURMD_NODENAME is not set: this command is for `rankmesh slurm up`, which starts it through srun",
+    )?;
+    let ran = run_on(directory, &node);
+    if let Err(error) = &ran {
+        say(&Say::Failed { node, why: format!("{error:#}") });
+    }
+    ran
+}
+
+fn run_on(directory: &Path, node: &str) -> anyhow::Result<()> {
+    let place = Place::at(directory);
+    let charter = place.charter()?;
+    if !charter.job.nodes.iter().any(|name| name == node) {
+        bail!("{node} is not among the nodes of job {}", charter.job.id);
+    }
+    log_to(&place.log(node))?;
+    let runtime_dir = place::runtime_dir(true)?;
+    place::tidy(&runtime_dir);
+    let socket = place::socket(&runtime_dir, &charter.job.run_name(), node);
+    let mut config = configure(&place, &charter, node)?;
+    config.socket = Some(socket.clone());
+    let plan = Plan {
+        capture: charter.capture,
+        files: [place.path().to_owned(), config.identity.clone(), socket.clone()].into(),
+        port: config.listen.port(),
+    };
+    // Before the runtime: capabilities are each thread's own.
+    privileges::give_up_all_but(&plan).context("giving up privileges")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    let served = runtime.block_on(serve(config, node, charter.job.nodes.len()));
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    if let Some(directory) = socket.parent() {
+        let _ = std::fs::remove_file(&socket);
+        let _ = std::fs::remove_dir(directory);
+        let _ = std::fs::remove_dir(&runtime_dir); // the last one on this host
+    }
+    served
+}
+
+fn configure(place: &Place, charter: &Charter, node: &str) -> anyhow::Result<AgentConfig> {
+    let mut labels = charter.job.labels(node);
+    labels.extend(charter.labels.iter().cloned());
+    let ids = charter.job.ids();
+    let limits = StoreConfig { max_bytes: charter.store_max_mib.saturating_mul(1 << 20), ..StoreConfig::default() };
+    Ok(AgentConfig {
+        name: node.parse().with_context(|| format!("the node's name, {node}"))?,
+        listen: ([0, 0, 0, 0], 0).into(),
+        advertise: None,
+        join: vec![],
+        token: None,
+        identity: place.identity(node),
+        source: SourceConfig::Store { path: place.store(charter, node), limits },
+        socket: None,
+        capture: if charter.capture {
+            let cgroup = job_cgroup(&ids);
+            CaptureChoice::Auto { cgroup, probes: vec![], job: Some(JobScope { ids, node: node.to_owned() }) }
+        } else {
+            CaptureChoice::Off
+        },
+        on_finding: None,
+        cert_validity: certs::NODE_VALIDITY,
+        labels,
+    })
+}
+
+async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?; // of a terminal that is not ours
+    let parent = nix::unistd::getppid();
+    let mut heard = listen_to_keeper();
+    let start = async {
+        let mut tries = 0;
+        loop {
+            let (held, address) = choose_address()?;
+            say(&Say::Hello { node: node.to_owned(), address });
+            let Some(Hear::Seeds(seeds)) = heard.recv().await else {
+                bail!("the keeper of the job's mesh went away before the start")
+            };
+            config.listen.set_port(address.port());
+            config.advertise = Some(address);
+            config.join = seeds.into_iter().filter(|seed| *seed != address).collect();
+            drop(held); // the agent takes the port now
+            tries += 1;
+            match Agent::start(config.clone()).await {
+                Err(error) if tries < PORTS && error.downcast_ref().is_some_and(is_taken) => {
+                    tracing::warn!("{error:#}; trying another port");
+                }
+                started => return started,
+            }
+        }
+    };
+    let agent = tokio::select! {
+        agent = start => agent?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+        () = orphaned(parent) => return Ok(()),
+    };
+    let shared = agent.shared();
+    tracing::info!("node {node} listens on UDP {}, recording {}", shared.advertise, shared.recording.state);
+    let mut members = shared.gossip.watch();
+    let mut told = 0;
+    loop {
+        let live = members.borrow_and_update().iter().filter(|member| member.state == MemberState::Live).count();
+        // Once all have been there nobody waits any more: nothing is written that nobody may read.
+        if live != told && told < nodes {
+            told = live;
+            say(&Say::Live { node: node.to_owned(), members: live, recording: shared.recording.state.clone() });
+        }
+        tokio::select! {
+            changed = members.changed() => if changed.is_err() { break },
+            _ = hang_up.recv() => {}
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            () = orphaned(parent) => break,
+        }
+    }
+    tracing::info!("leaving");
+    agent.shutdown().await;
+    Ok(())
+}
+
+fn is_taken(error: &MeshError) -> bool {
+    matches!(error, MeshError::Bind { .. })
+}
+
+/// Returns when this process has another parent: slurmstepd is gone, and nobody will end this agent with the job.
+async fn orphaned(parent: nix::unistd::Pid) {
+    let mut tick = tokio::time::interval(PARENT_LOOK);
+    while nix::unistd::getppid() == parent {
+        tick.tick().await;
+    }
+}
+
+/// A free UDP port, held until the agent takes it, and the address at which other nodes reach it: that of this node
+/// towards the host that started the step.
+fn choose_address() -> anyhow::Result<(UdpSocket, SocketAddr)> {
+    let held = UdpSocket::bind(("0.0.0.0", 0)).context("binding a UDP port")?;
+    let port = held.local_addr().context("the port bound")?.port();
+    let launcher = std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok().and_then(|text| text.parse::<IpAddr>().ok());
+    let towards: Vec<SocketAddr> = launcher.map(|ip| SocketAddr::new(ip, 9)).into_iter().collect();
+    let address = config::advertised(None, ([0, 0, 0, 0], port).into(), &towards)?;
+    Ok((held, address))
+}
+
+/// What the keeper says, line by line; ends with the keeper.
+fn listen_to_keeper() -> mpsc::Receiver<Hear> {
+    let (sender, receiver) = mpsc::channel(4);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            let Ok(hear) = serde_json::from_str(&line) else { continue };
+            if sender.blocking_send(hear).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn say(say: &Say) {
+    let Ok(line) = serde_json::to_string(say) else { return };
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Standard error goes to this node's log from now on: srun may be gone long before the agent.
+fn log_to(path: &Path) -> anyhow::Result<()> {
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let file = file.with_context(|| format!("writing {}", path.display()))?;
+    nix::unistd::dup2_stderr(&file).with_context(|| format!("redirecting to {}", path.display()))
+}

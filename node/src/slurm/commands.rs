@@ -1,0 +1,80 @@
+//! Calls of Slurm's own commands: the job step that carries the agents, what scontrol knows of a job.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use super::Job;
+
+/// A Slurm command without the options that variables of the surrounding job or step would give it (SLURM_NTASKS,
+/// SLURM_CPUS_PER_TASK, SLURM_EXACT … are read as options by srun), and without what is meant for ranks.
+fn plain(program: &str) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let of_slurm = ["SLURM_", "SRUN_", "SBATCH_", "SALLOC_", "PMIX_", "PMI_", "OMPI_"];
+        let keep = ["SLURM_CONF", "SLURM_CLUSTERS", "SLURM_CLUSTER_NAME"];
+        if (of_slurm.iter().any(|prefix| text.starts_with(prefix)) && !keep.contains(&text.as_ref()))
+            || text == "LD_PRELOAD"
+        {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// A step of the job beside its others: it takes no share of anything from them.
+fn step(id: u32) -> Command {
+    let mut command = plain("srun");
+    command.arg(format!("--jobid={id}"));
+    command.args(["--overlap", "--cpus-per-task=1", "--mem=0", "--gres=none", "--mpi=none", "--quiet"]);
+    command
+}
+
+/// One task a node of the job; a node that is lost takes no other with it.
+pub(super) fn on_every_node(job: &Job, program: &Path, arguments: &[&std::ffi::OsStr]) -> Command {
+    let mut command = step(job.id);
+    if job.groups.is_empty() {
+        let nodes = job.nodes.len();
+        command.args([format!("--nodes={nodes}"), format!("--ntasks={nodes}")]);
+    } else {
+        command.arg(format!("--het-group=0-{}", job.groups.len() - 1));
+    }
+    // bound to no core: the one that the step is counted with is a rank's, too
+    command.args([
+        "--cpu-bind=none",
+        "--ntasks-per-node=1",
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--job-name=rankmesh",
+    ]);
+    command.arg(program).args(arguments);
+    command
+}
+
+/// One task on one node of the job.
+pub(super) fn on_one_node(id: u32, node: Option<&str>) -> Command {
+    let mut command = step(id);
+    command.args(["--nodes=1", "--ntasks=1", "--job-name=rankmesh-ask"]);
+    command.args(node.map(|node| format!("--nodelist={node}")));
+    command
+}
+
+/// What scontrol knows of a job: `id` as users write it (`4711`, `4700_3`).
+///
+/// # Errors
+/// There is no such job, it does not run, or scontrol cannot be run.
+pub(super) fn job(id: &str) -> anyhow::Result<Job> {
+    let shown = plain("scontrol")
+        .args(["--oneliner", "show", "job", id])
+        .stdin(Stdio::null())
+        .output()
+        .context("running scontrol: is this a host of the cluster?")?;
+    if !shown.status.success() {
+        bail!("scontrol show job {id}: {}", String::from_utf8_lossy(&shown.stderr).trim());
+    }
+    let job = Job::from_scontrol(&String::from_utf8_lossy(&shown.stdout));
+    job.with_context(|| format!("job {id}"))
+}

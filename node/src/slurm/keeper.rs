@@ -1,0 +1,174 @@
+//! The keeper: holds the job step that carries the agents, tells them of each other, and hands on what they say.
+//!
+//! It runs detached beside the batch script (or on the login node) until the step ends. What agents and keeper say to each
+//! other are lines of JSON through srun's standard streams: an agent says [`Say`], the keeper answers [`Hear`]; keys do
+//! not travel this way. When the keeper dies the agents go on: they need it only to find each other at the start.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::commands;
+use super::place::Place;
+
+/// What an agent says on its standard output, and what the keeper hands on to `up`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Say {
+    /// It is there and will listen at this address.
+    Hello {
+        /// Its node.
+        node: String,
+        /// Where it will listen.
+        address: SocketAddr,
+    },
+    /// It knows so many live members, itself included.
+    Live {
+        /// Its node.
+        node: String,
+        /// How many.
+        members: usize,
+        /// Its recording: "on", "off" or "failed: why".
+        recording: String,
+    },
+    /// It could not start.
+    Failed {
+        /// Its node.
+        node: String,
+        /// Why.
+        why: String,
+    },
+    /// From the keeper: the step has ended.
+    Ended {
+        /// What srun said on its standard error, at its end.
+        why: String,
+    },
+}
+
+/// What the keeper says to the agents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hear {
+    /// Agents to call first.
+    Seeds(Vec<SocketAddr>),
+}
+
+/// How many agents every agent is told of: enough that some live.
+const SEEDS: usize = 8;
+/// So long agents wait for others before the first of them are told of each other.
+const GATHER: Duration = Duration::from_millis(1_500);
+/// How much of srun's complaints is handed on.
+const LAST_WORDS_BYTES: usize = 2_000;
+
+/// Runs the step of the mesh in `directory` until it ends.
+///
+/// # Errors
+/// There is no charter there, or srun cannot be started.
+pub fn run(directory: &Path) -> anyhow::Result<()> {
+    // Out of the shell's session: Ctrl-C in it, or its end, is not the mesh's.
+    let _ = nix::unistd::setsid();
+    let place = Place::at(directory);
+    let charter = place.charter()?;
+    let binary = std::env::current_exe().context("finding this program's file")?;
+    let log = place.log("srun");
+    let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
+    let arguments = ["slurm", "agent", "--dir"].map(std::ffi::OsStr::new);
+    let mut arguments = arguments.to_vec();
+    arguments.push(place.path().as_os_str());
+    let mut srun = commands::on_every_node(&charter.job, &binary, &arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .context("running srun: is this a host of the cluster?")?;
+    let (Some(to_agents), Some(from_agents)) = (srun.stdin.take(), srun.stdout.take()) else {
+        anyhow::bail!("srun was started without its streams");
+    };
+    let (said, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from_agents).lines().map_while(Result::ok) {
+            if said.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    keep(&heard, to_agents, charter.job.nodes.len());
+    let _ = srun.wait();
+    let words = std::fs::read_to_string(&log).unwrap_or_default();
+    let from = words.len().saturating_sub(LAST_WORDS_BYTES);
+    let why = words.get(from..).unwrap_or(&words).trim().to_owned();
+    hand_on(&Say::Ended { why });
+    Ok(())
+}
+
+/// Gathers addresses and tells them until the agents are gone.
+fn keep(heard: &mpsc::Receiver<String>, mut to_agents: impl Write, nodes: usize) {
+    let mut addresses = BTreeMap::new();
+    let mut tell_at: Option<Instant> = None;
+    loop {
+        let wait = tell_at.map_or(Duration::from_secs(3_600), |at| at.saturating_duration_since(Instant::now()));
+        match heard.recv_timeout(wait) {
+            Ok(line) => {
+                let Ok(say) = serde_json::from_str::<Say>(&line) else { continue };
+                if let Say::Hello { node, address } = &say {
+                    addresses.insert(node.clone(), *address);
+                    tell_at.get_or_insert(Instant::now() + GATHER);
+                    if addresses.len() >= nodes {
+                        tell_at = Some(Instant::now());
+                    }
+                }
+                hand_on(&say);
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                if tell_at.take().is_some() {
+                    let seeds = Hear::Seeds(addresses.values().take(SEEDS).copied().collect());
+                    let Ok(mut line) = serde_json::to_vec(&seeds) else { continue };
+                    line.push(b'\n');
+                    // srun gives it to every task
+                    let _ = to_agents.write_all(&line).and_then(|()| to_agents.flush());
+                }
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// To `up`, as long as it listens.
+fn hand_on(say: &Say) {
+    let Ok(line) = serde_json::to_string(say) else { return };
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_are_told_of_each_other_once_all_are_there() {
+        let (said, heard) = mpsc::channel();
+        for (node, port) in [("n1", 1), ("n2", 2)] {
+            let hello = Say::Hello { node: node.into(), address: ([127, 0, 0, 1], port).into() };
+            said.send(serde_json::to_string(&hello).unwrap()).unwrap();
+        }
+        said.send("srun: some noise".into()).unwrap();
+        let mut told = vec![];
+        std::thread::scope(|scope| {
+            let told = &mut told;
+            scope.spawn(move || keep(&heard, told, 2));
+            // so long that it would have told of fewer
+            std::thread::sleep(GATHER / 4);
+            drop(said);
+        });
+        let line = String::from_utf8(told).unwrap();
+        let Hear::Seeds(seeds) = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+        assert_eq!(seeds.len(), 2, "{line}");
+    }
+}

@@ -1,0 +1,22 @@
+//! Slurm: a job gets its own mesh, from its batch script or from outside.
+//!
+//! - [`hostlist`]: the syntax of node lists. [`job`]: what is known of a job. [`scope`]: whose records are the job's.
+//! - [`place`]: the files of a job's mesh, on the shared directory and on each node.
+//! - [`up`]: `rankmesh slurm up` and `attach`: makes identities, starts the keeper, waits for the mesh.
+//! - `keeper`: the process that holds the job step (one srun) and tells the agents of each other.
+//! - `agent`: what runs on each node. `commands`: calls of srun and scontrol. [`ask`]: questions about a job from anywhere.
+//!
+//! The agent itself, capture and the mesh know nothing of Slurm: they are given names, addresses and a scope.
+
+pub mod agent;
+pub mod ask;
+mod commands;
+pub mod hostlist;
+pub mod job;
+pub mod keeper;
+pub mod place;
+pub mod scope;
+pub mod up;
+
+pub use job::{Job, JobError};
+pub use scope::JobScope;

@@ -1,0 +1,344 @@
+//! `rankmesh slurm up` and `attach`: founds the mesh of a job, starts its agents and waits until they know each other.
+//!
+//! The mesh has a CA of its own whose key is never written: it signs one identity a node, for little longer than the
+//! job may run, and is forgotten. See [`super::place`] for the files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use certs::{Authority, MeshName, NodeName};
+use rand::RngExt;
+
+use super::keeper::Say;
+use super::place::{self, Charter, Place};
+use super::{Job, ask, commands};
+
+/// Certificates outlive the job's time limit by this factor (limits are raised), and by a day.
+const LIFE_FACTOR: u32 = 2;
+const LIFE_MORE: Duration = Duration::from_secs(86_400);
+/// Where the job's time is not limited.
+const LIFE_UNLIMITED: Duration = Duration::from_secs(30 * 86_400);
+/// So long `up` waits on for all nodes once those wanted are there.
+const MOST_NODES_PER_LINE: usize = 8;
+
+/// What the user wants.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// The job's directory, instead of `rankmesh-RUN` where the job was submitted.
+    pub directory: Option<PathBuf>,
+    /// Where stores are written, instead of there.
+    pub store_dir: Option<PathBuf>,
+    /// So many nodes are enough; none: all.
+    pub wait_for: Option<usize>,
+    /// How long to wait for them.
+    pub timeout: Duration,
+    /// Whether to record.
+    pub capture: bool,
+    /// Largest size of a store.
+    pub store_max_mib: u64,
+    /// Further labels.
+    pub labels: Vec<(String, String)>,
+}
+
+/// How founding a mesh ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Founded {
+    /// The job's directory.
+    pub directory: PathBuf,
+    /// Nodes of the job.
+    pub nodes: usize,
+    /// Those that know as many others as were waited for.
+    pub ready: usize,
+    /// Each node that is not, and what is known of it.
+    pub missing: BTreeMap<String, String>,
+    /// Nodes that do not record, by the reason.
+    pub not_recording: BTreeMap<String, BTreeSet<String>>,
+    /// What was waited for is there.
+    pub complete: bool,
+    /// It was there already.
+    pub already: bool,
+    /// From the call to the end.
+    pub took: Duration,
+}
+
+/// The mesh of the job that this process is in.
+///
+/// # Errors
+/// This is no job; the directory cannot be used; srun failed.
+pub fn here(wanted: &Wanted) -> anyhow::Result<Founded> {
+    let mut job = Job::of_environment()?;
+    if job.left.is_none() {
+        // older Slurm does not say it in the environment
+        match commands::job(&job.id.to_string()) {
+            Ok(shown) => job.left = shown.left,
+            Err(error) => tracing::warn!("the job's time limit is not known: {error:#}"),
+        }
+    }
+    found(&job, wanted)
+}
+
+/// The mesh of a running job, from anywhere in the cluster. `id` as users write it.
+///
+/// # Errors
+/// There is no such job, or it does not run; else as [`here`].
+pub fn attach(id: &str, wanted: &Wanted) -> anyhow::Result<Founded> {
+    found(&commands::job(id)?, wanted)
+}
+
+fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
+    let started = Instant::now();
+    let enough = wanted.wait_for.unwrap_or(job.nodes.len());
+    ensure!((1..=job.nodes.len()).contains(&enough), "--wait-for {enough}: the job has {} nodes", job.nodes.len());
+    let directory = directory(job, wanted)?;
+    let place = Place::make(&directory)?;
+    if let Err(error) = place::remember(job.id, &place) {
+        tracing::warn!("questions from other hosts need `srun` in a step of the job: {error:#}");
+    }
+    if place.has_charter() {
+        let charter = place.charter()?;
+        ensure!(
+            charter.job.id == job.id && charter.job.nodes == job.nodes,
+            "{} holds the mesh of other nodes than job {} has now: give another --dir",
+            directory.display(),
+            job.id
+        );
+        if ask::answers(job.id) {
+            let nodes = job.nodes.len();
+            return Ok(Founded {
+                directory,
+                nodes,
+                ready: nodes,
+                missing: BTreeMap::new(),
+                not_recording: BTreeMap::new(),
+                complete: true,
+                already: true,
+                took: started.elapsed(),
+            });
+        }
+    } else {
+        charter(job, wanted, &place)?;
+    }
+    let (keeper, said) = start_keeper(&directory)?;
+    let mut roll = Roll::new(&job.nodes, enough);
+    let until = started + wanted.timeout;
+    while !roll.complete() {
+        match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Say::Ended { why }) => {
+                bail!("{}", step_ended(&why, &roll, &place));
+            }
+            Ok(say) => roll.hear(say),
+            Err(mpsc::RecvTimeoutError::Timeout) => break,
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                bail!("the keeper of the mesh ended; see {}", place.log("keeper").display())
+            }
+        }
+    }
+    drop(keeper); // it goes on by itself
+    Ok(Founded {
+        directory,
+        nodes: job.nodes.len(),
+        ready: roll.ready(),
+        missing: roll.missing(),
+        not_recording: roll.not_recording(),
+        complete: roll.complete(),
+        already: false,
+        took: started.elapsed(),
+    })
+}
+
+fn step_ended(why: &str, roll: &Roll, place: &Place) -> String {
+    let mut text = String::from("the job step of the mesh ended");
+    let failed: Vec<String> = roll.failed.iter().map(|(node, why)| format!("{node}: {why}")).collect();
+    for part in failed.iter().map(String::as_str).chain([why]).filter(|part| !part.is_empty()).take(MOST_NODES_PER_LINE)
+    {
+        text.push_str("; ");
+        text.push_str(part);
+    }
+    text.push_str(&format!(" (logs in {})", place.path().join("log").display()));
+    text
+}
+
+fn directory(job: &Job, wanted: &Wanted) -> anyhow::Result<PathBuf> {
+    let chosen = match &wanted.directory {
+        Some(directory) => directory.clone(),
+        None => {
+            let base = job.directory.clone().map_or_else(std::env::current_dir, Ok);
+            base.context("finding this directory")?.join(format!("rankmesh-{}", job.run_name()))
+        }
+    };
+    std::path::absolute(&chosen).with_context(|| format!("--dir {}", chosen.display()))
+}
+
+/// Makes the mesh's CA, signs every node's identity, and writes what the agents need.
+fn charter(job: &Job, wanted: &Wanted, place: &Place) -> anyhow::Result<()> {
+    let mesh = format!("job-{}-{:08x}", job.run_name(), rand::rng().random::<u32>());
+    let name: MeshName = mesh.parse().with_context(|| format!("the mesh's name, {mesh}"))?;
+    let authority = Authority::create(&name).context("making the mesh's CA")?;
+    let validity = match job.left {
+        Some(left) => left.saturating_mul(LIFE_FACTOR).saturating_add(LIFE_MORE),
+        None => LIFE_UNLIMITED,
+    };
+    for node in &job.nodes {
+        let named: NodeName = node.parse().with_context(|| format!("the node's name, {node}"))?;
+        let identity = place.identity(node);
+        if identity.exists() {
+            // of a founding that was broken off before it wrote its charter
+            std::fs::remove_dir_all(&identity).with_context(|| format!("removing {}", identity.display()))?;
+        }
+        let issued = authority.issue(&named, validity).with_context(|| format!("the certificate of {node}"))?;
+        issued.save(&identity).with_context(|| format!("saving the identity of {node}"))?;
+    }
+    let store_dir = wanted.store_dir.as_deref().map(std::path::absolute).transpose().context("--store-dir")?;
+    place.write_charter(&Charter {
+        job: job.clone(),
+        mesh,
+        capture: wanted.capture,
+        store_max_mib: wanted.store_max_mib,
+        labels: wanted.labels.clone(),
+        store_dir,
+    })
+}
+
+fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::Receiver<Say>)> {
+    let log = Place::at(directory).log("keeper");
+    let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
+    let mut keeper = Command::new(std::env::current_exe().context("finding this program's file")?)
+        .args(["slurm", "keep", "--dir"])
+        .arg(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .context("starting the keeper")?;
+    let from = keeper.stdout.take().context("the keeper was started without its output")?;
+    let (sender, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            let Ok(say) = serde_json::from_str(&line) else { continue };
+            if sender.send(say).is_err() {
+                return;
+            }
+        }
+    });
+    Ok((keeper, said))
+}
+
+/// Who is there.
+#[derive(Debug)]
+struct Roll {
+    nodes: Vec<String>,
+    enough: usize,
+    said_hello: BTreeSet<String>,
+    live: BTreeMap<String, (usize, String)>,
+    failed: BTreeMap<String, String>,
+}
+
+impl Roll {
+    fn new(nodes: &[String], enough: usize) -> Self {
+        Self {
+            nodes: nodes.to_vec(),
+            enough,
+            said_hello: BTreeSet::new(),
+            live: BTreeMap::new(),
+            failed: BTreeMap::new(),
+        }
+    }
+
+    fn hear(&mut self, say: Say) {
+        match say {
+            Say::Hello { node, .. } => {
+                self.said_hello.insert(node);
+            }
+            Say::Live { node, members, recording } => {
+                self.live.insert(node, (members, recording));
+            }
+            Say::Failed { node, why } => {
+                self.failed.insert(node, why);
+            }
+            Say::Ended { .. } => {}
+        }
+    }
+
+    fn is_ready(&self, node: &str) -> bool {
+        self.live.get(node).is_some_and(|(members, _)| *members >= self.enough)
+    }
+
+    fn ready(&self) -> usize {
+        self.nodes.iter().filter(|node| self.is_ready(node)).count()
+    }
+
+    fn complete(&self) -> bool {
+        self.ready() >= self.enough
+    }
+
+    fn missing(&self) -> BTreeMap<String, String> {
+        let what = |node: &String| {
+            if let Some(why) = self.failed.get(node) {
+                return why.clone();
+            }
+            match self.live.get(node) {
+                Some((members, _)) => format!("runs, but knows only {members} of {} nodes", self.nodes.len()),
+                None if self.said_hello.contains(node) => "was started, but its agent is not up yet".to_owned(),
+                None => "has not been heard of: srun has started no agent there yet".to_owned(),
+            }
+        };
+        self.nodes.iter().filter(|node| !self.is_ready(node)).map(|node| (node.clone(), what(node))).collect()
+    }
+
+    fn not_recording(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut reasons: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (node, (_, recording)) in &self.live {
+            if let Some(why) = recording.strip_prefix("failed: ") {
+                reasons.entry(why.to_owned()).or_default().insert(node.clone());
+            }
+        }
+        reasons
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live(node: &str, members: usize) -> Say {
+        Say::Live { node: node.into(), members, recording: "failed: no CAP_BPF".into() }
+    }
+
+    #[test]
+    fn complete_means_that_enough_know_enough() {
+        let nodes: Vec<String> = ["a", "b", "c"].map(str::to_owned).into();
+        let mut roll = Roll::new(&nodes, 2);
+        roll.hear(live("a", 2));
+        assert!(!roll.complete());
+        roll.hear(Say::Failed { node: "c".into(), why: "no such file".into() });
+        roll.hear(Say::Hello { node: "b".into(), address: ([127, 0, 0, 1], 1).into() });
+        assert!(roll.missing()["b"].contains("not up yet"));
+        roll.hear(live("b", 1));
+        assert!(!roll.complete() && roll.missing()["b"].contains("only 1 of 3"));
+        roll.hear(live("b", 2));
+        assert!(roll.complete());
+        assert_eq!(roll.missing()["c"], "no such file");
+        assert_eq!(roll.not_recording()["no CAP_BPF"].len(), 2);
+    }
+
+    #[test]
+    fn the_key_of_the_ca_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::make(&dir.path().join("run")).unwrap();
+        let job =
+            Job { id: 7, nodes: vec!["n1".into(), "n2".into()], left: Some(Duration::from_secs(60)), ..Job::default() };
+        charter(&job, &Wanted { capture: true, ..Wanted::default() }, &place).unwrap();
+        let one = certs::Identity::load(&place.identity("n1")).unwrap();
+        let other = certs::Identity::load(&place.identity("n2")).unwrap();
+        assert_eq!(one.ca_fingerprint(), other.ca_fingerprint());
+        let left = one.not_after().duration_since(std::time::SystemTime::now()).unwrap();
+        assert!(left < Duration::from_secs(2 * 86_400), "{left:?}");
+        assert!(!Authority::exists(place.path()) && !Authority::exists(&place.identity("n1")));
+        assert_eq!(place.charter().unwrap().job, job);
+    }
+}

@@ -1,0 +1,163 @@
+//! `rankmesh slurm` on real Slurm: a cluster of virtual nodes on this machine. Needs root, slurm-wlm and munge.
+
+mod common;
+
+use common::jobs::workloads_in;
+use common::slurm::{Slurm, has_slurm};
+use common::{can_capture, stderr, stdout, wait_for};
+use serde_json::Value;
+
+/// Nodes that share a host name share no memory segments: MPI over TCP.
+const MPI: &str = "export OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_mpi_yield_when_idle=1";
+
+fn json(output: &std::process::Output) -> Result<Value, String> {
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {}{}", stdout(output), stderr(output)))
+}
+
+/// The rank that a verdict names.
+fn named(slurm: &Slurm, job: u32) -> Result<Value, String> {
+    let answer = json(&slurm.rankmesh(&["stragglers", "--job", &job.to_string(), "--format", "json"]))?;
+    if answer["verdict"]["kind"] == "rank" { Ok(answer["verdict"].clone()) } else { Err(answer["verdict"].to_string()) }
+}
+
+#[test]
+fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
+    const TEST: &str = "a_batch_script_gets_its_mesh_and_the_late_rank_its_name";
+    if !has_slurm(TEST) || !can_capture(TEST) {
+        return;
+    }
+    let slurm = Slurm::start(4);
+    let bin = workloads_in(slurm.path("job")).join("mpi-ranks");
+    // a job beside it on the same nodes: no mesh yet
+    let other = slurm.submit("other", &["-N4", "--ntasks-per-node=1"], "echo started; srun --overlap sleep 600");
+    let script = format!(
+        "$RM slurm up --timeout 60s --label team=red; echo \"up ended with $?\"\n{MPI}\n\
+         srun --mpi=pmix {} --iters 2000 --work-ms 40 --late-rank 5 --late-ms 200\n",
+        bin.display()
+    );
+    let job = slurm.submit("job", &["-N4", "--ntasks-per-node=2"], &script);
+    let said = slurm.wait_for_output("job", "up ended with");
+    assert!(said.contains("up ended with 0") && said.contains("4 of 4 nodes know each other"), "{said}");
+    let directory = slurm.path(&format!("rankmesh-{job}"));
+    assert!(said.contains(&format!("{}\n", directory.display())), "{said}");
+
+    let (id, other_id) = (job.to_string(), other.to_string());
+    let verdict = wait_for("the late rank is named", || named(&slurm, job));
+    assert_eq!((verdict["rank"].as_i64(), verdict["node"].as_str()), (Some(5), Some("n3")), "{verdict}");
+    let nodes = json(&slurm.rankmesh(&["nodes", "--job", &id, "--format", "json"])).unwrap();
+    assert_eq!(nodes.as_array().map(Vec::len), Some(4), "{nodes}");
+    assert_eq!(
+        (&nodes[0]["labels"]["job"], &nodes[0]["labels"]["team"]),
+        (&Value::from(id.clone()), &Value::from("red"))
+    );
+
+    // From a host without agents: the question goes through Slurm to a node of the job.
+    let sql = "SELECT node, group_concat(DISTINCT rank), count(DISTINCT comm_hash) FROM collectives GROUP BY node ORDER BY node";
+    let answer = slurm.rankmesh_elsewhere(&["query", "--job", &id, "--format", "json", sql]);
+    let answer = json(&answer).unwrap();
+    let rows = answer["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4, "{answer}");
+    for (index, row) in rows.iter().enumerate() {
+        let mut ranks: Vec<&str> = row[1].as_str().expect("ranks").split(',').collect();
+        ranks.sort_unstable();
+        let wanted = [(2 * index).to_string(), (2 * index + 1).to_string()];
+        assert_eq!(
+            (ranks.as_slice(), row[2].as_i64()),
+            (&[&*wanted[0], &*wanted[1]][..], Some(1)),
+            "each node its own ranks"
+        );
+    }
+
+    // The other job: attached to while it runs, from outside.
+    let none = slurm.rankmesh(&["query", "--job", &other_id, "SELECT 1"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(stderr(&none).contains(&format!("rankmesh slurm attach {other}")), "{}", stderr(&none));
+    let attached = slurm.rankmesh(&["slurm", "attach", &other_id, "--timeout", "60s"]);
+    assert_eq!(attached.status.code(), Some(0), "{}{}", stdout(&attached), stderr(&attached));
+    let again = slurm.rankmesh(&["slurm", "attach", &other_id]);
+    assert!(again.status.success() && stderr(&again).contains("already"), "{}", stderr(&again));
+    let nodes = json(&slurm.rankmesh(&["nodes", "--job", &other_id, "--format", "json"])).unwrap();
+    assert_eq!((nodes.as_array().map(Vec::len), &nodes[3]["labels"]["job"]), (Some(4), &Value::from(other_id.clone())));
+
+    // Two jobs on the same nodes: neither has anything of the other.
+    for (asked, sql, wanted) in [
+        (&other_id, "SELECT count(*) FROM collectives".to_owned(), 0),
+        (&other_id, format!("SELECT count(*) FROM processes WHERE job_id <> '{other}'"), 0),
+        (&id, format!("SELECT count(*) FROM processes WHERE job_id IS NOT '{job}'"), 0),
+        (&id, "SELECT count(DISTINCT pid) FROM processes WHERE rank IS NOT NULL".to_owned(), 8),
+    ] {
+        let answer = json(&slurm.rankmesh(&["query", "--job", asked, "--format", "json", &sql])).unwrap();
+        assert_eq!(answer["rows"][0][0].as_i64(), Some(wanted), "{sql}: {answer}");
+    }
+    slurm.run("scancel", &[&id, &other_id]);
+    slurm.wait_for_nothing(&directory);
+    slurm.wait_for_nothing(&slurm.path(&format!("rankmesh-{other}")));
+}
+
+#[test]
+fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
+    if !has_slurm("however_a_job_ends_no_agent_is_left_and_the_stores_are_whole") {
+        return;
+    }
+    let slurm = Slurm::start(2);
+    let long = "$RM slurm up --timeout 60s; echo \"up $SLURM_RESTART_COUNT ended with $?\"; sleep 600";
+    let short = "$RM slurm up --timeout 60s; echo \"up ended with $?\"";
+    let flags = ["-N2", "--ntasks-per-node=1", "--requeue"];
+    let cancelled = slurm.submit("cancelled", &flags, long);
+    let killed = slurm.submit("killed", &flags, long);
+    let requeued = slurm.submit("requeued", &flags, long);
+    let ended = slurm.submit("ended", &flags, short);
+    for name in ["cancelled", "killed", "requeued", "ended"] {
+        let said = slurm.wait_for_output(name, "ended with");
+        assert!(said.contains("ended with 0"), "{name}: {said}");
+    }
+    let text = |id: u32| id.to_string();
+    assert!(slurm.run("scancel", &[&text(cancelled)]).status.success());
+    assert!(slurm.run("scancel", &["-s", "KILL", &text(killed)]).status.success());
+    assert!(slurm.run("scontrol", &["requeue", &text(requeued)]).status.success());
+    for job in [cancelled, killed, requeued, ended] {
+        let directory = slurm.path(&format!("rankmesh-{job}"));
+        slurm.wait_for_nothing(&directory);
+        for node in ["n1", "n2"] {
+            let store = directory.join(format!("{node}.db"));
+            let checked = slurm.rankmesh(&["check", "--db", &store.display().to_string()]);
+            assert!(checked.status.success(), "{}{}", stdout(&checked), stderr(&checked));
+            let asked =
+                slurm.rankmesh(&["query", "--db", &store.display().to_string(), "SELECT count(*) FROM sessions"]);
+            assert!(asked.status.success(), "{}", stderr(&asked));
+        }
+    }
+    let log = std::fs::read_to_string(slurm.path(&format!("rankmesh-{cancelled}/log/n2.log"))).expect("a log");
+    assert!(log.contains("leaving"), "it was told to go, and went by itself: {log}");
+    // What was requeued runs again, with a mesh of its own.
+    // Slurm makes it wait for two minutes; told to, it does not.
+    slurm.run("scontrol", &["update", &format!("JobId={requeued}"), "StartTime=now"]);
+    let said = wait_for("the requeued job has a mesh again", || {
+        let said = slurm.output_of("requeued");
+        if said.contains("up 1 ended with 0") { Ok(said) } else { Err(format!("{said} {}", slurm.state(requeued))) }
+    });
+    assert!(said.contains(&format!("rankmesh-{requeued}.r1")), "{said}");
+    let nodes = json(&slurm.rankmesh(&["nodes", "--job", &text(requeued), "--format", "json"])).unwrap();
+    assert_eq!(nodes[0]["labels"]["restart"], "1", "{nodes}");
+    slurm.run("scancel", &[&text(requeued)]);
+    slurm.wait_for_nothing(&slurm.path(&format!("rankmesh-{requeued}.r1")));
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    if !has_slurm("what_is_missing_is_said") {
+        return;
+    }
+    let outside = common::run(&["slurm", "up"]);
+    assert_eq!(outside.status.code(), Some(2));
+    assert!(stderr(&outside).contains("SLURM_JOB_ID"), "{}", stderr(&outside));
+    let slurm = Slurm::start(2);
+    // n2 cannot write its log: its agent does not start, n1's does
+    let script = "(umask 077; mkdir -p mesh/identity mesh/log/n2.log)\n\
+                  $RM slurm up --dir mesh --timeout 6s --capture off; echo \"all ended with $?\"\n\
+                  $RM slurm up --dir mesh --wait-for 3 --capture off; echo \"absurd ended with $?\"";
+    slurm.submit("half", &["-N2", "--ntasks-per-node=1"], script);
+    let said = slurm.wait_for_output("half", "absurd ended");
+    assert!(said.contains("all ended with 3") && said.contains("missing: n2: writing"), "{said}");
+    assert!(said.contains("absurd ended with 1") && said.contains("the job has 2 nodes"), "{said}");
+}
