@@ -1,0 +1,74 @@
+//! `make chaos`: questions to hosts that are killed, stopped, parted and restarted, every answer judged.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use scenarios::figures::figure;
+use scenarios::lab::chaos::{Options, run};
+
+/// Asks a mesh under faults and judges every answer.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Hosts.
+    #[arg(long, default_value_t = 16)]
+    hosts: usize,
+    /// Questions.
+    #[arg(long, default_value_t = 10_000)]
+    questions: usize,
+    /// Questions at a time.
+    #[arg(long, default_value_t = 24)]
+    at_once: usize,
+    /// Of operations, questions and lost datagrams.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Mean milliseconds between operations.
+    #[arg(long, default_value_t = 600)]
+    pace_ms: u64,
+    /// Shortest deadline of a question, milliseconds; the longest is four times as long.
+    #[arg(long, default_value_t = 800)]
+    timeout_ms: u64,
+    /// No question begins after so many seconds.
+    #[arg(long, default_value_t = 3_600)]
+    at_most_s: u64,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let shortest = Duration::from_millis(arguments.timeout_ms);
+    let report = run(&Options {
+        hosts: arguments.hosts,
+        questions: arguments.questions,
+        at_once: arguments.at_once,
+        seed: arguments.seed,
+        pace: Duration::from_millis(arguments.pace_ms),
+        timeout: (shortest, 4 * shortest),
+        at_most: Duration::from_secs(arguments.at_most_s),
+    })?;
+    print!("{report}");
+    let count = |n: usize| n as f64;
+    figure("chaos_questions", count(report.questions), "questions", ">=", 10_000.0);
+    figure("chaos_wrong_answers", count(report.wrong_rows), "answers", "<=", 0.0);
+    figure("chaos_wrong_coverage", count(report.wrong_coverage), "answers", "<=", 0.0);
+    figure("chaos_failed_at_a_well_asker", count(report.failed), "questions", "<=", 0.0);
+    figure("chaos_later_than_deadline_and_a_tenth", count(report.late_at_all), "answers", "<=", 0.0);
+    if let Some((before, after)) = report.held {
+        figure("chaos_leaked_file_handles", count(after.files.saturating_sub(before.files)), "handles", "<=", 0.0);
+        figure("chaos_leaked_threads", count(after.threads.saturating_sub(before.threads)), "threads", "<=", 0.0);
+    }
+    figure(
+        "chaos_tasks_of_an_agent_at_the_end",
+        count(report.tasks.1),
+        "tasks",
+        "<=",
+        count(task_limit(arguments.hosts)),
+    );
+    let (quarter, end) = report.memory_bytes;
+    figure("chaos_memory_end_over_quarter", end as f64 / quarter.max(1) as f64, "ratio", "<=", 1.1);
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Tasks that an agent may have without questions: see the test of the short form.
+fn task_limit(hosts: usize) -> usize {
+    40 + 8 * hosts
+}

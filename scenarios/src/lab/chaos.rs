@@ -1,0 +1,430 @@
+//! A whole run: questions from many threads while a script of operations goes on, every answer judged, and what is left at
+//! the end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rankmesh::query::ask::{self, AskError, Asked, Question};
+use tokio_util::sync::CancellationToken;
+
+use super::fleet::Fleet;
+use super::judge::{Came, Judgement, Put, judge};
+use super::leaks::{Held, handles};
+use super::oracle::Oracle;
+use super::questions::{Drawn, Scope, draw};
+use super::relay::HostId;
+use super::script::{Operation, Script};
+
+/// Faults told in full; the rest is counted.
+const TOLD: usize = 12;
+/// Operations told with a fault.
+const REMEMBERED: usize = 12;
+/// How long hosts may take to find each other, at the beginning and after everything was healed.
+const MEETING: Duration = Duration::from_secs(120);
+/// How long the ends of threads and sockets may take.
+const ENDING: Duration = Duration::from_secs(30);
+/// How often the machine's own lateness is looked at.
+const LAG_STEP: Duration = Duration::from_millis(10);
+
+/// How a run goes.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Hosts.
+    pub hosts: usize,
+    /// Questions in all.
+    pub questions: usize,
+    /// Questions at a time.
+    pub at_once: usize,
+    /// Of operations, questions and lost datagrams.
+    pub seed: u64,
+    /// Mean time between operations.
+    pub pace: Duration,
+    /// Shortest and longest deadline of a question.
+    pub timeout: (Duration, Duration),
+    /// No question begins after this time.
+    pub at_most: Duration,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Questions judged.
+    pub questions: usize,
+    /// Answers from every host that was asked.
+    pub complete: usize,
+    /// Answers that some hosts were rightly missing from.
+    pub partial: usize,
+    /// Questions whose asker was killed or stopped.
+    pub unanswered: usize,
+    /// Operations done.
+    pub operations: usize,
+    /// Answers whose rows are not the oracle's.
+    pub wrong_rows: usize,
+    /// Answers whose coverage is not true.
+    pub wrong_coverage: usize,
+    /// Questions that failed at an asker that was well.
+    pub failed: usize,
+    /// Answers after the deadline and a tenth, by more than the machine itself was late.
+    pub late: usize,
+    /// The same with the machine's own lateness counted in.
+    pub late_at_all: usize,
+    /// Faults in full, the first few.
+    pub faults: Vec<String>,
+    /// Time until all knew all again after everything was healed.
+    pub healed: Duration,
+    /// Time until every host had a whole answer after that.
+    pub whole: Duration,
+    /// Tasks alive in the busiest agent, before and after.
+    pub tasks: (usize, usize),
+    /// Held by the process before the hosts, and after them.
+    pub held: Option<(Held, Held)>,
+    /// Resident memory after a quarter of the questions, and at the end, bytes.
+    pub memory_bytes: (u64, u64),
+    /// Datagrams carried, and lost on purpose.
+    pub datagrams: (u64, u64),
+    /// Longest time that the machine was late with a short sleep.
+    pub lag: Duration,
+    /// Time of the run.
+    pub took: Duration,
+}
+
+impl Report {
+    /// Whether every answer was right, true and in time.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.wrong_rows + self.wrong_coverage + self.failed + self.late == 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} questions in {:.1} s under {} operations: {} complete, {} partial, {} at askers that went; {} datagrams, {} lost",
+            self.questions,
+            self.took.as_secs_f64(),
+            self.operations,
+            self.complete,
+            self.partial,
+            self.unanswered,
+            self.datagrams.0,
+            self.datagrams.1,
+        )?;
+        writeln!(
+            f,
+            "wrong rows {}, wrong coverage {}, failed {}, late {} ({} with the machine's lag of up to {:.0} ms)",
+            self.wrong_rows,
+            self.wrong_coverage,
+            self.failed,
+            self.late,
+            self.late_at_all,
+            self.lag.as_secs_f64() * 1e3
+        )?;
+        writeln!(
+            f,
+            "healed: all know all after {:.1} s, whole answers everywhere {:.1} s later; tasks of the busiest agent {} -> {}; memory {} -> {} MiB",
+            self.healed.as_secs_f64(),
+            self.whole.as_secs_f64(),
+            self.tasks.0,
+            self.tasks.1,
+            self.memory_bytes.0 >> 20,
+            self.memory_bytes.1 >> 20,
+        )?;
+        if let Some((before, after)) = &self.held {
+            writeln!(f, "files {} -> {}, threads {} -> {}", before.files, after.files, before.threads, after.threads)?;
+        }
+        for fault in &self.faults {
+            writeln!(f, "{fault}")?;
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the threads of a run share.
+struct Run {
+    options: Options,
+    fleet: Arc<Fleet>,
+    oracle: Mutex<Oracle>,
+    report: Mutex<Report>,
+    reasons: Mutex<BTreeMap<String, usize>>,
+    operations: Mutex<VecDeque<(Instant, Operation)>>,
+    lags: Mutex<VecDeque<(Instant, Duration)>>,
+    drawn: AtomicUsize,
+    over: AtomicBool,
+    began: Instant,
+}
+
+/// Runs the lab.
+///
+/// # Errors
+/// Hosts cannot start or do not find each other again.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    // Tokio's first runtime opens a pair of sockets for signals that stays as long as the process.
+    drop(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?);
+    let before = Held::now()?;
+    let fleet = Fleet::start(options.hosts, options.seed, MEETING)?;
+    let tasks_before = fleet.tasks().into_iter().max().unwrap_or(0);
+    let run = Run {
+        options: options.clone(),
+        fleet,
+        oracle: Mutex::new(Oracle::new(options.seed)),
+        report: Mutex::default(),
+        reasons: Mutex::default(),
+        operations: Mutex::default(),
+        lags: Mutex::default(),
+        drawn: AtomicUsize::new(0),
+        over: AtomicBool::new(false),
+        began: Instant::now(),
+    };
+    let operated = std::thread::scope(|scope| {
+        scope.spawn(|| run.watch_lag());
+        let operator = scope.spawn(|| run.operate());
+        let askers: Vec<_> = (0..options.at_once)
+            .map(|index| (index, &run))
+            .map(|(i, run)| scope.spawn(move || run.put_questions(i)))
+            .collect();
+        for asker in askers {
+            let _ = asker.join();
+        }
+        run.over.store(true, Ordering::Relaxed);
+        operator.join()
+    });
+    operated.map_err(|_| anyhow::anyhow!("the operator panicked"))??;
+
+    let healed = run.fleet.wait_for_all(MEETING).context("after everything was healed")?;
+    let whole = run.wait_for_whole_answers()?;
+    let tasks_after = run.fleet.tasks().into_iter().max().unwrap_or(0);
+    let memory_bytes = Held::now()?.memory_bytes;
+    let Run { fleet, report, began, .. } = run;
+    let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.took = began.elapsed();
+    report.datagrams = fleet.datagrams();
+    fleet.shutdown();
+    drop(fleet);
+    (report.healed, report.whole) = (healed, whole);
+    report.tasks = (tasks_before, tasks_after);
+    report.memory_bytes.1 = memory_bytes;
+    let after = settled(&before)?;
+    if after.files > before.files {
+        report.faults.push(format!("LEAK file handles: {}", handles()?.join(", ")));
+    }
+    report.held = Some((before, after));
+    Ok(report)
+}
+
+/// What is held when the last threads and sockets have ended.
+fn settled(before: &Held) -> anyhow::Result<Held> {
+    let until = Instant::now() + ENDING;
+    loop {
+        let now = Held::now()?;
+        if (now.files <= before.files && now.threads <= before.threads) || Instant::now() > until {
+            return Ok(now);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl Run {
+    fn watch_lag(&self) {
+        while !self.over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            std::thread::sleep(LAG_STEP);
+            let lag = began.elapsed().saturating_sub(LAG_STEP);
+            let mut lags = lock(&self.lags);
+            if lag > LAG_STEP {
+                lags.push_back((began, lag));
+            }
+            while lags.front().is_some_and(|(at, _)| at.elapsed() > Duration::from_secs(120)) {
+                lags.pop_front();
+            }
+        }
+    }
+
+    /// By how much the machine was late in all between two instants.
+    fn lag(&self, from: Instant, until: Instant) -> Duration {
+        let lags = lock(&self.lags);
+        lags.iter().filter(|(at, lag)| *at + *lag >= from && *at <= until).map(|(_, lag)| *lag).sum()
+    }
+
+    fn operate(&self) -> anyhow::Result<()> {
+        let mut script = Script::new(self.options.seed, self.options.hosts, self.options.pace);
+        while !self.over.load(Ordering::Relaxed) {
+            let (pause, operation) = script.draw();
+            let until = Instant::now() + pause;
+            while Instant::now() < until && !self.over.load(Ordering::Relaxed) {
+                std::thread::sleep(LAG_STEP);
+            }
+            self.apply(operation)?;
+        }
+        script.ending().into_iter().try_for_each(|operation| self.apply(operation))
+    }
+
+    fn apply(&self, operation: Operation) -> anyhow::Result<()> {
+        {
+            let mut operations = lock(&self.operations);
+            operations.push_back((Instant::now(), operation.clone()));
+            if operations.len() > REMEMBERED {
+                operations.pop_front();
+            }
+        }
+        lock(&self.report).operations += 1;
+        self.fleet.apply(&operation).with_context(|| operation.to_string())
+    }
+
+    fn put_questions(&self, index: usize) {
+        let mut rng = StdRng::seed_from_u64(self.options.seed.wrapping_mul(1_000_003).wrapping_add(index as u64));
+        while self.began.elapsed() < self.options.at_most
+            && self.drawn.fetch_add(1, Ordering::Relaxed) < self.options.questions
+        {
+            let drawn = draw(&mut rng, self.options.hosts);
+            let (shortest, longest) = self.options.timeout;
+            let timeout = shortest + (longest - shortest).mul_f64(rng.random_range(0.0..1.0));
+            let timeout = Duration::from_millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+            let put = loop {
+                let asker = rng.random_range(0..self.options.hosts);
+                if let Some(put) = self.put(asker, &drawn, timeout) {
+                    break put;
+                }
+                std::thread::sleep(LAG_STEP);
+            };
+            self.account(&put);
+        }
+    }
+
+    /// Puts one question; `None` where the asker does not run.
+    fn put(&self, asker: HostId, drawn: &Drawn, timeout: Duration) -> Option<Put> {
+        let (shared, runtime) = self.fleet.asked(asker)?;
+        let members = || {
+            let list = shared.gossip.list();
+            let host = |name: &str| name.strip_prefix('n').and_then(|id| id.parse::<HostId>().ok());
+            let listed: BTreeSet<HostId> = list.iter().filter_map(|member| host(&member.name)).collect();
+            let live: Vec<_> = list.iter().filter(|member| member.is_live()).collect();
+            let live: BTreeSet<HostId> = live
+                .iter()
+                .filter_map(|member| host(&member.name).map(|id| (id, member.address)))
+                .filter(|(id, address)| self.fleet.address(*id) == Some(*address))
+                .map(|(id, _)| id)
+                .collect();
+            (listed, live)
+        };
+        let (before, live) = members();
+        let question = Question {
+            sql: drawn.sql.clone(),
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            nodes: Vec::new(),
+            labels: Vec::new(),
+            per_node: false,
+            plan_only: false,
+            analyze: false,
+        };
+        let (tell, told) = mpsc::channel();
+        let of_task = Arc::clone(&shared);
+        let began = Instant::now();
+        runtime.spawn(async move {
+            let came = ask::ask(&of_task, question, CancellationToken::new()).await;
+            let _ = tell.send((Instant::now(), came));
+        });
+        // A killed asker drops the task, a stopped one goes on some time.
+        let (ended, came) = match told.recv() {
+            Ok((ended, Ok(Asked::Answer { answer, coverage, .. }))) => (ended, Came::Answer(answer.rows, coverage)),
+            Ok((ended, Ok(Asked::Plan(plan)))) => (ended, Came::Failed(plan)),
+            Ok((ended, Err(AskError::Wrong(message)))) => (ended, Came::Wrong(message)),
+            Ok((ended, Err(AskError::Failed { message, coverage }))) => {
+                (ended, Came::Failed(format!("{message} ({coverage:?})")))
+            }
+            Err(_) => (Instant::now(), Came::Nobody),
+        };
+        let (after, _) = members();
+        let lag = self.lag(began, ended);
+        Some(Put { drawn: drawn.clone(), asker, began, ended, timeout, listed: [before, after], live, lag, came })
+    }
+
+    fn account(&self, put: &Put) {
+        let judgement = {
+            let timeline = self.fleet.timeline();
+            judge(put, &timeline, &mut lock(&self.oracle))
+        };
+        let Judgement { wrong_rows, wrong_coverage, failed, late, missing, complete } = judgement;
+        if let Came::Answer(_, coverage) = &put.came {
+            let mut reasons = lock(&self.reasons);
+            for gone in &coverage.missing {
+                *reasons.entry(gone.reason.clone()).or_default() += 1;
+            }
+        }
+        let excused = late.is_some_and(|late| late <= put.lag);
+        let mut report = lock(&self.report);
+        report.questions += 1;
+        report.lag = report.lag.max(put.lag);
+        report.complete += usize::from(complete);
+        report.partial += usize::from(missing > 0);
+        report.unanswered +=
+            usize::from(matches!(put.came, Came::Nobody) || (matches!(put.came, Came::Failed(_)) && failed.is_none()));
+        report.wrong_rows += usize::from(wrong_rows.is_some());
+        report.wrong_coverage += usize::from(wrong_coverage.is_some());
+        report.failed += usize::from(failed.is_some());
+        report.late += usize::from(late.is_some() && !excused);
+        report.late_at_all += usize::from(late.is_some());
+        if report.questions == self.options.questions.div_ceil(4) {
+            report.memory_bytes.0 = Held::now().map_or(0, |held| held.memory_bytes);
+        }
+        let late = late.filter(|_| !excused).map(|late| format!("late by {late:?}, the machine by {:?}", put.lag));
+        let faults = [("rows", wrong_rows), ("coverage", wrong_coverage), ("failed", failed), ("late", late)];
+        for (what, fault) in faults.into_iter().filter_map(|(what, fault)| fault.map(|fault| (what, fault))) {
+            if report.faults.len() < TOLD {
+                report.faults.push(self.told(put, what, &fault));
+            }
+        }
+    }
+
+    /// A fault with what led to it.
+    fn told(&self, put: &Put, what: &str, fault: &str) -> String {
+        let mut text = format!(
+            "FAULT {what} at n{} (seed {}, {:.1} s into the run, deadline {:?}, took {:?}, machine late {:?})\n  {}\n  {fault}",
+            put.asker,
+            self.options.seed,
+            put.began.duration_since(self.began).as_secs_f64(),
+            put.timeout,
+            put.ended.duration_since(put.began),
+            put.lag,
+            put.drawn.sql,
+        );
+        for (at, operation) in lock(&self.operations).iter() {
+            let when = at.saturating_duration_since(put.began).as_secs_f64()
+                - put.began.saturating_duration_since(*at).as_secs_f64();
+            text.push_str(&format!("\n    {when:+.2} s {operation}"));
+        }
+        text
+    }
+
+    /// Waits until every host gives a whole and right answer.
+    fn wait_for_whole_answers(&self) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        let drawn = Drawn {
+            sql: "SELECT node, count(*), sum(v) FROM t GROUP BY node".into(),
+            ordered: false,
+            scope: Scope::All,
+        };
+        for host in 0..self.options.hosts {
+            loop {
+                let put = self.put(host, &drawn, Duration::from_secs(10)).context("a host does not run at the end")?;
+                let judgement = judge(&put, &self.fleet.timeline(), &mut lock(&self.oracle));
+                anyhow::ensure!(judgement.wrong_rows.is_none(), "at the end: {judgement:?}");
+                if judgement.complete {
+                    break;
+                }
+                anyhow::ensure!(began.elapsed() < MEETING, "n{host} gets no whole answer at the end: {:?}", put.came);
+            }
+        }
+        Ok(began.elapsed())
+    }
+}

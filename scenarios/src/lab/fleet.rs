@@ -1,0 +1,215 @@
+//! All hosts of a lab, and what is done to them. Each operation is noted in the timeline before it begins and when it is
+//! done, so that what lay between counts for neither side.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use certs::Authority;
+use rankmesh::agent::Shared;
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use super::host::{Host, Start};
+use super::questions::name_of;
+use super::relay::{HostId, Link, Relay};
+use super::script::Operation;
+use super::timeline::{HostState, Timeline};
+
+/// Hosts that a starting one is told to join.
+const SEEDS: usize = 3;
+
+/// Labs of this process so far: each has addresses of its own.
+static LABS: AtomicU8 = AtomicU8::new(0);
+
+/// The hosts of a lab.
+pub struct Fleet {
+    hosts: Vec<Mutex<Host>>,
+    relay: Relay,
+    timeline: Mutex<Timeline>,
+    links: Mutex<BTreeMap<(HostId, HostId), Link>>,
+    _dir: TempDir,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fleet {
+    /// Starts `count` hosts that know the first three, and waits until all know all.
+    ///
+    /// # Errors
+    /// One cannot start, or they do not find each other within `wait`.
+    pub fn start(count: usize, seed: u64, wait: Duration) -> anyhow::Result<Arc<Self>> {
+        let dir = tempfile::tempdir()?;
+        let authority = Authority::create(&"lab".parse()?)?;
+        // 127.16.0.0 to 127.223.255.255, by process and lab; the relay's ports are in the odd networks.
+        let net = (16 + (std::process::id() % 208) as u8, LABS.fetch_add(1, Ordering::Relaxed).wrapping_mul(2));
+        let hosts: Result<Vec<_>, _> =
+            (0..count).map(|id| Host::new(id, &dir, &authority, net, seed).map(Mutex::new)).collect();
+        let fleet = Self {
+            hosts: hosts?,
+            relay: Relay::new(seed)?,
+            timeline: Mutex::default(),
+            links: Mutex::default(),
+            _dir: dir,
+        };
+        for host in 0..count {
+            fleet.start_host(host, Start::default())?;
+        }
+        fleet.wait_for_all(wait)?;
+        Ok(Arc::new(fleet))
+    }
+
+    /// Number of hosts.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// What was true when.
+    pub fn timeline(&self) -> MutexGuard<'_, Timeline> {
+        lock(&self.timeline)
+    }
+
+    /// Datagrams carried, and lost on purpose.
+    #[must_use]
+    pub fn datagrams(&self) -> (u64, u64) {
+        self.relay.counts()
+    }
+
+    /// The agent of a host and where its questions run, while it runs.
+    #[must_use]
+    pub fn asked(&self, host: HostId) -> Option<(Arc<Shared>, Handle)> {
+        // A host that is just being started or killed is none to ask; do not wait for it.
+        self.hosts[host].try_lock().ok()?.asked()
+    }
+
+    /// Address that other hosts know of this one.
+    #[must_use]
+    pub fn address(&self, host: HostId) -> Option<SocketAddr> {
+        lock(&self.hosts[host]).address
+    }
+
+    /// Tasks alive in each agent.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<usize> {
+        self.hosts.iter().map(|host| lock(host).tasks()).collect()
+    }
+
+    /// Does one thing; returns when it is done.
+    ///
+    /// # Errors
+    /// It cannot be done: a host does not start, or cannot be stopped.
+    pub fn apply(&self, operation: &Operation) -> anyhow::Result<()> {
+        match operation {
+            Operation::Kill { host, silent } => {
+                self.timeline().host(*host, HostState::Between);
+                lock(&self.hosts[*host]).kill(&self.relay, *silent);
+                self.timeline().host(*host, HostState::Down);
+            }
+            Operation::Start(host, how) => self.start_host(*host, *how)?,
+            Operation::Stop(host) => {
+                self.timeline().host(*host, HostState::Between);
+                lock(&self.hosts[*host]).stop()?;
+                self.timeline().host(*host, HostState::Down);
+            }
+            Operation::Continue(host) => {
+                self.timeline().host(*host, HostState::Between);
+                lock(&self.hosts[*host]).go_on();
+                self.timeline().host(*host, HostState::Up);
+            }
+            Operation::Partition(side) => {
+                for a in 0..self.count() {
+                    for b in 0..a {
+                        if side.contains(&a) != side.contains(&b) {
+                            self.link(a, b, Link { cut: true, ..Link::default() });
+                        }
+                    }
+                }
+            }
+            Operation::Links(host, link) => {
+                for other in (0..self.count()).filter(|other| other != host) {
+                    self.link(*host, other, *link);
+                }
+            }
+            Operation::Heal => {
+                let bad: Vec<(HostId, HostId)> = lock(&self.links).keys().copied().collect();
+                for (a, b) in bad {
+                    self.link(a, b, Link::default());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start_host(&self, id: HostId, how: Start) -> anyhow::Result<()> {
+        let join: Vec<SocketAddr> =
+            (0..self.count()).filter(|host| *host != id).filter_map(|host| self.address(host)).take(SEEDS).collect();
+        self.timeline().host(id, HostState::Between);
+        let mut host = lock(&self.hosts[id]);
+        let version = host.version + usize::from(how.new_rows);
+        self.timeline().version(id, version);
+        host.start(&self.relay, how, join).with_context(|| format!("{how:?}"))?;
+        drop(host);
+        self.timeline().host(id, HostState::Up);
+        Ok(())
+    }
+
+    fn link(&self, a: HostId, b: HostId, link: Link) {
+        let bad = link != Link::default();
+        // While it changes it is neither well nor cut.
+        self.timeline().link(a, b, Link { cut: false, loss: 1.0, delay: Duration::ZERO });
+        self.relay.link(a, b, link);
+        self.relay.link(b, a, link);
+        self.timeline().link(a, b, link);
+        let key = (a.min(b), a.max(b));
+        if bad {
+            lock(&self.links).insert(key, link);
+        } else {
+            lock(&self.links).remove(&key);
+        }
+    }
+
+    /// Waits until every host lists every other as live, at the address where it is.
+    ///
+    /// # Errors
+    /// Who does not know whom after `wait`.
+    pub fn wait_for_all(&self, wait: Duration) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        loop {
+            let Some(ignorance) = self.ignorance() else { return Ok(began.elapsed()) };
+            if began.elapsed() > wait {
+                bail!("after {wait:?} {ignorance}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Somebody who does not know somebody.
+    fn ignorance(&self) -> Option<String> {
+        let addresses: Vec<Option<SocketAddr>> = (0..self.count()).map(|host| self.address(host)).collect();
+        for id in 0..self.count() {
+            let Some((shared, _)) = self.asked(id) else { return Some(format!("{} does not run", name_of(id))) };
+            let members = shared.gossip.list();
+            for (other, address) in addresses.iter().enumerate() {
+                let name = name_of(other);
+                let known = members.iter().find(|member| member.name == name);
+                if !known.is_some_and(|member| member.is_live() && Some(member.address) == *address) {
+                    return Some(format!("{} knows {name} as {known:?}, which is at {address:?}", name_of(id)));
+                }
+            }
+        }
+        None
+    }
+
+    /// Stops every host in good order.
+    pub fn shutdown(&self) {
+        for host in &self.hosts {
+            lock(host).shutdown();
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! One host of a lab: its agent on a runtime of its own, behind the relay.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use certs::Authority;
+use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig};
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tokio::runtime::{Handle, Runtime};
+
+use super::questions::{REPLICATED, SCHEMA, dictionary, name_of, rows_of};
+use super::relay::{HostId, Relay};
+
+/// How long a killed agent's threads may take to end.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long an agent's worker may take to be held.
+const HOLD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Ports are counted from here, below those that systems give away, so that nobody else gets one between two lives.
+const FIRST_PORT: u16 = 21_000;
+
+/// A host, running or not.
+pub struct Host {
+    id: HostId,
+    identity: PathBuf,
+    dir: PathBuf,
+    /// Where its own socket is bound, and where the relay's port that stands for it is.
+    own_ip: Ipv4Addr,
+    port_ip: Ipv4Addr,
+    /// The address that other hosts know.
+    pub address: Option<SocketAddr>,
+    /// Version of the rows that it serves.
+    pub version: usize,
+    clock_ahead: bool,
+    starts: u16,
+    seed: u64,
+    running: Option<Running>,
+}
+
+struct Running {
+    runtime: Runtime,
+    agent: Agent,
+    /// Held while the agent is stopped.
+    hold: Option<mpsc::Sender<()>>,
+}
+
+/// Where and with which rows a host starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Start {
+    /// At an address that it never had.
+    pub new_address: bool,
+    /// With other rows.
+    pub new_rows: bool,
+    /// With the clock an hour ahead. At the start after that it is right again, and the generation counted from it lower
+    /// than the last.
+    pub clock_ahead: bool,
+}
+
+impl Host {
+    /// A host that does not run yet.
+    ///
+    /// # Errors
+    /// Its identity cannot be written.
+    pub fn new(id: HostId, dir: &TempDir, authority: &Authority, net: (u8, u8), seed: u64) -> anyhow::Result<Self> {
+        let name = name_of(id);
+        let identity = dir.path().join(&name);
+        authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
+        let last = u8::try_from(id + 1).context("at most 254 hosts")?;
+        Ok(Self {
+            id,
+            identity,
+            dir: dir.path().to_owned(),
+            own_ip: Ipv4Addr::new(127, net.0, net.1, last),
+            port_ip: Ipv4Addr::new(127, net.0, net.1 | 1, last),
+            address: None,
+            version: 0,
+            clock_ahead: false,
+            starts: 0,
+            seed,
+            running: None,
+        })
+    }
+
+    /// Starts the agent; `join` are the addresses of others.
+    ///
+    /// # Errors
+    /// It cannot start.
+    pub fn start(&mut self, relay: &Relay, how: Start, join: Vec<SocketAddr>) -> anyhow::Result<()> {
+        ensure!(self.running.is_none(), "{} runs already", name_of(self.id));
+        self.version += usize::from(how.new_rows);
+        let database = self.database()?;
+        self.set_clock(how.clock_ahead)?;
+        self.starts += 1;
+        let own = SocketAddr::from((self.own_ip, FIRST_PORT + self.starts));
+        // A host that was cut off from power may still have its port open.
+        relay.close(self.id);
+        let known = self.address.filter(|_| !how.new_address);
+        let at = known.unwrap_or_else(|| (self.port_ip, FIRST_PORT + self.starts).into());
+        let address = relay.open(self.id, own, at).with_context(|| format!("opening the relay's port at {at}"))?;
+        self.address = Some(address);
+        let config = AgentConfig {
+            cert_validity: certs::NODE_VALIDITY,
+            name: name_of(self.id).parse()?,
+            listen: own,
+            advertise: Some(address),
+            join,
+            token: None,
+            identity: self.identity.clone(),
+            source: SourceConfig::Served { path: database, replicated: vec![REPLICATED.to_owned()] },
+            socket: None,
+            capture: CaptureChoice::Off,
+            on_finding: None,
+            labels: Vec::new(),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(name_of(self.id))
+            .enable_all()
+            .build()?;
+        // Inside a task: the agent's own worker does the work, not this thread.
+        let agent = runtime.block_on(runtime.spawn(Agent::start(config)))?;
+        let agent = agent.with_context(|| format!("starting {}", name_of(self.id)))?;
+        self.running = Some(Running { runtime, agent, hold: None });
+        Ok(())
+    }
+
+    /// The file with the rows of the present version.
+    fn database(&self) -> anyhow::Result<PathBuf> {
+        let path = self.dir.join(format!("{}.v{}.db", name_of(self.id), self.version));
+        if !path.exists() {
+            let conn = Connection::open(&path)?;
+            conn.execute_batch(&format!(
+                "{SCHEMA} BEGIN; {} {} COMMIT;",
+                rows_of(self.id, self.version, self.seed),
+                dictionary()
+            ))?;
+        }
+        Ok(path)
+    }
+
+    /// The clock as the next generation is counted by: the file that remembers the last one goes as if it were lost.
+    fn set_clock(&mut self, ahead: bool) -> anyhow::Result<()> {
+        let file = self.identity.join("generation");
+        if std::mem::replace(&mut self.clock_ahead, ahead) {
+            std::fs::remove_file(&file)?;
+        }
+        if ahead {
+            let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis();
+            std::fs::write(&file, format!("{}\n", now_ms + 3_600_000))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the agent as SIGKILL would. Unless `silent` (the host lost power) others hear from the host that nobody
+    /// listens.
+    pub fn kill(&mut self, relay: &Relay, silent: bool) {
+        let Some(Running { runtime, agent, hold }) = self.running.take() else { return };
+        drop(hold);
+        if !silent {
+            relay.close(self.id);
+        }
+        runtime.shutdown_timeout(KILL_PATIENCE);
+        drop(agent);
+    }
+
+    /// Stops the agent as SIGSTOP would; returns when nothing in it moves any more.
+    ///
+    /// # Errors
+    /// It does not run, or its worker could not be held.
+    pub fn stop(&mut self) -> anyhow::Result<()> {
+        let running = self.running.as_mut().context("it does not run")?;
+        let (hold, held) = mpsc::channel::<()>();
+        let (tell, told) = mpsc::channel();
+        running.runtime.spawn(async move {
+            let _ = tell.send(());
+            let _ = held.recv();
+        });
+        told.recv_timeout(HOLD_PATIENCE).context("the agent's worker could not be held")?;
+        running.hold = Some(hold);
+        Ok(())
+    }
+
+    /// Lets a stopped agent go on.
+    pub fn go_on(&mut self) {
+        if let Some(running) = self.running.as_mut() {
+            running.hold = None;
+        }
+    }
+
+    /// The agent and where its questions run, while it runs and is not stopped.
+    #[must_use]
+    pub fn asked(&self) -> Option<(Arc<Shared>, Handle)> {
+        let running = self.running.as_ref().filter(|running| running.hold.is_none())?;
+        Some((Arc::clone(running.agent.shared()), running.runtime.handle().clone()))
+    }
+
+    /// Tasks alive in the agent.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.runtime.metrics().num_alive_tasks())
+    }
+
+    /// Leaves in good order.
+    pub fn shutdown(&mut self) {
+        if let Some(Running { runtime, agent, hold }) = self.running.take() {
+            drop(hold);
+            runtime.block_on(agent.shutdown());
+            runtime.shutdown_timeout(KILL_PATIENCE);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Whether an answer is right: its rows by the oracle over exactly the hosts that coverage says answered, its coverage by
+//! the timeline.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use query_planner::Value;
+use rankmesh::query::Coverage;
+
+use super::oracle::{Oracle, same, unions};
+use super::questions::{Drawn, Scope, name_of};
+use super::relay::HostId;
+use super::timeline::Timeline;
+
+/// Ways to choose versions of rows that are tried, where hosts returned with other rows during the question.
+const WAYS: usize = 64;
+
+/// How long two hosts must have been up and joined before a question, when the asker already lists the other as live: a
+/// connection from before may first have to be found dead.
+const SETTLED: Duration = Duration::from_secs(4);
+
+/// A question that was put and what came of it.
+#[derive(Debug)]
+pub struct Put {
+    /// The question.
+    pub drawn: Drawn,
+    /// Asked at.
+    pub asker: HostId,
+    /// Begin and end.
+    pub began: Instant,
+    /// When the answer was there.
+    pub ended: Instant,
+    /// Its deadline.
+    pub timeout: Duration,
+    /// Members that the asker listed, before and after the question.
+    pub listed: [BTreeSet<HostId>; 2],
+    /// Those of them that it listed before as live, at the address where they are.
+    pub live: BTreeSet<HostId>,
+    /// By how much this machine was late with other things meanwhile.
+    pub lag: Duration,
+    /// What came.
+    pub came: Came,
+}
+
+/// What came of a question.
+#[derive(Debug)]
+pub enum Came {
+    /// Rows and coverage.
+    Answer(Vec<Vec<Value>>, Coverage),
+    /// Wrong SQL, or a wrong choice of nodes.
+    Wrong(String),
+    /// No answer.
+    Failed(String),
+    /// The asker was killed meanwhile.
+    Nobody,
+}
+
+/// What the judge says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Judgement {
+    /// The rows are not what the oracle says.
+    pub wrong_rows: Option<String>,
+    /// Coverage says what was not so.
+    pub wrong_coverage: Option<String>,
+    /// It failed although the asker itself could answer.
+    pub failed: Option<String>,
+    /// By how much it came after its deadline and a tenth.
+    pub late: Option<Duration>,
+    /// Hosts that were missing, with good reason.
+    pub missing: usize,
+    /// Whether every host that was asked answered.
+    pub complete: bool,
+}
+
+/// Judges one question.
+pub fn judge(put: &Put, timeline: &Timeline, oracle: &mut Oracle) -> Judgement {
+    let mut judgement = Judgement::default();
+    let asker_up = timeline.up(put.asker, put.began, put.ended);
+    let allowed = put.timeout.mul_f64(1.1);
+    let took = put.ended.duration_since(put.began);
+    if asker_up && took > allowed {
+        judgement.late = Some(took - allowed);
+    }
+    match &put.came {
+        Came::Nobody => {}
+        Came::Wrong(message) => judgement.failed = Some(format!("taken for wrong: {message}")),
+        Came::Failed(message) => {
+            let own_part = match &put.drawn.scope {
+                Scope::Hosts(hosts) => hosts.contains(&put.asker),
+                Scope::All | Scope::AnyOne => true,
+            };
+            // A machine that was late with everything may be late with the asker's own part.
+            if asker_up && own_part && put.lag < put.timeout / 4 {
+                judgement.failed = Some(message.clone());
+            }
+        }
+        Came::Answer(rows, coverage) => {
+            judgement.complete = coverage.is_complete();
+            judgement.missing = coverage.missing.len();
+            match covered(put, coverage, timeline) {
+                Ok(answered) => {
+                    judgement.wrong_rows = wrong_rows(put, rows, &answered, timeline, oracle).err();
+                }
+                Err(why) => judgement.wrong_coverage = Some(why),
+            }
+        }
+    }
+    judgement
+}
+
+/// The hosts that coverage says answered, or what is wrong with it.
+fn covered(put: &Put, coverage: &Coverage, timeline: &Timeline) -> Result<BTreeSet<HostId>, String> {
+    let mut missing = BTreeSet::new();
+    for gone in &coverage.missing {
+        let host = gone.node.strip_prefix('n').and_then(|id| id.parse().ok());
+        let host: HostId = host.ok_or_else(|| format!("{} is missing, which there is not", gone.node))?;
+        if gone.reason.is_empty() || !missing.insert(host) {
+            return Err(format!("{} is missing twice or for no reason", gone.node));
+        }
+    }
+    if coverage.answered + missing.len() != coverage.asked {
+        return Err(format!("{} answered and {} missing of {}", coverage.answered, missing.len(), coverage.asked));
+    }
+    let asked: BTreeSet<HostId> = match &put.drawn.scope {
+        // Equal everywhere: whoever it was.
+        Scope::AnyOne => return Ok(BTreeSet::new()),
+        Scope::Hosts(hosts) => {
+            let hosts: BTreeSet<HostId> = hosts.iter().copied().collect();
+            // Not listed: the asker has just been started and cannot know it.
+            put.listed
+                .iter()
+                .map(|listed| &hosts & listed)
+                .find(|asked| asked.len() == coverage.asked)
+                .ok_or_else(|| format!("{} asked of {hosts:?}, listed {:?}", coverage.asked, put.listed))?
+        }
+        Scope::All => put
+            .listed
+            .iter()
+            .find(|listed| listed.len() == coverage.asked)
+            .cloned()
+            .ok_or_else(|| format!("{} asked, listed {:?}", coverage.asked, put.listed))?,
+    };
+    if !missing.is_subset(&asked) {
+        return Err(format!("missing {missing:?}, asked {asked:?}"));
+    }
+    let answered = &asked - &missing;
+    for host in &answered {
+        if timeline.parted(put.asker, *host, put.began, put.ended) {
+            return Err(format!("{} is said to have answered and could not", name_of(*host)));
+        }
+    }
+    for host in &missing {
+        let well = timeline.joined(put.asker, *host, put.began, put.ended, SETTLED) && put.live.contains(host);
+        if well && put.lag < put.timeout / 4 {
+            let reason = coverage.missing.iter().find(|gone| gone.node == name_of(*host)).map(|gone| &gone.reason);
+            return Err(format!("{} was well all the time and is missing: {reason:?}", name_of(*host)));
+        }
+    }
+    Ok(answered)
+}
+
+fn wrong_rows(
+    put: &Put,
+    rows: &[Vec<Value>],
+    answered: &BTreeSet<HostId>,
+    timeline: &Timeline,
+    oracle: &mut Oracle,
+) -> Result<(), String> {
+    let versions = |host| timeline.versions(host, put.began, put.ended);
+    let mut expected = None;
+    for union in unions(answered, versions, WAYS) {
+        let answer = oracle.answer(&union, &put.drawn.sql).map_err(|error| format!("the oracle says: {error}"))?;
+        if same(rows, &answer, put.drawn.ordered) {
+            return Ok(());
+        }
+        expected.get_or_insert(answer);
+    }
+    Err(format!("answered {answered:?}: {rows:?}, the oracle says {:?}", expected.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rankmesh::query::Missing;
+
+    use super::super::timeline::HostState;
+    use super::*;
+
+    fn put(came: Came, timeout: Duration) -> Put {
+        let all: BTreeSet<HostId> = [0, 1].into();
+        let sql = "SELECT count(*), sum(v) FROM t".to_owned();
+        Put {
+            drawn: Drawn { sql, ordered: true, scope: Scope::All },
+            asker: 0,
+            began: Instant::now(),
+            ended: Instant::now(),
+            timeout,
+            listed: [all.clone(), all.clone()],
+            live: all,
+            lag: Duration::ZERO,
+            came,
+        }
+    }
+
+    fn coverage(missing: &[&str]) -> Coverage {
+        let missing: Vec<Missing> =
+            missing.iter().map(|node| Missing { node: (*node).to_owned(), reason: "timeout".into() }).collect();
+        Coverage { asked: 2, answered: 2 - missing.len(), missing, notes: Vec::new() }
+    }
+
+    fn timeline() -> Timeline {
+        let mut timeline = Timeline::default();
+        for host in [0, 1] {
+            timeline.host(host, HostState::Up);
+            timeline.version(host, 0);
+        }
+        timeline
+    }
+
+    #[test]
+    fn rows_are_judged_by_the_hosts_that_answered() {
+        let (mut timeline, mut oracle) = (timeline(), Oracle::new(3));
+        let sql = "SELECT count(*), sum(v) FROM t";
+        let both = oracle.answer(&vec![(0, 0), (1, 0)], sql).unwrap();
+        let one = oracle.answer(&vec![(0, 0)], sql).unwrap();
+        let second = Duration::from_secs(1);
+        let mut say = |rows: &Vec<Vec<Value>>, missing: &[&str], timeline: &Timeline| {
+            judge(&put(Came::Answer(rows.clone(), coverage(missing)), second), timeline, &mut oracle)
+        };
+        assert_eq!(say(&both, &[], &timeline), Judgement { complete: true, ..Judgement::default() });
+        assert!(say(&one, &[], &timeline).wrong_rows.is_some(), "a host's rows are not there");
+        assert!(say(&both, &["n1"], &timeline).wrong_rows.is_some(), "rows of a host that did not answer");
+        assert!(say(&one, &["n1"], &timeline).wrong_rows.is_none());
+        assert!(say(&one, &["n7"], &timeline).wrong_coverage.is_some());
+        timeline.host(1, HostState::Down);
+        let said = say(&both, &[], &timeline).wrong_coverage.unwrap();
+        assert!(said.contains("could not"), "{said}");
+    }
+
+    #[test]
+    fn failures_and_lateness_count_when_the_asker_was_well() {
+        let (mut timeline, mut oracle) = (timeline(), Oracle::new(3));
+        let mut failed = put(Came::Failed("no node answered".into()), Duration::ZERO);
+        failed.timeout = Duration::from_nanos(1);
+        failed.ended = failed.began + Duration::from_millis(7);
+        let said = judge(&failed, &timeline, &mut oracle);
+        assert!(said.late.is_some() && said.failed.is_none(), "{said:?}");
+        failed.timeout = Duration::from_secs(1);
+        assert!(judge(&failed, &timeline, &mut oracle).failed.is_some());
+        timeline.host(0, HostState::Down);
+        failed.ended = Instant::now();
+        assert_eq!(judge(&failed, &timeline, &mut oracle), Judgement::default());
+    }
+}
