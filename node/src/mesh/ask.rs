@@ -131,6 +131,11 @@ impl Mesh {
     }
 }
 
+/// How long to listen for the host's objection: not beyond the deadline.
+fn probe_patience(deadline: Instant) -> Duration {
+    PROBE_PATIENCE.min(deadline.saturating_duration_since(Instant::now()))
+}
+
 /// Puts the request on a stream and waits for its acknowledgement or for the first response.
 async fn put(
     peer: &std::sync::Arc<Peer>,
@@ -185,7 +190,7 @@ async fn put(
             },
             () = tokio::time::sleep_until(silence_ends) => return Err(silent(Instant::now())),
             () = tokio::time::sleep_until(probe_at) => {
-                if let Some(objection) = probe::objection_within(peer.address, PROBE_PATIENCE).await {
+                if let Some(objection) = probe::objection_within(peer.address, probe_patience(deadline)).await {
                     return Err(Attempt::Stale(AskError::Unreachable(objection.into())));
                 }
                 probe_at = Instant::now() + SILENCE_PROBE;
@@ -235,7 +240,9 @@ impl ResponseStream {
                 }
                 Err(_) => {
                     let silent = self.datagrams_heard() == heard;
-                    if silent && let Some(objection) = probe::objection_within(self.peer.address, PROBE_PATIENCE).await
+                    if silent
+                        && let Some(objection) =
+                            probe::objection_within(self.peer.address, probe_patience(self.deadline)).await
                     {
                         return Err(AskError::Unreachable(objection.into()));
                     }

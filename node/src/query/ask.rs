@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::coverage::{Coverage, Missing, row_share};
 use super::fanout::{MeshFanout, Target};
+use super::time::RoundTime;
 use crate::agent::Shared;
 use crate::now::unix_now_ns;
 use crate::stragglers::{ClockOffset, VIEWS};
@@ -103,7 +104,8 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
         targets,
         deadline,
         cancelled.clone(),
-    );
+    )
+    .in_time(RoundTime::of(&plan, started, deadline));
     let stop = Stop::at(Some(deadline));
     let stopper = stop.clone();
     let watch = tokio::spawn(async move {

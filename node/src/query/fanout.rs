@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
+use super::time::RoundTime;
 use crate::mesh::wire::{Request, Response};
 use crate::mesh::{AskError, Mesh};
 
@@ -37,7 +38,9 @@ pub struct MeshFanout {
     mesh: Mesh,
     executor: Arc<Executor>,
     targets: Vec<Target>,
+    /// Of the round at hand.
     deadline: Instant,
+    time: Option<RoundTime>,
     cancelled: CancellationToken,
     /// Nodes whose rows are in the result of this run.
     pub answered: BTreeSet<String>,
@@ -97,11 +100,18 @@ impl MeshFanout {
             executor,
             targets,
             deadline,
+            time: None,
             cancelled,
             answered: BTreeSet::new(),
             missing: BTreeMap::new(),
             lost_midway: false,
         }
+    }
+
+    /// Shares the time out between rounds and merge; without it every round may take all of it.
+    #[must_use]
+    pub(super) fn in_time(self, time: RoundTime) -> Self {
+        Self { time: Some(time), ..self }
     }
 
     /// Starts over without the nodes that are missing by now.
@@ -140,6 +150,9 @@ impl MeshFanout {
         task: &NodeTask,
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        if let Some(time) = self.time {
+            self.deadline = time.round_ends(Instant::now());
+        }
         let (ends, mut inbox) = mpsc::channel(asked.len().max(1));
         // Dropping the guard stops whatever still runs, here and (by stream reset) on every node.
         let stop = self.cancelled.child_token();

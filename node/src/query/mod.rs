@@ -1,6 +1,6 @@
 //! Questions: whom to ask, the fan-out, coverage, and running a task on this node's own store.
 //!
-//! `coverage` says who answered; `exec` runs a task here; `fanout` asks over the mesh; `ask` puts them together.
+//! `coverage` says who answered; `exec` runs a task here; `fanout` asks over the mesh; `time` shares the time out; `ask` puts them together.
 //! `file` asks one file without a mesh. Planning and merging live in the `query-planner` crate.
 
 pub mod ask;
@@ -10,6 +10,7 @@ pub mod exec;
 pub mod fanout;
 pub mod file;
 pub mod plans;
+mod time;
 
 pub use ask::{Asked, Question};
 pub use coverage::{Coverage, Missing};
