@@ -13,7 +13,7 @@ fn every_answer_under_faults_is_right_and_says_whom_it_lacks() {
         seed: 7,
         pace: Duration::from_millis(300),
         timeout: (Duration::from_secs(1), Duration::from_secs(3)),
-        at_most: Duration::from_secs(6),
+        at_most: Duration::from_secs(4),
     };
     let report = run(&options).expect("the lab runs");
     println!("{report}");
