@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::seal::Sealer;
 
 /// Longest node or mesh name, bytes. Names travel with every digest, so they are kept short: at 63 bytes a digest of
 /// 600 nodes fills a message.
 const MAX_NAME_BYTES: usize = 63;
 
 /// How one node gossips.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct GossipConfig {
     /// Name of the mesh. Members of differently named meshes ignore each other.
     pub mesh: String,
@@ -27,6 +30,20 @@ pub struct GossipConfig {
     pub dead_after: Duration,
     /// How long a dead member stays listed.
     pub forget_after: Duration,
+    /// Binds facts to their owners.
+    pub sealer: Option<Arc<dyn Sealer>>,
+}
+
+impl std::fmt::Debug for GossipConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GossipConfig")
+            .field("mesh", &self.mesh)
+            .field("node", &self.node)
+            .field("generation", &self.generation)
+            .field("advertise", &self.advertise)
+            .field("sealed", &self.sealer.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 impl GossipConfig {
@@ -42,7 +59,18 @@ impl GossipConfig {
             interval: Duration::from_millis(500),
             dead_after: Duration::from_secs(5),
             forget_after: Duration::from_secs(3600),
+            sealer: None,
         }
+    }
+
+    /// With facts bound to their owners: what is not sealed by who it is about is not believed.
+    #[must_use]
+    pub fn with_sealer(self, sealer: Arc<dyn Sealer>) -> Self {
+        Self { sealer: Some(sealer), ..self }
+    }
+
+    pub(crate) fn sealer(&self) -> Option<Arc<dyn Sealer>> {
+        self.sealer.clone()
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {

@@ -15,6 +15,7 @@ use tracing::{error, info, warn};
 use crate::facts::{KEY_LEFT, NodeFacts, extra_key};
 use crate::link::{Inbound, Link, LinkTransport};
 use crate::members::{Directory, Member};
+use crate::seal::{KEY_SEAL, Sealing};
 use crate::{Error, GossipConfig};
 
 /// Heartbeat intervals remembered for each peer. chitchat smooths their mean with five times the expected interval, so a
@@ -35,12 +36,14 @@ pub type MemberList = Arc<Vec<Member>>;
 pub struct Gossip {
     commands: mpsc::Sender<Command>,
     members: watch::Receiver<MemberList>,
+    sealing: Sealing,
     task: JoinHandle<()>,
 }
 
 enum Command {
     SetFacts(Box<NodeFacts>, oneshot::Sender<()>),
     Publish(String, String),
+    Reseal,
     Leave(oneshot::Sender<()>),
 }
 
@@ -57,11 +60,12 @@ impl Gossip {
     ) -> Result<Self, Error> {
         cfg.check()?;
         let (commands, command_rx) = mpsc::channel(16);
-        let mut driver = Driver::new(cfg, LinkTransport::new(link, inbound), facts).await?;
+        let sealing = Sealing::of(cfg.sealer());
+        let mut driver = Driver::new(cfg, LinkTransport::new(link, inbound), facts, sealing.clone()).await?;
         let look = driver.look().await;
         let (members_tx, members) = watch::channel(Arc::new(look));
         let task = tokio::spawn(driver.run(command_rx, members_tx));
-        Ok(Self { commands, members, task })
+        Ok(Self { commands, members, sealing, task })
     }
 
     /// Replaces this node's facts; only what changed is sent out. Facts too large to send leave the previous ones in
@@ -78,6 +82,17 @@ impl Gossip {
     pub async fn publish(&self, name: impl Into<String>, value: impl Into<String>) {
         // A closed channel: gossip is over.
         let _ = self.commands.send(Command::Publish(name.into(), value.into())).await;
+    }
+
+    /// Seals this node's facts anew, with a key or certificate that changed.
+    pub async fn reseal(&self) {
+        let _ = self.commands.send(Command::Reseal).await;
+    }
+
+    /// Statements of other members that were not believed, since the start: not sealed by whom they are about, or old.
+    #[must_use]
+    pub fn forged(&self) -> u64 {
+        self.sealing.forged()
     }
 
     /// The members: sorted by name, this node included, one a name (the highest generation).
@@ -130,14 +145,21 @@ struct Driver {
     chitchat: ChitchatHandle,
     ending: Ending,
     directory: Directory,
+    sealing: Sealing,
     /// Set by a look that found an earlier life of this node above its generation.
     outranked_by: Option<u64>,
 }
 
 impl Driver {
-    async fn new(cfg: GossipConfig, transport: LinkTransport, facts: NodeFacts) -> Result<Self, Error> {
-        let (chitchat, ending, directory) = launch(&cfg, &transport, &facts).await?;
-        Ok(Self { cfg, transport, facts, published: BTreeMap::new(), chitchat, ending, directory, outranked_by: None })
+    async fn new(
+        cfg: GossipConfig,
+        transport: LinkTransport,
+        facts: NodeFacts,
+        sealing: Sealing,
+    ) -> Result<Self, Error> {
+        let (chitchat, ending, directory) = launch(&cfg, &transport, &facts, &sealing).await?;
+        let published = BTreeMap::new();
+        Ok(Self { cfg, transport, facts, published, chitchat, ending, directory, sealing, outranked_by: None })
     }
 
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, members_tx: watch::Sender<MemberList>) {
@@ -156,6 +178,10 @@ impl Driver {
                     Some(Command::Publish(name, value)) => {
                         self.publish_value(name, value).await;
                         self.publish(&members_tx).await;
+                    }
+                    Some(Command::Reseal) => {
+                        let sealing = &self.sealing;
+                        self.chitchat.with_chitchat(|chitchat| sealing.reseal(chitchat.self_node_state())).await;
                     }
                     Some(Command::Leave(done)) => {
                         self.leave(&members_tx).await;
@@ -218,7 +244,14 @@ impl Driver {
             return;
         }
         let key = extra_key(&name);
-        self.chitchat.with_chitchat(|chitchat| chitchat.self_node_state().set(&key, &value)).await;
+        let sealing = &self.sealing;
+        self.chitchat
+            .with_chitchat(|chitchat| {
+                let state = chitchat.self_node_state();
+                state.set(&key, &value);
+                sealing.reseal(state);
+            })
+            .await;
         self.published.insert(name, value);
     }
 
@@ -231,10 +264,11 @@ impl Driver {
             }
         };
         self.facts = facts;
+        let sealing = &self.sealing;
         self.chitchat
             .with_chitchat(|chitchat| {
                 let state = chitchat.self_node_state();
-                let kept = |key: &str| keys.iter().any(|(k, _)| k == key);
+                let kept = |key: &str| key == KEY_SEAL || keys.iter().any(|(k, _)| k == key);
                 let gone: Vec<String> =
                     state.key_values().filter(|(key, _)| !kept(key)).map(|(key, _)| key.to_owned()).collect();
                 for key in gone {
@@ -243,6 +277,7 @@ impl Driver {
                 for (key, value) in &keys {
                     state.set(key, value);
                 }
+                sealing.reseal(state);
             })
             .await;
     }
@@ -257,7 +292,14 @@ impl Driver {
     }
 
     async fn leave(&mut self, members_tx: &watch::Sender<MemberList>) {
-        self.chitchat.with_chitchat(|chitchat| chitchat.self_node_state().set(KEY_LEFT, "1")).await;
+        let sealing = &self.sealing;
+        self.chitchat
+            .with_chitchat(|chitchat| {
+                let state = chitchat.self_node_state();
+                state.set(KEY_LEFT, "1");
+                sealing.reseal(state);
+            })
+            .await;
         let told: Vec<SocketAddr> = {
             let members = members_tx.borrow();
             members.iter().filter(|m| m.is_live() && !m.is_self).map(|m| m.address).take(FAREWELLS).collect()
@@ -277,7 +319,7 @@ impl Driver {
     async fn relaunch(&mut self, generation: u64) {
         self.chitchat.abort();
         self.cfg.generation = generation.saturating_add(1);
-        match launch(&self.cfg, &self.transport, &self.all(&self.facts)).await {
+        match launch(&self.cfg, &self.transport, &self.all(&self.facts), &self.sealing).await {
             Ok((chitchat, ending, directory)) => {
                 self.chitchat = chitchat;
                 self.ending = ending;
@@ -293,10 +335,11 @@ impl Driver {
     }
 }
 
-async fn launch(
+pub(crate) async fn launch(
     cfg: &GossipConfig,
     transport: &LinkTransport,
     facts: &NodeFacts,
+    sealing: &Sealing,
 ) -> Result<(ChitchatHandle, Ending, Directory), Error> {
     let id = ChitchatId::new(cfg.node.as_str(), cfg.generation, cfg.advertise);
     let config = ChitchatConfig {
@@ -310,9 +353,13 @@ async fn launch(
         catchup_callback: None,
         extra_liveness_predicate: None,
     };
-    let chitchat = spawn_chitchat(config, facts.encode()?, transport).await.map_err(|e| Error::Start(e.to_string()))?;
+    let mut keys = facts.encode()?;
+    keys.sort();
+    // Last, so that it has the highest version.
+    keys.extend(sealing.seal(&id, keys.iter().map(|(key, value)| (key.as_str(), value.as_str()))));
+    let chitchat = spawn_chitchat(config, keys, transport).await.map_err(|e| Error::Start(e.to_string()))?;
     let ending: Ending = Box::pin(chitchat.termination_watcher());
-    Ok((chitchat, ending, Directory::new(id, cfg.dead_after)))
+    Ok((chitchat, ending, Directory::new(id, cfg.dead_after, sealing.clone())))
 }
 
 /// chitchat declares a peer dead when the time since its last heartbeat exceeds `phi_threshold` times the smoothed mean

@@ -13,9 +13,11 @@ mod driver;
 mod facts;
 mod link;
 mod members;
+mod seal;
 
 pub use config::{Error, GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
 pub use facts::{MAX_RANKS, NodeFacts};
 pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
 pub use members::{Member, MemberState};
+pub use seal::Sealer;

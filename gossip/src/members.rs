@@ -12,6 +12,7 @@ use chitchat::{Chitchat, ChitchatId, NodeState};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{KEY_LEFT, NodeFacts};
+use crate::seal::{Reading, Sealing};
 
 /// Whether a member is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +53,13 @@ impl Member {
 struct Seen {
     first: Instant,
     ever_live: bool,
+    /// Of the state that was read last, and what was made of it.
     version: u64,
+    epoch: u64,
+    /// The owner's last statement that was believed, by its number; `None`: none so far.
+    believed: Option<u64>,
+    /// Since when keys are there whose seal is not.
+    incomplete: Option<Instant>,
     left: bool,
     facts: NodeFacts,
 }
@@ -62,6 +69,7 @@ pub(crate) struct Directory {
     self_id: ChitchatId,
     /// How long an incarnation may stay unjudged before it is listed as dead.
     patience: Duration,
+    sealing: Sealing,
     seen: HashMap<ChitchatId, Seen>,
 }
 
@@ -75,8 +83,8 @@ pub(crate) struct Look {
 }
 
 impl Directory {
-    pub(crate) fn new(self_id: ChitchatId, patience: Duration) -> Self {
-        Self { self_id, patience, seen: HashMap::new() }
+    pub(crate) fn new(self_id: ChitchatId, patience: Duration, sealing: Sealing) -> Self {
+        Self { self_id, patience, sealing, seen: HashMap::new() }
     }
 
     pub(crate) fn look(&mut self, chitchat: &Chitchat, now: Instant) -> Look {
@@ -87,9 +95,12 @@ impl Directory {
         let mut outranked_by = None;
         for (id, state) in states {
             let is_self = *id == self.self_id;
-            let seen = self.seen.entry(id.clone()).or_insert_with(|| Seen::new(state, now));
-            if seen.version != state.max_version() {
-                seen.read(state);
+            let seen = self.seen.entry(id.clone()).or_insert_with(|| Seen::new(now));
+            let own = Sealing::default();
+            seen.read(id, state, if is_self { &own } else { &self.sealing }, now, self.patience);
+            if seen.believed.is_none() {
+                // Nobody vouches for it, so it is not there.
+                continue;
             }
             let alive = is_self || (live.contains(id) && !seen.left);
             seen.ever_live |= alive;
@@ -110,16 +121,58 @@ impl Directory {
 }
 
 impl Seen {
-    fn new(state: &NodeState, now: Instant) -> Self {
-        let mut seen = Self { first: now, ever_live: false, version: 0, left: false, facts: NodeFacts::default() };
-        seen.read(state);
-        seen
+    fn new(now: Instant) -> Self {
+        Self {
+            first: now,
+            ever_live: false,
+            version: u64::MAX,
+            epoch: 0,
+            believed: None,
+            incomplete: None,
+            left: false,
+            facts: NodeFacts::default(),
+        }
     }
 
-    fn read(&mut self, state: &NodeState) {
-        self.version = state.max_version();
-        self.left = state.contains_key(KEY_LEFT);
-        self.facts = NodeFacts::decode(state.key_values());
+    /// Reads what changed since the last look, if its owner said it.
+    fn read(&mut self, id: &ChitchatId, state: &NodeState, sealing: &Sealing, now: Instant, patience: Duration) {
+        let (version, epoch) = (state.max_version(), sealing.epoch());
+        if self.version == version && self.epoch == epoch {
+            // A seal that does not come is no delay any more.
+            if self.incomplete.is_some_and(|since| now.duration_since(since) >= patience) {
+                self.incomplete = None;
+                Self::refuse(id, sealing, "its keys are not sealed");
+            }
+            return;
+        }
+        let trust_changed = self.epoch != epoch;
+        (self.version, self.epoch) = (version, epoch);
+        match sealing.read(id, state, self.believed.unwrap_or(0)) {
+            Reading::Good(number) => {
+                self.believed = Some(number);
+                self.incomplete = None;
+                self.left = state.contains_key(KEY_LEFT);
+                self.facts = NodeFacts::decode(state.key_values());
+            }
+            Reading::Incomplete => {
+                self.incomplete.get_or_insert(now);
+            }
+            Reading::Forged(reason) => {
+                self.incomplete = None;
+                if trust_changed && self.believed.is_some() {
+                    tracing::warn!(node = &*id.node_id, reason, "a member is believed no more");
+                    self.believed = None;
+                } else {
+                    Self::refuse(id, sealing, &reason);
+                }
+            }
+        }
+    }
+
+    fn refuse(id: &ChitchatId, sealing: &Sealing, reason: &str) {
+        sealing.count_forged();
+        let forged = sealing.forged();
+        tracing::warn!(node = &*id.node_id, reason, forged, "ignored gossip that the node did not say");
     }
 
     fn member(&self, id: &ChitchatId, alive: bool, is_self: bool) -> Member {

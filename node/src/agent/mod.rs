@@ -28,6 +28,7 @@ mod device;
 mod facts;
 pub mod local;
 mod recording;
+mod seal;
 mod serve;
 mod source;
 pub mod standing;
@@ -103,7 +104,8 @@ impl Agent {
             GossipConfig {
                 seeds: config.join.clone(),
                 ..GossipConfig::new(identity.mesh().as_str(), name, generation, advertise)
-            },
+            }
+            .with_sealer(Arc::new(seal::NodeSeal::new(mesh.clone()))),
             Arc::new(mesh.clone()),
             inbound,
             own_facts,

@@ -246,6 +246,7 @@ impl Watch {
                     self.next_try = Instant::now() + AGAIN.min(hurry);
                     return;
                 }
+                shared.gossip.reseal().await;
                 self.renew_at = renew_at(&fresh);
                 let left = fresh.not_after().duration_since(SystemTime::now()).unwrap_or(Duration::ZERO);
                 tracing::info!(valid_for_s = left.as_secs(), "renewed this node's certificate");
