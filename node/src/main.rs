@@ -3,5 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Before anything opens a database.
+    query_planner::memory::install();
     rankmesh::cli::run()
 }

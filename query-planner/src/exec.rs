@@ -118,9 +118,12 @@ pub fn execute_task_with(
             break;
         }
     }
-    if own_transaction {
+    // SQLite ends the transaction by itself where memory ran out.
+    if own_transaction && !conn.is_autocommit() {
         // Nothing was written: what ends the transaction is only a matter of form.
-        run_cached(conn, "COMMIT").or_else(|_| run_cached(conn, "ROLLBACK")).map_err(|error| node_error(&error))?;
+        let ended = run_cached(conn, "COMMIT").or_else(|_| run_cached(conn, "ROLLBACK"));
+        // Why the task failed says more than why its transaction could not be ended.
+        result = result.and_then(|()| ended.map_err(|error| node_error(&error)));
     }
     result?;
     stats.elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -281,6 +284,9 @@ fn julian_day(now_unix_ns: i64) -> f64 {
 fn node_error(error: &rusqlite::Error) -> NodeError {
     match error.sqlite_error_code() {
         Some(ErrorCode::OperationInterrupted) => NodeError::Stopped("interrupted".to_owned()),
+        Some(ErrorCode::OutOfMemory) => {
+            NodeError::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
+        }
         Some(ErrorCode::Unknown | ErrorCode::TypeMismatch | ErrorCode::TooBig) => NodeError::Sql(message(error)),
         _ => NodeError::Failed(message(error)),
     }

@@ -28,6 +28,7 @@ pub fn harden(conn: &mut Connection) -> Result<(), rusqlite::Error> {
         tracing::debug!(%error, "attach limit");
         Ok::<i32, rusqlite::Error>(0)
     })?;
+    bound(conn)?;
     functions::register(conn)?;
     conn.authorizer(Some(|context: AuthContext<'_>| match context.action {
         AuthAction::Select | AuthAction::Recursive | AuthAction::Read { .. } => Authorization::Allow,
@@ -36,4 +37,25 @@ pub fn harden(conn: &mut Connection) -> Result<(), rusqlite::Error> {
         AuthAction::Function { function_name } if functions::is_allowed(function_name) => Authorization::Allow,
         _ => Authorization::Deny,
     }))
+}
+
+/// The longest text or blob that a question may make; nothing longer could be sent, either.
+const MAX_VALUE_BYTES: i32 = 16 << 20;
+/// The longest pattern of LIKE and GLOB: a match takes time in proportion to pattern and text, and cannot be stopped half way.
+const MAX_PATTERN_BYTES: i32 = 500;
+/// Instructions of one statement.
+const MAX_INSTRUCTIONS: i32 = 1_000_000;
+
+/// Bounds what one statement may be and make on this connection. Depth of expressions (1,000), columns (2,000) and terms of a
+/// compound SELECT (500) are SQLite's own bounds.
+///
+/// # Errors
+/// SQLite's.
+pub(crate) fn bound(conn: &Connection) -> Result<(), rusqlite::Error> {
+    conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)?;
+    conn.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN_BYTES)?;
+    conn.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, MAX_INSTRUCTIONS)?;
+    conn.set_limit(Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 1)?;
+    conn.set_limit(Limit::SQLITE_LIMIT_WORKER_THREADS, 0)?;
+    Ok(())
 }

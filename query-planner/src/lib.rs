@@ -21,6 +21,7 @@ mod explain;
 mod functions;
 mod harden;
 mod hints;
+pub mod memory;
 mod merge_pool;
 mod plan;
 mod rewrite;

@@ -65,6 +65,7 @@ fn database(tables: &[MergeTable], setup: &[String]) -> rusqlite::Result<Connect
     let conn = Connection::open_in_memory()?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     conn.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
+    crate::harden::bound(&conn)?;
     crate::functions::register(&conn)?;
     for table in tables {
         let columns: Vec<String> = table

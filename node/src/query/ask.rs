@@ -114,6 +114,8 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
     });
     let merges = Arc::clone(&shared.merges);
     let (outcome, fanout, plan) = tokio::task::spawn_blocking(move || {
+        // The merge holds what the nodes sent once more, sorted.
+        let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
         let outcome = run_to_the_end(&plan, &mut fanout, &stop, &merges);
         (outcome, fanout, plan)
     })

@@ -21,6 +21,9 @@ const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_n
 /// Read-only connections kept open between questions.
 const IDLE_READERS: usize = 4;
 
+/// What SQLite may take for one question here.
+const MEMORY_BYTES: u64 = 256 << 20;
+
 /// What may be done on the spot: about a tenth of a millisecond of SQLite's work, and a screenful of rows.
 const SMALL_STEPS: i32 = 4_000;
 const SMALL_CHECKS: i32 = 4;
@@ -93,6 +96,7 @@ impl Executor {
     /// hand): then nothing has happened and [`Executor::run`] does it.
     pub fn run_small(&self, task: &NodeTask) -> Option<Result<Small, NodeError>> {
         let _permit = self.running.try_acquire().ok()?;
+        let _cap = query_planner::memory::cap(MEMORY_BYTES);
         let mut reader = self.lock().pop()?;
         let mut checks = 0;
         let _ = reader.progress_handler(
@@ -133,6 +137,7 @@ impl Executor {
         cancelled: &CancellationToken,
         batches: &mpsc::Sender<(usize, Batch)>,
     ) -> Result<NodeStats, NodeError> {
+        let _cap = query_planner::memory::cap(MEMORY_BYTES);
         let mut reader = self.reader()?;
         let watch = cancelled.clone();
         let _ = reader

@@ -1,0 +1,45 @@
+//! The cap on SQLite's memory. In a process of its own: it has to be there before SQLite is.
+
+use query_planner::memory;
+use rusqlite::Connection;
+
+const MIB: u64 = 1 << 20;
+
+/// Sorts `rows` blobs of 1 MiB, in memory.
+fn sort(conn: &Connection, rows: u32) -> rusqlite::Result<usize> {
+    let sql = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) \
+         SELECT zeroblob(1048576) || i AS b FROM n ORDER BY b, i"
+    );
+    let mut statement = conn.prepare(&sql)?;
+    let mut rows = statement.query([])?;
+    let mut count = 0;
+    while rows.next()?.is_some() {
+        count += 1;
+    }
+    Ok(count)
+}
+
+#[test]
+fn a_greedy_question_fails_and_its_neighbours_do_not() {
+    assert!(memory::install());
+    let conn = Connection::open_in_memory().expect("open");
+    conn.execute_batch("PRAGMA temp_store = MEMORY").expect("a pragma");
+    assert_eq!(sort(&conn, 60).expect("no cap"), 60);
+    let capped = memory::cap(32 * MIB);
+    let error = sort(&conn, 60).expect_err("over the cap");
+    assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::OutOfMemory), "{error}");
+    // Another thread has its own cap, or none.
+    let beside = std::thread::spawn(|| {
+        let conn = Connection::open_in_memory().expect("open");
+        conn.execute_batch("PRAGMA temp_store = MEMORY").expect("a pragma");
+        sort(&conn, 60)
+    });
+    assert_eq!(beside.join().expect("the thread ends").expect("no cap there"), 60);
+    // What was taken is given back: small questions go on, as often as one likes.
+    for _ in 0..20 {
+        assert_eq!(sort(&conn, 10).expect("within the cap"), 10);
+    }
+    drop(capped);
+    assert_eq!(sort(&conn, 60).expect("no cap any more"), 60);
+}
