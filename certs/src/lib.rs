@@ -18,6 +18,7 @@
 //! | `D/ca.pem`           | 0644 | certificates of the mesh's CA                                     |
 //! | `D/node.pem`         | 0600 | the node's private key and its chain, one file so that they match |
 //! | `D/trust.json`       | 0644 | the trust list: CAs trusted, certificates revoked, signed by the CA |
+//! | `D/host.key`         | 0600 | a secret of the host alone ([`HostKey`]), made when it is missing  |
 //! | `D/ca/authority.pem` | 0600 | only where the CA lives: its private key and certificate          |
 //! | `D/ca/previous.pem`  | 0600 | the same of the CA before, while a new one takes over             |
 //! | `D/ca/tokens.json`   | 0600 | hashes of the join tokens given out                               |
@@ -31,6 +32,7 @@ mod chain;
 mod error;
 mod files;
 mod fingerprint;
+mod host_key;
 mod identity;
 mod issued;
 mod issuer;
@@ -45,6 +47,7 @@ mod trust;
 pub use authority::{Authority, CA_VALIDITY, NODE_VALIDITY};
 pub use error::Error;
 pub use fingerprint::Fingerprint;
+pub use host_key::HostKey;
 pub use identity::Identity;
 pub use issued::{IssuedCertificate, Reissue};
 pub use issuer::Issuer;

@@ -94,8 +94,14 @@ impl Agent {
         let handler =
             Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), Arc::clone(&keeper)));
         let join_host = door.map(|door| door as Arc<dyn JoinHost>);
-        let (mesh, inbound) =
-            Mesh::start(MeshConfig { listen: config.listen, identity: Arc::clone(&identity), handler, join_host })?;
+        let host_key = certs::HostKey::of(&config.identity).context("this host's own key")?;
+        let (mesh, inbound) = Mesh::start(MeshConfig {
+            listen: config.listen,
+            identity: Arc::clone(&identity),
+            host_key,
+            handler,
+            join_host,
+        })?;
         let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
 
         let own_facts = facts::of(&config, &executor, &source, &recording)?;

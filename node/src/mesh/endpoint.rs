@@ -5,9 +5,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::hmac;
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{Endpoint, EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt,
+};
+
+use rand::RngExt;
 
 use super::MeshError;
 
@@ -34,14 +39,48 @@ const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
 /// 0.3 s rather than after QUIC's usual 1 s.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 
+/// Shortest time between two stateless resets. They are never longer than what provoked them, and a restarted node has as
+/// many peers to tell at once as it had connections.
+const RESET_INTERVAL: Duration = Duration::from_micros(200);
+
+/// Bytes of a connection id.
+const ID_BYTES: usize = 8;
+
+/// Random connection ids. (quinn's own generator would tell ids of this process from others, and a restarted node must
+/// answer those of its former life.)
+struct RandomIds;
+
+impl ConnectionIdGenerator for RandomIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        ConnectionId::new(&rand::rng().random::<[u8; ID_BYTES]>())
+    }
+
+    fn cid_len(&self) -> usize {
+        ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Settings by which a restarted node resets the connections of its former life: the reset tokens come from the host's own
+/// secret. A peer's next packet on such a connection is answered with a stateless reset (RFC 9000, 10.3), so that the peer
+/// dials anew at once instead of waiting for an acknowledgement.
+fn settings(host_key: &certs::HostKey) -> EndpointConfig {
+    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, host_key.as_bytes())));
+    config.cid_generator(|| Box::new(RandomIds)).min_reset_interval(RESET_INTERVAL);
+    config
+}
+
 /// Binds `listen` and starts an endpoint without a server configuration on it.
-pub(super) fn bind(listen: SocketAddr) -> Result<Endpoint, MeshError> {
+pub(super) fn bind(listen: SocketAddr, host_key: &certs::HostKey) -> Result<Endpoint, MeshError> {
     let bound = |error| MeshError::Bind { listen, error };
     // A socket on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless someone changed it).
     let socket = UdpSocket::bind(listen).map_err(bound)?;
     enlarge_buffers(&socket);
     socket.set_nonblocking(true).map_err(bound)?;
-    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).map_err(bound)
+    Endpoint::new(settings(host_key), None, socket, Arc::new(TokioRuntime)).map_err(bound)
 }
 
 /// As large as we may: beyond net.core.rmem_max only with CAP_NET_ADMIN. Smaller buffers work, with retransmissions.

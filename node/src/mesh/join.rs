@@ -248,7 +248,13 @@ mod tests {
         let name = identity.node().clone();
         let join_host = issuer.map(|issuer| Arc::new(Door::new(issuer)) as Arc<dyn JoinHost>);
         let listen = ([127, 0, 0, 1], 0).into();
-        let config = MeshConfig { listen, identity: Arc::new(identity), handler: Arc::new(Answers), join_host };
+        let config = MeshConfig {
+            listen,
+            identity: Arc::new(identity),
+            host_key: certs::HostKey::random().unwrap(),
+            handler: Arc::new(Answers),
+            join_host,
+        };
         let (mesh, gossip) = Mesh::start(config).unwrap();
         let address = mesh.local_addr().unwrap();
         Node { mesh, name, address, _gossip: gossip }

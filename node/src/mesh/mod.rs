@@ -85,6 +85,8 @@ pub struct MeshConfig {
     pub listen: SocketAddr,
     /// Who this node is.
     pub identity: Arc<certs::Identity>,
+    /// This host's own secret: with the same one, a restarted node resets the connections of its former life.
+    pub host_key: certs::HostKey,
     /// Answers questions.
     pub handler: Arc<dyn Handler>,
     /// Admits hosts, when this node may.
@@ -179,10 +181,10 @@ impl Mesh {
     /// # Errors
     /// When the port is taken or the identity unusable.
     pub fn start(config: MeshConfig) -> Result<(Self, mpsc::Receiver<Inbound>), MeshError> {
-        let MeshConfig { listen, identity, handler, join_host } = config;
+        let MeshConfig { listen, identity, host_key, handler, join_host } = config;
         let client = endpoint::client_config(&identity)?;
         let server = endpoint::server_config(&identity, join_host.is_some())?;
-        let endpoint = endpoint::bind(listen)?;
+        let endpoint = endpoint::bind(listen, &host_key)?;
         endpoint.set_server_config(Some(server));
         let (gossip_in, gossip_out) = mpsc::channel(GOSSIP_QUEUE);
         let mesh = Self(Arc::new(Inner {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant as StdInstant;
 
-use certs::{Authority, Identity, NODE_VALIDITY, NodeName};
+use certs::{Authority, HostKey, Identity, NODE_VALIDITY, NodeName};
 use gossip::{Gossip, GossipConfig, NodeFacts};
 use query_planner::{Batch, NodeError, NodeStats, Value};
 use tokio::time::Instant;
@@ -86,6 +86,7 @@ impl JoinHost for Joiners {
 
 struct Node {
     mesh: Mesh,
+    host_key: HostKey,
     name: NodeName,
     address: SocketAddr,
     script: Arc<Script>,
@@ -93,12 +94,17 @@ struct Node {
 }
 
 fn start_with(identity: Identity, listen: SocketAddr, join_host: Option<Arc<dyn JoinHost>>) -> Node {
+    start_on(HostKey::random().unwrap(), identity, listen, join_host)
+}
+
+fn start_on(host_key: HostKey, identity: Identity, listen: SocketAddr, join_host: Option<Arc<dyn JoinHost>>) -> Node {
     let script = Arc::new(Script::default());
     let name = identity.node().clone();
-    let (mesh, gossip) =
-        Mesh::start(MeshConfig { listen, identity: Arc::new(identity), handler: script.clone(), join_host }).unwrap();
+    let handler = script.clone();
+    let config = MeshConfig { listen, identity: Arc::new(identity), host_key: host_key.clone(), handler, join_host };
+    let (mesh, gossip) = Mesh::start(config).unwrap();
     let address = mesh.local_addr().unwrap();
-    Node { mesh, name, address, script, gossip }
+    Node { mesh, host_key, name, address, script, gossip }
 }
 
 fn start(ca: &Authority, node: &str) -> Node {
@@ -364,6 +370,21 @@ async fn a_restarted_peer_answers_again() {
     let third = start_with(ca.issue(&b.name, NODE_VALIDITY).unwrap(), b.address, None);
     third.assert_answers(&a).await;
     a.assert_answers(&third).await;
+    assert_eq!(a.mesh.stats().dials, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_host_resets_the_connections_of_its_former_life() {
+    let ca = authority();
+    let (a, b) = (start(&ca, "a"), start(&ca, "b"));
+    let lease = a.mesh.connect(b.address, Purpose::Question, soon()).await.unwrap();
+    a.assert_answers(&b).await;
+    b.vanish().await;
+    // The same host, a renewed certificate.
+    let again = start_on(b.host_key.clone(), ca.issue(&b.name, NODE_VALIDITY).unwrap(), b.address, None);
+    a.assert_answers(&again).await;
+    // Not found out by silence: the new life said so.
+    assert_eq!(lease.peer.connection.close_reason(), Some(quinn::ConnectionError::Reset));
     assert_eq!(a.mesh.stats().dials, 2);
 }
 
