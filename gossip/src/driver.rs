@@ -68,6 +68,24 @@ impl Gossip {
         Ok(Self { commands, members, sealing, task })
     }
 
+    /// A member list from elsewhere, behind the same interface: no protocol runs, and whoever has the sender says who the
+    /// members are. What this node would say about itself is dropped.
+    ///
+    /// Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn fixed() -> (Self, watch::Sender<MemberList>) {
+        let (commands, mut unheard) = mpsc::channel(16);
+        let (members_tx, members) = watch::channel(MemberList::default());
+        let task = tokio::spawn(async move {
+            while let Some(command) = unheard.recv().await {
+                if let Command::SetFacts(_, done) | Command::Leave(done) = command {
+                    let _ = done.send(());
+                }
+            }
+        });
+        (Self { commands, members, task }, members_tx)
+    }
+
     /// Replaces this node's facts; only what changed is sent out. Facts too large to send leave the previous ones in
     /// place and are reported in the log.
     pub async fn set_facts(&self, facts: NodeFacts) {

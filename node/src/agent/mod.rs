@@ -1,8 +1,9 @@
 //! The agent of one host: capture into the store, membership in the mesh, answers to questions.
 //!
 //! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
-//! nodes; `trust` keeps the identity fresh and the trust list known; `local` answers the command line on this host; `facts` keeps what it gossips about itself true; `standing` keeps
-//! the current verdict.
+//! nodes; `trust` keeps the identity fresh and the trust list known; `local` answers the command line on this host; `facts`
+//! keeps what it gossips about itself true; `standing` keeps the current verdict; `light` is an agent without all that, for
+//! many in one process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ mod causes;
 pub mod config;
 mod device;
 mod facts;
+pub mod light;
 pub mod local;
 mod recording;
 mod seal;

@@ -32,20 +32,25 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// None, and none wanted.
+    pub(super) fn off() -> Self {
+        Self {
+            running: Mutex::default(),
+            sampler: Mutex::default(),
+            state: "off".into(),
+            ranks: Arc::default(),
+            feed: Arc::default(),
+            scope: None,
+        }
+    }
+
     /// Starts capture into the store when it is wanted and possible; `unwritable` says why the store takes no rows.
     ///
     /// # Errors
     /// A cgroup was named that does not exist (recording everything instead would be wrong), or a function or point that
     /// cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
-        let not = |state: String| Self {
-            running: Mutex::default(),
-            sampler: Mutex::default(),
-            state,
-            ranks: Arc::default(),
-            feed: Arc::default(),
-            scope: None,
-        };
+        let not = |state: String| Self { state, ..Self::off() };
         let CaptureChoice::Auto { cgroup, probes, job } = &config.capture else { return Ok(not("off".into())) };
         if let Some(why) = unwritable {
             return Ok(not(format!("failed: {why}")));

@@ -48,12 +48,19 @@ pub struct Executor {
     idle: Mutex<Vec<Connection>>,
     /// Questions that may run at once: capture and the job have priority on this host.
     running: Semaphore,
+    concurrent: usize,
 }
 
 impl Executor {
     /// An executor for `node` over `source`, running at most `concurrent` tasks at once.
     pub fn new(node: String, source: Arc<Source>, concurrent: usize) -> Self {
-        Self { node, source, idle: Mutex::new(Vec::new()), running: Semaphore::new(concurrent.max(1)) }
+        let concurrent = concurrent.max(1);
+        Self { node, source, idle: Mutex::new(Vec::new()), running: Semaphore::new(concurrent), concurrent }
+    }
+
+    /// Tasks that run now.
+    pub fn at_work(&self) -> usize {
+        self.concurrent - self.running.available_permits()
     }
 
     /// The tables that this node offers to questions.

@@ -1,0 +1,114 @@
+//! An agent without gossip, capture or local socket: it answers and asks like any other, and its list of members is given
+//! to it. For many agents in one process, where gossip (whose cost grows with the square of the mesh) would not fit:
+//! benchmarks and the lab. The whole agent is the parent module.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use certs::{HostKey, Identity};
+use gossip::{Gossip, Member, MemberList, MemberState, NodeFacts};
+use tokio::sync::watch;
+
+use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, standing};
+use crate::mesh::{Mesh, MeshConfig};
+use crate::query::exec::Executor;
+use crate::store::{ServedDb, Source};
+
+/// What a light agent is made of.
+#[derive(Debug)]
+pub struct LightConfig {
+    /// Who it is.
+    pub identity: Identity,
+    /// This host's own secret: the same for a restarted agent.
+    pub host_key: HostKey,
+    /// Where it listens; port 0 picks one.
+    pub listen: SocketAddr,
+    /// The SQLite file that it serves.
+    pub database: PathBuf,
+}
+
+/// A running light agent. Dropping it closes its port when nothing of it is under way any more.
+pub struct LightAgent {
+    shared: Arc<Shared>,
+    members: watch::Sender<MemberList>,
+}
+
+impl LightAgent {
+    /// Starts one that knows nobody yet.
+    ///
+    /// # Errors
+    /// The port is taken, or the file or the identity cannot be used.
+    pub fn start(config: LightConfig) -> anyhow::Result<Self> {
+        let identity = Arc::new(config.identity);
+        let source = Arc::new(Source::Served(ServedDb::open(&config.database, Vec::new())?));
+        let executor = Arc::new(Executor::new(identity.node().to_string(), Arc::clone(&source), CONCURRENT_QUESTIONS));
+        let recording = Arc::new(recording::Recording::off());
+        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording)));
+        let (mesh, _no_gossip) = Mesh::start(MeshConfig {
+            listen: config.listen,
+            identity: Arc::clone(&identity),
+            host_key: config.host_key,
+            handler,
+            join_host: None,
+        })?;
+        let advertise = mesh.local_addr()?;
+        let (gossip, members) = Gossip::fixed();
+        let shared = Arc::new(Shared {
+            identity,
+            advertise,
+            mesh,
+            gossip,
+            executor,
+            catalogs: super::Catalogs::default(),
+            plans: super::Plans::default(),
+            merges: Arc::default(),
+            source,
+            recording,
+            standing: standing::StandingState::default(),
+        });
+        Ok(Self { shared, members })
+    }
+
+    /// How it would be listed by others.
+    ///
+    /// # Errors
+    /// Its file cannot be read.
+    pub fn member(&self) -> anyhow::Result<Member> {
+        let store = self.shared.source.facts();
+        let facts = NodeFacts {
+            store_rows: store.tables.iter().map(|table| table.rows).sum(),
+            schema_hash: self.shared.executor.catalog()?.hash(),
+            ..NodeFacts::default()
+        };
+        Ok(Member {
+            name: self.shared.identity.node().to_string(),
+            address: self.shared.advertise,
+            generation: 1,
+            state: MemberState::Live,
+            facts,
+            is_self: false,
+        })
+    }
+
+    /// Whom it knows from now on; itself is found by name.
+    pub fn set_members(&self, members: &[Member]) {
+        let own = self.shared.identity.node().as_str();
+        let mut list = members.to_vec();
+        for member in &mut list {
+            member.is_self = member.name == own;
+        }
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        self.members.send_replace(Arc::new(list));
+    }
+
+    /// What its questions run on.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Ends it with a farewell to its peers.
+    pub async fn shutdown(self) {
+        self.shared.mesh.shutdown().await;
+    }
+}
