@@ -1,7 +1,7 @@
 //! The lab: clusters of agents in one process over real loopback sockets, floors to measure against, workloads, and
 //! SQLite's test corpus asked of a mesh.
 //!
-//! `cluster` starts and asks in-process agents; `floor` is bare quinn doing the same exchange; `jobs` starts jobs; `lab` puts questions under faults and judges
+//! `cluster` starts and asks in-process agents, `light` a thousand light ones; `floor` is bare quinn doing the same exchange; `jobs` starts jobs; `lab` puts questions under faults and judges
 //! every answer; `slt` runs sqllogictest
 //! files; `stragglers` draws jobs and judges verdicts on them; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind
 //! `make bench…` and the sqllogictest harness.
@@ -11,6 +11,7 @@ pub mod figures;
 pub mod floor;
 pub mod jobs;
 pub mod lab;
+pub mod light;
 pub mod slt;
 pub mod store_bench;
 pub mod stragglers;

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use certs::{HostKey, Identity};
 use gossip::{Gossip, Member, MemberList, MemberState, NodeFacts};
@@ -16,7 +16,6 @@ use crate::query::exec::Executor;
 use crate::store::{ServedDb, Source};
 
 /// What a light agent is made of.
-#[derive(Debug)]
 pub struct LightConfig {
     /// Who it is.
     pub identity: Identity,
@@ -26,6 +25,8 @@ pub struct LightConfig {
     pub listen: SocketAddr,
     /// The SQLite file that it serves.
     pub database: PathBuf,
+    /// What its sockets are made of.
+    pub runtime: Arc<dyn quinn::Runtime>,
 }
 
 /// A running light agent. Dropping it closes its port when nothing of it is under way any more.
@@ -44,13 +45,14 @@ impl LightAgent {
         let source = Arc::new(Source::Served(ServedDb::open(&config.database, Vec::new())?));
         let executor = Arc::new(Executor::new(identity.node().to_string(), Arc::clone(&source), CONCURRENT_QUESTIONS));
         let recording = Arc::new(recording::Recording::off());
-        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording)));
+        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), None));
         let (mesh, _no_gossip) = Mesh::start(MeshConfig {
             listen: config.listen,
             identity: Arc::clone(&identity),
             host_key: config.host_key,
             handler,
             join_host: None,
+            runtime: config.runtime,
         })?;
         let advertise = mesh.local_addr()?;
         let (gossip, members) = Gossip::fixed();
@@ -63,6 +65,7 @@ impl LightAgent {
             catalogs: super::Catalogs::default(),
             plans: super::Plans::default(),
             merges: Arc::default(),
+            fanout: Mutex::default(),
             source,
             recording,
             standing: standing::StandingState::default(),
@@ -105,6 +108,14 @@ impl LightAgent {
     /// What its questions run on.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Ends it as SIGKILL would: nobody hears of it.
+    ///
+    /// # Errors
+    /// No other socket can be had.
+    pub fn kill(self) -> std::io::Result<()> {
+        self.shared.mesh.vanish()
     }
 
     /// Ends it with a farewell to its peers.

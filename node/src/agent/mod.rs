@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use gossip::{Gossip, GossipConfig};
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::mesh::{JoinHost, Mesh, MeshConfig, join};
+use crate::query::FanoutPolicy;
 use crate::query::catalogs::Catalogs;
 use crate::query::exec::Executor;
 use crate::query::plans::Plans;
@@ -60,6 +61,8 @@ pub struct Shared {
     pub plans: Plans,
     /// Merge databases between questions.
     pub merges: Arc<MergePool>,
+    /// How many nodes are asked directly.
+    pub fanout: Mutex<FanoutPolicy>,
     /// The trace store or the served file.
     pub source: Arc<Source>,
     /// Recording, and why not.
@@ -94,7 +97,7 @@ impl Agent {
 
         let recording = Arc::new(recording::Recording::start(&config, &source, unwritable)?);
         let handler =
-            Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), Arc::clone(&keeper)));
+            Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), Some(Arc::clone(&keeper))));
         let join_host = door.map(|door| door as Arc<dyn JoinHost>);
         let host_key = certs::HostKey::of(&config.identity).context("this host's own key")?;
         let (mesh, inbound) = Mesh::start(MeshConfig {
@@ -103,6 +106,7 @@ impl Agent {
             host_key,
             handler,
             join_host,
+            runtime: Arc::new(quinn::TokioRuntime),
         })?;
         let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
 
@@ -130,6 +134,7 @@ impl Agent {
             catalogs: Catalogs::default(),
             plans: Plans::default(),
             merges: Arc::default(),
+            fanout: Mutex::default(),
             source,
             recording,
             standing: standing::StandingState::default(),

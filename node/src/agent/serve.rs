@@ -13,8 +13,10 @@ use super::recording::Recording;
 use super::trust::Keeper;
 use crate::mesh::frame;
 use crate::mesh::wire::{Request, Response};
-use crate::mesh::{Handler, Responder};
+use crate::mesh::{Handler, Mesh, Responder};
 use crate::query::exec::Executor;
+use crate::query::leaf::LeafAsk;
+use crate::query::relay::Relays;
 
 /// No task runs longer than this here, whatever deadline the asker sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);
@@ -24,12 +26,14 @@ const LONGEST_TASK: Duration = Duration::from_secs(600);
 pub(super) struct NodeHandler {
     executor: Arc<Executor>,
     recording: Arc<Recording>,
-    trust: Arc<Keeper>,
+    /// None in a light agent, which keeps no identity fresh.
+    trust: Option<Arc<Keeper>>,
+    relays: Relays,
 }
 
 impl NodeHandler {
-    pub(super) fn new(executor: Arc<Executor>, recording: Arc<Recording>, trust: Arc<Keeper>) -> Self {
-        Self { executor, recording, trust }
+    pub(super) fn new(executor: Arc<Executor>, recording: Arc<Recording>, trust: Option<Arc<Keeper>>) -> Self {
+        Self { executor, recording, trust, relays: Relays::default() }
     }
 
     async fn task(
@@ -58,10 +62,13 @@ impl NodeHandler {
         let forward = async {
             while let Some((part, batch)) = produced.recv().await {
                 let part = u32::try_from(part).unwrap_or(u32::MAX);
-                if let Err(error) = out.batch(part, batch).await {
-                    tracing::debug!("sending rows: {error}");
+                // An asker that neither reads nor goes away holds the work up no longer than its own deadline.
+                let sent = tokio::time::timeout_at(deadline.into(), out.batch(part, batch)).await;
+                if !matches!(sent, Ok(Ok(()))) {
+                    tracing::debug!("sending rows: {sent:?}");
                     stop.cancel();
                     produced.close();
+                    break;
                 }
             }
         };
@@ -75,7 +82,14 @@ impl NodeHandler {
 
 #[async_trait]
 impl Handler for NodeHandler {
-    async fn handle(&self, peer: Peer, request: Request, out: &mut Responder, cancelled: CancellationToken) {
+    async fn handle(
+        &self,
+        mesh: &Mesh,
+        peer: Peer,
+        request: Request,
+        out: &mut Responder,
+        cancelled: CancellationToken,
+    ) {
         let response = match request {
             // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
             Request::Ping => return,
@@ -92,11 +106,20 @@ impl Handler for NodeHandler {
                 Response::Activities(looked.unwrap_or_default())
             }
             Request::OpenCalls => Response::OpenCalls(self.recording.open_calls()),
-            Request::Trust => Response::Trust(self.trust.list()),
-            Request::Renew { csr } => self.trust.renew(peer.clone(), csr).await,
+            Request::Trust => Response::Trust(self.trust.as_ref().map(|trust| trust.list()).unwrap_or_default()),
+            Request::Renew { csr } => match &self.trust {
+                Some(trust) => trust.renew(peer.clone(), csr).await,
+                None => Response::Unsupported("this node does not hold the mesh's CA".into()),
+            },
             Request::Task { deadline_ms, task } => {
                 let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
                 self.task(deadline, task, out, cancelled).await
+            }
+            Request::Relay { deadline_ms, task, leaves } => {
+                let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
+                let ask =
+                    Arc::new(LeafAsk { mesh: mesh.clone(), executor: Arc::clone(&self.executor), task, deadline });
+                self.relays.relay(ask, leaves, out, cancelled).await
             }
         };
         if let Err(error) = out.send(response).await {

@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use quinn::ConnectionError;
 use tokio::time::{Instant, timeout_at};
 
@@ -89,6 +90,20 @@ fn tls_fault(reason: &str) -> String {
     }
 }
 
+/// A request as it goes over the wire: encoded once for however many peers are asked the same.
+#[derive(Debug, Clone)]
+pub struct Encoded(Bytes);
+
+impl Encoded {
+    /// Encodes a request.
+    ///
+    /// # Errors
+    /// It is too long for a frame.
+    pub fn of(request: &Request) -> Result<Self, AskError> {
+        frame::encode(request).map(|bytes| Self(bytes.into())).map_err(|e| AskError::Protocol(e.to_string()))
+    }
+}
+
 /// An attempt failed: for good, or in a way that a fresh connection may cure.
 enum Attempt {
     Failed(AskError),
@@ -107,13 +122,32 @@ impl Mesh {
         request: Request,
         deadline: Instant,
     ) -> Result<ResponseStream, AskError> {
+        self.ask_encoded(peer, address, &Encoded::of(&request)?, deadline).await
+    }
+
+    /// As [`Mesh::ask`], for a request that others are asked as well.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn ask_encoded(
+        &self,
+        peer: &certs::NodeName,
+        address: SocketAddr,
+        request: &Encoded,
+        deadline: Instant,
+    ) -> Result<ResponseStream, AskError> {
         let started = Instant::now();
-        let bytes = frame::encode(&request).map_err(|e| AskError::Protocol(e.to_string()))?;
         let mut retried = false;
         loop {
             let lease = self.connect(address, Purpose::Question, deadline).await?;
+            // A question with little time left keeps some of it for a fresh connection.
+            let patience = if lease.reused && !retried {
+                SILENCE_LIMIT.min(deadline.saturating_duration_since(Instant::now()) / 2)
+            } else {
+                SILENCE_LIMIT
+            };
             let attempt = if lease.peer.node == *peer {
-                put(&lease.peer, &bytes, started, deadline).await
+                put(&lease.peer, &request.0, patience, started, deadline).await
             } else {
                 let found = lease.peer.node.clone();
                 Err(Attempt::Stale(AskError::WrongPeer { address, expected: peer.clone(), found }))
@@ -140,6 +174,7 @@ fn probe_patience(deadline: Instant) -> Duration {
 async fn put(
     peer: &std::sync::Arc<Peer>,
     request: &[u8],
+    patience: Duration,
     started: Instant,
     deadline: Instant,
 ) -> Result<ResponseStream, Attempt> {
@@ -152,7 +187,7 @@ async fn put(
     // Waits here when the peer serves as many questions of ours as it allows at a time.
     let (mut send, recv) =
         timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
-    let silence_ends = (Instant::now() + SILENCE_LIMIT).min(deadline);
+    let silence_ends = (Instant::now() + patience).min(deadline);
     let written = timeout_at(silence_ends, send.write_all(request)).await.map_err(|_| silent(Instant::now()))?;
     if written.is_err() || send.finish().is_err() {
         let reason = peer.connection.close_reason().unwrap_or(ConnectionError::Reset);

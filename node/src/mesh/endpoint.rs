@@ -8,9 +8,7 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{
-    ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt,
-};
+use quinn::{ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt};
 
 use rand::RngExt;
 
@@ -74,13 +72,17 @@ fn settings(host_key: &certs::HostKey) -> EndpointConfig {
 }
 
 /// Binds `listen` and starts an endpoint without a server configuration on it.
-pub(super) fn bind(listen: SocketAddr, host_key: &certs::HostKey) -> Result<Endpoint, MeshError> {
+pub(super) fn bind(
+    listen: SocketAddr,
+    host_key: &certs::HostKey,
+    runtime: Arc<dyn quinn::Runtime>,
+) -> Result<Endpoint, MeshError> {
     let bound = |error| MeshError::Bind { listen, error };
     // A socket on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless someone changed it).
     let socket = UdpSocket::bind(listen).map_err(bound)?;
     enlarge_buffers(&socket);
     socket.set_nonblocking(true).map_err(bound)?;
-    Endpoint::new(settings(host_key), None, socket, Arc::new(TokioRuntime)).map_err(bound)
+    Endpoint::new(settings(host_key), None, socket, runtime).map_err(bound)
 }
 
 /// As large as we may: beyond net.core.rmem_max only with CAP_NET_ADMIN. Smaller buffers work, with retransmissions.

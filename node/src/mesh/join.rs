@@ -224,6 +224,7 @@ mod tests {
     impl Handler for Answers {
         async fn handle(
             &self,
+            _: &Mesh,
             peer: certs::tls::Peer,
             _request: Request,
             out: &mut Responder,
@@ -254,6 +255,7 @@ mod tests {
             host_key: certs::HostKey::random().unwrap(),
             handler: Arc::new(Answers),
             join_host,
+            runtime: Arc::new(quinn::TokioRuntime),
         };
         let (mesh, gossip) = Mesh::start(config).unwrap();
         let address = mesh.local_addr().unwrap();

@@ -39,7 +39,7 @@ use quinn::{Endpoint, VarInt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use ask::{AskError, ResponseStream};
+pub use ask::{AskError, Encoded, ResponseStream};
 pub use clock::ClockOffset;
 pub use drift::{ClockTrack, Estimate};
 pub use serve::{Responder, SendError};
@@ -66,8 +66,15 @@ mod code {
 pub trait Handler: Send + Sync + 'static {
     /// Answer `request` of `peer` through `out`; what was sent last must be a final response
     /// ([`wire::Response::is_last`]), else the asker gets a failure. `cancelled` fires when the asker has gone or given up: stop
-    /// then, nobody reads the answer. Pings do not come here.
-    async fn handle(&self, peer: certs::tls::Peer, request: Request, out: &mut Responder, cancelled: CancellationToken);
+    /// then, nobody reads the answer. Pings do not come here. `mesh` is the endpoint on which it came, for asking others in turn.
+    async fn handle(
+        &self,
+        mesh: &Mesh,
+        peer: certs::tls::Peer,
+        request: Request,
+        out: &mut Responder,
+        cancelled: CancellationToken,
+    );
 }
 
 /// Serves hosts that want to become members.
@@ -91,6 +98,8 @@ pub struct MeshConfig {
     pub handler: Arc<dyn Handler>,
     /// Admits hosts, when this node may.
     pub join_host: Option<Arc<dyn JoinHost>>,
+    /// What sockets and timers are made of: [`quinn::TokioRuntime`], or in the lab one that loses packets.
+    pub runtime: Arc<dyn quinn::Runtime>,
 }
 
 /// The mesh endpoint could not start or change its identity.
@@ -181,10 +190,10 @@ impl Mesh {
     /// # Errors
     /// When the port is taken or the identity unusable.
     pub fn start(config: MeshConfig) -> Result<(Self, mpsc::Receiver<Inbound>), MeshError> {
-        let MeshConfig { listen, identity, host_key, handler, join_host } = config;
+        let MeshConfig { listen, identity, host_key, handler, join_host, runtime } = config;
         let client = endpoint::client_config(&identity)?;
         let server = endpoint::server_config(&identity, join_host.is_some())?;
-        let endpoint = endpoint::bind(listen, &host_key)?;
+        let endpoint = endpoint::bind(listen, &host_key, runtime)?;
         endpoint.set_server_config(Some(server));
         let (gossip_in, gossip_out) = mpsc::channel(GOSSIP_QUEUE);
         let mesh = Self(Arc::new(Inner {
@@ -257,6 +266,21 @@ impl Mesh {
             gossip_dropped: read(&counters.gossip_dropped),
             served: read(&counters.served),
         }
+    }
+
+    /// Falls silent as a killed process would: its port closes, and nothing of it, no farewell either, is sent from it any
+    /// more. For the lab and for tests.
+    ///
+    /// # Errors
+    /// No other socket can be had.
+    pub fn vanish(&self) -> std::io::Result<()> {
+        // Twice, as quinn listens on the last socket but one as well.
+        for _ in 0..2 {
+            self.0.endpoint.rebind(std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0))?)?;
+        }
+        self.0.closing.cancel();
+        self.0.endpoint.close(VarInt::from_u32(code::SHUTDOWN), b"");
+        Ok(())
     }
 
     /// Closes every connection with a farewell and stops listening. Questions under way fail at both ends.

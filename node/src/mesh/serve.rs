@@ -175,7 +175,7 @@ async fn question(
             cancelled.cancel();
             std::future::pending().await
         };
-        let handled = mesh.0.handler.handle(peer.who.clone(), request, &mut out, cancelled.clone());
+        let handled = mesh.0.handler.handle(&mesh, peer.who.clone(), request, &mut out, cancelled.clone());
         tokio::select! {
             () = handled => {}
             () = watch => {}

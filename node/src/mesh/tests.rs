@@ -59,6 +59,7 @@ impl Script {
 impl Handler for Script {
     async fn handle(
         &self,
+        _: &Mesh,
         peer: certs::tls::Peer,
         _request: Request,
         out: &mut Responder,
@@ -101,7 +102,14 @@ fn start_on(host_key: HostKey, identity: Identity, listen: SocketAddr, join_host
     let script = Arc::new(Script::default());
     let name = identity.node().clone();
     let handler = script.clone();
-    let config = MeshConfig { listen, identity: Arc::new(identity), host_key: host_key.clone(), handler, join_host };
+    let config = MeshConfig {
+        listen,
+        identity: Arc::new(identity),
+        host_key: host_key.clone(),
+        handler,
+        join_host,
+        runtime: Arc::new(quinn::TokioRuntime),
+    };
     let (mesh, gossip) = Mesh::start(config).unwrap();
     let address = mesh.local_addr().unwrap();
     Node { mesh, host_key, name, address, script, gossip }

@@ -5,6 +5,8 @@
 //! not know answers [`Response::Unsupported`], so a new kind needs no new version; a changed kind does
 //! ([`super::frame::VERSION`]).
 
+use std::net::SocketAddr;
+
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +38,52 @@ pub enum Request {
     },
     /// What do these processes do, of those that are or were your ranks? Answered by [`Response::Activities`].
     Activities(Vec<u32>),
+    /// Do this task, and have these other nodes do it: [`Response::Leaves`], then [`Response::Done`] (of the relaying
+    /// itself) or [`Response::Failed`].
+    Relay {
+        /// Time left for all of them when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+        /// Who is to do it; may name the node itself.
+        leaves: Vec<Leaf>,
+    },
+}
+
+/// A node that another is to ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaf {
+    /// Its name; the certificate that it shows must say the same.
+    pub node: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// Something that a leaf said, passed on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LeafPiece {
+    /// Index of the leaf in [`Request::Relay`].
+    pub leaf: u32,
+    /// What it said.
+    pub said: LeafSaid,
+}
+
+/// What a leaf said. All but batches end its answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum LeafSaid {
+    /// Rows of one part of the task.
+    Batch {
+        /// Which part of the task.
+        part: u32,
+        /// The rows.
+        batch: Batch,
+    },
+    /// The task is done, all its batches were passed on.
+    Done(NodeStats),
+    /// The task failed; batches passed on before do not count.
+    Failed(NodeError),
+    /// It was not reached or did not answer, and why; whoever asked may try for itself.
+    Missing(String),
 }
 
 /// A collective call that has begun and not returned.
@@ -98,12 +146,14 @@ pub enum Response {
     Renewed(Vec<Vec<u8>>),
     /// What processes do, by process id; those that never were ranks of the node are left out.
     Activities(Vec<(u32, Activity)>),
+    /// What leaves said meanwhile; empty as a sign of life.
+    Leaves(Vec<LeafPiece>),
 }
 
 impl Response {
     /// Whether nothing follows this response.
     #[must_use]
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Batch { .. })
+        !matches!(self, Self::Batch { .. } | Self::Leaves(_))
     }
 }

@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::coverage::{Coverage, Missing, row_share};
-use super::fanout::{MeshFanout, Target};
+use super::fanout::MeshFanout;
+use super::leaf::Target;
 use super::time::RoundTime;
 use crate::agent::Shared;
+use crate::lock::lock;
 use crate::now::unix_now_ns;
 use crate::stragglers::{ClockOffset, VIEWS};
 
@@ -102,6 +104,7 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
         shared.mesh.clone(),
         shared.executor.clone(),
         targets,
+        *lock(&shared.fanout),
         deadline,
         cancelled.clone(),
     )

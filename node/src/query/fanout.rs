@@ -1,36 +1,23 @@
 //! The fan-out of one question over the mesh: implements the planner's [`Fanout`] with QUIC.
 //!
-//! Every target is asked at once. A node's batches are held until its answer is whole, so that a node that fails half
+//! Every target is asked at once, in a large mesh through inner nodes (`subtree`). A node's batches are held until its answer is whole, so that a node that fails half
 //! way contributes nothing. When a node that answered an earlier round fails in a later one, the question must run
 //! again without it: `lost_midway` says so and [`super::ask`] does it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use certs::NodeName;
-use query_planner::{Batch, Fanout, NodeError, NodeStats, NodeTask, RunError, Sink, Targets};
+use query_planner::{Fanout, NodeStats, NodeTask, RunError, Sink, Targets};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
+use super::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Target, Whole};
+use super::subtree::{self, FanoutPolicy, Outcome};
 use super::time::RoundTime;
-use crate::mesh::wire::{Request, Response};
-use crate::mesh::{AskError, Mesh};
-
-/// A node to ask.
-#[derive(Debug, Clone)]
-pub struct Target {
-    /// Its name; the certificate on the connection must say the same.
-    pub name: NodeName,
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// True for the asker itself: no network.
-    pub local: bool,
-}
+use crate::mesh::{Encoded, Mesh};
 
 /// Asks `targets`; lives for one question, on a blocking thread.
 pub struct MeshFanout {
@@ -38,6 +25,7 @@ pub struct MeshFanout {
     mesh: Mesh,
     executor: Arc<Executor>,
     targets: Vec<Target>,
+    policy: FanoutPolicy,
     /// Of the round at hand.
     deadline: Instant,
     time: Option<RoundTime>,
@@ -50,38 +38,32 @@ pub struct MeshFanout {
     pub lost_midway: bool,
 }
 
-/// Why a target's answer is not in the result.
-enum Lost {
-    /// It is missing from coverage for this reason; the others' answers count.
-    Missing(String),
-    /// The SQL itself fails, as it would on the union.
-    Sql(String),
-    /// What has been gathered from all targets does not fit the asker's budget.
-    OverBudget,
+/// What the tasks of one round share.
+#[derive(Clone)]
+struct Round {
+    ask: Arc<LeafAsk>,
+    request: Encoded,
+    gathered: Gathered,
+    ends: mpsc::Sender<Outcome>,
+    stop: CancellationToken,
 }
 
-/// The whole answer of one target: its batches with the index of their part, and what it did.
-type Whole = (Vec<(usize, Batch)>, NodeStats);
-
-/// Bytes that all targets of a round have sent so far: they are held until each answer is whole.
-#[derive(Debug, Clone)]
-struct Gathered {
-    bytes: Arc<AtomicU64>,
-    limit: u64,
-}
-
-impl Gathered {
-    fn take(&self, batch: &Batch) -> Result<(), Lost> {
-        let more = batch.size_bytes();
-        let before = self.bytes.fetch_add(more, Ordering::Relaxed);
-        if before.saturating_add(more) > self.limit { Err(Lost::OverBudget) } else { Ok(()) }
+impl Round {
+    async fn direct(&self, ask: &LeafAsk, to: &Target) -> Result<Whole, Lost> {
+        let mut rows = Rows::Held(Held::new(&self.gathered));
+        let stats = if to.local {
+            ask.here(self.stop.clone(), &mut rows).await?
+        } else {
+            tokio::select! {
+                stats = ask.there(to, &self.request, &mut rows) => stats?,
+                () = self.stop.cancelled() => return Err(Lost::Missing("cancelled".to_owned())),
+            }
+        };
+        match rows {
+            Rows::Held(held) => Ok(held.into_whole(stats)),
+            Rows::Passed(..) => Err(Lost::Missing("failed: rows went elsewhere".into())),
+        }
     }
-}
-
-/// A target is done.
-struct End {
-    target: usize,
-    outcome: Result<Whole, Lost>,
 }
 
 impl MeshFanout {
@@ -91,6 +73,7 @@ impl MeshFanout {
         mesh: Mesh,
         executor: Arc<Executor>,
         targets: Vec<Target>,
+        policy: FanoutPolicy,
         deadline: Instant,
         cancelled: CancellationToken,
     ) -> Self {
@@ -99,6 +82,7 @@ impl MeshFanout {
             mesh,
             executor,
             targets,
+            policy,
             deadline,
             time: None,
             cancelled,
@@ -120,26 +104,32 @@ impl MeshFanout {
         self.lost_midway = false;
     }
 
-    fn start(
-        &self,
-        target: usize,
-        task: NodeTask,
-        gathered: Gathered,
-        ends: mpsc::Sender<End>,
-        stop: CancellationToken,
-    ) {
-        let to = self.targets[target].clone();
-        let (mesh, executor, deadline) = (self.mesh.clone(), Arc::clone(&self.executor), self.deadline);
+    /// Asks one target directly.
+    fn start(&self, target: usize, round: &Round) {
+        let (to, round, ask) = (self.targets[target].clone(), round.clone(), Arc::clone(&round.ask));
         self.runtime.spawn(async move {
-            let outcome = if to.local {
-                ask_here(executor, task, deadline, stop, &gathered).await
-            } else {
-                tokio::select! {
-                    outcome = ask_there(&mesh, &to, task, deadline, &gathered) => outcome,
-                    () = stop.cancelled() => Err(Lost::Missing("cancelled".to_owned())),
-                }
+            let outcome = round.direct(&ask, &to).await;
+            let _ = round.ends.send((target, outcome)).await;
+        });
+    }
+
+    /// Asks a group through one of its nodes; what that leaves open is asked directly.
+    fn start_group(&self, group: &[usize], round: &Round) {
+        let group: Vec<_> = group.iter().map(|&target| (target, self.targets[target].clone())).collect();
+        let (round, ask) = (round.clone(), Arc::clone(&round.ask));
+        self.runtime.spawn(async move {
+            let open = tokio::select! {
+                open = subtree::ask(&ask, &group, &round.gathered, &round.ends) => open,
+                () = round.stop.cancelled() => return,
             };
-            let _ = ends.send(End { target, outcome }).await;
+            let direct = open.into_iter().map(|(target, to)| {
+                let (round, ask) = (&round, &ask);
+                async move {
+                    let outcome = round.direct(ask, &to).await;
+                    let _ = round.ends.send((target, outcome)).await;
+                }
+            });
+            futures::future::join_all(direct).await;
         });
     }
 
@@ -157,14 +147,32 @@ impl MeshFanout {
         // Dropping the guard stops whatever still runs, here and (by stream reset) on every node.
         let stop = self.cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
-        let gathered = Gathered { bytes: Arc::default(), limit: task.budget.asker_bytes };
-        for &index in asked {
-            self.start(index, task.clone(), gathered.clone(), ends.clone(), stop.clone());
+        let ask = LeafAsk {
+            mesh: self.mesh.clone(),
+            executor: Arc::clone(&self.executor),
+            task: task.clone(),
+            deadline: self.deadline,
+        };
+        let request = ask.request().map_err(|error| RunError::Internal(error.to_string()))?;
+        let gathered = Gathered::new(task.budget.asker_bytes);
+        let round = Round { ask: Arc::new(ask), request, gathered, ends, stop };
+        let (here, there): (Vec<usize>, Vec<usize>) = asked.iter().partition(|&&index| self.targets[index].local);
+        if there.len() > self.policy.tree_above {
+            for group in subtree::groups(there) {
+                self.start_group(&group, &round);
+            }
+        } else {
+            for target in there {
+                self.start(target, &round);
+            }
         }
-        drop(ends);
+        for target in here {
+            self.start(target, &round);
+        }
+        drop(round);
 
         let mut answered = Vec::with_capacity(asked.len());
-        while let Some(End { target, outcome }) = inbox.blocking_recv() {
+        while let Some((target, outcome)) = inbox.blocking_recv() {
             let name = self.targets[target].name.to_string();
             match outcome {
                 Ok((batches, stats)) => {
@@ -183,7 +191,7 @@ impl MeshFanout {
                         tables.join(", ")
                     )));
                 }
-                Err(Lost::Missing(reason)) => {
+                Err(Lost::Unreached(reason) | Lost::Missing(reason)) => {
                     self.lost_midway |= self.answered.contains(&name);
                     self.missing.insert(name, reason);
                 }
@@ -236,65 +244,5 @@ impl Fanout for MeshFanout {
                 Ok(Vec::new())
             }
         }
-    }
-}
-
-/// The asker's own part, without the network.
-async fn ask_here(
-    executor: Arc<Executor>,
-    task: NodeTask,
-    deadline: Instant,
-    stop: CancellationToken,
-    gathered: &Gathered,
-) -> Result<Whole, Lost> {
-    if let Some(small) = executor.run_small(&task) {
-        return small.map(|small| (small.batches, small.stats)).map_err(lost);
-    }
-    let (batches, mut produced) = mpsc::channel(16);
-    let running = executor.run(task, deadline, stop, batches);
-    let gather = async {
-        let mut whole = Vec::new();
-        while let Some((part, batch)) = produced.recv().await {
-            gathered.take(&batch)?;
-            whole.push((part, batch));
-        }
-        Ok(whole)
-    };
-    let (outcome, whole) = tokio::join!(running, gather);
-    let whole = whole?;
-    outcome.map(|stats| (whole, stats)).map_err(lost)
-}
-
-async fn ask_there(
-    mesh: &Mesh,
-    to: &Target,
-    task: NodeTask,
-    deadline: Instant,
-    gathered: &Gathered,
-) -> Result<Whole, Lost> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let request = Request::Task { deadline_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX), task };
-    let missing = |error: AskError| Lost::Missing(error.to_string());
-    let mut responses = mesh.ask(&to.name, to.address, request, deadline.into()).await.map_err(missing)?;
-    let mut batches = Vec::new();
-    loop {
-        match responses.next().await.map_err(missing)? {
-            Some(Response::Batch { part, batch }) => {
-                gathered.take(&batch)?;
-                batches.push((part as usize, batch));
-            }
-            Some(Response::Done(stats)) => return Ok((batches, stats)),
-            Some(Response::Failed(error)) => return Err(lost(error)),
-            Some(Response::Unsupported(what)) => return Err(Lost::Missing(format!("refused: {what}"))),
-            other => return Err(Lost::Missing(format!("failed: unexpected answer {other:?}"))),
-        }
-    }
-}
-
-fn lost(error: NodeError) -> Lost {
-    match error {
-        NodeError::Sql(message) => Lost::Sql(message),
-        NodeError::Stopped(why) if why.contains("deadline") => Lost::Missing(format!("timeout: {why}")),
-        other => Lost::Missing(other.to_string()),
     }
 }

@@ -1,6 +1,8 @@
 //! Questions: whom to ask, the fan-out, coverage, and running a task on this node's own store.
 //!
-//! `coverage` says who answered; `exec` runs a task here; `fanout` asks over the mesh; `time` shares the time out; `ask` puts them together.
+//! `coverage` says who answered; `exec` runs a task here; `fanout` asks over the mesh (one node: `leaf`;
+//! many, through inner nodes: `subtree`, whose other side is `relay`); `time` shares the time out;
+//! `ask` puts them together.
 //! `file` asks one file without a mesh. Planning and merging live in the `query-planner` crate.
 
 pub mod ask;
@@ -9,8 +11,12 @@ pub mod coverage;
 pub mod exec;
 pub mod fanout;
 pub mod file;
+pub mod leaf;
 pub mod plans;
+pub mod relay;
+mod subtree;
 mod time;
 
 pub use ask::{Asked, Question};
 pub use coverage::{Coverage, Missing};
+pub use subtree::FanoutPolicy;

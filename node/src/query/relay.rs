@@ -1,0 +1,134 @@
+//! The inner node of a tree: asks leaves for another node's question and passes on what they say, each piece with its
+//! leaf's number, so that the asker merges as if it had asked them itself. Nothing is merged here: an answer stays the
+//! leaf's own, whole or void. The asker's side is `subtree`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use query_planner::{NodeError, NodeStats};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::leaf::{LeafAsk, Lost, Rows, Target};
+use crate::mesh::Responder;
+use crate::mesh::wire::{Leaf, LeafPiece, LeafSaid, Response};
+
+/// Questions that are relayed at a time; more are left to their askers.
+const AT_ONCE: usize = 16;
+/// Leaves of one question.
+const MOST_LEAVES: usize = 4_096;
+/// Leaves asked at a time.
+const LEAVES_AT_ONCE: usize = 128;
+/// Pieces between the leaves and the way to the asker.
+const QUEUE: usize = 32;
+/// Silence after which a sign of life is sent.
+pub(super) const PULSE: Duration = Duration::from_millis(500);
+/// Pieces are sent together when they come within this time, up to so many bytes.
+const TOGETHER: Duration = Duration::from_millis(2);
+const TOGETHER_BYTES: u64 = 256 << 10;
+
+/// The relaying of one node.
+#[derive(Debug)]
+pub struct Relays(Semaphore);
+
+impl Default for Relays {
+    fn default() -> Self {
+        Self(Semaphore::new(AT_ONCE))
+    }
+}
+
+impl Relays {
+    /// Asks `leaves` and sends what they say; the result is the last response.
+    pub async fn relay(
+        &self,
+        ask: Arc<LeafAsk>,
+        leaves: Vec<Leaf>,
+        out: &mut Responder,
+        cancelled: CancellationToken,
+    ) -> Response {
+        let Ok(_turn) = self.0.try_acquire() else {
+            return Response::Failed(NodeError::Failed("this node relays as many questions as it may".into()));
+        };
+        if leaves.len() > MOST_LEAVES {
+            return Response::Failed(NodeError::Failed(format!("more than {MOST_LEAVES} nodes to relay to")));
+        }
+        let waited_for = leaves.len();
+        let (pieces, inbox) = mpsc::channel(QUEUE);
+        // Dropped with this future: whatever still runs here, and (by stream reset) on the leaves, stops.
+        let stop = cancelled.child_token();
+        let _stop_on_return = stop.clone().drop_guard();
+        let asking = tokio::spawn(ask_all(Arc::clone(&ask), leaves, pieces, stop.clone()));
+        let sent = tokio::select! {
+            sent = send_on(inbox, waited_for, out) => sent,
+            () = stop.cancelled() => Err(()),
+            () = tokio::time::sleep_until(ask.deadline.into()) => Err(()),
+        };
+        asking.abort();
+        match sent {
+            Ok(()) => Response::Done(NodeStats::default()),
+            Err(()) => Response::Failed(NodeError::Stopped("the deadline passed, or the asker has gone".into())),
+        }
+    }
+}
+
+async fn ask_all(ask: Arc<LeafAsk>, leaves: Vec<Leaf>, pieces: mpsc::Sender<LeafPiece>, stop: CancellationToken) {
+    let Ok(request) = ask.request() else { return };
+    let own = ask.mesh.identity().node().clone();
+    let turns = Arc::new(Semaphore::new(LEAVES_AT_ONCE));
+    let mut asked = JoinSet::new();
+    for (index, leaf) in leaves.into_iter().enumerate() {
+        let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
+        let (ask, request, pieces, stop) = (Arc::clone(&ask), request.clone(), pieces.clone(), stop.clone());
+        let own = own.clone();
+        asked.spawn(async move {
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            let mut rows = Rows::Passed(pieces.clone(), index);
+            let outcome = match leaf.node.parse() {
+                Ok(name) if name == own => ask.here(stop, &mut rows).await,
+                Ok(name) => ask.there(&Target { name, address: leaf.address, local: false }, &request, &mut rows).await,
+                Err(error) => Err(Lost::Missing(format!("failed: {error}"))),
+            };
+            let said = match outcome {
+                Ok(stats) => LeafSaid::Done(stats),
+                Err(Lost::Sql(message)) => LeafSaid::Failed(NodeError::Sql(message)),
+                Err(Lost::Unreached(why) | Lost::Missing(why)) => LeafSaid::Missing(why),
+                Err(Lost::OverBudget) => LeafSaid::Missing("over budget".into()),
+            };
+            let _ = pieces.send(LeafPiece { leaf: index, said }).await;
+            drop(turn);
+        });
+    }
+    drop(pieces);
+    while asked.join_next().await.is_some() {}
+}
+
+/// Sends pieces until every leaf's answer has ended: together where they come together, and a sign of life where
+/// nothing comes.
+async fn send_on(mut inbox: mpsc::Receiver<LeafPiece>, mut waited_for: usize, out: &mut Responder) -> Result<(), ()> {
+    while waited_for > 0 {
+        let mut pieces = Vec::new();
+        let mut bytes = 0;
+        let mut until = Instant::now() + PULSE;
+        while bytes < TOGETHER_BYTES && waited_for > 0 {
+            match tokio::time::timeout_at(until, inbox.recv()).await {
+                Ok(Some(piece)) => {
+                    if let LeafSaid::Batch { batch, .. } = &piece.said {
+                        bytes += batch.size_bytes();
+                    } else {
+                        waited_for -= 1;
+                    }
+                    if pieces.is_empty() {
+                        until = Instant::now() + TOGETHER;
+                    }
+                    pieces.push(piece);
+                }
+                Ok(None) => return Err(()),
+                Err(_) => break,
+            }
+        }
+        out.send(Response::Leaves(pieces)).await.map_err(|error| tracing::debug!("relaying: {error}"))?;
+    }
+    Ok(())
+}
