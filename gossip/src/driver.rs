@@ -83,7 +83,7 @@ impl Gossip {
                 }
             }
         });
-        (Self { commands, members, task }, members_tx)
+        (Self { commands, members, sealing: Sealing::of(None), task }, members_tx)
     }
 
     /// Replaces this node's facts; only what changed is sent out. Facts too large to send leave the previous ones in
