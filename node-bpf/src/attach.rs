@@ -59,6 +59,7 @@ pub(crate) fn attach_class(object: &Object, class: &ProbeClass) -> libbpf_rs::Re
     for name in everywhere {
         let program = program(object, name)?;
         match *name {
+            OPEN_CALLS => {} // is not attached to anything, but read
             "on_major_fault" => links.extend(faults::attach(&program)?),
             _ => links.push(program.attach()?),
         }
@@ -73,6 +74,9 @@ pub(crate) fn refusal(error: &libbpf_rs::Error) -> (String, String) {
 }
 
 const EVERY_PROCESS: i32 = -1;
+
+/// The iterator over the calls that have not returned.
+pub(crate) const OPEN_CALLS: &str = "open_calls";
 
 /// What to do at calls: the beginnings of the programs' names.
 pub(crate) const CALL: &str = "call";

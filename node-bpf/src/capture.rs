@@ -18,13 +18,13 @@ use crate::clock::{self, Clock};
 use crate::decode;
 use crate::discovery::{AttachedFile, Discovery};
 use crate::error::Error;
-use crate::functions::FUNCTIONS;
 use crate::groups::Groups;
 use crate::late::LateComms;
 use crate::loader::{self, Loaded, ProbeStatus};
+use crate::open_calls::OpenCalls;
 use crate::process::{Process, Processes};
 use crate::record::{Collective, DeviceWait, LossCount, Record};
-use crate::self_stats::{self, SelfStats};
+use crate::self_stats::SelfStats;
 use crate::shedding::{Backlog, Second, Shedding};
 use crate::signals::decode as signals;
 use crate::signals::kernel_names::{self, KernelNames};
@@ -120,8 +120,7 @@ pub struct Capture {
     shared: Arc<Shared>,
     wake: Sender<Wake>,
     threads: Vec<JoinHandle<()>>,
-    inflights: MapHandle,
-    comms: MapHandle,
+    open_calls: Arc<OpenCalls>,
     waiting: MapHandle,
 }
 
@@ -130,12 +129,9 @@ pub fn supported() -> Result<(), Error> {
     loader::check_host()
 }
 
-/// Takes what capture can do without, but only privileges give: the time that BPF programs take, and the names of kernel
-/// functions. To be called before a process gives its privileges up; what is refused is left out.
+/// Takes what capture can do without, but only privileges give: the names of kernel functions. To be called before a
+/// process gives its privileges up; what is refused is left out.
 pub fn prepare() {
-    if let Err(error) = self_stats::measure_programs() {
-        tracing::debug!(%error, "the time of BPF programs is not measured");
-    }
     kernel_names::open_ahead();
 }
 
@@ -222,11 +218,8 @@ impl Capture {
         let stats = loader::map(&object, "stats").map_err(failed)?;
         let host_stats = loader::map(&object, "host_stats").map_err(failed)?;
         let tuning = loader::map(&object, ".data.tuning").map_err(failed)?;
-        if let Err(error) = self_stats::measure_programs() {
-            tracing::debug!(%error, "the time of BPF programs is not measured");
-        }
-        let inflights = loader::map(&object, "inflights").map_err(failed)?;
-        let comms = loader::map(&object, "comms").map_err(failed)?;
+        let programs = loader::map(&object, "program_times").map_err(failed)?;
+        let open_calls = Arc::new(OpenCalls::attach(&object).map_err(failed)?);
         let waiting = loader::map(&object, "waiting").map_err(failed)?;
         let late = LateComms::new(loader::map(&object, "learnt").map_err(failed)?);
         let shared = Arc::new(Shared {
@@ -263,18 +256,20 @@ impl Capture {
         // now rather than at the first wait that is seen: reading it takes a while, in which short-lived processes go
         LazyLock::force(&KERNEL_NAMES);
         let (wake, woken) = mpsc::channel();
-        let mut capture = Capture { shared, wake, threads: vec![], inflights, comms, waiting };
+        let mut capture = Capture { shared, wake, threads: vec![], open_calls, waiting };
         capture.spawn("capture-ring", {
             let (shared, wake) = (Arc::clone(&capture.shared), capture.wake.clone());
             move || read_ring(&events, shared, wake)
         })?;
         capture.spawn("capture-find", {
-            let shared = Arc::clone(&capture.shared);
+            let (shared, open_calls) = (Arc::clone(&capture.shared), Arc::clone(&capture.open_calls));
             move || {
                 Watcher {
+                    open_calls,
                     discovery,
                     stats,
                     host_stats,
+                    programs,
                     tallies,
                     counted: vec![],
                     tuning,
@@ -307,20 +302,12 @@ impl Capture {
     pub fn in_flight(&self) -> Vec<Collective> {
         let now_ns = clock::kernel_now_ns();
         let mut calls = vec![];
-        for key in self.inflights.keys() {
-            // one that returns meanwhile is simply not among them
-            let Ok(Some(value)) = self.inflights.lookup(&key, MapFlags::ANY) else { continue };
-            let Some(raw) = RawInFlight::parse(&key, &value) else { continue };
-            if raw.group_end {
-                calls.extend(self.shared.groups().of((raw.pid, raw.tid), self.shared.clock.unix_ns(now_ns)));
+        for RawInFlight { group_end, mut call } in self.open_calls.read(now_ns) {
+            if group_end {
+                calls.extend(self.shared.groups().of((call.pid, call.tid), self.shared.clock.unix_ns(now_ns)));
                 continue;
             }
-            let handle = FUNCTIONS.get(usize::from(raw.func)).and_then(|function| function.comm);
-            let handle = handle.and_then(|at| raw.args.get(usize::from(at)));
-            let comm = handle
-                .and_then(|handle| self.comms.lookup(&wire::comm_key(raw.pid, *handle), MapFlags::ANY).ok().flatten());
-            let process = self.shared.processes.known(raw.pid);
-            let mut call = raw.until(now_ns, comm.as_deref());
+            let process = self.shared.processes.known(call.pid);
             if let Some(handle) = decode::communicator(&call) {
                 self.shared.late.complete(&mut call, handle);
             }
@@ -525,8 +512,10 @@ fn loss(ts_ns: i64, probe: &str, reason: &str, lost: u64) -> Record {
 /// The thread that owns the probes.
 struct Watcher {
     discovery: Discovery,
+    open_calls: Arc<OpenCalls>,
     stats: MapHandle,
     host_stats: MapHandle,
+    programs: MapHandle,
     tallies: Tallies,
     /// The counters as of the last count.
     counted: Vec<ProbeStatus>,
@@ -566,7 +555,8 @@ impl Watcher {
             if now >= next_count {
                 self.count();
                 self.shared.clock.refresh();
-                next_count = now + self.until_next_second();
+                // from here on, not from before: counting takes a while under load
+                next_count = Instant::now() + self.until_next_second();
                 if now >= next_self {
                     self.observe_self();
                     next_self = now + SELF_INTERVAL;
@@ -576,7 +566,8 @@ impl Watcher {
         self.discovery.detach();
         self.count();
         self.observe_self();
-        let in_flight = self.discovery.calls_in_flight();
+        let open = self.open_calls.read(clock::kernel_now_ns());
+        let in_flight = open.iter().filter(|open| !open.group_end).count() as u64;
         if in_flight > 0 {
             self.shared.deliver(loss(self.shared.clock.now_unix_ns(), "calls", "in_flight", in_flight));
         }
@@ -594,9 +585,9 @@ impl Watcher {
     fn observe_self(&mut self) {
         let ts_ns = self.shared.clock.now_unix_ns();
         let processes = self.shared.processes.pids().len();
-        let (object, tuning) = (self.discovery.object(), self.shedding.tuning());
+        let tuning = self.shedding.tuning();
         let rules = self.shared.status().rows.clone();
-        for stat in self.self_stats.look(ts_ns, object, &self.counted, &rules, tuning, processes) {
+        for stat in self.self_stats.look(ts_ns, &self.programs, &self.counted, &rules, tuning, processes) {
             self.shared.deliver(Record::Host(HostRecord::SelfStat(stat)));
         }
     }

@@ -225,7 +225,7 @@ impl Discovery {
     /// A followed process is gone: frees what the kernel maps hold of it.
     pub(crate) fn on_exit(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
-        for name in ["comms", "learnt", "seqs", "capturing", "pending"] {
+        for name in ["comms", "learnt", "capturing", "pending"] {
             let Ok(map) = crate::loader::map(&self.object, name) else {
                 continue;
             };
@@ -411,11 +411,6 @@ impl Discovery {
         Ok(())
     }
 
-    /// The loaded programs and maps.
-    pub(crate) fn object(&self) -> &Object {
-        &self.object
-    }
-
     /// Probes what one of the user's probes means in a file, and notes what became of it.
     fn attach_named(&mut self, path: &Path, shown: &Path, index: usize) -> Result<(), String> {
         let Some(spec) = self.probes.get(index) else { return Ok(()) };
@@ -444,11 +439,6 @@ impl Discovery {
     /// Takes every probe away.
     pub(crate) fn detach(&mut self) {
         self.links.clear();
-    }
-
-    /// Calls that have begun and not returned.
-    pub(crate) fn calls_in_flight(&self) -> u64 {
-        crate::loader::map(&self.object, "inflights").map_or(0, |map| map.keys().count() as u64)
     }
 }
 

@@ -203,8 +203,18 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     let p2p = function.role as u8 == Role::Call as u8 && POINT_TO_POINT.contains(&function.name);
     let flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 } | if p2p { COOKIE_P2P } else { 0 };
     let comm = function.comm.unwrap_or(NO_ARG);
-    let counts_as = FUNCTIONS.iter().position(|f| f.api == function.api && f.name == function.name).unwrap_or(index);
-    u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counts_as as u8, 0, 0])
+    u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counter(function), 0, 0])
+}
+
+/// Which of a communicator's counters counts a function: those of one name share one. Other than calls have none.
+fn counter(function: &Function) -> u8 {
+    let mut names: Vec<&str> = vec![];
+    for other in FUNCTIONS.iter().filter(|f| f.api == function.api && f.role as u8 == Role::Call as u8) {
+        if !names.contains(&other.name) {
+            names.push(other.name);
+        }
+    }
+    names.iter().position(|name| *name == function.name).map_or(NO_ARG, |at| at as u8)
 }
 
 /// NCCL's datatypes: name and bytes.
@@ -268,7 +278,10 @@ mod tests {
         };
         assert_eq!(counts_as("ncclBcast"), counts_as("ncclBroadcast"));
         assert_eq!(counts_as("ncclAllReduceConfig"), counts_as("ncclAllReduce"));
-        assert_ne!(counts_as("MPI_Allreduce"), counts_as("ncclAllReduce"));
+        assert_ne!(counts_as("MPI_Allreduce"), counts_as("MPI_Bcast"));
+        assert_eq!(counts_as("ncclCommDestroy"), NO_ARG);
+        let calls = FUNCTIONS.iter().filter(|f| f.role as u8 == Role::Call as u8);
+        assert!(calls.map(counter).all(|counter| counter < 24), "RM_COUNTERS is 24");
     }
 
     #[test]

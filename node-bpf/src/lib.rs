@@ -28,6 +28,7 @@ mod maps;
 pub mod measure;
 mod mpi;
 mod nccl_hash;
+mod open_calls;
 pub mod privileges;
 mod process;
 mod record;

@@ -1,41 +1,37 @@
 //! What capture itself costs and loses, for the table `self_stats`: every probe's counters, every BPF program's runs and
 //! processor time, and the thresholds in force. Values count from the start; only those that have changed make a record.
 //!
-//! The kernel measures programs only while asked to (BPF_ENABLE_STATS, which needs CAP_SYS_ADMIN; about 50 ns a run, for
-//! every BPF program of the host). An agent that gives up its privileges asks before, with
-//! [`prepare`](crate::prepare).
+//! Of the runs of the programs one in 64 is measured, by the programs themselves (`MEASURED` in `bpf/capture.bpf.c`): the
+//! kernel's own measuring (BPF_ENABLE_STATS) takes 80 ns a run of every BPF program of the host and CAP_SYS_ADMIN.
 
 use std::collections::HashMap;
-use std::io;
-use std::mem;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
 
-use libbpf_rs::libbpf_sys::{
-    BPF_STATS_RUN_TIME, bpf_enable_stats, bpf_obj_get_info_by_fd, bpf_prog_info, bpf_program__fd,
-};
-use libbpf_rs::{AsRawLibbpf, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::loader::ProbeStatus;
 use crate::signals::record::SelfStat;
 use crate::signals::wire::Tuning;
 use crate::tally::RowRule;
+use crate::wire::Reader;
 
-/// Asks the kernel to measure BPF programs as long as this process lives. Asking again is as good.
-pub(crate) fn measure_programs() -> io::Result<()> {
-    static STATS: OnceLock<OwnedFd> = OnceLock::new();
-    if STATS.get().is_some() {
-        return Ok(());
-    }
-    // SAFETY: takes no pointers; the result is checked.
-    let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
-    if fd < 0 {
-        return Err(io::Error::from_raw_os_error(-fd));
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let _ = STATS.set(unsafe { OwnedFd::from_raw_fd(fd) });
-    Ok(())
-}
+/// `enum rm_program`.
+const PROGRAMS: &[&str] = &[
+    "call_enter",
+    "call_return",
+    "cuda_enter",
+    "cuda_return",
+    "symbol_enter",
+    "symbol_return",
+    "symbol_point",
+    "on_switch",
+    "on_wakeup",
+    "on_exec",
+    "on_exit",
+    "on_fork",
+    "on_tcp",
+    "on_block",
+    "on_memory",
+];
 
 /// Remembers what was said last.
 #[derive(Debug, Default)]
@@ -48,7 +44,7 @@ impl SelfStats {
     pub(crate) fn look(
         &mut self,
         ts_ns: i64,
-        object: &Object,
+        programs: &MapHandle,
         probes: &[ProbeStatus],
         rules: &[RowRule],
         tuning: Tuning,
@@ -69,9 +65,10 @@ impl SelfStats {
             all.push((format!("probe.{}.row_min", rule.probe), rule.row_min_ns as f64, "ns"));
             all.push((format!("probe.{}.withheld", rule.probe), rule.withheld as f64, "count"));
         }
-        for program in programs(object) {
-            all.push((format!("program.{}.runs", program.name), program.runs as f64, "count"));
-            all.push((format!("program.{}.cpu", program.name), program.cpu_ns as f64, "ns"));
+        for (slot, name) in (0u32..).zip(PROGRAMS) {
+            let time = ProgramTime::read(programs, slot);
+            all.push((format!("program.{name}.runs"), time.runs as f64, "count"));
+            all.push((format!("program.{name}.cpu"), time.cpu_ns(), "ns"));
         }
         all.push(("capture.processes".to_owned(), processes as f64, "count"));
         all.push(("capture.offcpu_min".to_owned(), tuning.offcpu_min_ns as f64, "ns"));
@@ -94,39 +91,48 @@ impl SelfStats {
     }
 }
 
-struct Measured {
-    name: String,
+/// `struct rm_program_time`, all CPUs together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct ProgramTime {
     runs: u64,
-    cpu_ns: u64,
+    measured: u64,
+    measured_ns: u64,
 }
 
-/// What the kernel has measured of the object's loaded programs.
-fn programs(object: &Object) -> Vec<Measured> {
-    let measured = |program: libbpf_rs::Program<'_>| {
-        // SAFETY: the pointer is the live program's.
-        let fd = unsafe { bpf_program__fd(program.as_libbpf_object().as_ptr()) };
-        let info = info(fd)?;
-        let name = program.name().to_string_lossy().into_owned();
-        Some(Measured { name, runs: info.run_cnt, cpu_ns: info.run_time_ns })
-    };
-    object.progs().filter_map(measured).collect()
-}
-
-fn info(fd: RawFd) -> Option<bpf_prog_info> {
-    if fd < 0 {
-        return None; // not loaded
+impl ProgramTime {
+    fn read(programs: &MapHandle, slot: u32) -> Self {
+        let per_cpu = programs.lookup_percpu(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten().unwrap_or_default();
+        per_cpu.iter().fold(ProgramTime::default(), |sum, bytes| sum.plus(bytes))
     }
-    // SAFETY: all zero asks for no arrays to be filled.
-    let mut info: bpf_prog_info = unsafe { mem::zeroed() };
-    let mut bytes = u32::try_from(size_of::<bpf_prog_info>()).ok()?;
-    // SAFETY: `info` is valid for `bytes` bytes.
-    let rc = unsafe { bpf_obj_get_info_by_fd(fd, (&raw mut info).cast(), &mut bytes) };
-    (rc == 0).then_some(info)
+
+    fn plus(self, bytes: &[u8]) -> Self {
+        let mut r = Reader::new(bytes);
+        let [runs, measured, measured_ns] = [0; 3].map(|_: u64| r.u64().unwrap_or(0));
+        ProgramTime {
+            runs: self.runs + runs,
+            measured: self.measured + measured,
+            measured_ns: self.measured_ns + measured_ns,
+        }
+    }
+
+    /// All runs, at the mean of those that were measured.
+    fn cpu_ns(self) -> f64 {
+        if self.measured == 0 { 0.0 } else { self.measured_ns as f64 / self.measured as f64 * self.runs as f64 }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_all_runs_follows_from_those_measured() {
+        let cpu = |words: [u64; 4]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        let time = ProgramTime::default().plus(&cpu([640, 10, 2_000, 3])).plus(&cpu([360, 10, 1_000, 60]));
+        assert_eq!(time, ProgramTime { runs: 1000, measured: 20, measured_ns: 3_000 });
+        assert!((time.cpu_ns() - 150_000.0).abs() < 1e-6);
+        assert_eq!(ProgramTime::default().cpu_ns(), 0.0);
+    }
 
     #[test]
     fn only_what_has_changed_is_said() {

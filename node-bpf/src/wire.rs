@@ -212,74 +212,53 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
     })
 }
 
-/// A call that has not returned, out of the map `inflights`.
+/// A call that has not returned, as the iterator `open_calls` writes it (`struct rm_open_call`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawInFlight {
-    pub(crate) pid: u32,
-    pub(crate) tid: u32,
-    pub(crate) enter_ns: u64,
-    pub(crate) seq: Option<u64>,
-    pub(crate) cgroup_id: u64,
-    pub(crate) func: u8,
     /// It is ncclGroupEnd: what it waits for are the calls of its group.
     pub(crate) group_end: bool,
-    pub(crate) args: [u64; MAX_ARGS],
+    /// The call as if it returned now.
+    pub(crate) call: RawCall,
 }
+
+/// What the iterator writes of each thread.
+pub(crate) const OPEN_CALL_BYTES: usize = 160;
 
 impl RawInFlight {
     /// None when the bytes are of another form, or the call is one that makes no record (`RM_ROLE_CALL` is 0).
-    pub(crate) fn parse(key: &[u8], value: &[u8]) -> Option<RawInFlight> {
-        let thread = Reader(key).u64()?;
-        let mut r = Reader(value);
+    pub(crate) fn parse(bytes: &[u8], now_ns: u64) -> Option<RawInFlight> {
+        let mut r = Reader(bytes);
+        let (pid, tid) = (r.u32()?, r.u32()?);
         let enter_ns = r.u64()?;
         let _sp = r.u64()?;
-        let seq = r.u64()?;
-        let _hash = r.u64()?;
-        let cgroup_id = r.u64()?;
+        let (seq, comm_hash, cgroup_id) = (r.u64()?, r.u64()?, r.u64()?);
         let [func, role, have_seq, _have_hash] = r.array()?;
-        let _rank = r.u32()?;
+        let (rank, nranks) = (r.u32()? as i32, r.u32()? as i32);
+        let comm_flags = r.u32()? as u8 & (HAVE_HASH | HAVE_RANK);
         let mut args = [0; MAX_ARGS];
         for arg in &mut args {
             *arg = r.u64()?;
         }
-        let seq = (have_seq != 0).then_some(seq);
-        let (pid, tid) = ((thread >> 32) as u32, thread as u32);
+        let flags = comm_flags | if have_seq != 0 { HAVE_SEQ } else { 0 };
         let group_end = role == ROLE_GROUP_END;
         ((role == 0 || group_end) && enter_ns != 0).then_some(RawInFlight {
-            pid,
-            tid,
-            enter_ns,
-            seq,
-            cgroup_id,
-            func,
             group_end,
-            args,
+            call: RawCall {
+                func,
+                flags,
+                enter_ns,
+                exit_ns: now_ns,
+                pid,
+                tid,
+                cgroup_id,
+                comm_hash,
+                seq,
+                rank,
+                nranks,
+                ret: 0,
+                args,
+            },
         })
-    }
-
-    /// As if it returned at `now_ns`. `comm` is the value of its communicator in the map `comms`.
-    pub(crate) fn until(&self, now_ns: u64, comm: Option<&[u8]>) -> RawCall {
-        let mut call = RawCall {
-            func: self.func,
-            flags: if self.seq.is_some() { HAVE_SEQ } else { 0 },
-            enter_ns: self.enter_ns,
-            exit_ns: now_ns,
-            pid: self.pid,
-            tid: self.tid,
-            cgroup_id: self.cgroup_id,
-            comm_hash: 0,
-            seq: self.seq.unwrap_or(0),
-            rank: -1,
-            nranks: -1,
-            ret: 0,
-            args: self.args,
-        };
-        let mut r = Reader(comm.unwrap_or_default());
-        if let (Some(hash), Some(rank), Some(nranks), Some(flags)) = (r.u64(), r.u32(), r.u32(), r.u32()) {
-            (call.comm_hash, call.rank, call.nranks) = (hash, rank as i32, nranks as i32);
-            call.flags |= flags as u8 & (HAVE_HASH | HAVE_RANK);
-        }
-        call
     }
 }
 
@@ -350,7 +329,11 @@ impl RawConfig {
 /// Takes numbers off the front; none at the end of the bytes.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Reader(bytes)
+    }
+
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, tail) = self.0.split_first_chunk::<N>()?;
         self.0 = tail;

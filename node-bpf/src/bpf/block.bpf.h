@@ -13,18 +13,18 @@ struct {
   __type(value, struct block_start);
 } block_starts SEC(".maps");
 
-static __always_inline void block_begins(struct request *rq, bool issued) {
+static __always_inline int block_begins(struct request *rq, bool issued) {
   __u64 key = (__u64)rq, now = bpf_ktime_get_ns();
   struct block_start *known = bpf_map_lookup_elem(&block_starts, &key);
   if (known && issued) { /* a kernel thread may be the one to hand it on */
     if (known->issue_ns == 0) known->issue_ns = now;
-    return;
+    return 0;
   }
   __u64 thread = bpf_get_current_pid_tgid();
   __u32 pid = thread >> 32;
   if (!pid || !bpf_map_lookup_elem(&tracked, &pid)) {
     if (known) bpf_map_delete_elem(&block_starts, &key); /* its end was not seen, and the address is used again */
-    return;
+    return 0;
   }
   struct block_start start = {.pid = pid, .tid = thread, .cgroup_id = bpf_get_current_cgroup_id()};
   if (issued) start.issue_ns = now;
@@ -32,18 +32,17 @@ static __always_inline void block_begins(struct request *rq, bool issued) {
   start.bytes = start.left = BPF_CORE_READ(rq, __data_len);
   HOST_COUNT(RM_HOST_BLOCK, hits);
   if (bpf_map_update_elem(&block_starts, &key, &start, BPF_ANY)) HOST_COUNT(RM_HOST_BLOCK, lost_map);
+  return 0;
 }
 
 SEC("tp_btf/block_rq_insert")
 int BPF_PROG(on_block_insert, struct request *rq) {
-  block_begins(rq, false);
-  return 0;
+  return MEASURED(RM_PROGRAM_BLOCK, block_begins(rq, false));
 }
 
 SEC("tp_btf/block_rq_issue")
 int BPF_PROG(on_block_issue, struct request *rq) {
-  block_begins(rq, true);
-  return 0;
+  return MEASURED(RM_PROGRAM_BLOCK, block_begins(rq, true));
 }
 
 /* It became a part of another one: it will not end by itself. */
@@ -54,8 +53,7 @@ int BPF_PROG(on_block_merge, struct request *rq) {
   return 0;
 }
 
-SEC("tp_btf/block_rq_complete")
-int BPF_PROG(on_block_complete, struct request *rq, int error, unsigned int bytes) {
+static __always_inline int block_ends(struct request *rq, int error, unsigned int bytes) {
   __u64 key = (__u64)rq, now = bpf_ktime_get_ns();
   struct block_start *start = bpf_map_lookup_elem(&block_starts, &key);
   if (!start) return 0;
@@ -97,4 +95,9 @@ int BPF_PROG(on_block_complete, struct request *rq, int error, unsigned int byte
   bpf_ringbuf_submit(out, wake_flags());
   bpf_map_delete_elem(&block_starts, &key);
   return 0;
+}
+
+SEC("tp_btf/block_rq_complete")
+int BPF_PROG(on_block_complete, struct request *rq, int error, unsigned int bytes) {
+  return MEASURED(RM_PROGRAM_BLOCK, block_ends(rq, error, bytes));
 }

@@ -6,7 +6,7 @@ struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 16384);
   __type(key, struct rm_comm_key);
-  __type(value, struct rm_comm);
+  __type(value, struct rm_comm_entry);
 } comms SEC(".maps");
 
 /* What user space has read of communicators that `comms` does not know all of (src/late.rs). */
@@ -37,35 +37,13 @@ struct {
 
 static const struct pending_comms none_pending;
 
-struct seq_key {
-  __u32 pid;
-  __u32 func;
-  __u64 handle;
-};
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 65536);
-  __type(key, struct seq_key);
-  __type(value, __u64);
-} seqs SEC(".maps");
+/* Rises with every change of what handles mean: what threads remember of them is void then. */
+static volatile __u64 comm_generation = 1;
 
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
-  __type(key, __u64); /* thread */
-  __type(value, struct rm_inflight);
-} inflights SEC(".maps");
+static __always_inline void comms_change(void) { __sync_fetch_and_add(&comm_generation, 1); }
 
-/* How deep a thread is in groups. */
-struct {
-  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-  __uint(map_flags, BPF_F_NO_PREALLOC);
-  __type(key, int);
-  __type(value, __u32);
-} group_depths SEC(".maps");
-
-static const struct rm_inflight no_call;
 static const struct rm_comm no_comm;
+static const struct rm_comm_entry new_entry = {.info = {.rank = -1, .nranks = -1}};
 
 /* How far the stack pointer has moved when a function has returned, and how many arguments come in registers. */
 #if defined(__TARGET_ARCH_x86)
@@ -183,6 +161,15 @@ static __always_inline __u32 comm_arg_of(__u64 cookie) {
   return comm_arg;
 }
 
+/* What is known of the communicator of this handle; its counters start at 0. False when the map is full. */
+static __always_inline bool remember_comm(const struct rm_comm_key *key, const struct rm_comm *info) {
+  bool done = bpf_map_update_elem(&comms, key, &new_entry, BPF_ANY) == 0;
+  struct rm_comm_entry *entry = done ? bpf_map_lookup_elem(&comms, key) : 0;
+  if (entry) entry->info = *info;
+  comms_change();
+  return entry;
+}
+
 /* The first call with a handle that is not known: is it one that was to come? */
 static __noinline int find_pending(__u32 pid, __u64 handle) {
   struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
@@ -192,9 +179,9 @@ static __noinline int find_pending(__u32 pid, __u64 handle) {
     if (!list->at[i].where) continue;
     if (bpf_probe_read_user(&now, sizeof now, (const void *)list->at[i].where) || now != handle) continue;
     struct rm_comm_key key = {.pid = pid, .handle = handle};
-    bpf_map_update_elem(&comms, &key, &list->at[i].info, BPF_ANY);
+    struct rm_comm info = list->at[i].info;
     list->at[i].where = 0;
-    return 1;
+    return remember_comm(&key, &info);
   }
   return 0;
 }
@@ -211,27 +198,58 @@ static __always_inline void await_comm(__u32 pid, __u32 func, __u64 where, const
   list->at[slot].where = where;
 }
 
+#define KNOWN_ALL(flags) (!(~(flags) & (RM_HAVE_HASH | RM_HAVE_RANK)))
+static __always_inline void remember_for_thread(struct known_comm *slot, __u64 handle, __u64 generation,
+                                                const struct rm_comm *info) {
+  slot->generation = 0;
+  slot->handle = handle;
+  slot->hash = info->hash;
+  slot->rank = info->rank;
+  slot->nranks = info->nranks;
+  slot->generation = generation;
+}
+
+static __always_inline struct known_comm *known_comm(struct thread_state *state, __u64 handle) {
+  return &state->comms[((__u32)(handle >> 4) * 0x9e3779b1u) >> 30 & (KNOWN_COMMS - 1)];
+}
+
 /* Counts the call per process, communicator and function. Complete only when the communicator's start was seen. */
-static __always_inline void take_seq(struct rm_inflight *call, __u32 pid, __u32 comm_arg, __u64 flags, __u32 counts_as) {
-  if (comm_arg >= RM_MAX_ARGS) return;
-  __u64 handle = call->args[comm_arg];
-  if (flags & RM_COOKIE_MPI) {
+static __always_inline void take_seq(struct thread_state *state, __u32 pid, __u32 comm_arg, __u64 flags, __u32 counter) {
+  struct rm_inflight *call = &state->call;
+  if (comm_arg >= RM_MAX_ARGS || counter >= RM_COUNTERS) return;
+  struct rm_comm_key key = {.pid = pid, .handle = call->args[comm_arg]};
+  struct known_comm *remembered = known_comm(state, key.handle);
+  __u64 generation = comm_generation;
+  bool known = remembered->handle == key.handle && remembered->generation == generation;
+  if (known) {
+    call->hash = remembered->hash;
+    call->rank = remembered->rank;
+    call->nranks = remembered->nranks;
+    call->comm_flags = RM_HAVE_HASH | RM_HAVE_RANK;
+  }
+  if ((flags & RM_COOKIE_MPI) && !state->mpi_started) {
     __u32 *process = bpf_map_lookup_elem(&tracked, &pid);
     if (!process || !(*process & RM_MPI_STARTED)) return;
-  } else {
-    struct rm_comm_key key = {.pid = pid, .handle = handle};
-    if (!bpf_map_lookup_elem(&comms, &key) && !find_pending(pid, handle)) return;
+    state->mpi_started = 1;
   }
-  struct seq_key key = {.pid = pid, .func = counts_as, .handle = handle};
-  __u64 *next = bpf_map_lookup_elem(&seqs, &key);
-  if (!next) {
-    __u64 zero = 0;
-    if (bpf_map_update_elem(&seqs, &key, &zero, BPF_NOEXIST)) COUNT(call->func, lost_map);
-    next = bpf_map_lookup_elem(&seqs, &key);
+  struct rm_comm_entry *comm = bpf_map_lookup_elem(&comms, &key);
+  if (!comm) {
+    if (flags & RM_COOKIE_MPI) {
+      if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST) == -7 /* E2BIG */) COUNT(call->func, lost_map);
+    } else if (known || !find_pending(pid, key.handle)) {
+      return;
+    }
+    comm = bpf_map_lookup_elem(&comms, &key);
+    if (!comm) return;
   }
-  if (!next) return;
-  call->seq = __sync_fetch_and_add(next, 1);
+  call->seq = __sync_fetch_and_add(&comm->seqs[counter], 1);
   call->have_seq = 1;
+  if (known) return;
+  call->hash = comm->info.hash;
+  call->rank = comm->info.rank;
+  call->nranks = comm->info.nranks;
+  call->comm_flags = comm->info.flags;
+  if (KNOWN_ALL(comm->info.flags)) remember_for_thread(remembered, key.handle, generation, &comm->info);
 }
 
 /* Returns 1 when the return of this call is of no interest. */
@@ -241,54 +259,50 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   __u8 func = cookie, role = cookie >> 8, nargs = cookie >> 16;
   __u32 comm_arg = comm_arg_of(cookie);
   __u64 flags = cookie >> 32;
-  __u64 thread = bpf_get_current_pid_tgid();
-  __u32 pid = thread >> 32;
   __u64 sp = PT_REGS_SP(ctx);
   __u64 now = bpf_ktime_get_ns();
   if (func >= RM_MAX_FUNCS) return 1;
 
-  struct rm_inflight *outer = bpf_map_lookup_elem(&inflights, &thread);
-  if (outer) {
-    bool nested = sp < outer->sp || (sp == outer->sp && func != outer->func);
+  struct thread_state *state = this_thread();
+  if (!state) {
+    if (role == RM_ROLE_UNIQUE_ID) return 1;
+    state = new_thread();
+    if (!state) {
+      COUNT(func, hits);
+      COUNT(func, lost_map);
+      return 1;
+    }
+  }
+  struct rm_inflight *call = &state->call;
+  if (call->enter_ns) {
+    bool nested = sp < call->sp || (sp == call->sp && func != call->func);
     if (nested) {
-      if (role == RM_ROLE_UNIQUE_ID && outer->role == RM_ROLE_INIT_ALL) {
-        outer->args[3] = PT_REGS_PARM1(ctx);
+      if (role == RM_ROLE_UNIQUE_ID && call->role == RM_ROLE_INIT_ALL) {
+        call->args[3] = PT_REGS_PARM1(ctx);
         return 0;
       }
       return 1;
     }
     /* One file reached through two overlay mounts fires twice for one entry, at once. */
-    if (sp == outer->sp && now - outer->enter_ns < 50000) return 1;
-    COUNT(outer->func, unmatched);
+    if (sp == call->sp && now - call->enter_ns < 50000) return 1;
+    COUNT(call->func, unmatched);
+    call->enter_ns = 0;
   }
   if (role == RM_ROLE_UNIQUE_ID) return 1;
-  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
-  if (!known || !(*known & RM_CALLED)) {
-    __u32 value = RM_TRACKED | RM_CALLED;
-    if (bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY)) COUNT(RM_SLOT_PROCESS, lost_map);
-    emit_process(RM_FOUND, pid);
-  }
-  __u32 tid = thread;
-  if (!bpf_map_lookup_elem(&callers, &tid)) {
-    __u8 yes = 1;
-    if (bpf_map_update_elem(&callers, &tid, &yes, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
-  }
+  follow_once(state, true);
   COUNT(func, hits);
-  if (bpf_map_update_elem(&inflights, &thread, &no_call, BPF_ANY)) {
-    COUNT(func, lost_map);
-    return 1;
-  }
-  struct rm_inflight *call = bpf_map_lookup_elem(&inflights, &thread);
-  if (!call) return 1;
-  call->enter_ns = now;
   call->sp = sp;
   call->func = func;
   call->role = role;
+  call->have_seq = call->have_hash = 0;
+  call->comm_flags = 0;
+  call->seq = call->hash = 0;
+  call->rank = call->nranks = -1;
   call->cgroup_id = bpf_get_current_cgroup_id();
   read_args(ctx, call->args, nargs);
   switch (role) {
     case RM_ROLE_CALL:
-      take_seq(call, pid, comm_arg, flags, (__u8)(cookie >> 40));
+      take_seq(state, bpf_get_current_pid_tgid() >> 32, comm_arg, flags, (__u8)(cookie >> 40));
       break;
     case RM_ROLE_INIT_RANK:
       /* The id is by value: on the stack (x86-64), where rank is the third register; behind x2, rank in w3 (aarch64). */
@@ -305,6 +319,8 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
       call->rank = (__s32)call->args[2];
       break;
   }
+  barrier();
+  call->enter_ns = now; /* user space reads along: it is a call from here on */
   return 0;
 }
 
@@ -313,7 +329,7 @@ static __always_inline bool learn_comm(__u32 pid, __u32 func, __u64 where, const
   struct rm_comm_key key = {.pid = pid};
   if (bpf_probe_read_user(&key.handle, sizeof key.handle, (const void *)where) || !key.handle) return false;
   bpf_map_delete_elem(&learnt, &key);
-  if (bpf_map_update_elem(&comms, &key, info, BPF_ANY)) COUNT(func, lost_map);
+  if (!remember_comm(&key, info)) COUNT(func, lost_map);
   return true;
 }
 
@@ -332,22 +348,10 @@ static __noinline int learn_comms(__u32 pid, __u32 func, __u64 where, __u64 hash
   return 0;
 }
 
-/* A handle may be used again for another communicator: its counters must start over. */
-static __noinline int forget_seqs(__u32 pid, __u64 handle) {
-  struct seq_key key = {.pid = pid, .handle = handle};
-  for (__u32 func = 0; func < RM_SLOT_OFFCPU; func++) {
-    key.func = func;
-    bpf_map_delete_elem(&seqs, &key);
-  }
-  return 0;
-}
-
-static __always_inline __u32 *group_depth(__u64 flags) {
-  return bpf_task_storage_get(&group_depths, bpf_get_current_task_btf(), 0, flags);
-}
-
-static __always_inline void emit_call(struct rm_inflight *call, __u64 thread, __u64 now, __s32 ret, __u64 cookie) {
-  if (tuning.shed_p2p && ((cookie >> 32) & RM_COOKIE_P2P)) {
+static __always_inline void emit_call(struct thread_state *state, __u64 now, __s32 ret, __u64 cookie) {
+  struct rm_inflight *call = &state->call;
+  __u64 flags = cookie >> 32;
+  if (tuning.shed_p2p && (flags & RM_COOKIE_P2P)) {
     COUNT(call->func, shed);
     return;
   }
@@ -356,49 +360,52 @@ static __always_inline void emit_call(struct rm_inflight *call, __u64 thread, __
     COUNT(call->func, lost_ring);
     return;
   }
+  __u64 thread = bpf_get_current_pid_tgid();
   __u32 comm_arg = comm_arg_of(cookie);
+  __u8 said = (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
+  if (state->group_depth) said |= RM_IN_GROUP;
+  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, thread >> 32);
   out->kind = RM_CALL;
   out->func = call->func;
-  out->flags = (call->have_seq ? RM_HAVE_SEQ : 0) | ((cookie >> 32) & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
   out->nargs = (cookie >> 16) & 0xff;
   out->enter_ns = call->enter_ns;
   out->exit_ns = now;
   out->pid = thread >> 32;
   out->tid = thread;
   out->cgroup_id = call->cgroup_id;
-  out->comm_hash = 0;
+  out->comm_hash = call->hash;
   out->seq = call->seq;
-  out->rank = out->nranks = -1;
+  out->rank = call->rank;
+  out->nranks = call->nranks;
   out->ret = ret;
   out->pad = 0;
   __builtin_memcpy(out->args, call->args, sizeof out->args);
-  __u32 *depth = group_depth(0);
-  if (depth && *depth) out->flags |= RM_IN_GROUP;
-  if (!((cookie >> 32) & RM_COOKIE_MPI)) out->flags |= device_capture_flags(thread >> 32);
-  if (comm_arg < RM_MAX_ARGS) {
+  said |= call->comm_flags;
+  /* MPI's communicators are told apart by user space. */
+  if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_MPI) && comm_arg < RM_MAX_ARGS) {
     struct rm_comm_key key = {.pid = thread >> 32, .handle = call->args[comm_arg]};
-    struct rm_comm *comm = bpf_map_lookup_elem(&comms, &key);
-    if (!comm || ~comm->flags & (RM_HAVE_HASH | RM_HAVE_RANK)) {
-      struct rm_comm *more = bpf_map_lookup_elem(&learnt, &key);
-      if (more) comm = more;
-    }
+    __u64 generation = comm_generation;
+    struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
+    struct rm_comm *comm = bpf_map_lookup_elem(&learnt, &key);
+    if (!comm && entry) comm = &entry->info;
     if (comm) {
       out->comm_hash = comm->hash;
       out->rank = comm->rank;
       out->nranks = comm->nranks;
-      out->flags |= comm->flags;
+      said |= comm->flags;
+      if (KNOWN_ALL(comm->flags)) remember_for_thread(known_comm(state, key.handle), key.handle, generation, comm);
     }
   }
+  out->flags = said;
   bpf_ringbuf_submit(out, wake_flags());
 }
 
 static __always_inline int call_return(struct pt_regs *ctx) {
-  __u64 thread = bpf_get_current_pid_tgid();
-  struct rm_inflight *call = bpf_map_lookup_elem(&inflights, &thread);
-  if (!call) return 0;
+  struct thread_state *state = this_thread();
+  if (!state || !state->call.enter_ns) return 0;
+  struct rm_inflight *call = &state->call;
   __u64 cookie = bpf_get_attach_cookie(ctx);
   __u64 flags = cookie >> 32;
-  __u32 pid = thread >> 32;
   if ((__u8)cookie != call->func || PT_REGS_SP(ctx) != call->sp + RETURN_SP_DELTA) {
     if ((__u8)(cookie >> 8) == RM_ROLE_UNIQUE_ID && call->role == RM_ROLE_INIT_ALL)
       call->have_hash = hash_id(call->args[3], flags, &call->hash);
@@ -406,13 +413,16 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   }
   __u64 now = bpf_ktime_get_ns();
   __s32 ret = (__s32)PT_REGS_RC(ctx);
+  if (call->role == RM_ROLE_CALL) {
+    emit_call(state, now, ret, cookie);
+    if (!(flags & RM_COOKIE_MPI)) state->after_collective = 1;
+    call->enter_ns = 0;
+    return 0;
+  }
+  __u32 pid = bpf_get_current_pid_tgid() >> 32;
   struct rm_comm info = {.hash = call->hash, .rank = call->rank, .nranks = (__s32)call->args[1]};
   info.flags = RM_HAVE_RANK | (call->have_hash ? RM_HAVE_HASH : 0);
   switch (call->role) {
-    case RM_ROLE_CALL:
-      emit_call(call, thread, now, ret, cookie);
-      if (!(flags & RM_COOKIE_MPI)) tally_collective_called();
-      break;
     case RM_ROLE_INIT_RANK:
     case RM_ROLE_INIT_SCALABLE:
       /* 7: ncclInProgress */
@@ -424,8 +434,9 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       break;
     case RM_ROLE_SPLIT: {
       struct rm_comm_key key = {.pid = pid, .handle = call->args[0]};
-      struct rm_comm *parent = bpf_map_lookup_elem(&comms, &key);
-      if (!parent) break;
+      struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
+      if (!entry) break;
+      struct rm_comm *parent = &entry->info;
       __u32 child = __sync_fetch_and_add(&parent->children, 1) + 1;
       /* Rank and size follow from every rank's color and key: not to be had here. */
       info.rank = info.nranks = -1;
@@ -445,45 +456,43 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       struct rm_comm_key key = {.pid = pid, .handle = call->args[0]};
       bpf_map_delete_elem(&comms, &key);
       bpf_map_delete_elem(&learnt, &key);
-      forget_seqs(pid, call->args[0]);
+      comms_change();
       break;
     }
-    case RM_ROLE_GROUP_START: {
-      __u32 *depth = group_depth(BPF_LOCAL_STORAGE_GET_F_CREATE);
-      if (!depth) COUNT(call->func, lost_map);
-      else if (ret == 0) ++*depth;
+    case RM_ROLE_GROUP_START:
+      if (ret == 0) state->group_depth++;
       break;
-    }
-    case RM_ROLE_GROUP_END: {
-      __u32 *depth = group_depth(0);
-      if (depth && *depth && --*depth == 0) emit_call(call, thread, now, ret, cookie);
+    case RM_ROLE_GROUP_END:
+      if (state->group_depth && --state->group_depth == 0) emit_call(state, now, ret, cookie);
       break;
-    }
     case RM_ROLE_MPI_INIT: {
       __u32 value = RM_TRACKED | RM_CALLED | RM_MPI_STARTED;
       if (ret == 0) bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY);
       break;
     }
   }
-  bpf_map_delete_elem(&inflights, &thread);
+  call->enter_ns = 0;
   return 0;
 }
 
+static __always_inline int call_enters(struct pt_regs *ctx) { return MEASURED(RM_PROGRAM_CALL_ENTER, call_enter(ctx)); }
+static __always_inline int call_returns(struct pt_regs *ctx) { return MEASURED(RM_PROGRAM_CALL_RETURN, call_return(ctx)); }
+
 SEC("uprobe.session")
-int call_session(struct pt_regs *ctx) { return bpf_session_is_return() ? call_return(ctx) : call_enter(ctx); }
+int call_session(struct pt_regs *ctx) { return bpf_session_is_return() ? call_returns(ctx) : call_enters(ctx); }
 
 SEC("uprobe.multi")
 int call_enter_multi(struct pt_regs *ctx) {
-  call_enter(ctx);
+  call_enters(ctx);
   return 0;
 }
 SEC("uretprobe.multi")
-int call_return_multi(struct pt_regs *ctx) { return call_return(ctx); }
+int call_return_multi(struct pt_regs *ctx) { return call_returns(ctx); }
 
 SEC("uprobe")
 int call_enter_single(struct pt_regs *ctx) {
-  call_enter(ctx);
+  call_enters(ctx);
   return 0;
 }
 SEC("uretprobe")
-int call_return_single(struct pt_regs *ctx) { return call_return(ctx); }
+int call_return_single(struct pt_regs *ctx) { return call_returns(ctx); }

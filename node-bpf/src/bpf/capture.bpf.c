@@ -58,6 +58,37 @@ static __always_inline struct rm_stats *stats_of(__u32 slot) { return bpf_map_lo
     if (s_) __sync_fetch_and_add(&s_->field, 1);        \
   } while (0)
 
+/* What our programs take, by slot (enum rm_program). Measured is one run of 64, at random distances, so that nothing that
+ * repeats falls into step with it: the kernel's own measuring of every run costs more than most of the programs. */
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+  __uint(max_entries, RM_PROGRAMS);
+  __type(key, __u32);
+  __type(value, struct rm_program_time);
+} program_times SEC(".maps");
+
+#define MEASURED(slot, run)                                                       \
+  ({                                                                              \
+    __u32 slot__ = slot;                                                          \
+    __u64 begin__ = 0;                                                            \
+    struct rm_program_time *t__ = bpf_map_lookup_elem(&program_times, &slot__);   \
+    if (t__) {                                                                    \
+      t__->runs++;                                                                \
+      if (t__->skip) {                                                            \
+        t__->skip--;                                                              \
+      } else {                                                                    \
+        t__->skip = bpf_get_prandom_u32() & 127;                                  \
+        begin__ = bpf_ktime_get_ns();                                             \
+      }                                                                           \
+    }                                                                             \
+    int result__ = run;                                                           \
+    if (t__ && begin__) {                                                         \
+      t__->measured++;                                                            \
+      t__->measured_ns += bpf_ktime_get_ns() - begin__;                           \
+    }                                                                             \
+    result__;                                                                     \
+  })
+
 /* The reader looks every few ten milliseconds anyway: wake it only when much is waiting. */
 static __always_inline __u64 wake_flags(void) {
   return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= config.wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
@@ -82,6 +113,7 @@ static __always_inline void emit_process(__u32 kind, __u32 pid) {
 
 extern bool bpf_session_is_return(void) __ksym __weak;
 
+#include "thread.bpf.h"
 #include "device.bpf.h"
 #include "tally.bpf.h"
 #include "cuda.bpf.h"
@@ -92,3 +124,4 @@ extern bool bpf_session_is_return(void) __ksym __weak;
 #include "tcp.bpf.h"
 #include "block.bpf.h"
 #include "memory.bpf.h"
+#include "open_calls.bpf.h"

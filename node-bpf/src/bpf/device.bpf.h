@@ -18,6 +18,9 @@ struct {
   __type(value, __u64);
 } waiting SEC(".maps");
 
+/* Nobody has captured anything yet: then nobody is capturing. */
+static volatile __u32 captured_ever;
+
 /* The first counted call of a thread. */
 static __always_inline void device_first_call(void) {
   __u32 pid = bpf_get_current_pid_tgid() >> 32, none = 0;
@@ -36,13 +39,18 @@ static __always_inline void device_captures(bool begins, __u32 error) {
   __u32 pid = bpf_get_current_pid_tgid() >> 32;
   __u32 *streams = bpf_map_lookup_elem(&capturing, &pid);
   if (!streams) return;
-  if (begins && !error) __sync_fetch_and_add(streams, 1);
-  else if (!begins && *streams) __sync_fetch_and_sub(streams, 1);
+  if (begins && !error) {
+    captured_ever = 1;
+    __sync_fetch_and_add(streams, 1);
+  }
+  if (!begins && *streams) __sync_fetch_and_sub(streams, 1);
 }
 
 /* Flags of a call's record. */
-static __always_inline __u8 device_capture_flags(__u32 pid) {
+static __always_inline __u8 device_capture_flags(struct thread_state *thread, __u32 pid) {
+  if (thread->device_known && !captured_ever) return RM_CAPTURE_KNOWN;
   __u32 *streams = bpf_map_lookup_elem(&capturing, &pid);
   if (!streams) return 0;
+  thread->device_known = 1;
   return RM_CAPTURE_KNOWN | (*streams ? RM_CAPTURED : 0);
 }

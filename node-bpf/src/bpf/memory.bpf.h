@@ -20,8 +20,7 @@ static __always_inline void emit_memory(__u32 event, __u32 slot, __u64 start_ns,
 }
 
 /* The software event PERF_COUNT_SW_PAGE_FAULTS_MAJ, each one; it comes when the fault is over. */
-SEC("perf_event")
-int on_major_fault(void *ctx) {
+static __always_inline int major_fault(void) {
   __u64 thread = bpf_get_current_pid_tgid();
   __u32 pid = thread >> 32;
   if (!pid || !bpf_map_lookup_elem(&tracked, &pid)) return 0;
@@ -29,6 +28,9 @@ int on_major_fault(void *ctx) {
   emit_memory(RM_MAJOR_FAULT, RM_HOST_FAULT, bpf_ktime_get_ns(), 0, thread, bpf_get_current_cgroup_id(), 0);
   return 0;
 }
+
+SEC("perf_event")
+int on_major_fault(void *ctx) { return MEASURED(RM_PROGRAM_MEMORY, major_fault()); }
 
 static __always_inline int reclaim_begins(void) {
   __u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
@@ -50,13 +52,17 @@ static __always_inline int reclaim_ends(__u32 event, __u64 pages) {
 }
 
 SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
-int BPF_PROG(on_reclaim_begin) { return reclaim_begins(); }
+int BPF_PROG(on_reclaim_begin) { return MEASURED(RM_PROGRAM_MEMORY, reclaim_begins()); }
 SEC("tp_btf/mm_vmscan_direct_reclaim_end")
-int BPF_PROG(on_reclaim_end, unsigned long pages) { return reclaim_ends(RM_DIRECT_RECLAIM, pages); }
+int BPF_PROG(on_reclaim_end, unsigned long pages) {
+  return MEASURED(RM_PROGRAM_MEMORY, reclaim_ends(RM_DIRECT_RECLAIM, pages));
+}
 SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
-int BPF_PROG(on_cgroup_reclaim_begin) { return reclaim_begins(); }
+int BPF_PROG(on_cgroup_reclaim_begin) { return MEASURED(RM_PROGRAM_MEMORY, reclaim_begins()); }
 SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
-int BPF_PROG(on_cgroup_reclaim_end, unsigned long pages) { return reclaim_ends(RM_CGROUP_RECLAIM, pages); }
+int BPF_PROG(on_cgroup_reclaim_end, unsigned long pages) {
+  return MEASURED(RM_PROGRAM_MEMORY, reclaim_ends(RM_CGROUP_RECLAIM, pages));
+}
 
 /* The argument is the task (Linux 6.8 and later) or its number: read as memory, so that the verifier takes it for a mere
  * number in both. The current task is whoever wanted memory. */

@@ -5,14 +5,7 @@
  * threads that make the calls and of the main one also ordinary sleeps; helper threads do little else, and would bury
  * the rest. */
 
-struct off_start {
-  __u64 ts_ns;
-  __u64 wake_ns;
-  __u64 cgroup_id;
-  __u32 cpu, voluntary, next_pid, pid;
-  __u32 state, iowait;
-  char next_comm[16];
-};
+/* Of the threads of which nothing else is kept (thread.bpf.h): those that make no calls. */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 32768);
@@ -28,78 +21,128 @@ static __always_inline long task_state(struct task_struct *task) {
   return BPF_CORE_READ(old, state);
 }
 
+static __always_inline void note_leaving(struct off_start *start, struct task_struct *prev, struct task_struct *next,
+                                         __u32 state, bool voluntary) {
+  start->wake_ns = 0;
+  start->cgroup_id = bpf_get_current_cgroup_id();
+  start->cpu = bpf_get_smp_processor_id();
+  start->voluntary = voluntary;
+  start->next_pid = next->tgid;
+  start->state = state;
+  start->iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
+  BPF_CORE_READ_INTO(&start->next_comm, next, comm);
+  start->ts_ns = bpf_ktime_get_ns();
+}
+
 static __always_inline void leaves_cpu(struct task_struct *prev, struct task_struct *next, bool preempt) {
   __u32 pid = prev->tgid, tid = prev->pid;
-  if (!pid || !is_followed(pid)) return;
+  if (!pid) return;
+  struct thread_state *thread = thread_of(prev);
+  if (!(thread && thread->followed) && !is_followed(pid)) return;
   __u32 state = task_state(prev);
   bool voluntary = !preempt && state != 0; /* 0: still runnable, so it was pushed off */
-  if (voluntary && (state & TASK_INTERRUPTIBLE) && tid != pid && !bpf_map_lookup_elem(&callers, &tid)) return;
-  struct off_start start = {.ts_ns = bpf_ktime_get_ns(), .pid = pid, .next_pid = next->tgid, .voluntary = voluntary};
-  start.state = state;
-  start.iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
-  start.cpu = bpf_get_smp_processor_id();
-  start.cgroup_id = bpf_get_current_cgroup_id();
-  BPF_CORE_READ_INTO(&start.next_comm, next, comm);
+  if (voluntary && (state & TASK_INTERRUPTIBLE) && tid != pid && !(thread && thread->followed == FOLLOWED_CALLER) &&
+      !bpf_map_lookup_elem(&callers, &tid))
+    return;
   COUNT(RM_SLOT_OFFCPU, hits);
+  if (thread) {
+    note_leaving(&thread->off, prev, next, state, voluntary);
+    return;
+  }
+  struct off_start start = {};
+  note_leaving(&start, prev, next, state, voluntary);
   if (bpf_map_update_elem(&off_starts, &tid, &start, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
+}
+
+static __always_inline void emit_off_cpu(struct off_start *start, struct task_struct *next, __u64 now) {
+  struct rm_offcpu *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
+  if (!out) {
+    COUNT(RM_SLOT_OFFCPU, lost_ring);
+    return;
+  }
+  out->kind = RM_OFFCPU;
+  out->cpu = start->cpu;
+  out->start_ns = start->ts_ns;
+  out->end_ns = now;
+  out->pid = next->tgid;
+  out->tid = next->pid;
+  out->cgroup_id = start->cgroup_id;
+  out->next_pid = start->next_pid;
+  out->voluntary = start->voluntary;
+  __builtin_memcpy(out->next_comm, start->next_comm, sizeof out->next_comm);
+  out->wake_ns = start->wake_ns;
+  out->state = start->state;
+  out->iowait = start->iowait;
+  out->pad = 0;
+  /* It has not run yet: its kernel stack still shows where it waited. Only taken for rows, so at no other cost. */
+  __builtin_memset(out->stack, 0, sizeof out->stack);
+  long bytes = start->voluntary ? bpf_get_task_stack(next, out->stack, sizeof out->stack, 0) : 0;
+  out->stack_bytes = bytes > 0 ? bytes : 0;
+  bpf_ringbuf_submit(out, wake_flags());
+}
+
+/* The stretch has ended. */
+static __always_inline void was_off(struct off_start *start, struct task_struct *next) {
+  __u64 now = bpf_ktime_get_ns();
+  __u64 off_ns = now - start->ts_ns;
+  if (off_ns < config.offcpu_min_ns) return;
+  if (off_ns < tuning.offcpu_min_ns) COUNT(RM_SLOT_OFFCPU, shed);
+  else emit_off_cpu(start, next, now);
 }
 
 static __always_inline void takes_cpu(struct task_struct *next) {
   __u32 pid = next->tgid, tid = next->pid;
-  if (!pid || !bpf_map_lookup_elem(&tracked, &pid)) return;
+  if (!pid) return;
+  struct thread_state *thread = thread_of(next);
+  if (thread && thread->off.ts_ns) {
+    was_off(&thread->off, next);
+    thread->off.ts_ns = 0;
+    return;
+  }
+  if (thread || !bpf_map_lookup_elem(&tracked, &pid)) return;
   struct off_start *start = bpf_map_lookup_elem(&off_starts, &tid);
   if (!start) return;
-  __u64 now = bpf_ktime_get_ns();
-  __u64 off_ns = now - start->ts_ns;
-  if (off_ns >= config.offcpu_min_ns && off_ns < tuning.offcpu_min_ns) {
-    COUNT(RM_SLOT_OFFCPU, shed);
-  } else if (off_ns >= config.offcpu_min_ns) {
-    struct rm_offcpu *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
-    if (out) {
-      out->kind = RM_OFFCPU;
-      out->cpu = start->cpu;
-      out->start_ns = start->ts_ns;
-      out->end_ns = now;
-      out->pid = pid;
-      out->tid = tid;
-      out->cgroup_id = start->cgroup_id;
-      out->next_pid = start->next_pid;
-      out->voluntary = start->voluntary;
-      __builtin_memcpy(out->next_comm, start->next_comm, sizeof out->next_comm);
-      out->wake_ns = start->wake_ns;
-      out->state = start->state;
-      out->iowait = start->iowait;
-      out->pad = 0;
-      /* It has not run yet: its kernel stack still shows where it waited. Only taken for rows, so at no other cost. */
-      __builtin_memset(out->stack, 0, sizeof out->stack);
-      long bytes = start->voluntary ? bpf_get_task_stack(next, out->stack, sizeof out->stack, 0) : 0;
-      out->stack_bytes = bytes > 0 ? bytes : 0;
-      bpf_ringbuf_submit(out, wake_flags());
-    } else {
-      COUNT(RM_SLOT_OFFCPU, lost_ring);
-    }
-  }
+  was_off(start, next);
   bpf_map_delete_elem(&off_starts, &tid);
 }
 
 /* From here on it only waits for a CPU. */
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(on_wakeup, struct task_struct *task) {
+static __always_inline int wakes_up(struct task_struct *task) {
+  struct thread_state *thread = thread_of(task);
+  if (thread) {
+    if (thread->off.ts_ns && thread->off.wake_ns == 0) thread->off.wake_ns = bpf_ktime_get_ns();
+    return 0;
+  }
   __u32 tid = task->pid;
   struct off_start *start = bpf_map_lookup_elem(&off_starts, &tid);
   if (start && start->wake_ns == 0) start->wake_ns = bpf_ktime_get_ns();
   return 0;
 }
 
-SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next) {
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *task) { return MEASURED(RM_PROGRAM_WAKEUP, wakes_up(task)); }
+
+static __always_inline int switches(bool preempt, struct task_struct *prev, struct task_struct *next) {
   leaves_cpu(prev, next, preempt);
   takes_cpu(next);
   return 0;
 }
 
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(on_exec, struct task_struct *task) {
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next) {
+  return MEASURED(RM_PROGRAM_SWITCH, switches(preempt, prev, next));
+}
+
+/* The calls that it is in will not return. */
+static __always_inline void thread_ends(struct task_struct *task) {
+  struct thread_state *state = thread_of(task);
+  if (!state) return;
+  tally_thread_ends(state);
+  if (state->call.enter_ns && state->call.role == RM_ROLE_CALL) COUNT(state->call.func, unmatched);
+  state->call.enter_ns = 0;
+}
+
+static __always_inline int process_exec(struct task_struct *task) {
   if (!wanted_task()) return 0;
   __u32 pid = task->tgid;
   COUNT(RM_SLOT_PROCESS, hits);
@@ -110,24 +153,21 @@ int BPF_PROG(on_exec, struct task_struct *task) {
     if (*known & RM_CHILD) *known = RM_CHILD;
     else bpf_map_delete_elem(&tracked, &pid);
   }
-  bpf_task_storage_delete(&tally_threads, task);
+  thread_ends(task);
+  bpf_task_storage_delete(&threads, task);
   emit_process(RM_EXEC, pid);
   return 0;
 }
 
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(on_exit, struct task_struct *task) {
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(on_exec, struct task_struct *task) { return MEASURED(RM_PROGRAM_EXEC, process_exec(task)); }
+
+static __always_inline int process_exit(struct task_struct *task) {
   __u32 tid = task->pid, pid = task->tgid;
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
   if (!known) return 0;
   bool oom = *known & RM_OOM;
-  tally_thread_ends(task);
-  __u64 thread = ((__u64)pid << 32) | tid;
-  struct rm_inflight *call = bpf_map_lookup_elem(&inflights, &thread);
-  if (call) {
-    if (call->role == RM_ROLE_CALL) COUNT(call->func, unmatched);
-    bpf_map_delete_elem(&inflights, &thread);
-  }
+  thread_ends(task);
   bpf_map_delete_elem(&off_starts, &tid);
   bpf_map_delete_elem(&callers, &tid);
   forget_thread(tid);
@@ -139,8 +179,10 @@ int BPF_PROG(on_exit, struct task_struct *task) {
   return 0;
 }
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child) {
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task) { return MEASURED(RM_PROGRAM_EXIT, process_exit(task)); }
+
+static __always_inline int process_fork(struct task_struct *parent, struct task_struct *child) {
   __u32 pid = parent->tgid, new = child->tgid;
   if (child->pid != new) return 0; /* a thread */
   if (!bpf_map_lookup_elem(&tracked, &pid)) return 0;
@@ -149,3 +191,6 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child) {
   emit_life(RM_LIFE_FORK, child, 0);
   return 0;
 }
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child) { return MEASURED(RM_PROGRAM_FORK, process_fork(parent, child)); }

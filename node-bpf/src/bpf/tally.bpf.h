@@ -17,33 +17,6 @@
 #define TALLY_IN_REGISTERS 8
 #endif
 
-/* Calls on one thread that are open at once (one inside another). A power of two. */
-#define TALLY_DEPTH 8
-
-struct tally_open {
-  __u64 enter_ns;
-  __u64 sp;
-  __u64 ip; /* tells a function that jumps on to another from one that is entered anew */
-  __u64 bytes;
-  __u64 stream;
-  __s32 kind;
-  __u16 func;
-  __u8 api, have;
-};
-struct tally_thread {
-  __u32 depth;
-  __u16 after_collective;
-  __u16 on_device; /* it has called CUDA or HIP */
-  struct tally_open open[TALLY_DEPTH];
-};
-
-struct {
-  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-  __uint(map_flags, BPF_F_NO_PREALLOC);
-  __type(key, int);
-  __type(value, struct tally_thread);
-} tally_threads SEC(".maps");
-
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 32768);
@@ -113,28 +86,6 @@ static __always_inline __u64 tally_arg(const struct tally_args *args, __u64 sp, 
   return word;
 }
 
-/* The first counted call of a thread: its process is followed from now on. */
-static __always_inline void tally_follow(bool waits_too) {
-  __u64 thread = bpf_get_current_pid_tgid();
-  __u32 pid = thread >> 32, tid = thread;
-  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
-  if (!known || !(*known & RM_CALLED)) {
-    __u32 value = (known ? *known : 0) | RM_TRACKED | RM_CALLED;
-    if (bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY)) COUNT(RM_SLOT_PROCESS, lost_map);
-    emit_process(RM_FOUND, pid);
-  }
-  if (!waits_too || bpf_map_lookup_elem(&callers, &tid)) return;
-  __u8 yes = 1;
-  if (bpf_map_update_elem(&callers, &tid, &yes, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
-}
-
-/* The thread's next synchronisation is worth a record. */
-static __always_inline void tally_collective_called(void) {
-  struct tally_thread *thread =
-      bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-  if (thread) thread->after_collective = 1;
-}
-
 static __always_inline __u32 tally_bucket(__u64 ns) {
   if (ns < 32) return ns;
   __u32 log = 0;
@@ -149,22 +100,22 @@ static __always_inline __u32 tally_bucket(__u64 ns) {
 }
 
 /* 1 when the return of this call is of no interest. */
-static __always_inline int tally_enter(struct pt_regs *ctx, bool symbols) {
+static __always_inline int tally_enter_run(struct pt_regs *ctx, bool symbols) {
   if (!wanted_task()) return 1;
   __u64 cookie = bpf_get_attach_cookie(ctx);
   __u16 func = cookie;
   __u8 api = cookie >> 16, flags = cookie >> 24;
   __u64 sp = PT_REGS_SP(ctx), ip = PT_REGS_IP(ctx);
   __u64 now = bpf_ktime_get_ns();
-  struct tally_thread *thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, 0);
+  struct thread_state *thread = this_thread();
   if (!thread) {
-    tally_follow(symbols);
-    thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+    thread = new_thread();
     if (!thread) {
       TALLY_COUNT(func, lost_map);
       return 1;
     }
   }
+  follow_once(thread, symbols);
   if (!symbols && !thread->on_device) {
     device_first_call();
     thread->on_device = 1;
@@ -303,8 +254,8 @@ static __always_inline void tally_record(struct pt_regs *ctx, const struct tally
 }
 
 /* `sp`: what the stack pointer was at the call's entry. */
-static __always_inline int tally_left(struct pt_regs *ctx, __u64 sp, bool symbols) {
-  struct tally_thread *thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, 0);
+static __always_inline int tally_left_run(struct pt_regs *ctx, __u64 sp, bool symbols) {
+  struct thread_state *thread = this_thread();
   if (!thread) return 0;
   __u64 cookie = bpf_get_attach_cookie(ctx);
   __u16 func = cookie;
@@ -350,18 +301,26 @@ static __always_inline int tally_left(struct pt_regs *ctx, __u64 sp, bool symbol
   return 0;
 }
 
+static __always_inline int tally_enter(struct pt_regs *ctx, bool symbols) {
+  __u32 slot = symbols ? RM_PROGRAM_SYMBOL_ENTER : RM_PROGRAM_CUDA_ENTER;
+  return MEASURED(slot, tally_enter_run(ctx, symbols));
+}
+
+static __always_inline int tally_left(struct pt_regs *ctx, __u64 sp, bool symbols) {
+  __u32 slot = symbols ? RM_PROGRAM_SYMBOL_RETURN : RM_PROGRAM_CUDA_RETURN;
+  return MEASURED(slot, tally_left_run(ctx, sp, symbols));
+}
+
 static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
   return tally_left(ctx, PT_REGS_SP(ctx) - TALLY_SP_DELTA, symbols);
 }
 
 /* A point inside a function: it has no return and no duration. */
-static __always_inline int tally_point(struct pt_regs *ctx) {
+static __always_inline int tally_point_run(struct pt_regs *ctx) {
   if (!wanted_task()) return 0;
-  struct tally_thread *thread = bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, 0);
-  if (!thread) {
-    tally_follow(true);
-    bpf_task_storage_get(&tally_threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-  }
+  struct thread_state *thread = this_thread();
+  if (!thread) thread = new_thread();
+  if (thread) follow_once(thread, true);
   __u64 now = bpf_ktime_get_ns();
   __u32 zero = 0;
   struct rm_tally_control *control = bpf_map_lookup_elem(&tally_control, &zero);
@@ -373,10 +332,12 @@ static __always_inline int tally_point(struct pt_regs *ctx) {
   return 0;
 }
 
-/* A thread ends: the calls that it is in will not return. */
-static __always_inline void tally_thread_ends(struct task_struct *task) {
-  struct tally_thread *thread = bpf_task_storage_get(&tally_threads, task, 0, 0);
-  if (!thread) return;
+static __always_inline int tally_point(struct pt_regs *ctx) {
+  return MEASURED(RM_PROGRAM_SYMBOL_POINT, tally_point_run(ctx));
+}
+
+/* The open calls of a thread will not return. */
+static __always_inline void tally_thread_ends(struct thread_state *thread) {
   if (thread->after_collective) device_wait_ends(bpf_get_current_pid_tgid());
   for (int i = 0; i < TALLY_DEPTH; i++) {
     if (i >= thread->depth) break;

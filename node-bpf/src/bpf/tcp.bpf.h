@@ -4,7 +4,7 @@
 #define TCP_TIME_WAIT 6
 #define TCP_NEW_SYN_RECV 12
 
-static __always_inline int tcp_event(__u32 event, struct sock *sk) {
+static __always_inline int tcp_event_run(__u32 event, struct sock *sk) {
   __u32 state = BPF_CORE_READ(sk, __sk_common.skc_state);
   /* these are smaller structures with the common beginning only: nobody's any more, or nobody's yet */
   bool whole = state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
@@ -45,6 +45,10 @@ static __always_inline int tcp_event(__u32 event, struct sock *sk) {
   }
   bpf_ringbuf_submit(out, wake_flags());
   return 0;
+}
+
+static __always_inline int tcp_event(__u32 event, struct sock *sk) {
+  return MEASURED(RM_PROGRAM_TCP, tcp_event_run(event, sk));
 }
 
 SEC("tp_btf/tcp_retransmit_skb")

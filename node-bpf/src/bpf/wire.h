@@ -10,7 +10,7 @@ enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5,
 
 /* The attach cookie says all the programs need to know of a function, one byte each from the low end:
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
- * record, index of the communicator argument (RM_NO_ARG: none), flags, the func whose calls it counts with. */
+ * record, index of the communicator argument (RM_NO_ARG: none), flags, the counter of its communicator that counts it. */
 enum rm_role {
   RM_ROLE_CALL = 0,       /* a collective or point-to-point call: becomes a record */
   RM_ROLE_INIT_RANK = 1,  /* ncclCommInitRank[Config](comm*, nranks, id by value, rank) */
@@ -116,6 +116,32 @@ struct rm_stats {
   unsigned long long shed;      /* not recorded because there was too much (struct rm_tuning) */
 };
 
+/* What the programs take: the slots, named in src/self_stats.rs, and one slot's numbers of one CPU. */
+enum rm_program {
+  RM_PROGRAM_CALL_ENTER,
+  RM_PROGRAM_CALL_RETURN,
+  RM_PROGRAM_CUDA_ENTER,
+  RM_PROGRAM_CUDA_RETURN,
+  RM_PROGRAM_SYMBOL_ENTER,
+  RM_PROGRAM_SYMBOL_RETURN,
+  RM_PROGRAM_SYMBOL_POINT,
+  RM_PROGRAM_SWITCH,
+  RM_PROGRAM_WAKEUP,
+  RM_PROGRAM_EXEC,
+  RM_PROGRAM_EXIT,
+  RM_PROGRAM_FORK,
+  RM_PROGRAM_TCP,
+  RM_PROGRAM_BLOCK,
+  RM_PROGRAM_MEMORY,
+  RM_PROGRAMS
+};
+struct rm_program_time {
+  unsigned long long runs;
+  unsigned long long measured; /* of these were measured … */
+  unsigned long long measured_ns; /* … and took this together */
+  unsigned long long skip;     /* runs until the next is measured */
+};
+
 #include "wire_host.h"
 
 struct rm_config {
@@ -127,17 +153,25 @@ struct rm_config {
   unsigned long long block_min_ns;    /* shorter block requests are not recorded */
 };
 
-/* Maps that user space reads, too. `inflights`, key: process id << 32 | thread id: a call that has not returned. */
+/* A call that has not returned. */
 struct rm_inflight {
   unsigned long long enter_ns;
   unsigned long long sp;
   unsigned long long seq;
-  unsigned long long hash; /* of the init calls: the id's */
+  unsigned long long hash; /* the communicator's; of the init calls: the id's */
   unsigned long long cgroup_id;
   unsigned char func, role, have_seq, have_hash;
   int rank;
+  int nranks;
+  unsigned int comm_flags; /* RM_HAVE_HASH, RM_HAVE_RANK: what is known of the communicator stands here */
   unsigned long long args[RM_MAX_ARGS];
 };
+/* What the iterator `open_calls` writes of each thread that is in a call. */
+struct rm_open_call {
+  unsigned int pid, tid;
+  struct rm_inflight call;
+};
+/* Maps that user space reads, too. */
 /* `comms` */
 struct rm_comm_key {
   unsigned int pid;
@@ -151,12 +185,20 @@ struct rm_comm {
   unsigned int children; /* splits made of it */
 };
 
-_Static_assert(sizeof(struct rm_inflight) == 144, "src/wire.rs reads 144 bytes");
+/* The value of `comms`; that of `learnt` is a struct rm_comm. */
+#define RM_COUNTERS 24
+struct rm_comm_entry {
+  struct rm_comm info;
+  unsigned long long seqs[RM_COUNTERS]; /* calls so far, by the counter that the cookie names */
+};
+
+_Static_assert(sizeof(struct rm_open_call) == 160, "src/wire.rs reads 160 bytes");
 _Static_assert(sizeof(struct rm_comm_key) == 16 && sizeof(struct rm_comm) == 24, "src/wire.rs writes 16, reads 24 bytes");
 _Static_assert(sizeof(struct rm_call) == 168, "src/wire.rs reads 168 bytes");
 _Static_assert(sizeof(struct rm_offcpu) == 184, "src/wire.rs reads 184 bytes");
 _Static_assert(sizeof(struct rm_tcp) == 80, "src/wire.rs reads 80 bytes");
 _Static_assert(sizeof(struct rm_process) == 16, "src/wire.rs reads 16 bytes");
+_Static_assert(sizeof(struct rm_program_time) == 32, "src/self_stats.rs reads 32 bytes");
 _Static_assert(sizeof(struct rm_stats) == 40, "src/wire.rs reads 40 bytes");
 _Static_assert(sizeof(struct rm_config) == 40, "src/wire.rs writes 40 bytes");
 

@@ -1,8 +1,9 @@
-/* Calls the stand-ins of gpu_stub.c (and nccl-sim) a known number of times. Usage: gpu_calls LOOPS; waits for a line
- * on its standard input first. The test that starts it, and holds the numbers, is ../cuda.rs. */
+/* Calls the stand-ins of gpu_stub.c (and nccl-sim) a known number of times. Usage: gpu_calls LOOPS [PAUSE_MS]; waits
+ * for a line on its standard input first, and for another one after the loops, with a pause after each hundred. The test that starts it, and holds the numbers, is ../cuda.rs. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include "nccl.h"
 
 typedef struct { unsigned x, y, z; } dim3;
@@ -22,6 +23,7 @@ int hipDeviceSynchronize(void);
 
 int main(int argc, char **argv) {
   int loops = argc > 1 ? atoi(argv[1]) : 100;
+  struct timespec pause = {.tv_nsec = argc > 2 ? atoi(argv[2]) * 1000000l : 0};
   dim3 one = {1, 2, 3};
   struct launch config = {.grid = one, .block = one, .stream = (void *)0x7777};
   void *p;
@@ -42,7 +44,9 @@ int main(int argc, char **argv) {
     cuMemsetD32_v2(0, 0, 5);
     hipMemcpy(NULL, NULL, 7, 4);
     hipLaunchKernel(NULL, one, one, NULL, 0, (void *)0x4444);
+    if (pause.tv_nsec && i % 100 == 99) nanosleep(&pause, NULL);
   }
+  if (!fgets(line, sizeof line, stdin)) return 1;
   cudaStreamSynchronize((void *)0x5555);
   if (ncclAllReduce(x, y, 4, ncclFloat32, ncclSum, comm, (void *)0x6666)) return 1;
   cudaStreamSynchronize((void *)0x6666);

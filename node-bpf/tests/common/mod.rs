@@ -68,11 +68,11 @@ impl Drop for Cgroup {
     }
 }
 
-/// Waits until it is so; fails after 20 s.
+/// Waits until it is so; fails after 60 s.
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited 20 s for {what}");
+        assert!(Instant::now() < deadline, "waited 60 s for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

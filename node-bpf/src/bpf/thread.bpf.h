@@ -1,0 +1,94 @@
+/* What is kept of a thread that makes probed calls, all in one piece, so that a probe looks for it once: the collective or
+ * initialisation it is in (calls.bpf.h), its open counted calls (tally.bpf.h), and what need not be looked up again at each
+ * call. Task storage is found by a pointer of the task: no hashing, and nobody else's cache lines. */
+
+/* Calls on one thread that are open at once (one inside another). A power of two. */
+#define TALLY_DEPTH 8
+
+struct tally_open {
+  __u64 enter_ns;
+  __u64 sp;
+  __u64 ip; /* tells a function that jumps on to another from one that is entered anew */
+  __u64 bytes;
+  __u64 stream;
+  __s32 kind;
+  __u16 func;
+  __u8 api, have;
+};
+
+/* Communicators of which a thread remembers all there is to know. A power of two. */
+#define KNOWN_COMMS 4
+struct known_comm {
+  __u64 handle;
+  __u64 generation; /* as of which it is true; 0: nothing is known */
+  __u64 hash;
+  __s32 rank, nranks;
+};
+
+/* When and how a thread left its CPU (sched.bpf.h). */
+struct off_start {
+  __u64 ts_ns;
+  __u64 wake_ns;
+  __u64 cgroup_id;
+  __u32 cpu, voluntary, next_pid, pid;
+  __u32 state, iowait;
+  char next_comm[16];
+};
+
+struct thread_state {
+  struct rm_inflight call; /* enter_ns 0: in none */
+  struct known_comm comms[KNOWN_COMMS];
+  __u32 group_depth; /* how deep it is in ncclGroupStart */
+  __u8 followed;     /* FOLLOWED: the maps say so already */
+  __u8 mpi_started;
+  __u8 on_device;    /* it has called CUDA or HIP */
+  __u8 device_known; /* its process has, and `capturing` knows it */
+  __u8 after_collective;
+  __u8 pad[3];
+  __u32 depth;
+  struct off_start off; /* ts_ns 0: it is on a CPU, or that is not of interest */
+  struct tally_open open[TALLY_DEPTH];
+};
+
+struct {
+  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __type(key, int);
+  __type(value, struct thread_state);
+} threads SEC(".maps");
+
+static __always_inline struct thread_state *thread_of(struct task_struct *task) {
+  return bpf_task_storage_get(&threads, task, 0, 0);
+}
+
+static __always_inline struct thread_state *this_thread(void) { return thread_of(bpf_get_current_task_btf()); }
+
+static __always_inline struct thread_state *new_thread(void) {
+  return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* thread_state.followed: the process is followed, and of this thread also the sleeps. */
+#define FOLLOWED 1
+#define FOLLOWED_CALLER 2
+
+/* The process of the current thread is followed from now on, and when `waits_too` the thread's sleeps are recorded. */
+static __always_inline void follow_this_thread(bool waits_too) {
+  __u64 thread = bpf_get_current_pid_tgid();
+  __u32 pid = thread >> 32, tid = thread;
+  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
+  if (!known || !(*known & RM_CALLED)) {
+    __u32 value = (known ? *known : 0) | RM_TRACKED | RM_CALLED;
+    if (bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY)) COUNT(RM_SLOT_PROCESS, lost_map);
+    emit_process(RM_FOUND, pid);
+  }
+  if (!waits_too || bpf_map_lookup_elem(&callers, &tid)) return;
+  __u8 yes = 1;
+  if (bpf_map_update_elem(&callers, &tid, &yes, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
+}
+
+static __always_inline void follow_once(struct thread_state *state, bool waits_too) {
+  __u8 wanted = waits_too ? FOLLOWED_CALLER : FOLLOWED;
+  if (state->followed >= wanted) return;
+  follow_this_thread(waits_too);
+  state->followed = wanted;
+}
