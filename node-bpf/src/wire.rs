@@ -222,7 +222,7 @@ pub(crate) struct RawInFlight {
 }
 
 /// What the iterator writes of each thread.
-pub(crate) const OPEN_CALL_BYTES: usize = 160;
+pub(crate) const OPEN_CALL_BYTES: usize = 168;
 
 impl RawInFlight {
     /// None when the bytes are of another form, or the call is one that makes no record (`RM_ROLE_CALL` is 0).
@@ -235,6 +235,7 @@ impl RawInFlight {
         let [func, role, have_seq, _have_hash] = r.array()?;
         let (rank, nranks) = (r.u32()? as i32, r.u32()? as i32);
         let comm_flags = r.u32()? as u8 & (HAVE_HASH | HAVE_RANK);
+        let _handle = r.u64()?;
         let mut args = [0; MAX_ARGS];
         for arg in &mut args {
             *arg = r.u64()?;

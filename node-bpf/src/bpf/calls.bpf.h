@@ -218,6 +218,7 @@ static __always_inline void take_seq(struct thread_state *state, __u32 pid, __u3
   struct rm_inflight *call = &state->call;
   if (comm_arg >= RM_MAX_ARGS || counter >= RM_COUNTERS) return;
   struct rm_comm_key key = {.pid = pid, .handle = call->args[comm_arg]};
+  call->handle = key.handle;
   struct known_comm *remembered = known_comm(state, key.handle);
   __u64 generation = comm_generation;
   bool known = remembered->handle == key.handle && remembered->generation == generation;
@@ -296,7 +297,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   call->role = role;
   call->have_seq = call->have_hash = 0;
   call->comm_flags = 0;
-  call->seq = call->hash = 0;
+  call->seq = call->hash = call->handle = 0;
   call->rank = call->nranks = -1;
   call->cgroup_id = bpf_get_current_cgroup_id();
   read_args(ctx, call->args, nargs);
@@ -361,7 +362,6 @@ static __always_inline void emit_call(struct thread_state *state, __u64 now, __s
     return;
   }
   __u64 thread = bpf_get_current_pid_tgid();
-  __u32 comm_arg = comm_arg_of(cookie);
   __u8 said = (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
   if (state->group_depth) said |= RM_IN_GROUP;
   if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, thread >> 32);
@@ -382,8 +382,8 @@ static __always_inline void emit_call(struct thread_state *state, __u64 now, __s
   __builtin_memcpy(out->args, call->args, sizeof out->args);
   said |= call->comm_flags;
   /* MPI's communicators are told apart by user space. */
-  if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_MPI) && comm_arg < RM_MAX_ARGS) {
-    struct rm_comm_key key = {.pid = thread >> 32, .handle = call->args[comm_arg]};
+  if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_MPI) && call->handle) {
+    struct rm_comm_key key = {.pid = thread >> 32, .handle = call->handle};
     __u64 generation = comm_generation;
     struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
     struct rm_comm *comm = bpf_map_lookup_elem(&learnt, &key);

@@ -164,6 +164,7 @@ struct rm_inflight {
   int rank;
   int nranks;
   unsigned int comm_flags; /* RM_HAVE_HASH, RM_HAVE_RANK: what is known of the communicator stands here */
+  unsigned long long handle; /* the communicator's; 0: the call has none */
   unsigned long long args[RM_MAX_ARGS];
 };
 /* What the iterator `open_calls` writes of each thread that is in a call. */
@@ -192,7 +193,7 @@ struct rm_comm_entry {
   unsigned long long seqs[RM_COUNTERS]; /* calls so far, by the counter that the cookie names */
 };
 
-_Static_assert(sizeof(struct rm_open_call) == 160, "src/wire.rs reads 160 bytes");
+_Static_assert(sizeof(struct rm_open_call) == 168, "src/wire.rs reads 168 bytes");
 _Static_assert(sizeof(struct rm_comm_key) == 16 && sizeof(struct rm_comm) == 24, "src/wire.rs writes 16, reads 24 bytes");
 _Static_assert(sizeof(struct rm_call) == 168, "src/wire.rs reads 168 bytes");
 _Static_assert(sizeof(struct rm_offcpu) == 184, "src/wire.rs reads 184 bytes");
