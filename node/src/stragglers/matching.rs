@@ -110,10 +110,16 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
             own_ns: own[i],
             weight: 1,
             waited: waited[i],
+            called_ns: seen.duration_ns,
         });
     }
     for cell in &input.sampled {
-        let part = Part { seen: &cell.seen, own_ns: cell.own_ns, weight: cell.weight, waited: Waited::Unseen };
+        let end_ns = cell.seen.entry_ns.saturating_add(cell.seen.duration_ns);
+        let (waited, called_ns) = match cell.waited {
+            true => (Waited::Until(end_ns), 0),
+            false => (Waited::Unseen, cell.seen.duration_ns),
+        };
+        let part = Part { seen: &cell.seen, own_ns: cell.own_ns, weight: cell.weight, waited, called_ns };
         by_comm.entry(cell.seen.comm_hash).or_default().calls.push(part);
     }
     for totals in &input.totals {
@@ -146,6 +152,8 @@ struct Part<'a> {
     own_ns: Option<i64>,
     weight: u32,
     waited: Waited,
+    /// Time in the call itself.
+    called_ns: i64,
 }
 
 /// The parts heard of one collective, by place of the member.
@@ -205,18 +213,18 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
     let workers: HashSet<(&str, i64)> = input.work.iter().map(|w| (&*w.node, w.pid)).collect();
     comm.worked = comm.members.iter().all(|m| workers.contains(&(&*m.node, m.pid)));
     let mut groups: HashMap<(&Arc<str>, u64), Meeting> = HashMap::new();
-    for &Part { seen, own_ns, weight, waited } in &heap.calls {
+    for &Part { seen, own_ns, weight, waited, called_ns } in &heap.calls {
         if Coupling::of(&seen.func) != Coupling::All {
             continue;
         }
         let duration_ns = match waited {
             Waited::Until(end) if comm.lifted => end.saturating_sub(seen.entry_ns),
             _ if comm.lifted => continue,
-            _ => seen.duration_ns,
+            _ => called_ns,
         };
         let place = places[&(seen.rank, &*seen.node, seen.pid)];
         let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
-        let cell = Cell { entry_ns, duration_ns, called_ns: seen.duration_ns, own_ns };
+        let cell = Cell { entry_ns, duration_ns, called_ns, own_ns };
         let meeting = groups.entry((&seen.func, seen.seq)).or_default();
         meeting.weight = weight.max(meeting.weight);
         meeting.cells.push((place, cell));

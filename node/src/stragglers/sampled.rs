@@ -15,6 +15,8 @@ pub struct Sampled {
     pub own_ns: Option<i64>,
     /// Calls in the run. The same for every rank of the collective.
     pub weight: u32,
+    /// The calls only enqueue: their figures are of those that a synchronise call waited for, and reach to its end.
+    pub waited: bool,
 }
 
 /// What a process called in the span, exactly.

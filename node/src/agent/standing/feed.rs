@@ -67,6 +67,14 @@ impl Feed {
                     root: call.root,
                 });
             }
+            Record::CudaCall(call) if call.kind == Some("after_collective") => {
+                self.state().collector.synced(call.pid, call.ts_ns, call.duration_ns);
+            }
+            Record::Net(net) if net.event == "tcp_retransmit_skb" => {
+                if let (Ok(from), Ok(to)) = (net.saddr.parse(), net.daddr.parse()) {
+                    self.state().collector.resent(net.ts_ns, from, to);
+                }
+            }
             Record::Loss(loss) => self.state().collector.lost(loss.lost),
             _ => {}
         }

@@ -15,6 +15,18 @@ pub(super) struct Point {
     pub(super) exit_us: i64,
     pub(super) duration_us: u64,
     pub(super) own_us: Option<u64>,
+    /// Its figures count: not where it only enqueued, and a later call of its communicator was waited for with it.
+    pub(super) counts: bool,
+}
+
+/// The smallest level at which calls that were waited for make no more than [`BLOCKS`] runs.
+pub(super) fn level_for_waited(points: &[Point]) -> u8 {
+    let runs = |level: u8| {
+        let mut starts: Vec<u64> = points.iter().filter(|p| p.counts).map(|p| p.seq >> level).collect();
+        starts.dedup();
+        starts.len()
+    };
+    (0..MAX_LEVEL).find(|level| runs(*level) <= BLOCKS).unwrap_or(MAX_LEVEL)
 }
 
 /// The smallest level at which `calls` consecutive calls make no more than [`BLOCKS`] runs, but at least `least`.
@@ -27,8 +39,9 @@ pub(super) fn level_for(calls: usize, least: u8) -> u8 {
 }
 
 /// Cut calls (ascending by seq, each once) into runs of at most `level`. Everything is used; what is missing in a run
-/// beyond what may be filled in makes it fall into shorter ones.
-pub(super) fn cut(points: &[Point], level: u8) -> Vec<Block> {
+/// beyond what may be filled in makes it fall into shorter ones. `waited`: calls only enqueue, and figures are of those that a
+/// synchronise call waited for.
+pub(super) fn cut(points: &[Point], level: u8, waited: bool) -> Vec<Block> {
     let mut blocks = Vec::new();
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return blocks };
     let Some(end) = last.seq.checked_add(1) else { return blocks };
@@ -40,7 +53,7 @@ pub(super) fn cut(points: &[Point], level: u8) -> Vec<Block> {
         let here = level.min(aligned).min(fits);
         let stop = at + (1 << here);
         let inside = rest.partition_point(|p| p.seq < stop);
-        run(&rest[..inside], at, here, &mut blocks);
+        run(&rest[..inside], at, here, waited, &mut blocks);
         rest = &rest[inside..];
         // A gap holds nothing: go on at the next call, on a boundary of this level.
         at = match rest.first() {
@@ -51,7 +64,7 @@ pub(super) fn cut(points: &[Point], level: u8) -> Vec<Block> {
     blocks
 }
 
-fn run(points: &[Point], start: u64, level: u8, blocks: &mut Vec<Block>) {
+fn run(points: &[Point], start: u64, level: u8, waited: bool, blocks: &mut Vec<Block>) {
     let size = 1u64 << level;
     let missing = size - points.len() as u64;
     if points.is_empty() {
@@ -61,9 +74,13 @@ fn run(points: &[Point], start: u64, level: u8, blocks: &mut Vec<Block>) {
         if level > 0 {
             let middle = start + size / 2;
             let split = points.partition_point(|p| p.seq < middle);
-            run(&points[..split], start, level - 1, blocks);
-            run(&points[split..], middle, level - 1, blocks);
+            run(&points[..split], start, level - 1, waited, blocks);
+            run(&points[split..], middle, level - 1, waited, blocks);
         }
+        return;
+    }
+    if waited {
+        blocks.extend(of_waited(points, start, level));
         return;
     }
     let present = points.len() as u64;
@@ -78,7 +95,19 @@ fn run(points: &[Point], start: u64, level: u8, blocks: &mut Vec<Block>) {
     let enough = known > 0 && (size - known) * MISSING <= size * 2;
     let own_us = enough.then(|| own / known.max(1));
     let (exit_us, duration_us) = (exits_us >> level, durations_us / present);
-    blocks.push(Block { start, level, exit_us, duration_us, own_us });
+    blocks.push(Block { start, level, exit_us, duration_us, own_us, waited: None });
+}
+
+/// Means over the calls of a run that were waited for; none where there is none.
+fn of_waited(points: &[Point], start: u64, level: u8) -> Option<Block> {
+    let counted = || points.iter().filter(|p| p.counts);
+    let count = i64::try_from(counted().count()).ok().filter(|count| *count > 0)?;
+    let exit_us = counted().map(|p| p.exit_us).sum::<i64>().div_euclid(count);
+    let duration_us = counted().map(|p| p.duration_us).sum::<u64>() / count.unsigned_abs();
+    let own: Option<u64> = counted().map(|p| p.own_us).sum();
+    let own_us = own.map(|own| own / count.unsigned_abs());
+    let waited = u32::try_from(count).ok();
+    Some(Block { start, level, exit_us, duration_us, own_us, waited })
 }
 
 /// Exits of the missing calls: on the line between their neighbours, or through the nearest two.
@@ -114,12 +143,17 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Take in a block whose exits are counted from `base_us`.
-    pub(super) fn add(&mut self, block: &Block, base_us: i64) {
-        let size = block.size();
+    /// Take in a block whose exits are counted from `base_us`. Where it was waited for and that is not wanted, it counts as calls that
+    /// took no time.
+    pub(super) fn add(&mut self, block: &Block, base_us: i64, waited: bool) {
+        let size = block.calls();
         self.calls += size;
-        self.exits_us += (i128::from(block.exit_us) + i128::from(base_us)) * i128::from(size);
-        self.durations_us += u128::from(block.duration_us) * u128::from(size);
+        let (mut exit_us, mut duration_us) = (i128::from(block.exit_us), block.duration_us);
+        if block.waited.is_some() && !waited {
+            exit_us -= i128::from(std::mem::take(&mut duration_us));
+        }
+        self.exits_us += (exit_us + i128::from(base_us)) * i128::from(size);
+        self.durations_us += u128::from(duration_us) * u128::from(size);
         match block.own_us {
             Some(own) => self.own_us += u128::from(own) * u128::from(size),
             None => self.own_unknown = true,

@@ -5,15 +5,14 @@
 //! calls. docs/wire.md has the layout. Reading takes any bytes: every count is bounded by what is left to read.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::super::activity::Activity;
-use super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, ReferenceClock};
+use super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, ReferenceClock, Resent};
 
-/// Version of the layout. 1 did not say what processes do.
+/// Version of the layout. 1 was never in a release and is not read.
 const VERSION: u8 = 2;
-/// The oldest that is read: nodes of two releases may be in one mesh.
-const OLDEST: u8 = 1;
 /// What a process does, where this version has no word for it: nothing.
 const NO_ACTIVITY: u8 = 0;
 /// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
@@ -62,9 +61,7 @@ const OTHER_LIBRARY: u8 = 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Of another version.
-    #[error(
-        "a digest of layout {0}, this version reads {OLDEST} to {VERSION}: the sender runs another version of rankmesh"
-    )]
+    #[error("a digest of layout {0}, this version reads {VERSION}: the sender runs another version of rankmesh")]
     Version(u8),
     /// It ends too early, or has something left over.
     #[error("a digest that is cut off or has bytes left over")]
@@ -168,22 +165,57 @@ struct Before {
 }
 
 impl Before {
-    /// Exits to expect for a block: those of the lane before, else those of the block before.
-    fn exits(&self, block: (u64, u8), previous: Option<&Block>) -> i64 {
-        let same = self.blocks.iter().find(|b| (b.start, b.level) == block);
-        same.or(previous.filter(|p| p.level == block.1)).map_or(0, |b| b.exit_us)
+    /// What to expect of a block: the lane before leaves alike; else the block before says how far apart calls are.
+    fn expected(&self, start: u64, level: u8, previous: Option<&Block>) -> Expected {
+        let place = self.blocks.iter().position(|b| (b.start, b.level) == (start, level));
+        let beside = place.and_then(|place| self.blocks.get(place));
+        let beside_before = place.and_then(|place| self.blocks.get(place.checked_sub(1)?));
+        let previous = previous.filter(|p| p.level == level);
+        let took = |b: &Block| b.duration_us.cast_signed();
+        let exit_us = match (beside, previous) {
+            (Some(beside), _) => beside.exit_us,
+            (None, Some(previous)) => previous.exit_us.wrapping_add(distance(previous).wrapping_shl(level.into())),
+            (None, None) => 0,
+        };
+        let duration_us = match (previous, beside, beside_before) {
+            (Some(p), Some(b), Some(before)) => took(p).wrapping_add(took(b)).wrapping_sub(took(before)),
+            (Some(p), ..) => took(p),
+            (None, Some(b), _) => took(b),
+            (None, None, _) => 0,
+        };
+        Expected {
+            exit_us,
+            duration_us: duration_us.max(0),
+            previous: previous.map(|p| p.exit_us),
+            distance: beside.map_or(0, distance),
+        }
     }
 }
 
-/// Own time to expect: what lies between the exits of two blocks and is not spent in calls.
-fn expected_own(previous: Option<&Block>, level: u8, exit_us: i64, duration_us: u64) -> i64 {
-    let like = previous.filter(|p| p.level == level);
-    like.map_or(0, |p| exit_us - p.exit_us - duration_us.cast_signed())
+/// How far apart the calls of a block are, as far as is known.
+fn distance(block: &Block) -> i64 {
+    block.own_us.map_or(0, |own| own.wrapping_add(block.duration_us).cast_signed())
 }
 
-/// Time in the calls to expect: that of the block before.
-fn expected_duration(previous: Option<&Block>, level: u8) -> u64 {
-    previous.filter(|p| p.level == level).map_or(0, |p| p.duration_us)
+/// What a block is written against.
+struct Expected {
+    exit_us: i64,
+    duration_us: i64,
+    /// Exit of the block before.
+    previous: Option<i64>,
+    /// Distance of two calls in the lane before.
+    distance: i64,
+}
+
+impl Expected {
+    /// Own time: what lies between two exits and is not spent in calls.
+    fn own_us(&self, level: u8, exit_us: i64, duration_us: u64) -> i64 {
+        let distance = match self.previous {
+            Some(before) => exit_us.wrapping_sub(before) >> level,
+            None => self.distance,
+        };
+        distance.wrapping_sub(duration_us.cast_signed())
+    }
 }
 
 fn fold(value: i64) -> u64 {
@@ -203,7 +235,8 @@ impl Writer {
     fn digest(mut self, digest: &Digest) -> Vec<u8> {
         self.bytes.push(VERSION);
         self.signed(digest.window);
-        let flags = [digest.clock.is_some(), digest.cut, digest.lost > 0, digest.unplaced > 0, !digest.gone.is_empty()];
+        let said = [!digest.gone.is_empty(), !digest.resent.is_empty()];
+        let flags = [digest.clock.is_some(), digest.cut, digest.lost > 0, digest.unplaced > 0, said[0], said[1]];
         self.bytes.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         if let Some(clock) = digest.clock {
             self.bytes.extend(clock.reference.to_le_bytes());
@@ -216,6 +249,12 @@ impl Writer {
         for gone in &digest.gone {
             self.unsigned(gone.pid.into());
             self.signed(digest.window.wrapping_sub(gone.window));
+        }
+        if !digest.resent.is_empty() {
+            self.unsigned(digest.resent.len() as u64);
+        }
+        for resent in &digest.resent {
+            self.resent(resent);
         }
         self.unsigned(digest.processes.len() as u64);
         let mut pid = 0;
@@ -276,8 +315,10 @@ impl Writer {
         self.unsigned(lane.calls);
         let runs = |blocks: &[Block]| blocks.iter().map(|b| (b.start, b.level)).collect::<Vec<_>>();
         let alike = !lane.blocks.is_empty() && runs(&lane.blocks) == runs(&before.blocks);
+        let waited = lane.blocks.iter().any(|block| block.waited.is_some());
         self.unsigned(
-            (if alike { 0 } else { lane.blocks.len() as u64 }) << 3
+            (if alike { 0 } else { lane.blocks.len() as u64 }) << 4
+                | u64::from(waited) << 3
                 | u64::from(alike) << 2
                 | u64::from(lane.last_seq.is_some()) << 1
                 | u64::from(lane.open.is_some()),
@@ -298,15 +339,37 @@ impl Writer {
                 self.unsigned(gap.wrapping_mul(32) | u64::from(block.level & 31));
             }
             at = block.start.wrapping_add(block.size());
-            self.signed(block.exit_us.wrapping_sub(before.exits((block.start, block.level), previous)));
-            self.signed(block.duration_us.wrapping_sub(expected_duration(previous, block.level)).cast_signed());
-            let expected = expected_own(previous, block.level, block.exit_us, block.duration_us);
-            self.unsigned(block.own_us.map_or(0, |own| fold(own.cast_signed() - expected) + 1));
+            let expected = before.expected(block.start, block.level, previous);
+            self.signed(block.exit_us.wrapping_sub(expected.exit_us));
+            self.signed(block.duration_us.cast_signed().wrapping_sub(expected.duration_us));
+            let own = expected.own_us(block.level, block.exit_us, block.duration_us);
+            self.unsigned(block.own_us.map_or(0, |us| fold(us.cast_signed().wrapping_sub(own)).wrapping_add(1)));
+            if waited {
+                self.unsigned(block.waited.map_or(0, |calls| block.size().saturating_sub(calls.into()) + 1));
+            }
             previous = Some(block);
         }
         if !lane.blocks.is_empty() {
             before.blocks.clone_from(&lane.blocks);
         }
+    }
+
+    fn resent(&mut self, resent: &Resent) {
+        for address in [resent.from, resent.to] {
+            match address {
+                IpAddr::V4(address) => {
+                    self.bytes.push(4);
+                    self.bytes.extend(address.octets());
+                }
+                IpAddr::V6(address) => {
+                    self.bytes.push(16);
+                    self.bytes.extend(address.octets());
+                }
+            }
+        }
+        self.unsigned(resent.segments);
+        self.unsigned(resent.at_ms.len() as u64);
+        resent.at_ms.iter().for_each(|at_ms| self.unsigned((*at_ms).into()));
     }
 
     fn unsigned(&mut self, mut value: u64) {
@@ -375,7 +438,7 @@ impl Head {
 impl Reader<'_> {
     fn digest(&mut self) -> Result<Digest, DecodeError> {
         let version = self.byte()?;
-        if !(OLDEST..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(DecodeError::Version(version));
         }
         let mut digest = Digest { window: self.time("window")?, ..Digest::default() };
@@ -396,11 +459,20 @@ impl Reader<'_> {
             let window = digest.window - self.time("window")?;
             digest.gone.push(Gone { pid, window });
         }
+        let resent = if flags & 32 != 0 { self.count(12)? } else { 0 };
+        for _ in 0..resent {
+            let (from, to) = (self.address()?, self.address()?);
+            let segments = self.unsigned()?;
+            let times = self.count(1)?;
+            let at_ms = (0..times).map(|_| u16::try_from(self.unsigned()?).map_err(|_| DecodeError::Value("time")));
+            let at_ms = at_ms.collect::<Result<_, _>>()?;
+            digest.resent.push(Resent { from, to, segments, at_ms });
+        }
         let mut pid = 0i64;
         for _ in 0..self.count(1)? {
             let head = self.unsigned()?;
-            let acts = version > 1 && head & 2 != 0;
-            pid = pid.wrapping_add(unfold(if version > 1 { head >> 2 } else { head >> 1 }));
+            let acts = head & 2 != 0;
+            pid = pid.wrapping_add(unfold(head >> 2));
             let process = u32::try_from(pid).map_err(|_| DecodeError::Value("pid"))?;
             // One that a later version knows is none to this.
             let number = if acts { self.byte()? } else { NO_ACTIVITY };
@@ -465,7 +537,8 @@ impl Reader<'_> {
         };
         // The same runs as the lane before has.
         let alike = what & 4 != 0;
-        let count = if alike { before.blocks.len() as u64 } else { what >> 3 };
+        let waits = what & 8 != 0;
+        let count = if alike { before.blocks.len() as u64 } else { what >> 4 };
         // A block takes three bytes and more.
         if count > MOST_BLOCKS || count * 3 > self.bytes.len() as u64 {
             return Err(DecodeError::Length);
@@ -485,21 +558,30 @@ impl Reader<'_> {
             }
             at = start + (1 << level);
             let previous = blocks.last();
-            let exit_us = self.time("exit")?.wrapping_add(before.exits((start, level), previous));
-            let duration_us = expected_duration(previous, level).wrapping_add_signed(self.time("duration")?);
+            let expected = before.expected(start, level, previous);
+            let exit_us = self.time("exit")?.wrapping_add(expected.exit_us);
+            let duration_us = self.time("duration")?.wrapping_add(expected.duration_us);
+            let duration_us = u64::try_from(duration_us).map_err(|_| DecodeError::Value("duration"))?;
             if exit_us.unsigned_abs() > LARGEST || duration_us > LARGEST {
                 return Err(DecodeError::Value("time"));
             }
-            let expected = expected_own(previous, level, exit_us, duration_us);
             let own_us = match self.unsigned()?.checked_sub(1) {
                 Some(folded) => {
-                    let own = unfold(folded).wrapping_add(expected);
+                    let own = unfold(folded).wrapping_add(expected.own_us(level, exit_us, duration_us));
                     let own = u64::try_from(own).ok().filter(|own| *own <= LARGEST);
                     Some(own.ok_or(DecodeError::Value("own time"))?)
                 }
                 None => None,
             };
-            blocks.push(Block { start, level, exit_us, duration_us, own_us });
+            let waited = match if waits { self.unsigned()? } else { 0 }.checked_sub(1) {
+                Some(fewer) => {
+                    let calls = (1u64 << level).checked_sub(fewer).filter(|calls| *calls > 0);
+                    let calls = calls.and_then(|calls| u32::try_from(calls).ok());
+                    Some(calls.ok_or(DecodeError::Value("number of calls"))?)
+                }
+                None => None,
+            };
+            blocks.push(Block { start, level, exit_us, duration_us, own_us, waited });
         }
         if !blocks.is_empty() {
             before.blocks.clone_from(&blocks);
@@ -550,6 +632,14 @@ impl Reader<'_> {
     fn time(&mut self, what: &'static str) -> Result<i64, DecodeError> {
         let value = unfold(self.unsigned()?);
         if value.unsigned_abs() <= 2 * LARGEST { Ok(value) } else { Err(DecodeError::Value(what)) }
+    }
+
+    fn address(&mut self) -> Result<IpAddr, DecodeError> {
+        match self.byte()? {
+            4 => Ok(self.array::<4>()?.into()),
+            16 => Ok(self.array::<16>()?.into()),
+            _ => Err(DecodeError::Value("address")),
+        }
     }
 
     fn small(&mut self, what: &'static str) -> Result<u32, DecodeError> {

@@ -4,11 +4,13 @@
 //! [`MOST_CALLS`] in a window count as lost.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::blocks::{Point, cut, level_for};
+use super::blocks::Point;
 use super::own::OwnTime;
-use super::{Digest, Gone, Lane, MAX_LEVEL, Open, Process, WINDOW_NS, end_of};
+use super::waits::{Pending, wait};
+use super::{Digest, Gone, Lane, Open, Process, Resent, WINDOW_NS, end_of};
 use crate::stragglers::Observation;
 use crate::stragglers::activity::Activity;
 use crate::stragglers::observation::Coupling;
@@ -21,6 +23,9 @@ const REMIND: i64 = 4;
 const TELL_GONE: i64 = 240;
 /// Processes whose end is told, at most: the latest.
 const MOST_GONE: usize = 64;
+/// Pairs of addresses of which it is told in one window that segments were sent again, at most, and of how many of these when.
+const MOST_PAIRS: usize = 16;
+const MOST_TIMES: usize = 12;
 
 /// What a digest's lane is kept under: process, communicator, function.
 type Key = (u32, u64, Arc<str>);
@@ -33,8 +38,8 @@ struct Track {
     library: Arc<str>,
     tier: u8,
     last_seq: Option<u64>,
-    /// Ended and not shipped, by seq; exits are absolute.
-    pending: Vec<Point>,
+    /// Ended and not shipped.
+    pending: Pending,
     calls: u64,
     open: Option<Open>,
     /// How long its process has waited for its device, milliseconds, where its calls only enqueue.
@@ -42,10 +47,20 @@ struct Track {
     said: i64,
 }
 
+/// A synchronise call after a call that only enqueued.
+#[derive(Debug, Clone, Copy)]
+struct Sync {
+    pid: u32,
+    start_ns: i64,
+    end_ns: i64,
+}
+
 /// Makes digests.
 #[derive(Debug, Default)]
 pub struct Collector {
     calls: Vec<Observation>,
+    syncs: Vec<Sync>,
+    resent: Vec<(i64, IpAddr, IpAddr)>,
     lost: u64,
     unplaced: u64,
     processes: HashMap<u32, OwnTime>,
@@ -63,6 +78,22 @@ impl Collector {
             self.calls.push(call);
         } else {
             self.lost += 1;
+        }
+    }
+
+    /// Take in a synchronise call that has ended, the first of its thread after a call that only enqueued.
+    pub fn synced(&mut self, pid: u32, start_ns: i64, duration_ns: i64) {
+        if self.syncs.len() < MOST_CALLS {
+            self.syncs.push(Sync { pid, start_ns, end_ns: start_ns.saturating_add(duration_ns.max(0)) });
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    /// A TCP segment was sent again to another host.
+    pub fn resent(&mut self, at_ns: i64, from: IpAddr, to: IpAddr) {
+        if from != to && !to.is_loopback() && self.resent.len() < MOST_CALLS {
+            self.resent.push((at_ns, from, to));
         }
     }
 
@@ -155,15 +186,23 @@ impl Collector {
         }
         self.calls = later;
         calls.sort_by_key(|call| call.entry_ns);
+        let mut syncs: Vec<Sync> = self.syncs.extract_if(.., |sync| sync.end_ns < end_ns).collect();
+        syncs.sort_by_key(|sync| sync.start_ns);
+        let mut syncs = syncs.into_iter().peekable();
         for call in calls {
+            while let Some(sync) = syncs.next_if(|sync| sync.start_ns < call.entry_ns) {
+                self.wait(sync, window);
+            }
             self.take(&call);
         }
+        syncs.for_each(|sync| self.wait(sync, window));
         self.gone.retain(|gone| window - gone.window < TELL_GONE);
         let mut digest = Digest {
             window,
             lost: std::mem::take(&mut self.lost),
             unplaced: std::mem::take(&mut self.unplaced),
             gone: self.gone.clone(),
+            resent: self.resent_before(window),
             ..Digest::default()
         };
         let mut places: BTreeMap<u32, usize> = BTreeMap::new();
@@ -184,6 +223,46 @@ impl Collector {
         digest
     }
 
+    /// Segments sent again before the end of a window, by where from and to.
+    fn resent_before(&mut self, window: i64) -> Vec<Resent> {
+        let start_ns = end_of(window).saturating_sub(WINDOW_NS);
+        let mut pairs: BTreeMap<(IpAddr, IpAddr), Vec<u16>> = BTreeMap::new();
+        for (at_ns, from, to) in self.resent.extract_if(.., |(at_ns, ..)| *at_ns < end_of(window)) {
+            let at_ms = u16::try_from(at_ns.saturating_sub(start_ns) / 1_000_000).unwrap_or(0);
+            pairs.entry((from, to)).or_default().push(at_ms);
+        }
+        let mut all: Vec<Resent> = pairs
+            .into_iter()
+            .map(|((from, to), mut at_ms)| {
+                at_ms.sort_unstable();
+                let segments = at_ms.len() as u64;
+                // Spread over the window, not its beginning alone.
+                let step = at_ms.len().div_ceil(MOST_TIMES).max(1);
+                Resent { from, to, segments, at_ms: at_ms.into_iter().step_by(step).collect() }
+            })
+            .collect();
+        all.sort_by_key(|resent| std::cmp::Reverse(resent.segments));
+        all.truncate(MOST_PAIRS);
+        all
+    }
+
+    fn wait(&mut self, sync: Sync, window: i64) {
+        let Some(own) = self.processes.get_mut(&sync.pid) else { return };
+        own.busy(sync.start_ns, sync.end_ns);
+        let span_us = (sync.start_ns / 1_000, sync.end_ns / 1_000);
+        let mut rest: Vec<(u64, &mut Pending)> = self
+            .tracks
+            .range_mut((sync.pid, 0, "".into())..)
+            .take_while(|((pid, ..), _)| *pid == sync.pid)
+            .filter(|(_, track)| track.tier == 0)
+            .map(|((_, comm, _), track)| (*comm, &mut track.pending))
+            .collect();
+        // Lanes of one communicator follow each other.
+        for lanes in rest.chunk_by_mut(|a, b| a.0 == b.0) {
+            wait(lanes.iter_mut().map(|(_, lane)| &mut **lane), window, span_us);
+        }
+    }
+
     fn take(&mut self, call: &Observation) {
         let Ok(pid) = u32::try_from(call.pid) else { return };
         let own_ns = self.processes.entry(pid).or_default().next(call);
@@ -195,7 +274,7 @@ impl Collector {
         track.nranks = track.nranks.max(call.nranks);
         if track.last_seq.is_some_and(|last| call.seq <= last) {
             // A number twice: the process was replaced under its pid, or the communicator was made anew.
-            track.pending.retain(|point| point.seq < call.seq);
+            track.pending.restart(call.seq);
         }
         track.last_seq = Some(call.seq);
         if Coupling::of(&call.func) == Coupling::All {
@@ -205,6 +284,7 @@ impl Collector {
                 exit_us: call.entry_ns.saturating_add(call.duration_ns) / 1_000,
                 duration_us: micros(call.duration_ns),
                 own_us: own_ns.map(micros),
+                counts: true,
             });
         }
     }
@@ -218,7 +298,7 @@ impl Track {
             library: Arc::clone(&call.library),
             tier: call.tier,
             last_seq: None,
-            pending: Vec::new(),
+            pending: Pending::default(),
             calls: 0,
             open: None,
             device_ms: None,
@@ -228,7 +308,7 @@ impl Track {
 
     /// What is to be said of it in a window; none when there is nothing.
     fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64) -> Option<Lane> {
-        let blocks = self.ship(window);
+        let blocks = self.pending.ship(window);
         let calls = std::mem::take(&mut self.calls);
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
         let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
@@ -250,26 +330,5 @@ impl Track {
             open,
             blocks,
         })
-    }
-
-    /// Cuts what is pending. Calls after the last whole run wait for the next window, unless they are old.
-    fn ship(&mut self, window: i64) -> Vec<super::Block> {
-        let level = level_for(self.pending.len(), 0);
-        let mut cut_at = self.pending.len();
-        if level > 0
-            && level <= MAX_LEVEL
-            && let Some(last) = self.pending.last()
-        {
-            let whole = last.seq.saturating_add(1) >> level << level;
-            let tail = self.pending.partition_point(|point| point.seq < whole);
-            let young_us = (end_of(window) - WINDOW_NS / 2) / 1_000;
-            if self.pending.get(tail).is_some_and(|point| point.exit_us >= young_us) {
-                cut_at = tail;
-            }
-        }
-        let base_us = window.saturating_mul(WINDOW_NS) / 1_000;
-        let mut shipped: Vec<Point> = self.pending.drain(..cut_at).collect();
-        shipped.iter_mut().for_each(|point| point.exit_us -= base_us);
-        cut(&shipped, level)
     }
 }

@@ -3,7 +3,7 @@
 //! Runs of different lengths are brought to common ones: where a tenth of the ranks or more gave a longer run, the others' shorter
 //! ones inside it are added up. Pure, and the same for everybody who has the same digests, in whatever order they came.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::blocks::Sum;
@@ -15,6 +15,9 @@ use crate::stragglers::sampled::{LaneTotal, Sampled, Totals};
 
 /// A longer run that fewer than this share of the lanes gave does not bind the others.
 const OUTLIERS: f64 = 0.1;
+
+/// Share of the lanes whose calls were waited for in synchronise calls that makes these the evidence.
+const WAITED: f64 = 0.9;
 
 /// The digests of one node.
 #[derive(Debug, Clone, Copy)]
@@ -175,9 +178,17 @@ fn complete_together(all: &mut [Progress]) {
 
 /// The cells of one communicator and function.
 fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
+    // Where nearly all were waited for, these alone count: what was shipped before, or of others, is not comparable. Where few were,
+    // those of them are left out that stand for several calls, and of the others the entry counts.
+    let waiting = lanes.iter().filter(|track| track.blocks.iter().any(|(block, _)| block.waited.is_some())).count();
+    let waited = waiting > 0 && waiting as f64 >= WAITED * lanes.len() as f64;
+    let usable = |block: &Block| match block.waited {
+        Some(calls) => waited || u64::from(calls) == block.size(),
+        None => !waited,
+    };
     // How many lanes gave a run, by level and start: the longest first.
     let mut given: BTreeMap<(std::cmp::Reverse<u8>, u64), usize> = BTreeMap::new();
-    for (block, _) in lanes.iter().flat_map(|track| &track.blocks) {
+    for (block, _) in lanes.iter().flat_map(|track| &track.blocks).filter(|(block, _)| usable(block)) {
         *given.entry((std::cmp::Reverse(block.level), block.start)).or_default() += 1;
     }
     let few = (lanes.len() as f64 * OUTLIERS) as usize;
@@ -188,19 +199,32 @@ fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
             runs.insert(start, level);
         }
     }
+    let mut sums: Vec<BTreeMap<u64, Sum>> = Vec::with_capacity(lanes.len());
     for track in lanes {
-        let mut sums: HashMap<u64, Sum> = HashMap::new();
-        for (block, base_us) in &track.blocks {
+        let mut own: BTreeMap<u64, Sum> = BTreeMap::new();
+        for (block, base_us) in track.blocks.iter().filter(|(block, _)| usable(block)) {
             if let Some((start, level)) = covering(&runs, block.start)
                 && block.level <= level
             {
-                sums.entry(start).or_default().add(block, *base_us);
+                own.entry(start).or_default().add(block, *base_us, waited);
             }
         }
-        for (start, sum) in sums {
+        sums.push(own);
+    }
+    // How many calls were waited for in a run: as most ranks say.
+    let mut said: BTreeMap<u64, BTreeMap<u64, usize>> = BTreeMap::new();
+    if waited {
+        for (start, sum) in sums.iter().flatten() {
+            *said.entry(*start).or_default().entry(sum.calls).or_default() += 1;
+        }
+    }
+    let most = |start: u64| said.get(&start).and_then(|calls| calls.iter().max_by_key(|(calls, n)| (**n, **calls)));
+    for (track, own) in lanes.iter().zip(sums) {
+        for (start, sum) in own {
             let Some(level) = runs.get(&start) else { continue };
             // Twice the same run, or not the whole of it.
-            if sum.calls != 1 << level {
+            let whole = if waited { most(start).map_or(0, |(calls, _)| *calls) } else { 1 << level };
+            if sum.calls != whole {
                 continue;
             }
             let Some((entry_ns, duration_ns, own_ns)) = sum.means() else { continue };
@@ -220,7 +244,8 @@ fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
                     root: None,
                 },
                 own_ns,
-                weight: 1 << level,
+                weight: u32::try_from(whole).unwrap_or(u32::MAX),
+                waited,
             });
         }
     }

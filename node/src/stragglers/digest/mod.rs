@@ -5,7 +5,7 @@
 //! aligned runs of 2^level consecutive sequence numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to
 //! another, runs merge into longer ones in any order, and every figure of the analysis is linear in their means.
 //!
-//! `blocks` cuts and merges runs, `own` follows each process's own time, `collect` makes digests of calls, `codec` writes
+//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the synchronise calls after them, `own` follows each process's own time, `collect` makes digests of calls, `codec` writes
 //! and reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests, `replay` of recorded
 //! rows.
 
@@ -17,7 +17,9 @@ mod own;
 mod replay;
 #[cfg(test)]
 mod tests;
+mod waits;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::activity::Activity;
@@ -63,6 +65,8 @@ pub struct Digest {
     pub cut: bool,
     /// Processes that ended without leaving their communicators, as far as is known: pid and when that was noticed.
     pub gone: Vec<Gone>,
+    /// TCP segments of the window that were sent again to other hosts.
+    pub resent: Vec<Resent>,
     /// Processes with calls in the window (or in a call).
     pub processes: Vec<Process>,
     /// Their calls, by process, communicator and function.
@@ -94,6 +98,19 @@ pub struct Gone {
     pub pid: u32,
     /// The window in which it was noticed.
     pub window: i64,
+}
+
+/// Segments sent again from one address to another in a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resent {
+    /// Address of this host.
+    pub from: IpAddr,
+    /// The other address.
+    pub to: IpAddr,
+    /// How many.
+    pub segments: u64,
+    /// When, milliseconds after the start of the window: of as many as were worth the bytes.
+    pub at_ms: Vec<u16>,
 }
 
 /// A process of a digest.
@@ -156,9 +173,18 @@ pub struct Block {
     pub duration_us: u64,
     /// Own time before the calls; none when it is not known of too many.
     pub own_us: Option<u64>,
+    /// The calls only enqueue, and so many of them were waited for in a synchronise call of their own: the figures are of these alone, and
+    /// reach to its end. None where the figures are those of the calls.
+    pub waited: Option<u32>,
 }
 
 impl Block {
+    /// Calls that its figures are the means of.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.waited.map_or(self.size(), u64::from)
+    }
+
     /// Calls in it.
     #[must_use]
     pub fn size(&self) -> u64 {

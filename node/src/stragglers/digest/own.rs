@@ -56,6 +56,14 @@ impl OwnTime {
         (place >= self.gap_at).then(|| self.outside_ns - outside)
     }
 
+    /// It waited for its device, which is none of its own time. What lies before a call that was taken already is not looked at.
+    pub(super) fn busy(&mut self, start_ns: i64, end_ns: i64) {
+        if let Some(until) = self.in_call_until {
+            self.outside_ns = self.outside_ns.saturating_add(start_ns.saturating_sub(until).max(0));
+        }
+        self.in_call_until = self.in_call_until.max(Some(end_ns));
+    }
+
     /// The call that mostly opened a step since this was asked last; forgets it slowly.
     pub(super) fn opens(&mut self) -> Option<Arc<str>> {
         let most = self.openers.iter().max_by_key(|(name, n)| (**n, Arc::clone(name)));

@@ -145,8 +145,14 @@ fn too_large_a_digest_is_cut_and_says_so() {
     let mut digest = Digest { window: 1, ..Digest::default() };
     for pid in 0..400 {
         digest.processes.push(Process { pid, opens: None, activity: None });
-        let block =
-            |i: u64| Block { start: i, level: 0, exit_us: 77_777, duration_us: 55_555 + i, own_us: Some(33_333) };
+        let block = |i: u64| Block {
+            start: i,
+            level: 0,
+            exit_us: 77_777,
+            duration_us: 55_555 + i,
+            own_us: Some(33_333),
+            waited: None,
+        };
         digest.lanes.push(lane(pid as usize, (0..6).map(block).collect()));
     }
     let text = encode_within(digest.clone(), 7_000);
@@ -184,6 +190,7 @@ fn points(present: &[bool]) -> Vec<Point> {
         exit_us: i as i64 * 500,
         duration_us: 100 + i as u64 % 7,
         own_us: Some(400),
+        counts: true,
     })
     .collect()
 }
@@ -192,7 +199,7 @@ proptest! {
     #[test]
     fn runs_cover_every_call_once_and_are_aligned(calls in 1usize..300, level in 0u8..8) {
         let all = points(&vec![true; calls]);
-        let blocks = cut(&all, level);
+        let blocks = cut(&all, level, false);
         let mut at = 3;
         for block in &blocks {
             prop_assert_eq!(block.start, at);
@@ -213,12 +220,12 @@ proptest! {
         let sum = |mut blocks: Vec<Block>, rng: &mut StdRng| {
             let mut sum = Sum::default();
             while !blocks.is_empty() {
-                sum.add(&blocks.swap_remove(rng.random_range(0..blocks.len())), 1_000_000);
+                sum.add(&blocks.swap_remove(rng.random_range(0..blocks.len())), 1_000_000, false);
             }
             sum
         };
         let mut rng = StdRng::seed_from_u64(seed);
-        let means = |level, rng: &mut StdRng| sum(cut(&all, level), rng).means().expect("means");
+        let means = |level, rng: &mut StdRng| sum(cut(&all, level, false), rng).means().expect("means");
         let ((entry, duration, own), other) = (means(a, &mut rng), means(b, &mut rng));
         prop_assert_eq!((entry, duration, own), means(a, &mut rng), "in another order");
         // Means are kept in whole microseconds.
@@ -233,7 +240,7 @@ proptest! {
             present[i] = false;
         }
         let some = points(&present);
-        for block in cut(&some, 5) {
+        for block in cut(&some, 5, false) {
             let inside = some.iter().filter(|p| (block.start..block.start + block.size()).contains(&p.seq)).count() as u64;
             prop_assert!((block.size() - inside) * 8 <= block.size());
             // They come at even distances, so filling in finds where the missing ones were.
@@ -289,7 +296,10 @@ proptest! {
             .into_iter()
             .map(|(process, comm_hash, rank, func, start)| {
                 let start = start & !7;
-                let block = |start, level, own_us| Block { start, level, exit_us: -5 - start as i64, duration_us: start + 9, own_us };
+                let block = |start, level, own_us: Option<u64>| {
+                    let waited = own_us.filter(|own| *own > 9).map(|own| (own % (1u64 << level)) as u32 + 1);
+                    Block { start, level, exit_us: -5 - start as i64, duration_us: start + 9, own_us, waited }
+                };
                 Lane {
                     process,
                     comm_hash,
@@ -307,7 +317,13 @@ proptest! {
             .collect();
         let clock = clock.map(|(reference, offset_us, bound_us)| ReferenceClock { reference, offset_us, bound_us });
         let gone = vec![Gone { pid: 3, window: window - 5 }];
-        let digest = Digest { window, clock, lost, unplaced: 4, cut: false, gone, processes, lanes };
+        let at_ms = (0..lost % 5).map(|i| i as u16 * 99).collect();
+        let resent = vec![
+            Resent { from: [10, 0, 0, 1].into(), to: [10, 0, 0, 2].into(), segments: lost, at_ms },
+            Resent { from: [0xfe80u16, 0, 0, 0, 0, 0, 0, 1].into(), to: [1u16; 8].into(), segments: 1, at_ms: vec![] },
+        ];
+        let resent = if lost % 2 == 0 { resent } else { Vec::new() };
+        let digest = Digest { window, clock, lost, unplaced: 4, cut: false, gone, resent, processes, lanes };
         prop_assert_eq!(decode(&encode(&digest)), Ok(digest));
     }
 }
