@@ -3,7 +3,7 @@
 //! And in memory: what judging 512 ranks costs an agent. `--injections N`, `--healthy SECONDS` and
 //! `--healthy-minutes N` say how long to look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -139,13 +139,15 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
     let (started, published, cpu) = (Instant::now(), bytes(&lab), cpu_time());
     let (mut looked, mut accused) = (0u64, 0u64);
     let mut last: Vec<Option<(i64, Key)>> = vec![None; NODES];
+    let mut told: BTreeSet<(i64, String)> = BTreeSet::new();
     while started.elapsed() < healthy {
         lab.look();
         for (agent, before) in lab.agents.iter().zip(&mut last) {
             let Some(standing) = agent.shared().standing.current().map(|c| c.standing) else { continue };
             let now = Key::of(&standing.report.verdict);
             let news = before.as_ref().is_none_or(|(_, key)| *key != now);
-            if news && now != Key::Quiet {
+            // What several agents say of one window is one accusation.
+            if news && now != Key::Quiet && told.insert((standing.window, format!("{now:?}"))) {
                 accused += 1;
                 println!(
                     "after {:.1} s, window {}, a healthy job is accused; load {}\n{}",

@@ -1,6 +1,7 @@
 //! Tells changes of the standing verdict: a log line, a row in `findings`, and the operator's command.
 //!
-//! Every agent logs and runs its own command. The row is written by the reference node alone, so that the mesh's `findings` has each change once.
+//! Every agent logs and runs its own command. The row is written by the reference node alone, and not where the mesh's last
+//! finding says the same, so that `findings` has each change once, whoever is the reference.
 //! Commands run one at a time, with a deadline; while one runs, up to [`WAITING`] changes wait and further ones are logged and dropped.
 
 use std::process::Stdio;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
 use crate::now::unix_now_ns;
+use crate::query::ask::{self, Asked, Question};
 use crate::store::{Finding, Source};
 use crate::stragglers::digest::{WINDOW_NS, end_of};
 use crate::stragglers::standing::{Key, LOOKBACK, Standing};
@@ -23,6 +25,8 @@ use crate::stragglers::{self, Report, Verdict};
 pub(super) const WAITING: usize = 16;
 /// A command that takes longer is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for finding out what was told last.
+const KNOWN: Duration = Duration::from_secs(2);
 /// Time for finding the cause.
 const CAUSE: Duration = Duration::from_secs(5);
 
@@ -52,20 +56,59 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
     let sentence = sentence(&report);
     match &report.verdict {
         Verdict::None => tracing::info!("verdict: {sentence}"),
-        _ => tracing::warn!("verdict: {sentence}"),
+        _ => tracing::warn!("verdict: {sentence} (rankmesh stragglers tells why, with --since 60s from the stores)"),
     }
     let writes = standing.reference.as_deref().is_none_or(|reference| reference == own);
     if writes || command.is_some() {
         report.cause = super::super::causes::cause(shared, &report, Instant::now() + CAUSE, stop).await;
     }
     let finding = finding(&standing, &report);
-    if writes && let Source::Store(store) = shared.source.as_ref() {
+    if writes
+        && let Source::Store(store) = shared.source.as_ref()
+        && !last_finding(shared, stop).await.is_some_and(|last| last == told(&finding))
+    {
         store.ingest().finding(finding.clone());
     }
     if let Some(command) = command
         && let Err(why) = run(command, &own, &finding, &sentence, &report).await
     {
         tracing::warn!("--on-finding: {why}");
+    }
+}
+
+/// What makes two findings in a row the same one.
+type Told = [Value; 4];
+
+fn told(finding: &Finding) -> Told {
+    [
+        json!(finding.verdict),
+        json!(finding.rank),
+        json!(finding.culprit_node),
+        json!(finding.comm_hash.map(u64::cast_signed)),
+    ]
+}
+
+/// The mesh's last finding, by the time of its window: whoever becomes the reference node, or is it again after a restart, does not write
+/// what the one before has written. None where there is none, or it cannot be had: rather twice than never.
+async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Told> {
+    let question = Question {
+        sql: "SELECT verdict, rank, culprit_node, comm_hash FROM findings ORDER BY until_ns DESC LIMIT 1".to_owned(),
+        timeout_ms: u64::try_from(KNOWN.as_millis()).unwrap_or(u64::MAX),
+        nodes: Vec::new(),
+        labels: Vec::new(),
+        per_node: false,
+        plan_only: false,
+        analyze: false,
+    };
+    let Ok(Asked::Answer { answer, .. }) = ask::ask(shared, question, stop.clone()).await else { return None };
+    let value = |value: &query_planner::Value| match value {
+        query_planner::Value::Text(text) => json!(String::from_utf8_lossy(text)),
+        query_planner::Value::Integer(number) => json!(number),
+        _ => Value::Null,
+    };
+    match answer.rows.first()?.as_slice() {
+        [verdict, rank, node, comm] => Some([value(verdict), value(rank), value(node), value(comm)]),
+        _ => None,
     }
 }
 
@@ -114,6 +157,10 @@ fn finding(standing: &Standing, report: &Report) -> Finding {
             }
         }
         Verdict::DataImbalance { comm_hash, .. } => finding.comm_hash = comm(comm_hash),
+        Verdict::Network(found) => {
+            finding.comm_hash = comm(&found.comm_hash);
+            finding.culprit_node = found.node.clone();
+        }
         _ => {}
     }
     finding

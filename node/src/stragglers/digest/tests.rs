@@ -95,6 +95,85 @@ fn a_frequent_collective_costs_little_and_loses_no_figure() {
     assert!(by_digests.cost.upper_bound && !by_rows.cost.upper_bound);
 }
 
+/// Eight ranks on four hosts, of which rank 5 is 30 ms late in steps of 20 ms: `calls` calls that only enqueue in each step, then one
+/// synchronise call that waits for all. Digests of a window after the other; on the hosts `syncing` the synchronise calls are seen.
+fn enqueued(calls: u64, syncing: &[i32]) -> Report {
+    let mut collectors: Vec<Collector> = (0..4).map(|_| Collector::default()).collect();
+    let mut until_ns = 0;
+    let mut begun = vec![1_000 * MS; 8];
+    for step in 0..240u64 {
+        let entered: Vec<i64> = (0..8i64)
+            .map(|rank| {
+                // some noise, the same at every run
+                let noise = (step as i64 * 31 + rank * 17) % 13 * MS / 20;
+                begun[rank as usize] + 20 * MS + noise + if rank == 5 { 30 * MS } else { 0 }
+            })
+            .collect();
+        let met = entered.iter().max().unwrap() + calls as i64 * MS / 10 + MS;
+        for (rank, entry) in entered.iter().enumerate() {
+            let collector = &mut collectors[rank / 2];
+            for call in 0..calls {
+                collector.push(crate::stragglers::Observation {
+                    node: "".into(),
+                    pid: 100 + rank as i64,
+                    rank: rank as i32,
+                    nranks: Some(8),
+                    comm_hash: 7,
+                    func: "all_reduce".into(),
+                    seq: step * calls + call,
+                    entry_ns: entry + call as i64 * MS / 10,
+                    duration_ns: MS / 50,
+                    tier: 0,
+                    library: "nccl".into(),
+                    root: None,
+                });
+            }
+            let start = entry + calls as i64 * MS / 10;
+            if syncing.contains(&(rank as i32)) {
+                collector.synced(100 + rank as u32, start, met - start);
+            }
+            begun[rank] = met + MS / 10;
+        }
+        until_ns = met;
+    }
+    let reference = reference_id("n0");
+    let clock = Some(ReferenceClock { reference, offset_us: 0, bound_us: 100 });
+    let digests: Vec<Vec<Digest>> = collectors
+        .iter_mut()
+        .map(|collector| {
+            let of = |window| Digest { clock, ..collector.close(window) };
+            let digests: Vec<Digest> = (window_of(0)..=window_of(until_ns)).map(of).collect();
+            digests.iter().for_each(|digest| assert_eq!(decode(&encode(digest)).as_ref(), Ok(digest)));
+            digests
+        })
+        .collect();
+    let names = ["n0", "n1", "n2", "n3"];
+    let refs: Vec<Vec<&Digest>> = digests.iter().map(|digests| digests.iter().collect()).collect();
+    let heard: Vec<Heard<'_>> = names.iter().zip(&refs).map(|(node, digests)| Heard { node, digests }).collect();
+    let mut input = to_input(&heard, reference);
+    (input.since_ns, input.until_ns) = (0, until_ns);
+    analyse(&input, &Rules { window_ns: WINDOW_NS, short_window_ns: WINDOW_NS, ..Rules::default() })
+}
+
+#[test]
+fn where_calls_only_enqueue_the_synchronise_calls_after_them_are_the_evidence() {
+    let all: Vec<i32> = (0..8).collect();
+    for calls in [1, 3, 40] {
+        let report = enqueued(calls, &all);
+        assert_eq!((named(&report), report.evidence.tier), (vec![5], 1), "{calls}: {report:#?}");
+        let Verdict::Rank { culprit, .. } = &report.verdict else { unreachable!() };
+        assert_eq!(culprit.basis, crate::stragglers::Basis::Waits);
+        assert!((25 * MS..35 * MS).contains(&culprit.late_by_ns), "{culprit:?}");
+        // 30 of some 51 to 56 ms a step, however many calls that has.
+        assert!((0.5..0.65).contains(&culprit.share), "{culprit:?}");
+    }
+    let report = enqueued(3, &[]);
+    assert_eq!((named(&report), report.evidence.tier), (vec![5], 0), "by entries: {:#?}", report.verdict);
+    // Where one rank alone synchronises, the entries of all are compared.
+    let report = enqueued(1, &[0]);
+    assert_eq!((named(&report), report.evidence.tier), (vec![5], 0), "{:#?}", report.verdict);
+}
+
 #[test]
 fn groups_and_stages_are_told_apart_as_from_rows() {
     for seed in 0..6 {

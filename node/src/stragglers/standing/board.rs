@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::network;
 use super::settle::settle;
 use super::{GRACE_NS, LONG_LOOKBACK, LOOKBACK, Standing};
 use crate::stragglers::digest::{self, Digest, WINDOW_NS, end_of, reference_id, to_input, window_of};
@@ -171,6 +172,12 @@ impl Board {
             ..Rules::default()
         };
         let mut report = analyse(&input, &rules);
+        let span = window_of(input.since_ns)..=window;
+        let said = self.pages.iter().flat_map(|(node, page)| page.digests.values().map(move |d| (node.as_str(), d)));
+        let resent = network::resent(said.filter(|(_, digest)| span.contains(&aligned(digest))), &input);
+        if let Some(verdict) = network::verdict(&report, &input, &resent, &rules) {
+            report.verdict = verdict;
+        }
         if matches!(&report.verdict, Verdict::Unknown { .. }) && input.sampled.is_empty() {
             report.verdict = Verdict::Unknown {
                 why: "no rank communicated in the last minute, or none that is recorded: is the job running, and does capture \

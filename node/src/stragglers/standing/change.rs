@@ -16,6 +16,8 @@ pub enum Key {
     Stage,
     /// Data are uneven.
     Data,
+    /// Segments are lost: at one end of this host, where one stands out.
+    Network(Option<String>),
 }
 
 impl Key {
@@ -31,8 +33,8 @@ impl Key {
             }
             Verdict::StageImbalance { .. } => Self::Stage,
             Verdict::DataImbalance { .. } => Self::Data,
-            // Found by an agent that was asked, never in the standing verdict itself.
-            Verdict::Network(_) | Verdict::None | Verdict::Unknown { .. } => Self::Quiet,
+            Verdict::Network(found) => Self::Network(found.node.clone()),
+            Verdict::None | Verdict::Unknown { .. } => Self::Quiet,
         }
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Pure: digests and the time in, verdicts out. A verdict of a window is a function of the digests up to it (and of which nodes are
 //! dead), so that any two agents that heard the same give the same. [`Board`] keeps what was heard and says which window can be
-//! judged; `settle` keeps verdicts from flapping; `change` says what is worth telling. The agent's side (gossip, clocks,
+//! judged; `network` looks whether segments that were sent again explain it; `settle` keeps verdicts from flapping; `change` says what is worth telling. The agent's side (gossip, clocks,
 //! findings) lies in `agent/standing`.
 
 mod board;
 mod change;
+mod network;
 mod settle;
 #[cfg(test)]
 mod tests;

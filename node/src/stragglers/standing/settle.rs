@@ -1,13 +1,15 @@
 //! Keeps verdicts from flapping: the verdict of a window by its own raw verdict and those of the windows before.
 //!
-//! A hang counts at once. A rank is named when it costs much, or when it was named in a window just before as well; it is held for
-//! two seconds after it was last named. Imbalances must show in three of four windows.
+//! A hang counts at once. A rank is named when it costs much, or when it was late in half of the look back and was named in a window
+//! just before as well (what costs little and is over in seconds is a busy host); it is held for two seconds after it was last named.
+//! Imbalances and the network must show in three of four windows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::LOOKBACK;
 use super::change::Key;
-use crate::stragglers::{Report, Verdict};
+use crate::stragglers::{Culprit, Report, Verdict, WindowKind};
 
 /// From this share of the time on a rank is named by one window's verdict.
 const PLAIN: f64 = 0.2;
@@ -43,11 +45,12 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64)
         } else {
             format!("rank {} on {} was late, and is not any more", culprit.rank, culprit.node)
         }),
-        Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } => {
+        Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } | Verdict::Network(_) => {
             let alike = |r: &&&Arc<Report>| Key::of(&r.verdict) == Key::of(&report.verdict);
             let times = judged.iter().take(IMBALANCE_OF).filter(alike).count();
-            (times < IMBALANCE)
-                .then(|| "an imbalance showed in the last windows: not for long enough to be said".to_owned())
+            (times < IMBALANCE).then(|| {
+                format!("{} showed in the last windows: not for long enough to be said", Key::name(&report.verdict))
+            })
         }
         _ => None,
     };
@@ -74,5 +77,17 @@ fn raised<'a>(judged: &[&'a Arc<Report>]) -> Option<&'a Arc<Report>> {
         Verdict::Rank { culprit: c, .. } => c.ongoing && (&c.node, c.pid) == (&culprit.node, culprit.pid),
         _ => false,
     };
-    (culprit.share >= PLAIN || before.iter().take(BEFORE).any(same)).then_some(report)
+    let again = || before.iter().take(BEFORE).any(same);
+    (culprit.share >= PLAIN || lasting(report, culprit) && again()).then_some(report)
+}
+
+/// Whether a rank was late in half of the windows looked back on.
+fn lasting(report: &Report, culprit: &Culprit) -> bool {
+    let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash);
+    let half = match comm.map(|comm| (comm.windowed, comm.windows)) {
+        Some((Some(WindowKind::Time { .. }), _)) => usize::try_from(LOOKBACK / 2).unwrap_or(usize::MAX),
+        Some((_, windows)) => windows.div_ceil(2),
+        None => return true,
+    };
+    culprit.flagged >= half
 }
