@@ -1,8 +1,7 @@
 //! Is it the network, by digests: runs of collectives and the segments that hosts say were sent again, for the rule in
 //! `stragglers/why/network.rs`.
 //!
-//! A run is taken for one transfer, from the first entry into its first call to the last return from its last one, as long as its calls
-//! together. Who asks the stores (`agent/causes.rs`) gets it from single calls.
+//! A run is taken for one transfer, as long as its calls together, from where the run before ends to where the next begins. Who asks the stores (`agent/causes.rs`) gets it from single calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,36 +40,57 @@ pub(super) fn verdict(report: &Report, input: &Input, resent: &[Retransmission],
     network(comm, &transfers(input, hash, comm.heard), resent, slack_ns, rules).map(Verdict::Network)
 }
 
+/// A run of collectives, all times on one clock.
+struct Run {
+    ranks: usize,
+    calls: i64,
+    /// Means of the first and the last entry, and of the last return.
+    mean: Transfer,
+    /// Time in a call and before it, of the rank with most.
+    apart_ns: i64,
+}
+
 /// Runs of a communicator in which all that were heard are.
 fn transfers(input: &Input, comm_hash: u64, heard: usize) -> Vec<Transfer> {
-    let mut runs: BTreeMap<(&Arc<str>, u64), (usize, u32, Transfer)> = BTreeMap::new();
+    let mut runs: BTreeMap<(&Arc<str>, u64), Run> = BTreeMap::new();
     for cell in input.sampled.iter().filter(|cell| cell.seen.comm_hash == comm_hash) {
         let Some(clock) = input.clocks.get(&*cell.seen.node) else { continue };
         let entry_ns = clock.align(cell.seen.entry_ns);
         let end_ns = entry_ns.saturating_add(cell.seen.duration_ns);
-        let none = Transfer { first_ns: i64::MAX, last_ns: i64::MIN, end_ns: i64::MIN };
-        let (ranks, weight, t) = runs.entry((&cell.seen.func, cell.seen.seq)).or_insert((0, 1, none));
-        *ranks += 1;
-        *weight = cell.weight.max(*weight);
-        (t.first_ns, t.last_ns, t.end_ns) = (t.first_ns.min(entry_ns), t.last_ns.max(entry_ns), t.end_ns.max(end_ns));
+        let apart_ns = cell.seen.duration_ns.saturating_add(cell.own_ns.unwrap_or(0)).max(1);
+        let mean = Transfer { first_ns: entry_ns, last_ns: entry_ns, end_ns };
+        let new = || Run { ranks: 0, calls: i64::from(cell.weight), mean, apart_ns };
+        let run = runs.entry((&cell.seen.func, cell.seen.seq)).or_insert_with(new);
+        run.ranks += 1;
+        run.apart_ns = run.apart_ns.max(apart_ns);
+        run.mean.first_ns = run.mean.first_ns.min(entry_ns);
+        run.mean.last_ns = run.mean.last_ns.max(entry_ns);
+        run.mean.end_ns = run.mean.end_ns.max(end_ns);
     }
-    let runs: Vec<(u32, Transfer)> = runs
-        .into_values()
-        .filter(|(ranks, ..)| *ranks == heard)
-        .map(|(_, weight, transfer)| (weight, transfer))
-        .collect();
-    let calls: i64 = runs.iter().map(|(weight, _)| i64::from(*weight)).sum();
-    let from = runs.iter().map(|(_, t)| t.first_ns).min().unwrap_or(0);
-    let to = runs.iter().map(|(_, t)| t.end_ns).max().unwrap_or(0);
-    let period_ns = to.saturating_sub(from) / calls.max(1);
-    let long = |(weight, t): (u32, Transfer)| {
-        let others = i64::from(weight) - 1;
-        let beside_ns = period_ns.saturating_mul(others) / 2;
-        let end_ns = t.end_ns.saturating_add(beside_ns);
-        let length_ns = t.end_ns.saturating_sub(t.last_ns).max(0).saturating_mul(i64::from(weight));
-        Transfer { first_ns: t.first_ns.saturating_sub(beside_ns), last_ns: end_ns.saturating_sub(length_ns), end_ns }
+    let mut runs: Vec<Run> = runs.into_values().filter(|run| run.ranks == heard).collect();
+    runs.sort_by_key(|run| run.mean.end_ns);
+    let wall_ns = |run: &Run| run.apart_ns.saturating_mul(run.calls);
+    // Where one run ends and the next begins: their mean returns lie apart by half of each.
+    let between = |before: &Run, after: &Run| {
+        let apart = i128::from(after.mean.end_ns.saturating_sub(before.mean.end_ns).max(0));
+        let (mine, theirs) = (i128::from(wall_ns(before)), i128::from(wall_ns(after)));
+        let part = i64::try_from(apart * mine / (mine + theirs).max(1)).unwrap_or(0);
+        before.mean.end_ns.saturating_add(part)
     };
-    runs.into_iter().map(long).collect()
+    let neighbour = |place: Option<usize>| runs.get(place?);
+    let whole = |(place, run): (usize, &Run)| {
+        if run.calls == 1 {
+            return run.mean;
+        }
+        let half_ns = wall_ns(run) / 2;
+        let from = neighbour(place.checked_sub(1)).map(|before| between(before, run));
+        let to = neighbour(place.checked_add(1)).map(|after| between(run, after));
+        let end_ns = to.unwrap_or(run.mean.end_ns.saturating_add(half_ns)).max(run.mean.end_ns);
+        let length_ns = run.mean.end_ns.saturating_sub(run.mean.last_ns).max(0).saturating_mul(run.calls);
+        let first_ns = from.unwrap_or(run.mean.end_ns.saturating_sub(half_ns)).min(run.mean.first_ns);
+        Transfer { first_ns, last_ns: end_ns.saturating_sub(length_ns), end_ns }
+    };
+    runs.iter().enumerate().map(whole).collect()
 }
 
 #[cfg(test)]
