@@ -100,7 +100,7 @@ fn a_frequent_collective_costs_little_and_loses_no_figure() {
 fn enqueued(calls: u64, syncing: &[i32]) -> Report {
     let mut collectors: Vec<Collector> = (0..4).map(|_| Collector::default()).collect();
     let mut until_ns = 0;
-    let mut begun = vec![1_000 * MS; 8];
+    let mut begun = [1_000 * MS; 8];
     for step in 0..240u64 {
         let entered: Vec<i64> = (0..8i64)
             .map(|rank| {
