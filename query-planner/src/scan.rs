@@ -18,12 +18,36 @@ use crate::functions;
 pub struct Scan {
     /// The table.
     pub table: String,
+    /// Columns that the scan has beside the table's: those that a view computes.
+    pub derived: Vec<Derived>,
     /// Conditions on columns, all of which must hold.
     pub filter: Vec<Condition>,
     /// Conditions without columns, all of which must hold.
     pub gates: Vec<Constant>,
     /// What is made of the rows.
     pub output: Output,
+}
+
+/// A column made of another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Derived {
+    /// Its name in the scan, which no column has.
+    pub name: String,
+    /// The column it is made of.
+    pub of: String,
+    /// How.
+    pub by: By,
+}
+
+/// How a column is made of another one; of NULL it is NULL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// `upper(x)`
+    Upper,
+    /// `lower(x)`
+    Lower,
+    /// `CASE WHEN x IS NOT NULL THEN printf('%016x', x) END`
+    Hex,
 }
 
 /// An expression without columns, as SQL; it may hold `:mesh_node` and `:mesh_now`.
@@ -206,6 +230,17 @@ impl Scan {
     /// scans are of no interest.
     #[must_use]
     pub fn of(sql: &str, columns: &dyn Fn(&str) -> Option<Vec<String>>) -> Option<Scan> {
+        Self::through_views(sql, columns, &|_| None)
+    }
+
+    /// As [`Scan::of`], also for a view that only picks, renames and derives columns of such a table and filters its rows.
+    /// `view` gives a view's CREATE statement.
+    #[must_use]
+    pub fn through_views(
+        sql: &str,
+        columns: &dyn Fn(&str) -> Option<Vec<String>>,
+        view: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Scan> {
         let select = parse_select(sql).ok()?;
         let query = select.single()?;
         if query.distinct || query.having.is_some() || !query.windows.is_empty() {
@@ -213,8 +248,16 @@ impl Scan {
         }
         let from = query.from.as_ref().filter(|from| from.joins.is_empty())?;
         let (table, alias, node) = source(&from.first)?;
-        let names = Names { columns: columns(&table)?, alias, node };
         let (mut filter, mut gates) = (Vec::new(), Vec::new());
+        let (table, names, derived) = match columns(&table) {
+            Some(columns) => (table, Names { columns, alias, node, means: None }, Vec::new()),
+            None => {
+                let found = View::of(&view(&table)?, columns)?;
+                let (visible, means) = found.columns.into_iter().unzip();
+                (filter, gates) = (found.filter, found.gates);
+                (found.table, Names { columns: visible, alias, node, means: Some(means) }, found.derived)
+            }
+        };
         for condition in query.filter.as_ref().map(conjuncts).unwrap_or_default() {
             match names.constant(condition) {
                 Some(constant) => gates.push(constant),
@@ -228,7 +271,7 @@ impl Scan {
         } else {
             Output::Rows(names.rows(query, &select)?)
         };
-        Some(Scan { table, filter, gates, output })
+        Some(Scan { table, derived, filter, gates, output })
     }
 
     /// All columns that the scan reads, each once.
@@ -312,10 +355,65 @@ fn has_aggregate(expr: &Expr) -> bool {
     crate::shape::contains(expr, crate::shape::is_aggregate)
 }
 
+/// A view over one table.
+struct View {
+    table: String,
+    /// By the names that are seen, with the scan's column; none where it is something else.
+    columns: Vec<(String, Option<String>)>,
+    derived: Vec<Derived>,
+    filter: Vec<Condition>,
+    gates: Vec<Constant>,
+}
+
+impl View {
+    fn of(sql: &str, columns: &dyn Fn(&str) -> Option<Vec<String>>) -> Option<View> {
+        let select = crate::ast::parse_view(sql).ok()?;
+        let query = select.single()?;
+        let is_plain = select.order_by.is_empty()
+            && select.limit.is_none()
+            && !query.distinct
+            && query.group_by.is_empty()
+            && query.having.is_none()
+            && query.windows.is_empty();
+        let from = query.from.as_ref().filter(|from| from.joins.is_empty() && is_plain)?;
+        let Source::Table { schema: None, name, alias, .. } = &from.first else { return None };
+        let table = unquote(name);
+        let base = Names { columns: columns(&table)?, alias: alias.clone(), node: None, means: None };
+        let mut view = View { table, columns: Vec::new(), derived: Vec::new(), filter: Vec::new(), gates: Vec::new() };
+        for output in &query.columns {
+            let AstOutput::Expr(expr, alias) = output else { return None };
+            if has_aggregate(expr) {
+                return None;
+            }
+            let column = base.column(expr).or_else(|| {
+                let derived = base.derived(expr)?;
+                let name = derived.name.clone();
+                view.derived.push(derived);
+                Some(name)
+            });
+            let seen = match (alias, expr.peeled()) {
+                (Some(alias), _) => unquote(alias),
+                (None, Expr::Column { name, .. }) => unquote(name),
+                _ => return None,
+            };
+            view.columns.push((seen, column));
+        }
+        for condition in query.filter.as_ref().map(conjuncts).unwrap_or_default() {
+            match base.constant(condition) {
+                Some(constant) => view.gates.push(constant),
+                None => view.filter.push(base.condition(condition)?),
+            }
+        }
+        Some(view)
+    }
+}
+
 struct Names {
     columns: Vec<String>,
     alias: Option<String>,
     node: Option<String>,
+    /// Of a view: the scan's columns that its columns are.
+    means: Option<Vec<Option<String>>>,
 }
 
 impl Names {
@@ -328,7 +426,56 @@ impl Names {
             (Some(_), None) => false,
         };
         let name = unquote(name);
-        self.columns.iter().find(|column| qualified && column.eq_ignore_ascii_case(&name)).cloned()
+        let at = self.columns.iter().position(|column| qualified && column.eq_ignore_ascii_case(&name))?;
+        self.at(at)
+    }
+
+    /// The scan's column of a place.
+    fn at(&self, at: usize) -> Option<String> {
+        match &self.means {
+            None => self.columns.get(at).cloned(),
+            Some(means) => means.get(at)?.clone(),
+        }
+    }
+
+    /// What an expression of a view derives from a column, if it is one of the forms known.
+    fn derived(&self, expr: &Expr) -> Option<Derived> {
+        let make = |of: String, by: By| {
+            let name = match by {
+                By::Upper => format!("upper({of})"),
+                By::Lower => format!("lower({of})"),
+                By::Hex => format!("hex({of})"),
+            };
+            let is_new = !self.columns.iter().any(|column| column.eq_ignore_ascii_case(&name));
+            is_new.then_some(Derived { name, of, by })
+        };
+        match expr.peeled() {
+            Expr::Call(call) if call.over.is_none() && call.filter.is_none() && !call.distinct => {
+                let [of] = call.args.as_slice() else { return None };
+                match unquote(&call.name).to_ascii_lowercase().as_str() {
+                    "upper" => make(self.column(of)?, By::Upper),
+                    "lower" => make(self.column(of)?, By::Lower),
+                    _ => None,
+                }
+            }
+            Expr::Case { base: None, arms, otherwise: None } => {
+                let [(test, Expr::Call(call))] = arms.as_slice() else { return None };
+                let null =
+                    |expr: &Expr| matches!(expr.peeled(), Expr::Literal(text) if text.eq_ignore_ascii_case("NULL"));
+                let tested = match test.peeled() {
+                    Expr::NotNull(tested) => tested,
+                    Expr::Binary(tested, "IS NOT", other) if null(other) => tested,
+                    _ => return None,
+                };
+                let [Expr::Literal(form), of] = call.args.as_slice() else { return None };
+                let column = self.column(of)?;
+                let is_hex = unquote(&call.name).eq_ignore_ascii_case("printf")
+                    && form == "'%016x'"
+                    && self.column(tested)? == column;
+                if is_hex { make(column, By::Hex) } else { None }
+            }
+            _ => None,
+        }
     }
 
     fn is_node(&self, table: Option<&str>, name: &str) -> bool {
@@ -548,7 +695,9 @@ impl Names {
                 }
                 // With the node's column in it, `*` was written out.
                 AstOutput::Star if self.node.is_none() => {
-                    columns.extend(self.columns.iter().cloned().map(RowColumn::Column));
+                    for at in 0..self.columns.len() {
+                        columns.push(RowColumn::Column(self.at(at)?));
+                    }
                 }
                 _ => return None,
             }

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 
+use query_planner::scan::By;
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
@@ -396,6 +397,35 @@ impl Encoded {
         }
     }
 
+    /// The text column that is made of this one. None when the bytes are damaged.
+    pub(crate) fn derive(self, by: By) -> Option<Self> {
+        let rows = self.rows;
+        let shape = match self.shape {
+            Shape::Constant(value) => Shape::Constant(match value {
+                Scalar::Null => Scalar::Null,
+                Scalar::Integer(value) => Scalar::Text(derived(Cell::Integer(value), by)),
+                Scalar::Text(text) => Scalar::Text(derived(Cell::Text(&text), by)),
+            }),
+            Shape::Stream { entries: Some(entries), valid, bytes, skip, by_differences } => {
+                let texts = (0..entries.len()).map(|code| derived(entries.at(code as i64), by)).collect();
+                Shape::Stream { entries: Some(Entries::Texts(texts)), valid, bytes, skip, by_differences }
+            }
+            shape @ Shape::Stream { .. } => {
+                let decoded = Self { rows, shape }.decode()?;
+                let mut column = Column::new(Kind::Text);
+                for row in 0..rows {
+                    match decoded.at(row) {
+                        Cell::Null => column.push_text(None),
+                        cell => column.push_text(Some(&derived(cell, by))),
+                    }
+                }
+                let (form, bytes, _) = column.encode();
+                return Self::open(rows, Kind::Text, &form, bytes);
+            }
+        };
+        Some(Self { rows, shape })
+    }
+
     /// All values in memory.
     pub(crate) fn decode(self) -> Option<Decoded> {
         let mut values = Vec::new();
@@ -404,6 +434,18 @@ impl Encoded {
             self.read(0, &mut values)?;
         }
         Some(Decoded { column: self, values })
+    }
+}
+
+/// As SQLite's `upper`, `lower` (ASCII only) and `printf('%016x', …)`.
+fn derived(cell: Cell<'_>, by: By) -> Vec<u8> {
+    match (by, cell) {
+        (_, Cell::Null) => Vec::new(),
+        (By::Hex, Cell::Integer(value)) => format!("{value:016x}").into_bytes(),
+        (_, Cell::Integer(value)) => value.to_string().into_bytes(),
+        (By::Upper, Cell::Text(text)) => text.to_ascii_uppercase(),
+        (By::Lower, Cell::Text(text)) => text.to_ascii_lowercase(),
+        (By::Hex, Cell::Text(text)) => text.to_vec(),
     }
 }
 

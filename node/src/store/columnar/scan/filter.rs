@@ -1,7 +1,7 @@
 //! Owns which segments and rows conditions admit. Comparisons are SQLite's: an integer column holds integers and NULL, a
 //! text column text and NULL (the tables are strict), and where a constant would first be converted, SQLite does it all.
 
-use query_planner::scan::{Comparison, Constant, Scan, Test, evaluate};
+use query_planner::scan::{Comparison, Constant, Derived, Scan, Test, evaluate};
 use query_planner::{NodeError, Value};
 use rusqlite::Connection;
 
@@ -14,6 +14,7 @@ use super::damaged;
 /// Conditions with their constants worked out.
 pub(super) struct Filter {
     conditions: Vec<(String, Admits)>,
+    derived: Vec<Derived>,
     /// Nothing is admitted at all.
     never: bool,
 }
@@ -236,7 +237,7 @@ impl Filter {
         node: &str,
         now_unix_ns: i64,
     ) -> rusqlite::Result<Option<Self>> {
-        let mut filter = Self { conditions: Vec::new(), never: false };
+        let mut filter = Self { conditions: Vec::new(), derived: scan.derived.clone(), never: false };
         let gates: Vec<&Constant> = scan.gates.iter().collect();
         for gate in evaluate(conn, &gates, node, now_unix_ns)? {
             match is_true(&gate) {
@@ -282,7 +283,7 @@ impl Filter {
 
     /// Whether a segment can have rows that all conditions admit.
     pub(super) fn may_hold(&self, segment: &Segment) -> bool {
-        !self.never && self.conditions.iter().all(|(name, admits)| verdict(segment, name, admits) != Verdict::No)
+        !self.never && self.conditions.iter().all(|(name, admits)| self.verdict(segment, name, admits) != Verdict::No)
     }
 
     /// Which groups of a segment's summary the conditions admit: those that do not admit all rows anyway must be on the
@@ -290,7 +291,7 @@ impl Filter {
     pub(super) fn of_summary(&self, segment: &Segment, keys: &[&str]) -> Option<impl Fn(&[Scalar]) -> bool + '_> {
         let mut on: Vec<(usize, &Admits)> = Vec::new();
         for (name, admits) in &self.conditions {
-            if verdict(segment, name, admits) != Verdict::All {
+            if self.verdict(segment, name, admits) != Verdict::All {
                 on.push((keys.iter().position(|key| key == name)?, admits));
             }
         }
@@ -301,9 +302,29 @@ impl Filter {
     pub(super) fn of_segment(&self, conn: &Connection, segment: &Segment) -> Result<Vec<Pick<'_>>, SegmentError> {
         self.conditions
             .iter()
-            .filter(|(name, admits)| verdict(segment, name, admits) == Verdict::Some)
-            .map(|(name, admits)| Ok(Pick::new(segment.column(conn, name)?, admits)))
+            .filter(|(name, admits)| self.verdict(segment, name, admits) == Verdict::Some)
+            .map(|(name, admits)| Ok(Pick::new(self.column(conn, segment, name)?, admits)))
             .collect()
+    }
+}
+
+impl Filter {
+    /// A column of the scan.
+    pub(super) fn column(&self, conn: &Connection, segment: &Segment, name: &str) -> Result<Encoded, SegmentError> {
+        match self.derived.iter().find(|derived| derived.name == name) {
+            None => segment.column(conn, name),
+            Some(Derived { of, by, .. }) => {
+                segment.column(conn, of)?.derive(*by).ok_or_else(|| segment.damaged(of.clone()))
+            }
+        }
+    }
+
+    fn verdict(&self, segment: &Segment, name: &str, admits: &Admits) -> Verdict {
+        // Of what is derived a header says nothing.
+        if self.derived.iter().any(|derived| derived.name == name) {
+            return Verdict::Some;
+        }
+        verdict(segment, name, admits)
     }
 }
 

@@ -383,7 +383,7 @@ impl Values {
         let mut values =
             Self { operand: operand.clone(), column: None, parts: Vec::new(), buffer: Vec::new(), nulls: Vec::new() };
         match operand {
-            Operand::Column(name) => values.column = Some(segment.column(work.conn, name).map_err(failed)?),
+            Operand::Column(name) => values.column = Some(work.column(segment, name)?),
             other => {
                 for name in other.columns() {
                     if !values.parts.iter().any(|(known, _)| known == name) {

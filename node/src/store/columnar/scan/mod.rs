@@ -14,6 +14,7 @@ use query_planner::scan::{Output, Scan};
 use query_planner::{Answered, Batch, Catalog, NodeError, NodePart, PartExecutor};
 use rusqlite::Connection;
 
+use super::encode::Encoded;
 use super::form::{is_columnar, time_of};
 use super::segment::{Directory, Segment, SegmentError};
 use super::{Kind, MODULE};
@@ -51,7 +52,8 @@ impl PartExecutor for ColumnExecutor<'_> {
         emit: Emit<'_>,
     ) -> Result<Option<Answered>, NodeError> {
         let Some(scan) = scan_of(conn, part) else { return Ok(None) };
-        let Some(kinds) = columns(conn, &scan.table) else { return Ok(None) };
+        let Some(mut kinds) = columns(conn, &scan.table) else { return Ok(None) };
+        kinds.extend(scan.derived.iter().map(|derived| (derived.name.clone(), Kind::Text)));
         let is_blob = |name: &&str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Blob);
         if scan.columns().iter().any(is_blob) {
             return Ok(None);
@@ -103,6 +105,10 @@ impl Work<'_> {
         if (self.stop)() { Err(NodeError::Stopped("interrupted".to_owned())) } else { Ok(()) }
     }
 
+    fn column(&self, segment: &Segment, name: &str) -> Result<Encoded, NodeError> {
+        self.filter.column(self.conn, segment, name).map_err(failed)
+    }
+
     fn kind(&self, column: &str) -> Kind {
         self.kinds.iter().find(|(name, _)| name == column).map_or(Kind::Integer, |(_, kind)| *kind)
     }
@@ -116,28 +122,40 @@ fn damaged(segment: &Segment, column: &str) -> NodeError {
     failed(segment.damaged(column.to_owned()))
 }
 
-/// The scan that a part is, when it is over a columnar table of this file.
+/// The scan that a part is, when it is over a columnar table of this file or a view that shows one.
 fn scan_of(conn: &Connection, part: &NodePart) -> Option<Scan> {
+    let [(read, _)] = part.reads.as_slice() else { return None };
     // Most parts are told apart by their tables alone.
-    if !matches!(part.reads.as_slice(), [(table, _)] if is_columnar(&table.to_ascii_lowercase())) {
+    let read = read.to_ascii_lowercase();
+    if !is_columnar(&read) && view(conn, &read).is_none() {
         return None;
     }
-    let scan = Scan::of(&part.sql, &|table| {
+    let of_table = |table: &str| {
         let table = table.to_ascii_lowercase();
         let columns = columns(conn, &table).filter(|_| is_columnar(&table))?;
         Some(columns.into_iter().map(|(name, _)| name).collect())
-    })?;
+    };
+    let scan = Scan::through_views(&part.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))?;
     Some(Scan { table: scan.table.to_ascii_lowercase(), ..scan })
 }
 
 /// Whether a node with tables as in `catalog` answers such a part from columns.
 pub(crate) fn understands(catalog: &Catalog, part: &NodePart) -> bool {
     let module = MODULE.to_string_lossy();
-    let found = Scan::of(&part.sql, &|table| {
-        let table = catalog.tables.get(&table.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
+    let of_table = |name: &str| {
+        let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
         Some(table.columns.iter().map(|column| column.name.clone()).collect())
-    });
-    found.is_some()
+    };
+    let of_view = |name: &str| catalog.tables.get(&name.to_ascii_lowercase()).map(|table| table.sql.clone());
+    Scan::through_views(&part.sql, &of_table, &of_view).is_some()
+}
+
+/// The statement that made a view of this file.
+fn view(conn: &Connection, name: &str) -> Option<String> {
+    conn.prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE")
+        .ok()?
+        .query_row([name], |row| row.get(0))
+        .ok()
 }
 
 /// The columns of a columnar table; none where this file has no such table, or a plain one of its name.

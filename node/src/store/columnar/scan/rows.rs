@@ -100,7 +100,7 @@ fn all_rows(
                 if columns.is_empty() {
                     for column in &rows.columns {
                         columns.push(match column {
-                            RowColumn::Column(name) => Some(segment.column(work.conn, name).map_err(failed)?),
+                            RowColumn::Column(name) => Some(work.column(segment, name)?),
                             RowColumn::Constant(_) => None,
                         });
                     }
@@ -155,7 +155,7 @@ fn first_of(work: &Work<'_>, order: &[Order<String>], wanted: usize) -> Result<V
         work.go_on()?;
         let mut picks = work.filter.of_segment(work.conn, segment).map_err(failed)?;
         let columns: Vec<Encoded> =
-            order.iter().map(|order| segment.column(work.conn, &order.by).map_err(failed)).collect::<Result<_, _>>()?;
+            order.iter().map(|order| work.column(segment, &order.by)).collect::<Result<_, _>>()?;
         let mut buffers: Vec<Vec<i64>> = vec![Vec::new(); columns.len()];
         let mut start = 0;
         while start < segment.rows {
@@ -211,7 +211,7 @@ fn cells(
                 Some((of, encoded)) if of == at => encoded,
                 other => {
                     work.go_on()?;
-                    &mut other.insert((*at, segment.column(work.conn, name).map_err(failed)?)).1
+                    &mut other.insert((*at, work.column(segment, name)?)).1
                 }
             };
             let start = block * BLOCK;
