@@ -538,6 +538,10 @@ impl<'c> Writer<'c> {
     fn compact(&mut self) {
         for columns in &mut self.columns {
             let joined = columns.compactor.step(self.conn);
+            // One at a time: records wait meanwhile.
+            if matches!(joined, Ok(true)) {
+                return;
+            }
             if is_for_good(joined) {
                 columns.compactor.forget();
             }
