@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::attach::AttachMode;
 use crate::cgroup::Cgroup;
@@ -24,6 +24,7 @@ use crate::loader::{self, Loaded, ProbeStatus};
 use crate::open_calls::OpenCalls;
 use crate::process::{Process, Processes};
 use crate::record::{Collective, DeviceWait, LossCount, Record};
+use crate::ring::Ring;
 use crate::self_stats::SelfStats;
 use crate::shedding::{Backlog, Second, Shedding};
 use crate::signals::decode as signals;
@@ -79,7 +80,7 @@ impl Default for CaptureConfig {
             cgroup: None,
             libraries: vec![],
             system_libraries: true,
-            ring_bytes: 8 << 20,
+            ring_bytes: 4 << 20,
             offcpu: true,
             offcpu_min: Duration::from_millis(1),
             tcp: true,
@@ -253,6 +254,7 @@ impl Capture {
         discovery.rescan();
         discovery.check_probes()?;
 
+        give_memory_back();
         // now rather than at the first wait that is seen: reading it takes a while, in which short-lived processes go
         LazyLock::force(&KERNEL_NAMES);
         let (wake, woken) = mpsc::channel();
@@ -344,6 +346,15 @@ impl Drop for Capture {
     }
 }
 
+/// Loading the programs and reading libraries takes memory that is free now, but that the allocator keeps.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: has no preconditions, and moves nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Read when the first thread is seen to wait; the same for every capture.
 static KERNEL_NAMES: LazyLock<KernelNames> = LazyLock::new(KernelNames::read);
 
@@ -353,12 +364,7 @@ const RING_INTERVAL: Duration = Duration::from_millis(25);
 fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
     let mut reader =
         Reader { shared: Arc::clone(&shared), wake, sockets: Sockets::default(), parents: HashMap::new(), unparsed: 0 };
-    let mut builder = RingBufferBuilder::new();
-    let added = builder.add(events, |bytes| {
-        reader.take(bytes);
-        0
-    });
-    let ring = match added.map(|_| ()).and_then(|()| builder.build()) {
+    let mut ring = match Ring::open(events) {
         Ok(ring) => ring,
         Err(error) => {
             shared.problem(format!("cannot read the ring buffer: {error}"));
@@ -368,9 +374,9 @@ fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
     loop {
         let last = shared.detached.load(Ordering::Acquire);
         if !last {
-            let _ = ring.poll(RING_INTERVAL); // interrupted is as good as timed out
+            ring.wait(RING_INTERVAL);
         }
-        let _ = ring.consume(); // records that woke nobody
+        ring.consume(|bytes| reader.take(bytes)); // also records that woke nobody
         if last {
             let left = shared.groups().release_all();
             left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));

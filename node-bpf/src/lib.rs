@@ -32,6 +32,7 @@ mod open_calls;
 pub mod privileges;
 mod process;
 mod record;
+mod ring;
 mod sampling;
 mod self_stats;
 mod shedding;
