@@ -146,6 +146,14 @@ fn the_late_rank_is_named_where_calls_only_enqueue_and_a_stopped_one_is_a_hang()
         let named = (verdict["kind"] == "rank", answer["evidence"]["tier"].as_i64());
         if named == (true, Some(1)) { Ok(()) } else { Err(format!("{verdict} {}", answer["evidence"])) }
     });
+    wait_for("they are the evidence of the standing verdict, too", || {
+        let output = lab.ask("m2", "stragglers", &["--format", "json"]);
+        let answer: Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+        let verdict = &answer["verdict"];
+        assert!(verdict["kind"] != "rank" || verdict["rank"] == 3, "{verdict}");
+        let on_waits = (verdict["basis"].as_str(), answer["evidence"]["tier"].as_i64());
+        if on_waits == (Some("waits"), Some(1)) { Ok(()) } else { Err(format!("{verdict} {}", answer["evidence"])) }
+    });
     drop(late);
 
     let _healthy = job(&bin, &cgroups, &["--mode", "enqueue", "--work-ms", "20"]);
