@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench chaos bench-verdicts bench-standing bench-store bench-load bench-capture test-kernels clean
+.PHONY: help deps build demo test test-real-libs lint bench chaos bench-verdicts bench-standing bench-store bench-load bench-capture test-kernels fuzz deny sbom clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,19 @@ test-kernels: deps ## capture on Debian's 6.1 kernel, booted in qemu without KVM
 bench-capture: deps ## what recording costs: calls beside empty probes, an MPI job beside itself, switches (root)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-capture
 	target/release/bench-capture
+
+fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each; says how many were fed
+	$(CARGO) run --locked --release -p scenarios --bin fuzz -- --seconds $(or $(SECONDS),60)
+
+deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is not here: cargo install --locked cargo-deny"; exit 1; }
+	$(CARGO) deny check
+
+sbom: ## what the binary is made of: target/sbom.json
+	@mkdir -p target
+	@if command -v cargo-cyclonedx >/dev/null; then $(CARGO) cyclonedx --format json --manifest-path node/Cargo.toml && mv node/*.cdx.json target/sbom.json; \
+	else echo "cargo-cyclonedx is not here: the list of cargo metadata instead"; $(CARGO) metadata --locked --format-version 1 > target/sbom.json; fi
+	@echo target/sbom.json
 
 clean: ## forget what was built
 	$(CARGO) clean

@@ -88,7 +88,7 @@ impl Socket for LinkSocket {
     }
 }
 
-fn parse(payload: &[u8]) -> anyhow::Result<ChitchatMessage> {
+pub(crate) fn parse(payload: &[u8]) -> anyhow::Result<ChitchatMessage> {
     anyhow::ensure!(payload.len() <= MAX_PAYLOAD_BYTES, "too long");
     ChitchatMessage::deserialize(&mut &payload[..])
 }

@@ -64,3 +64,9 @@ pub use signals::record::{
 pub use survey::{LibraryInUse, Survey, survey};
 pub use symbol_probes::{ProbeSpec, SpecError};
 pub use tally::RowRule;
+
+/// Whether `bytes` read as a record of the ring buffer. For fuzzing: it shows nothing of the record.
+#[must_use]
+pub fn reads_as_record(bytes: &[u8]) -> bool {
+    wire::parse(bytes).is_some()
+}

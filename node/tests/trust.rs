@@ -68,6 +68,7 @@ fn config(
         token: None,
         identity: identity.to_owned(),
         cert_validity,
+        socket_access: Default::default(),
         source: SourceConfig::Served { path: database.to_owned(), replicated: Vec::new() },
         socket: None,
         capture: CaptureChoice::Off,

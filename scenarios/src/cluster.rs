@@ -34,6 +34,7 @@ impl Cluster {
             authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
             let config = AgentConfig {
                 cert_validity: certs::NODE_VALIDITY,
+                socket_access: Default::default(),
                 name: name.parse()?,
                 listen: "127.0.0.1:0".parse()?,
                 advertise: None,

@@ -2,13 +2,14 @@
 //! SQLite's test corpus asked of a mesh.
 //!
 //! `cluster` starts and asks in-process agents, `light` a thousand light ones; `floor` is bare quinn doing the same exchange; `jobs` starts jobs; `lab` puts questions under faults and judges
-//! every answer; `slt` runs sqllogictest
+//! every answer; `fuzz` changes inputs at random; `slt` runs sqllogictest
 //! files; `stragglers` draws jobs and judges verdicts on them; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind
 //! `make bench…` and the sqllogictest harness.
 
 pub mod cluster;
 pub mod figures;
 pub mod floor;
+pub mod fuzz;
 pub mod jobs;
 pub mod lab;
 pub mod light;

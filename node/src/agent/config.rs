@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use certs::NodeName;
 use node_bpf::ProbeSpec;
 
+use super::access::SocketAccess;
 use crate::slurm::JobScope;
 use crate::store::StoreConfig;
 
@@ -32,6 +33,8 @@ pub struct AgentConfig {
     pub source: SourceConfig,
     /// Local socket; none in tests that ask in process.
     pub socket: Option<PathBuf>,
+    /// Who else may use it.
+    pub socket_access: SocketAccess,
     /// Whether to record.
     pub capture: CaptureChoice,
     /// Shell command to run when the standing verdict changes.

@@ -45,7 +45,7 @@ impl LightAgent {
         let source = Arc::new(Source::Served(ServedDb::open(&config.database, Vec::new())?));
         let executor = Arc::new(Executor::new(identity.node().to_string(), Arc::clone(&source), CONCURRENT_QUESTIONS));
         let recording = Arc::new(recording::Recording::off());
-        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), None));
+        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), None, None));
         let (mesh, _no_gossip) = Mesh::start(MeshConfig {
             listen: config.listen,
             identity: Arc::clone(&identity),

@@ -2,12 +2,12 @@
 //!
 //! Frames are those of the mesh (`mesh::frame`). One request a connection; the answer is a sequence of
 //! [`LocalResponse`]s that ends with `End`, `Failed` or `Wrong`. When the client closes the connection (Ctrl-C), the
-//! question is cancelled on every node. Access: the socket's mode is 0600 and the peer's uid must be the agent's own
-//! or root.
+//! question is cancelled on every node. Who may ask what is `access`'s, by the kernel's word for who is at the other end.
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use query_planner::{ColumnMeta, Value};
@@ -18,10 +18,18 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+use super::access::{Access, Readers};
+use super::audit::{Asking, Outcome};
 use super::stragglers::StragglersQuestion;
 use crate::mesh::frame::{self, FrameReader};
 use crate::query::Coverage;
 use crate::query::ask::{self, AskError, Asked, Question};
+
+/// Questions asked on the socket at a time.
+const CLIENTS: usize = 64;
+/// How long a client may take to ask, and to read a piece of its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Rows of one frame to the command line.
 const ROWS_PER_FRAME: usize = 2_000;
@@ -92,7 +100,7 @@ pub fn bind(path: &Path) -> anyhow::Result<UnixListener> {
 }
 
 /// Serves the socket until `stop`.
-pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, readers: Readers, stop: CancellationToken) {
     let mut clients = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -101,15 +109,25 @@ pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, stop: Can
             () = stop.cancelled() => break,
         };
         match accepted {
-            Ok((stream, _)) if may_ask(&stream) => {
+            Ok((stream, _)) => {
+                let peer = stream.peer_cred().ok();
+                let client = Client {
+                    access: peer.as_ref().and_then(|peer| readers.access(peer)),
+                    uid: peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid),
+                    pid: peer.as_ref().and_then(tokio::net::unix::UCred::pid),
+                    crowded: clients.len() >= CLIENTS,
+                };
+                // Who hangs up is noticed by the next who calls.
+                if clients.len() >= 2 * CLIENTS {
+                    continue;
+                }
                 let (shared, stop) = (Arc::clone(&shared), stop.child_token());
                 clients.spawn(async move {
-                    if let Err(error) = one_client(stream, &shared, stop).await {
+                    if let Err(error) = one_client(stream, &client, &shared, stop).await {
                         tracing::debug!("local client: {error:#}");
                     }
                 });
             }
-            Ok(_) => tracing::warn!("refused a local client of another user"),
             Err(error) => {
                 tracing::warn!("local socket: {error}");
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -119,31 +137,85 @@ pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, stop: Can
     clients.shutdown().await;
 }
 
-fn may_ask(stream: &UnixStream) -> bool {
-    let own = nix::unistd::geteuid().as_raw();
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+/// Who is at the other end.
+struct Client {
+    access: Option<Access>,
+    uid: u32,
+    pid: Option<i32>,
+    /// Too many ask at once.
+    crowded: bool,
 }
 
-async fn one_client(stream: UnixStream, shared: &Arc<Shared>, stop: CancellationToken) -> anyhow::Result<()> {
+impl Client {
+    fn asking(&self, kind: &'static str) -> Asking {
+        let role = self.access.map_or("nobody", Access::as_str);
+        Asking::new("socket", format!("uid {}", self.uid), role, kind).pid(self.pid)
+    }
+}
+
+async fn one_client(
+    stream: UnixStream,
+    client: &Client,
+    shared: &Arc<Shared>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let (reader, mut writer) = stream.into_split();
+    let refusal = match client.access {
+        None => Some(format!(
+            "not allowed: this agent serves its own user and root, not uid {}; its owner can let you ask with `rankmesh up \
+             --allow-user` or `--allow-group`",
+            client.uid
+        )),
+        Some(_) if client.crowded => Some(format!("{CLIENTS} questions are asked here at once; try again")),
+        Some(_) => None,
+    };
+    if let Some(message) = refusal {
+        shared.auditor.done(client.asking("connect"), Outcome::Refused(message.clone()));
+        send(&mut writer, &LocalResponse::Failed { message, coverage: None }).await?;
+        return Ok(());
+    }
+    let access = client.access.unwrap_or(Access::Reader);
     let mut reader = FrameReader::new(reader);
-    let Some(request) = reader.read::<LocalRequest>().await.context("reading the request")? else { return Ok(()) };
+    let request = tokio::time::timeout(REQUEST_TIMEOUT, reader.read::<LocalRequest>()).await;
+    let Some(request) = request.context("no request came")?.context("reading the request")? else { return Ok(()) };
     let _watch = tokio::spawn(cancel_at_end(reader, stop.clone()));
     match request {
-        LocalRequest::Query(question) => query(shared, question, &mut writer, stop.clone()).await?,
+        LocalRequest::Query(question) => {
+            let asking = client.asking("query").question(&question.sql);
+            let outcome = query(shared, question, access, &mut writer, stop.clone()).await;
+            shared
+                .auditor
+                .done(asking, outcome.as_ref().map_or_else(|e| Outcome::Failed(format!("{e:#}")), Clone::clone));
+            outcome?;
+        }
         LocalRequest::Nodes => {
+            let asking = client.asking("nodes");
             let nodes = serde_json::to_string(&super::facts::node_list(shared))?;
-            frame::write(&mut writer, &LocalResponse::Text(nodes)).await?;
+            send(&mut writer, &LocalResponse::Text(nodes)).await?;
+            shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
         }
         LocalRequest::Stragglers(question) => {
-            let response = match super::stragglers::answer(shared, question, stop.clone()).await {
-                Ok(report) => LocalResponse::Text(serde_json::to_string(&report)?),
+            let asking = client.asking("stragglers");
+            let (response, outcome) = match super::stragglers::answer(shared, question, stop.clone()).await {
+                Ok(report) => (
+                    LocalResponse::Text(serde_json::to_string(&report)?),
+                    Outcome::Answered { rows: None, bytes: None },
+                ),
                 Err(error) => failure(error),
             };
-            frame::write(&mut writer, &response).await?;
+            shared.auditor.done(asking, outcome);
+            send(&mut writer, &response).await?;
         }
     }
     stop.cancel();
+    Ok(())
+}
+
+/// Sends a response; who does not read it for long is dropped.
+async fn send(writer: &mut OwnedWriteHalf, response: &LocalResponse) -> anyhow::Result<()> {
+    tokio::time::timeout(SLOWEST_READER, frame::write(writer, response))
+        .await
+        .context("the client reads nothing")??;
     Ok(())
 }
 
@@ -158,32 +230,43 @@ async fn cancel_at_end(mut reader: FrameReader<OwnedReadHalf>, stop: Cancellatio
 async fn query(
     shared: &Arc<Shared>,
     question: Question,
+    access: Access,
     writer: &mut OwnedWriteHalf,
     stop: CancellationToken,
-) -> anyhow::Result<()> {
-    match ask::ask(shared, question, stop).await {
-        Ok(Asked::Plan(text)) => frame::write(writer, &LocalResponse::Text(text)).await?,
+) -> anyhow::Result<Outcome> {
+    match ask::ask_as(shared, question, access, stop).await {
+        Ok(Asked::Plan(text)) => {
+            send(writer, &LocalResponse::Text(text)).await?;
+            Ok(Outcome::Answered { rows: None, bytes: None })
+        }
         Ok(Asked::Answer { answer, coverage, elapsed, explained }) => {
-            frame::write(writer, &LocalResponse::Columns(answer.columns)).await?;
+            let given = answer.rows.len() as u64;
+            send(writer, &LocalResponse::Columns(answer.columns)).await?;
             let mut rows = answer.rows.into_iter();
             loop {
                 let chunk: Vec<_> = rows.by_ref().take(ROWS_PER_FRAME).collect();
                 if chunk.is_empty() {
                     break;
                 }
-                frame::write(writer, &LocalResponse::Rows(chunk)).await?;
+                send(writer, &LocalResponse::Rows(chunk)).await?;
             }
             let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-            frame::write(writer, &LocalResponse::End { coverage, elapsed_ns, explained }).await?;
+            send(writer, &LocalResponse::End { coverage, elapsed_ns, explained }).await?;
+            Ok(Outcome::Answered { rows: Some(given), bytes: None })
         }
-        Err(error) => frame::write(writer, &failure(error)).await?,
+        Err(error) => {
+            let (response, outcome) = failure(error);
+            send(writer, &response).await?;
+            Ok(outcome)
+        }
     }
-    Ok(())
 }
 
-fn failure(error: AskError) -> LocalResponse {
+fn failure(error: AskError) -> (LocalResponse, Outcome) {
     match error {
-        AskError::Wrong(message) => LocalResponse::Wrong(message),
-        AskError::Failed { message, coverage } => LocalResponse::Failed { message, coverage },
+        AskError::Wrong(message) => (LocalResponse::Wrong(message.clone()), Outcome::Refused(message)),
+        AskError::Failed { message, coverage } => {
+            (LocalResponse::Failed { message: message.clone(), coverage }, Outcome::Failed(message))
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! The agent of one host: capture into the store, membership in the mesh, answers to questions.
 //!
 //! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
-//! nodes; `trust` keeps the identity fresh and the trust list known; `local` answers the command line on this host; `facts`
-//! keeps what it gossips about itself true; `standing` keeps the current verdict; `light` is an agent without all that, for
-//! many in one process.
+//! nodes; `access` says who may ask what and `audit` keeps it; `seal` signs what is gossiped; `trust` keeps the identity
+//! fresh and the trust list known; `local` answers the command line on this host; `facts` keeps what it gossips about
+//! itself true; `standing` keeps the current verdict; `light` is an agent without all that, for many in one process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,7 +22,9 @@ use crate::query::exec::Executor;
 use crate::query::plans::Plans;
 use crate::store::Source;
 
+pub mod access;
 mod activity;
+mod audit;
 pub mod bootstrap;
 mod causes;
 pub mod config;
@@ -67,6 +69,8 @@ pub struct Shared {
     pub source: Arc<Source>,
     /// Recording, and why not.
     pub recording: Arc<recording::Recording>,
+    /// Notes who asked what.
+    auditor: Arc<audit::Auditor>,
     /// The standing verdict.
     pub standing: standing::StandingState,
 }
@@ -86,6 +90,7 @@ impl Agent {
     /// The identity cannot be loaded, founded or joined; the address is taken; the store cannot be opened; the socket
     /// path is in use. Capture that cannot start is not an error in `auto` mode: the agent says so and goes on.
     pub async fn start(config: AgentConfig) -> anyhow::Result<Self> {
+        let readers = access::Readers::of(&config.socket_access)?;
         let founded = bootstrap::identity(&config).await?;
         let identity = Arc::new(founded.identity);
         let door = founded.issuer.clone().map(|issuer| Arc::new(join::Door::new(issuer)));
@@ -96,8 +101,13 @@ impl Agent {
         let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
 
         let recording = Arc::new(recording::Recording::start(&config, &source, unwritable)?);
-        let handler =
-            Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), Some(Arc::clone(&keeper))));
+        let auditor = Arc::new(audit::Auditor::new(Arc::clone(&source)));
+        let handler = Arc::new(serve::NodeHandler::new(
+            Arc::clone(&executor),
+            Arc::clone(&recording),
+            Some(Arc::clone(&keeper)),
+            Some(Arc::clone(&auditor)),
+        ));
         let join_host = door.map(|door| door as Arc<dyn JoinHost>);
         let host_key = certs::HostKey::of(&config.identity).context("this host's own key")?;
         let (mesh, inbound) = Mesh::start(MeshConfig {
@@ -137,6 +147,7 @@ impl Agent {
             fanout: Mutex::default(),
             source,
             recording,
+            auditor,
             standing: standing::StandingState::default(),
         });
         let stop = CancellationToken::new();
@@ -147,7 +158,8 @@ impl Agent {
         if let Some(socket) = &config.socket {
             let listener =
                 local::bind(socket).with_context(|| format!("opening the local socket {}", socket.display()))?;
-            tasks.spawn(local::serve(listener, Arc::clone(&shared), stop.clone()));
+            readers.open_socket(socket).with_context(|| format!("opening {} to its readers", socket.display()))?;
+            tasks.spawn(local::serve(listener, Arc::clone(&shared), readers, stop.clone()));
         }
         Ok(Self { shared, tasks, stop, socket: config.socket })
     }

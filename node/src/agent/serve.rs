@@ -9,6 +9,7 @@ use query_planner::NodeError;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::audit::{Asking, Auditor, Outcome};
 use super::recording::Recording;
 use super::trust::Keeper;
 use crate::mesh::frame;
@@ -28,12 +29,25 @@ pub(super) struct NodeHandler {
     recording: Arc<Recording>,
     /// None in a light agent, which keeps no identity fresh.
     trust: Option<Arc<Keeper>>,
+    /// None in a light agent, which has no store of its own.
+    auditor: Option<Arc<Auditor>>,
     relays: Relays,
 }
 
 impl NodeHandler {
-    pub(super) fn new(executor: Arc<Executor>, recording: Arc<Recording>, trust: Option<Arc<Keeper>>) -> Self {
-        Self { executor, recording, trust, relays: Relays::default() }
+    pub(super) fn new(
+        executor: Arc<Executor>,
+        recording: Arc<Recording>,
+        trust: Option<Arc<Keeper>>,
+        auditor: Option<Arc<Auditor>>,
+    ) -> Self {
+        Self { executor, recording, trust, auditor, relays: Relays::default() }
+    }
+
+    fn note(&self, asking: Asking, response: &Response) {
+        if let Some(auditor) = &self.auditor {
+            auditor.done(asking, outcome(response));
+        }
     }
 
     async fn task(
@@ -80,6 +94,17 @@ impl NodeHandler {
     }
 }
 
+/// What became of a question, for the audit.
+fn outcome(response: &Response) -> Outcome {
+    match response {
+        Response::Done(stats) => Outcome::Answered { rows: Some(stats.rows), bytes: Some(stats.bytes) },
+        Response::Failed(error @ (NodeError::OverBudget(_) | NodeError::Sql(_))) => Outcome::Refused(error.to_string()),
+        Response::Failed(error) => Outcome::Failed(error.to_string()),
+        Response::Unsupported(reason) => Outcome::Refused(reason.clone()),
+        _ => Outcome::Answered { rows: None, bytes: None },
+    }
+}
+
 #[async_trait]
 impl Handler for NodeHandler {
     async fn handle(
@@ -107,13 +132,22 @@ impl Handler for NodeHandler {
             }
             Request::OpenCalls => Response::OpenCalls(self.recording.open_calls()),
             Request::Trust => Response::Trust(self.trust.as_ref().map(|trust| trust.list()).unwrap_or_default()),
-            Request::Renew { csr } => match &self.trust {
-                Some(trust) => trust.renew(peer.clone(), csr).await,
-                None => Response::Unsupported("this node does not hold the mesh's CA".into()),
-            },
+            Request::Renew { csr } => {
+                let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "renew");
+                let response = match &self.trust {
+                    Some(trust) => trust.renew(peer.clone(), csr).await,
+                    None => Response::Unsupported("this node does not hold the mesh's CA".into()),
+                };
+                self.note(asking, &response);
+                response
+            }
             Request::Task { deadline_ms, task } => {
                 let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
-                self.task(deadline, task, out, cancelled).await
+                let sql = task.parts.first().map_or("", |part| part.sql.as_str());
+                let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "task").question(sql);
+                let response = self.task(deadline, task, out, cancelled).await;
+                self.note(asking, &response);
+                response
             }
             Request::Relay { deadline_ms, task, leaves } => {
                 let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);

@@ -100,6 +100,15 @@ pub struct UpArgs {
     /// Socket for the command line on this host [default: under $XDG_RUNTIME_DIR or /run/rankmesh]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// User who may ask over the socket, too (repeatable, name or number): a reader, who does not see other users' processes
+    #[arg(long, value_name = "USER")]
+    pub allow_user: Vec<String>,
+    /// Group whose members may ask over the socket, too (repeatable, name or number), as readers
+    #[arg(long, value_name = "GROUP")]
+    pub allow_group: Vec<String>,
+    /// Let readers see other users' processes and the audit
+    #[arg(long)]
+    pub readers_see_processes: bool,
     /// Serve the tables of this SQLite file, read-only, in place of a trace store
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     pub serve_db: Option<PathBuf>,

@@ -6,6 +6,7 @@ use node_bpf::ProbeSpec;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{CaptureMode, Exit, UpArgs, UsageError, secret};
+use crate::agent::access::SocketAccess;
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
 use crate::store::StoreConfig;
@@ -129,6 +130,11 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         identity,
         cert_validity: args.cert_validity,
         source,
+        socket_access: SocketAccess {
+            users: args.allow_user,
+            groups: args.allow_group,
+            readers_see_processes: args.readers_see_processes,
+        },
         socket: Some(args.socket.unwrap_or_else(config::default_socket)),
         capture: match args.capture {
             CaptureMode::Auto => CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None },

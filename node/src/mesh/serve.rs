@@ -31,6 +31,13 @@ const HANDSHAKES: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long an asker may leave a piece of an answer unread.
+const SLOWEST_READER: Duration = Duration::from_secs(60);
+
+/// Connections that one member may have to this node: two that dialled each other at once, those that a renewed
+/// certificate replaced, and a restarted member's former ones that have not timed out.
+const CONNECTIONS_OF_ONE: usize = 8;
+
 /// Accepts until the endpoint closes.
 pub(super) async fn accept(mesh: Mesh) {
     let handshakes = Arc::new(Semaphore::new(2 * HANDSHAKES));
@@ -69,6 +76,11 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
         .unwrap_or_default();
     if protocol == ALPN_MESH {
         match mesh.member(&connection) {
+            Ok(who) if mesh.0.standing.of(&who.name) >= CONNECTIONS_OF_ONE => {
+                count(&mesh.0.counters.turned_away);
+                tracing::warn!(%address, name = %who.name, "turned away: it has too many connections");
+                connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many connections of one member");
+            }
             Ok(who) => {
                 count(&mesh.0.counters.accepted);
                 let peer = Arc::new(Peer { connection, node: who.name.clone(), address, who });
@@ -162,6 +174,12 @@ async fn question(
         // Nothing came, or the stream broke: there is nobody to answer.
         Ok(Ok(None) | Err(_)) | Err(_) => return,
     };
+    if let Err(refusal) = permitted(peer.who.role, &request) {
+        tracing::warn!(name = %peer.node, role = %peer.who.role, refusal, "refused a request");
+        let _ = out.send(Response::Unsupported(refusal.to_owned())).await;
+        out.finish().await;
+        return;
+    }
     count(&mesh.0.counters.served);
     if let Request::Ping = request {
         let recv_unix_ns = unix_now_ns();
@@ -185,6 +203,18 @@ async fn question(
         let _ = out.send(Response::Failed(NodeError::Failed("the node gave no result".into()))).await;
     }
     out.finish().await;
+}
+
+/// What a certificate's role may ask for. Nodes may ask for all that there is.
+fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
+    match (role, request) {
+        (Role::Node, _)
+        | (_, Request::Ping | Request::Trust | Request::Renew { .. })
+        | (Role::Operator, Request::Catalog | Request::Task { .. } | Request::OpenCalls) => Ok(()),
+        // What a task reads is the asker's word, so a reader's questions are planned by an agent, not by the reader.
+        (Role::Reader, _) => Err("not allowed: a reader's certificate asks through an agent's socket only"),
+        (Role::Operator, _) => Err("not allowed: only a node of the mesh may ask this"),
+    }
 }
 
 /// An answer could not be sent.
@@ -252,7 +282,11 @@ impl Responder {
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        self.stream.write_all(bytes).await.map_err(|_| SendError::Gone)
+        // An asker that reads nothing for so long is as good as gone.
+        match tokio::time::timeout(SLOWEST_READER, self.stream.write_all(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(SendError::Gone),
+        }
     }
 
     async fn finish(mut self) {

@@ -30,6 +30,11 @@ impl Connections {
         self.lock().remove(&peer.connection.stable_id());
     }
 
+    /// How many a member has.
+    pub(super) fn of(&self, name: &certs::NodeName) -> usize {
+        self.all().iter().filter(|peer| peer.node == *name).count()
+    }
+
     fn all(&self) -> Vec<Arc<Peer>> {
         self.lock().values().filter_map(Weak::upgrade).collect()
     }

@@ -13,6 +13,7 @@ use super::fanout::MeshFanout;
 use super::leaf::Target;
 use super::time::RoundTime;
 use crate::agent::Shared;
+use crate::agent::access::Access;
 use crate::lock::lock;
 use crate::now::unix_now_ns;
 use crate::stragglers::{ClockOffset, VIEWS};
@@ -84,6 +85,19 @@ pub enum AskError {
 /// # Errors
 /// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the deadline.
 pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
+    ask_as(shared, question, Access::Owner, cancelled).await
+}
+
+/// Asks the mesh for somebody who may not ask everything.
+///
+/// # Errors
+/// As [`ask`]; what is not allowed is [`AskError::Wrong`].
+pub async fn ask_as(
+    shared: &Shared,
+    question: Question,
+    access: Access,
+    cancelled: CancellationToken,
+) -> Result<Asked, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let list = shared.gossip.list();
@@ -93,6 +107,7 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
     let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
     let sql = aligned.as_deref().unwrap_or(&question.sql);
     let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
+    access.allows(&plan).map_err(AskError::Wrong)?;
     if question.plan_only {
         return Ok(Asked::Plan(query_planner::explain(&plan)));
     }

@@ -93,6 +93,7 @@ fn configure(place: &Place, charter: &Charter, node: &str) -> anyhow::Result<Age
         },
         on_finding: None,
         cert_validity: certs::NODE_VALIDITY,
+        socket_access: Default::default(),
         labels,
     })
 }

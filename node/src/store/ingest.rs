@@ -20,7 +20,7 @@ use super::losslog::{LossWriter, LossesWritten};
 use super::queue::{Losses, Queue, merge_loss};
 use super::retention::{self, Limits};
 use super::rollups::{RollupWriter, Rollups};
-use super::rows::{self, Finding, Item, Kind, Statements, Stored};
+use super::rows::{self, Audit, Finding, Item, Kind, Statements, Stored};
 use super::schema::TIMED_TABLES;
 use super::sessions::{self, Session};
 use crate::now::unix_now_ns;
@@ -136,6 +136,11 @@ impl Ingest {
     pub fn file_bytes(&self) -> (u64, u64) {
         let facts = self.shared.facts();
         (facts.file_bytes, facts.wal_bytes)
+    }
+
+    /// Keep what was asked here.
+    pub fn audit(&self, audit: Audit) {
+        self.shared.queue.push(Item::Audit(audit));
     }
 
     /// Keep a verdict.

@@ -59,7 +59,7 @@ pub use losslog::LossFact;
 pub use reader::ServedDb;
 pub(crate) use reader::{TIME_COLUMNS, quoted};
 pub use rescue::set_aside;
-pub use rows::Finding;
+pub use rows::{Audit, Finding};
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
 pub(crate) use schema::{REPLICATED_TABLES, TIMED_TABLES, write_plain_schema};
 pub use source::Source;

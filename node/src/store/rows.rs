@@ -51,11 +51,41 @@ pub struct Finding {
     pub detail: String,
 }
 
+/// Something that this node was asked, to be kept in the `audit` table.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Audit {
+    /// When it was asked, Unix nanoseconds.
+    pub ts_ns: i64,
+    /// "socket" or "mesh".
+    pub via: &'static str,
+    /// User id on this host, or name in the mesh.
+    pub who: String,
+    /// What it may do here: owner or reader; node, operator or reader.
+    pub role: &'static str,
+    /// The process that asked, on the socket.
+    pub pid: Option<i32>,
+    /// "query", "stragglers", "nodes", "task", …
+    pub kind: &'static str,
+    /// The SQL, cut to a bounded length.
+    pub question: Option<String>,
+    /// "answered", "refused" or "failed".
+    pub outcome: &'static str,
+    /// Why it was refused or failed.
+    pub reason: Option<String>,
+    /// From question to answer.
+    pub duration_ns: i64,
+    /// Rows that were given.
+    pub rows: Option<i64>,
+    /// Bytes of them.
+    pub bytes: Option<i64>,
+}
+
 /// One thing to store.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Record(Record),
     Finding(Finding),
+    Audit(Audit),
 }
 
 /// Kinds of items for loss accounting; the discriminant indexes counters.
@@ -76,10 +106,11 @@ pub(crate) enum Kind {
     CudaCall,
     SymbolCall,
     CallTally,
+    Audit,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Collective,
         Self::OffCpu,
         Self::Net,
@@ -95,6 +126,7 @@ impl Kind {
         Self::CudaCall,
         Self::SymbolCall,
         Self::CallTally,
+        Self::Audit,
     ];
 
     /// The table its rows go to; also the probe name under which their loss is counted.
@@ -115,6 +147,7 @@ impl Kind {
             Self::CudaCall => "cuda_calls",
             Self::SymbolCall => "symbol_calls",
             Self::CallTally => "call_rollups",
+            Self::Audit => "audit",
         }
     }
 }
@@ -133,6 +166,7 @@ impl Item {
             Self::Record(Record::SymbolCall(_)) => Kind::SymbolCall,
             Self::Record(Record::Loss(_)) => return None,
             Self::Finding(_) => Kind::Finding,
+            Self::Audit(_) => Kind::Audit,
         })
     }
 }
@@ -150,6 +184,7 @@ pub(crate) enum Stored {
 pub(crate) struct Statements<'c> {
     process: Statement<'c>,
     finding: Statement<'c>,
+    audit: Statement<'c>,
     host: HostStatements<'c>,
 }
 
@@ -175,6 +210,10 @@ impl<'c> Statements<'c> {
                  tier, lateness_ns, clock_bound_ns, score, cost_gpu_s, cause, detail) \
                  VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)",
             )?,
+            audit: conn.prepare(
+                "INSERT INTO audit (ts_ns, via, who, role, pid, kind, question, outcome, reason, duration_ns, rows, \
+                 bytes) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
+            )?,
             host: HostStatements::prepare(conn)?,
         })
     }
@@ -189,6 +228,7 @@ impl<'c> Statements<'c> {
             // These take another way, as columns; loss counts a third one.
             Item::Record(_) => Ok(Stored::Invalid),
             Item::Finding(f) => self.finding(f),
+            Item::Audit(a) => self.audit(a),
         }
     }
 
@@ -210,6 +250,24 @@ impl<'c> Statements<'c> {
             p.uid,
             p.pod,
             p.cgroup_id.map(bits),
+        ])?;
+        Ok(Stored::Row)
+    }
+
+    fn audit(&mut self, a: &Audit) -> rusqlite::Result<Stored> {
+        self.audit.execute(params![
+            a.ts_ns,
+            a.via,
+            a.who,
+            a.role,
+            a.pid,
+            a.kind,
+            a.question,
+            a.outcome,
+            a.reason,
+            a.duration_ns,
+            a.rows,
+            a.bytes,
         ])?;
         Ok(Stored::Row)
     }

@@ -40,6 +40,7 @@ pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
     ("call_rollups", "bucket_ns"),
     ("capture_loss", "ts_ns"),
     ("findings", "ts_ns"),
+    ("audit", "ts_ns"),
 ];
 
 /// Tables that exist but that nothing fills yet: an empty answer from them proves nothing.
@@ -80,6 +81,7 @@ const LADDER: &[Step] = &[
     columnar::make_collectives_columnar,
     |tx| tx.execute_batch(include_str!("schema_v4.sql")),
     columnar::make_frequent_columnar,
+    |tx| tx.execute_batch(include_str!("schema_v6.sql")),
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its side files the

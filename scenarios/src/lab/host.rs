@@ -104,6 +104,7 @@ impl Host {
         self.address = Some(address);
         let config = AgentConfig {
             cert_validity: certs::NODE_VALIDITY,
+            socket_access: Default::default(),
             name: name_of(self.id).parse()?,
             listen: own,
             advertise: Some(address),

@@ -1,0 +1,308 @@
+//! Fuzzing without a nightly compiler: inputs of a corpus are changed at random and fed to whatever reads bytes from
+//! outside. A finding is a panic, or an input that takes longer than [`SLOW`].
+//!
+//! Inputs that found something go to `scenarios/corpus/TARGET/` and are replayed by a test for ever. There is no
+//! coverage feedback: seeds are whole, valid inputs, so that changes reach deep.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use certs::{Issuer, JoinToken, TrustList};
+use query_planner::{AskOptions, Catalog};
+use rankmesh::mesh::frame::{self, FrameReader};
+use rankmesh::mesh::wire::{Request, Response};
+use rankmesh::store::ServedDb;
+use rusqlite::Connection;
+
+/// Nothing that reads an input of a few KiB may take longer (on a machine that does much else).
+pub const SLOW: Duration = Duration::from_secs(20);
+/// No input is longer.
+const MAX_INPUT_BYTES: usize = 64 << 10;
+
+/// What reads bytes from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Frames and messages of questions.
+    Frames,
+    /// Gossip messages.
+    Gossip,
+    /// A question from text to plan to rows.
+    Sql,
+    /// Join tokens, join requests and responses.
+    Tokens,
+    /// Certificate requests at the CA.
+    Csr,
+    /// Signed trust lists.
+    Trust,
+    /// Database files of others.
+    ForeignDb,
+    /// Records from the kernel's ring buffer.
+    Records,
+}
+
+impl Target {
+    /// All of them.
+    pub const ALL: [Self; 8] =
+        [Self::Frames, Self::Gossip, Self::Sql, Self::Tokens, Self::Csr, Self::Trust, Self::ForeignDb, Self::Records];
+
+    /// Its name, and that of its corpus.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Frames => "frames",
+            Self::Gossip => "gossip",
+            Self::Sql => "sql",
+            Self::Tokens => "tokens",
+            Self::Csr => "csr",
+            Self::Trust => "trust",
+            Self::ForeignDb => "foreign-db",
+            Self::Records => "records",
+        }
+    }
+
+    /// Its saved inputs, in the source tree.
+    #[must_use]
+    pub fn corpus(self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name())
+    }
+
+    /// Valid inputs to start from, and what the corpus has.
+    ///
+    /// # Errors
+    /// A seed cannot be made or a saved input not be read.
+    pub fn seeds(self) -> anyhow::Result<Vec<Vec<u8>>> {
+        let ca = ca()?;
+        let mut seeds = match self {
+            Self::Frames => vec![
+                frame::encode(&Request::Ping)?,
+                frame::encode(&Request::Renew { csr: vec![7; 40] })?,
+                frame::encode(&Response::Catalog(vec![1; 300]))?,
+                frame::encode(&Response::Unsupported("no".to_owned()))?,
+                frame::encode(&Response::OpenCalls(Vec::new()))?,
+            ],
+            // Magic, protocol version and each kind of message.
+            Self::Gossip => (0..5).map(|kind| [&[0x53, 0xB0, 0, kind][..], &[0; 60]].concat()).collect(),
+            Self::Sql => SQL.iter().map(|sql| sql.as_bytes().to_vec()).collect(),
+            Self::Tokens => vec![ca.token.to_string().into_bytes(), ca.request.clone(), ca.response.clone()],
+            Self::Csr => vec![certs::renew::request()?.0],
+            Self::Trust => vec![ca.list.clone()],
+            Self::ForeignDb => vec![ca.database.clone()],
+            Self::Records => [64, 128, 200, 256].iter().map(|length| vec![0; *length]).collect(),
+        };
+        if let Ok(saved) = std::fs::read_dir(self.corpus()) {
+            for file in saved.flatten() {
+                seeds.push(std::fs::read(file.path())?);
+            }
+        }
+        Ok(seeds)
+    }
+
+    fn feed(self, input: &[u8]) -> anyhow::Result<()> {
+        let ca = ca()?;
+        match self {
+            Self::Frames => {
+                let runtime = runtime();
+                runtime.block_on(async {
+                    let mut reader = FrameReader::new(input);
+                    while let Ok(Some(_)) = reader.read::<Request>().await {}
+                    let mut reader = FrameReader::new(input);
+                    while let Ok(Some(_)) = reader.read::<Response>().await {}
+                });
+            }
+            Self::Gossip => drop(gossip::reads_as_message(input)),
+            Self::Sql => sql(&String::from_utf8_lossy(input))?,
+            Self::Tokens => {
+                let _ = String::from_utf8_lossy(input).parse::<JoinToken>();
+                let _ = certs::join::answer(input, &ca.issuer);
+                let (_, pending) = certs::join::request(&ca.token, &"n".parse()?)?;
+                let _ = pending.complete(input);
+            }
+            Self::Csr => {
+                drop(ca.issuer.authority().sign_csr(input, &"n".parse()?, certs::Role::Node, Duration::from_secs(60)))
+            }
+            Self::Trust => {
+                let roots = [ca.issuer.authority().certificate().clone()];
+                let _ = TrustList::verify(input, ca.issuer.authority().mesh(), &roots);
+            }
+            Self::ForeignDb => foreign(input)?,
+            Self::Records => drop(node_bpf::reads_as_record(input)),
+        }
+        Ok(())
+    }
+}
+
+const SQL: [&str; 7] = [
+    "SELECT source, count(*), avg(duration) FROM events GROUP BY source HAVING count(*) > 1 ORDER BY 2 DESC LIMIT 3",
+    "SELECT e.source, s.name FROM events e LEFT JOIN sources s ON s.id = e.source WHERE e.duration BETWEEN 1 AND 9",
+    "WITH t AS (SELECT node, max(duration) AS m FROM events GROUP BY node) SELECT * FROM t WHERE m > (SELECT avg(m) FROM t)",
+    "SELECT group_concat(source, ','), approx_quantile(duration, 0.9), stddev(duration) FROM events",
+    "SELECT CASE WHEN duration IS NULL THEN 'x' ELSE printf('%5.2f', duration / 3.0) END FROM events UNION SELECT name FROM sources",
+    "SELECT source, row_number() OVER (PARTITION BY source ORDER BY duration) FROM events WHERE name LIKE 'a%' ESCAPE '\\'",
+    "SELECT json_extract('{\"a\":[1,2]}', '$.a[1]'), x'00ff', 1e308 * 10, -9223372036854775808, cast('1' AS INTEGER)",
+];
+
+/// A CA with one of everything that it makes.
+struct Ca {
+    _dir: tempfile::TempDir,
+    issuer: Issuer,
+    token: JoinToken,
+    request: Vec<u8>,
+    response: Vec<u8>,
+    list: Vec<u8>,
+    database: Vec<u8>,
+    path: PathBuf,
+    catalog: Catalog,
+}
+
+fn ca() -> anyhow::Result<&'static Ca> {
+    static CA: OnceLock<Ca> = OnceLock::new();
+    if let Some(ca) = CA.get() {
+        return Ok(ca);
+    }
+    let dir = tempfile::tempdir()?;
+    let issuer = Issuer::init(dir.path(), &"m".parse()?)?;
+    let token = issuer.tokens().create(Duration::from_secs(86_400), None)?;
+    let (request, _) = certs::join::request(&token, &"seed".parse()?)?;
+    let response = certs::join::answer(&request, &issuer).bytes;
+    issuer.revoke("seed")?;
+    let list = std::fs::read(TrustList::path(dir.path()))?;
+    let path = dir.path().join("seed.db");
+    let db = Connection::open(&path)?;
+    db.execute_batch(
+        "CREATE TABLE events(source INTEGER, duration REAL, name TEXT); CREATE INDEX i ON events(source);
+         CREATE VIEW v AS SELECT source, max(duration) FROM events GROUP BY source;
+         INSERT INTO events VALUES (1, 2.5, 'a'), (2, NULL, 'b'), (1, 7, 'c');
+         CREATE TABLE sources(id INTEGER PRIMARY KEY, name TEXT); INSERT INTO sources VALUES (1, 'x');",
+    )?;
+    let catalog = Catalog::of(&db, &["sources".to_owned()])?;
+    drop(db);
+    let database = std::fs::read(&path)?;
+    Ok(CA.get_or_init(|| Ca { _dir: dir, issuer, token, request, response, list, database, path, catalog }))
+}
+
+fn runtime() -> &'static tokio::runtime::Runtime {
+    static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| match tokio::runtime::Builder::new_current_thread().build() {
+        Ok(runtime) => runtime,
+        Err(error) => panic!("no runtime: {error}"),
+    })
+}
+
+/// From text to plans, and to rows of a file within a short deadline.
+fn sql(sql: &str) -> anyhow::Result<()> {
+    let ca = ca()?;
+    for per_node in [false, true] {
+        let options = AskOptions { per_node, single_node: false };
+        if let Ok(plan) = query_planner::plan(sql, &ca.catalog, &options) {
+            let _ = query_planner::explain(&plan);
+        }
+    }
+    let _ = rankmesh::query::file::ask(&ca.path, sql, Instant::now() + Duration::from_millis(300));
+    Ok(())
+}
+
+/// A file of somebody's, opened, looked at and asked.
+fn foreign(input: &[u8]) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("f.db");
+    std::fs::write(&path, input)?;
+    if ServedDb::open(&path, Vec::new()).is_ok() {
+        let deadline = Instant::now() + Duration::from_millis(300);
+        for sql in ["SELECT * FROM events", "SELECT source, count(*) FROM events GROUP BY source", "SELECT * FROM v"] {
+            let _ = rankmesh::query::file::ask(&path, sql, deadline);
+        }
+    }
+    Ok(())
+}
+
+/// A generator of changes; the same seed gives the same inputs.
+#[derive(Debug, Clone)]
+pub struct Mutator(u64);
+
+impl Mutator {
+    /// A generator of this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// xorshift64* (Vigna 2016).
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        if end == 0 { 0 } else { (self.next() % end as u64) as usize }
+    }
+
+    /// One of `seeds`, changed in one to eight places.
+    pub fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
+        let mut input = seeds.get(self.below(seeds.len())).cloned().unwrap_or_default();
+        for _ in 0..=self.below(8) {
+            let at = self.below(input.len());
+            match self.below(9) {
+                0 if !input.is_empty() => input[at] ^= 1 << self.below(8),
+                1 if !input.is_empty() => input[at] = self.next() as u8,
+                2 => input.truncate(at),
+                3 => input.insert(at, self.next() as u8),
+                4 if !input.is_empty() => drop(input.remove(at)),
+                5 => {
+                    // A number at its edges, in place.
+                    let edge = [0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fff_ffff, u64::MAX][self.below(8)].to_le_bytes();
+                    for (byte, new) in input.iter_mut().skip(at).zip(&edge[..1 << self.below(4)]) {
+                        *byte = *new;
+                    }
+                }
+                6 => {
+                    let end = (at + 1 + self.below(32)).min(input.len());
+                    let piece = input[at.min(end)..end].to_vec();
+                    let to = self.below(input.len());
+                    input.splice(to..to, piece);
+                }
+                7 => {
+                    let other = seeds.get(self.below(seeds.len())).map_or(&[][..], Vec::as_slice);
+                    let from = self.below(other.len());
+                    input.truncate(at);
+                    input.extend_from_slice(&other[from..]);
+                }
+                _ => {
+                    let words: [&[u8]; 8] =
+                        [b"(", b")", b"SELECT ", b"'", b"\0", b"\xff", b"-1", b"9999999999999999999"];
+                    let word = words[self.below(8)];
+                    input.splice(at..at, word.iter().copied());
+                }
+            }
+        }
+        input.truncate(MAX_INPUT_BYTES);
+        input
+    }
+}
+
+/// An input that did harm, and how.
+#[derive(Debug)]
+pub struct Finding {
+    /// The input.
+    pub input: Vec<u8>,
+    /// What came of it.
+    pub what: String,
+}
+
+/// Feeds one input.
+///
+/// # Errors
+/// The harm that it did.
+pub fn feed(target: Target, input: &[u8]) -> Result<(), Finding> {
+    let finding = |what: String| Finding { input: input.to_vec(), what };
+    let began = Instant::now();
+    match catch_unwind(AssertUnwindSafe(|| target.feed(input))) {
+        Ok(Ok(())) if began.elapsed() < SLOW => Ok(()),
+        Ok(Ok(())) => Err(finding(format!("it took {:?}", began.elapsed()))),
+        Ok(Err(error)) => Err(finding(format!("the target could not be set up: {error:#}"))),
+        Err(_) => Err(finding("a panic".to_owned())),
+    }
+}
