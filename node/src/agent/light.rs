@@ -56,6 +56,7 @@ impl LightAgent {
         })?;
         let advertise = mesh.local_addr()?;
         let (gossip, members) = Gossip::fixed();
+        let auditor = Arc::new(super::audit::Auditor::new(Arc::clone(&source)));
         let shared = Arc::new(Shared {
             identity,
             advertise,
@@ -68,6 +69,7 @@ impl LightAgent {
             fanout: Mutex::default(),
             source,
             recording,
+            auditor,
             standing: standing::StandingState::default(),
         });
         Ok(Self { shared, members })
