@@ -33,6 +33,27 @@ pub fn cpu_time() -> Duration {
     of(usage.ru_utime) + of(usage.ru_stime)
 }
 
+/// User and system time so far of this process's living threads whose names begin with `prefix`.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn cpu_time_of_threads(prefix: &str) -> std::io::Result<Duration> {
+    // SAFETY: asks for a constant.
+    let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);
+    let mut ticks = 0;
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        // A thread may end meanwhile.
+        let Ok(stat) = std::fs::read_to_string(thread?.path().join("stat")) else { continue };
+        // "TID (NAME) STATE …": utime and stime are the 12th and 13th fields after the name.
+        let Some((head, tail)) = stat.rsplit_once(')') else { continue };
+        if head.split_once('(').is_some_and(|(_, name)| name.starts_with(prefix)) {
+            let fields = tail.split_whitespace().skip(11).take(2);
+            ticks += fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>();
+        }
+    }
+    Ok(Duration::from_micros(ticks * 1_000_000 / ticks_per_s))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,7 @@ use gossip::Member;
 use rankmesh::agent::light::{LightAgent, LightConfig};
 use rankmesh::query::ask::{self, AskError, Asked, Question};
 use tempfile::TempDir;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 /// Light agents of one mesh.
@@ -33,17 +34,23 @@ impl LightCluster {
     /// # Errors
     /// An agent cannot start.
     pub fn start(n: usize, rows: impl Fn(usize) -> String) -> anyhow::Result<Self> {
-        Self::start_over(n, rows, Box::new(|_| Arc::new(quinn::TokioRuntime)))
+        Self::start_over(n, rows, Box::new(|_| Arc::new(quinn::TokioRuntime)), None)
     }
 
-    /// As [`LightCluster::start`], each on sockets of its own making.
+    /// As [`LightCluster::start`], with the first agent, the asker, on a runtime of its own, so that its cost can be told
+    /// from that of the others.
     ///
     /// # Errors
     /// As [`LightCluster::start`].
-    pub fn start_over(
+    pub fn start_apart(n: usize, rows: impl Fn(usize) -> String, asker: &Handle) -> anyhow::Result<Self> {
+        Self::start_over(n, rows, Box::new(|_| Arc::new(quinn::TokioRuntime)), Some(asker))
+    }
+
+    fn start_over(
         n: usize,
         rows: impl Fn(usize) -> String,
         runtime: Box<dyn Fn(usize) -> Arc<dyn quinn::Runtime> + Send + Sync>,
+        asker: Option<&Handle>,
     ) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         let mut cluster = Self {
@@ -60,6 +67,7 @@ impl LightCluster {
             make_light_database(&path, &rows(index))?;
             cluster.databases.push(path);
             cluster.host_keys.push(HostKey::random()?);
+            let _apart = asker.filter(|_| index == 0).map(Handle::enter);
             let agent = cluster.agent(index, ([127, 0, 0, 1], 0).into())?;
             cluster.members.push(agent.member()?);
             cluster.agents.push(Some(agent));

@@ -88,6 +88,23 @@ async fn eventually(what: &str, seen: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_node_with_tables_of_its_own_leaves_the_others_time_to_answer() {
+    let mut cluster = LightCluster::start(2, rows).expect("agents");
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let mut member = cluster.members[1].clone();
+    member.name = "silent".to_owned();
+    member.address = silent.local_addr().expect("an address");
+    member.facts.schema_hash += 1;
+    cluster.members.push(member);
+    cluster.introduce(0);
+    let asked = cluster.ask(0, QUESTIONS[0], Duration::from_secs(4)).await.expect("the others' answer");
+    let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+    assert_eq!((coverage.asked, coverage.answered), (3, 2));
+    assert_eq!(coverage.missing[0].node, "silent");
+    assert_eq!(answer.rows[0][0], Value::Integer(4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelling_stops_sqlite_on_every_node() {
     const FEW: usize = 5;
     let many = |_| {
