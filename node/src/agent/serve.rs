@@ -151,9 +151,13 @@ impl Handler for NodeHandler {
             }
             Request::Relay { deadline_ms, task, leaves } => {
                 let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
+                let sql = task.parts.first().map_or("", |part| part.sql.as_str());
+                let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "relay").question(sql);
                 let ask =
                     Arc::new(LeafAsk { mesh: mesh.clone(), executor: Arc::clone(&self.executor), task, deadline });
-                self.relays.relay(ask, leaves, out, cancelled).await
+                let response = self.relays.relay(ask, leaves, out, cancelled).await;
+                self.note(asking, &response);
+                response
             }
         };
         if let Err(error) = out.send(response).await {
