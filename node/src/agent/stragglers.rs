@@ -130,6 +130,7 @@ pub(super) async fn answer(
     let numbered = calls(numbered);
     input.open_unnumbered = calls(unnumbered);
     input.progress = stragglers::progress_of(&input.observations, &numbered, &input.syncs, &waits);
+    input.syncing = waits;
     input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     let mut report = stragglers::analyse(&input, &Rules::default());
     report.cause = super::causes::cause(shared, &report, deadline, &cancelled).await;

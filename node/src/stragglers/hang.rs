@@ -123,16 +123,16 @@ pub fn progress_of(
         }
     }
     let mut all: Vec<Progress> = lanes.into_values().collect();
-    complete_together(&mut all, &waiting);
     for p in &mut all {
         p.syncing_since_ns = waiting.get(&(&*p.node, p.pid)).map(|(since, _)| *since);
     }
+    complete_together(&mut all);
     all
 }
 
 /// When a process left a synchronise call may have been missed. What others have completed, and it has entered, it has
 /// completed as well: all ranks meet in it.
-fn complete_together(all: &mut [Progress], waiting: &HashMap<(&str, i64), (i64, i64)>) {
+pub(crate) fn complete_together(all: &mut [Progress]) {
     let mut furthest: BTreeMap<(u64, Arc<str>), u64> = BTreeMap::new();
     for p in all.iter().filter(|p| Coupling::of(&p.func) == Coupling::All) {
         if let Some(completed) = p.completed {
@@ -140,7 +140,7 @@ fn complete_together(all: &mut [Progress], waiting: &HashMap<(&str, i64), (i64, 
             *most = completed.max(*most);
         }
     }
-    for p in all.iter_mut().filter(|p| waiting.contains_key(&(&*p.node, p.pid))) {
+    for p in all.iter_mut().filter(|p| p.syncing_since_ns.is_some()) {
         let most = furthest.get(&(p.comm_hash, Arc::clone(&p.func))).copied();
         p.completed = p.completed.max(most.min(p.entered));
         if p.completed == p.entered {

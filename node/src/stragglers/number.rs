@@ -55,7 +55,8 @@ pub(crate) fn number(input: &mut Input) -> Numbered {
     }
     let syncs = sync_ends(input);
     // Where some rank's start was seen, its numbers are the reference.
-    let mut known: HashMap<Lane, HashMap<Process, Vec<&Observation>>> = HashMap::new();
+    // In order of the processes: of equals it is always the same one that counts.
+    let mut known: HashMap<Lane, BTreeMap<Process, Vec<&Observation>>> = HashMap::new();
     for seen in &input.observations {
         let lane = (seen.comm_hash, Arc::clone(&seen.func));
         if lanes.contains_key(&lane) && input.clocks.contains_key(&*seen.node) {

@@ -199,6 +199,8 @@ pub struct Input {
     pub work: Vec<Work>,
     /// Where hosts waited for their devices; may be empty, then calls that only enqueue show no wait.
     pub syncs: Vec<SyncCall>,
+    /// The synchronise calls that processes are in, as of the end of the span.
+    pub syncing: Vec<SyncCall>,
     /// Processes that have ended; may be empty.
     pub gone: Vec<Gone>,
     /// What processes do that do not get on, as of the end of the span; may be empty.

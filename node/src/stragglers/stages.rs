@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::classes::{Process, Union};
 use super::matching::Comm;
-use super::rating::POPULATION;
 use super::report::{RankRef, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, Waits};
@@ -17,6 +16,10 @@ use super::summary::hex;
 
 /// Autocorrelation that counts, in its standard errors (1 / sqrt n).
 const SURE: f64 = 4.0;
+/// Ranks that it takes to see lateness go round,
+const LEAST: usize = 3;
+/// and collectives.
+const FEWEST: usize = 8;
 
 /// How many processes were heard of the job that a communicator belongs to; `all` are the communicators heard of.
 pub(crate) fn job_size<'a>(all: impl Iterator<Item = &'a Comm>, comm: &Comm) -> usize {
@@ -147,9 +150,14 @@ pub(crate) fn rotation(scored: &[Scored], rules: &Rules) -> Option<Rotation> {
 fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
     let members = s.comm.members.len();
     let period = s.comm.period_ns().filter(|p| *p > 0.0)?;
-    if members < POPULATION || s.waits != Waits::Seen || s.comm.mixed() {
+    // Where calls only enqueue, entries tell who comes last, beyond what the clocks may be wrong.
+    let by_entries = s.waits == Waits::Enqueued;
+    let bound_ns =
+        if by_entries { s.bounds.iter().try_fold(0.0, |widest: f64, b| Some(widest.max((*b)?)))? } else { 0.0 };
+    if members < LEAST || !(s.waits == Waits::Seen || by_entries) || s.comm.mixed() {
         return None;
     }
+    let own_known = !by_entries || s.comm.own_known();
     let mut last = vec![0usize; members];
     let (mut lost, mut clear, mut count) = (0.0, 0usize, 0usize);
     // Per rank, the excess of own time in the previous collective.
@@ -165,13 +173,15 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
                 square += then * then;
             }
         }
-        let durations = met.cells.iter().enumerate().filter_map(|(r, c)| c.map(|c| (c.duration_ns, r)));
+        let waited = |c: super::matching::Cell| if by_entries { -c.entry_ns } else { c.duration_ns };
+        let durations = met.cells.iter().enumerate().filter_map(|(r, c)| c.map(|c| (waited(c), r)));
         let Some((least, r)) = durations.clone().min() else { continue };
-        let Some(mid) = median(durations.map(|(d, _)| d as f64)) else { continue };
-        let late = mid - least as f64;
+        // From the first one: as floats, times since 1970 lose digits.
+        let Some(mid) = median(durations.map(|(d, _)| d.saturating_sub(least) as f64)) else { continue };
+        let late = (mid - bound_ns).max(0.0);
         count += 1;
         // Only what its own time explains: a rank that is passed a delay is not taking its turn.
-        if excess[r].is_some_and(|own| own >= rules.own_share * late) {
+        if !own_known || excess[r].is_some_and(|own| own >= rules.own_share * late) {
             lost += late * f64::from(met.weight);
             clear += usize::from(late >= rules.effect * period);
             last[r] += 1;
@@ -181,9 +191,16 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
     let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
     let share = if wall_ns > 0.0 { lost / wall_ns } else { 0.0 };
     let due = count as f64 / members as f64;
-    let taking_turns = last.iter().filter(|n| **n as f64 * 2.0 >= due).count();
+    let taking_turns = last.iter().filter(|n| **n > 0 && **n as f64 * 2.0 >= due).count();
+    // So many different ones are last in so many collectives where it is chance who is.
+    let by_chance = members as f64 * (1.0 - (1.0 - 1.0 / members as f64).powf(count as f64));
     let most = last.iter().max().copied().unwrap_or(0);
-    if share < rules.rotating || clear * 2 < count || taking_turns * 2 < members || most * 2 > count {
+    if share < rules.rotating
+        || count < FEWEST
+        || clear * 2 < count
+        || (taking_turns as f64) * 2.0 < by_chance
+        || most * 2 > count
+    {
         return None;
     }
     let carries_over = if square > 0.0 { product / square } else { 0.0 };

@@ -23,6 +23,9 @@ const HALF: f64 = 0.5;
 /// So many places in communicators are looked at without asking for more certainty.
 const FEW_COMPARED: f64 = 64.0;
 
+/// Share of the windows of an episode without gaps in which it must be flagged.
+const TIGHT: f64 = 0.9;
+
 /// Stretches of own time to compare, at least.
 const OWN_SEEN: f64 = 3.0;
 /// So many times the share by lateness must its own time show to speak for a rank that is late as well.
@@ -102,12 +105,23 @@ impl Elsewhere {
 /// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged one, at least
 /// `persistence` flags, at least `density` of its windows flagged. The one with most flags; of equals the latest.
 fn episode(flags: &[bool], rules: &Rules) -> Option<Range<usize>> {
+    episode_of(flags, rules.persistence, rules.density)
+}
+
+/// The same, and where that one reaches over windows in which nothing was, by a chance flag before or after, the one that does not.
+fn episodes(flags: &[bool], rules: &Rules) -> Vec<Range<usize>> {
+    let wide = episode(flags, rules);
+    let tight = episode_of(flags, rules.persistence + 1, TIGHT).filter(|tight| wide.as_ref() != Some(tight));
+    wide.into_iter().chain(tight).collect()
+}
+
+fn episode_of(flags: &[bool], persistence: usize, density: f64) -> Option<Range<usize>> {
     let at: Vec<usize> = flags.iter().enumerate().filter_map(|(i, f)| f.then_some(i)).collect();
     let mut best: Option<(usize, Range<usize>)> = None;
     for (i, &start) in at.iter().enumerate() {
-        for (j, &end) in at.iter().enumerate().skip(i + rules.persistence.max(1) - 1).rev() {
+        for (j, &end) in at.iter().enumerate().skip(i + persistence.max(1) - 1).rev() {
             let count = j - i + 1;
-            if count as f64 >= rules.density * (end - start + 1) as f64 {
+            if count as f64 >= density * (end - start + 1) as f64 {
                 if best.as_ref().is_none_or(|(most, _)| count >= *most) {
                     best = Some((count, start..end + 1));
                 }
@@ -211,13 +225,13 @@ impl Case<'_> {
     fn late(&self, findings: &mut Findings) -> Option<Found> {
         let (s, m, rules) = (self.s, self.m, self.rules);
         let flags = self.column(|score| score.late.flagged);
-        let run = episode(&flags, rules)?;
-        let (tallies, scores) = s.pooled(run.clone(), rules);
-        let (rating, tally) = (&scores[m].late, &tallies[m]);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
-        if !self.holds(rating, s.comm.members.len(), &run, basis, |score| &score.late) {
-            return None;
-        }
+        let (run, (tallies, scores)) = episodes(&flags, rules).into_iter().find_map(|run| {
+            let pooled = s.pooled(run.clone(), rules);
+            self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, |score| &score.late)
+                .then_some((run, pooled))
+        })?;
+        let (rating, tally) = (&scores[m].late, &tallies[m]);
         if s.waits == Waits::Enqueued && enters_after_the_next(s, m, &run) {
             findings.doubts.push(format!(
                 "rank {} on {} enters collectives when the others already enter the next: it is a whole step behind, or \
@@ -274,13 +288,14 @@ impl Case<'_> {
     /// It takes more time of its own than the others of its class.
     fn own(&self) -> Option<Found> {
         let flags = self.column(|score| score.own.flagged);
-        let run = episode(&flags, self.rules)?;
-        let (_, scores) = self.s.pooled(run.clone(), self.rules);
-        let rating = &scores[self.m].own;
         let class = self.s.comm.members[self.m].class;
         let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
-        self.holds(rating, peers, &run, Basis::OwnTime, |score| &score.own)
-            .then(|| self.found(Basis::OwnTime, rating, &flags, run))
+        episodes(&flags, self.rules).into_iter().find_map(|run| {
+            let (_, scores) = self.s.pooled(run.clone(), self.rules);
+            let rating = &scores[self.m].own;
+            self.holds(rating, peers, &run, Basis::OwnTime, |score| &score.own)
+                .then(|| self.found(Basis::OwnTime, rating, &flags, run))
+        })
     }
 
     /// Does an episode hold up as a whole?
@@ -461,5 +476,8 @@ mod tests {
         assert_eq!(run("#.......###.#"), Some(8..13));
         assert_eq!(run("###......###"), Some(9..12), "of equals the latest");
         assert_eq!(run(""), None);
+        let runs = |s: &str| episodes(&s.bytes().map(|b| b == b'#').collect::<Vec<_>>(), &rules);
+        assert_eq!(runs("#.....#########"), [0..15, 6..15], "the first is chance");
+        assert_eq!(runs("####"), [Range { start: 0, end: 4 }]);
     }
 }

@@ -7,16 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::cycle::per_step;
-use super::hang::{self, progress};
+use super::doubts::nobody;
+use super::hang::{self, complete_together, progress_of};
 use super::matching::{Comm, Member, communicators};
 use super::number::number;
-use super::observation::{Coupling, Input, Observation};
+use super::observation::{Input, Observation};
 use super::report::{Basis, Cost, Culprit, RankRef, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, Waits, score};
 use super::stages::{job_size, rotation, stage_imbalance};
-use super::stats::median;
-use super::summary::{comm_reports, evidence, hex};
+use super::summary::{comm_reports, evidence};
 use super::suspects::{Elsewhere, Findings, Found, job_ranks, of_run, order, suspects};
 
 /// Other late ranks are listed down to this part of the first one's share.
@@ -45,26 +45,39 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
     report
 }
 
+/// What is counted together: node, process, communicator, function.
+type Counted = (Arc<str>, i64, u64, Arc<str>);
+
 /// How far the processes got whose calls were only numbered here.
 fn late_progress(all: &mut Input, late: &BTreeSet<(Arc<str>, i64)>) {
     let of = |seen: &&Observation| late.contains(&(Arc::clone(&seen.node), seen.pid));
-    let finished: Vec<Observation> = all.observations.iter().filter(of).cloned().collect();
-    let mut last: BTreeMap<(Arc<str>, i64, u64, Arc<str>), u64> = BTreeMap::new();
+    let lane = |seen: &Observation| (Arc::clone(&seen.node), seen.pid, seen.comm_hash, Arc::clone(&seen.func));
+    let mut finished: Vec<Observation> = all.observations.iter().filter(of).cloned().collect();
+    // By lane: the last number, and when that call was entered.
+    let mut last: BTreeMap<Counted, (u64, i64)> = BTreeMap::new();
     for seen in &finished {
-        let lane = (Arc::clone(&seen.node), seen.pid, seen.comm_hash, Arc::clone(&seen.func));
-        let seq = last.entry(lane).or_default();
-        *seq = seen.seq.max(*seq);
+        let at = last.entry(lane(seen)).or_insert((seen.seq, seen.entry_ns));
+        *at = (*at).max((seen.seq, seen.entry_ns));
+    }
+    // Calls that enqueue and that nobody was seen to get through coincide with nothing: they follow the last that does.
+    let mut tail: Vec<&Observation> = all.unnumbered.iter().filter(of).collect();
+    tail.sort_by_key(|seen| seen.entry_ns);
+    for seen in tail {
+        if let Some((seq, entry_ns)) = last.get_mut(&lane(seen)).filter(|(_, entry_ns)| seen.entry_ns > *entry_ns) {
+            (*seq, *entry_ns) = (*seq + 1, seen.entry_ns);
+            finished.push(Observation { seq: *seq, ..seen.clone() });
+        }
     }
     let open: Vec<Observation> = std::mem::take(&mut all.open_unnumbered)
         .into_iter()
         .filter_map(|seen| {
-            let lane = (Arc::clone(&seen.node), seen.pid, seen.comm_hash, Arc::clone(&seen.func));
-            let seq = last.get(&lane)? + 1;
+            let seq = last.get(&lane(&seen))?.0 + 1;
             Some(Observation { seq, ..seen })
         })
         .collect();
-    if !open.is_empty() || !all.progress.is_empty() {
-        all.progress.extend(progress(&finished, &open));
+    if !open.is_empty() || !all.progress.is_empty() || !all.syncing.is_empty() {
+        all.progress.extend(progress_of(&finished, &open, &all.syncs, &all.syncing));
+        complete_together(&mut all.progress);
     }
 }
 
@@ -84,6 +97,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
         suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
     }
     drop_held_up_by_entries(&scored, &thin, &mut findings);
+    drop_common(&scored, &thin, &mut findings);
     // One process may be late in several communicators: the one where it costs most speaks for it.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
@@ -192,6 +206,38 @@ fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings: &mut Find
     findings.found = kept;
 }
 
+/// Where the waits in calls are not seen, what a call takes all its ranks longer than usual looks like time of their own. So where
+/// most of a smaller communicator that reaches over several hosts are late, it may be the network between them: none of them is named.
+fn drop_common(scored: &[Scored], thin: &[Comm], findings: &mut Findings) {
+    let is = |f: &Found, m: &Member| *f.culprit.node == *m.node && f.culprit.pid == m.pid;
+    let found = &findings.found;
+    let common = |c: &&Comm| {
+        let spread = c.members.windows(2).any(|m| m[0].node != m[1].node);
+        let late = c.members.iter().filter(|m| found.iter().any(|f| is(f, m))).count();
+        c.coupled > 0 && spread && late > 1 && 2 * late > c.members.len()
+    };
+    let together: Vec<&Comm> = scored.iter().map(|s| &s.comm).chain(thin).filter(common).collect();
+    let dropped: Vec<bool> = found
+        .iter()
+        .map(|f| {
+            let s = &scored[f.comm];
+            let smaller = |c: &&&Comm| c.hash != s.comm.hash && c.members.iter().any(|m| is(f, m));
+            s.waits == Waits::Enqueued && together.iter().any(|c| smaller(&c))
+        })
+        .collect();
+    let mut dropped = dropped.into_iter();
+    let mut kept = Vec::new();
+    for f in findings.found.drain(..) {
+        if dropped.next() == Some(true) {
+            let Culprit { rank, node, pid, .. } = f.culprit;
+            findings.alone.push(RankRef { rank, node, pid });
+        } else {
+            kept.push(f);
+        }
+    }
+    findings.found = kept;
+}
+
 /// What stands against naming a rank that enters late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Against {
@@ -239,92 +285,4 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
         upper_bound: basis != Basis::Waits || by_means,
         per_step: per_step(of_run(s, &first.episode), longer_ns, wasted_ns),
     }
-}
-
-/// Nobody was named: is that because nobody is late, or because it cannot be told?
-fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: Findings, rules: &Rules) -> Verdict {
-    let Findings { mut doubts, held_up, mut alone, .. } = findings;
-    if scored.is_empty() {
-        let why = if !thin.is_empty() {
-            let most = thin.iter().map(|c| c.met.len()).max().unwrap_or(0);
-            let ranks = thin.iter().map(|c| c.members.len()).max().unwrap_or(0);
-            if ranks < 2 {
-                "only one rank of each communicator was heard: nobody to compare it with".to_owned()
-            } else {
-                format!(
-                    "only {most} collectives could be matched across ranks in the span, {} are needed: ask for a longer \
-                     --since",
-                    rules.persistence
-                )
-            }
-        } else if !input.unplaced.is_empty() {
-            format!("{}: no call could be matched across ranks", reasons(&input.unplaced))
-        } else {
-            "no collective was recorded in the span: is the job communicating, and is it captured?".to_owned()
-        };
-        return Verdict::Unknown { why };
-    }
-    for late in held_up {
-        doubts.push(format!(
-            "rank {} on {} is late, but its own time between collectives does not explain it: it is held up itself, by a \
-             rank or a call that was not seen",
-            late.rank, late.node
-        ));
-    }
-    alone.sort();
-    alone.dedup();
-    for late in alone {
-        doubts.push(format!(
-            "rank {} on {} is late, but its own time could not be compared (nobody heard does the same work, or records \
-             were lost): it may have more to do, or be held up itself",
-            late.rank, late.node
-        ));
-    }
-    if scored.iter().all(|s| s.waits == Waits::Inconsistent) {
-        doubts.push(
-            "the calls of the ranks do not line up: ranks leave collectives before others enter them; a start was \
-             missed, or a clock is off by more than its bound"
-                .to_owned(),
-        );
-    }
-    if scored.iter().all(|s| s.waits == Waits::Enqueued && s.bounds.iter().all(Option::is_none)) {
-        doubts.push("the calls only enqueue and no clock offset is known: entries cannot be compared".to_owned());
-    }
-    for s in scored {
-        let heard = s.comm.members.len();
-        let all = s.comm.nranks.and_then(|n| usize::try_from(n).ok()).unwrap_or(heard);
-        if heard >= all || s.waits == Waits::Enqueued {
-            continue;
-        }
-        // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not heard.
-        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
-        let (Some(shortest), Some(period)) = (median(shortest.map(|d| d as f64)), s.comm.period_ns()) else {
-            continue;
-        };
-        if period > 0.0 && shortest / period >= rules.effect {
-            doubts.push(format!(
-                "{} of {all} ranks of communicator {} were not heard, and every rank heard spends {:.0} % of its time \
-                 waiting in it: the one they wait for may be among those",
-                all - heard,
-                hex(s.comm.hash),
-                100.0 * (shortest / period).min(1.0)
-            ));
-        }
-    }
-    let coupled = |seen: &&Observation| Coupling::of(&seen.func) == Coupling::All;
-    let left_out = input.unnumbered.iter().filter(coupled).count();
-    if left_out > input.observations.iter().filter(coupled).count() {
-        doubts.push(format!(
-            "{left_out} calls could not be matched across ranks, more than could: recording began after the communicators did, and when \
-             the calls ended does not tell which belong together"
-        ));
-    }
-    if scored.iter().all(|s| s.comm.members.len() < 2) {
-        doubts.push("only one rank of each communicator was heard: nobody to compare it with".to_owned());
-    }
-    if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
-}
-
-fn reasons(unplaced: &BTreeMap<String, u64>) -> String {
-    unplaced.iter().map(|(why, n)| format!("{n} calls: {why}")).collect::<Vec<_>>().join(", ")
 }

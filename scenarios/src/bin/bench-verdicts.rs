@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rankmesh::stragglers::{Rules, analyse, text};
+use rankmesh::stragglers::digest::{WINDOW_NS, replay};
+use rankmesh::stragglers::{Input, Report, Rules, analyse, text};
 use scenarios::figures::{figure, quantile};
 use scenarios::stragglers::{Case, Drawn, Mode, Outcome, Tally, draw, judge};
 
@@ -35,6 +36,8 @@ struct Arguments {
 struct Judged {
     drawn: Drawn,
     outcome: Outcome,
+    /// Of the same job by its digests, as the standing verdict sees it.
+    by_digests: Outcome,
     verdict: String,
     took: Duration,
 }
@@ -75,9 +78,10 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
                     let report = analyse(&input, &Rules::default());
                     let took = started.elapsed();
                     let outcome = judge(&drawn, &report);
+                    let by_digests = judge(&drawn, &by_digests(&input));
                     let verdict = format!("{:?}", report.verdict).chars().take(900).collect();
                     if let Ok(mut done) = done.lock() {
-                        done.push(Judged { drawn, outcome, verdict, took });
+                        done.push(Judged { drawn, outcome, by_digests, verdict, took });
                     }
                 }
             });
@@ -88,17 +92,32 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
     judged
 }
 
+/// The verdict that digests of the job give, with the windows of the standing verdict. How far ranks got, which digests say as well,
+/// is taken over as it is.
+fn by_digests(rows: &Input) -> Report {
+    let (mut input, _) = replay(rows);
+    input.progress.clone_from(&rows.progress);
+    input.gone.clone_from(&rows.gone);
+    input.doing.clone_from(&rows.doing);
+    analyse(&input, &Rules { window_ns: WINDOW_NS, short_window_ns: WINDOW_NS, ..Rules::default() })
+}
+
 fn tables(judged: &[Judged]) {
     let count = |of: &dyn Fn(&Judged) -> bool| {
-        let mut tally = Tally::default();
-        judged.iter().filter(|job| of(job)).for_each(|job| tally.add(job.outcome));
-        tally
+        let (mut rows, mut digests) = (Tally::default(), Tally::default());
+        for job in judged.iter().filter(|job| of(job)) {
+            rows.add(job.outcome);
+            digests.add(job.by_digests);
+        }
+        (rows, digests)
     };
-    let line = |name: &str, t: Tally| {
-        println!("{name:<44} {:>6} {:>6} {:>11} {:>7} {:>11}", t.n, t.right, t.wrong, t.missed, t.false_names);
+    let line = |name: &str, (t, d): (Tally, Tally)| {
+        print!("{name:<44} {:>6} {:>6} {:>11} {:>7} {:>11}", t.n, t.right, t.wrong, t.missed, t.false_names);
+        println!("  |{:>6} {:>11} {:>7} {:>11}", d.right, d.wrong, d.missed, d.false_names);
     };
     let head = |name: &str| {
-        println!("\n{name:<44} {:>6} {:>6} {:>11} {:>7} {:>11}", "n", "right", "wrong name", "missed", "false name")
+        print!("\n{name:<44} {:>6} {:>6} {:>11} {:>7} {:>11}", "n", "right", "wrong name", "missed", "false name");
+        println!("  |{:>6} {:>11} {:>7} {:>11}  by digests", "right", "wrong name", "missed", "false name");
     };
     head("case");
     for case in Case::ALL {
@@ -133,16 +152,20 @@ fn faults(job: &Judged) -> [bool; 3] {
 
 fn figures(judged: Vec<Judged>) {
     let (mut ranks, mut names, mut stops) = (Tally::default(), Tally::default(), Tally::default());
-    let mut quiet = 0;
+    let (mut by_digests, mut quiet, mut quiet_by_digests) = (Tally::default(), 0, 0);
     let mut took: BTreeMap<bool, Vec<Duration>> = BTreeMap::new();
     for job in judged {
         match job.drawn.case {
-            _ if is_rank(&job) => ranks.add(job.outcome),
+            _ if is_rank(&job) => {
+                ranks.add(job.outcome);
+                by_digests.add(job.by_digests);
+            }
             Case::Hang | Case::Crash => stops.add(job.outcome),
             _ => {}
         }
         let quiet_case = matches!(job.drawn.case, Case::Healthy | Case::StageImbalance | Case::DataImbalance);
         quiet += usize::from(quiet_case && job.outcome == Outcome::FalseName);
+        quiet_by_digests += usize::from(quiet_case && job.by_digests == Outcome::FalseName);
         if !matches!(job.drawn.case, Case::Hang | Case::Crash) {
             names.add(job.outcome);
         }
@@ -154,6 +177,9 @@ fn figures(judged: Vec<Judged>) {
     figure("verdicts_rank_precision", precision, "share", ">=", 0.99);
     figure("verdicts_rank_recall", ranks.recall(), "share", ">=", 0.99);
     figure("verdicts_false_names", quiet as f64, "jobs", "<=", 0.0);
+    figure("verdicts_by_digests_rank_precision", by_digests.precision(), "share", ">=", 0.99);
+    figure("verdicts_by_digests_rank_recall", by_digests.recall(), "share", ">=", 0.99);
+    figure("verdicts_by_digests_false_names", quiet_by_digests as f64, "jobs", "<=", 0.0);
     figure("verdicts_hang_precision", stops.precision(), "share", ">=", 0.99);
     figure("verdicts_hang_recall", stops.recall(), "share", ">=", 0.99);
     if let Some(mut at_512) = took.remove(&true) {

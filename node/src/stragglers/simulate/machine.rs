@@ -308,6 +308,7 @@ impl<'a> Machine<'a> {
             self.input.clocks.insert(format!("n{node}"), clock);
         }
         self.input.progress = progress_of(&self.input.observations, &self.open, &self.input.syncs, &self.open_syncs);
+        self.input.syncing = std::mem::take(&mut self.open_syncs);
         if let Some(Stop { rank, gone: true, .. }) = self.job.stop.filter(|stop| hangs && self.heard(stop.rank)) {
             let node = rank / self.job.ranks_per_node.max(1);
             self.input.gone.push(Gone {

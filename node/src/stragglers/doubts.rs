@@ -1,0 +1,164 @@
+//! Where nobody is named: whether that is because nobody is late, or because it cannot be told, and why not.
+//!
+//! Pure. `verdict.rs` asks it last. Each doubt is a sentence for the reader.
+
+use std::collections::BTreeMap;
+
+use super::matching::Comm;
+use super::observation::{Coupling, Input, Observation};
+use super::report::Verdict;
+use super::rules::Rules;
+use super::score::{Scored, Waits};
+use super::stats::median;
+use super::summary::hex;
+use super::suspects::Findings;
+
+/// So many times as long as collectives usually lie apart is a silence.
+const SILENT: f64 = 3.0;
+
+/// Nobody was named: is that because nobody is late, or because it cannot be told?
+pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: Findings, rules: &Rules) -> Verdict {
+    let Findings { mut doubts, held_up, mut alone, .. } = findings;
+    if scored.is_empty() {
+        let why = if !thin.is_empty() {
+            let most = thin.iter().map(|c| c.met.len()).max().unwrap_or(0);
+            let ranks = thin.iter().map(|c| c.members.len()).max().unwrap_or(0);
+            if ranks < 2 {
+                "only one rank of each communicator was heard: nobody to compare it with".to_owned()
+            } else {
+                format!(
+                    "only {most} collectives could be matched across ranks in the span, {} are needed: ask for a longer \
+                     --since",
+                    rules.persistence
+                )
+            }
+        } else if !input.unplaced.is_empty() {
+            format!("{}: no call could be matched across ranks", reasons(&input.unplaced))
+        } else {
+            "no collective was recorded in the span: is the job communicating, and is it captured?".to_owned()
+        };
+        return Verdict::Unknown { why };
+    }
+    for late in held_up {
+        doubts.push(format!(
+            "rank {} on {} is late, but its own time between collectives does not explain it: it is held up itself, by a \
+             rank or a call that was not seen",
+            late.rank, late.node
+        ));
+    }
+    alone.sort();
+    alone.dedup();
+    for late in alone {
+        doubts.push(format!(
+            "rank {} on {} is late, but its own time could not be compared (nobody heard does the same work, or records \
+             were lost): it may have more to do, or be held up itself",
+            late.rank, late.node
+        ));
+    }
+    if scored.iter().all(|s| s.waits == Waits::Inconsistent) {
+        doubts.push(
+            "the calls of the ranks do not line up: ranks leave collectives before others enter them; a start was \
+             missed, or a clock is off by more than its bound"
+                .to_owned(),
+        );
+    }
+    if scored.iter().all(|s| s.waits == Waits::Enqueued && s.bounds.iter().all(Option::is_none)) {
+        doubts.push("the calls only enqueue and no clock offset is known: entries cannot be compared".to_owned());
+    }
+    for s in scored {
+        let heard = s.comm.members.len();
+        let all = s.comm.nranks.and_then(|n| usize::try_from(n).ok()).unwrap_or(heard);
+        if heard >= all || s.waits == Waits::Enqueued {
+            continue;
+        }
+        // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not heard.
+        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
+        let (Some(shortest), Some(period)) = (median(shortest.map(|d| d as f64)), s.comm.period_ns()) else {
+            continue;
+        };
+        if period > 0.0 && shortest / period >= rules.effect {
+            doubts.push(format!(
+                "{} of {all} ranks of communicator {} were not heard, and every rank heard spends {:.0} % of its time \
+                 waiting in it: the one they wait for may be among those",
+                all - heard,
+                hex(s.comm.hash),
+                100.0 * (shortest / period).min(1.0)
+            ));
+        }
+    }
+    let coupled = |seen: &&Observation| Coupling::of(&seen.func) == Coupling::All;
+    let left_out = input.unnumbered.iter().filter(coupled).count();
+    if left_out > input.observations.iter().filter(coupled).count() {
+        doubts.push(format!(
+            "{left_out} calls could not be matched across ranks, more than could: recording began after the communicators did, and when \
+             the calls ended does not tell which belong together"
+        ));
+    } else {
+        doubts.extend(not_matched(input));
+    }
+    if scored.iter().all(|s| s.waits == Waits::Enqueued) {
+        doubts.extend(absent(scored));
+        doubts.extend(silent(input, scored, rules));
+    }
+    if scored.iter().all(|s| s.comm.members.len() < 2) {
+        doubts.push("only one rank of each communicator was heard: nobody to compare it with".to_owned());
+    }
+    if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
+}
+
+fn reasons(unplaced: &BTreeMap<String, u64>) -> String {
+    unplaced.iter().map(|(why, n)| format!("{n} calls: {why}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Calls that enqueue end when they like, unless the rank's are timed as everybody's: who is late coincides with nobody. A rank most
+/// of whose calls could not be matched was not compared.
+fn not_matched(input: &Input) -> Option<String> {
+    let mut calls: BTreeMap<(&str, i64), (usize, usize)> = BTreeMap::new();
+    let coupled = |seen: &&Observation| Coupling::of(&seen.func) == Coupling::All && seen.tier == 0;
+    for seen in input.observations.iter().filter(coupled) {
+        calls.entry((&seen.node, seen.pid)).or_default().0 += 1;
+    }
+    for seen in input.unnumbered.iter().filter(coupled) {
+        calls.entry((&seen.node, seen.pid)).or_default().1 += 1;
+    }
+    let unmatched = calls.values().filter(|(matched, left_out)| left_out > matched).count();
+    (unmatched > 0).then(|| {
+        format!(
+            "the calls of {unmatched} of {} processes could not be matched with the others': recording began after the communicators \
+             did, and they do not end when the others' do; a rank that is late may be among them",
+            calls.len()
+        )
+    })
+}
+
+/// Calls only enqueue: a rank that was not heard cannot be seen by what the others wait.
+fn absent(scored: &[Scored]) -> Option<String> {
+    let missing =
+        |s: &&Scored| s.comm.nranks.and_then(|n| usize::try_from(n).ok()).is_some_and(|n| n > s.comm.members.len());
+    let s = scored.iter().filter(missing).max_by_key(|s| s.comm.nranks)?;
+    Some(format!(
+        "{} of {} ranks of communicator {} were not heard, and the calls only enqueue: what the others wait for them does not show",
+        usize::try_from(s.comm.nranks?).ok()? - s.comm.members.len(),
+        s.comm.nranks?,
+        hex(s.comm.hash)
+    ))
+}
+
+/// Nobody has called anything for long, where calls only enqueue: that is how a hang looks, and how the end of a job does.
+fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
+    let seen = input.observations.iter().chain(&input.unnumbered).chain(input.sampled.iter().map(|cell| &cell.seen));
+    let last = seen.map(|o| {
+        let end = o.entry_ns.saturating_add(o.duration_ns);
+        input.clocks.get(&*o.node).map_or(end, |clock| clock.align(end))
+    });
+    let for_ns = input.until_ns.saturating_sub(last.max()?);
+    let period = scored.iter().filter_map(|s| s.comm.period_ns()).fold(0.0, f64::max);
+    (for_ns >= rules.hang_ns && for_ns as f64 >= SILENT * period).then(|| {
+        format!(
+            "no rank has called anything for {:.0} s, where collectives came every {:.2} s: the job hangs, computes or has ended, and calls \
+             that only enqueue do not show which",
+            for_ns as f64 / 1e9,
+            period / 1e9
+        )
+    })
+}
