@@ -122,8 +122,11 @@ pub fn execute_task_with(
     if own_transaction && !conn.is_autocommit() {
         // Nothing was written: what ends the transaction is only a matter of form.
         let ended = run_cached(conn, "COMMIT").or_else(|_| run_cached(conn, "ROLLBACK"));
-        // Why the task failed says more than why its transaction could not be ended.
-        result = result.and_then(|()| ended.map_err(|error| node_error(&error)));
+        // Why the task failed says more than why its transaction could not be ended; and one that is over is over, also
+        // where SQLite was interrupted while it ended it.
+        if !conn.is_autocommit() {
+            result = result.and_then(|()| ended.map_err(|error| node_error(&error)));
+        }
     }
     result?;
     stats.elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
