@@ -12,7 +12,7 @@ use super::change::Key;
 use crate::stragglers::{Culprit, Report, Verdict, WindowKind};
 
 /// From this share of the time on a rank is named by one window's verdict.
-const PLAIN: f64 = 0.3;
+const PLAIN: f64 = 0.2;
 /// Windows before, one of which must name the same rank otherwise.
 const BEFORE: usize = 3;
 /// Windows for which a named rank stays named.
