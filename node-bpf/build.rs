@@ -1,5 +1,5 @@
 //! Compiles the BPF programs with clang for the target's argument-passing convention. libbpf-cargo supplies libbpf's
-//! headers; the object is embedded by src/loader.rs.
+//! headers; the object is embedded by src/loader.rs. And the MPI shim, a shared library of plain C, embedded by src/rings.
 
 use std::env;
 use std::path::PathBuf;
@@ -30,8 +30,28 @@ fn main() {
             }
         }
     }
+    shim(&out);
     if !["x86_64", "aarch64"].contains(&target.as_str()) {
         eprintln!("node-bpf: capture is written for x86_64 and aarch64, not for {target}");
+        std::process::exit(1);
+    }
+}
+
+/// The library that ranks load where there is no eBPF. Cross-compiling: `CC` names the target's compiler.
+fn shim(out: &std::path::Path) {
+    println!("cargo:rerun-if-changed=src/shim");
+    println!("cargo:rerun-if-env-changed=CC");
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let made = std::process::Command::new(&compiler)
+        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
+        .arg(out.join("librankmesh_pmpi.so"))
+        .args(["src/shim/pmpi.c", "-ldl", "-lpthread"])
+        .status();
+    if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
+        eprintln!(
+            "node-bpf: {} does not compile src/shim/pmpi.c ({made:?}); needed: apt-get install gcc",
+            compiler.display()
+        );
         std::process::exit(1);
     }
 }

@@ -33,6 +33,7 @@ pub mod privileges;
 mod process;
 mod record;
 mod ring;
+pub mod rings;
 mod sampling;
 mod self_stats;
 mod shedding;

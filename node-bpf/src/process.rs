@@ -193,6 +193,14 @@ impl Processes {
         same
     }
 
+    /// Whether a process still runs: one that has ended and was not waited for does not.
+    pub(crate) fn lives(&self, seen: &ProcessSeen) -> bool {
+        let Ok(stat) = fs::read(format!("/proc/{}/stat", seen.pid)) else { return false };
+        let state = stat.iter().rposition(|&byte| byte == b')').and_then(|at| stat.get(at + 2));
+        let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
+        !matches!(state, None | Some(b'Z' | b'X')) && start_ns == Some(seen.start_ns)
+    }
+
     /// It runs another program since `ts_ns` (kernel time): what was read before is void.
     pub(crate) fn exec(&self, pid: u32, ts_ns: u64) {
         let mut known = self.lock();

@@ -94,6 +94,72 @@ fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
     slurm.wait_for_nothing(&slurm.path(&format!("rankmesh-{other}")));
 }
 
+/// Directory that `nobody` may write into.
+fn of_nobody(slurm: &Slurm) -> std::path::PathBuf {
+    let home = slurm.path("nobody");
+    std::fs::create_dir(&home).expect("a directory");
+    let nobody = nix::unistd::User::from_name("nobody").expect("users").expect("nobody");
+    std::os::unix::fs::chown(&home, Some(nobody.uid.as_raw()), None).expect("chown");
+    home
+}
+
+#[test]
+fn without_root_the_shim_leads_to_the_same_verdict() {
+    if !has_slurm("without_root_the_shim_leads_to_the_same_verdict") {
+        return;
+    }
+    let slurm = Slurm::start(4);
+    let bin = workloads_in(slurm.path("job")).join("mpi-ranks");
+    let home = of_nobody(&slurm);
+    // asked in the job by its user: nobody has no account to log in to
+    let script = format!(
+        "export HOME={home}\n$RM slurm up --timeout 60s\neval \"$($RM env)\"\n{MPI}\n\
+         srun --mpi=pmix {bin} --iters 2000 --work-ms 40 --late-rank 5 --late-ms 200 &\nunset LD_PRELOAD\n\
+         while ! $RM stragglers --job $SLURM_JOB_ID --format json > verdict.new || ! grep -q '\"kind\":\"rank\"' verdict.new; do sleep 0.5; done\n\
+         $RM query --job $SLURM_JOB_ID --format json \"SELECT node, group_concat(DISTINCT rank), min(nranks), count(DISTINCT comm_hash), \
+         min(count), min(datatype) FROM collectives WHERE func = 'all_reduce' GROUP BY node ORDER BY node\" > rows\n\
+         mv verdict.new verdict\nwait\n",
+        home = home.display(),
+        bin = bin.display()
+    );
+    let flags = [
+        "--uid=nobody",
+        "-N4",
+        "--ntasks-per-node=2",
+        "-D",
+        &home.display().to_string(),
+        "-o",
+        &home.join("out").display().to_string(),
+    ];
+    let job = slurm.submit("nobody-job", &flags, &script);
+    let verdict = wait_for("the late rank is named", || {
+        let read = |name: &str| std::fs::read_to_string(home.join(name)).unwrap_or_default();
+        serde_json::from_str::<Value>(&read("verdict")).map_err(|_| format!("{}{}", read("out"), read("verdict.new")))
+    });
+    let (named, coverage) = (&verdict["verdict"], &verdict["coverage"]);
+    assert_eq!((named["rank"].as_i64(), named["node"].as_str()), (Some(5), Some("n3")), "{named}");
+    assert_eq!(coverage["answered"], 4, "{coverage}");
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(home.join("rows")).expect("rows")).expect("json");
+    assert!(rows["coverage"]["notes"].to_string().contains("rankmesh env"), "what is missing is said: {rows}");
+    let rows = rows["rows"].as_array().expect("rows");
+    for (index, row) in rows.iter().enumerate() {
+        let mut ranks: Vec<&str> = row[1].as_str().expect("ranks").split(',').collect();
+        ranks.sort_unstable();
+        let wanted = [(2 * index).to_string(), (2 * index + 1).to_string()];
+        assert_eq!(
+            (ranks.as_slice(), row[2].as_i64(), row[3].as_i64()),
+            (&[&*wanted[0], &*wanted[1]][..], Some(8), Some(1))
+        );
+        assert_eq!((row[4].as_i64(), row[5].as_str()), (Some(1024), Some("float64")), "{row}");
+    }
+    assert_eq!(rows.len(), 4);
+    slurm.run("scancel", &[&job.to_string()]);
+    let directory = home.join(format!("rankmesh-{job}"));
+    slurm.wait_for_nothing(&directory);
+    let rings = format!("/dev/shm/rankmesh-65534-{job}");
+    wait_for("no ring is left", || if std::path::Path::new(&rings).exists() { Err(rings.clone()) } else { Ok(()) });
+}
+
 #[test]
 fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
     if !has_slurm("however_a_job_ends_no_agent_is_left_and_the_stores_are_whole") {

@@ -73,6 +73,8 @@ pub enum CaptureChoice {
         probes: Vec<ProbeSpec>,
         /// Only this job's processes.
         job: Option<JobScope>,
+        /// Where ranks with the MPI shim leave their rings, read where there is no eBPF.
+        rings: Option<PathBuf>,
     },
     /// Do not record.
     Off,

@@ -8,6 +8,8 @@ use node_bpf::{
     Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, Record, Sampler, SamplerConfig, SelfStat, Watch,
 };
 
+use node_bpf::rings::Rings;
+
 use super::config::{AgentConfig, CaptureChoice};
 use super::standing::Feed;
 use crate::lock::lock;
@@ -29,6 +31,8 @@ pub struct Recording {
     feed: Arc<Feed>,
     /// Whose processes are recorded, when not everybody's.
     scope: Option<Arc<Mutex<Scope>>>,
+    /// Calls of ranks with the MPI shim, where there is no eBPF.
+    rings: Mutex<Option<Rings>>,
 }
 
 impl Recording {
@@ -41,6 +45,7 @@ impl Recording {
             ranks: Arc::default(),
             feed: Arc::default(),
             scope: None,
+            rings: Mutex::default(),
         }
     }
 
@@ -51,7 +56,7 @@ impl Recording {
     /// cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
         let not = |state: String| Self { state, ..Self::off() };
-        let CaptureChoice::Auto { cgroup, probes, job } = &config.capture else { return Ok(not("off".into())) };
+        let CaptureChoice::Auto { cgroup, probes, job, rings } = &config.capture else { return Ok(not("off".into())) };
         if let Some(why) = unwritable {
             return Ok(not(format!("failed: {why}")));
         }
@@ -61,37 +66,35 @@ impl Recording {
         }
         let ingest = store.ingest();
         let seen = Arc::new(Mutex::new(BTreeMap::new()));
-        let ranks = Arc::clone(&seen);
         let feed = Arc::new(Feed::default());
-        let fed = Arc::clone(&feed);
         let scope = job.clone().map(|job| Arc::new(Mutex::new(Scope::new(job))));
-        let admits = scope.clone();
         let backlog = Backlog::default();
         let sampler = sample(ingest.clone(), backlog.clone())
             .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
             .ok();
         let (cgroup, probes) = (cgroup.clone(), probes.clone());
         let capture_config = CaptureConfig { cgroup, probes, backlog, ..CaptureConfig::default() };
-        let started = Capture::start(
-            capture_config,
-            Box::new(move |record| {
-                if admits.as_ref().is_some_and(|scope| !lock(scope).admits(&record)) {
-                    return;
-                }
-                if let Record::Process(process) = &record
-                    && let Some(rank) = process.rank.and_then(|rank| u32::try_from(rank).ok())
-                {
-                    lock(&ranks).insert(process.pid, rank);
-                }
-                fed.record(&record);
-                ingest.record(record);
-            }),
-        );
-        store.not_recorded(gaps(&started));
+        let started = Capture::start(capture_config, sink(ingest.clone(), &seen, &feed, scope.as_ref()));
+        let rings = match (&started, rings) {
+            (Err(error), Some(directory)) if !matches!(error, node_bpf::Error::Probe { .. }) => {
+                let node = job.as_ref().map(|job| job.node.as_str());
+                let sink = sink(ingest, &seen, &feed, scope.as_ref());
+                Rings::start(directory, node, sink)
+                    .inspect_err(|error| tracing::warn!("what ranks with the MPI shim do is not read: {error}"))
+                    .ok()
+            }
+            _ => None,
+        };
+        store.not_recorded(gaps(&started, rings.is_some()));
         let recording = match started {
             Ok(capture) => Self { running: Mutex::new(Some(capture)), ranks: seen, feed, scope, ..not("on".into()) },
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
+            Err(error) if rings.is_some() => {
+                tracing::warn!("recording only MPI calls of ranks with the shim (`rankmesh env`): {error}");
+                let state = format!("MPI shim only: {error}");
+                Self { rings: Mutex::new(rings), ranks: seen, feed, scope, ..not(state) }
+            }
             Err(error) => {
                 tracing::warn!("not recording: {error}");
                 not(format!("failed: {error}"))
@@ -103,7 +106,7 @@ impl Recording {
 
     /// Whether capture runs.
     pub(super) fn records(&self) -> bool {
-        lock(&self.running).is_some()
+        lock(&self.running).is_some() || lock(&self.rings).is_some()
     }
 
     /// The calls on their way into digests.
@@ -121,8 +124,10 @@ impl Recording {
     /// The collective calls that ranks on this host are in right now, and their waits for devices after such calls.
     pub fn open_calls(&self) -> Vec<OpenCall> {
         let running = lock(&self.running);
-        let Some(capture) = running.as_ref() else { return vec![] };
-        let (calls, waits) = (capture.in_flight(), capture.device_waits());
+        let (calls, waits) = match running.as_ref() {
+            Some(capture) => (capture.in_flight(), capture.device_waits()),
+            None => (lock(&self.rings).as_ref().map(Rings::in_flight).unwrap_or_default(), vec![]),
+        };
         drop(running);
         calls
             .into_iter()
@@ -157,19 +162,51 @@ impl Recording {
     /// Detaches every probe. What was recorded stays.
     pub fn stop(&self) {
         drop(lock(&self.sampler).take());
+        drop(lock(&self.rings).take());
         if let Some(capture) = lock(&self.running).take() {
             capture.stop();
         }
     }
 }
 
+/// Takes records to the store and to digests.
+fn sink(
+    ingest: Ingest,
+    ranks: &Arc<Mutex<BTreeMap<u32, u32>>>,
+    feed: &Arc<Feed>,
+    scope: Option<&Arc<Mutex<Scope>>>,
+) -> Box<dyn FnMut(Record) + Send> {
+    let (ranks, feed, scope) = (Arc::clone(ranks), Arc::clone(feed), scope.cloned());
+    Box::new(move |record| {
+        if scope.as_ref().is_some_and(|scope| !lock(scope).admits(&record)) {
+            return;
+        }
+        if let Record::Process(process) = &record
+            && let Some(rank) = process.rank.and_then(|rank| u32::try_from(rank).ok())
+        {
+            lock(&ranks).insert(process.pid, rank);
+        }
+        feed.record(&record);
+        ingest.record(record);
+    })
+}
+
 /// What is not recorded though it was to be: for the coverage of answers.
-fn gaps(started: &Result<Capture, node_bpf::Error>) -> Vec<(Vec<&'static str>, String)> {
+fn gaps(started: &Result<Capture, node_bpf::Error>, rings: bool) -> Vec<(Vec<&'static str>, String)> {
     let short = |text: &str| -> String { text.lines().next().unwrap_or_default().chars().take(160).collect() };
     match started {
         Err(error) => {
-            let tables = CLASSES.iter().flat_map(|class| class.tables).copied().collect();
-            vec![(tables, format!("nothing is recorded here: {}", short(&error.to_string())))]
+            let all: Vec<_> = CLASSES.iter().flat_map(|class| class.tables).copied().collect();
+            let (shimmed, tables): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|table| rings && ["collectives", "processes"].contains(table));
+            let shim = format!(
+                "only MPI calls of ranks that were started with the shim (`rankmesh env`) are recorded here: {}",
+                short(&error.to_string())
+            );
+            let mut gaps = vec![(shimmed, shim)];
+            gaps.retain(|(tables, _)| !tables.is_empty());
+            gaps.extend([(tables, format!("nothing is recorded here: {}", short(&error.to_string())))]);
+            gaps
         }
         Ok(capture) => {
             let off = |class: ClassStatus| {

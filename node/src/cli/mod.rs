@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod check;
 mod demo;
+mod env;
 mod export;
 pub mod identity;
 mod import;
@@ -54,6 +55,8 @@ enum Command {
     Export(ExportArgs),
     /// Make a trace recorded by another program into a trace store
     Import(ImportArgs),
+    /// Print what a shell sets so that MPI programs are recorded without root: eval "$(rankmesh env)"
+    Env(env::EnvArgs),
     /// Give a Slurm job its own mesh
     Slurm(slurm::SlurmArgs),
     /// Make and show identities: CA, node certificates, join tokens
@@ -363,6 +366,7 @@ pub fn run() -> ExitCode {
         Command::Trace(args) => trace::run(args),
         Command::Export(args) => export::run(args),
         Command::Import(args) => import::run(args),
+        Command::Env(args) => env::run(args),
         Command::Slurm(args) => slurm::run(args),
         Command::Identity(args) => identity::run(args).map(|()| Exit::Complete),
     };

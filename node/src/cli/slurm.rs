@@ -120,7 +120,10 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
     }
     for (why, nodes) in &founded.not_recording {
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        eprintln!("rankmesh: not recording on {}: {why}", nodes.join(", "));
+        match why.strip_prefix("failed: ") {
+            Some(why) => eprintln!("rankmesh: not recording on {}: {why}", nodes.join(", ")),
+            None => eprintln!("rankmesh: recording on {}: {why}", nodes.join(", ")),
+        }
     }
     writeln!(std::io::stdout(), "{}", founded.directory.display())?;
     Ok(())

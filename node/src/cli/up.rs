@@ -9,6 +9,7 @@ use super::{CaptureMode, Exit, UpArgs, UsageError, secret};
 use crate::agent::access::SocketAccess;
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
+use crate::slurm::place;
 use crate::store::StoreConfig;
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
@@ -137,7 +138,9 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         },
         socket: Some(args.socket.unwrap_or_else(config::default_socket)),
         capture: match args.capture {
-            CaptureMode::Auto => CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None },
+            CaptureMode::Auto => {
+                CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None, rings: Some(place::ring_dir(None)) }
+            }
             CaptureMode::Off => CaptureChoice::Off,
         },
         on_finding: args.on_finding,

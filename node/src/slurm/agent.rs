@@ -87,7 +87,12 @@ fn configure(place: &Place, charter: &Charter, node: &str) -> anyhow::Result<Age
         socket: None,
         capture: if charter.capture {
             let cgroup = job_cgroup(&ids);
-            CaptureChoice::Auto { cgroup, probes: vec![], job: Some(JobScope { ids, node: node.to_owned() }) }
+            CaptureChoice::Auto {
+                cgroup,
+                probes: vec![],
+                job: Some(JobScope { ids, node: node.to_owned() }),
+                rings: Some(place::ring_dir(Some(&charter.job.run_name()))),
+            }
         } else {
             CaptureChoice::Off
         },

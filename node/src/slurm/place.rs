@@ -151,6 +151,16 @@ fn runtime_dir_of(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/rankmesh-{uid}"))
 }
 
+/// Where ranks of this user leave what their MPI shim sees, for the agent of `run` or, without one, for the user's own.
+#[must_use]
+pub fn ring_dir(run: Option<&str>) -> PathBuf {
+    let uid = nix::unistd::geteuid();
+    PathBuf::from(match run {
+        Some(run) => format!("/dev/shm/rankmesh-{uid}-{run}"),
+        None => format!("/dev/shm/rankmesh-{uid}"),
+    })
+}
+
 /// Socket of the agent of `run` (see [`Job::run_name`]) on `node`.
 #[must_use]
 pub fn socket(runtime: &Path, run: &str, node: &str) -> PathBuf {

@@ -56,7 +56,7 @@ pub struct Founded {
     pub ready: usize,
     /// Each node that is not, and what is known of it.
     pub missing: BTreeMap<String, String>,
-    /// Nodes that do not record, by the reason.
+    /// Nodes that do not record everything, by the state of their recording ("failed: why" …).
     pub not_recording: BTreeMap<String, BTreeSet<String>>,
     /// What was waited for is there.
     pub complete: bool,
@@ -163,13 +163,19 @@ fn step_ended(why: &str, roll: &Roll, place: &Place) -> String {
     text
 }
 
+/// The directory of a job's mesh unless another is wanted.
+///
+/// # Errors
+/// The job does not say where it was submitted, and this directory is gone.
+pub fn default_directory(job: &Job) -> anyhow::Result<PathBuf> {
+    let base = job.directory.clone().map_or_else(std::env::current_dir, Ok);
+    Ok(base.context("finding this directory")?.join(format!("rankmesh-{}", job.run_name())))
+}
+
 fn directory(job: &Job, wanted: &Wanted) -> anyhow::Result<PathBuf> {
     let chosen = match &wanted.directory {
         Some(directory) => directory.clone(),
-        None => {
-            let base = job.directory.clone().map_or_else(std::env::current_dir, Ok);
-            base.context("finding this directory")?.join(format!("rankmesh-{}", job.run_name()))
-        }
+        None => default_directory(job)?,
     };
     std::path::absolute(&chosen).with_context(|| format!("--dir {}", chosen.display()))
 }
@@ -293,8 +299,8 @@ impl Roll {
     fn not_recording(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut reasons: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (node, (_, recording)) in &self.live {
-            if let Some(why) = recording.strip_prefix("failed: ") {
-                reasons.entry(why.to_owned()).or_default().insert(node.clone());
+            if !["on", "off"].contains(&recording.as_str()) {
+                reasons.entry(recording.clone()).or_default().insert(node.clone());
             }
         }
         reasons
@@ -323,7 +329,7 @@ mod tests {
         roll.hear(live("b", 2));
         assert!(roll.complete());
         assert_eq!(roll.missing()["c"], "no such file");
-        assert_eq!(roll.not_recording()["no CAP_BPF"].len(), 2);
+        assert_eq!(roll.not_recording()["failed: no CAP_BPF"].len(), 2);
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Slurm {
         std::fs::copy(env!("CARGO_BIN_EXE_rankmesh"), &binary).expect("a copy of the binary");
         let slurm = Self { dir, binary };
         let up = slurm.lab("up", nodes);
-        assert!(up.status.success(), "{}{}", stdout(&up), stderr(&up));
+        assert!(up.status.success(), "Slurm itself does not start: {}\n{}", stdout(&up), slurm.logs());
         slurm
     }
 
@@ -105,7 +105,7 @@ impl Slurm {
         std::fs::write(&file, text).expect("a script");
         let out = self.path(&format!("{name}.out"));
         let mut sbatch = self.command("sbatch");
-        sbatch.arg("--parsable").arg("-o").arg(&out).arg("--open-mode=append").args(flags).arg(&file);
+        sbatch.args(["--parsable"]).arg("-o").arg(&out).arg("--open-mode=append").args(flags).arg(&file);
         let made = sbatch.output().expect("sbatch runs");
         assert!(made.status.success(), "{}", stderr(&made));
         stdout(&made).trim().parse().expect("a job id")

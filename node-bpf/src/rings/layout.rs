@@ -1,0 +1,79 @@
+//! The bytes of a ring file. The truth is `shim/ring.h`; sizes and offsets are asserted there and used here. Nothing in
+//! a ring is trusted: a rank may write into its ring whatever it likes.
+
+use crate::functions::{Api, FUNCTIONS};
+use crate::wire::{MAX_ARGS, Reader};
+
+/// `RM_RING_MAGIC`.
+const MAGIC: u64 = 0x3147_4e49_5253_4d52;
+const VERSION: u32 = 1;
+pub(super) const HEADER_BYTES: usize = 2048;
+pub(super) const SLOTS: u64 = 8192;
+pub(super) const HEAD_AT: u64 = 64;
+pub(super) const TAIL_AT: u64 = 128;
+pub(super) const LOST_AT: u64 = 192;
+const NAMES_AT: usize = 512;
+const NAMES: usize = 64;
+const NAME_BYTES: usize = 24;
+pub(super) const THREADS_AT: u64 = 4096;
+pub(super) const THREADS: usize = 32;
+pub(super) const THREAD_BYTES: usize = 128;
+pub(super) const SLOTS_AT: u64 = 8192;
+pub(super) const SLOT_BYTES: usize = 176;
+/// A whole file.
+pub(super) const RING_BYTES: u64 = SLOTS_AT + SLOTS * SLOT_BYTES as u64;
+
+/// What does not change in a ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) pid: u32,
+    /// Of each function in the ring, its index in [`FUNCTIONS`].
+    pub(super) functions: Vec<Option<u8>>,
+}
+
+impl Header {
+    /// None when it is not a ring, or not yet.
+    pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        let mut r = Reader::new(bytes);
+        let (magic, version, pid) = (r.u64()?, r.u32()?, r.u32()?);
+        let (slots, names) = (r.u32()?, r.u32()?);
+        if magic != MAGIC || version != VERSION || u64::from(slots) != SLOTS {
+            return None;
+        }
+        let names = bytes.get(NAMES_AT..NAMES_AT + NAMES * NAME_BYTES)?.chunks(NAME_BYTES).take(names as usize);
+        Some(Header { pid, functions: names.map(function).collect() })
+    }
+}
+
+/// The index of a function that ends in a zero byte.
+fn function(name: &[u8]) -> Option<u8> {
+    let end = name.iter().position(|&byte| byte == 0)?;
+    let name = std::str::from_utf8(&name[..end]).ok()?;
+    let at = FUNCTIONS.iter().position(|function| function.api == Api::Mpi && function.symbols.contains(&name))?;
+    u8::try_from(at).ok()
+}
+
+/// A call that a thread is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InCall {
+    pub(super) tid: u32,
+    /// Index in the ring's names.
+    pub(super) func: usize,
+    pub(super) enter_ns: u64,
+    pub(super) seq: Option<u64>,
+    pub(super) args: [u64; MAX_ARGS],
+}
+
+impl InCall {
+    /// `struct rm_ring_thread`; none when the thread is in no call.
+    pub(super) fn parse(bytes: &[u8]) -> Option<InCall> {
+        let mut r = Reader::new(bytes);
+        let (tid, func, enter_ns, seq) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
+        let mut args = [0; MAX_ARGS];
+        for arg in &mut args {
+            *arg = r.u64()?;
+        }
+        let func = (func as usize).checked_sub(1)?;
+        Some(InCall { tid, func, enter_ns, seq: (seq != u64::MAX).then_some(seq), args })
+    }
+}

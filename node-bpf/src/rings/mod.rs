@@ -1,0 +1,378 @@
+//! Records without eBPF: what the shims in ranks (`shim/`) hand over through ring files, as the same [`Record`]s.
+//!
+//! Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes; what a call means is
+//! `decode`'s business, who a process is `process`'s, as with eBPF. One thread reads all rings. A ring that was found
+//! loses its name at once: it lives as long as the rank or the reader holds it, and nothing is left behind. A reader that
+//! starts later finds it among the rank's open files.
+
+mod layout;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use self::layout::{HEADER_BYTES, Header, InCall};
+use crate::clock::{self, Clock};
+use crate::decode;
+use crate::error::Error;
+use crate::process::{Process, Processes};
+use crate::record::{Collective, LossCount, Record};
+use crate::wire::{self, HAVE_SEQ, RawCall, RawRecord};
+
+/// The shared library that stands before MPI (LD_PRELOAD), for this kind of machine.
+pub static MPI_SHIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/librankmesh_pmpi.so"));
+
+/// Rings are read this often: a rank may make some 300,000 calls a second before it loses any.
+const INTERVAL: Duration = Duration::from_millis(25);
+/// Losses are told this often.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Most rings at a time.
+const MOST_RINGS: usize = 1024;
+/// Most files looked at in one look.
+const MOST_FILES: usize = 4096;
+
+/// Reading of the rings in one directory. Stops when dropped, after what the rings hold was read.
+#[derive(Debug)]
+pub struct Rings {
+    shared: Arc<Shared>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    processes: Processes,
+    clock: Clock,
+    rings: Mutex<HashMap<(u64, u64), Arc<Ring>>>,
+}
+
+impl Shared {
+    fn rings(&self) -> MutexGuard<'_, HashMap<(u64, u64), Arc<Ring>>> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Ring {
+    file: File,
+    header: Header,
+    process: Arc<Process>,
+}
+
+impl Rings {
+    /// Reads the rings that ranks make in `directory`, those of `node` (the ranks' `SLURMD_NODENAME`; "host" without one)
+    /// and those of nodes whose own reader does not run on this host.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or others may write into it.
+    pub fn start(directory: &Path, node: Option<&str>, sink: Box<dyn FnMut(Record) + Send>) -> Result<Rings, Error> {
+        let os = |doing| move |source| Error::Os { doing, source };
+        make_private(directory).map_err(os("making the directory of rings"))?;
+        let own = directory.join(node.unwrap_or("host"));
+        make_private(&own).map_err(os("making the node's directory of rings"))?;
+        let lock = lock(&own);
+        let shared = Arc::new(Shared { processes: Processes::new(), clock: Clock::measure(), rings: Mutex::default() });
+        let mut reader = Reader {
+            shared: Arc::clone(&shared),
+            sink,
+            directory: directory.to_owned(),
+            own,
+            _lock: lock,
+            lost: HashMap::new(),
+        };
+        reader.find_nameless();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("rings".into()).spawn(move || {
+            let mut next_count = Instant::now();
+            loop {
+                let last = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
+                reader.look();
+                let now = Instant::now();
+                if last || now >= next_count {
+                    reader.count();
+                    next_count = now + COUNT_INTERVAL;
+                }
+                if last {
+                    return reader.leave();
+                }
+            }
+        });
+        let thread = thread.map_err(os("starting a thread"))?;
+        Ok(Rings { shared, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The calls that have begun and not returned, each with its duration so far.
+    pub fn in_flight(&self) -> Vec<Collective> {
+        let now_ns = clock::kernel_now_ns();
+        let rings: Vec<Arc<Ring>> = self.shared.rings().values().map(Arc::clone).collect();
+        rings.iter().flat_map(|ring| ring.in_flight(now_ns, &self.shared.clock)).collect()
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic in it was reported when it happened
+        }
+    }
+}
+
+fn own_uid() -> u32 {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// For this user alone; what is there must be such a directory.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let found = fs::symlink_metadata(path)?;
+    if found.is_dir() && found.uid() == own_uid() && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let message = format!("{} is another's, or open to others: remove it", path.display());
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message))
+}
+
+/// Says that somebody reads a node's rings; none when somebody does already.
+fn lock(node: &Path) -> Option<File> {
+    let file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(node.join("reader")).ok()?;
+    file.try_lock().ok().map(|()| file)
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    sink: Box<dyn FnMut(Record) + Send>,
+    directory: PathBuf,
+    own: PathBuf,
+    _lock: Option<File>,
+    /// What each ring had lost when it was last counted.
+    lost: HashMap<(u64, u64), u64>,
+}
+
+impl Reader {
+    /// Finds new rings and reads all.
+    fn look(&mut self) {
+        let nodes = fs::read_dir(&self.directory).into_iter().flatten().flatten().take(MOST_FILES);
+        let nodes: Vec<PathBuf> = nodes.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        for node in nodes {
+            let files = fs::read_dir(&node).into_iter().flatten().flatten().take(MOST_FILES);
+            let files: Vec<PathBuf> = files
+                .map(|entry| entry.path())
+                .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ring-")))
+                .collect();
+            // another node's ranks are its own reader's to read, where there is one on this host
+            if files.is_empty() || (node != self.own && lock(&node).is_none()) {
+                continue;
+            }
+            for path in files {
+                if self.open(&path) {
+                    let _ = fs::remove_file(&path);
+                }
+            }
+        }
+        let rings: Vec<((u64, u64), Arc<Ring>)> =
+            self.shared.rings().iter().map(|(id, ring)| (*id, Arc::clone(ring))).collect();
+        for (id, ring) in rings {
+            let ended = !self.shared.processes.lives(&ring.process.seen);
+            self.drain(&ring, ended);
+            if ended {
+                self.tell_lost(id, &ring);
+                self.lost.remove(&id);
+                self.shared.rings().remove(&id);
+                self.shared.processes.forget(ring.process.seen.pid);
+            }
+        }
+    }
+
+    /// Takes a ring up; true when it is one (or was taken up before).
+    fn open(&mut self, path: &Path) -> bool {
+        let opened = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path);
+        let Ok(file) = opened else { return false };
+        self.take_up(file)
+    }
+
+    fn take_up(&mut self, file: File) -> bool {
+        let Ok(metadata) = file.metadata() else { return false };
+        let id = (metadata.dev(), metadata.ino());
+        if self.shared.rings().contains_key(&id) {
+            return true;
+        }
+        let own = own_uid();
+        let whole = metadata.is_file() && metadata.len() == layout::RING_BYTES;
+        if !whole || (metadata.uid() != own && own != 0) || self.shared.rings().len() >= MOST_RINGS {
+            return false;
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        if file.read_exact_at(&mut bytes, 0).is_err() {
+            return false;
+        }
+        let Some(header) = Header::parse(&bytes) else { return false };
+        self.shared.processes.is_same(header.pid);
+        let Some((process, _)) = self.shared.processes.look(header.pid) else {
+            // It has ended already; who it was nobody can tell any more.
+            let ticket = read_u64(&file, layout::HEAD_AT).unwrap_or(0);
+            self.deliver_lost(header.pid, "process_gone", ticket);
+            return true;
+        };
+        if process.seen.uid != Some(metadata.uid()) {
+            return false; // not its own process's ring
+        }
+        (self.sink)(Record::Process(process.seen.clone()));
+        process.mpi(); // while it lives
+        self.shared.rings().insert(id, Arc::new(Ring { file, header, process }));
+        true
+    }
+
+    /// Rings that an earlier reader found: they have no name any more, but their ranks have them open.
+    fn find_nameless(&mut self) {
+        let prefix = self.directory.join("").into_os_string();
+        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let is_process = process.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
+            let files = if is_process { fs::read_dir(process.path().join("fd")).ok() } else { None };
+            for file in files.into_iter().flatten().flatten().take(MOST_FILES) {
+                let Ok(target) = fs::read_link(file.path()) else { continue };
+                let target = target.as_os_str().as_encoded_bytes();
+                let ours = target.starts_with(prefix.as_encoded_bytes()) && target.ends_with(b" (deleted)");
+                if ours && let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(file.path()) {
+                    self.take_up(file);
+                }
+            }
+        }
+    }
+
+    /// Reads what is ready; of a rank that has `ended` passes over what it never finished.
+    fn drain(&mut self, ring: &Ring, ended: bool) {
+        let (Some(head), Some(tail)) = (read_u64(&ring.file, layout::HEAD_AT), read_u64(&ring.file, layout::TAIL_AT))
+        else {
+            return;
+        };
+        let waiting = head.wrapping_sub(tail);
+        if waiting == 0 || waiting > layout::SLOTS {
+            return; // nothing, or nonsense
+        }
+        // `ready` of every slot first, what they hold after: what is ready then is whole.
+        let slots = ring.read_slots(tail, waiting);
+        let ready = slots.chunks_exact(layout::SLOT_BYTES).zip(tail..);
+        let ready: Vec<bool> = ready.map(|(slot, ticket)| slot_ready(slot) == Some(ticket.wrapping_add(1))).collect();
+        let upto = if ended { ready.len() } else { ready.iter().take_while(|ready| **ready).count() };
+        if upto == 0 {
+            return;
+        }
+        atomic::fence(atomic::Ordering::Acquire);
+        let slots = ring.read_slots(tail, upto as u64);
+        let mut unfinished = 0;
+        for (slot, ready) in slots.chunks_exact(layout::SLOT_BYTES).zip(&ready) {
+            match ready.then(|| ring.call(&slot[8..], &self.shared.clock)).flatten() {
+                Some(call) => (self.sink)(Record::Collective(call)),
+                None => unfinished += 1,
+            }
+        }
+        let _ = ring.file.write_all_at(&tail.wrapping_add(upto as u64).to_ne_bytes(), layout::TAIL_AT);
+        self.deliver_lost(ring.header.pid, "unfinished", unfinished);
+    }
+
+    fn deliver_lost(&mut self, pid: u32, reason: &str, lost: u64) {
+        if lost > 0 {
+            let ts_ns = self.shared.clock.now_unix_ns();
+            (self.sink)(Record::Loss(LossCount {
+                ts_ns,
+                probe: format!("shim:{pid}"),
+                reason: reason.to_owned(),
+                lost,
+            }));
+        }
+    }
+
+    fn tell_lost(&mut self, id: (u64, u64), ring: &Ring) {
+        let Some(now) = read_u64(&ring.file, layout::LOST_AT) else { return };
+        let before = self.lost.insert(id, now).unwrap_or(0);
+        self.deliver_lost(ring.header.pid, "ring", now.saturating_sub(before));
+    }
+
+    fn count(&mut self) {
+        let rings: Vec<((u64, u64), Arc<Ring>)> =
+            self.shared.rings().iter().map(|(id, ring)| (*id, Arc::clone(ring))).collect();
+        for (id, ring) in rings {
+            self.tell_lost(id, &ring);
+        }
+        self.shared.clock.refresh();
+    }
+
+    /// Leaves nothing behind but the rings of ranks that still run.
+    fn leave(self) {
+        let _ = fs::remove_file(self.own.join("reader"));
+        let _ = fs::remove_dir(&self.own);
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+fn read_u64(file: &File, at: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, at).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+fn slot_ready(slot: &[u8]) -> Option<u64> {
+    Some(u64::from_ne_bytes(slot.get(..8)?.try_into().ok()?))
+}
+
+impl Ring {
+    /// The bytes of `count` slots from that of `ticket` on.
+    fn read_slots(&self, ticket: u64, count: u64) -> Vec<u8> {
+        let first = ticket % layout::SLOTS;
+        let before_end = count.min(layout::SLOTS - first);
+        let size = layout::SLOT_BYTES;
+        let mut bytes = vec![0; count as usize * size];
+        let (to_end, from_start) = bytes.split_at_mut(before_end as usize * size);
+        let read = self.file.read_exact_at(to_end, layout::SLOTS_AT + first * size as u64);
+        // what cannot be read is not ready
+        if read.and_then(|()| self.file.read_exact_at(from_start, layout::SLOTS_AT)).is_err() {
+            bytes.clear();
+        }
+        bytes
+    }
+
+    fn call(&self, bytes: &[u8], clock: &Clock) -> Option<Collective> {
+        let Some(RawRecord::Call(mut raw)) = wire::parse(bytes) else { return None };
+        raw.func = (*self.header.functions.get(usize::from(raw.func))?)?;
+        raw.pid = self.header.pid;
+        raw.flags &= HAVE_SEQ;
+        raw.cgroup_id = self.process.seen.cgroup_id.unwrap_or(0);
+        decode::call(&raw, clock, Some(&self.process))
+    }
+
+    fn in_flight(&self, now_ns: u64, clock: &Clock) -> Vec<Collective> {
+        let mut bytes = vec![0; layout::THREADS * layout::THREAD_BYTES];
+        if self.file.read_exact_at(&mut bytes, layout::THREADS_AT).is_err() {
+            return vec![];
+        }
+        let calls = bytes.chunks_exact(layout::THREAD_BYTES).filter_map(InCall::parse).filter_map(|call| {
+            let raw = RawCall {
+                func: (*self.header.functions.get(call.func)?)?,
+                flags: if call.seq.is_some() { HAVE_SEQ } else { 0 },
+                enter_ns: call.enter_ns,
+                exit_ns: now_ns,
+                pid: self.header.pid,
+                tid: call.tid,
+                cgroup_id: self.process.seen.cgroup_id.unwrap_or(0),
+                comm_hash: 0,
+                seq: call.seq.unwrap_or(0),
+                rank: -1,
+                nranks: -1,
+                ret: 0,
+                args: call.args,
+            };
+            decode::call(&raw, clock, Some(&self.process))
+        });
+        calls.collect()
+    }
+}

@@ -1,0 +1,186 @@
+//! The MPI shim and its ring, without eBPF and without MPI: a stand-in library is called through the shim.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use node_bpf::rings::{MPI_SHIM, Rings};
+use node_bpf::{Collective, Library, Record};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Slots of a ring.
+const ROOM: u64 = 8192;
+
+struct Built {
+    dir: tempfile::TempDir,
+}
+
+impl Built {
+    fn new() -> Built {
+        let built = Built { dir: tempfile::tempdir().expect("works") };
+        std::fs::write(built.path("shim.so"), MPI_SHIM).expect("works");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/shim_mpi.c");
+        let cc = |arguments: &[&str]| {
+            let made =
+                Command::new("cc").arg("-O1").arg(&source).args(arguments).current_dir(built.dir.path()).status();
+            assert!(made.expect("works").success(), "cc {arguments:?}");
+        };
+        cc(&["-DLIBRARY", "-shared", "-fPIC", "-o", "libmpi.so"]);
+        let library = built.path("libmpi.so").display().to_string();
+        cc(&["-o", "program", "-pthread", &library, "-Wl,-rpath,$ORIGIN"]);
+        built
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs `threads` times `calls`; back when all are made, with the nanoseconds that took.
+    fn call(&self, threads: u32, calls: u32) -> (Program, u64) {
+        let mut child = Command::new(self.path("program"))
+            .args([threads.to_string(), calls.to_string()])
+            .env("LD_PRELOAD", self.path("shim.so"))
+            .env("RANKMESH_RING_DIR", self.path("rings"))
+            .env("OMPI_COMM_WORLD_RANK", "3")
+            .env_remove("SLURMD_NODENAME")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("works");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("works")).read_line(&mut line).expect("works");
+        let took =
+            line.trim().strip_prefix("called ").expect("every call returned what it should").parse().expect("works");
+        (Program(child), took)
+    }
+
+    fn read(&self) -> (Rings, Receiver<Record>) {
+        let (sender, receiver) = mpsc::channel();
+        let sink = Box::new(move |record| drop(sender.send(record)));
+        (Rings::start(&self.path("rings"), None, sink).expect("works"), receiver)
+    }
+}
+
+struct Program(Child);
+
+impl Program {
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().expect("works").success());
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[derive(Default)]
+struct Got {
+    calls: Vec<Collective>,
+    lost: u64,
+}
+
+impl Got {
+    /// Takes records until calls and losses are as many.
+    fn until(&mut self, records: &Receiver<Record>, calls: u64) {
+        let until = Instant::now() + PATIENCE;
+        while self.total() < calls {
+            let left = until.saturating_duration_since(Instant::now());
+            match records.recv_timeout(left) {
+                Ok(Record::Collective(call)) => self.calls.push(call),
+                Ok(Record::Loss(loss)) => self.lost += loss.lost,
+                Ok(_) => {}
+                Err(_) => panic!("{} calls and {} lost, not {calls}", self.calls.len(), self.lost),
+            }
+        }
+        assert_eq!(self.total(), calls);
+    }
+
+    fn total(&self) -> u64 {
+        self.calls.len() as u64 + self.lost
+    }
+}
+
+#[test]
+fn every_call_of_every_thread_is_read_or_counted_as_lost() {
+    let built = Built::new();
+    let (rings, records) = built.read();
+    let (program, _) = built.call(4, 20_000);
+    let mut got = Got::default();
+    got.until(&records, 80_001); // and the one MPI_Sendrecv; what MPI_Allreduce calls itself is none of its own
+    program.end();
+    let reduces: Vec<&Collective> = got.calls.iter().filter(|call| call.func == "all_reduce").collect();
+    let seqs: BTreeSet<u64> = reduces.iter().filter_map(|call| call.seq).collect();
+    assert_eq!(seqs.len(), reduces.len(), "each has a number of its own");
+    assert!(seqs.last().is_some_and(|last| *last < 80_000));
+    let first = reduces[0];
+    assert_eq!((first.library, first.tier, first.count, first.ret), (Library::Mpi, 1, Some(16), 16));
+    assert!(reduces.iter().all(|call| call.duration_ns >= 0 && call.ts_ns > 1_600_000_000_000_000_000));
+    assert!(got.calls.iter().all(|call| call.func == "all_reduce" || call.func == "send_recv"));
+    drop(rings);
+    assert!(!built.path("rings").exists(), "nothing is left behind");
+}
+
+#[test]
+fn without_a_reader_the_rank_goes_on_and_what_it_loses_is_counted() {
+    let built = Built::new();
+    let (program, _) = built.call(1, 20_000);
+    let mut got = Got::default();
+    {
+        let (_rings, records) = built.read(); // an agent that comes late
+        got.until(&records, 20_001);
+        assert_eq!((got.calls.len() as u64, got.lost), (ROOM, 20_001 - ROOM));
+        let first = got.calls[0].clone();
+        assert_eq!((first.func, first.seq), ("send_recv", Some(0)));
+    }
+    // The agent is gone, and with it the ring's name; the rank still runs, and the next agent finds it.
+    let (_rings, records) = built.read();
+    let until = Instant::now() + PATIENCE;
+    let found = std::iter::from_fn(|| records.recv_timeout(until.saturating_duration_since(Instant::now())).ok())
+        .find_map(|record| match record {
+            Record::Process(process) => Some(process),
+            _ => None,
+        });
+    assert_eq!(found.and_then(|process| process.rank), Some(3));
+    program.end();
+}
+
+#[test]
+fn nothing_in_a_ring_is_trusted() {
+    let built = Built::new();
+    let rings = built.path("rings/host");
+    let (program, _) = built.call(1, 10);
+    let ring = std::fs::read_dir(&rings).unwrap().flatten().map(|entry| entry.path()).next().unwrap();
+    let good = std::fs::read(&ring).unwrap();
+    for (name, change) in [
+        ("ring-short", (|bytes: &mut Vec<u8>| bytes.truncate(100)) as fn(&mut Vec<u8>)),
+        ("ring-noise", |bytes| bytes[512..].fill(0xff)),
+        ("ring-head", |bytes| bytes[64..72].fill(0xff)),
+        ("ring-tail", |bytes| bytes[128..136].fill(0xff)),
+        ("ring-names", |bytes| bytes[20..24].fill(0xff)),
+        ("ring-magic", |bytes| bytes[0] = 0),
+        ("ring-pid", |bytes| bytes[12..16].fill(0xff)),
+    ] {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        std::fs::write(rings.join(name), bytes).unwrap();
+    }
+    std::os::unix::fs::symlink(&ring, rings.join("ring-link")).unwrap();
+    let (reader, records) = built.read();
+    let until = Instant::now() + PATIENCE;
+    let mut calls = 0;
+    // at least the good one's are read, whatever lies beside it
+    while calls < 11 && Instant::now() < until {
+        calls += usize::from(matches!(records.recv_timeout(Duration::from_secs(1)), Ok(Record::Collective(_))));
+    }
+    assert!(calls >= 11, "{calls}");
+    assert!(reader.in_flight().len() <= 8 * 32);
+    assert!(rings.join("ring-short").exists() && rings.join("ring-magic").exists(), "what is no ring is left alone");
+    program.end();
+}

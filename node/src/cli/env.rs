@@ -1,0 +1,128 @@
+//! `rankmesh env`: what a shell sets so that the programs it starts hand their MPI calls to the agent without root.
+
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+
+use super::Exit;
+use crate::agent::config;
+use crate::slurm::place::{self, Place};
+use crate::slurm::{Job, up};
+
+/// Flags of `rankmesh env`.
+#[derive(Debug, Args)]
+pub(super) struct EnvArgs {
+    /// Where the library is written; all nodes of the job must see it [default: the directory of the job's mesh, else this
+    /// user's state directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+const LIBRARY: &str = "librankmesh_pmpi.so";
+
+pub(super) fn run(args: EnvArgs) -> anyhow::Result<Exit> {
+    let job = Job::of_environment().ok();
+    let rings = place::ring_dir(job.as_ref().map(Job::run_name).as_deref());
+    let directory = match args.dir {
+        Some(directory) => std::path::absolute(&directory).with_context(|| format!("--dir {}", directory.display()))?,
+        None => default_directory(job.as_ref())?,
+    };
+    let library = install(&directory)?;
+    let mut out = std::io::stdout().lock();
+    for line in lines(&rings, &library, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))? {
+        writeln!(out, "{line}")?;
+    }
+    Ok(Exit::Complete)
+}
+
+fn default_directory(job: Option<&Job>) -> anyhow::Result<PathBuf> {
+    let of_job = job.and_then(|job| up::default_directory(job).ok()).filter(|dir| Place::at(dir).has_charter());
+    Ok(of_job.map_or_else(config::state_dir, Ok)?.join("lib"))
+}
+
+/// Writes the library, unless it is there.
+fn install(directory: &Path) -> anyhow::Result<PathBuf> {
+    let doing = || format!("writing {LIBRARY} into {} (see --dir)", directory.display());
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(doing)?;
+    let path = directory.join(LIBRARY);
+    if std::fs::read(&path).is_ok_and(|found| found == node_bpf::rings::MPI_SHIM) {
+        return Ok(path);
+    }
+    // whole or not at all: ranks may be starting
+    let new = directory.join(format!("{LIBRARY}.{}", std::process::id()));
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&new).with_context(doing)?;
+    file.write_all(node_bpf::rings::MPI_SHIM).with_context(doing)?;
+    std::fs::rename(&new, &path).with_context(doing)?;
+    Ok(path)
+}
+
+/// The lines to be evaluated by sh. What is set already stays, and calling it twice changes nothing more.
+fn lines(rings: &Path, library: &Path, get: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<Vec<String>> {
+    let (rings, library) = (text(rings)?, text(library)?);
+    // LD_PRELOAD is split at both, and has no way of quoting them
+    ensure!(
+        !library.contains([' ', ':', ';']),
+        "{library}: LD_PRELOAD takes no path with a space, ':' or ';' (see --dir)"
+    );
+    let with = |name: &str, separator: char, more: &[&str]| {
+        let before = get(name).unwrap_or_default();
+        let kept: Vec<&str> = before.split(separator).filter(|part| !part.is_empty() && !more.contains(part)).collect();
+        [more, &kept].concat().join(&separator.to_string())
+    };
+    let preload = with("LD_PRELOAD", ':', &[library]);
+    // Open MPI's launcher hands on to ranks of other nodes what this names (srun and MPICH's hand on everything).
+    let handed_on = with("OMPI_MCA_mca_base_env_list", ';', &["LD_PRELOAD", "RANKMESH_RING_DIR"]);
+    let export = |name: &str, value: &str| format!("export {name}={}", quoted(value));
+    Ok(vec![
+        export("RANKMESH_RING_DIR", rings),
+        export("LD_PRELOAD", &preload),
+        export("OMPI_MCA_mca_base_env_list", &handed_on),
+    ])
+}
+
+fn text(path: &Path) -> anyhow::Result<&str> {
+    path.to_str().with_context(|| format!("{} is not text: give another --dir", path.display()))
+}
+
+/// For sh: in single quotes.
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_stays_and_twice_is_as_once() {
+        let get = |name: &str| match name {
+            "LD_PRELOAD" => Some("/a.so:/home/it's/lib/l.so".to_owned()),
+            "OMPI_MCA_mca_base_env_list" => Some("LD_PRELOAD;MINE".to_owned()),
+            _ => None,
+        };
+        let lines = lines(Path::new("/dev/shm/r"), Path::new("/home/it's/lib/l.so"), &get).unwrap();
+        assert_eq!(
+            lines,
+            [
+                "export RANKMESH_RING_DIR='/dev/shm/r'",
+                r"export LD_PRELOAD='/home/it'\''s/lib/l.so:/a.so'",
+                "export OMPI_MCA_mca_base_env_list='LD_PRELOAD;RANKMESH_RING_DIR;MINE'",
+            ]
+        );
+        assert!(super::lines(Path::new("/r"), Path::new("/with space/l.so"), &get).is_err());
+    }
+
+    #[test]
+    fn the_library_is_written_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = install(&dir.path().join("lib")).unwrap();
+        let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+        assert_eq!(install(&dir.path().join("lib")).unwrap(), path);
+        assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written);
+        assert_eq!(std::fs::read_dir(dir.path().join("lib")).unwrap().count(), 1);
+    }
+}
