@@ -261,8 +261,9 @@ impl Reader {
         }
         // `ready` of every slot first, what they hold after: what is ready then is whole.
         let slots = ring.read_slots(tail, waiting);
-        let ready = slots.chunks_exact(layout::SLOT_BYTES).zip(tail..);
-        let ready: Vec<bool> = ready.map(|(slot, ticket)| slot_ready(slot) == Some(ticket.wrapping_add(1))).collect();
+        let ready = slots.chunks_exact(layout::SLOT_BYTES).zip((0..).map(|i| tail.wrapping_add(i)));
+        let ready: Vec<bool> =
+            ready.map(|(slot, ticket): (_, u64)| slot_ready(slot) == Some(ticket.wrapping_add(1))).collect();
         let upto = if ended { ready.len() } else { ready.iter().take_while(|ready| **ready).count() };
         if upto == 0 {
             return;

@@ -245,7 +245,12 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
             identity,
             source: SourceConfig::Store { path: dir.join(format!("{name}.db")), limits: StoreConfig::default() },
             socket: None,
-            capture: CaptureChoice::Auto { cgroup: Some(cgroups.0[n + 1].clone()), probes: Vec::new(), job: None, rings: None },
+            capture: CaptureChoice::Auto {
+                cgroup: Some(cgroups.0[n + 1].clone()),
+                probes: Vec::new(),
+                job: None,
+                rings: None,
+            },
             on_finding: None,
             labels: Vec::new(),
         };
