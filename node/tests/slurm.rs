@@ -104,7 +104,6 @@ fn of_nobody(slurm: &Slurm) -> std::path::PathBuf {
 }
 
 #[test]
-#[ignore = "takes over a minute on a loaded machine: cargo test -p rankmesh --test slurm -- --ignored"]
 fn without_root_the_shim_leads_to_the_same_verdict() {
     if !has_slurm("without_root_the_shim_leads_to_the_same_verdict") {
         return;

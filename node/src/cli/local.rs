@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use query_planner::{ColumnMeta, Value};
 use tokio::net::UnixStream;
 
@@ -49,10 +49,14 @@ async fn exchange(path: &Path, request: &LocalRequest) -> anyhow::Result<Reply> 
     })?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = FrameReader::new(reader);
-    frame::write(&mut writer, request).await.context("asking the agent")?;
+    // An agent that refuses says so at once and hangs up, perhaps before it was asked: its word is read all the same.
+    let asked = frame::write(&mut writer, request).await;
     let (mut columns, mut rows) = (Vec::new(), Vec::new());
     loop {
-        let response = reader.read::<LocalResponse>().await.context("reading the agent's answer")?;
+        let response = match (reader.read::<LocalResponse>().await, &asked) {
+            (Err(_) | Ok(None), Err(error)) => bail!("asking the agent: {error}"),
+            (response, _) => response.context("reading the agent's answer")?,
+        };
         let response = response.context("the agent went away before it had answered")?;
         match response {
             LocalResponse::Columns(names) => columns = names,

@@ -163,12 +163,15 @@ fn step_ended(why: &str, roll: &Roll, place: &Place) -> String {
     text
 }
 
-/// The directory of a job's mesh unless another is wanted.
+/// The directory of a job's mesh unless another is wanted: where the job was submitted, or the current one when its user may not write
+/// there (as with `sbatch -D`, whose directory Slurm tells a script in no other way than by starting it in it).
 ///
 /// # Errors
-/// The job does not say where it was submitted, and this directory is gone.
+/// The job may not write where it was submitted, or does not say where that was, and this directory is gone.
 pub fn default_directory(job: &Job) -> anyhow::Result<PathBuf> {
-    let base = job.directory.clone().map_or_else(std::env::current_dir, Ok);
+    let submitted =
+        job.directory.clone().filter(|path| nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok());
+    let base = submitted.map_or_else(std::env::current_dir, Ok);
     Ok(base.context("finding this directory")?.join(format!("rankmesh-{}", job.run_name())))
 }
 
