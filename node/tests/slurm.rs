@@ -196,9 +196,11 @@ fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
     let log = std::fs::read_to_string(slurm.path(&format!("rankmesh-{cancelled}/log/n2.log"))).expect("a log");
     assert!(log.contains("leaving"), "it was told to go, and went by itself: {log}");
     // What was requeued runs again, with a mesh of its own.
-    // Slurm makes it wait for two minutes; told to, it does not.
-    slurm.run("scontrol", &["update", &format!("JobId={requeued}"), "StartTime=now"]);
     let said = wait_for("the requeued job has a mesh again", || {
+        // Slurm makes it wait for two minutes; told to, it does not. It can be told only once it is pending, and has all its nodes back.
+        if slurm.state(requeued) == "PENDING" {
+            slurm.run("scontrol", &["update", &format!("JobId={requeued}"), "StartTime=now"]);
+        }
         let said = slurm.output_of("requeued");
         if said.contains("up 1 ended with 0") { Ok(said) } else { Err(format!("{said} {}", slurm.state(requeued))) }
     });
