@@ -42,6 +42,7 @@ fn main() -> anyhow::Result<ExitCode> {
         at_once: arguments.at_once,
         seed: arguments.seed,
         pace: Duration::from_millis(arguments.pace_ms),
+        new_rows: true,
         timeout: (shortest, 4 * shortest),
         at_most: Duration::from_secs(arguments.at_most_s),
     })?;

@@ -45,6 +45,9 @@ pub struct Options {
     pub seed: u64,
     /// Mean time between operations.
     pub pace: Duration,
+    /// Whether hosts may return with other rows. A known fault shows then: a host that returns between the two rounds of a
+    /// question (a join whose second round asks by keys) answers each from another life, and the answer mixes the two.
+    pub new_rows: bool,
     /// Shortest and longest deadline of a question.
     pub timeout: (Duration, Duration),
     /// No question begins after this time.
@@ -257,7 +260,7 @@ impl Run {
     }
 
     fn operate(&self) -> anyhow::Result<()> {
-        let mut script = Script::new(self.options.seed, self.options.hosts, self.options.pace);
+        let mut script = Script::new(self.options.seed, self.options.hosts, self.options.pace, self.options.new_rows);
         while !self.over.load(Ordering::Relaxed) {
             let (pause, operation) = script.draw();
             let until = Instant::now() + pause;

@@ -126,10 +126,13 @@ fn covered(put: &Put, coverage: &Coverage, timeline: &Timeline) -> Result<BTreeS
         Scope::AnyOne => return Ok(BTreeSet::new()),
         Scope::Hosts(hosts) => {
             let hosts: BTreeSet<HostId> = hosts.iter().copied().collect();
-            // Not listed: the asker has just been started and cannot know it.
+            // Not listed: the asker has just been started and cannot know it. One that knows nobody asks itself, whatever
+            // the question names, and says so.
+            let alone = BTreeSet::from([put.asker]);
+            let of = |listed: &BTreeSet<HostId>| if *listed == alone { alone.clone() } else { &hosts & listed };
             put.listed
                 .iter()
-                .map(|listed| &hosts & listed)
+                .map(of)
                 .find(|asked| asked.len() == coverage.asked)
                 .ok_or_else(|| format!("{} asked of {hosts:?}, listed {:?}", coverage.asked, put.listed))?
         }

@@ -68,13 +68,15 @@ pub struct Script {
     links_bad: bool,
     /// Time between two operations: up to twice this.
     pace: Duration,
+    /// Whether hosts may return with other rows.
+    new_rows: bool,
 }
 
 impl Script {
     /// A script for `hosts` that all run.
     #[must_use]
-    pub fn new(seed: u64, hosts: usize, pace: Duration) -> Self {
-        Self { rng: StdRng::seed_from_u64(seed), hosts: vec![Is::Up; hosts], links_bad: false, pace }
+    pub fn new(seed: u64, hosts: usize, pace: Duration, new_rows: bool) -> Self {
+        Self { rng: StdRng::seed_from_u64(seed), hosts: vec![Is::Up; hosts], links_bad: false, pace, new_rows }
     }
 
     /// The next operation and how long to wait before it.
@@ -136,7 +138,7 @@ impl Script {
         }
         let how = Start {
             new_address: self.rng.random_bool(0.3),
-            new_rows: self.rng.random_bool(0.4),
+            new_rows: self.rng.random_bool(0.4) && self.new_rows,
             clock_ahead: self.rng.random_bool(0.15),
         };
         Operation::Start(host, how)
@@ -164,7 +166,7 @@ mod tests {
     #[test]
     fn scripts_repeat_and_make_sense() {
         let draw = |seed| {
-            let mut script = Script::new(seed, 9, Duration::from_millis(100));
+            let mut script = Script::new(seed, 9, Duration::from_millis(100), true);
             let mut drawn: Vec<Operation> = (0..300).map(|_| script.draw().1).collect();
             drawn.extend(script.ending());
             drawn
