@@ -331,6 +331,14 @@ mod tests {
         issuer.check_free(&lock, None, &name, identity.not_after() + Duration::from_secs(1)).unwrap();
     }
 
+    /// A mesh with the identities of its nodes `a` and `b`.
+    fn founded(dir: &Path) -> (Issuer, [Identity; 2]) {
+        let issuer = Issuer::init(dir, &"m".parse().unwrap()).unwrap();
+        let identities =
+            ["a", "b"].map(|name| issuer.issue(&name.parse().unwrap(), NODE_VALIDITY, Reissue::Refuse).unwrap());
+        (issuer, identities)
+    }
+
     fn renewed(issuer: &Issuer, before: &Identity) -> Result<Identity, Error> {
         let (csr, pending) = crate::renew::request()?;
         let chain = issuer.renew(before.node(), before.role(), before.serial(), &csr)?;
@@ -364,12 +372,8 @@ mod tests {
     #[test]
     fn what_is_revoked_is_listed_not_renewed_and_its_name_is_free() {
         let dir = tempfile::tempdir().unwrap();
-        let issuer = Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap();
-        let (a, b): (NodeName, NodeName) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let (of_a, of_b) = (
-            issuer.issue(&a, NODE_VALIDITY, Reissue::Refuse).unwrap(),
-            issuer.issue(&b, NODE_VALIDITY, Reissue::Refuse).unwrap(),
-        );
+        let (issuer, [of_a, of_b]) = founded(dir.path());
+        let a = of_a.node().clone();
         let again = renewed(&issuer, &of_a).unwrap();
         assert!(matches!(issuer.revoke("c"), Err(Error::NotIssued)));
         // By name: every certificate of it. By serial: that one.
@@ -393,12 +397,8 @@ mod tests {
     #[test]
     fn a_new_ca_takes_over_while_both_are_trusted() {
         let dir = tempfile::tempdir().unwrap();
-        let issuer = Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap();
-        let (a, b): (NodeName, NodeName) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let (of_a, of_b) = (
-            issuer.issue(&a, NODE_VALIDITY, Reissue::Refuse).unwrap(),
-            issuer.issue(&b, NODE_VALIDITY, Reissue::Refuse).unwrap(),
-        );
+        let (issuer, [of_a, of_b]) = founded(dir.path());
+        let (a, b) = (of_a.node().clone(), of_b.node().clone());
         assert!(matches!(issuer.finish_rotation(false), Err(Error::Rotation(_))));
         let issuer = issuer.rotate().unwrap();
         assert!(Issuer::open(dir.path()).unwrap().rotate().is_err());

@@ -70,7 +70,9 @@ impl Value {
         8 + extra as u64
     }
 
-    pub(crate) fn from_sqlite(value: ValueRef<'_>) -> Value {
+    /// A value as SQLite holds it.
+    #[must_use]
+    pub fn from_sqlite(value: ValueRef<'_>) -> Value {
         match value {
             ValueRef::Null => Value::Null,
             ValueRef::Integer(value) => Value::Integer(value),

@@ -179,9 +179,7 @@ impl Reader {
                 }
             }
         }
-        let rings: Vec<((u64, u64), Arc<Ring>)> =
-            self.shared.rings().iter().map(|(id, ring)| (*id, Arc::clone(ring))).collect();
-        for (id, ring) in rings {
+        for (id, ring) in self.known() {
             let ended = !self.shared.processes.lives(&ring.process.seen);
             self.drain(&ring, ended);
             if ended {
@@ -191,6 +189,11 @@ impl Reader {
                 self.shared.processes.forget(ring.process.seen.pid);
             }
         }
+    }
+
+    /// The rings that are read, as they are now.
+    fn known(&self) -> Vec<((u64, u64), Arc<Ring>)> {
+        self.shared.rings().iter().map(|(id, ring)| (*id, Arc::clone(ring))).collect()
     }
 
     /// Takes a ring up; true when it is one (or was taken up before).
@@ -300,9 +303,7 @@ impl Reader {
     }
 
     fn count(&mut self) {
-        let rings: Vec<((u64, u64), Arc<Ring>)> =
-            self.shared.rings().iter().map(|(id, ring)| (*id, Arc::clone(ring))).collect();
-        for (id, ring) in rings {
+        for (id, ring) in self.known() {
             self.tell_lost(id, &ring);
         }
         self.shared.clock.refresh();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rankmesh::query::ask::{self, AskError, Asked, Question};
+use rankmesh::query::ask::{self, AskError, Asked};
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;
@@ -20,6 +20,7 @@ use super::oracle::Oracle;
 use super::questions::{Drawn, Scope, draw};
 use super::relay::HostId;
 use super::script::{Operation, Script};
+use crate::light::question;
 
 /// Faults told in full; the rest is counted.
 const TOLD: usize = 12;
@@ -321,15 +322,7 @@ impl Run {
             (listed, live)
         };
         let (before, live) = members();
-        let question = Question {
-            sql: drawn.sql.clone(),
-            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-            nodes: Vec::new(),
-            labels: Vec::new(),
-            per_node: false,
-            plan_only: false,
-            analyze: false,
-        };
+        let question = question(&drawn.sql, timeout);
         let (tell, told) = mpsc::channel();
         let of_task = Arc::clone(&shared);
         let began = Instant::now();

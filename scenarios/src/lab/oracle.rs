@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use query_planner::Value;
 use rusqlite::Connection;
-use rusqlite::types::ValueRef;
 
 use super::questions::{SCHEMA, dictionary, name_of, rows_of};
 use super::relay::HostId;
@@ -45,7 +44,7 @@ impl Oracle {
         let mut answer = Vec::new();
         while let Some(row) = rows.next()? {
             let values: Result<Vec<Value>, rusqlite::Error> =
-                (0..width).map(|at| Ok(value(row.get_ref(at)?))).collect();
+                (0..width).map(|at| row.get_ref(at).map(Value::from_sqlite)).collect();
             answer.push(values?);
         }
         Ok(answer)
@@ -70,16 +69,6 @@ fn database(union: &Union, seed: u64) -> anyhow::Result<Connection> {
     conn.execute_batch("COMMIT")?;
     query_planner::harden(&mut conn)?;
     Ok(conn)
-}
-
-fn value(value: ValueRef<'_>) -> Value {
-    match value {
-        ValueRef::Null => Value::Null,
-        ValueRef::Integer(value) => Value::Integer(value),
-        ValueRef::Real(value) => Value::Real(value),
-        ValueRef::Text(bytes) => Value::Text(bytes.to_vec()),
-        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
-    }
 }
 
 /// Whether two answers are the same: rows in order where the question fixes it, doubles up to the order of additions.

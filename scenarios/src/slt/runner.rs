@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use query_planner::{Plan, Value};
-use rusqlite::types::ValueRef;
 
 use super::deal::Dealer;
 use super::format::{Formatter, hash, matches, sorted};
@@ -324,7 +323,7 @@ impl<'a> Run<'a> {
             let mut statement = self.dealer.union().prepare(sql)?;
             let width = statement.column_count();
             statement
-                .query_map([], |row| (0..width).map(|i| Ok(value(row.get_ref(i)?))).collect())?
+                .query_map([], |row| (0..width).map(|i| row.get_ref(i).map(Value::from_sqlite)).collect())?
                 .collect::<Result<_, _>>()
         };
         query().map_err(|error| error.to_string())
@@ -375,14 +374,4 @@ fn difference(ours: &[Vec<String>], union: &[Vec<String>], expected: &Expectatio
         format!("{}{tail}", rows.join("  "))
     };
     format!("SQLite {}\ngot    {}\n", listed(union), listed(ours))
-}
-
-fn value(value: ValueRef<'_>) -> Value {
-    match value {
-        ValueRef::Null => Value::Null,
-        ValueRef::Integer(value) => Value::Integer(value),
-        ValueRef::Real(value) => Value::Real(value),
-        ValueRef::Text(bytes) => Value::Text(bytes.to_vec()),
-        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
-    }
 }
