@@ -39,13 +39,19 @@ pub(super) fn activity(pid: u32) -> Activity {
 /// What the processes do that take part in communicators where somebody has waited for long, of every live node that says so within
 /// the deadline. Empty where nobody has.
 pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: Instant) -> Vec<Doing> {
-    let waits = |p: &&Progress| p.since_ns.is_some_and(|since| input.until_ns.saturating_sub(since) >= LONG_NS);
-    if !input.progress.iter().any(|p| waits(&p)) {
+    let long = |since_ns: i64| input.until_ns.saturating_sub(since_ns) >= LONG_NS;
+    let waits = |p: &Progress| p.since_ns.is_some_and(long);
+    // Calls without a number get one only when they are compared, and progress with it.
+    let late = || input.unnumbered.iter().chain(&input.open_unnumbered);
+    let unnumbered = input.open_unnumbered.iter().any(|open| long(open.entry_ns))
+        || (!input.unnumbered.is_empty() && input.syncing.iter().any(|sync| long(sync.start_ns)));
+    if !unnumbered && !input.progress.iter().any(waits) {
         return Vec::new();
     }
     let mut pids: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-    for p in &input.progress {
-        pids.entry(&p.node).or_default().extend(u32::try_from(p.pid));
+    let known = input.progress.iter().map(|p| (&p.node, p.pid)).chain(late().map(|seen| (&seen.node, seen.pid)));
+    for (node, pid) in known {
+        pids.entry(node).or_default().extend(u32::try_from(pid));
     }
     let asked = shared.gossip.members().into_iter().filter(Member::is_live).filter_map(|member| {
         let pids: Vec<u32> = pids.remove(member.name.as_str())?.into_iter().collect();

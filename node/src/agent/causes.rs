@@ -8,7 +8,9 @@ use query_planner::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+use super::recording::NOT_RECORDED;
 use crate::query::ask::{self, Asked, Question};
+use crate::store::UNFILLED;
 use crate::stragglers::why::{self, Cause, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
 use crate::stragglers::{Culprit, RankRef, Report, Rules, Verdict, Waits};
 
@@ -43,14 +45,16 @@ pub(super) async fn cause(
         match rows {
             Ok((rows, notes)) => {
                 let read = rows.iter().try_for_each(|row| reading.push(topic, &subjects, row));
+                let unrecorded = |note: &String| note.contains(NOT_RECORDED) || note.contains(UNFILLED);
                 match read {
+                    Ok(()) if notes.iter().any(unrecorded) => {}
                     Ok(()) => looked_at.push(topic.words().to_owned()),
                     Err(error) => not_visible.push(error.to_string()),
                 }
                 if rows.len() >= ROWS {
                     not_visible.push(format!("{}: more than {ROWS} records, only the latest count", topic.words()));
                 }
-                not_visible.extend(notes.into_iter().map(|note| format!("{}: {note}", topic.words())));
+                not_visible.extend(together(&notes).into_iter().map(|note| format!("{}: {note}", topic.words())));
             }
             Err(why) => not_visible.push(format!("{}: {why}", topic.words())),
         }
@@ -61,6 +65,20 @@ pub(super) async fn cause(
     recorded.first().map(|culprit| why::explain(culprit, peer.as_ref(), looked_at, not_visible))
 }
 
+/// Notes that begin with the names of different hosts and go on alike, as one each: "n1, n2 offcpu: …".
+fn together(notes: &[String]) -> Vec<String> {
+    let mut all: Vec<(Vec<&str>, &str)> = Vec::new();
+    for note in notes {
+        let (node, rest) = note.split_once(' ').unwrap_or(("", note));
+        match all.iter_mut().find(|(_, known)| *known == rest) {
+            Some((nodes, _)) if !nodes.contains(&node) => nodes.push(node),
+            Some(_) => {}
+            None => all.push((vec![node], rest)),
+        }
+    }
+    all.into_iter().map(|(nodes, rest)| format!("{} {rest}", nodes.join(", ")).trim_start().to_owned()).collect()
+}
+
 /// A process and the end of the episode on its host's clock.
 fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> Subject {
     let clock = report.evidence.clocks.iter().find(|(node, _)| *node == who.node);
@@ -68,7 +86,7 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
     let to_ns = culprit.until_ns.saturating_add(offset_ns).saturating_add(MARGIN_NS);
     let since_ns = culprit.since_ns.saturating_add(offset_ns).saturating_sub(MARGIN_NS);
     let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash);
-    let enqueues = comm.is_some_and(|comm| comm.waits == Some(Waits::Enqueued));
+    let enqueues = comm.is_some_and(|comm| comm.waits == Some(Waits::Enqueued) || comm.synced);
     Subject { who, comm_hash, enqueues, from_ns: since_ns.max(to_ns.saturating_sub(LOOKED_AT_NS)), to_ns }
 }
 
@@ -155,5 +173,16 @@ async fn ask(
         }
         Ok(Asked::Plan(_)) => Err("the planner gave no answer".to_owned()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_hosts_say_alike_is_said_once() {
+        let notes = ["n1 offcpu: lost", "n3 did not answer: timeout", "n2 offcpu: lost", "n2 offcpu: lost"];
+        assert_eq!(together(&notes.map(str::to_owned)), ["n1, n2 offcpu: lost", "n3 did not answer: timeout"]);
     }
 }

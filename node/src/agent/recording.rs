@@ -191,6 +191,9 @@ fn sink(
     })
 }
 
+/// What every note says that tells of a table that is not filled on this host.
+pub(super) const NOT_RECORDED: &str = "recorded here: ";
+
 /// What is not recorded though it was to be: for the coverage of answers.
 fn gaps(started: &Result<Capture, node_bpf::Error>, rings: bool) -> Vec<(Vec<&'static str>, String)> {
     let short = |text: &str| -> String { text.lines().next().unwrap_or_default().chars().take(160).collect() };
@@ -200,19 +203,19 @@ fn gaps(started: &Result<Capture, node_bpf::Error>, rings: bool) -> Vec<(Vec<&'s
             let (shimmed, tables): (Vec<_>, Vec<_>) =
                 all.into_iter().partition(|table| rings && ["collectives", "processes"].contains(table));
             let shim = format!(
-                "only MPI calls of ranks that were started with the shim (`rankmesh env`) are recorded here: {}",
+                "only MPI calls of ranks that were started with the shim (`rankmesh env`) are {NOT_RECORDED}{}",
                 short(&error.to_string())
             );
             let mut gaps = vec![(shimmed, shim)];
             gaps.retain(|(tables, _)| !tables.is_empty());
-            gaps.extend([(tables, format!("nothing is recorded here: {}", short(&error.to_string())))]);
+            gaps.extend([(tables, format!("nothing is {NOT_RECORDED}{}", short(&error.to_string())))]);
             gaps
         }
         Ok(capture) => {
             let off = |class: ClassStatus| {
                 let ClassState::Off { why, .. } = class.state else { return None };
                 let of = CLASSES.iter().find(|c| c.name == class.name)?;
-                Some((of.tables.to_vec(), format!("not recorded here: {}: {}", of.records, short(&why))))
+                Some((of.tables.to_vec(), format!("not {NOT_RECORDED}{}: {}", of.records, short(&why))))
             };
             capture.status().classes.into_iter().filter_map(off).collect()
         }

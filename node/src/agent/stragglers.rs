@@ -19,12 +19,14 @@ use super::{Shared, device};
 use crate::mesh::wire::{OpenCall, Request, Response};
 use crate::now::unix_now_ns;
 use crate::query::ask::{self, AskError, Asked, Question};
-use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall};
+use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 
 /// Pings per peer; the one with the smallest round trip counts.
 const PINGS: u32 = 8;
 /// How far back the stores are asked where the question does not say.
 const SINCE_MS: u64 = 60_000;
+/// And first where there is no standing verdict: what was before the agents came, or another job, is soon behind.
+const LATELY_MS: u64 = 10_000;
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
 
@@ -78,8 +80,34 @@ pub(super) async fn answer(
     {
         return Ok(from_standing(shared, &current, started, deadline, &cancelled).await);
     }
+    if !question.takes_standing() {
+        return from_stores(shared, &question, question.since_ms.unwrap_or(SINCE_MS), started, &cancelled).await;
+    }
+    let mut answer = from_stores(shared, &question, LATELY_MS, started, &cancelled).await?;
+    let mut asked_ms = LATELY_MS;
+    if matches!(answer.report.verdict, Verdict::Unknown { .. }) {
+        answer = from_stores(shared, &question, SINCE_MS, started, &cancelled).await?;
+        asked_ms = SINCE_MS;
+    }
+    let _ = writeln!(
+        answer.text,
+        "There is no standing verdict: no call was recorded that its communicator's start tells the number of. These are the \
+         stores' last {} s; for more: --since 5m",
+        asked_ms / 1_000
+    );
+    Ok(answer)
+}
+
+/// Asks the stores.
+async fn from_stores(
+    shared: &Shared,
+    question: &StragglersQuestion,
+    since_ms: u64,
+    started: Instant,
+    cancelled: &CancellationToken,
+) -> Result<StragglersAnswer, AskError> {
+    let deadline = started + Duration::from_millis(question.timeout_ms);
     let now_ns = unix_now_ns();
-    let since_ms = question.since_ms.unwrap_or(SINCE_MS);
     let since_ns = now_ns - i64::try_from(since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let clocks = clocks(shared, deadline).await;
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
@@ -88,7 +116,8 @@ pub(super) async fn answer(
         shared,
         Question {
             sql: stragglers::sql(&span),
-            timeout_ms: question.timeout_ms,
+            timeout_ms: u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis())
+                .unwrap_or(u64::MAX),
             nodes: question.nodes.clone(),
             labels: question.labels.clone(),
             per_node: false,
@@ -119,12 +148,12 @@ pub(super) async fn answer(
             .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
     }
     if input.enqueues() {
-        for row in syncs(shared, &question, &span, deadline, &cancelled).await {
+        for row in syncs(shared, question, &span, deadline, cancelled).await {
             input.push_sync_row(&row);
         }
     }
-    input.heard.notes.extend(device::blind_spots(shared, &question, &span, &cancelled).await);
-    let (open, waits) = open_calls(shared, &question, deadline).await;
+    input.heard.notes.extend(device::blind_spots(shared, question, &span, cancelled).await);
+    let (open, waits) = open_calls(shared, question, deadline).await;
     let (numbered, unnumbered): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, numbered)| *numbered);
     let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
     let numbered = calls(numbered);
@@ -133,8 +162,8 @@ pub(super) async fn answer(
     input.syncing = waits;
     input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     let mut report = stragglers::analyse(&input, &Rules::default());
-    report.cause = super::causes::cause(shared, &report, deadline, &cancelled).await;
-    if let Some(network) = super::causes::network(shared, &report, deadline, &cancelled).await {
+    report.cause = super::causes::cause(shared, &report, deadline, cancelled).await;
+    if let Some(network) = super::causes::network(shared, &report, deadline, cancelled).await {
         report.verdict = network;
     }
     let text = stragglers::text(&report);

@@ -31,12 +31,16 @@ pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
             Err(exit) => return Ok(exit),
         }
     }
+    let exit = once(&args)?;
+    if !args.watch {
+        return Ok(exit);
+    }
     loop {
-        let exit = once(&args)?;
-        if !args.watch {
-            return Ok(exit);
-        }
         std::thread::sleep(WATCH_EVERY);
+        // An agent that is restarted is waited for.
+        if let Err(error) = once(&args) {
+            eprintln!("{}", printable(&format!("{error:#}; asked again")));
+        }
     }
 }
 
@@ -82,8 +86,9 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
                 }
             }
             out.flush()?;
-            for line in coverage.lines() {
-                eprintln!("{}", printable(&line));
+            // The notes are in the text.
+            for line in coverage.lines().iter().filter(|line| !line.starts_with("  note: ")) {
+                eprintln!("{}", printable(line));
             }
         }
     }

@@ -66,6 +66,9 @@ fn is_raw(table: &str) -> bool {
     !matches!(table, "processes" | "call_rollups" | "capture_loss" | "findings" | "self_stats")
 }
 
+/// What the note of a table says that no recorder fills.
+pub(crate) const UNFILLED: &str = "nothing records into this table yet";
+
 /// The facts in memory.
 #[derive(Debug, Default)]
 pub(crate) struct FactsState {
@@ -111,7 +114,7 @@ impl FactsState {
         let mut notes = Vec::new();
         for table in self.tables.iter().filter(|t| is_asked(&t.name)) {
             if table.unfilled && !asked.is_empty() {
-                notes.push(format!("{}: nothing records into this table yet", table.name));
+                notes.push(format!("{}: {UNFILLED}", table.name));
             }
             if let Some((_, how)) = CHOSEN_TABLES.iter().find(|(name, _)| *name == table.name)
                 && !asked.is_empty()

@@ -52,6 +52,7 @@ use crate::now::unix_now_ns;
 
 pub(crate) use columnar::{ColumnExecutor, OWN_TABLES, understands};
 pub use error::StoreError;
+pub(crate) use facts::UNFILLED;
 pub use facts::{Facts, TableFacts};
 pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;

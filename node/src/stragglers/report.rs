@@ -212,6 +212,8 @@ pub struct CommReport {
     pub windows: usize,
     /// Whether durations hold the wait; none when there were too few collectives.
     pub waits: Option<Waits>,
+    /// Its calls only enqueue, and durations reach to the end of the synchronise calls after them.
+    pub synced: bool,
     /// Collectives used.
     pub matched: usize,
     /// Collectives not used: too few ranks present.

@@ -120,6 +120,11 @@ fn rank_verdict() -> Verdict {
 
 /// A cause found in ten intervals of 80 ms, the peer's 20 ms, of which the stretches take so much.
 fn cause(stretches: &[(Kind, i64, &str)]) -> Cause {
+    let looked_at = ["communication calls", "time off the CPU (stretches of 1 ms and longer)"];
+    cause_seen(stretches, &looked_at)
+}
+
+fn cause_seen(stretches: &[(Kind, i64, &str)], looked_at: &[&str]) -> Cause {
     let recorded = |rank: i32, length: i64, stretches: &[(Kind, i64, &str)]| {
         let at = |i: i64| START_NS + i * 140 * MS;
         let func: Arc<str> = "all_reduce".into();
@@ -138,8 +143,7 @@ fn cause(stretches: &[(Kind, i64, &str)]) -> Cause {
         Recorded { who: Some(who(rank)), gaps: gaps(&calls), stretches: stretches.collect() }
     };
     let peer = recorded(1, 20 * MS, &[(Kind::CpuStolen, MS, "cron (pid 9)")]);
-    let looked_at =
-        vec!["communication calls".to_owned(), "time off the CPU (stretches of 1 ms and longer)".to_owned()];
+    let looked_at = looked_at.iter().map(|topic| (*topic).to_owned()).collect();
     let not_visible = vec!["GPU clocks: n2 gpu_samples: nothing records into this table yet".to_owned()];
     explain(&recorded(5, 80 * MS, stretches), Some(&peer), looked_at, not_visible)
 }
@@ -154,6 +158,18 @@ fn a_rank_with_its_cause() {
 fn a_rank_whose_cause_is_not_seen() {
     let cause = cause(&[(Kind::CpuStolen, 20 * MS, "make (pid 12)")]);
     insta::assert_snapshot!(text(&Report { cause: Some(cause), ..report(rank_verdict(), true) }));
+}
+
+#[test]
+fn a_rank_of_whose_thread_nothing_is_recorded() {
+    let cause = cause_seen(&[], &["communication calls"]);
+    assert!(
+        cause.summary.contains("was not recorded") && !cause.summary.contains("on its CPU, or"),
+        "{}",
+        cause.summary
+    );
+    let cause = self::cause(&[]);
+    assert!(cause.summary.contains("its thread was on its CPU, or off it"), "{}", cause.summary);
 }
 
 #[test]

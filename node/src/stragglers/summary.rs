@@ -155,6 +155,7 @@ fn comm_report(comm: &Comm) -> CommReport {
         windowed: None,
         windows: 0,
         waits: None,
+        synced: comm.lifted,
         matched: comm.met.len(),
         dropped: comm.dropped,
         ranks: Vec::new(),

@@ -43,7 +43,9 @@ pub fn text(report: &Report) -> String {
         out.push('\n');
         out.push_str(&why);
     }
-    for comm in shown(report) {
+    // Where nothing moves, who was late before is beside the point.
+    let compared = if matches!(&report.verdict, Verdict::Hang(_)) { Vec::new() } else { shown(report) };
+    for comm in compared {
         out.push('\n');
         let own = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.basis == Basis::OwnTime);
         table(comm, own, &mut out);
@@ -215,15 +217,15 @@ fn cause(cause: &Cause, out: &mut String) {
     if let Some(peer) = &cause.peer {
         let _ = writeln!(
             out,
-            "  (in {} late of {} intervals between collectives, {} more than rank {} on {})",
+            "  (compared with rank {} on {}: longer in {} of {} intervals between collectives, by {} together)",
+            peer.rank,
+            printable(&peer.node),
             cause.late_intervals,
             cause.intervals,
             duration(cause.excess_ns),
-            peer.rank,
-            printable(&peer.node)
         );
     }
-    for part in cause.parts.iter().filter(|part| !part.named && part.share.abs() >= PART).take(PARTS) {
+    for part in cause.parts.iter().filter(|part| !part.named && part.share >= PART).take(PARTS) {
         let what = part.what.first().map_or_else(String::new, |what| format!(": {}", printable(&what.name)));
         let _ = writeln!(out, "  seen: {} {}{what}", part.kind.name(), percent(part.share));
     }

@@ -2,6 +2,7 @@
 //!
 //! A hang counts at once. A rank is named when it costs much, or when it was late in half of the look back and was named in a window
 //! just before as well (what costs little and is over in seconds is a busy host); it is held for two seconds after it was last named.
+//! What is much depends on whether other ranks stand out now and then, too.
 //! Imbalances and the network must show in three of four windows.
 
 use std::collections::BTreeMap;
@@ -9,10 +10,13 @@ use std::sync::Arc;
 
 use super::LOOKBACK;
 use super::change::Key;
-use crate::stragglers::{Culprit, Report, Verdict, WindowKind};
+use crate::stragglers::{Culprit, Report, Role, Verdict, WindowKind};
 
-/// From this share of the time on a rank is named by one window's verdict.
+/// From this share of the time on a rank is named by one window's verdict,
 const PLAIN: f64 = 0.2;
+/// and from so much more for each part of the windows in which others stand out, too: on a busy host somebody does for seconds, now
+/// one rank and now another.
+const RESTLESS: f64 = 3.0;
 /// Windows before, one of which must name the same rank otherwise.
 const BEFORE: usize = 3;
 /// Windows for which a named rank stays named.
@@ -78,7 +82,16 @@ fn raised<'a>(judged: &[&'a Arc<Report>]) -> Option<&'a Arc<Report>> {
         _ => false,
     };
     let again = || before.iter().take(BEFORE).any(same);
-    (culprit.share >= PLAIN || lasting(report, culprit) && again()).then_some(report)
+    let plain = PLAIN + RESTLESS * restless(report, culprit);
+    (culprit.share >= plain || lasting(report, culprit) && again()).then_some(report)
+}
+
+/// In which part of the windows looked back on the ranks that are not named were flagged.
+fn restless(report: &Report, culprit: &Culprit) -> f64 {
+    let Some(comm) = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash) else { return 0.0 };
+    let others = || comm.ranks.iter().filter(|rank| rank.role != Role::Culprit);
+    let (flagged, all) = (others().map(|rank| rank.flagged).sum::<usize>(), others().count() * comm.windows);
+    if all == 0 { 0.0 } else { flagged as f64 / all as f64 }
 }
 
 /// Whether a rank was late in half of the windows looked back on.
@@ -90,4 +103,71 @@ fn lasting(report: &Report, culprit: &Culprit) -> bool {
         None => return true,
     };
     culprit.flagged >= half
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stragglers::{Basis, CommReport, RankScore, Spread};
+
+    /// Rank 0 of eight costs `share`, late in six of 17 windows; the others were flagged so often.
+    fn report(share: f64, others: [usize; 7]) -> Report {
+        let score = |(rank, flagged): (usize, usize)| RankScore {
+            rank: rank as i32,
+            node: format!("n{rank}"),
+            pid: 1,
+            collectives: 49,
+            lateness: Spread::default(),
+            lateness_bound_ns: Some(0),
+            wait: Spread::default(),
+            own_excess_ns: None,
+            excess_ns: 0,
+            share: 0.0,
+            z: None,
+            flagged,
+            role: if rank == 0 { Role::Culprit } else { Role::Victim },
+        };
+        let culprit = Culprit {
+            rank: 0,
+            node: "n0".into(),
+            pid: 1,
+            comm_hash: "a".into(),
+            basis: Basis::OwnTime,
+            late_by_ns: 27_500_000,
+            last_in: 13,
+            collectives: 17,
+            share,
+            z: Some(4.0),
+            since_ns: 0,
+            until_ns: 3,
+            since_start: false,
+            ongoing: true,
+            flagged: 6,
+            windows: 6,
+        };
+        let comm = CommReport {
+            comm_hash: "a".into(),
+            windows: 17,
+            windowed: Some(WindowKind::Time { length_ns: 500_000_000 }),
+            ranks: std::iter::once(6).chain(others).enumerate().map(score).collect(),
+            ..CommReport::default()
+        };
+        let verdict = Verdict::Rank { culprit, also: Vec::new(), held_up: Vec::new() };
+        Report { verdict, per_comm: vec![comm], ..Report::default() }
+    }
+
+    fn is_named(share: f64, others: [usize; 7]) -> bool {
+        let raw = (0..3).map(|window| (window, Arc::new(report(share, others)))).collect();
+        matches!(settle(&raw, 2, 1).verdict, Verdict::Rank { .. })
+    }
+
+    #[test]
+    fn who_stands_out_for_seconds_where_everybody_does_is_not_named_for_little() {
+        assert!(is_named(0.28, [0; 7]), "a quiet job");
+        // As seen on two cores with a load of 37.
+        let busy = [1, 1, 2, 4, 1, 2, 2];
+        assert!(!is_named(0.28, busy));
+        assert!(is_named(0.75, busy), "three quarters of the time are no noise");
+        assert!(!is_named(0.15, [0; 7]), "little, and not for long");
+    }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::evidence::{Collective, Gap, Kind, Recorded, Stretch};
 use super::timeline::lay;
-use super::{EXPLAINS, TIMES_THE_PEER, explain};
+use super::{EXPLAINS, TIMES_THE_PEER, Topic, explain};
 use crate::stragglers::report::RankRef;
 
 const MS: i64 = 1_000_000;
@@ -89,7 +89,7 @@ fn what_explains_too_little_leaves_it_unattributed() {
     let on_cpu = explain(
         &recorded(3, &[80 * MS; 10], Vec::new()),
         Some(&recorded(1, &[20 * MS; 10], Vec::new())),
-        Vec::new(),
+        vec![Topic::OffCpu.words().to_owned()],
         Vec::new(),
     );
     assert!(on_cpu.summary.contains("more work of its own, or a slower CPU"), "{}", on_cpu.summary);

@@ -1,7 +1,7 @@
 //! A cause in words.
 
 use super::evidence::Kind;
-use super::{Cause, Part, What};
+use super::{Cause, Part, Topic, What};
 use crate::output::printable;
 use crate::stragglers::text::{duration, percent};
 
@@ -108,6 +108,9 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
             format!("most is that its thread {}, but so does its peer's", part.kind.said().0)
         }
         Some(part) => format!("most is that its thread {} ({})", part.kind.said().0, percent(part.share)),
+        None if !cause.looked_at.iter().any(|topic| topic == Topic::OffCpu.words()) => {
+            "when its thread was off its CPU was not recorded: it may have worked, waited or been pushed off".to_owned()
+        }
         None => {
             "its thread was on its CPU, or off it for too short to be recorded: more work of its own, or a slower CPU"
                 .to_owned()
