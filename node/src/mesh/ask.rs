@@ -3,7 +3,8 @@
 //! A connection that stood for a while may have lost its peer (killed, restarted) without knowing. So a request waits for
 //! a sign of life: the peer's QUIC acknowledges within moments, whatever the agent above it is doing. If that does not
 //! come, or the peer's host says that nobody listens there, a reused connection is given up and the request goes out once
-//! more on a fresh one (all requests are idempotent, and nothing of the answer was seen).
+//! more on a fresh one (all requests are idempotent, and nothing of the answer was seen). The same when the connection ends
+//! between the acknowledgement and the first response: the peer may have closed it as unused just then (`idle`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use quinn::ConnectionError;
 use tokio::time::{Instant, timeout_at};
 
 use super::frame::{self, FrameError, FrameReader};
+use super::idle::Using;
 use super::pool::{Peer, Purpose};
 use super::wire::{Request, Response};
 use super::{Mesh, code, probe};
@@ -153,7 +155,15 @@ impl Mesh {
                 Err(Attempt::Stale(AskError::WrongPeer { address, expected: peer.clone(), found }))
             };
             match attempt {
-                Ok(answer) => return Ok(answer),
+                Ok(mut answer) => {
+                    answer.again = (lease.reused && !retried).then(|| Again {
+                        mesh: self.clone(),
+                        node: peer.clone(),
+                        address,
+                        request: request.clone(),
+                    });
+                    return Ok(answer);
+                }
                 Err(Attempt::Stale(error)) if lease.reused && !retried => {
                     tracing::debug!(node = %peer, %address, %error, "asking again on a fresh connection");
                     self.0.pool.evict(&lease.peer);
@@ -184,6 +194,7 @@ async fn put(
         if now >= deadline { timeout() } else { Attempt::Stale(AskError::Unreachable("no sign of life".into())) }
     };
 
+    let using = Using::of(peer);
     // Waits here when the peer serves as many questions of ours as it allows at a time.
     let (mut send, recv) =
         timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
@@ -196,7 +207,8 @@ async fn put(
     let mut acknowledged = std::pin::pin!(send.stopped());
     let mut stream = ResponseStream {
         reader: FrameReader::new(recv),
-        peer: peer.clone(),
+        using,
+        again: None,
         first: None,
         ended: false,
         started,
@@ -234,10 +246,19 @@ async fn put(
     }
 }
 
+/// A request that may go out once more, over a fresh connection.
+struct Again {
+    mesh: Mesh,
+    node: certs::NodeName,
+    address: SocketAddr,
+    request: Encoded,
+}
+
 /// An answer as it arrives. Dropping it tells the peer to stop.
 pub struct ResponseStream {
     reader: FrameReader<quinn::RecvStream>,
-    peer: std::sync::Arc<Peer>,
+    using: Using,
+    again: Option<Again>,
     first: Option<Response>,
     ended: bool,
     started: Instant,
@@ -254,12 +275,27 @@ impl ResponseStream {
         if self.ended {
             return Ok(None);
         }
-        let response = match self.first.take() {
-            Some(first) => Ok(first),
-            None => self.wait().await,
-        };
+        let mut response = self.begun().await;
+        if let Some(again) = self.again.take()
+            && let Err(AskError::Unreachable(why)) = &response
+        {
+            tracing::debug!(node = %again.node, address = %again.address, %why, "asking again: nothing was answered yet");
+            self.ended = true;
+            again.mesh.0.pool.evict(self.using.peer());
+            let fresh = Box::pin(again.mesh.ask_encoded(&again.node, again.address, &again.request, self.deadline));
+            *self = fresh.await?;
+            self.again = None;
+            response = self.begun().await;
+        }
         self.ended = response.as_ref().map_or(true, Response::is_last);
         response.map(Some)
+    }
+
+    async fn begun(&mut self) -> Result<Response, AskError> {
+        match self.first.take() {
+            Some(first) => Ok(first),
+            None => self.wait().await,
+        }
     }
 
     async fn wait(&mut self) -> Result<Response, AskError> {
@@ -277,7 +313,7 @@ impl ResponseStream {
                     let silent = self.datagrams_heard() == heard;
                     if silent
                         && let Some(objection) =
-                            probe::objection_within(self.peer.address, probe_patience(self.deadline)).await
+                            probe::objection_within(self.using.peer().address, probe_patience(self.deadline)).await
                     {
                         return Err(AskError::Unreachable(objection.into()));
                     }
@@ -287,13 +323,13 @@ impl ResponseStream {
     }
 
     fn datagrams_heard(&self) -> u64 {
-        self.peer.connection.stats().udp_rx.datagrams
+        self.using.peer().connection.stats().udp_rx.datagrams
     }
 
     fn fault(&self, error: FrameError) -> AskError {
         match error {
             FrameError::Io(io) => {
-                if let Some(reason) = self.peer.connection.close_reason() {
+                if let Some(reason) = self.using.peer().connection.close_reason() {
                     return AskError::of_connection(&reason);
                 }
                 match io.get_ref().and_then(|inner| inner.downcast_ref::<quinn::ReadError>()) {

@@ -9,7 +9,7 @@
 //! - [`wire`]: the messages of a question.
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there?
 //! - `standing`: the connections that stand, judged anew when trust changes and replaced when our certificate does.
-//! - `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
+//! - `idle`: which connections stay. `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
 //! - [`join`]: how a host without a certificate gets one, both sides.
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
 
@@ -18,6 +18,7 @@ mod clock;
 mod drift;
 mod endpoint;
 pub mod frame;
+mod idle;
 pub mod join;
 mod outbox;
 mod pool;
@@ -42,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 pub use ask::{AskError, Encoded, ResponseStream};
 pub use clock::ClockOffset;
 pub use drift::{ClockTrack, Estimate};
+pub use idle::ConnectionPolicy;
 pub use serve::{Responder, SendError};
 use wire::Request;
 
@@ -136,6 +138,8 @@ pub struct MeshStats {
     pub turned_away: u64,
     /// Connections closed because the peer's certificate was revoked, or ended, or its CA is trusted no more.
     pub shut_out: u64,
+    /// Connections closed because nobody used them.
+    pub closed_idle: u64,
     /// Gossip messages dropped because a queue, here or towards a peer, was full or the peer was not reached.
     pub gossip_dropped: u64,
     /// Questions served.
@@ -151,6 +155,7 @@ struct Counters {
     accepted: AtomicU64,
     turned_away: AtomicU64,
     shut_out: AtomicU64,
+    closed_idle: AtomicU64,
     gossip_dropped: AtomicU64,
     served: AtomicU64,
 }
@@ -176,6 +181,7 @@ struct Inner {
     join_host: Option<Arc<dyn JoinHost>>,
     pool: pool::Pool,
     standing: standing::Connections,
+    policy: RwLock<ConnectionPolicy>,
     outboxes: outbox::Outboxes,
     gossip_in: mpsc::Sender<Inbound>,
     counters: Counters,
@@ -203,12 +209,14 @@ impl Mesh {
             join_host,
             pool: pool::Pool::default(),
             standing: standing::Connections::default(),
+            policy: RwLock::default(),
             outboxes: outbox::Outboxes::default(),
             gossip_in,
             counters: Counters::default(),
             closing: CancellationToken::new(),
         }));
         tokio::spawn(serve::accept(mesh.clone()));
+        tokio::spawn(idle::sweep(mesh.clone()));
         Ok((mesh, gossip_out))
     }
 
@@ -247,6 +255,21 @@ impl Mesh {
         Ok(())
     }
 
+    /// Connections that stand now, those taken out of use included.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.0.standing.count()
+    }
+
+    /// Keeps other connections than usual from now on.
+    pub fn set_connection_policy(&self, policy: ConnectionPolicy) {
+        *self.0.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+
+    fn connection_policy(&self) -> ConnectionPolicy {
+        *self.0.policy.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn client_config(&self) -> quinn::ClientConfig {
         self.0.credentials.read().unwrap_or_else(PoisonError::into_inner).client.clone()
     }
@@ -263,6 +286,7 @@ impl Mesh {
             accepted: read(&counters.accepted),
             turned_away: read(&counters.turned_away),
             shut_out: read(&counters.shut_out),
+            closed_idle: read(&counters.closed_idle),
             gossip_dropped: read(&counters.gossip_dropped),
             served: read(&counters.served),
         }

@@ -76,6 +76,7 @@ async fn deliver(mesh: &Mesh, to: SocketAddr, payload: &[u8]) -> Option<()> {
     // A second connection when the first turns out to be closed.
     for _ in 0..2 {
         let lease = mesh.connect(to, Purpose::Gossip, Instant::now() + SEND_TIMEOUT).await.ok()?;
+        lease.peer.usage.touch();
         let sent = async {
             let mut stream = lease.peer.connection.open_uni().await.ok()?;
             stream.write_all(payload).await.ok()?;

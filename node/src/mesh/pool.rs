@@ -23,11 +23,17 @@ use tokio::time::Instant;
 
 use super::ask::AskError;
 use super::endpoint::canonical;
+use super::idle::Usage;
 use super::{Mesh, count, probe, serve};
 
 /// Dials under way at a time for questions, and for gossip.
 const QUESTION_DIALS: usize = 32;
 const GOSSIP_DIALS: usize = 8;
+
+/// When more dials than this are under way, the next waits up to so long: whoever dials the same nodes (after a restart of
+/// the mesh, say) comes at another moment, and a node's own handshakes come apart.
+const CALM_DIALS: u64 = 8;
+const JITTER: Duration = Duration::from_millis(20);
 
 /// How long one dial may take: QUIC repeats its first packet three times in it.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -39,6 +45,8 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// What its certificate says.
     pub(super) who: certs::tls::Peer,
+    /// When it was used.
+    pub(super) usage: Usage,
 }
 
 /// Who wants a connection.
@@ -102,6 +110,13 @@ impl Pool {
         }
     }
 
+    /// Whether this is the connection in use to its address.
+    pub(super) fn uses(&self, peer: &Peer) -> bool {
+        let slots = self.slots();
+        let used = slots.get(&peer.address).and_then(|slot| slot.peer.as_ref());
+        used.is_some_and(|used| used.connection.stable_id() == peer.connection.stable_id())
+    }
+
     fn dial_ended(&self, address: SocketAddr) {
         let mut slots = self.slots();
         if let Some(slot) = slots.get_mut(&address) {
@@ -148,6 +163,9 @@ impl Mesh {
             let turns = if purpose == Purpose::Question { &pool.question_dials } else { &pool.gossip_dials };
             // The semaphores are never closed.
             let _turn = turns.acquire().await;
+            if mesh.0.counters.dials_now.load(Ordering::Relaxed) >= CALM_DIALS {
+                tokio::time::sleep(JITTER.mul_f64(rand::random_range(0.0..1.0))).await;
+            }
             let dialled = mesh.dial(address).await;
             if let Ok(peer) = &dialled {
                 pool.put(peer);
@@ -189,7 +207,7 @@ impl Mesh {
             () = tokio::time::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
         };
         let who = self.member(&connection).map_err(|e| AskError::Refused(e.to_string()))?;
-        Ok(Arc::new(Peer { connection, node: who.name.clone(), address, who }))
+        Ok(Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() }))
     }
 
     /// Who of our mesh is at the other end, by the certificate it showed.

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::endpoint::canonical;
 use super::frame::{self, FrameError, FrameReader};
+use super::idle::{Usage, Using};
 use super::pool::Peer;
 use super::wire::{Request, Response};
 use super::{Mesh, code, count};
@@ -35,7 +36,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Connections that one member may have to this node: two that dialled each other at once, those that a renewed
-/// certificate replaced, and a restarted member's former ones that have not timed out.
+/// certificate replaced, and a restarted member's former ones that have not timed out. Beyond, an idle one makes room.
 const CONNECTIONS_OF_ONE: usize = 8;
 
 /// Accepts until the endpoint closes.
@@ -76,14 +77,14 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
         .unwrap_or_default();
     if protocol == ALPN_MESH {
         match mesh.member(&connection) {
-            Ok(who) if mesh.0.standing.of(&who.name) >= CONNECTIONS_OF_ONE => {
+            Ok(who) if mesh.0.standing.of(&who.name) >= CONNECTIONS_OF_ONE && !mesh.make_room(&who.name) => {
                 count(&mesh.0.counters.turned_away);
                 tracing::warn!(%address, name = %who.name, "turned away: it has too many connections");
                 connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many connections of one member");
             }
             Ok(who) => {
                 count(&mesh.0.counters.accepted);
-                let peer = Arc::new(Peer { connection, node: who.name.clone(), address, who });
+                let peer = Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() });
                 // Who is no node does not listen where it called from.
                 if peer.who.role == Role::Node {
                     mesh.0.pool.put(&peer);
@@ -119,12 +120,14 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
             }
             stream = peer.connection.accept_bi() => match stream {
                 Ok((send, recv)) => {
-                    tokio::spawn(question(mesh.clone(), peer.clone(), send, recv, cancelled.child_token()));
+                    let using = Using::of(&peer);
+                    tokio::spawn(question(mesh.clone(), using, send, recv, cancelled.child_token()));
                 }
                 Err(error) => break error,
             },
             stream = peer.connection.accept_uni() => match stream {
                 Ok(recv) => {
+                    peer.usage.touch();
                     tokio::spawn(gossip_message(mesh.clone(), peer.clone(), recv));
                 }
                 Err(error) => break error,
@@ -155,11 +158,12 @@ async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream
 
 async fn question(
     mesh: Mesh,
-    peer: Arc<Peer>,
+    using: Using,
     send: quinn::SendStream,
     recv: quinn::RecvStream,
     cancelled: CancellationToken,
 ) {
+    let peer = using.peer();
     // Resolves when the asker stops reading or the connection ends.
     let gone = send.stopped();
     let mut out = Responder::new(send);

@@ -14,6 +14,13 @@ use super::{Mesh, code, count};
 /// A connection that was replaced is closed after this: no question lasts longer.
 const LINGER: Duration = Duration::from_secs(11 * 60);
 
+/// The dials that replace connections are spread over this: a mesh whose certificates were renewed together does not dial
+/// all at once.
+const REDIAL_SPREAD: Duration = Duration::from_secs(5);
+
+/// As few as this are dialled at once.
+const SPREAD_ABOVE: usize = 8;
+
 /// How long a peer may take to be dialled anew.
 const REDIAL: Duration = Duration::from_secs(30);
 
@@ -35,7 +42,11 @@ impl Connections {
         self.all().iter().filter(|peer| peer.node == *name).count()
     }
 
-    fn all(&self) -> Vec<Arc<Peer>> {
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Peer>> {
         self.lock().values().filter_map(Weak::upgrade).collect()
     }
 
@@ -81,9 +92,13 @@ impl Mesh {
                 self.0.pool.evict(peer);
             }
         }
+        let few = addresses.len() <= SPREAD_ABOVE;
         for address in addresses {
             let mesh = self.clone();
             tokio::spawn(async move {
+                if !few {
+                    tokio::time::sleep(REDIAL_SPREAD.mul_f64(rand::random_range(0.0..1.0))).await;
+                }
                 // Who cannot be reached now is dialled when it is needed.
                 let _ = mesh.connect(address, Purpose::Gossip, Instant::now() + REDIAL).await;
             });
