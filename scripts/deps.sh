@@ -23,6 +23,7 @@ if [ "${1:-}" = --test ]; then
     need libopenmpi-dev have mpicc
     need slurm-wlm test -x /usr/sbin/slurmctld   # a cluster on this machine
     need munge test -x /usr/sbin/munged
+    need libcap2-bin test -x /usr/sbin/setcap  # a program with capabilities of its own
 fi
 if [ "${1:-}" = --kernels ]; then
     need qemu-system-x86 have qemu-system-x86_64

@@ -70,6 +70,9 @@ pub struct CaptureConfig {
     pub rescan: Duration,
     /// How full the queue behind the sink is: when it fills up, less is recorded.
     pub backlog: Backlog,
+    /// Record nobody's processes but this user's. Without root's rights that is so whatever stands here, for the user that
+    /// this process runs as: see [`privileges::only_user`](crate::privileges::only_user).
+    pub only_user: Option<u32>,
     /// The way of attaching; none takes the best the kernel supports.
     pub attach_mode: Option<AttachMode>,
 }
@@ -91,6 +94,7 @@ impl Default for CaptureConfig {
             probes: vec![],
             rescan: Duration::from_secs(1),
             backlog: Backlog::default(),
+            only_user: None,
             attach_mode: None,
         }
     }
@@ -101,6 +105,8 @@ impl Default for CaptureConfig {
 pub struct CaptureStatus {
     /// How calls are probed.
     pub mode: AttachMode,
+    /// The only user whose processes are recorded; none: everybody's are.
+    pub only_user: Option<u32>,
     /// The library files probed.
     pub files: Vec<AttachedFile>,
     /// Every probe's hits and losses since the start, as of the last second.
@@ -213,7 +219,7 @@ impl Capture {
     /// What the host lacks, or what is wrong with the configured cgroup or libraries.
     pub fn start(config: CaptureConfig, sink: Sink) -> Result<Capture, Error> {
         let cgroup = config.cgroup.as_deref().map(Cgroup::open).transpose()?;
-        let Loaded { object, mode, classes } = loader::load(&config, cgroup.as_ref())?;
+        let Loaded { object, mode, classes, only_user } = loader::load(&config, cgroup.as_ref())?;
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let events = loader::map(&object, "events").map_err(failed)?;
         let stats = loader::map(&object, "stats").map_err(failed)?;
@@ -232,6 +238,7 @@ impl Capture {
             groups: Mutex::default(),
             status: Mutex::new(CaptureStatus {
                 mode,
+                only_user,
                 files: vec![],
                 probes: vec![],
                 rows: vec![],
@@ -243,7 +250,7 @@ impl Capture {
             detached: AtomicBool::new(false),
         });
         let tallies = Tallies::new(&object, Arc::clone(&shared.counted), shared.clock.now_unix_ns()).map_err(failed)?;
-        let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), cgroup, config.probes)?;
+        let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), (cgroup, only_user), config.probes)?;
         for path in &config.libraries {
             discovery.attach_ahead(path)?;
         }

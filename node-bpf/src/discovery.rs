@@ -22,7 +22,7 @@ use crate::cgroup::Cgroup;
 use crate::cuda::{self, functions::Api};
 use crate::error::Error;
 use crate::maps;
-use crate::process::cgroup_path;
+use crate::process::{self, cgroup_path};
 use crate::record::{Library, Record};
 use crate::symbol_probes::{self, ProbeSpec};
 use crate::symbols;
@@ -90,6 +90,8 @@ pub(crate) struct Discovery {
     links: Vec<Link>,
     shared: Arc<Shared>,
     cgroup: Option<Cgroup>,
+    /// The only user whose processes are followed.
+    only_user: Option<u32>,
     tracked: MapHandle,
     /// By (device, inode) as maps show them: done with, or how often it failed.
     mapped_files: HashMap<(Vec<u8>, u64, Probed), u32>,
@@ -114,7 +116,7 @@ impl Discovery {
         object: Object,
         mode: AttachMode,
         shared: Arc<Shared>,
-        cgroup: Option<Cgroup>,
+        (cgroup, only_user): (Option<Cgroup>, Option<u32>),
         probes: Vec<ProbeSpec>,
     ) -> Result<Self, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
@@ -140,6 +142,7 @@ impl Discovery {
             probed: vec![Err(None); probes.len()],
             probes,
             cgroup,
+            only_user,
             tracked,
             mapped_files: HashMap::new(),
             attached: HashSet::new(),
@@ -345,6 +348,9 @@ impl Discovery {
     }
 
     fn wanted(&self, pid: u32) -> bool {
+        if self.only_user.is_some_and(|user| !process::is_all_of_user(pid, user)) {
+            return false;
+        }
         let Some(cgroup) = &self.cgroup else {
             return true;
         };

@@ -15,7 +15,7 @@ use crate::functions::{Api, FUNCTIONS};
 use crate::host::{self, Host};
 use crate::privileges::{self, Capability, Needed, PRIVILEGES};
 use crate::signals::wire::{HOST_PROBES, Tuning};
-use crate::wire::{RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
+use crate::wire::{EVERYBODY, RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
 
 /// libelf reads words from it.
 #[repr(align(8))]
@@ -70,6 +70,8 @@ pub(crate) struct Loaded {
     pub(crate) object: Object,
     /// How its call programs are to be attached.
     pub(crate) mode: AttachMode,
+    /// The only user of whose processes its programs tell; none: of everybody's.
+    pub(crate) only_user: Option<u32>,
     /// What of it is loaded.
     pub(crate) classes: Vec<ClassStatus>,
 }
@@ -77,6 +79,7 @@ pub(crate) struct Loaded {
 /// Loads the object. A class whose programs the kernel refuses is turned off, unless capture needs it.
 pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Loaded, Error> {
     check_host()?;
+    let only_user = privileges::only_user().or(config.only_user);
     libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
     host::raise_open_files();
     let mut classes = classes::examine(config);
@@ -89,14 +92,14 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
     let mut modes = modes.into_iter();
     while let Some(&mode) = modes.as_slice().first() {
         LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let tried = open(config, cgroup, mode, &classes).and_then(|object| {
+        let tried = open(config, (cgroup, only_user), mode, &classes).and_then(|object| {
             attach::probe(&object, mode)?;
             Ok(object)
         });
         match tried {
             Ok(object) => {
                 tracing::debug!(?mode, ?classes, "capture programs loaded");
-                return Ok(Loaded { object, mode, classes });
+                return Ok(Loaded { object, mode, classes, only_user });
             }
             Err(error) => {
                 let log = LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -138,7 +141,7 @@ fn objection(log: &[String]) -> String {
 
 fn open(
     config: &CaptureConfig,
-    cgroup: Option<&Cgroup>,
+    (cgroup, only_user): (Option<&Cgroup>, Option<u32>),
     mode: AttachMode,
     classes: &[ClassStatus],
 ) -> libbpf_rs::Result<Object> {
@@ -154,6 +157,7 @@ fn open(
         offcpu_min_ns: u64::try_from(config.offcpu_min.as_nanos()).unwrap_or(u64::MAX),
         wake_bytes: u64::from(ring_bytes / 4),
         own_pid: std::process::id(),
+        only_uid: only_user.unwrap_or(EVERYBODY),
         block_min_ns: u64::try_from(config.block_min.as_nanos()).unwrap_or(u64::MAX),
     };
     let tuning = Tuning { offcpu_min_ns: raw.offcpu_min_ns, block_min_ns: raw.block_min_ns, shed_p2p: false };

@@ -2,6 +2,8 @@
 //! capability is needed for what; it was found by leaving each out (node/tests/privileges.rs keeps it true).
 //! What the host offers is `host`'s business.
 
+use std::sync::OnceLock;
+
 use caps::errors::CapsError;
 use caps::{CapSet, CapsHashSet};
 
@@ -64,6 +66,24 @@ pub static PRIVILEGES: &[Privilege] = &[
     },
 ];
 
+/// The only user whose processes may be recorded; none: everybody's.
+///
+/// Root sees everybody, and so does a service to whom an administrator has given CAP_SYS_PTRACE, the right to look into
+/// other users' processes, as an ambient capability (systemd's AmbientCapabilities, setpriv). Whoever has capabilities
+/// because the program's file carries them (setcap) is any user that may run it, and sees nobody but that user. The kernel
+/// clears ambient capabilities when such a file is executed (capabilities(7)), so that tells the two apart. Decided once:
+/// [`keep_only`] gives up what it is told by.
+pub fn only_user() -> Option<u32> {
+    static DECIDED: OnceLock<Option<u32>> = OnceLock::new();
+    *DECIDED.get_or_init(|| {
+        // the real user, so that a set-user-ID program is its caller's, too
+        // SAFETY: getuid has no preconditions and cannot fail.
+        let user = unsafe { libc::getuid() };
+        let of_a_service = caps::has_cap(None, CapSet::Ambient, Capability::CAP_SYS_PTRACE).unwrap_or(false);
+        (user != 0 && !of_a_service).then_some(user)
+    })
+}
+
 /// What this thread has of [`PRIVILEGES`].
 pub fn granted() -> Vec<Capability> {
     PRIVILEGES.iter().map(|privilege| privilege.capability).filter(|capability| has(*capability)).collect()
@@ -88,7 +108,19 @@ pub fn has(capability: Capability) -> bool {
 
 /// The capabilities that capture keeps on this host: `multi` says whether the kernel has uprobe.multi.
 pub fn kept(multi: bool) -> Vec<Capability> {
-    PRIVILEGES.iter().filter(|p| p.needed != Needed::WithoutMulti || !multi).map(|p| p.capability).collect()
+    kept_for(multi, only_user())
+}
+
+/// The same for a recorder of everybody, or of one user only: that one has no use for the right to look into other users'
+/// processes, and is not trusted with all that CAP_SYS_ADMIN gives.
+pub fn kept_for(multi: bool, only_user: Option<u32>) -> Vec<Capability> {
+    let everybodys =
+        [Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH, Capability::CAP_SYS_ADMIN].as_slice();
+    let wanted = |privilege: &&Privilege| {
+        (privilege.needed != Needed::WithoutMulti || !multi)
+            && (only_user.is_none() || !everybodys.contains(&privilege.capability))
+    };
+    PRIVILEGES.iter().filter(wanted).map(|privilege| privilege.capability).collect()
 }
 
 /// Why privileges could not be given up.
@@ -130,6 +162,7 @@ pub fn with_only<T>(keep: &[Capability], look: impl FnOnce() -> T) -> Result<T, 
 /// # Errors
 /// Other threads run already, or the kernel refused.
 pub fn keep_only(keep: &[Capability]) -> Result<Vec<Capability>, DropError> {
+    only_user();
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads > 1 {
         return Err(DropError::Threads { threads });
@@ -169,9 +202,22 @@ mod tests {
 
     #[test]
     fn what_is_kept_depends_on_the_kernel() {
-        assert!(!kept(true).contains(&Capability::CAP_SYS_ADMIN));
-        assert!(kept(false).contains(&Capability::CAP_SYS_ADMIN));
-        assert!(kept(true).contains(&Capability::CAP_BPF));
+        assert!(!kept_for(true, None).contains(&Capability::CAP_SYS_ADMIN));
+        assert!(kept_for(false, None).contains(&Capability::CAP_SYS_ADMIN));
+        assert!(kept_for(true, None).contains(&Capability::CAP_BPF));
+        let own = kept_for(false, Some(1000));
+        assert!(own.contains(&Capability::CAP_PERFMON) && own.contains(&Capability::CAP_SYSLOG));
+        assert!(!own.contains(&Capability::CAP_SYS_PTRACE) && !own.contains(&Capability::CAP_SYS_ADMIN));
+    }
+
+    #[test]
+    fn root_sees_everybody() {
+        // SAFETY: getuid has no preconditions and cannot fail.
+        let user = unsafe { libc::getuid() };
+        assert_eq!(
+            only_user().is_none(),
+            user == 0 || caps::has_cap(None, CapSet::Ambient, Capability::CAP_SYS_PTRACE).unwrap()
+        );
     }
 
     #[test]

@@ -136,6 +136,13 @@ pub(crate) fn cgroup_path(cgroups: &str) -> &str {
     cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("")
 }
 
+/// Whether the real, effective and saved user of a process are this one. (The programs ask more, of every event.)
+pub(crate) fn is_all_of_user(pid: u32, user: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let Some(line) = status.lines().find_map(|line| line.strip_prefix("Uid:")) else { return false };
+    line.split_whitespace().take(3).filter(|uid| uid.parse() == Ok(user)).count() == 3
+}
+
 fn user_name(uid: u32) -> String {
     let mut buffer = [0u8; 4096];
     // SAFETY: all zero is a valid passwd to be filled in.

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::loader;
 use crate::maps;
+use crate::privileges;
 
 /// What was found.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Survey {
     pub host: Host,
     /// The way of attaching that works, or why capture cannot start.
     pub attach: Result<AttachMode, Error>,
+    /// The only user whose processes would be recorded; none: everybody's would.
+    pub only_user: Option<u32>,
     /// Every class; tried where capture can start, else told by what the kernel has.
     pub classes: Vec<ClassStatus>,
     /// Libraries that running processes have mapped, each file once.
@@ -71,7 +74,7 @@ pub fn survey(config: &CaptureConfig) -> Survey {
         Err(error) => (Err(error), classes::examine(config)),
     };
     let (libraries, hidden_processes) = libraries_in_use();
-    Survey { host: Host::examine(), attach, classes, libraries, hidden_processes }
+    Survey { host: Host::examine(), only_user: privileges::only_user(), attach, classes, libraries, hidden_processes }
 }
 
 /// Loads everything and attaches what is not at library calls, once.

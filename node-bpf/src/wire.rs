@@ -305,6 +305,9 @@ impl Stats {
     }
 }
 
+/// `RM_EVERYBODY`.
+pub(crate) const EVERYBODY: u32 = u32::MAX;
+
 /// `struct rm_config`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawConfig {
@@ -312,6 +315,8 @@ pub(crate) struct RawConfig {
     pub(crate) offcpu_min_ns: u64,
     pub(crate) wake_bytes: u64,
     pub(crate) own_pid: u32,
+    /// [`EVERYBODY`], or the only user of whom anything is recorded.
+    pub(crate) only_uid: u32,
     pub(crate) block_min_ns: u64,
 }
 
@@ -322,6 +327,7 @@ impl RawConfig {
         bytes[8..16].copy_from_slice(&self.offcpu_min_ns.to_ne_bytes());
         bytes[16..24].copy_from_slice(&self.wake_bytes.to_ne_bytes());
         bytes[24..28].copy_from_slice(&self.own_pid.to_ne_bytes());
+        bytes[28..32].copy_from_slice(&self.only_uid.to_ne_bytes());
         bytes[32..40].copy_from_slice(&self.block_min_ns.to_ne_bytes());
         bytes
     }

@@ -9,22 +9,12 @@ use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Cgroup, Recorder, can_capture, nccl_ranks, wait_for, workloads};
+use common::{Cgroup, Job, Recorder, can_capture, nccl_ranks, wait_for, workloads};
 use node_bpf::{Backlog, BlockIo, CaptureConfig, ClassState, HostRecord, MemoryEvent, ProcessEvent, Record, SelfStat};
-
-/// A process of its own, killed when dropped.
-struct Job(Child);
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A followed shell of this rank in the cgroups: it waits for a file, then runs the script.
 fn rank_shell(cgroups: &[&Path], rank: u32, go: &Path, script: &str) -> Job {

@@ -58,6 +58,21 @@ pub fn give_up_all_but(plan: &Plan) -> Result<(), DropError> {
     Ok(())
 }
 
+/// A program whose file carries capabilities (setcap) has them whoever runs it, and in every command. What lets a user see
+/// or change what is not the user's own (files, processes) is given up at once: [`node_bpf::privileges::only_user`].
+///
+/// # Errors
+/// Threads run already, or the kernel refused.
+pub fn give_up_what_a_file_gives() -> Result<(), DropError> {
+    let Some(user) = privileges::only_user() else { return Ok(()) };
+    let mut keep = privileges::kept_for(true, Some(user));
+    keep.push(Capability::CAP_NET_BIND_SERVICE);
+    if privileges::effective().iter().any(|capability| !keep.contains(capability)) {
+        privileges::keep_only(&keep)?;
+    }
+    Ok(())
+}
+
 fn names(capabilities: &[Capability]) -> String {
     capabilities.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -15,6 +15,8 @@ use serde_json::Value;
 
 /// A user that is not root and has no name.
 const USER: u32 = 54_321;
+/// Another one.
+const OTHER: u32 = 54_322;
 
 /// One field of a thread's status.
 fn field(status: &str, name: &str) -> String {
@@ -169,9 +171,12 @@ fn an_ordinary_user_is_told_what_to_grant_and_with_it_can_record() {
     assert_eq!(refused["capture"]["possible"], false);
     let capabilities = refused["findings"].as_array().expect("a list").iter().find(|f| f["what"] == "capabilities");
     let remedy = capabilities.expect("the finding")["remedy"].as_str().expect("a remedy").to_owned();
-    let granted = privileges::kept(node_bpf::Host::examine().uprobe_multi);
-    let line = format!("sudo setcap {} {}", privileges::setcap_argument(&granted), binary.display());
-    assert!(remedy.ends_with(&line), "{remedy}");
+    let multi = node_bpf::Host::examine().uprobe_multi;
+    let own = privileges::kept_for(multi, Some(USER));
+    let line = format!("sudo setcap {} {}", privileges::setcap_argument(&own), binary.display());
+    assert!(remedy.ends_with(&line) || !multi, "{remedy}");
+    // a service with the right to look into others' processes
+    let granted = privileges::kept(multi);
 
     let (allowed, output) = check(&granted, &binary);
     assert_eq!(output.status.code(), Some(0), "{allowed}");
@@ -212,4 +217,94 @@ fn an_ordinary_user_is_told_what_to_grant_and_with_it_can_record() {
     let count = ["query", "--format", "csv", "--db", &file.display().to_string()];
     let count = rankmesh().args(count).arg("SELECT count(*), count(DISTINCT rank) FROM collectives").output();
     assert!(stdout(&count.expect("runs")).ends_with("\n40,2\n"));
+}
+
+/// Gives the file these capabilities; false where that cannot be done.
+fn setcap(binary: &Path, capabilities: &[Capability]) -> bool {
+    let argument = privileges::setcap_argument(capabilities);
+    let done = Command::new("setcap").arg(argument).arg(binary).stderr(Stdio::null()).status();
+    done.is_ok_and(|status| status.success())
+}
+
+/// Runs as a user who has nothing but what the program's file gives.
+fn as_plain_user(user: u32, cgroup: Option<&Path>, program: &Path) -> Command {
+    let enter = cgroup.map(|path| format!("echo $$ > {}/cgroup.procs && ", path.display())).unwrap_or_default();
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("{enter}exec \"$@\"")).arg("sh");
+    command.args(["setpriv", "--reuid", &user.to_string(), "--regid", &user.to_string(), "--clear-groups"]);
+    command.args(["--inh-caps=-all"]).arg(program).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_program_with_capabilities_records_only_what_its_user_owns() {
+    if !can_capture("a_program_with_capabilities_records_only_what_its_user_owns") {
+        return;
+    }
+    let lab = Lab::new();
+    let binary = public_binary(&lab);
+    let enough = [Capability::CAP_BPF, Capability::CAP_PERFMON];
+    let looks = |binary: &Path| {
+        let output = as_plain_user(USER, None, binary).args(["check", "--format", "json"]).output().expect("runs");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)))
+    };
+    if !node_bpf::Host::examine().uprobe_multi || !setcap(&binary, &enough) {
+        eprintln!("SKIPPED: needs setcap (libcap2-bin) and a kernel with uprobe.multi");
+        return;
+    }
+    let seen = looks(&binary);
+    if seen["findings"].to_string().contains("missing: CAP_BPF") {
+        eprintln!("SKIPPED: the temporary directory is mounted nosuid, so that its files give no capabilities");
+        return;
+    }
+    assert_eq!((&seen["capture"]["possible"], &seen["capture"]["only_user"]), (&true.into(), &USER.into()), "{seen}");
+
+    let cgroups = Cgroups::new("two-users", &["jobs"]);
+    let cgroup = cgroups.path("jobs");
+    let made = workloads(&lab);
+    let directory = lab.path("of-user");
+    fs::create_dir(&directory).expect("a directory");
+    std::os::unix::fs::chown(&directory, Some(USER), None).expect("chown");
+    let start = |file: &str| {
+        let log = lab.path(&format!("{file}.log"));
+        let mut trace = as_plain_user(USER, None, &binary);
+        trace.args(["trace", "--out"]).arg(directory.join(file)).arg("--cgroup").arg(cgroup);
+        let trace = Job(trace.stderr(fs::File::create(&log).expect("a log")).spawn().expect("the recorder starts"));
+        wait_for("the recorder is ready", || {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            if log.contains("recording into") { Ok(()) } else { Err(log) }
+        });
+        (trace, fs::read_to_string(&log).expect("its log"))
+    };
+    let (mut trace, log) = start("trace.db");
+    assert!(log.contains(&format!("only processes of user {USER}")), "{log}");
+    let job = |user: u32, iters: &str| {
+        let mut job = as_plain_user(user, Some(cgroup), &made.join("nccl-ranks"));
+        job.args(["--ranks", "2", "--iters", iters, "--work-ms", "5", "--start-ms", "1500"]).stdout(Stdio::null());
+        Job(job.spawn().expect("the job starts"))
+    };
+    let mut jobs = [job(OTHER, "30"), job(USER, "20")];
+    assert!(jobs.iter_mut().all(|job| job.0.wait().expect("ends").success()));
+    let pid = nix::unistd::Pid::from_raw(trace.0.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("asked to end");
+    assert!(trace.0.wait().expect("ends").success());
+    let asked = |sql: &str| {
+        let file = directory.join("trace.db").display().to_string();
+        let answer = rankmesh().args(["query", "--format", "csv", "--db", &file, sql]).output();
+        stdout(&answer.expect("runs"))
+    };
+    assert!(asked("SELECT count(*), count(DISTINCT rank) FROM collectives").ends_with("\n40,2\n"));
+    assert!(asked("SELECT DISTINCT uid FROM processes").ends_with(&format!("\n{USER}\n")));
+    let strangers = "SELECT count(*) FROM (SELECT pid FROM offcpu UNION ALL SELECT pid FROM process_events) \
+                     WHERE pid NOT IN (SELECT pid FROM processes)";
+    assert!(asked(strangers).ends_with("\n0\n"));
+    assert!(!asked("SELECT count(*) FROM offcpu").ends_with("\n0\n"), "the ranks slept");
+
+    // a site that gives the file more gives its users no more
+    let more = [Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH, Capability::CAP_SYS_ADMIN];
+    assert!(setcap(&binary, &[enough.as_slice(), &more].concat()));
+    assert_eq!(looks(&binary)["capture"]["only_user"], USER);
+    let (trace, _) = start("more.db");
+    let sets = of_threads(trace.0.id());
+    assert!(sets.iter().all(|(effective, permitted, ..)| (*effective, *permitted) == (mask(&enough), mask(&enough))));
 }

@@ -94,8 +94,11 @@ static __always_inline __u64 wake_flags(void) {
   return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= config.wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
 
+#include "owner.bpf.h"
+
 static __always_inline bool wanted_task(void) {
   if ((bpf_get_current_pid_tgid() >> 32) == config.own_pid) return false;
+  if (!may_see_this()) return false;
   return config.cgroup_id == 0 || bpf_current_task_under_cgroup(&cgroup_array, 0) == 1;
 }
 

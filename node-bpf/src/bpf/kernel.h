@@ -52,6 +52,19 @@ struct user_pt_regs {
 typedef struct { int counter; } atomic_t;
 struct signal_struct { atomic_t live; };
 struct css_set;
+typedef struct { __u32 val; } kuid_t;
+struct user_namespace { int level; };
+/* before Linux 6.3 two words of 32 bits, since then one of 64 */
+struct capabilities { __u64 bits; };
+struct cred {
+  kuid_t uid, suid, euid;
+  struct capabilities cap_permitted;
+  struct user_namespace *user_ns;
+};
+struct mm_struct { unsigned long flags; };
+/* from Linux 6.18 on */
+struct mm_flags { unsigned long bits; };
+struct mm_struct___bitmap { struct mm_flags flags; };
 struct task_struct {
   int pid, tgid;
   char comm[16];
@@ -61,6 +74,9 @@ struct task_struct {
   int exit_code;
   struct task_struct *real_parent;
   struct css_set *cgroups;
+  unsigned int flags;
+  const struct cred *real_cred;
+  struct mm_struct *mm;
 };
 /* before Linux 5.14 */
 struct task_struct___old { long state; };
@@ -92,6 +108,7 @@ struct sock {
   struct sock_common __sk_common;
   struct socket *sk_socket;
   struct sock_cgroup_data sk_cgrp_data;
+  kuid_t sk_uid;
 };
 struct in6_addr;
 struct sk_buff;

@@ -27,10 +27,15 @@ static __always_inline void note_leaving(struct off_start *start, struct task_st
   start->cgroup_id = bpf_get_current_cgroup_id();
   start->cpu = bpf_get_smp_processor_id();
   start->voluntary = voluntary;
-  start->next_pid = next->tgid;
   start->state = state;
   start->iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
-  BPF_CORE_READ_INTO(&start->next_comm, next, comm);
+  if (may_name(next)) {
+    start->next_pid = next->tgid;
+    BPF_CORE_READ_INTO(&start->next_comm, next, comm);
+  } else {
+    start->next_pid = 0;
+    __builtin_memcpy(start->next_comm, "(another user)\0", sizeof start->next_comm);
+  }
   start->ts_ns = bpf_ktime_get_ns();
 }
 
@@ -44,6 +49,7 @@ static __always_inline void leaves_cpu(struct task_struct *prev, struct task_str
   if (voluntary && (state & TASK_INTERRUPTIBLE) && tid != pid && !(thread && thread->followed == FOLLOWED_CALLER) &&
       !bpf_map_lookup_elem(&callers, &tid))
     return;
+  if (!may_see(prev)) return;
   COUNT(RM_SLOT_OFFCPU, hits);
   if (thread) {
     note_leaving(&thread->off, prev, next, state, voluntary);
@@ -142,9 +148,23 @@ static __always_inline void thread_ends(struct task_struct *task) {
   state->call.enter_ns = 0;
 }
 
+/* A followed process has become another user's: it is as if it had ended. */
+static __noinline int leaves_us(struct task_struct *task) {
+  __u32 pid = task->tgid, tid = task->pid;
+  thread_ends(task);
+  bpf_task_storage_delete(&threads, task);
+  bpf_map_delete_elem(&off_starts, &tid);
+  bpf_map_delete_elem(&callers, &tid);
+  if (!bpf_map_delete_elem(&tracked, &pid)) emit_process(RM_EXIT, pid);
+  return 0;
+}
+
 static __always_inline int process_exec(struct task_struct *task) {
-  if (!wanted_task()) return 0;
   __u32 pid = task->tgid;
+  if (!wanted_task()) {
+    if (only_own()) leaves_us(task);
+    return 0;
+  }
   COUNT(RM_SLOT_PROCESS, hits);
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
   if (known) {
@@ -174,7 +194,7 @@ static __always_inline int process_exit(struct task_struct *task) {
   if (BPF_CORE_READ(task, signal, live.counter) > 0) return 0; /* other threads go on */
   bpf_map_delete_elem(&tracked, &pid);
   COUNT(RM_SLOT_PROCESS, hits);
-  emit_life(oom ? RM_LIFE_OOM_KILLED : RM_LIFE_EXIT, task, BPF_CORE_READ(task, exit_code));
+  if (may_see(task)) emit_life(oom ? RM_LIFE_OOM_KILLED : RM_LIFE_EXIT, task, BPF_CORE_READ(task, exit_code));
   emit_process(RM_EXIT, pid);
   return 0;
 }
@@ -185,7 +205,7 @@ int BPF_PROG(on_exit, struct task_struct *task) { return MEASURED(RM_PROGRAM_EXI
 static __always_inline int process_fork(struct task_struct *parent, struct task_struct *child) {
   __u32 pid = parent->tgid, new = child->tgid;
   if (child->pid != new) return 0; /* a thread */
-  if (!bpf_map_lookup_elem(&tracked, &pid)) return 0;
+  if (!bpf_map_lookup_elem(&tracked, &pid) || !may_see(parent)) return 0;
   __u32 value = RM_CHILD;
   if (bpf_map_update_elem(&tracked, &new, &value, BPF_ANY)) HOST_COUNT(RM_HOST_LIFE, lost_map);
   emit_life(RM_LIFE_FORK, child, 0);

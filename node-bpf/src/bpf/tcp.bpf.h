@@ -9,7 +9,7 @@ static __always_inline int tcp_event_run(__u32 event, struct sock *sk) {
   /* these are smaller structures with the common beginning only: nobody's any more, or nobody's yet */
   bool whole = state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
   struct cgroup *cgroup = whole ? BPF_CORE_READ(sk, sk_cgrp_data.cgroup) : 0;
-  if (!wanted_cgroup((__u64)cgroup)) return 0;
+  if (!wanted_cgroup((__u64)cgroup) || !may_see_socket(sk, whole)) return 0;
   COUNT(RM_SLOT_TCP, hits);
   struct rm_tcp *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) {

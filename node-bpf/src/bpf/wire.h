@@ -144,12 +144,14 @@ struct rm_program_time {
 
 #include "wire_host.h"
 
+#define RM_EVERYBODY 0xffffffff /* no user has this number */
+
 struct rm_config {
   unsigned long long cgroup_id;       /* 0: no filter; else also cgroup_array[0] holds the cgroup */
   unsigned long long offcpu_min_ns;   /* shorter stretches are not recorded */
   unsigned long long wake_bytes;      /* wake the reader when this much waits in the ring */
   unsigned int own_pid;               /* the agent itself is never recorded */
-  unsigned int pad;
+  unsigned int only_uid;              /* RM_EVERYBODY; else of nobody but this user (owner.bpf.h) */
   unsigned long long block_min_ns;    /* shorter block requests are not recorded */
 };
 

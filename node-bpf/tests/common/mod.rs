@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -43,6 +43,16 @@ pub fn workloads() -> PathBuf {
     let made = Command::new("make").arg("-C").arg(scenarios).arg(format!("OUT={}", out.display())).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     out
+}
+
+/// A process of its own, killed when dropped.
+pub struct Job(pub Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A cgroup v2 directory, removed with the value.

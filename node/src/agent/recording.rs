@@ -217,7 +217,15 @@ fn gaps(started: &Result<Capture, node_bpf::Error>, rings: bool) -> Vec<(Vec<&'s
                 let of = CLASSES.iter().find(|c| c.name == class.name)?;
                 Some((of.tables.to_vec(), format!("not {NOT_RECORDED}{}: {}", of.records, short(&why))))
             };
-            capture.status().classes.into_iter().filter_map(off).collect()
+            let status = capture.status();
+            let everywhere: Vec<_> = CLASSES
+                .iter()
+                .filter(|class| !class.programs.is_empty())
+                .flat_map(|class| class.tables)
+                .copied()
+                .collect();
+            let whose = |user| (everywhere, format!("only processes of user {user} are recorded here"));
+            status.only_user.map(whose).into_iter().chain(status.classes.into_iter().filter_map(off)).collect()
         }
     }
 }

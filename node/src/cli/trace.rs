@@ -24,7 +24,8 @@ pub(super) fn run(args: TraceArgs) -> anyhow::Result<Exit> {
         Box::new(move |record| ingest.record(record)),
     )
     .context("starting capture")?;
-    eprintln!("recording into {}; Ctrl-C ends it", args.out.display());
+    let whose = capture.status().only_user.map(|user| format!(", only processes of user {user}"));
+    eprintln!("recording into {}{}; Ctrl-C ends it", args.out.display(), whose.unwrap_or_default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

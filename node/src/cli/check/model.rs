@@ -29,6 +29,8 @@ pub(super) struct Verdict {
     pub(super) possible: bool,
     /// How calls are probed: "session", "multi", "single".
     pub(super) attach: Option<&'static str>,
+    /// The only user whose processes would be recorded; none: everybody's.
+    pub(super) only_user: Option<u32>,
     /// Why not.
     pub(super) reason: Option<String>,
 }
@@ -98,7 +100,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Report {
                 class: library.class,
             })
             .collect(),
-        capture: Verdict { possible: attach.is_some(), attach, reason },
+        capture: Verdict { possible: attach.is_some(), attach, only_user: survey.only_user, reason },
     }
 }
 
@@ -115,6 +117,7 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
     let mut list = vec![kernel(host), btf(host), uprobes(host)];
     list.extend(lockdown(host));
     list.push(capabilities(seen));
+    list.extend(whose(seen.survey));
     list.extend(settings(host));
     list.push(cgroup(host));
     list.extend(memlock(host));
@@ -169,7 +172,8 @@ fn lockdown(host: &Host) -> Option<Finding> {
 }
 
 fn capabilities(seen: &Seen<'_>) -> Finding {
-    let wanted = privileges::kept(seen.survey.host.uprobe_multi);
+    let (multi, only_user) = (seen.survey.host.uprobe_multi, seen.survey.only_user);
+    let wanted = privileges::kept_for(multi, only_user);
     let missing: Vec<_> = PRIVILEGES
         .iter()
         .filter(|privilege| wanted.contains(&privilege.capability) && !seen.granted.contains(&privilege.capability))
@@ -180,8 +184,29 @@ fn capabilities(seen: &Seen<'_>) -> Finding {
     let detail: Vec<String> = missing.iter().map(|p| format!("{} ({})", p.capability, p.purpose)).collect();
     let state = if missing.iter().any(|p| p.needed != Needed::ForDetail) { State::Missing } else { State::Warning };
     let grant = privileges::setcap_argument(&wanted);
-    let remedy = format!("run as root, or once: sudo setcap {grant} {}", seen.binary);
+    let setcap = format!("sudo setcap {grant} {}", seen.binary);
+    let remedy = match only_user {
+        None => format!("run as root, or once: {setcap}"),
+        Some(_) if !multi => {
+            "run as root: before Linux 6.6 uprobes take CAP_SYS_ADMIN, which no user should be given".to_owned()
+        }
+        Some(_) => {
+            format!("run as root; or, to record one's own processes (docs/security.md says what that grants): {setcap}")
+        }
+    };
     not("capabilities", state, format!("missing: {}", detail.join(", ")), remedy)
+}
+
+/// Whose processes are recorded, where anybody's are.
+fn whose(survey: &Survey) -> Option<Finding> {
+    survey.attach.as_ref().ok()?;
+    Some(match survey.only_user {
+        None => ok("processes of", "every user"),
+        Some(user) => ok(
+            "processes of",
+            format!("user {user} only: whoever runs this program records what is that user's own, and nothing else"),
+        ),
+    })
 }
 
 /// What the system's settings mean for those without capabilities; with them they do not matter.
@@ -223,7 +248,8 @@ fn namespace(host: &Host) -> Option<Finding> {
 }
 
 fn processes(seen: &Seen<'_>) -> Option<Finding> {
-    let hidden = seen.survey.hidden_processes;
+    // other users' would not be recorded anyway
+    let hidden = seen.survey.only_user.map_or(seen.survey.hidden_processes, |_| 0);
     let detail = format!("{hidden} may not be looked at: what they use is not in this list");
     let remedy = if seen.granted.contains(&Capability::CAP_SYS_PTRACE) {
         "nothing, unless ranks are among them: a security module (SELinux, AppArmor, Yama) or a sandbox protects them"
@@ -290,6 +316,7 @@ mod tests {
                 uid: 0,
             },
             attach: Ok(AttachMode::Session),
+            only_user: None,
             classes: CLASSES.iter().map(|class| ClassStatus { name: class.name, state: ClassState::On }).collect(),
             libraries: vec![],
             hidden_processes: 0,
@@ -340,17 +367,41 @@ mod tests {
         let mut survey = healthy();
         survey.attach = Err(Error::NotPermitted { missing: vec![Capability::CAP_BPF] });
         survey.hidden_processes = 40;
+        survey.only_user = Some(1000);
         let report = judged(&survey, &[]);
         assert!(!report.capture.possible && report.capture.reason.is_some());
         let capabilities = finding(&report, "capabilities");
         assert_eq!(capabilities.state, State::Missing);
         let remedy = capabilities.remedy.as_deref().expect("a remedy");
         assert!(remedy.contains("setcap cap_bpf,cap_perfmon,") && remedy.ends_with(" /opt/rankmesh"), "{remedy}");
-        assert!(!remedy.contains("sys_admin"));
-        assert_eq!(finding(&report, "processes").state, State::Warning);
+        // a file's capabilities are anybody's who runs it
+        assert!(!["sys_admin", "ptrace", "dac"].iter().any(|name| remedy.contains(name)), "{remedy}");
+        assert!(report.findings.iter().all(|finding| finding.what != "processes"), "others' are not recorded anyway");
         let state = |name: &str| report.classes.iter().find(|class| class.name == name).map(|class| class.state);
         assert_eq!((state("collectives"), state("offcpu")), (Some("off"), Some("off")));
         assert_eq!(state("host"), Some("on"), "samples need no privileges");
+    }
+
+    #[test]
+    fn a_user_of_a_program_with_capabilities_is_told_whose_processes_are_recorded() {
+        let mut survey = healthy();
+        survey.only_user = Some(1000);
+        survey.host.uid = 1000;
+        let report = judged(&survey, &[Capability::CAP_BPF, Capability::CAP_PERFMON]);
+        assert_eq!(serde_json::to_value(&report).expect("json")["capture"]["only_user"], 1000);
+        assert!(finding(&report, "processes of").detail.starts_with("user 1000 only"));
+        assert_eq!(finding(&report, "capabilities").state, State::Warning, "names of kernel functions are missing");
+        assert_eq!(finding(&judged(&healthy(), &every()), "processes of").detail, "every user");
+        survey.host.uprobe_multi = false;
+        let report = judged(&survey, &[]);
+        assert!(finding(&report, "capabilities").remedy.as_deref().is_some_and(|r| !r.contains("setcap")));
+    }
+
+    #[test]
+    fn hidden_processes_are_told_to_whom_records_everybody() {
+        let mut survey = healthy();
+        survey.hidden_processes = 40;
+        assert_eq!(finding(&judged(&survey, &[]), "processes").state, State::Warning);
     }
 
     #[test]

@@ -11,7 +11,10 @@ pub(super) fn text(report: &Report) -> String {
     // writing to a String does not fail
     let _ = match (&report.capture.reason, report.capture.attach) {
         (Some(reason), _) => writeln!(out, "This host cannot record: {}", printable(reason)),
-        (None, attach) => writeln!(out, "This host can record (uprobes: {}).", attach.unwrap_or("?")),
+        (None, attach) => {
+            let whose = report.capture.only_user.map(|user| format!(", only processes of user {user}"));
+            writeln!(out, "This host can record (uprobes: {}{}).", attach.unwrap_or("?"), whose.unwrap_or_default())
+        }
     };
     let findings = report.findings.iter().map(|finding| {
         let state = match finding.state {
