@@ -168,6 +168,17 @@ pub enum Targets {
     AnyOne,
 }
 
+/// Where in a question the asks that follow are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Round {
+    /// A run in one round begins.
+    Only,
+    /// A run in two rounds begins.
+    First,
+    /// The last of two rounds.
+    Second,
+}
+
 /// Asks nodes. One implementation speaks QUIC, one runs in memory for tests.
 ///
 /// A node whose answer did not arrive whole must contribute nothing: the implementation buffers or, when batches of a
@@ -177,6 +188,12 @@ pub enum Targets {
 /// [`NodeError::Sql`] of any node is not a missing node: the union would fail too, so it ends the question as
 /// [`RunError::Sql`].
 pub trait Fanout {
+    /// A round of asks begins. Of two rounds the second must see what the first saw: a node that answered the first
+    /// answers the second from the same snapshot, or is lost (and the question runs again without it).
+    fn round(&mut self, round: Round) {
+        let _ = round;
+    }
+
     /// Ask the targets for `task`. Returns the names of the nodes that answered whole, with their statistics. With
     /// [`Targets::All`] and [`Targets::Named`] nodes that do not answer are left out (coverage names them).
     ///

@@ -38,8 +38,8 @@ mod tests;
 
 pub use align::{Clocks, NodeClock, View, align, needs_clocks};
 pub use api::{
-    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Span,
-    Stop, Targets,
+    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, Round, RunError, Sink,
+    Span, Stop, Targets,
 };
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};

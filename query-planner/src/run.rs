@@ -6,7 +6,8 @@ use std::time::Instant;
 use rusqlite::{Connection, ErrorCode};
 
 use crate::api::{
-    Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Stop, Targets,
+    Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, Round, RunError, Sink, Stop,
+    Targets,
 };
 use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
@@ -63,12 +64,13 @@ fn run_once(
     pool: &MergePool,
 ) -> Result<Answer, RunError> {
     let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
+    fanout.round(if plan.reductions.is_empty() { Round::Only } else { Round::First });
     let mut meter = Meter { left: budget.asker_bytes, limit: budget.asker_bytes };
     match &plan.merge {
         Merge::Concat { with_node } => {
             let mut rows = Vec::new();
             let width = plan.parts.first().map_or(0, |part| part.columns as usize);
-            let all = Round::whole(plan);
+            let all = Asks::whole(plan);
             ask(&all, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
                 meter.take(batch.size_bytes(), "the result")?;
                 whole(&batch, width, node)?;
@@ -93,10 +95,11 @@ fn run_once(
                 rows += u64::from(batch.rows);
                 insert(&conn, table, &batch).map_err(|error| internal(&error))
             };
-            let first = Round::first(plan);
+            let first = Asks::first(plan);
             ask(&first, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             if !plan.reductions.is_empty() {
-                let second = Round::second(plan, &conn, tables).map_err(|error| internal(&error))?;
+                fanout.round(Round::Second);
+                let second = Asks::second(plan, &conn, tables).map_err(|error| internal(&error))?;
                 ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             }
             let started = Instant::now();
@@ -109,28 +112,28 @@ fn run_once(
 }
 
 /// Some parts of a plan that are asked for together: index in the plan, the part, its keys.
-struct Round {
+struct Asks {
     parts: Vec<(usize, NodePart, Vec<Value>)>,
 }
 
-impl Round {
-    fn of(plan: &Plan, is_in: impl Fn(usize) -> bool) -> Round {
+impl Asks {
+    fn of(plan: &Plan, is_in: impl Fn(usize) -> bool) -> Asks {
         let parts = plan.parts.iter().enumerate().filter(|(i, _)| is_in(*i));
-        Round { parts: parts.map(|(i, part)| (i, part.clone(), Vec::new())).collect() }
+        Asks { parts: parts.map(|(i, part)| (i, part.clone(), Vec::new())).collect() }
     }
 
-    fn whole(plan: &Plan) -> Round {
-        Round::of(plan, |_| true)
+    fn whole(plan: &Plan) -> Asks {
+        Asks::of(plan, |_| true)
     }
 
     /// All but the parts that wait for keys.
-    fn first(plan: &Plan) -> Round {
-        Round::of(plan, |i| plan.reductions.iter().all(|reduction| reduction.part != i))
+    fn first(plan: &Plan) -> Asks {
+        Asks::of(plan, |i| plan.reductions.iter().all(|reduction| reduction.part != i))
     }
 
     /// The parts that waited, with the keys that the first round brought where they are few (`rules/semijoin.rs`).
-    fn second(plan: &Plan, conn: &Connection, tables: &[MergeTable]) -> rusqlite::Result<Round> {
-        let mut round = Round::of(plan, |i| plan.reductions.iter().any(|reduction| reduction.part == i));
+    fn second(plan: &Plan, conn: &Connection, tables: &[MergeTable]) -> rusqlite::Result<Asks> {
+        let mut round = Asks::of(plan, |i| plan.reductions.iter().any(|reduction| reduction.part == i));
         let mut left_bytes = MAX_KEY_BYTES;
         for (i, part, values) in &mut round.parts {
             let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.part == *i) else { continue };
@@ -160,7 +163,7 @@ fn keys(conn: &Connection, table: &str, column: &str, left_bytes: &mut u64) -> r
 
 /// One task for each kind of target; part indices are the plan's in the sink.
 fn ask(
-    round: &Round,
+    round: &Asks,
     fanout: &mut dyn Fanout,
     budget: &Budget,
     now_unix_ns: i64,

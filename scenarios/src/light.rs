@@ -125,6 +125,18 @@ impl LightCluster {
         }
     }
 
+    /// Kills agent `at` and starts it again on its port, with the rows of `sql` instead of its own.
+    ///
+    /// # Errors
+    /// As [`LightCluster::restart`], or the file cannot be made.
+    pub async fn restart_with(&mut self, at: usize, sql: &str, wait: Duration) -> anyhow::Result<()> {
+        self.kill(at)?;
+        let path = self._dir.path().join(format!("{at}.next.db"));
+        make_light_database(&path, sql)?;
+        self.databases[at] = path;
+        self.restart(at, wait).await
+    }
+
     /// Asks agent `at` everything within `timeout`.
     ///
     /// # Errors

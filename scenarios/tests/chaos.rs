@@ -12,8 +12,7 @@ fn every_answer_under_faults_is_right_and_says_whom_it_lacks() {
         at_once: 6,
         seed: 7,
         pace: Duration::from_millis(300),
-        // `make chaos` has them: see Options::new_rows for the fault that this leaves out here.
-        new_rows: false,
+        new_rows: true,
         timeout: (Duration::from_secs(1), Duration::from_secs(3)),
         at_most: Duration::from_secs(4),
     };

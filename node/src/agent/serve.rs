@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use certs::tls::Peer;
-use query_planner::NodeError;
+use query_planner::{NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -13,8 +13,9 @@ use super::audit::{Asking, Auditor, Outcome};
 use super::recording::Recording;
 use super::trust::Keeper;
 use crate::mesh::frame;
-use crate::mesh::wire::{Request, Response};
+use crate::mesh::wire::{Leaf, Request, Response};
 use crate::mesh::{Handler, Mesh, Responder};
+use crate::query::SnapshotUse;
 use crate::query::exec::Executor;
 use crate::query::leaf::LeafAsk;
 use crate::query::relay::Relays;
@@ -50,14 +51,49 @@ impl NodeHandler {
         }
     }
 
-    async fn task(
+    async fn noted_task(
         &self,
+        peer: &Peer,
         deadline: Instant,
-        task: query_planner::NodeTask,
+        task: NodeTask,
+        snapshot: Option<SnapshotUse>,
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
-        match self.executor.run_small(&task) {
+        let asking = asking(peer, "task", &task);
+        let response = self.task(deadline, task, snapshot, out, cancelled).await;
+        self.note(asking, &response);
+        response
+    }
+
+    fn relayed(&self, mesh: &Mesh, deadline: Instant, task: NodeTask, snapshot: Option<SnapshotUse>) -> Arc<LeafAsk> {
+        Arc::new(LeafAsk { mesh: mesh.clone(), executor: Arc::clone(&self.executor), task, snapshot, deadline })
+    }
+
+    async fn noted_relay(
+        &self,
+        peer: &Peer,
+        ask: Arc<LeafAsk>,
+        leaves: Vec<Leaf>,
+        out: &mut Responder,
+        cancelled: CancellationToken,
+    ) -> Response {
+        let asking = asking(peer, "relay", &ask.task);
+        let response = self.relays.relay(ask, leaves, out, cancelled).await;
+        self.note(asking, &response);
+        response
+    }
+
+    async fn task(
+        &self,
+        deadline: Instant,
+        task: NodeTask,
+        snapshot: Option<SnapshotUse>,
+        out: &mut Responder,
+        cancelled: CancellationToken,
+    ) -> Response {
+        let small = if snapshot.is_none() { self.executor.run_small(&task) } else { None };
+        match small {
             Some(Ok(small)) => {
                 for (part, batch) in small.batches {
                     if let Err(error) = out.batch(u32::try_from(part).unwrap_or(u32::MAX), batch).await {
@@ -72,7 +108,7 @@ impl NodeHandler {
         let (batches, mut produced) = mpsc::channel(4);
         // When the stream to the asker breaks, the work stops.
         let stop = cancelled.child_token();
-        let running = Arc::clone(&self.executor).run(task, deadline, stop.clone(), batches);
+        let running = Arc::clone(&self.executor).run(task, snapshot, deadline, stop.clone(), batches);
         let forward = async {
             while let Some((part, batch)) = produced.recv().await {
                 let part = u32::try_from(part).unwrap_or(u32::MAX);
@@ -92,6 +128,17 @@ impl NodeHandler {
             Err(error) => Response::Failed(error),
         }
     }
+}
+
+/// Until when a task may run here that has so much time left.
+fn until(deadline_ms: u32) -> Instant {
+    Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK)
+}
+
+/// A task asked for by `peer`, as the audit has it.
+fn asking(peer: &Peer, kind: &'static str, task: &NodeTask) -> Asking {
+    let sql = task.parts.first().map_or("", |part| part.sql.as_str());
+    Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), kind).question(sql)
 }
 
 /// What became of a question, for the audit.
@@ -142,22 +189,22 @@ impl Handler for NodeHandler {
                 response
             }
             Request::Task { deadline_ms, task } => {
-                let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
-                let sql = task.parts.first().map_or("", |part| part.sql.as_str());
-                let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "task").question(sql);
-                let response = self.task(deadline, task, out, cancelled).await;
-                self.note(asking, &response);
-                response
+                self.noted_task(&peer, until(deadline_ms), task, None, out, cancelled).await
+            }
+            Request::RoundTask { deadline_ms, task, snapshot } => {
+                self.noted_task(&peer, until(deadline_ms), task, Some(snapshot), out, cancelled).await
             }
             Request::Relay { deadline_ms, task, leaves } => {
-                let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK);
-                let sql = task.parts.first().map_or("", |part| part.sql.as_str());
-                let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "relay").question(sql);
-                let ask =
-                    Arc::new(LeafAsk { mesh: mesh.clone(), executor: Arc::clone(&self.executor), task, deadline });
-                let response = self.relays.relay(ask, leaves, out, cancelled).await;
-                self.note(asking, &response);
-                response
+                let ask = self.relayed(mesh, until(deadline_ms), task, None);
+                self.noted_relay(&peer, ask, leaves, out, cancelled).await
+            }
+            Request::RoundRelay { deadline_ms, task, leaves, snapshot } => {
+                let ask = self.relayed(mesh, until(deadline_ms), task, Some(snapshot));
+                self.noted_relay(&peer, ask, leaves, out, cancelled).await
+            }
+            Request::Release(question) => {
+                self.executor.release(question);
+                Response::Done(NodeStats::default())
             }
         };
         if let Err(error) = out.send(response).await {

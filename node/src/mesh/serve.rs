@@ -214,7 +214,14 @@ fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
     match (role, request) {
         (Role::Node, _)
         | (_, Request::Ping | Request::Trust | Request::Renew { .. })
-        | (Role::Operator, Request::Catalog | Request::Task { .. } | Request::OpenCalls) => Ok(()),
+        | (
+            Role::Operator,
+            Request::Catalog
+            | Request::Task { .. }
+            | Request::RoundTask { .. }
+            | Request::Release(_)
+            | Request::OpenCalls,
+        ) => Ok(()),
         // What a task reads is the asker's word, so a reader's questions are planned by an agent, not by the reader.
         (Role::Reader, _) => Err("not allowed: a reader's certificate asks through an agent's socket only"),
         (Role::Operator, _) => Err("not allowed: only a node of the mesh may ask this"),

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use serde::{Deserialize, Serialize};
 
+use crate::query::SnapshotUse;
 use crate::stragglers::Activity;
 
 /// One question to a node. All are idempotent: asking again changes nothing.
@@ -48,6 +49,28 @@ pub enum Request {
         /// Who is to do it; may name the node itself.
         leaves: Vec<Leaf>,
     },
+    /// As [`Request::Task`], as one round of a question in two.
+    RoundTask {
+        /// Time left for it when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+        /// What it has to do with the other round.
+        snapshot: SnapshotUse,
+    },
+    /// As [`Request::Relay`], of [`Request::RoundTask`]s.
+    RoundRelay {
+        /// Time left for all of them when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+        /// Who is to do it; may name the node itself.
+        leaves: Vec<Leaf>,
+        /// What it has to do with the other round, the same for all of them.
+        snapshot: SnapshotUse,
+    },
+    /// The question with this number will not come again: its snapshot may go. Answered by [`Response::Done`].
+    Release(u128),
 }
 
 /// A node that another is to ask.

@@ -123,7 +123,7 @@ pub async fn ask_as(
         deadline,
         cancelled.clone(),
     )
-    .in_time(RoundTime::of(&plan, started, deadline));
+    .in_time(RoundTime::of(started, deadline));
     let stop = Stop::at(Some(deadline));
     let stopper = stop.clone();
     let watch = tokio::spawn(async move {
@@ -135,6 +135,7 @@ pub async fn ask_as(
         // The merge holds what the nodes sent once more, sorted.
         let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
         let outcome = run_to_the_end(&plan, &mut fanout, &stop, &merges);
+        fanout.release();
         (outcome, fanout, plan)
     })
     .await
@@ -153,6 +154,11 @@ pub async fn ask_as(
                         question.timeout_ms
                     )
                 }
+                _ if fanout.lost_midway => format!(
+                    "{} answered a part of the question and was lost before the rest, and no time was left to begin again \
+                     without it; give a longer --timeout or ask again",
+                    fanout.lost_names()
+                ),
                 other => other.to_string(),
             };
             return Err(AskError::Failed { message, coverage: Some(coverage) });
@@ -189,9 +195,9 @@ fn run_to_the_end(plan: &Plan, fanout: &mut MeshFanout, stop: &Stop, merges: &Me
     let mut restarts = 0;
     loop {
         match query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges) {
-            Err(_) if fanout.lost_midway && restarts < RESTARTS => {
+            Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_begin_again() => {
                 restarts += 1;
-                fanout.restart();
+                fanout.restart(restarts == RESTARTS);
             }
             outcome => return outcome,
         }

@@ -5,13 +5,14 @@
 //! cancellation token every few thousand virtual-machine steps, which stops a runaway question within milliseconds.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask};
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::kept::{Kept, SnapshotUse};
 use crate::store::{ColumnExecutor, Source};
 
 /// SQLite virtual-machine steps between two looks at the deadline (about 0.1 ms of work).
@@ -23,6 +24,9 @@ const IDLE_READERS: usize = 4;
 
 /// What SQLite may take for one question here.
 const MEMORY_BYTES: u64 = 256 << 20;
+
+/// A snapshot is kept for another round no longer than this, whatever the asker says.
+const LONGEST_KEPT: Duration = Duration::from_secs(600);
 
 /// What may be done on the spot: about a tenth of a millisecond of SQLite's work, and a screenful of rows.
 const SMALL_STEPS: i32 = 4_000;
@@ -46,6 +50,7 @@ pub struct Executor {
     node: String,
     source: Arc<Source>,
     idle: Mutex<Vec<Connection>>,
+    kept: Arc<Kept>,
     /// Questions that may run at once: capture and the job have priority on this host.
     running: Semaphore,
     concurrent: usize,
@@ -55,12 +60,29 @@ impl Executor {
     /// An executor for `node` over `source`, running at most `concurrent` tasks at once.
     pub fn new(node: String, source: Arc<Source>, concurrent: usize) -> Self {
         let concurrent = concurrent.max(1);
-        Self { node, source, idle: Mutex::new(Vec::new()), running: Semaphore::new(concurrent), concurrent }
+        Self {
+            node,
+            source,
+            idle: Mutex::default(),
+            kept: Arc::default(),
+            running: Semaphore::new(concurrent),
+            concurrent,
+        }
     }
 
     /// Tasks that run now.
     pub fn at_work(&self) -> usize {
         self.concurrent - self.running.available_permits()
+    }
+
+    /// Snapshots kept for the second rounds of questions.
+    pub fn kept_snapshots(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Gives up the snapshot of a question that will not be asked again.
+    pub fn release(&self, question: u128) {
+        self.kept.release(question);
     }
 
     /// The tables that this node offers to questions.
@@ -73,13 +95,16 @@ impl Executor {
         Catalog::of(&reader, &self.source.replicated()).map_err(|error| NodeError::Failed(error.to_string()))
     }
 
-    /// Runs `task` and hands its batches to `batches` (bounded: a slow reader slows the query down).
+    /// Runs `task` and hands its batches to `batches` (bounded: a slow reader slows the query down). `snapshot` says what
+    /// it has to do with another round of its question.
     ///
     /// # Errors
-    /// Over budget, stopped by the deadline or by `cancelled`, or failed in SQLite.
+    /// Over budget, stopped by the deadline or by `cancelled`, failed in SQLite, or the snapshot of the earlier round is
+    /// gone.
     pub async fn run(
         self: Arc<Self>,
         task: NodeTask,
+        snapshot: Option<SnapshotUse>,
         deadline: Instant,
         cancelled: CancellationToken,
         batches: mpsc::Sender<(usize, Batch)>,
@@ -93,9 +118,15 @@ impl Executor {
         };
         let executor = Arc::clone(&self);
         let worked =
-            tokio::task::spawn_blocking(move || executor.run_blocking(&task, deadline, &cancelled, &batches)).await;
+            tokio::task::spawn_blocking(move || executor.run_blocking(&task, snapshot, deadline, &cancelled, &batches))
+                .await;
         drop(permit);
-        worked.unwrap_or_else(|panic| Err(NodeError::Failed(format!("the query executor failed: {panic}"))))
+        let (stats, reader) =
+            worked.unwrap_or_else(|panic| Err(NodeError::Failed(format!("the query executor failed: {panic}"))))?;
+        if let (Some(snapshot), Some(reader)) = (snapshot, reader) {
+            self.kept.keep(snapshot, reader, LONGEST_KEPT);
+        }
+        Ok(stats)
     }
 
     /// Tries a task on the spot: most questions of a dashboard are a few index look-ups, for which handing over to
@@ -137,15 +168,22 @@ impl Executor {
         }
     }
 
+    /// What was done, and the connection where its snapshot is to be kept.
     fn run_blocking(
         &self,
         task: &NodeTask,
+        snapshot: Option<SnapshotUse>,
         deadline: Instant,
         cancelled: &CancellationToken,
         batches: &mpsc::Sender<(usize, Batch)>,
-    ) -> Result<NodeStats, NodeError> {
+    ) -> Result<(NodeStats, Option<Connection>), NodeError> {
         let _cap = query_planner::memory::cap(MEMORY_BYTES);
-        let mut reader = self.reader()?;
+        let earlier = snapshot.map(|wanted| self.kept.take(wanted)).transpose()?.flatten();
+        let mut reader = earlier.map_or_else(|| self.reader(), Ok)?;
+        let failed = |error: rusqlite::Error| NodeError::Failed(error.to_string());
+        if snapshot.is_some() && reader.is_autocommit() {
+            reader.execute_batch("BEGIN").map_err(failed)?;
+        }
         let watch = cancelled.clone();
         let _ = reader
             .progress_handler(STEPS_BETWEEN_CHECKS, Some(move || watch.is_cancelled() || Instant::now() >= deadline));
@@ -158,9 +196,16 @@ impl Executor {
         let _ = reader.progress_handler(0, None::<fn() -> bool>);
         match result {
             Ok(mut stats) => {
-                self.give_back(reader);
                 stats.notes.extend(self.notes(task));
-                Ok(stats)
+                if snapshot.is_some_and(|wanted| wanted.keep_ms > 0) {
+                    let _ = reader.release_memory();
+                    return Ok((stats, Some(reader)));
+                }
+                if !reader.is_autocommit() {
+                    reader.execute_batch("COMMIT").map_err(failed)?;
+                }
+                self.give_back(reader);
+                Ok((stats, None))
             }
             // SQLite only says "interrupted": say by what.
             Err(_) if cancelled.is_cancelled() => Err(NodeError::Stopped("cancelled".into())),
@@ -205,5 +250,96 @@ impl Executor {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use query_planner::{AskOptions, Budget, Value};
+
+    use super::*;
+    use crate::store::ServedDb;
+
+    fn served(path: &Path) -> Arc<Executor> {
+        let source = Source::Served(ServedDb::open(path, Vec::new()).expect("a file"));
+        Arc::new(Executor::new("n".into(), Arc::new(source), 2))
+    }
+
+    fn task(executor: &Executor, sql: &str) -> NodeTask {
+        let plan = query_planner::plan(
+            sql,
+            &executor.catalog().expect("a catalogue"),
+            &AskOptions { single_node: true, ..AskOptions::default() },
+        );
+        NodeTask { parts: plan.expect("a plan").parts, keys: Vec::new(), now_unix_ns: 0, budget: Budget::default() }
+    }
+
+    async fn first_value(
+        executor: &Arc<Executor>,
+        sql: &str,
+        snapshot: Option<SnapshotUse>,
+    ) -> Result<Value, NodeError> {
+        let (batches, mut produced) = mpsc::channel(16);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let task = task(executor, sql);
+        Arc::clone(executor).run(task, snapshot, deadline, CancellationToken::new(), batches).await?;
+        Ok(produced.recv().await.expect("a batch").1.columns[0][0].clone())
+    }
+
+    const COUNT: &str = "SELECT count(*) FROM t";
+
+    #[tokio::test]
+    async fn the_second_round_sees_what_the_first_saw_and_only_that() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("rows.db");
+        let writer = Connection::open(&path).expect("a file");
+        writer.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)").expect("rows");
+        let executor = served(&path);
+        let first = SnapshotUse { question: 7, of_earlier: false, keep_ms: 60_000 };
+        let second = SnapshotUse { of_earlier: true, keep_ms: 0, ..first };
+
+        assert_eq!(first_value(&executor, COUNT, Some(first)).await, Ok(Value::Integer(1)));
+        assert_eq!(executor.kept_snapshots(), 1);
+        writer.execute_batch("INSERT INTO t VALUES (2)").expect("a row");
+        assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(2)));
+        assert_eq!(first_value(&executor, COUNT, Some(second)).await, Ok(Value::Integer(1)));
+        assert_eq!(executor.kept_snapshots(), 0);
+
+        // It came already; another question's, and another life's, would be another snapshot.
+        let gone = first_value(&executor, COUNT, Some(second)).await.expect_err("the snapshot is gone");
+        assert!(gone.to_string().contains("restarted between two rounds"), "{gone}");
+        assert_eq!(first_value(&executor, COUNT, Some(first)).await, Ok(Value::Integer(2)));
+        let next_life = served(&path);
+        next_life.catalog().expect("it runs");
+        first_value(&next_life, COUNT, Some(second)).await.expect_err("another life's snapshot");
+        first_value(&next_life, COUNT, Some(SnapshotUse { of_earlier: false, ..second }))
+            .await
+            .expect("it was not asked");
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_nobody_comes_back_for_is_given_up() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("rows.db");
+        Connection::open(&path).expect("a file").execute_batch("CREATE TABLE t(x)").expect("a table");
+        let executor = served(&path);
+        let first = SnapshotUse { question: 7, of_earlier: false, keep_ms: 60_000 };
+        first_value(&executor, COUNT, Some(first)).await.expect("a count");
+        executor.release(8);
+        assert_eq!(executor.kept_snapshots(), 1);
+        executor.release(7);
+        assert_eq!(executor.kept_snapshots(), 0);
+        first_value(&executor, COUNT, Some(SnapshotUse { keep_ms: 1, ..first })).await.expect("a count");
+        let until = Instant::now() + Duration::from_secs(60);
+        while executor.kept_snapshots() > 0 {
+            assert!(Instant::now() < until, "it is kept for ever");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // A failure keeps nothing either.
+        let fails = "SELECT abs(-9223372036854775807 - 1 + count(*)) FROM t";
+        first_value(&executor, fails, Some(first)).await.expect_err("an overflow");
+        assert_eq!(executor.kept_snapshots(), 0);
     }
 }

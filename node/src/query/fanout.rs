@@ -1,23 +1,32 @@
 //! The fan-out of one question over the mesh: implements the planner's [`Fanout`] with QUIC.
 //!
 //! Every target is asked at once, in a large mesh through inner nodes (`subtree`). A node's batches are held until its answer is whole, so that a node that fails half
-//! way contributes nothing. When a node that answered an earlier round fails in a later one, the question must run
-//! again without it: `lost_midway` says so and [`super::ask`] does it.
+//! way contributes nothing. When a node that answered an earlier round fails in a later one, or no longer has the snapshot
+//! that it answered from (`kept`), the question must run again without it: `lost_midway` says so and [`super::ask`] does
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use query_planner::{Fanout, NodeStats, NodeTask, RunError, Sink, Targets};
+use futures::StreamExt as _;
+use query_planner::{Fanout, NodeStats, NodeTask, Round, RunError, Sink, Targets};
+use rand::RngExt;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
+use super::kept::SnapshotUse;
 use super::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Target, Whole};
 use super::subtree::{self, FanoutPolicy, Outcome};
 use super::time::RoundTime;
+use crate::mesh::wire::Request;
 use crate::mesh::{Encoded, Mesh};
+
+/// How long nodes are told that a question is over, and how many at a time.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+const RELEASES_AT_ONCE: usize = 32;
 
 /// Asks `targets`; lives for one question, on a blocking thread.
 pub struct MeshFanout {
@@ -29,6 +38,14 @@ pub struct MeshFanout {
     /// Of the round at hand.
     deadline: Instant,
     time: Option<RoundTime>,
+    /// When the question itself ends: snapshots are kept until then.
+    question_ends: Instant,
+    /// The number under which nodes keep snapshots between its rounds.
+    question: u128,
+    /// Where in it the next ask is.
+    at: Round,
+    /// Whether it will not begin again, whoever is lost.
+    last_run: bool,
     cancelled: CancellationToken,
     /// Nodes whose rows are in the result of this run.
     pub answered: BTreeSet<String>,
@@ -36,11 +53,13 @@ pub struct MeshFanout {
     pub missing: BTreeMap<String, String>,
     /// A node answered one round and failed a later one.
     pub lost_midway: bool,
+    /// Which.
+    lost: BTreeSet<String>,
 }
 
 /// What the tasks of one round share.
 #[derive(Clone)]
-struct Round {
+struct Asking {
     ask: Arc<LeafAsk>,
     request: Encoded,
     gathered: Gathered,
@@ -48,7 +67,7 @@ struct Round {
     stop: CancellationToken,
 }
 
-impl Round {
+impl Asking {
     async fn direct(&self, ask: &LeafAsk, to: &Target) -> Result<Whole, Lost> {
         let mut rows = Rows::Held(Held::new(&self.gathered));
         let stats = if to.local {
@@ -85,10 +104,15 @@ impl MeshFanout {
             policy,
             deadline,
             time: None,
+            question_ends: deadline,
+            question: rand::rng().random(),
+            at: Round::Only,
+            last_run: false,
             cancelled,
             answered: BTreeSet::new(),
             missing: BTreeMap::new(),
             lost_midway: false,
+            lost: BTreeSet::new(),
         }
     }
 
@@ -98,14 +122,80 @@ impl MeshFanout {
         Self { time: Some(time), ..self }
     }
 
-    /// Starts over without the nodes that are missing by now.
-    pub fn restart(&mut self) {
-        self.answered.clear();
+    /// Whether enough time is left to start over.
+    pub fn may_begin_again(&self) -> bool {
+        self.time.is_none_or(|time| time.may_begin_again(Instant::now()))
+    }
+
+    /// Starts over without the nodes that are missing by now; `last_run` when that will not be done again.
+    pub fn restart(&mut self, last_run: bool) {
+        self.last_run = last_run;
         self.lost_midway = false;
+        self.lost.clear();
+    }
+
+    /// The nodes that answered one round and failed a later one.
+    pub fn lost_names(&self) -> String {
+        self.lost.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Tells the nodes of a question that ended between its rounds that their snapshots may go. Who does not hear it
+    /// gives its snapshot up when the question's time is over.
+    pub fn release(&self) {
+        if self.at != Round::First {
+            return;
+        }
+        let (question, mesh) = (self.question, self.mesh.clone());
+        self.executor.release(question);
+        let others: Vec<Target> =
+            self.present().filter_map(|index| self.targets.get(index)).filter(|to| !to.local).cloned().collect();
+        let until = Instant::now() + RELEASE_PATIENCE;
+        self.runtime.spawn(async move {
+            let told = others.into_iter().map(|to| {
+                let mesh = mesh.clone();
+                async move {
+                    let asked = mesh.ask(&to.name, to.address, Request::Release(question), until.into()).await;
+                    if let Ok(mut answer) = asked {
+                        let _ = answer.next().await;
+                    }
+                }
+            });
+            futures::stream::iter(told).for_each_concurrent(RELEASES_AT_ONCE, |told| told).await;
+        });
+    }
+
+    /// What this round's tasks have to do with the other round's; `of_earlier` for nodes that answered that.
+    fn snapshot(&self, of_earlier: bool) -> Option<SnapshotUse> {
+        let keep_ms = match self.at {
+            Round::Only => return None,
+            Round::First => {
+                let left = self.question_ends.saturating_duration_since(Instant::now());
+                u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
+            }
+            Round::Second => 0,
+        };
+        Some(SnapshotUse { question: self.question, of_earlier, keep_ms })
+    }
+
+    /// Starts to ask `targets` the same.
+    fn start_all(&self, targets: &[usize], round: &Asking) {
+        let (here, there): (Vec<usize>, Vec<usize>) = targets.iter().partition(|&&index| self.targets[index].local);
+        if there.len() > self.policy.tree_above {
+            for group in subtree::groups(there) {
+                self.start_group(&group, round);
+            }
+        } else {
+            for target in there {
+                self.start(target, round);
+            }
+        }
+        for target in here {
+            self.start(target, round);
+        }
     }
 
     /// Asks one target directly.
-    fn start(&self, target: usize, round: &Round) {
+    fn start(&self, target: usize, round: &Asking) {
         let (to, round, ask) = (self.targets[target].clone(), round.clone(), Arc::clone(&round.ask));
         self.runtime.spawn(async move {
             let outcome = round.direct(&ask, &to).await;
@@ -114,7 +204,7 @@ impl MeshFanout {
     }
 
     /// Asks a group through one of its nodes; what that leaves open is asked directly.
-    fn start_group(&self, group: &[usize], round: &Round) {
+    fn start_group(&self, group: &[usize], round: &Asking) {
         let group: Vec<_> = group.iter().map(|&target| (target, self.targets[target].clone())).collect();
         let (round, ask) = (round.clone(), Arc::clone(&round.ask));
         self.runtime.spawn(async move {
@@ -141,35 +231,31 @@ impl MeshFanout {
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
         if let Some(time) = self.time {
-            self.deadline = time.round_ends(Instant::now());
+            self.deadline = time.round_ends(Instant::now(), self.at, self.last_run);
         }
         let (ends, mut inbox) = mpsc::channel(asked.len().max(1));
         // Dropping the guard stops whatever still runs, here and (by stream reset) on every node.
         let stop = self.cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
-        let ask = LeafAsk {
-            mesh: self.mesh.clone(),
-            executor: Arc::clone(&self.executor),
-            task: task.clone(),
-            deadline: self.deadline,
-        };
-        let request = ask.request().map_err(|error| RunError::Internal(error.to_string()))?;
         let gathered = Gathered::new(task.budget.asker_bytes);
-        let round = Round { ask: Arc::new(ask), request, gathered, ends, stop };
-        let (here, there): (Vec<usize>, Vec<usize>) = asked.iter().partition(|&&index| self.targets[index].local);
-        if there.len() > self.policy.tree_above {
-            for group in subtree::groups(there) {
-                self.start_group(&group, &round);
+        let asked_before = |index: &&usize| self.answered.contains(self.targets[**index].name.as_str());
+        let (before, anew): (Vec<usize>, Vec<usize>) = asked.iter().partition(asked_before);
+        for (of_earlier, targets) in [(true, before), (false, anew)] {
+            if targets.is_empty() {
+                continue;
             }
-        } else {
-            for target in there {
-                self.start(target, &round);
-            }
+            let ask = LeafAsk {
+                mesh: self.mesh.clone(),
+                executor: Arc::clone(&self.executor),
+                task: task.clone(),
+                snapshot: self.snapshot(of_earlier),
+                deadline: self.deadline,
+            };
+            let request = ask.request().map_err(|error| RunError::Internal(error.to_string()))?;
+            let (gathered, ends, stop) = (gathered.clone(), ends.clone(), stop.clone());
+            self.start_all(&targets, &Asking { ask: Arc::new(ask), request, gathered, ends, stop });
         }
-        for target in here {
-            self.start(target, &round);
-        }
-        drop(round);
+        drop(ends);
 
         let mut answered = Vec::with_capacity(asked.len());
         while let Some((target, outcome)) = inbox.blocking_recv() {
@@ -192,7 +278,10 @@ impl MeshFanout {
                     )));
                 }
                 Err(Lost::Unreached(reason) | Lost::Missing(reason)) => {
-                    self.lost_midway |= self.answered.contains(&name);
+                    if self.answered.contains(&name) {
+                        self.lost_midway = true;
+                        self.lost.insert(name.clone());
+                    }
                     self.missing.insert(name, reason);
                 }
             }
@@ -201,7 +290,7 @@ impl MeshFanout {
             return Err(RunError::Stopped("cancelled".into()));
         }
         if self.lost_midway {
-            return Err(RunError::Stopped("a node was lost between two rounds".into()));
+            return Err(RunError::Stopped("a node was lost between two rounds of the question".into()));
         }
         answered.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(answered)
@@ -213,6 +302,13 @@ impl MeshFanout {
 }
 
 impl Fanout for MeshFanout {
+    fn round(&mut self, round: Round) {
+        self.at = round;
+        if round != Round::Second {
+            self.answered.clear();
+        }
+    }
+
     fn ask(
         &mut self,
         task: &NodeTask,

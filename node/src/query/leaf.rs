@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
+use super::kept::SnapshotUse;
 use crate::mesh::wire::{LeafPiece, LeafSaid, Request, Response};
 use crate::mesh::{AskError, Encoded, Mesh};
 
@@ -141,6 +142,8 @@ pub struct LeafAsk {
     pub executor: Arc<Executor>,
     /// What to do.
     pub task: NodeTask,
+    /// What it has to do with another round of its question.
+    pub snapshot: Option<SnapshotUse>,
     /// Until when.
     pub deadline: Instant,
 }
@@ -154,12 +157,18 @@ impl LeafAsk {
 
     /// The request to every other node.
     pub(super) fn request(&self) -> Result<Encoded, AskError> {
-        Encoded::of(&Request::Task { deadline_ms: self.left_ms(), task: self.task.clone() })
+        let (deadline_ms, task) = (self.left_ms(), self.task.clone());
+        Encoded::of(&match self.snapshot {
+            None => Request::Task { deadline_ms, task },
+            Some(snapshot) => Request::RoundTask { deadline_ms, task, snapshot },
+        })
     }
 
     /// This node's own part, without the network.
     pub(super) async fn here(&self, stop: CancellationToken, rows: &mut Rows) -> Result<NodeStats, Lost> {
-        if let Some(small) = self.executor.run_small(&self.task) {
+        if self.snapshot.is_none()
+            && let Some(small) = self.executor.run_small(&self.task)
+        {
             let small = small.map_err(Lost::of)?;
             for (part, batch) in small.batches {
                 rows.take(part, batch).await?;
@@ -167,7 +176,7 @@ impl LeafAsk {
             return Ok(small.stats);
         }
         let (batches, mut produced) = mpsc::channel(4);
-        let running = Arc::clone(&self.executor).run(self.task.clone(), self.deadline, stop, batches);
+        let running = Arc::clone(&self.executor).run(self.task.clone(), self.snapshot, self.deadline, stop, batches);
         let gather = async {
             while let Some((part, batch)) = produced.recv().await {
                 if let Err(lost) = rows.take(part, batch).await {

@@ -2,6 +2,7 @@
 //!
 //! `coverage` says who answered; `exec` runs a task here; `fanout` asks over the mesh (one node: `leaf`;
 //! many, through inner nodes: `subtree`, whose other side is `relay`); `time` shares the time out;
+//! `kept` holds snapshots between two rounds;
 //! `ask` puts them together.
 //! `file` asks one file without a mesh. Planning and merging live in the `query-planner` crate.
 
@@ -11,6 +12,7 @@ pub mod coverage;
 pub mod exec;
 pub mod fanout;
 pub mod file;
+mod kept;
 pub mod leaf;
 pub mod plans;
 pub mod relay;
@@ -19,4 +21,5 @@ mod time;
 
 pub use ask::{Asked, Question};
 pub use coverage::{Coverage, Missing};
+pub use kept::SnapshotUse;
 pub use subtree::FanoutPolicy;

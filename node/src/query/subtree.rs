@@ -83,13 +83,13 @@ async fn through_inner(
     let inner = inner_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
     let left = Duration::from_millis(ask.left_ms().into());
     let left = left.saturating_sub((left / KEPT_BACK_SHARE).min(KEPT_BACK_MOST));
-    let request = Request::Relay {
-        deadline_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX),
-        task: ask.task.clone(),
-        leaves: group
-            .iter()
-            .map(|(_, target)| Leaf { node: target.name.to_string(), address: target.address })
-            .collect(),
+    let deadline_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
+    let task = ask.task.clone();
+    let leaves =
+        group.iter().map(|(_, target)| Leaf { node: target.name.to_string(), address: target.address }).collect();
+    let request = match ask.snapshot {
+        None => Request::Relay { deadline_ms, task, leaves },
+        Some(snapshot) => Request::RoundRelay { deadline_ms, task, leaves, snapshot },
     };
     let asked = ask.mesh.ask(&inner.name, inner.address, request, ask.deadline.into());
     let mut responses = asked.await.map_err(|error| error.to_string())?;

@@ -3,31 +3,45 @@
 
 use std::time::{Duration, Instant};
 
-use query_planner::Plan;
+use query_planner::Round;
 
 /// Time kept back for the merge: a tenth of the question's, at most this much.
 const MERGE_RESERVE_MAX: Duration = Duration::from_millis(250);
+
+/// What a round has at least, where so much is left: the way to a node and back, a stale connection's replacement
+/// included.
+const SHORTEST_ROUND: Duration = Duration::from_millis(200);
 
 /// The time of one question.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundTime {
     /// When its nodes must be done, in the last round.
     until: Instant,
-    /// Whether it may ask its nodes twice.
-    two_rounds: bool,
 }
 
 impl RoundTime {
     /// The time of a question that began at `started`.
-    pub(super) fn of(plan: &Plan, started: Instant, deadline: Instant) -> Self {
+    pub(super) fn of(started: Instant, deadline: Instant) -> Self {
         let reserve = (deadline.saturating_duration_since(started) / 10).min(MERGE_RESERVE_MAX);
-        Self { until: deadline.checked_sub(reserve).unwrap_or(deadline), two_rounds: !plan.reductions.is_empty() }
+        Self { until: deadline.checked_sub(reserve).unwrap_or(deadline) }
     }
 
-    /// Until when the nodes of a round that begins at `now` may answer. Of two rounds each gets half of what is left:
-    /// the first must leave time for the second, and that for beginning again without a node that it lost.
-    pub(super) fn round_ends(&self, now: Instant) -> Instant {
-        if self.two_rounds { now + self.until.saturating_duration_since(now) / 2 } else { self.until }
+    /// Until when the nodes of a round that begins at `now` may answer. Of two rounds each gets half of what is left,
+    /// but not less than a node needs: the first must leave time for the second, and that for beginning again without a
+    /// node that it lost. Where nobody will begin again, the second has all that is left.
+    pub(super) fn round_ends(&self, now: Instant, round: Round, last_run: bool) -> Instant {
+        let left = self.until.saturating_duration_since(now);
+        match round {
+            Round::Only => self.until,
+            Round::Second if last_run => self.until.max(now),
+            Round::First | Round::Second => now + (left / 2).max(SHORTEST_ROUND.min(left)),
+        }
+    }
+
+    /// Whether enough is left at `now` to begin again: a round that must end as soon as it has begun tells nothing about
+    /// the nodes that it asks.
+    pub(super) fn may_begin_again(&self, now: Instant) -> bool {
+        self.until.saturating_duration_since(now) >= SHORTEST_ROUND
     }
 }
 
@@ -39,11 +53,22 @@ mod tests {
     fn every_round_leaves_time_for_what_comes_after() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let one = RoundTime { until: at(900), two_rounds: false };
-        assert_eq!(one.round_ends(at(100)), at(900));
-        let two = RoundTime { two_rounds: true, ..one };
-        assert_eq!(two.round_ends(start), at(450));
-        assert_eq!(two.round_ends(at(450)), at(675));
-        assert_eq!(two.round_ends(at(1_000)), at(1_000));
+        let time = RoundTime::of(start, at(1_000));
+        assert_eq!(time.until, at(900));
+        assert_eq!(time.round_ends(at(100), Round::Only, false), at(900));
+        assert_eq!(time.round_ends(start, Round::First, false), at(450));
+        assert_eq!(time.round_ends(at(450), Round::Second, false), at(675));
+        assert_eq!(time.round_ends(at(450), Round::Second, true), at(900));
+        assert_eq!(time.round_ends(at(1_000), Round::Second, false), at(1_000));
+    }
+
+    #[test]
+    fn no_round_is_too_short_to_answer_in() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let time = RoundTime::of(start, at(1_000));
+        assert_eq!(time.round_ends(at(675), Round::First, false), at(875));
+        assert_eq!(time.round_ends(at(800), Round::First, false), at(900));
+        assert!(time.may_begin_again(at(700)) && !time.may_begin_again(at(701)));
     }
 }

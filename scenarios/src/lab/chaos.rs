@@ -46,8 +46,7 @@ pub struct Options {
     pub seed: u64,
     /// Mean time between operations.
     pub pace: Duration,
-    /// Whether hosts may return with other rows. A known fault shows then: a host that returns between the two rounds of a
-    /// question (a join whose second round asks by keys) answers each from another life, and the answer mixes the two.
+    /// Whether hosts may return with other rows.
     pub new_rows: bool,
     /// Shortest and longest deadline of a question.
     pub timeout: (Duration, Duration),
