@@ -1,5 +1,6 @@
 //! Compiles the BPF programs with clang for the target's argument-passing convention. libbpf-cargo supplies libbpf's
-//! headers; the object is embedded by src/loader.rs. And the MPI shim, a shared library of plain C, embedded by src/rings.
+//! headers; the object is embedded by src/loader.rs. And the MPI shim and the NCCL plugin, shared libraries
+//! of plain C, embedded by src/rings.
 
 use std::env;
 use std::path::PathBuf;
@@ -37,21 +38,24 @@ fn main() {
     }
 }
 
-/// The library that ranks load where there is no eBPF. Cross-compiling: `CC` names the target's compiler.
+/// The libraries that ranks load where there is no eBPF. Cross-compiling: `CC` names the target's compiler.
 fn shim(out: &std::path::Path) {
     println!("cargo:rerun-if-changed=src/shim");
     println!("cargo:rerun-if-env-changed=CC");
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let made = std::process::Command::new(&compiler)
-        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
-        .arg(out.join("librankmesh_pmpi.so"))
-        .args(["src/shim/pmpi.c", "-ldl", "-lpthread"])
-        .status();
-    if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
-        eprintln!(
-            "node-bpf: {} does not compile src/shim/pmpi.c ({made:?}); needed: apt-get install gcc",
-            compiler.display()
-        );
-        std::process::exit(1);
+    for (source, library) in [("src/shim/pmpi.c", "librankmesh_pmpi.so"), ("src/shim/nccl.c", "librankmesh_nccl.so")] {
+        let made = std::process::Command::new(&compiler)
+            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
+            .arg(out.join(library))
+            // NCCL unloads its plugin with its last communicator, and loads it again with the next: it stays as it is
+            .args([source, "-Wl,-z,nodelete", "-ldl", "-lpthread"])
+            .status();
+        if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
+            eprintln!(
+                "node-bpf: {} does not compile {source} ({made:?}); needed: apt-get install gcc",
+                compiler.display()
+            );
+            std::process::exit(1);
+        }
     }
 }

@@ -213,3 +213,44 @@ fn check_cuda(program: &Path, library: &Path) {
     assert!(recorded.losses().is_empty(), "{:?}", recorded.losses());
     eprintln!("{}: {} calls of {} functions", library.display(), made.values().sum::<u64>(), made.len());
 }
+
+/// Distance of the function that loads the plugin from ncclGetUniqueId: NVIDIA's wheels carry all symbols.
+fn distance(library: &Path) -> i64 {
+    use object::{Object, ObjectSymbol};
+    let bytes = std::fs::read(library).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let address = |name: &str| file.symbols().find(|s| s.name() == Ok(name)).map(|s| s.address() as i64);
+    address("_Z22ncclProfilerPluginInitP8ncclComm").unwrap() - address("ncclGetUniqueId").unwrap()
+}
+
+#[test]
+#[ignore = "calls published libraries: make test-real-libs"]
+fn the_real_library_loads_the_profiler_plugin() {
+    let program = compile("real_plugin");
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = dir.path().join("librankmesh_nccl.so");
+    std::fs::write(&plugin, node_bpf::rings::NCCL_PLUGIN).unwrap();
+    for (version, loaded) in [("2.27.5", "loaded rankmesh"), ("2.32.3", "Loaded rankmesh (v7)")] {
+        let known = VERSIONS.iter().find(|known| known.version == version).unwrap();
+        let library = libraries().join(format!("nvidia-nccl-cu12-{version}/nvidia/nccl/lib/libnccl.so.2"));
+        assert!(library.exists(), "{}: {NEEDS}", library.display());
+        let rings = dir.path().join(version);
+        let ran = Command::new(&program)
+            .arg(&library)
+            .args([distance(&library).to_string(), known.hash_at.to_string(), known.rank_at.to_string()])
+            .env("NCCL_PROFILER_PLUGIN", &plugin)
+            .env("RANKMESH_RING_DIR", &rings)
+            .envs([("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,ENV")])
+            .env_remove("SLURMD_NODENAME")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("init 0"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+        assert!(said.contains(loaded), "{said}");
+        assert_eq!(std::fs::read_dir(rings.join("host")).unwrap().count(), 1, "the plugin's init has made its ring");
+        let mask = said.lines().find(|line| line.contains("event mask"));
+        assert!(mask.is_none_or(|line| line.ends_with("Enabled: Coll P2p KernelCh ")), "{mask:?}");
+        eprintln!("NCCL {version}: {loaded}");
+    }
+}

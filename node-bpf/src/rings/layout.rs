@@ -1,7 +1,7 @@
 //! The bytes of a ring file. The truth is `shim/ring.h`; sizes and offsets are asserted there and used here. Nothing in
 //! a ring is trusted: a rank may write into its ring whatever it likes.
 
-use crate::functions::{Api, FUNCTIONS};
+use crate::functions::{FUNCTIONS, Role};
 use crate::wire::{MAX_ARGS, Reader};
 
 /// `RM_RING_MAGIC`.
@@ -20,6 +20,14 @@ pub(super) const THREADS: usize = 32;
 pub(super) const THREAD_BYTES: usize = 128;
 pub(super) const SLOTS_AT: u64 = 8192;
 pub(super) const SLOT_BYTES: usize = 176;
+/// `RM_DEVICE_TIMES`, a flag of a call, and where among its arguments they are.
+pub(super) const DEVICE_TIMES: u8 = 128;
+pub(super) const DEVICE_FIRST: usize = 8;
+pub(super) const DEVICE_LAST: usize = 9;
+pub(super) const DEVICE_OFFSET: usize = 10;
+/// Of a call that has not ended.
+pub(super) const OPEN_HASH: usize = 9;
+pub(super) const OPEN_RANKS: usize = 10;
 /// A whole file.
 pub(super) const RING_BYTES: u64 = SLOTS_AT + SLOTS * SLOT_BYTES as u64;
 
@@ -49,7 +57,7 @@ impl Header {
 fn function(name: &[u8]) -> Option<u8> {
     let end = name.iter().position(|&byte| byte == 0)?;
     let name = std::str::from_utf8(&name[..end]).ok()?;
-    let at = FUNCTIONS.iter().position(|function| function.api == Api::Mpi && function.symbols.contains(&name))?;
+    let at = FUNCTIONS.iter().position(|function| function.role == Role::Call && function.symbols.contains(&name))?;
     u8::try_from(at).ok()
 }
 

@@ -1,10 +1,11 @@
 //! Records without eBPF: what the shims in ranks (`shim/`) hand over through ring files, as the same [`Record`]s.
 //!
 //! Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes; what a call means is
-//! `decode`'s business, who a process is `process`'s, as with eBPF. One thread reads all rings. A ring that was found
+//! `decode`'s business, who a process is `process`'s, as with eBPF; times of devices are `device`'s. One thread reads all rings. A ring that was found
 //! loses its name at once: it lives as long as the rank or the reader holds it, and nothing is left behind. A reader that
 //! starts later finds it among the rank's open files.
 
+mod device;
 mod layout;
 
 use std::collections::HashMap;
@@ -16,16 +17,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use self::layout::{HEADER_BYTES, Header, InCall};
+use self::device::DeviceClocks;
+use self::layout::{DEVICE_TIMES, HEADER_BYTES, Header, InCall};
 use crate::clock::{self, Clock};
 use crate::decode;
 use crate::error::Error;
+use crate::functions::{Api, FUNCTIONS};
 use crate::process::{Process, Processes};
 use crate::record::{Collective, LossCount, Record};
-use crate::wire::{self, HAVE_SEQ, RawCall, RawRecord};
+use crate::wire::{self, CAPTURE_KNOWN, CAPTURED, FROM_RCCL, HAVE_HASH, HAVE_RANK, HAVE_SEQ, RawCall, RawRecord};
 
 /// The shared library that stands before MPI (LD_PRELOAD), for this kind of machine.
 pub static MPI_SHIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/librankmesh_pmpi.so"));
+
+/// The profiler plugin that NCCL loads (NCCL_PROFILER_PLUGIN), for this kind of machine.
+pub static NCCL_PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/librankmesh_nccl.so"));
 
 /// Rings are read this often: a rank may make some 300,000 calls a second before it loses any.
 const INTERVAL: Duration = Duration::from_millis(25);
@@ -62,6 +68,7 @@ struct Ring {
     file: File,
     header: Header,
     process: Arc<Process>,
+    devices: Mutex<DeviceClocks>,
 }
 
 impl Rings {
@@ -231,7 +238,7 @@ impl Reader {
         }
         (self.sink)(Record::Process(process.seen.clone()));
         process.mpi(); // while it lives
-        self.shared.rings().insert(id, Arc::new(Ring { file, header, process }));
+        self.shared.rings().insert(id, Arc::new(Ring { file, header, process, devices: Mutex::default() }));
         true
     }
 
@@ -347,9 +354,32 @@ impl Ring {
         let Some(RawRecord::Call(mut raw)) = wire::parse(bytes) else { return None };
         raw.func = (*self.header.functions.get(usize::from(raw.func))?)?;
         raw.pid = self.header.pid;
-        raw.flags &= HAVE_SEQ;
         raw.cgroup_id = self.process.seen.cgroup_id.unwrap_or(0);
-        decode::call(&raw, clock, Some(&self.process))
+        let timed = is_nccl(raw.func) && raw.flags & DEVICE_TIMES != 0;
+        raw.flags &= match is_nccl(raw.func) {
+            true => HAVE_SEQ | HAVE_HASH | HAVE_RANK | FROM_RCCL | CAPTURED | CAPTURE_KNOWN,
+            false => HAVE_SEQ,
+        };
+        let mut call = self.decode(&raw, clock)?;
+        if timed {
+            device::place(&mut call, &raw, &mut self.devices(), clock);
+        }
+        Some(call)
+    }
+
+    fn decode(&self, raw: &RawCall, clock: &Clock) -> Option<Collective> {
+        let mut call = decode::call(raw, clock, Some(&self.process))?;
+        if is_nccl(raw.func) {
+            // what the plugin is not told
+            call.stream = call.stream.filter(|stream| *stream != u64::MAX);
+            call.nranks = call.nranks.filter(|nranks| *nranks > 0);
+            call.rank = call.rank.filter(|rank| *rank >= 0);
+        }
+        Some(call)
+    }
+
+    fn devices(&self) -> MutexGuard<'_, DeviceClocks> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn in_flight(&self, now_ns: u64, clock: &Clock) -> Vec<Collective> {
@@ -358,7 +388,7 @@ impl Ring {
             return vec![];
         }
         let calls = bytes.chunks_exact(layout::THREAD_BYTES).filter_map(InCall::parse).filter_map(|call| {
-            let raw = RawCall {
+            let mut raw = RawCall {
                 func: (*self.header.functions.get(call.func)?)?,
                 flags: if call.seq.is_some() { HAVE_SEQ } else { 0 },
                 enter_ns: call.enter_ns,
@@ -373,8 +403,19 @@ impl Ring {
                 ret: 0,
                 args: call.args,
             };
-            decode::call(&raw, clock, Some(&self.process))
+            if !is_nccl(raw.func) {
+                return self.decode(&raw, clock);
+            }
+            device::identify(&mut raw);
+            let mut call = self.decode(&raw, clock)?;
+            device::place_open(&mut call, &raw, &self.devices(), clock);
+            Some(call)
         });
         calls.collect()
     }
+}
+
+/// Whether a function of [`FUNCTIONS`] is NCCL's.
+fn is_nccl(func: u8) -> bool {
+    FUNCTIONS.get(usize::from(func)).is_some_and(|function| function.api == Api::Nccl)
 }

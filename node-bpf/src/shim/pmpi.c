@@ -44,7 +44,7 @@ static int started;
 /* Inside a traced call: what that calls itself is part of it. */
 static __thread int depth;
 
-static void make_ring(void) { ring_make(names, F_COUNT); }
+static void make_ring(void) { ring_make(names, F_COUNT, ""); }
 
 struct search {
   const char *symbol;

@@ -32,7 +32,8 @@ static unsigned long long now_ns(void) {
 static void ring_in_child(void) { ring = NULL; }
 
 /* Errors are not reported: a rank has nobody to report to, and its coverage says that nothing came from it. */
-static void ring_make(const char *const *names, unsigned int count) {
+/* `suffix` tells the rings of several libraries in one process apart. */
+static void ring_make(const char *const *names, unsigned int count, const char *suffix) {
   const char *dir = getenv("RANKMESH_RING_DIR");
   const char *node = getenv("SLURMD_NODENAME");
   char path[4096];
@@ -43,7 +44,7 @@ static void ring_make(const char *const *names, unsigned int count) {
   mkdir(dir, 0700);
   if (snprintf(path, sizeof path, "%s/%s", dir, node) >= (int)sizeof path) return;
   mkdir(path, 0700);
-  if (snprintf(path, sizeof path, "%s/%s/ring-%d", dir, node, (int)getpid()) >= (int)sizeof path) return;
+  if (snprintf(path, sizeof path, "%s/%s/ring-%d%s", dir, node, (int)getpid(), suffix) >= (int)sizeof path) return;
   int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   int fd = open(path, flags, 0600);
   if (fd < 0 && errno == EEXIST) { /* of an earlier process with this pid, which no agent has read */
@@ -76,7 +77,7 @@ out:
   errno = saved;
 }
 
-static struct rm_ring_thread *ring_own_thread(void) {
+__attribute__((unused)) static struct rm_ring_thread *ring_own_thread(void) {
   if (ring_thread == -2) {
     unsigned int taken = __atomic_fetch_add(&ring_threads, 1, __ATOMIC_RELAXED);
     ring_tid = (unsigned int)syscall(SYS_gettid);

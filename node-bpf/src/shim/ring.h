@@ -16,6 +16,17 @@
 #define RM_RING_NAME_BYTES 24
 #define RM_RING_THREADS 32
 
+/* rm_call.flags, in rings alone: the call's arguments from RM_DEVICE_FIRST on are of the device, not the function's: when it
+ * began and ended there by the device's clock, and a host time (CLOCK_MONOTONIC) less a device time of about the same moment,
+ * too large by as long as it took to be noticed. Of a call that has not ended (struct rm_ring_thread) RM_DEVICE_FIRST, and
+ * its communicator's hash and rank << 32 | nranks. */
+#define RM_DEVICE_TIMES 128
+#define RM_DEVICE_FIRST 8
+#define RM_DEVICE_LAST 9
+#define RM_DEVICE_OFFSET 10
+#define RM_OPEN_HASH 9
+#define RM_OPEN_RANKS 10
+
 /* The call that a thread is in; func is its index plus one, 0: in none. */
 struct rm_ring_thread {
   unsigned int tid;

@@ -73,7 +73,7 @@ pub enum CaptureChoice {
         probes: Vec<ProbeSpec>,
         /// Only this job's processes.
         job: Option<JobScope>,
-        /// Where ranks with the MPI shim leave their rings, read where there is no eBPF.
+        /// Where ranks with the MPI shim or the NCCL plugin leave their rings, read where there is no eBPF.
         rings: Option<PathBuf>,
     },
     /// Do not record.

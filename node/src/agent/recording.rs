@@ -31,7 +31,7 @@ pub struct Recording {
     feed: Arc<Feed>,
     /// Whose processes are recorded, when not everybody's.
     scope: Option<Arc<Mutex<Scope>>>,
-    /// Calls of ranks with the MPI shim, where there is no eBPF.
+    /// Calls of ranks with the MPI shim or the NCCL plugin, where there is no eBPF.
     rings: Mutex<Option<Rings>>,
 }
 
@@ -80,7 +80,9 @@ impl Recording {
                 let node = job.as_ref().map(|job| job.node.as_str());
                 let sink = sink(ingest, &seen, &feed, scope.as_ref());
                 Rings::start(directory, node, sink)
-                    .inspect_err(|error| tracing::warn!("what ranks with the MPI shim do is not read: {error}"))
+                    .inspect_err(|error| {
+                        tracing::warn!("what ranks with the MPI shim or the NCCL plugin do is not read: {error}")
+                    })
                     .ok()
             }
             _ => None,
@@ -91,8 +93,8 @@ impl Recording {
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
             Err(error) if rings.is_some() => {
-                tracing::warn!("recording only MPI calls of ranks with the shim (`rankmesh env`): {error}");
-                let state = format!("MPI shim only: {error}");
+                tracing::warn!("recording only MPI and NCCL calls of ranks started under `rankmesh env`: {error}");
+                let state = format!("MPI shim and NCCL plugin only: {error}");
                 Self { rings: Mutex::new(rings), ranks: seen, feed, scope, ..not(state) }
             }
             Err(error) => {
@@ -203,7 +205,7 @@ fn gaps(started: &Result<Capture, node_bpf::Error>, rings: bool) -> Vec<(Vec<&'s
             let (shimmed, tables): (Vec<_>, Vec<_>) =
                 all.into_iter().partition(|table| rings && ["collectives", "processes"].contains(table));
             let shim = format!(
-                "only MPI calls of ranks that were started with the shim (`rankmesh env`) are {NOT_RECORDED}{}",
+                "only MPI and NCCL calls of ranks that were started under `rankmesh env` are {NOT_RECORDED}{}",
                 short(&error.to_string())
             );
             let mut gaps = vec![(shimmed, shim)];

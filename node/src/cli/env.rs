@@ -1,4 +1,4 @@
-//! `rankmesh env`: what a shell sets so that the programs it starts hand their MPI calls to the agent without root.
+//! `rankmesh env`: what a shell sets so that the programs it starts hand their MPI and NCCL calls to the agent without root.
 
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -21,7 +21,10 @@ pub(super) struct EnvArgs {
     dir: Option<PathBuf>,
 }
 
-const LIBRARY: &str = "librankmesh_pmpi.so";
+/// Stands before MPI (LD_PRELOAD).
+const MPI: (&str, &[u8]) = ("librankmesh_pmpi.so", node_bpf::rings::MPI_SHIM);
+/// Loaded by NCCL (NCCL_PROFILER_PLUGIN).
+const NCCL: (&str, &[u8]) = ("librankmesh_nccl.so", node_bpf::rings::NCCL_PLUGIN);
 
 pub(super) fn run(args: EnvArgs) -> anyhow::Result<Exit> {
     let job = Job::of_environment().ok();
@@ -30,39 +33,52 @@ pub(super) fn run(args: EnvArgs) -> anyhow::Result<Exit> {
         Some(directory) => std::path::absolute(&directory).with_context(|| format!("--dir {}", directory.display()))?,
         None => default_directory(job.as_ref())?,
     };
-    let library = install(&directory)?;
+    let (mpi, nccl) = (install(&directory, MPI)?, install(&directory, NCCL)?);
+    let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(other) = get(PLUGIN).filter(|other| Path::new(other).file_name() != nccl.file_name()) {
+        eprintln!(
+            "rankmesh: {PLUGIN} is {other} and stays: NCCL loads one profiler plugin, so NCCL calls are not recorded without root"
+        );
+    }
     let mut out = std::io::stdout().lock();
-    for line in lines(&rings, &library, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))? {
+    for line in lines(&rings, &mpi, &nccl, &get)? {
         writeln!(out, "{line}")?;
     }
     Ok(Exit::Complete)
 }
+
+const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
 fn default_directory(job: Option<&Job>) -> anyhow::Result<PathBuf> {
     let of_job = job.and_then(|job| up::default_directory(job).ok()).filter(|dir| Place::at(dir).has_charter());
     Ok(of_job.map_or_else(config::state_dir, Ok)?.join("lib"))
 }
 
-/// Writes the library, unless it is there.
-fn install(directory: &Path) -> anyhow::Result<PathBuf> {
-    let doing = || format!("writing {LIBRARY} into {} (see --dir)", directory.display());
+/// Writes a library, unless it is there.
+fn install(directory: &Path, (name, contents): (&str, &[u8])) -> anyhow::Result<PathBuf> {
+    let doing = || format!("writing {name} into {} (see --dir)", directory.display());
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(doing)?;
-    let path = directory.join(LIBRARY);
-    if std::fs::read(&path).is_ok_and(|found| found == node_bpf::rings::MPI_SHIM) {
+    let path = directory.join(name);
+    if std::fs::read(&path).is_ok_and(|found| found == contents) {
         return Ok(path);
     }
     // whole or not at all: ranks may be starting
-    let new = directory.join(format!("{LIBRARY}.{}", std::process::id()));
+    let new = directory.join(format!("{name}.{}", std::process::id()));
     let mut file =
         std::fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&new).with_context(doing)?;
-    file.write_all(node_bpf::rings::MPI_SHIM).with_context(doing)?;
+    file.write_all(contents).with_context(doing)?;
     std::fs::rename(&new, &path).with_context(doing)?;
     Ok(path)
 }
 
 /// The lines to be evaluated by sh. What is set already stays, and calling it twice changes nothing more.
-fn lines(rings: &Path, library: &Path, get: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<Vec<String>> {
-    let (rings, library) = (text(rings)?, text(library)?);
+fn lines(
+    rings: &Path,
+    library: &Path,
+    plugin: &Path,
+    get: &dyn Fn(&str) -> Option<String>,
+) -> anyhow::Result<Vec<String>> {
+    let (rings, library, plugin) = (text(rings)?, text(library)?, text(plugin)?);
     // LD_PRELOAD is split at both, and has no way of quoting them
     ensure!(
         !library.contains([' ', ':', ';']),
@@ -75,11 +91,15 @@ fn lines(rings: &Path, library: &Path, get: &dyn Fn(&str) -> Option<String>) -> 
     };
     let preload = with("LD_PRELOAD", ':', &[library]);
     // Open MPI's launcher hands on to ranks of other nodes what this names (srun and MPICH's hand on everything).
-    let handed_on = with("OMPI_MCA_mca_base_env_list", ';', &["LD_PRELOAD", "RANKMESH_RING_DIR"]);
+    let handed_on = with("OMPI_MCA_mca_base_env_list", ';', &["LD_PRELOAD", PLUGIN, "RANKMESH_RING_DIR"]);
+    // somebody's own plugin stays; ours may have been written elsewhere before
+    let ours = |set: &str| Path::new(set).file_name().is_some_and(|name| name == NCCL.0);
+    let plugin = get(PLUGIN).filter(|set| !ours(set)).unwrap_or_else(|| plugin.to_owned());
     let export = |name: &str, value: &str| format!("export {name}={}", quoted(value));
     Ok(vec![
         export("RANKMESH_RING_DIR", rings),
         export("LD_PRELOAD", &preload),
+        export(PLUGIN, &plugin),
         export("OMPI_MCA_mca_base_env_list", &handed_on),
     ])
 }
@@ -104,24 +124,36 @@ mod tests {
             "OMPI_MCA_mca_base_env_list" => Some("LD_PRELOAD;MINE".to_owned()),
             _ => None,
         };
-        let lines = lines(Path::new("/dev/shm/r"), Path::new("/home/it's/lib/l.so"), &get).unwrap();
+        let plugin = Path::new("/lib/librankmesh_nccl.so");
+        let lines = lines(Path::new("/dev/shm/r"), Path::new("/home/it's/lib/l.so"), plugin, &get).unwrap();
         assert_eq!(
             lines,
             [
                 "export RANKMESH_RING_DIR='/dev/shm/r'",
                 r"export LD_PRELOAD='/home/it'\''s/lib/l.so:/a.so'",
-                "export OMPI_MCA_mca_base_env_list='LD_PRELOAD;RANKMESH_RING_DIR;MINE'",
+                "export NCCL_PROFILER_PLUGIN='/lib/librankmesh_nccl.so'",
+                "export OMPI_MCA_mca_base_env_list='LD_PRELOAD;NCCL_PROFILER_PLUGIN;RANKMESH_RING_DIR;MINE'",
             ]
         );
-        assert!(super::lines(Path::new("/r"), Path::new("/with space/l.so"), &get).is_err());
+        assert!(super::lines(Path::new("/r"), Path::new("/with space/l.so"), plugin, &get).is_err());
+    }
+
+    #[test]
+    fn a_plugin_of_the_users_own_stays() {
+        for (set, wanted) in [("inspector", "inspector"), ("/old/librankmesh_nccl.so", "/new/librankmesh_nccl.so")] {
+            let get = |name: &str| (name == PLUGIN).then(|| set.to_owned());
+            let (library, plugin) = (Path::new("/l.so"), Path::new("/new/librankmesh_nccl.so"));
+            let lines = lines(Path::new("/r"), library, plugin, &get).unwrap();
+            assert_eq!(lines[2], format!("export NCCL_PROFILER_PLUGIN='{wanted}'"));
+        }
     }
 
     #[test]
     fn the_library_is_written_once() {
         let dir = tempfile::tempdir().unwrap();
-        let path = install(&dir.path().join("lib")).unwrap();
+        let path = install(&dir.path().join("lib"), MPI).unwrap();
         let written = std::fs::metadata(&path).unwrap().modified().unwrap();
-        assert_eq!(install(&dir.path().join("lib")).unwrap(), path);
+        assert_eq!(install(&dir.path().join("lib"), MPI).unwrap(), path);
         assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written);
         assert_eq!(std::fs::read_dir(dir.path().join("lib")).unwrap().count(), 1);
     }

@@ -55,7 +55,7 @@ enum Command {
     Export(ExportArgs),
     /// Make a trace recorded by another program into a trace store
     Import(ImportArgs),
-    /// Print what a shell sets so that MPI programs are recorded without root: eval "$(rankmesh env)"
+    /// Print what a shell sets so that MPI and NCCL programs are recorded without root: eval "$(rankmesh env)"
     Env(env::EnvArgs),
     /// Give a Slurm job its own mesh
     Slurm(slurm::SlurmArgs),

@@ -151,7 +151,7 @@ fn runtime_dir_of(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/rankmesh-{uid}"))
 }
 
-/// Where ranks of this user leave what their MPI shim sees, for the agent of `run` or, without one, for the user's own.
+/// Where ranks of this user leave what their MPI shim and NCCL plugin see, for the agent of `run` or, without one, for the user's own.
 #[must_use]
 pub fn ring_dir(run: Option<&str>) -> PathBuf {
     let uid = nix::unistd::geteuid();

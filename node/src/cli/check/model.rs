@@ -118,6 +118,7 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
     list.extend(lockdown(host));
     list.push(capabilities(seen));
     list.extend(whose(seen.survey));
+    list.extend(without_root(seen));
     list.extend(settings(host));
     list.push(cgroup(host));
     list.extend(memlock(host));
@@ -207,6 +208,15 @@ fn whose(survey: &Survey) -> Option<Finding> {
             format!("user {user} only: whoever runs this program records what is that user's own, and nothing else"),
         ),
     })
+}
+
+/// What there is where eBPF cannot be had.
+fn without_root(seen: &Seen<'_>) -> Option<Finding> {
+    let detail = "ranks can hand their MPI and NCCL calls over by themselves (NCCL's with device times); CUDA calls, network, \
+                  block IO and who takes the CPU stay unseen";
+    let remedy = "start the agent (`rankmesh up`, `rankmesh slurm up`) as the user of the ranks, and the ranks after \
+                  eval \"$(rankmesh env)\" (docs/slurm.md)";
+    seen.survey.attach.is_err().then(|| not("without root", State::Warning, detail, remedy))
 }
 
 /// What the system's settings mean for those without capabilities; with them they do not matter.
