@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use crate::ring::Ring;
 use crate::self_stats::SelfStats;
 use crate::shedding::{Backlog, Second, Shedding};
 use crate::signals::decode as signals;
-use crate::signals::kernel_names::{self, KernelNames};
+use crate::signals::kernel_names;
 use crate::signals::record::HostRecord;
 use crate::signals::wire::RawHost;
 use crate::sockets::Sockets;
@@ -261,9 +261,6 @@ impl Capture {
         discovery.rescan();
         discovery.check_probes()?;
 
-        give_memory_back();
-        // now rather than at the first wait that is seen: reading it takes a while, in which short-lived processes go
-        LazyLock::force(&KERNEL_NAMES);
         let (wake, woken) = mpsc::channel();
         let mut capture = Capture { shared, wake, threads: vec![], open_calls, waiting };
         capture.spawn("capture-ring", {
@@ -353,18 +350,6 @@ impl Drop for Capture {
     }
 }
 
-/// Loading the programs and reading libraries takes memory that is free now, but that the allocator keeps.
-fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: has no preconditions, and moves nothing that is in use.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
-/// Read when the first thread is seen to wait; the same for every capture.
-static KERNEL_NAMES: LazyLock<KernelNames> = LazyLock::new(KernelNames::read);
-
 /// The reader looks this often; the kernel wakes it earlier only when the ring fills up.
 const RING_INTERVAL: Duration = Duration::from_millis(25);
 
@@ -436,7 +421,12 @@ impl Reader {
             }
             Some(RawRecord::OffCpu(raw)) => {
                 let process = self.process(raw.pid);
-                Some(Record::OffCpu(decode::off_cpu(&raw, &shared.clock, process.as_ref(), &KERNEL_NAMES)))
+                Some(Record::OffCpu(decode::off_cpu(
+                    &raw,
+                    &shared.clock,
+                    process.as_ref(),
+                    &kernel_names::KERNEL_NAMES,
+                )))
             }
             Some(RawRecord::Tcp(raw)) => {
                 let owner = self.sockets.owner(raw.socket_inode, || shared.processes.pids());

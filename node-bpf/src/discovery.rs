@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::maps;
 use crate::process::{self, cgroup_path};
 use crate::record::{Library, Record};
+use crate::signals::kernel_names;
 use crate::symbol_probes::{self, ProbeSpec};
 use crate::symbols;
 use crate::wire;
@@ -367,6 +368,7 @@ impl Discovery {
         } else {
             let _ = self.tracked.update(&key, &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST);
         }
+        kernel_names::read_ahead();
         let Some((process, new)) = self.shared.processes.look(pid) else { return };
         if mpi {
             process.mpi();

@@ -1,9 +1,11 @@
-//! Kernel functions by address, from /proc/kallsyms. Read once, when first needed: some 200,000 names, of which only the
-//! functions are kept (about 5 MB). Where the kernel hides addresses (kernel.kptr_restrict, no CAP_SYSLOG) there are none.
+//! Kernel functions by address, from /proc/kallsyms. Read once, when the first process is followed, so that a host without
+//! ranks does not hold them: some 200,000 names, of which only the functions are kept (about 4 MB). Where the kernel hides
+//! addresses (kernel.kptr_restrict, no CAP_SYSLOG) there are none.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, Once, PoisonError};
+use std::thread;
 
 const PATH: &str = "/proc/kallsyms";
 
@@ -15,15 +17,32 @@ pub(crate) fn open_ahead() {
     *OPENED.lock().unwrap_or_else(PoisonError::into_inner) = File::open(PATH).ok();
 }
 
+/// The kernel's functions; the same for every capture.
+pub(crate) static KERNEL_NAMES: LazyLock<KernelNames> = LazyLock::new(KernelNames::read);
+
+/// Reads the names on a thread of their own: that takes a tenth of a second, in which processes that live shortly would
+/// not be looked at.
+pub(crate) fn read_ahead() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let reading = thread::Builder::new().name("kernel-names".to_owned());
+        // without a thread they are read when the first wait is seen
+        let _ = reading.spawn(|| _ = LazyLock::force(&KERNEL_NAMES));
+    });
+}
+
 /// Functions sorted by address, names in one text.
 #[derive(Debug, Default)]
 pub(crate) struct KernelNames {
-    starts: Vec<(u64, u32)>,
+    /// What `starts` counts from.
+    base: u64,
+    /// Where a function begins, from `base`, and where its name does. The kernel and its modules lie within 4 GiB.
+    starts: Vec<(u32, u32)>,
     text: String,
 }
 
 impl KernelNames {
-    pub(crate) fn read() -> Self {
+    fn read() -> Self {
         let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(file) = opened.or_else(|| File::open(PATH).ok()) else { return Self::default() };
         Self::parse(BufReader::new(file))
@@ -31,26 +50,32 @@ impl KernelNames {
 
     /// Lines are `address type name`, with a tab and `[module]` behind those of modules.
     fn parse(lines: impl BufRead) -> Self {
-        let mut names = Self::default();
+        let (mut starts, mut text) = (vec![], String::new());
         for line in lines.split(b'\n').map_while(Result::ok) {
             let Some((address, kind, name)) = parse_line(&line) else { continue };
             if matches!(kind, b't' | b'T' | b'w' | b'W') && address != 0 {
-                names.starts.push((address, u32::try_from(names.text.len()).unwrap_or(u32::MAX)));
-                names.text.push_str(name);
-                names.text.push('\n');
+                starts.push((address, u32::try_from(text.len()).unwrap_or(u32::MAX)));
+                // what the compiler split off or copied goes by the function's name
+                text.push_str(name.split('.').next().unwrap_or_default());
+                text.push('\n');
             }
         }
-        names.starts.sort_by_key(|(address, _)| *address);
-        names
+        starts.sort_by_key(|(address, _)| *address);
+        // from 2 GiB before the middle one: a stray address far away costs only itself
+        let base = starts.get(starts.len() / 2).map_or(0, |(address, _)| address.saturating_sub(1 << 31));
+        let near = |(address, at): (u64, u32)| Some((u32::try_from(address.checked_sub(base)?).ok()?, at));
+        let starts = starts.into_iter().filter_map(near).collect();
+        text.shrink_to_fit();
+        Self { base, starts, text }
     }
 
     /// The function that an address lies in.
     pub(crate) fn of(&self, address: u64) -> Option<&str> {
-        let after = self.starts.partition_point(|(start, _)| *start <= address);
+        // beyond 4 GiB it lies behind the last function, as every address behind that one does
+        let from_base = u32::try_from(address.checked_sub(self.base)?).unwrap_or(u32::MAX);
+        let after = self.starts.partition_point(|(start, _)| *start <= from_base);
         let (_, at) = self.starts.get(after.checked_sub(1)?)?;
-        let name = self.text.get(*at as usize..)?.split('\n').next()?;
-        // what the compiler split off or copied goes by the function's name
-        name.split('.').next().filter(|name| !name.is_empty())
+        self.text.get(*at as usize..)?.split('\n').next().filter(|name| !name.is_empty())
     }
 }
 
@@ -80,6 +105,16 @@ mod tests {
         assert_eq!(names.of(0x0fff), None);
         assert_eq!((names.of(0x1000), names.of(0x27ff)), (Some("first"), Some("first")));
         assert_eq!((names.of(0x2801), names.of(u64::MAX)), (Some("helper"), Some("last")));
+    }
+
+    #[test]
+    fn a_stray_address_costs_only_itself() {
+        let text = "0000000000001000 T stray\nffffffff81000000 T schedule\nffffffff81001000 T io_schedule\n\
+            ffffffffc0000000 t helper\t[module]\n";
+        let names = KernelNames::parse(text.as_bytes());
+        assert_eq!((names.of(0x1800), names.of(0xffff_ffff_8000_0000)), (None, None));
+        assert_eq!(names.of(0xffff_ffff_8100_0040), Some("schedule"));
+        assert_eq!(names.of(0xffff_ffff_c000_0040), Some("helper"));
     }
 
     #[test]

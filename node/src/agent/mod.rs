@@ -3,7 +3,7 @@
 //! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
 //! nodes; `access` says who may ask what and `audit` keeps it; `seal` signs what is gossiped; `trust` keeps the identity
 //! fresh and the trust list known; `local` answers the command line on this host; `facts` keeps what it gossips about
-//! itself true; `standing` keeps the current verdict; `light` is an agent without all that, for many in one process.
+//! itself true; `memory` gives back what is free; `standing` keeps the current verdict; `light` is an agent without all that, for many in one process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,6 +32,7 @@ mod device;
 mod facts;
 pub mod light;
 pub mod local;
+mod memory;
 mod recording;
 mod seal;
 mod serve;
@@ -154,6 +155,7 @@ impl Agent {
         let mut tasks = JoinSet::new();
         tasks.spawn(facts::keep_true(Arc::clone(&shared), config.clone(), stop.clone()));
         tasks.spawn(trust::keep(Arc::clone(&shared), keeper, stop.clone()));
+        tasks.spawn(memory::keep_small(stop.clone()));
         standing::start(&shared, config.on_finding.clone(), &stop, &mut tasks);
         if let Some(socket) = &config.socket {
             let listener =

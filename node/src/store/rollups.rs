@@ -7,13 +7,14 @@
 //! that (a collective that hung) makes a second row of its key.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Place;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 
 use query_planner::states::{Buckets, read_stored, stored};
 use rusqlite::Connection;
 
+use super::FastMap;
 use super::columnar::{self, Appender, Compactor, MOST_ROWS, RowColumns, Segment, SegmentError};
 
 /// Width of a bucket.
@@ -123,7 +124,7 @@ impl Sum {
     }
 }
 
-type Sums = HashMap<RollupKey, Sum>;
+type Sums = FastMap<RollupKey, Sum>;
 
 /// What one batch adds.
 #[derive(Debug, Default)]
@@ -235,7 +236,7 @@ impl RollupWriter {
         let newest_ns = known.max().unwrap_or(i64::MIN).max(self.newest_ns);
         let mut rows: BTreeMap<i64, Vec<(&RollupKey, Cow<'_, Sum>)>> = BTreeMap::new();
         for (bucket, sums) in &self.open {
-            let mut all: HashMap<&RollupKey, Cow<'_, Sum>> =
+            let mut all: FastMap<&RollupKey, Cow<'_, Sum>> =
                 sums.iter().map(|(key, sum)| (key, Cow::Borrowed(sum))).collect();
             for (key, sum) in added.remove(bucket).unwrap_or_default() {
                 match all.entry(key) {
@@ -300,7 +301,7 @@ impl RollupWriter {
         self.open = self.open.split_off(&written.closed_until_ns.saturating_add(1));
         for (key, sum) in rollups.sums.drain().filter(|(key, _)| key.bucket_ns > written.closed_until_ns) {
             match self.open.entry(key.bucket_ns) {
-                Place::Vacant(slot) => merge_into(slot.insert(Sums::new()), key, sum),
+                Place::Vacant(slot) => merge_into(slot.insert(Sums::default()), key, sum),
                 Place::Occupied(mut slot) => merge_into(slot.get_mut(), key, sum),
             }
         }

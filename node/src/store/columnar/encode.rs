@@ -7,13 +7,12 @@
 //! | dictionary | its entries, then the packed codes; NULL is the code after the last entry |
 //! | packed | a bit a row saying "not NULL" where some are NULL, then the packed values |
 
-use std::collections::HashMap;
-
 use query_planner::scan::By;
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
 use super::bits::{pack, packed_sizes, unpack, width};
+use crate::store::FastMap;
 
 /// Different integers up to which a dictionary is tried.
 const MOST_ENTRIES: usize = 1024;
@@ -49,13 +48,20 @@ pub(crate) struct Column {
     /// Integers: which are not NULL; empty while none is.
     valid: Vec<bool>,
     texts: Vec<Vec<u8>>,
-    codes: HashMap<Vec<u8>, i64>,
+    codes: FastMap<Vec<u8>, i64>,
     last: i64,
 }
 
 impl Column {
     pub(super) fn new(kind: Kind) -> Self {
-        Self { kind, values: Vec::new(), valid: Vec::new(), texts: Vec::new(), codes: HashMap::new(), last: NULL_CODE }
+        Self {
+            kind,
+            values: Vec::new(),
+            valid: Vec::new(),
+            texts: Vec::new(),
+            codes: FastMap::default(),
+            last: NULL_CODE,
+        }
     }
 
     pub(super) fn kind(&self) -> Kind {

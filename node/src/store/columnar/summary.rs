@@ -5,14 +5,13 @@
 //! Stored as the segment's last row of `segment_columns`: a checksum, a version byte, then bincode of [`Stored`]. The
 //! sketch's buckets are varints: count of zeros, number of buckets, then distance and count of each.
 
-use std::collections::HashMap;
-
 use query_planner::states::{Buckets, Quantiles};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 use super::encode::{Cell, Column, Scalar};
 use super::segment::{Segment, SegmentError, checksum, column_id};
+use crate::store::FastMap;
 
 /// The place of the summary among a segment's columns.
 pub(super) const PLACE: usize = 255;
@@ -92,7 +91,7 @@ fn of_columns(table: &str, columns: &[(String, Column)]) -> Option<Stored> {
         return None;
     }
     let buckets = Buckets::table();
-    let mut index: HashMap<Vec<Option<i64>>, usize> = HashMap::new();
+    let mut index: FastMap<Vec<Option<i64>>, usize> = FastMap::default();
     let mut groups: Vec<(Vec<Option<i64>>, Group, Quantiles)> = Vec::new();
     let mut key = Vec::with_capacity(keys.len());
     for row in 0..rows {

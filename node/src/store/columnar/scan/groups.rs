@@ -1,8 +1,6 @@
 //! Owns aggregates by group over segments. Rows are given to groups through the codes of the grouping columns: a group
 //! is looked up once for each combination of codes in a segment, not for each row.
 
-use std::collections::HashMap;
-
 use query_planner::scan::{Function, GroupColumn, Groups, Operand, Order, evaluate};
 use query_planner::states::{Bracket, Buckets, Quantiles, Sum, runs_state};
 use query_planner::{Batch, NodeError, Value};
@@ -13,6 +11,7 @@ use super::super::segment::Segment;
 use super::super::summary;
 use super::filter::{Pick, admitted};
 use super::{Emit, MORSEL, Work, damaged, failed};
+use crate::store::FastMap;
 
 /// Groups beyond which SQLite does it, on disk if it must.
 const MOST_GROUPS: usize = 1 << 20;
@@ -47,7 +46,7 @@ struct Argument {
 /// The groups found so far.
 #[derive(Default)]
 struct Found {
-    index: HashMap<Vec<Scalar>, u32>,
+    index: FastMap<Vec<Scalar>, u32>,
     keys: Vec<Vec<Scalar>>,
     rows: Vec<u64>,
 }
@@ -305,7 +304,7 @@ impl Found {
 struct KeyCodes {
     source: Values,
     /// Codes given to integers that have no dictionary; the last is NULL's.
-    given: HashMap<Option<i64>, u32>,
+    given: FastMap<Option<i64>, u32>,
     names: Vec<Scalar>,
     /// More than any code.
     size: u64,
@@ -320,7 +319,7 @@ impl KeyCodes {
             None if source.is_constant() => 1,
             None => segment.rows as u64 + 1,
         };
-        Ok(Self { source, given: HashMap::new(), names: Vec::new(), size, codes: Vec::new() })
+        Ok(Self { source, given: FastMap::default(), names: Vec::new(), size, codes: Vec::new() })
     }
 
     /// The codes of a morsel's rows.
@@ -518,7 +517,7 @@ fn scan_segment(
     let combinations = keys.iter().try_fold(1_u64, |all, key| all.checked_mul(key.size)).ok_or(Failure::StepAside)?;
     // Group by combination of codes; 0 is "not looked up yet".
     let mut dense: Vec<u32> = if combinations <= DENSE { vec![0; combinations as usize] } else { Vec::new() };
-    let mut sparse: HashMap<u64, u32> = HashMap::new();
+    let mut sparse: FastMap<u64, u32> = FastMap::default();
     let mut rows: Vec<u32> = Vec::with_capacity(MORSEL);
     let mut group_of: Vec<u32> = Vec::with_capacity(MORSEL);
     let mut start = 0;

@@ -1,0 +1,29 @@
+//! Owns giving memory back to the system that is free and that the allocator keeps: loading programs, reading libraries
+//! and every larger question leave it with pages that nobody uses. Does not own who may use how much (the store's queue,
+//! the merge databases and the questions have their own limits).
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+/// First after the agent has settled, then at this pace. Looking through some megabytes of free lists takes a few
+/// hundred microseconds.
+const PACE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
+
+/// Gives free memory back until `stop`.
+pub(super) async fn keep_small(stop: CancellationToken) {
+    let mut wait = PACE.0;
+    while tokio::time::timeout(wait, stop.cancelled()).await.is_err() {
+        wait = PACE.1;
+        // a panic in it would be reported by the runtime; nothing depends on it
+        let _ = tokio::task::spawn_blocking(give_back).await;
+    }
+}
+
+fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: has no preconditions, and moves nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
