@@ -38,8 +38,8 @@ mod tests;
 
 pub use align::{Clocks, NodeClock, View, align, needs_clocks};
 pub use api::{
-    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, Round, RunError, Sink,
-    Span, Stop, Targets,
+    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, Out, QueryError, Round, RunError,
+    Sink, Span, Stop, Targets,
 };
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
@@ -49,5 +49,7 @@ pub use functions::states;
 pub use harden::harden;
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
-pub use run::{LocalError, local, local_again, local_with, plan_for_one, run, run_with};
+pub use run::{
+    LocalError, NamedOut, local, local_again, local_into, local_with, plan_for_one, run, run_into, run_with,
+};
 pub use time_range::time_range;

@@ -137,6 +137,11 @@ pub struct MergeColumn {
 }
 
 impl Plan {
+    /// Whether rows go on to the user as nodes send them, and nothing is gathered.
+    pub fn flows(&self) -> bool {
+        matches!(self.merge, Merge::Concat { .. }) && self.parts.iter().all(|part| part.targets != Targets::AnyOne)
+    }
+
     /// The only nodes whose rows can matter, when the question says so (`WHERE node IN (…)`).
     pub fn nodes(&self) -> Option<Vec<String>> {
         let mut all = Vec::new();
