@@ -15,6 +15,7 @@ mod ast;
 mod batch;
 mod catalog;
 mod check;
+mod combine;
 mod ctes;
 mod exec;
 mod explain;
@@ -43,6 +44,7 @@ pub use api::{
 };
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
+pub use combine::{Combine, CombinedColumn, How};
 pub use exec::{Answered, PartExecutor, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::states;

@@ -307,7 +307,7 @@ fn filled(table: &MergeTable) -> usize {
     table.columns.iter().filter(|column| column.filled).count().max(1)
 }
 
-fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Result<()> {
+pub(crate) fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Result<()> {
     let mut names: Vec<String> =
         table.columns.iter().filter(|column| column.filled).map(|column| quoted(&column.name)).collect();
     // No column is read: only the number of rows counts, and the part ships a NULL for each.
