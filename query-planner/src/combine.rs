@@ -203,7 +203,7 @@ mod tests {
         assert!(refused(vec![column(How::State("load_extension".to_owned()), "BINARY")], &[]));
         assert!(refused(vec![key()], &[batch(&[("a", 1, 2)])]), "a batch of another width");
         let damaged = Batch { rows: 1, columns: vec![vec![Value::Blob(vec![9; 4])]] };
-        assert!(refused(vec![column(How::State("mesh_moments".to_owned()), "BINARY")], &[damaged.clone()]));
+        assert!(refused(vec![column(How::State("mesh_moments".to_owned()), "BINARY")], std::slice::from_ref(&damaged)));
         assert!(refused(vec![column(How::Sum, "BINARY")], &[damaged]));
     }
 }
