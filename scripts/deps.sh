@@ -23,12 +23,15 @@ if [ "${1:-}" = --test ]; then
     need libopenmpi-dev have mpicc
     need slurm-wlm test -x /usr/sbin/slurmctld   # a cluster on this machine
     need munge test -x /usr/sbin/munged
+    need libgloo-dev test -e /usr/include/gloo/allreduce.h  # a real gloo job
+    need libibverbs-dev test -e /usr/include/infiniband/verbs.h  # its structures, for a stand-in
     need libcap2-bin test -x /usr/sbin/setcap  # a program with capabilities of its own
 fi
 if [ "${1:-}" = --kernels ]; then
     need qemu-system-x86 have qemu-system-x86_64
     need busybox-static have busybox
     need cpio have cpio
+    need libcap2-bin test -x /usr/sbin/setcap
 fi
 
 [ -n "$missing" ] || exit 0

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Capture on another kernel: boots Debian's 6.1 (kprobes, no uprobe.multi, no uprobe.session) in qemu, without KVM, from a
-# small initramfs with the binary, its libraries and the workloads, and runs scripts/kernel-init.sh there.
-#     scripts/test-kernels.sh RANKMESH-BINARY
+# Capture on another kernel: boots one of Debian 12's, 6.1 (no uprobe.multi, no uprobe.session) or 6.12 (no uprobe.session), in
+# qemu, without KVM, from a small initramfs with the binary, its libraries and the workloads, and runs scripts/kernel-init.sh there.
+#     scripts/test-kernels.sh RANKMESH-BINARY [6.1|6.12]
 # KERNEL=/boot/vmlinuz-… takes a kernel of yours instead (MODULES=DIR: where its null_blk.ko is).
 set -eu
-binary=${1:?usage: test-kernels.sh RANKMESH-BINARY}
+binary=${1:?usage: test-kernels.sh RANKMESH-BINARY [6.1|6.12]}
+series=${2:-6.1}
 here=$(cd "$(dirname "$0")/.." && pwd)
 work=${CARGO_TARGET_DIR:-$here/target}/kernels
 mkdir -p "$work"
@@ -23,21 +24,23 @@ fi
 
 if [ -z "${KERNEL:-}" ]; then
     need apt-get apt
-    if ! ls "$work"/debian/boot/vmlinuz-6.1.0-*-cloud-amd64 >/dev/null 2>&1; then
-        find_package() { apt-cache search --names-only '^linux-image-6\.1\.0-[0-9]+-cloud-amd64$' | sort -V | tail -n 1 | cut -d' ' -f1; }
+    files=$work/debian-$series
+    if ! ls "$files"/boot/vmlinuz-"$series".*-cloud-amd64 >/dev/null 2>&1; then
+        pattern=$(echo "$series" | sed 's/\./\\./g')
+        find_package() { apt-cache search --names-only "^linux-image-$pattern\\.[0-9].*-cloud-amd64\$" | sort -V | tail -n 1 | cut -d' ' -f1; }
         package=$(find_package)
         if [ -z "$package" ]; then
             apt-get update -qq >&2
             package=$(find_package)
         fi
-        [ -n "$package" ] || { echo "apt knows no linux-image-6.1.0-*-cloud-amd64 (Debian 12's); give KERNEL=FILE" >&2; exit 1; }
+        [ -n "$package" ] || { echo "apt knows no linux-image-$series.*-cloud-amd64 (Debian 12's); give KERNEL=FILE" >&2; exit 1; }
         echo "downloading $package" >&2
         (cd "$work" && apt-get download -qq "$package" && dpkg -x "$package"_*.deb debian.new && rm "$package"_*.deb)
-        rm -rf "$work/debian"
-        mv "$work/debian.new" "$work/debian"
+        rm -rf "$files"
+        mv "$work/debian.new" "$files"
     fi
-    KERNEL=$(ls "$work"/debian/boot/vmlinuz-6.1.0-*-cloud-amd64 | tail -n 1)
-    MODULES=$work/debian/lib/modules
+    KERNEL=$(ls "$files"/boot/vmlinuz-"$series".*-cloud-amd64 | tail -n 1)
+    MODULES=$files/lib/modules
 fi
 
 root=$work/root
@@ -51,15 +54,27 @@ make -sC "$here/scenarios" OUT="$work/workloads" >&2
 cp "$work/workloads/libnccl.so.2" "$work/workloads/libcudart.so.12" "$work/workloads/nccl-ranks" "$work/workloads/host-events" "$root/job/"
 cp "$binary" "$root/bin/rankmesh"
 strip "$root/bin/rankmesh" 2>/dev/null || true
+tools=""
+for tool in setcap setpriv; do
+    found=$(PATH=$PATH:/usr/sbin:/sbin command -v $tool || true)
+    [ -z "$found" ] || cp "$found" "$root/bin/$tool"
+    tools="$tools $found"
+done
 # What they are linked with, where they look for it.
-ldd "$binary" "$root/job/nccl-ranks" "$root/job/libnccl.so.2" "$root/job/libcudart.so.12" | grep -o '/[^ ]*\.so[^ ]*' | sort -u | while read -r library; do
+# shellcheck disable=SC2086
+ldd "$binary" $tools "$root/job/nccl-ranks" "$root/job/libnccl.so.2" "$root/job/libcudart.so.12" | grep -o '/[^ ]*\.so[^ ]*' | sort -u | while read -r library; do
     case $library in "$root"/*) continue ;; esac
     mkdir -p "$root$(dirname "$library")"
     [ -e "$root$library" ] || cp -L "$library" "$root$library"
 done
 for module in configfs null_blk; do
-    found=$(find "${MODULES:-/nonexistent}" -name "$module.ko" 2>/dev/null | head -n 1)
-    [ -z "$found" ] || cp "$found" "$root/modules/"
+    found=$(find "${MODULES:-/nonexistent}" -name "$module.ko*" 2>/dev/null | head -n 1)
+    case $found in
+    "") ;;
+    *.xz) xz -dc "$found" >"$root/modules/$module.ko" ;;
+    *.zst) zstd -qdc "$found" >"$root/modules/$module.ko" ;;
+    *) cp "$found" "$root/modules/$module.ko" ;;
+    esac
 done
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
 

@@ -69,8 +69,14 @@ pub(crate) fn attach_class(object: &Object, class: &ProbeClass) -> libbpf_rs::Re
 
 /// Why a class could not be attached, and what to do.
 pub(crate) fn refusal(error: &libbpf_rs::Error) -> (String, String) {
-    let remedy = "use a newer kernel, or report this one's version".to_owned();
-    (format!("the kernel refused to attach it: {error}"), remedy)
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok();
+    let above_2 = paranoid.and_then(|text| text.trim().parse::<i32>().ok()).is_some_and(|value| value > 2);
+    let remedy = if error.kind() == libbpf_rs::ErrorKind::PermissionDenied && above_2 {
+        "sysctl kernel.perf_event_paranoid=2 (above that some distributions' kernels ask for CAP_SYS_ADMIN)"
+    } else {
+        "use a newer kernel, or report this one's version"
+    };
+    (format!("the kernel refused to attach it: {error}"), remedy.to_owned())
 }
 
 const EVERY_PROCESS: i32 = -1;
@@ -82,6 +88,7 @@ pub(crate) const OPEN_CALLS: &str = "open_calls";
 pub(crate) const CALL: &str = "call";
 pub(crate) const CUDA: &str = "cuda";
 pub(crate) const SYMBOL: &str = "symbol";
+pub(crate) const VERBS: &str = "verbs";
 
 /// What came of attaching to a file. The probes last as long as the links.
 pub(crate) struct Attached {

@@ -28,6 +28,7 @@ use crate::ring::Ring;
 use crate::self_stats::SelfStats;
 use crate::shedding::{Backlog, Second, Shedding};
 use crate::signals::decode as signals;
+use crate::signals::faults;
 use crate::signals::kernel_names;
 use crate::signals::record::HostRecord;
 use crate::signals::wire::RawHost;
@@ -64,6 +65,8 @@ pub struct CaptureConfig {
     pub memory: bool,
     /// Count CUDA and HIP calls.
     pub cuda: bool,
+    /// Record asynchronous events of InfiniBand and RoCE devices.
+    pub fabric_events: bool,
     /// Functions and USDT points to probe besides.
     pub probes: Vec<ProbeSpec>,
     /// How often running processes are checked for newly loaded libraries.
@@ -91,6 +94,7 @@ impl Default for CaptureConfig {
             block_min: Duration::from_millis(1),
             memory: true,
             cuda: true,
+            fabric_events: true,
             probes: vec![],
             rescan: Duration::from_secs(1),
             backlog: Backlog::default(),
@@ -136,10 +140,11 @@ pub fn supported() -> Result<(), Error> {
     loader::check_host()
 }
 
-/// Takes what capture can do without, but only privileges give: the names of kernel functions. To be called before a
+/// Takes what capture can do without, but only privileges give: the names of kernel functions, on some kernels the events of major faults. To be called before a
 /// process gives its privileges up; what is refused is left out.
 pub fn prepare() {
     kernel_names::open_ahead();
+    faults::open_ahead();
 }
 
 /// Where records go.
@@ -434,6 +439,10 @@ impl Reader {
                 Some(Record::Net(decode::tcp(&raw, &shared.clock, owner.as_ref())))
             }
             Some(RawRecord::Host(raw)) => self.host(&raw).map(Record::Host),
+            Some(RawRecord::Verbs(raw)) => {
+                let rank = self.rank(raw.pid);
+                Some(Record::Net(raw.record(&shared.clock, rank)))
+            }
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 shared.processes.exec(pid, ts_ns);
                 let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture

@@ -247,6 +247,22 @@ pub static CLASSES: &[ProbeClass] = &[
         wanted: |config| config.memory,
     },
     ProbeClass {
+        name: "fabric-events",
+        records: "what InfiniBand and RoCE devices tell a process: ports down and up, queue pairs and devices that fail",
+        tables: &["net_events"],
+        needs: &[],
+        libraries: &["libibverbs.so"],
+        programs: &[
+            "verbs_session",
+            "verbs_enter_multi",
+            "verbs_return_multi",
+            "verbs_enter_single",
+            "verbs_return_single",
+        ],
+        essential: false,
+        wanted: |config| config.fabric_events,
+    },
+    ProbeClass {
         name: "host",
         records: "CPU, memory and pressure of the host, each second",
         tables: &["host_samples"],
@@ -354,6 +370,7 @@ pub fn tables_of_probe(probe: &str) -> Option<Vec<&'static str>> {
         "block_rq" => &["block"],
         "major_fault" | "reclaim" => &["reclaim"],
         "oom_kill" => &["oom"],
+        "ib_events" => &["fabric-events"],
         "process_events" => &["process-events"],
         "calls" => &["collectives"],
         // the name of a call is its library's and its own

@@ -27,6 +27,7 @@ use crate::record::{Library, Record};
 use crate::signals::kernel_names;
 use crate::symbol_probes::{self, ProbeSpec};
 use crate::symbols;
+use crate::verbs;
 use crate::wire;
 
 /// A library file that is being probed.
@@ -34,7 +35,7 @@ use crate::wire;
 pub struct AttachedFile {
     /// Its path as the process that led to it sees it.
     pub path: PathBuf,
-    /// Which library it is: "nccl", "rccl", "mpi", "cuda", "cuda_driver", "hip"; "symbol" for what the user named.
+    /// Which library it is: "nccl", "rccl", "mpi", "cuda", "cuda_driver", "hip", "verbs"; "symbol" for what the user named.
     pub library: &'static str,
     /// The symbols probed.
     pub symbols: Vec<String>,
@@ -61,6 +62,7 @@ pub(crate) fn library_of(file_name: &[u8]) -> Option<Library> {
 enum Probed {
     Collectives(Library),
     Cuda(Api),
+    Verbs,
     /// The user's probe of this index.
     Named(usize),
 }
@@ -70,6 +72,7 @@ impl Probed {
         match self {
             Probed::Collectives(library) => library.name(),
             Probed::Cuda(api) => api.source(),
+            Probed::Verbs => "verbs",
             Probed::Named(_) => "symbol",
         }
     }
@@ -100,6 +103,8 @@ pub(crate) struct Discovery {
     attached: HashSet<(u64, u64, Probed)>,
     /// CUDA and HIP are counted.
     cuda: bool,
+    /// Events of libibverbs are recorded.
+    verbs: bool,
     /// What the user wants probed, and what became of each.
     probes: Vec<ProbeSpec>,
     probed: Vec<Result<(), Option<String>>>,
@@ -133,13 +138,15 @@ impl Discovery {
                 }
             }
         }
-        let cuda = shared.classes_on().iter().any(|class| class.name == "cuda");
+        let is_on = |name: &str| shared.classes_on().iter().any(|class| class.name == name);
+        let (cuda, verbs) = (is_on("cuda"), is_on("fabric-events"));
         Ok(Discovery {
             object,
             mode,
             links,
             shared,
             cuda,
+            verbs,
             probed: vec![Err(None); probes.len()],
             probes,
             cgroup,
@@ -204,7 +211,8 @@ impl Discovery {
         let collectives = library_of(file_name).map(Probed::Collectives);
         let cuda = cuda::api_of(file_name).filter(|_| self.cuda).map(Probed::Cuda);
         let named = self.probes.iter().enumerate().filter(|(_, spec)| spec.means(path, file_name));
-        collectives.into_iter().chain(cuda).chain(named.map(|(index, _)| Probed::Named(index))).collect()
+        let verbs = (self.verbs && verbs::is_verbs(file_name)).then_some(Probed::Verbs);
+        collectives.into_iter().chain(cuda).chain(verbs).chain(named.map(|(index, _)| Probed::Named(index))).collect()
     }
 
     /// Attaches to the libraries the dynamic loader knows of, so that the first process to use one is seen from its
@@ -229,7 +237,7 @@ impl Discovery {
     /// A followed process is gone: frees what the kernel maps hold of it.
     pub(crate) fn on_exit(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
-        for name in ["comms", "learnt", "capturing", "pending"] {
+        for name in ["comms", "learnt", "capturing", "enqueued", "pending"] {
             let Ok(map) = crate::loader::map(&self.object, name) else {
                 continue;
             };
@@ -291,12 +299,12 @@ impl Discovery {
         let mut nccl = vec![];
         for mapping in maps::mappings(&text).filter(|m| m.executable) {
             for probed in self.probed_in(Path::new(OsStr::from_bytes(mapping.path)), mapping.file_name()) {
-                // a process that maps a library of the user's choice is followed when it makes the call
-                found |= !matches!(probed, Probed::Named(_));
+                // a process that maps a library of the user's choice is followed when it makes the call; verbs alone make no rank
+                found |= !matches!(probed, Probed::Named(_) | Probed::Verbs);
                 match probed {
                     Probed::Collectives(Library::Mpi) => mpi = true,
                     Probed::Collectives(_) => nccl.push(mapping.clone()),
-                    Probed::Cuda(_) | Probed::Named(_) => {}
+                    Probed::Cuda(_) | Probed::Verbs | Probed::Named(_) => {}
                 }
                 self.attach_mapped(pid, &mapping, probed);
             }
@@ -394,6 +402,7 @@ impl Discovery {
         let (family, targets) = match probed {
             Probed::Collectives(library) => (attach::CALL, symbols::targets(path, library)?),
             Probed::Cuda(api) => (attach::CUDA, cuda::targets(path, api)?),
+            Probed::Verbs => (attach::VERBS, verbs::targets(path)?),
             Probed::Named(index) => {
                 self.attach_named(path, shown, index)?;
                 self.attached.insert(identity);
@@ -466,7 +475,9 @@ pub(crate) fn path_to(pid: u32, mapping: &maps::Mapping<'_>) -> Option<PathBuf> 
 
 /// The cache holds its paths as strings ended by zero bytes; which of its versions it is does not matter.
 fn libraries_in_loader_cache(cache: &[u8]) -> Vec<PathBuf> {
-    paths_in_loader_cache(cache, |name, _| library_of(name).is_some() || cuda::api_of(name).is_some())
+    paths_in_loader_cache(cache, |name, _| {
+        library_of(name).is_some() || cuda::api_of(name).is_some() || verbs::is_verbs(name)
+    })
 }
 
 /// The paths whose (file name, path) are `wanted`.

@@ -43,6 +43,7 @@ mod survey;
 mod symbol_probes;
 mod symbols;
 mod tally;
+mod verbs;
 mod wire;
 
 pub use attach::AttachMode;

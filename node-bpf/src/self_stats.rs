@@ -31,6 +31,7 @@ const PROGRAMS: &[&str] = &[
     "on_tcp",
     "on_block",
     "on_memory",
+    "verbs",
 ];
 
 /// Remembers what was said last.

@@ -65,6 +65,7 @@ const KINDS: &[(&str, &str)] = &[
     ("libcudart.so", "CUDA runtime"),
     ("libcuda.so", "CUDA driver"),
     ("libamdhip64.so", "HIP"),
+    ("libibverbs.so", "InfiniBand verbs"),
 ];
 
 /// Looks at everything.

@@ -3,6 +3,7 @@
 
 use crate::signals::wire as signals;
 use crate::signals::wire::RawHost;
+use crate::verbs::{self, RawVerbs};
 
 /// Most arguments a call carries.
 pub(crate) const MAX_ARGS: usize = 12;
@@ -99,6 +100,7 @@ pub(crate) enum RawRecord {
     OffCpu(RawOffCpu),
     Tcp(RawTcp),
     Host(RawHost),
+    Verbs(RawVerbs),
     /// A process now runs another program.
     Exec {
         pid: u32,
@@ -122,6 +124,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
         2 => OFFCPU_BYTES,
         3 => TCP_BYTES,
         4..=6 => PROCESS_BYTES,
+        verbs::KIND => verbs::BYTES,
         other => signals::size_of(other)?,
     };
     if bytes.len() != want {
@@ -208,6 +211,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
         4 => RawRecord::Exec { pid: r.u32()?, ts_ns: r.u64()? },
         5 => RawRecord::Exit { pid: r.u32()? },
         6 => RawRecord::Found { pid: r.u32()? },
+        verbs::KIND => RawRecord::Verbs(RawVerbs::parse(&mut r)?),
         other => RawRecord::Host(signals::parse(other, &mut r)?),
     })
 }

@@ -35,10 +35,12 @@ fn compile() -> tempfile::TempDir {
         cc(command.args(needs.map(at)));
     }
     std::fs::copy(workloads().join("libnccl.so.2"), at("libnccl.so.2")).unwrap();
-    let mut command = Command::new("cc");
-    command.arg("-I").arg(here.join("../scenarios/nccl-sim")).arg("-Wl,-rpath,$ORIGIN").arg("-o");
-    command.arg(at("gpu_calls")).arg(here.join("tests/c/gpu_calls.c"));
-    cc(command.args(["libcudart.so.12", "libcuda.so.1", "libamdhip64.so.6", "libnccl.so.2"].map(at)).arg("-lrt"));
+    for name in ["gpu_calls", "gpu_threads"] {
+        let mut command = Command::new("cc");
+        command.arg("-I").arg(here.join("../scenarios/nccl-sim")).arg("-Wl,-rpath,$ORIGIN").arg("-o");
+        command.arg(at(name)).arg(here.join(format!("tests/c/{name}.c")));
+        cc(command.args(["libcudart.so.12", "libcuda.so.1", "libamdhip64.so.6", "libnccl.so.2"].map(at)).arg("-lrt"));
+    }
     out
 }
 
@@ -189,4 +191,37 @@ fn slow_calls_are_rows_and_no_more_than_the_budget() {
     let rule = status.rows.iter().find(|rule| rule.probe == "libcudart:cudaLaunchKernel").expect("a rule");
     let made = slow.iter().filter(|c| c.func == "cudaLaunchKernel").count() as u64;
     assert!(rule.rows <= made && made < launch, "{rule:?}, {made} rows of {launch}");
+}
+
+/// The main thread waits for what the backward pass has enqueued; a thread that copies does not.
+#[test]
+fn a_synchronisation_follows_collectives_of_other_threads_on_the_main_thread_only() {
+    if !can_capture() {
+        return;
+    }
+    let built = compile();
+    let cgroup = Cgroup::new();
+    let config = CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        libraries: LIBRARIES.iter().map(|name| built.path().join(name)).collect(),
+        system_libraries: false,
+        ..CaptureConfig::default()
+    };
+    let recorder = Recorder::start(config);
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    let mut child = command.arg(built.path().join("gpu_threads")).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let pid = child.id();
+    assert!(child.wait().unwrap().success());
+    assert!(recorder.device_waits().is_empty(), "all have ended");
+    let recorded = recorder.stop();
+    let after = |api: &str| -> Vec<(u64, bool)> {
+        let rows = rows(&recorded).into_iter().filter(|c| c.kind == Some("after_collective") && c.api == api);
+        rows.map(|c| (c.stream.unwrap(), c.tid == pid)).collect()
+    };
+    let want = [(1, true), (4, true), (5, false), (6, true), (7, true)];
+    assert_eq!(after("runtime"), want);
+    assert_eq!(after("driver"), want, "the driver's call inside the runtime's waits for the same");
+    assert_eq!(sums(&recorded, pid)[&("cuda", "cudaStreamSynchronize".to_owned())].0, 8);
 }

@@ -67,7 +67,8 @@ fn the_wait_is_in_the_synchronise_call_after_the_collective() {
 
 #[test]
 fn groups_of_large_models_have_their_own_communicators() {
-    let flags = ["--tp", "2", "--pp", "2", "--dp", "2", "--iters", "5", "--work-ms", "5", "--mode", "enqueue"];
+    // long enough for the memory of each rank to be read while it lives, on a machine that does much else
+    let flags = ["--tp", "2", "--pp", "2", "--dp", "2", "--iters", "80", "--work-ms", "5", "--mode", "enqueue"];
     let Some((ranks, recorded)) = trace(&flags) else { return };
     assert_eq!(ranks.len(), 8);
     for rank in &ranks {

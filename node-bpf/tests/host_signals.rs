@@ -137,6 +137,8 @@ fn a_slow_disk_shows_as_requests_and_waits_of_the_rank_that_reads() {
     let log = fs::read_to_string(go.with_extension("log")).unwrap();
     assert!(!slow.is_empty(), "{blocks:?} {log}");
     assert!(slow.iter().all(|b| b.rank == Some(3) && b.op == "read" && b.bytes > 0 && b.error == 0), "{slow:?}");
+    let whole = |b: &BlockIo| b.queue_ns.unwrap_or(0) + b.duration_ns;
+    assert!(blocks.iter().all(|b| whole(b) >= 1_000_000), "shorter ones make no rows: {blocks:?}");
     let longest = slow.iter().map(|b| b.duration_ns).max().unwrap();
     let waits: Vec<_> = recorded.off_cpu().into_iter().filter(|o| o.pid == slow[0].pid && o.reason == "io").collect();
     let waited: i64 = waits.iter().map(|o| o.duration_ns).sum();

@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashSet;
 
 use common::{Cgroup, Recorded, Recorder, can_capture, nccl_ranks, run, workloads};
-use node_bpf::{CaptureConfig, Record};
+use node_bpf::{CaptureConfig, HostRecord, Record};
 
 fn made(ranks: &[common::Rank]) -> u64 {
     ranks.iter().map(|r| r.calls.values().map(|n| n.as_u64().unwrap()).sum::<u64>()).sum()
@@ -113,4 +113,11 @@ fn a_call_under_way_shows_and_is_counted_when_it_never_returns() {
     let recorded = recorder.stop();
     let unmatched: u64 = recorded.losses().iter().filter(|l| l.reason == "unmatched").map(|l| l.lost).sum();
     assert_eq!(unmatched, 1, "{:?}", recorded.losses());
+    assert!(recorded.calls().iter().all(|c| c.pid != call.pid), "it has never returned");
+    let ends = recorded.0.iter().filter_map(|r| match r {
+        Record::Host(HostRecord::Life(life)) if life.pid == call.pid && life.event == "exit" => Some(life),
+        _ => None,
+    });
+    let ends: Vec<_> = ends.map(|end| (end.rank, end.signal, end.exit_code)).collect();
+    assert_eq!(ends, [(Some(0), Some(libc::SIGKILL), None)], "the row says which rank ended, and by what");
 }

@@ -48,15 +48,20 @@ fn config(cgroup: &Cgroup, mode: Option<AttachMode>, probes: Vec<ProbeSpec>) -> 
     }
 }
 
-/// Runs the program; its pid, and the points at which somebody listened. `before`: when it has mapped its libraries.
-fn run(built: &Path, cgroup: &Cgroup, before: impl FnOnce()) -> (u32, String) {
+/// Runs the program until the recorder knows who it is; its pid, and the points at which somebody listened. `before`: when it
+/// has mapped its libraries.
+fn run(built: &Path, cgroup: &Cgroup, recorder: &Recorder, before: impl FnOnce()) -> (u32, String) {
     let mut command = Command::new("sh");
     command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
     command.arg(built.join("any")).env("RANK", "2").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     before();
-    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"go\n").unwrap();
     let pid = child.id();
+    let known = |r: &Record| matches!(r, Record::Process(p) if p.pid == pid);
+    wait_for("the process to be known", || recorder.so_far().iter().any(known));
+    drop(input); // it ends when its input does
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     (pid, String::from_utf8(output.stdout).unwrap().trim().to_owned())
@@ -95,7 +100,7 @@ fn named_functions_and_points_are_counted(mode: Option<AttachMode>) {
         ProbeSpec::usdt(&at("demo:step")).unwrap(),
     ];
     let recorder = Recorder::start(config(&cgroup, mode, probes));
-    let (pid, heard) = run(built.path(), &cgroup, || {});
+    let (pid, heard) = run(built.path(), &cgroup, &recorder, || {});
     let recorded = recorder.stop();
     assert_eq!(heard, "400", "the semaphore tells the program that somebody listens");
     let want = [
@@ -145,7 +150,7 @@ fn a_library_named_by_its_file_name_is_found_in_running_processes() {
     let cgroup = Cgroup::new();
     let probes = vec![ProbeSpec::function("libany:_ZN4demo6reduceERKNS_7OptionsE").unwrap()];
     let recorder = Recorder::start(config(&cgroup, None, probes));
-    let (pid, _) = run(built.path(), &cgroup, || {
+    let (pid, _) = run(built.path(), &cgroup, &recorder, || {
         let probed = |path: &Path| recorder.status().files.iter().any(|file| file.path == path);
         wait_for("the file to be probed", || probed(&built.path().join("libany.so.1")));
     });

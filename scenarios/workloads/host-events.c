@@ -45,24 +45,28 @@ static void be_refused(void) {
   }
 }
 
-/* A connection that is never answered: the kernel sends its first segment again and again. Returns how often it did. */
+static int sent_again(int fd) {
+  struct tcp_info info = {0};
+  socklen_t size = sizeof info;
+  if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size)) die("TCP_INFO");
+  return (int)info.tcpi_total_retrans;
+}
+
+/* A connection that is never answered: the kernel sends its first segment again and again. Returns the socket once it has, which
+ * stays open, so that it has an owner when that is looked for; -1 when there is no such route and nothing is sent. */
 static int be_unanswered(void) {
   struct sockaddr_in nobody = address("10.99.99.99", 1); /* routed to the loopback device by who starts this */
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   if (fd < 0) die("socket");
   if (connect(fd, (struct sockaddr *)&nobody, sizeof nobody) == 0 || errno != EINPROGRESS) {
     close(fd);
-    return 0; /* no such route: nothing is sent */
+    return -1;
   }
-  struct tcp_info info = {0};
-  for (int waited = 0; waited < 200 && info.tcpi_total_retrans < 1; waited++) {
+  for (int waited = 0; waited < 200 && sent_again(fd) < 1; waited++) {
     struct pollfd p = {.fd = fd, .events = POLLOUT};
     if (poll(&p, 1, 50) != 0) break;
-    socklen_t size = sizeof info;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size)) die("TCP_INFO");
   }
-  close(fd);
-  return (int)info.tcpi_total_retrans;
+  return fd;
 }
 
 static void have_children(void) {
@@ -156,8 +160,10 @@ int main(int argc, char **argv) {
     reads = READS;
     faults = read_by_faults(disk);
   }
-  int retransmits = be_unanswered(), cuda_calls = cuda ? call_cuda(cuda) : 0;
+  int unanswered = be_unanswered(), cuda_calls = cuda ? call_cuda(cuda) : 0;
   if (ncclCommDestroy(comm)) die("ncclCommDestroy");
+  int retransmits = sent_again(unanswered);
+  if (unanswered >= 0) close(unanswered);
   printf("{\"pid\":%d,\"calls\":%d,\"cuda_calls\":%d,\"sleeps\":%d,\"refused\":%d,\"children\":%d,\"reads\":%d,\"faults\":%ld,\"retransmits\":%d}\n",
          (int)getpid(), CALLS, cuda_calls, SLEEPS, REFUSED, CHILDREN, reads, faults, retransmits);
   return 0;

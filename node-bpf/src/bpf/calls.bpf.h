@@ -415,7 +415,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   __s32 ret = (__s32)PT_REGS_RC(ctx);
   if (call->role == RM_ROLE_CALL) {
     emit_call(state, now, ret, cookie);
-    if (!(flags & RM_COOKIE_MPI)) state->after_collective = 1;
+    if (!(flags & RM_COOKIE_MPI)) device_enqueues(state);
     call->enter_ns = 0;
     return 0;
   }

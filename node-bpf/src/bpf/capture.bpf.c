@@ -127,4 +127,5 @@ extern bool bpf_session_is_return(void) __ksym __weak;
 #include "tcp.bpf.h"
 #include "block.bpf.h"
 #include "memory.bpf.h"
+#include "verbs.bpf.h"
 #include "open_calls.bpf.h"

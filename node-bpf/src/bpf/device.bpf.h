@@ -18,6 +18,46 @@ struct {
   __type(value, __u64);
 } waiting SEC(".maps");
 
+/* Processes whose helper threads enqueue collectives (PyTorch's backward pass does), and in which round of the main thread's
+ * synchronisations they last did. Rounds are counted for the whole host: a thread notes its process anew when any main thread
+ * has synchronised since, which costs its calls no look-up. */
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 16384);
+  __type(key, __u32);
+  __type(value, __u32);
+} enqueued SEC(".maps");
+
+static volatile __u32 round_now = 1;
+
+static __noinline int note_enqueue(struct thread_state *thread) {
+  __u64 ids = bpf_get_current_pid_tgid();
+  __u32 pid = ids >> 32, round = round_now;
+  if (!thread) return 0;
+  thread->noted = round;
+  if (pid != (__u32)ids) bpf_map_update_elem(&enqueued, &pid, &round, BPF_ANY);
+  return 0;
+}
+
+/* A collective that only enqueues has returned. */
+static __always_inline void device_enqueues(struct thread_state *thread) {
+  thread->after_collective = 1;
+  if (thread->noted != round_now) note_enqueue(thread);
+}
+
+/* Whether a synchronisation that begins may have to wait for collectives: for the thread's own, or, on the main thread, for
+ * those that other threads of the process have enqueued since its last one. Helper threads that wait for their copies know
+ * nothing of collectives. */
+static __always_inline bool device_follows_collective(struct thread_state *thread) {
+  __u64 ids = bpf_get_current_pid_tgid();
+  __u32 pid = ids >> 32;
+  if (pid != (__u32)ids) return thread->after_collective;
+  __u32 *last = bpf_map_lookup_elem(&enqueued, &pid);
+  if (!last || *last <= thread->round) return thread->after_collective;
+  thread->round = __sync_fetch_and_add(&round_now, 1);
+  return true;
+}
+
 /* Nobody has captured anything yet: then nobody is capturing. */
 static volatile __u32 captured_ever;
 

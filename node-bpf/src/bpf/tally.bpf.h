@@ -171,10 +171,17 @@ static __always_inline int tally_enter_run(struct pt_regs *ctx, bool symbols) {
       have |= RM_TALLY_HAVE_STREAM;
     }
   }
+  if (!symbols && flags & RM_TALLY_SYNC) {
+    /* the driver's inside the runtime's waits for the same */
+    bool inside = depth && thread->open[(depth - 1) & (TALLY_DEPTH - 1)].have & RM_TALLY_AFTER_COLLECTIVE;
+    if (inside || device_follows_collective(thread)) {
+      have |= RM_TALLY_AFTER_COLLECTIVE;
+      device_wait_begins(now);
+    }
+  }
   call->have = have;
   call->enter_ns = now;
   thread->depth = depth + 1;
-  if (!symbols && flags & RM_TALLY_SYNC && thread->after_collective) device_wait_begins(now);
   return 0;
 }
 
@@ -229,7 +236,7 @@ static __always_inline bool tally_may_record(const struct rm_tally_control *cont
   return __sync_fetch_and_add(made, 1) < most;
 }
 
-static __always_inline void tally_record(struct pt_regs *ctx, const struct tally_open *call, __u64 now, bool after) {
+static __always_inline void tally_record(struct pt_regs *ctx, const struct tally_open *call, __u64 now) {
   struct rm_tally_row *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) {
     TALLY_COUNT(call->func, lost_ring);
@@ -238,7 +245,7 @@ static __always_inline void tally_record(struct pt_regs *ctx, const struct tally
   __u64 thread = bpf_get_current_pid_tgid();
   out->kind = RM_TALLY_ROW;
   out->func = call->func;
-  out->flags = call->have | (after ? RM_TALLY_AFTER_COLLECTIVE : 0);
+  out->flags = call->have;
   out->enter_ns = call->enter_ns;
   out->exit_ns = now;
   out->pid = thread >> 32;
@@ -282,20 +289,19 @@ static __always_inline int tally_left_run(struct pt_regs *ctx, __u64 sp, bool sy
   struct rm_tally_rule *rule = bpf_map_lookup_elem(&tally_rules, &index);
   if (!control || !rule) return 0;
   tally_add(func, duration, symbols ? 0 : call->bytes, control->epoch);
-  bool after = false;
+  bool after = !symbols && call->have & RM_TALLY_AFTER_COLLECTIVE;
   if (!symbols && (cookie >> 24) & (RM_TALLY_CAPTURE_BEGIN | RM_TALLY_CAPTURE_END))
     device_captures((cookie >> 24) & RM_TALLY_CAPTURE_BEGIN, PT_REGS_RC(ctx));
-  if (!symbols && (cookie >> 24) & RM_TALLY_SYNC && thread->after_collective) {
+  if (after) {
     device_wait_ends(bpf_get_current_pid_tgid());
-    after = true;
     if (!depth) thread->after_collective = 0;
   }
   if (after && tally_may_record(control, RM_TALLY_SYNCS, true)) {
-    tally_record(ctx, call, now, true);
+    tally_record(ctx, call, now);
   } else if (duration >= rule->row_min_ns) {
     bool urgent = duration >= 1000000 && duration >= 4 * rule->row_min_ns;
     __u32 budget = symbols ? RM_TALLY_SYMBOLS : RM_TALLY_SLOW_CUDA;
-    if ((urgent || tally_in_share(rule, func)) && tally_may_record(control, budget, urgent)) tally_record(ctx, call, now, after);
+    if ((urgent || tally_in_share(rule, func)) && tally_may_record(control, budget, urgent)) tally_record(ctx, call, now);
     else TALLY_COUNT(func, withheld);
   }
   return 0;
@@ -327,7 +333,7 @@ static __always_inline int tally_point_run(struct pt_regs *ctx) {
   if (!control) return 0;
   struct tally_open call = {.enter_ns = now, .func = bpf_get_attach_cookie(ctx)};
   tally_add(call.func, 0, 0, control->epoch);
-  if (tally_may_record(control, RM_TALLY_POINTS, true)) tally_record(ctx, &call, now, false);
+  if (tally_may_record(control, RM_TALLY_POINTS, true)) tally_record(ctx, &call, now);
   else TALLY_COUNT(call.func, withheld);
   return 0;
 }
@@ -338,7 +344,7 @@ static __always_inline int tally_point(struct pt_regs *ctx) {
 
 /* The open calls of a thread will not return. */
 static __always_inline void tally_thread_ends(struct thread_state *thread) {
-  if (thread->after_collective) device_wait_ends(bpf_get_current_pid_tgid());
+  if (thread->on_device) device_wait_ends(bpf_get_current_pid_tgid());
   for (int i = 0; i < TALLY_DEPTH; i++) {
     if (i >= thread->depth) break;
     TALLY_COUNT(thread->open[i].func, unmatched);

@@ -45,6 +45,8 @@ struct thread_state {
   __u8 device_known; /* its process has, and `capturing` knows it */
   __u8 after_collective;
   __u8 pad[3];
+  __u32 noted; /* device.bpf.h: that it enqueues was noted as of this round … */
+  __u32 round; /* … and its last synchronisation began this one */
   __u32 depth;
   struct off_start off; /* ts_ns 0: it is on a CPU, or that is not of interest */
   struct tally_open open[TALLY_DEPTH];

@@ -133,6 +133,7 @@ enum rm_program {
   RM_PROGRAM_TCP,
   RM_PROGRAM_BLOCK,
   RM_PROGRAM_MEMORY,
+  RM_PROGRAM_VERBS,
   RM_PROGRAMS
 };
 struct rm_program_time {

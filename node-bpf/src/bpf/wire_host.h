@@ -3,7 +3,7 @@
 #ifndef RANKMESH_WIRE_HOST_H
 #define RANKMESH_WIRE_HOST_H
 
-enum rm_host_kind { RM_BLOCK = 16, RM_MEMORY = 17, RM_LIFE = 18 };
+enum rm_host_kind { RM_BLOCK = 16, RM_MEMORY = 17, RM_LIFE = 18, RM_VERBS = 19 };
 
 struct rm_block {
   unsigned int kind;
@@ -42,6 +42,21 @@ struct rm_life {
   char comm[16];
 };
 
+/* An asynchronous event of an InfiniBand or RoCE device (verbs.bpf.h, src/verbs). */
+struct rm_verbs {
+  unsigned int kind;
+  unsigned int type; /* enum ibv_event_type */
+  unsigned long long ts_ns;
+  unsigned int pid, tid;
+  unsigned long long cgroup_id;
+  unsigned int port; /* of events of a port; else nonsense */
+  unsigned int pad;
+  char device[64];
+};
+/* in struct ibv_async_event, in struct ibv_device */
+#define RM_VERBS_EVENT_TYPE_AT 8
+#define RM_VERBS_DEVICE_NAME_AT 24
+
 /* slots of the map host_stats (struct rm_stats) */
 enum rm_host_slot {
   RM_HOST_BLOCK = 0,
@@ -49,7 +64,8 @@ enum rm_host_slot {
   RM_HOST_RECLAIM = 2,
   RM_HOST_OOM = 3,
   RM_HOST_LIFE = 4,
-  RM_HOST_SLOTS = 5,
+  RM_HOST_VERBS = 5,
+  RM_HOST_SLOTS = 6,
 };
 
 /* The section .data.tuning: user space writes it whole. Thresholds never lie below those of rm_config. */
@@ -63,6 +79,7 @@ struct rm_tuning {
 _Static_assert(sizeof(struct rm_block) == 80, "src/host/wire.rs reads 80 bytes");
 _Static_assert(sizeof(struct rm_memory) == 48, "src/host/wire.rs reads 48 bytes");
 _Static_assert(sizeof(struct rm_life) == 56, "src/host/wire.rs reads 56 bytes");
+_Static_assert(sizeof(struct rm_verbs) == 104, "src/verbs/mod.rs reads 104 bytes");
 _Static_assert(sizeof(struct rm_tuning) == 24, "src/host/wire.rs writes 24 bytes");
 
 #endif

@@ -1,20 +1,37 @@
 //! The software event of major page faults, one on each CPU, each firing the program `on_major_fault`
-//! (perf_event_open(2), PERF_COUNT_SW_PAGE_FAULTS_MAJ). Needs CAP_PERFMON and no hardware.
+//! (perf_event_open(2), PERF_COUNT_SW_PAGE_FAULTS_MAJ). Needs CAP_PERFMON and no hardware; Debian's kernels ask for CAP_SYS_ADMIN where
+//! kernel.perf_event_paranoid is above 2 (as it is there), so the events are opened before that is given up.
 
 use std::fs;
 use std::io;
 use std::mem;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::libbpf_sys::{PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_FLAG_FD_CLOEXEC, PERF_TYPE_SOFTWARE, perf_event_attr};
 use libbpf_rs::{Link, ProgramMut};
 
-/// Attaches to the event on every CPU that is online. The links own the events.
-pub(crate) fn attach(program: &ProgramMut<'_>) -> libbpf_rs::Result<Vec<Link>> {
-    let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
-    cpus(&online).map(|cpu| program.attach_perf_event(open(cpu)?)).collect()
+/// The events of all CPUs, opened ahead; taken by the first to attach.
+static OPENED: Mutex<Option<Vec<OwnedFd>>> = Mutex::new(None);
+
+/// Opens the events while that is allowed.
+pub(crate) fn open_ahead() {
+    *OPENED.lock().unwrap_or_else(PoisonError::into_inner) = open_all().ok();
 }
 
-fn open(cpu: i32) -> io::Result<i32> {
+/// Attaches to the event on every CPU that is online. The links own the events.
+pub(crate) fn attach(program: &ProgramMut<'_>) -> libbpf_rs::Result<Vec<Link>> {
+    let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let events = opened.map_or_else(open_all, Ok)?;
+    events.into_iter().map(|event| program.attach_perf_event(event.into_raw_fd())).collect()
+}
+
+fn open_all() -> io::Result<Vec<OwnedFd>> {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    cpus(&online).map(open).collect()
+}
+
+fn open(cpu: i32) -> io::Result<OwnedFd> {
     // SAFETY: all zero is a valid attribute.
     let mut attr: perf_event_attr = unsafe { mem::zeroed() };
     attr.type_ = PERF_TYPE_SOFTWARE;
@@ -33,7 +50,9 @@ fn open(cpu: i32) -> io::Result<i32> {
             libc::c_ulong::from(PERF_FLAG_FD_CLOEXEC),
         )
     };
-    i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just given it to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// "0-3,8" and the like.

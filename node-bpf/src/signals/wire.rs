@@ -13,7 +13,8 @@ pub(crate) const MEMORY_BYTES: usize = 48;
 pub(crate) const LIFE_BYTES: usize = 56;
 
 /// The probes of the map `host_stats`, by slot (`enum rm_host_slot`).
-pub(crate) const HOST_PROBES: &[&str] = &["block_rq", "major_fault", "reclaim", "oom_kill", "process_events"];
+pub(crate) const HOST_PROBES: &[&str] =
+    &["block_rq", "major_fault", "reclaim", "oom_kill", "process_events", "ib_events"];
 
 /// A request to a block device.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,41 +5,99 @@
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use object::Architecture;
 
-/// Addresses of the ends of the function whose code lies at `address`. `is_function`: another one begins there.
+/// How a piece of code is left.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// Addresses of instructions that return, or jump to a function through a pointer.
+    pub(super) returns: Vec<u64>,
+    /// Jumps out of it: where each is, and where it goes.
+    pub(super) jumps: Vec<(u64, u64)>,
+}
+
+/// How the code that lies at `address` is left.
 ///
 /// A jump through a register may be a `switch` as well as a call in tail position: it is taken for the former, and calls
 /// that end by one are found to have ended by the thread's next call (counted as `unmatched`).
-pub(super) fn exits(
+pub(super) fn ends(architecture: Architecture, code: &[u8], address: u64) -> Ends {
+    let inside = address..address.saturating_add(code.len() as u64);
+    let mut ends = Ends::default();
+    let mut jump = |at: u64, target: u64| {
+        if !inside.contains(&target) {
+            ends.jumps.push((at, target));
+        }
+    };
+    match architecture {
+        Architecture::X86_64 => {
+            let code = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+            let mut returns = vec![];
+            for instruction in code.into_iter().take_while(|instruction| !instruction.is_invalid()) {
+                match (instruction.mnemonic(), instruction.op0_kind()) {
+                    (Mnemonic::Ret, _) => returns.push(instruction.ip()),
+                    (Mnemonic::Jmp, OpKind::NearBranch64) => jump(instruction.ip(), instruction.near_branch_target()),
+                    (Mnemonic::Jmp, OpKind::Memory) if through_a_pointer(&instruction) => {
+                        returns.push(instruction.ip())
+                    }
+                    _ => {}
+                }
+            }
+            ends.returns = returns;
+        }
+        Architecture::Aarch64 => {
+            let mut returns = vec![];
+            for (at, bytes) in (address..).step_by(4).zip(code.chunks_exact(4)) {
+                let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                if is_aarch64_return(word) {
+                    returns.push(at);
+                } else if let Some(target) = aarch64_jump(at, word) {
+                    jump(at, target);
+                }
+            }
+            ends.returns = returns;
+        }
+        _ => {}
+    }
+    ends
+}
+
+/// Most pieces of code that one function is followed into, and most ends it has.
+const MOST_PIECES: usize = 16;
+const MOST_ENDS: usize = 256;
+
+/// The ends of a function that begins as `first`. Where it goes on by a jump the ends of what it jumps to are its own (the
+/// stack is as at its entry): of a function that only hands over to another these are all there are. `piece` gives the
+/// address and code of the function, or the part of one, around an address, where that is known; of the rest
+/// `is_function` says whether a function begins there, and then the jump itself is the end.
+pub(super) fn follow<'d>(
     architecture: Architecture,
-    code: &[u8],
-    address: u64,
+    first: (u64, &'d [u8]),
+    piece: impl Fn(u64) -> Option<(u64, &'d [u8])>,
     is_function: impl Fn(u64) -> bool,
 ) -> Vec<u64> {
-    let inside = address..address.saturating_add(code.len() as u64);
-    let leaves = |target: u64| !inside.contains(&target) && is_function(target);
-    match architecture {
-        Architecture::X86_64 => Decoder::with_ip(64, code, address, DecoderOptions::NONE)
-            .iter()
-            .take_while(|instruction| !instruction.is_invalid())
-            .filter(|instruction| match (instruction.mnemonic(), instruction.op0_kind()) {
-                (Mnemonic::Ret, _) => true,
-                (Mnemonic::Jmp, OpKind::NearBranch64) => leaves(instruction.near_branch_target()),
-                (Mnemonic::Jmp, OpKind::Memory) => through_a_pointer(instruction),
-                _ => false,
-            })
-            .map(|instruction| instruction.ip())
-            .collect(),
-        Architecture::Aarch64 => (address..)
-            .step_by(4)
-            .zip(code.chunks_exact(4))
-            .filter(|(at, bytes)| {
-                let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                is_aarch64_return(word) || aarch64_jump(*at, word).is_some_and(&leaves)
-            })
-            .map(|(at, _)| at)
-            .collect(),
-        _ => vec![],
+    let (mut pieces, mut at, mut found) = (vec![first], 0, vec![]);
+    while let Some(&(address, code)) = pieces.get(at) {
+        at += 1;
+        let Ends { returns, jumps } = ends(architecture, code, address);
+        found.extend(returns);
+        for (from, target) in jumps {
+            let within = |(address, code): &(u64, &[u8])| (*address..*address + code.len() as u64).contains(&target);
+            if pieces.iter().any(within) {
+                continue;
+            }
+            match piece(target).filter(|_| pieces.len() < MOST_PIECES) {
+                Some(piece) => pieces.push(piece),
+                None if is_function(target) => found.push(from),
+                None => {}
+            }
+        }
     }
+    if found.len() <= MOST_ENDS {
+        found.sort_unstable();
+        found.dedup();
+        return found;
+    }
+    let Ends { mut returns, jumps } = ends(architecture, first.1, first.0);
+    returns.extend(jumps.iter().filter(|(_, target)| is_function(*target)).map(|(at, _)| *at));
+    returns
 }
 
 /// `jmp [rip+…]` or `jmp [reg+…]`: a function's address in memory. A table of a `switch` has an index.
@@ -71,10 +129,28 @@ mod tests {
             0x85, 0xff, 0x74, 0x01, 0xc3, 0xe9, 0xf6, 0x0f, 0, 0, 0xe9, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x25, 0x10, 0, 0,
             0, 0xff, 0x60, 0x08, 0xff, 0x24, 0xc5, 0, 1, 0, 0, 0xff, 0xe0, 0xc2, 0x08, 0,
         ];
-        let at: Vec<u64> = exits(Architecture::X86_64, &code, 0x1000, |target| target == 0x2000);
+        let is_function = |target| target == 0x2000;
+        let at = follow(Architecture::X86_64, (0x1000, &code), |_| None, is_function);
         assert_eq!(at, [0x1004, 0x1005, 0x100f, 0x1015, 0x1021]);
-        let at: Vec<u64> = exits(Architecture::X86_64, &code, 0x1000, |_| false);
-        assert_eq!(at, [0x1004, 0x100f, 0x1015, 0x1021], "a jump to a cold part of itself is no end");
+        let at = follow(Architecture::X86_64, (0x1000, &code), |_| None, |_| false);
+        assert_eq!(at, [0x1004, 0x100f, 0x1015, 0x1021], "a jump to who knows where is no end");
+        // nop; ret; jmp 0x1000
+        let other = [0x90, 0xc3, 0xe9, 0xfa, 0xef, 0xff, 0xff];
+        let piece = |target| (target == 0x2000).then_some((0x1fff, other.as_slice()));
+        let at = follow(Architecture::X86_64, (0x1000, &code), piece, is_function);
+        assert_eq!(at, [0x1004, 0x100f, 0x1015, 0x1021, 0x2000], "it ends where that ends");
+    }
+
+    #[test]
+    fn a_function_that_only_hands_over_has_the_ends_of_the_other() {
+        let hands_over = [0xe9, 0xfb, 0x0f, 0, 0]; // jmp 0x2000
+        let other = [0x74, 0x01, 0xc3, 0xc3]; // je +1; ret; ret
+        let piece = |target| (target == 0x2000).then_some((0x2000, other.as_slice()));
+        assert_eq!(follow(Architecture::X86_64, (0x1000, &hands_over), piece, |_| true), [0x2002, 0x2003]);
+        assert_eq!(follow(Architecture::X86_64, (0x1000, &hands_over), |_| None, |_| true), [0x1000]);
+        let many = vec![0xc3; MOST_ENDS + 1];
+        let piece = |target| (target == 0x2000).then_some((0x2000, many.as_slice()));
+        assert_eq!(follow(Architecture::X86_64, (0x1000, &hands_over), piece, |_| true), [0x1000]);
     }
 
     #[test]
@@ -82,7 +158,7 @@ mod tests {
         // b +8; ret; b -0x1000; retaa; nop
         let words = [0x1400_0002u32, 0xd65f_03c0, 0x17ff_fc00, 0xd65f_0bff, 0xd503_201f];
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let at: Vec<u64> = exits(Architecture::Aarch64, &code, 0x8000, |target| target == 0x7008);
+        let at: Vec<u64> = follow(Architecture::Aarch64, (0x8000, &code), |_| None, |target| target == 0x7008);
         assert_eq!(at, [0x8004, 0x8008, 0x800c]);
     }
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::Path;
 
 use cpp_demangle::DemangleOptions;
+use gimli::UnwindSection;
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
@@ -82,10 +83,31 @@ fn ends<'d>(object: &impl Object<'d>, function: &Function) -> Vec<u64> {
         .filter(|symbol| symbol.name().is_ok_and(|name| name.contains(".cold")))
         .map(|symbol| symbol.address())
         .collect();
-    exits::exits(object.architecture(), code.unwrap_or_default(), function.address, |target| {
+    let is_function = |target: u64| {
         let begins = starts.binary_search(&target).is_ok() && !cold.contains(&target);
         begins || stubs.iter().any(|stub| stub.contains(&target))
-    })
+    };
+    let piece = |target: u64| {
+        if stubs.iter().any(|stub| stub.contains(&target)) {
+            return None; // leads out of the file
+        }
+        let (address, bytes) = frame_of(object, target)?;
+        let section = object.sections().find(|s| (s.address()..s.address() + s.size()).contains(&address))?;
+        Some((address, section.data_range(address, bytes).ok()??))
+    };
+    exits::follow(object.architecture(), (function.address, code.unwrap_or_default()), piece, is_function)
+}
+
+/// Beginning and size of the function, or the part of one, that an address lies in, from what is there for exceptions to be
+/// passed through it (`.eh_frame`): stripped files have that, too.
+fn frame_of<'d>(object: &impl Object<'d>, address: u64) -> Option<(u64, u64)> {
+    let section = object.section_by_name(".eh_frame")?;
+    let text = object.section_by_name(".text")?;
+    let endian = if object.is_little_endian() { gimli::RunTimeEndian::Little } else { gimli::RunTimeEndian::Big };
+    let frames = gimli::EhFrame::new(section.data().ok()?, endian);
+    let bases = gimli::BaseAddresses::default().set_eh_frame(section.address()).set_text(text.address());
+    let frame = frames.fde_for_address(&bases, address, gimli::UnwindSection::cie_from_offset).ok()?;
+    Some((frame.initial_address(), frame.len()))
 }
 
 fn functions_of<'d>(symbols: impl Iterator<Item = impl ObjectSymbol<'d>>) -> Vec<Function> {

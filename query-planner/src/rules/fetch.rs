@@ -101,7 +101,6 @@ fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Nod
             Some(names) => Targets::Named(names),
             None => Targets::All,
         },
-        combine: None,
     }
 }
 

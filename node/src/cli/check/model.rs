@@ -224,9 +224,16 @@ fn settings(host: &Host) -> Vec<Finding> {
     let bpf = host
         .unprivileged_bpf_disabled
         .map(|value| ok("kernel.unprivileged_bpf_disabled", format!("{value}: BPF takes CAP_BPF, whatever the value")));
-    let perf = host
-        .perf_event_paranoid
-        .map(|value| ok("kernel.perf_event_paranoid", format!("{value}: does not matter with CAP_PERFMON")));
+    let perf = host.perf_event_paranoid.map(|value| match host.uid {
+        // Debian's and Ubuntu's kernels; root opens its events before it gives CAP_SYS_ADMIN up
+        1.. if value > 2 => not(
+            "kernel.perf_event_paranoid",
+            State::Warning,
+            format!("{value}: above 2 some distributions' kernels keep perf events (major faults) from users"),
+            "sysctl kernel.perf_event_paranoid=2",
+        ),
+        _ => ok("kernel.perf_event_paranoid", format!("{value}: does not matter with CAP_PERFMON")),
+    });
     bpf.into_iter().chain(perf).collect()
 }
 
