@@ -61,7 +61,8 @@ impl Gossip {
         cfg.check()?;
         let (commands, command_rx) = mpsc::channel(16);
         let sealing = Sealing::of(cfg.sealer());
-        let mut driver = Driver::new(cfg, LinkTransport::new(link, inbound), facts, sealing.clone()).await?;
+        let transport = LinkTransport::new(link, inbound, &cfg);
+        let mut driver = Driver::new(cfg, transport, facts, sealing.clone()).await?;
         let look = driver.look().await;
         let (members_tx, members) = watch::channel(Arc::new(look));
         let task = tokio::spawn(driver.run(command_rx, members_tx));
@@ -323,6 +324,7 @@ impl Driver {
             members.iter().filter(|m| m.is_live() && !m.is_self).map(|m| m.address).take(FAREWELLS).collect()
         };
         if !told.is_empty() {
+            self.transport.hurry(told.len());
             for to in told {
                 let _ = self.chitchat.gossip(to);
             }

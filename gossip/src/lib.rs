@@ -13,6 +13,7 @@ mod driver;
 mod facts;
 mod link;
 mod members;
+mod pace;
 mod seal;
 
 pub use config::{Error, GossipConfig, next_generation};

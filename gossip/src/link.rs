@@ -6,16 +6,25 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
 use chitchat::{ChitchatMessage, Deserializable, Serializable};
 use tokio::sync::{Mutex, mpsc};
+use tokio::time::Instant;
 use tracing::debug;
+
+use crate::GossipConfig;
+use crate::pace::Pace;
 
 /// Largest gossip message, bytes: chitchat fills messages up to 65,507 bytes, and its digests (the whole mesh, about 60
 /// bytes a node) come on top in a SYN.
 pub const MAX_PAYLOAD_BYTES: usize = 128 * 1024;
+
+/// Largest digest that a SYN-ACK has room for, with some left for keys.
+const MAX_DIGEST_BYTES: usize = 64_000;
 
 /// The way out to other members.
 pub trait Link: Send + Sync + 'static {
@@ -38,30 +47,65 @@ pub struct Inbound {
 pub(crate) struct LinkTransport {
     link: Arc<dyn Link>,
     inbound: Arc<Mutex<mpsc::Receiver<Inbound>>>,
+    digest_bytes_per_s: u32,
+    round: Duration,
+    urgent: Arc<AtomicUsize>,
 }
 
 impl LinkTransport {
-    pub(crate) fn new(link: Arc<dyn Link>, inbound: mpsc::Receiver<Inbound>) -> Self {
-        Self { link, inbound: Arc::new(Mutex::new(inbound)) }
+    pub(crate) fn new(link: Arc<dyn Link>, inbound: mpsc::Receiver<Inbound>, cfg: &GossipConfig) -> Self {
+        Self {
+            link,
+            inbound: Arc::new(Mutex::new(inbound)),
+            digest_bytes_per_s: cfg.digest_bytes_per_s,
+            round: cfg.interval,
+            urgent: Arc::default(),
+        }
+    }
+
+    /// The next so many exchanges begin whatever the allowance says.
+    pub(crate) fn hurry(&self, exchanges: usize) {
+        self.urgent.store(exchanges, Ordering::Relaxed);
     }
 }
 
 #[async_trait]
 impl Transport for LinkTransport {
     async fn open(&self, _listen_addr: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
-        Ok(Box::new(LinkSocket { link: self.link.clone(), inbound: self.inbound.clone() }))
+        Ok(Box::new(LinkSocket {
+            link: self.link.clone(),
+            inbound: self.inbound.clone(),
+            pace: Pace::new(self.digest_bytes_per_s, self.round),
+            urgent: self.urgent.clone(),
+        }))
     }
 }
 
 struct LinkSocket {
     link: Arc<dyn Link>,
     inbound: Arc<Mutex<mpsc::Receiver<Inbound>>>,
+    pace: Pace,
+    urgent: Arc<AtomicUsize>,
+}
+
+impl LinkSocket {
+    fn may_begin(&mut self) -> bool {
+        let urgent = self.urgent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        self.pace.may_begin(Instant::now()) || urgent
+    }
 }
 
 #[async_trait]
 impl Socket for LinkSocket {
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
+        let begins = matches!(message, ChitchatMessage::Syn { .. });
+        if begins && !self.may_begin() {
+            return Ok(());
+        }
         let payload = message.serialize_to_vec();
+        if begins {
+            self.pace.begun(payload.len());
+        }
         if payload.len() > MAX_PAYLOAD_BYTES {
             // Happens from about 2,000 nodes on; see ALGORITHM.md.
             tracing::warn!(bytes = payload.len(), "a gossip message outgrew its limit and was not sent");
@@ -79,6 +123,13 @@ impl Socket for LinkSocket {
                 return std::future::pending().await;
             };
             match parse(&payload) {
+                // The protocol cannot answer with a digest that leaves no room for keys: its arithmetic would overflow.
+                Ok(ChitchatMessage::Syn { .. }) if self.pace.digest_bytes() > MAX_DIGEST_BYTES => {
+                    tracing::error!(
+                        digest_bytes = self.pace.digest_bytes(),
+                        "the mesh is larger than gossip can tell in one message: new facts no longer spread from here"
+                    );
+                }
                 Ok(message) => return Ok((from, message)),
                 Err(error) => {
                     debug!(%from, %error, bytes = payload.len(), "ignored a gossip message")
@@ -109,8 +160,9 @@ mod tests {
     #[tokio::test]
     async fn recv_skips_garbage_and_survives_being_dropped() {
         let (tx, rx) = mpsc::channel(8);
-        let transport = LinkTransport::new(Arc::new(Nowhere), rx);
         let from: SocketAddr = ([127, 0, 0, 1], 1).into();
+        let cfg = GossipConfig::new("m", "n", 1, from);
+        let transport = LinkTransport::new(Arc::new(Nowhere), rx, &cfg);
         let mut socket = transport.open(from).await.unwrap();
         // A receive that is given up, as chitchat's select does on each tick.
         assert!(tokio::time::timeout(Duration::from_millis(5), socket.recv()).await.is_err());
@@ -119,6 +171,35 @@ mod tests {
         }
         let (_, message) = tokio::time::timeout(Duration::from_secs(5), socket.recv()).await.unwrap().unwrap();
         assert_eq!(message, ChitchatMessage::BadCluster);
+    }
+
+    struct Count(AtomicUsize);
+    impl Link for Count {
+        fn send(&self, _to: SocketAddr, payload: Vec<u8>) {
+            self.0.fetch_add(payload.len(), Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn exchanges_beyond_the_allowance_wait_and_answers_and_farewells_do_not() {
+        let from: SocketAddr = ([127, 0, 0, 1], 1).into();
+        let cfg = GossipConfig { digest_bytes_per_s: 1, ..GossipConfig::new("m", "n", 1, from) };
+        let (link, (_tx, rx)) = (Arc::new(Count(AtomicUsize::new(0))), mpsc::channel(1));
+        let transport = LinkTransport::new(link.clone(), rx, &cfg);
+        let mut socket = transport.open(from).await.unwrap();
+        // An empty digest of the mesh "m": magic, version, kind, no nodes, name.
+        let syn = || parse(&[0x53, 0xB0, 0, 0, 0, 0, 1, 0, b'm']).unwrap();
+        let mut sent = Vec::new();
+        for message in [syn(), syn(), ChitchatMessage::BadCluster] {
+            socket.send(from, message).await.unwrap();
+            sent.push(link.0.load(Ordering::Relaxed));
+        }
+        assert!(sent[0] > 0, "the first exchange begins at once");
+        assert_eq!(sent[1], sent[0], "the second is beyond the allowance");
+        assert!(sent[2] > sent[1], "an answer is not held back");
+        transport.hurry(1);
+        socket.send(from, syn()).await.unwrap();
+        assert!(link.0.load(Ordering::Relaxed) > sent[2], "a farewell is not held back");
     }
 
     proptest! {

@@ -241,7 +241,7 @@ mod tests {
         // A member that changes what the owner said, with the owner's seal beside it or one of its own.
         let forger = config("forger", 3);
         let (link, inbound) = plug(&net, &forger);
-        let transport = LinkTransport::new(link, inbound);
+        let transport = LinkTransport::new(link, inbound, &forger);
         let sealing = Sealing::of(forger.sealer());
         let (chitchat, _ending, _directory) = launch(&forger, &transport, &facts("f"), &sealing).await.unwrap();
         eventually("the forger is a member", || version(&reader, "forger").is_some()).await;

@@ -177,6 +177,7 @@ fn the_late_rank_is_named_where_calls_only_enqueue_and_a_stopped_one_is_a_hang()
     let missing = hang["verdict"]["missing"].as_array().expect("who is missing");
     assert_eq!(missing.len(), 1, "{hang}");
     assert_eq!((&missing[0]["rank"], &missing[0]["node"]), (&5.into(), &"m3".into()), "{hang}");
+    common::assert_hang_by_sql(&lab, "m4");
     nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGKILL).expect("killed");
 }
 

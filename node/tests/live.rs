@@ -119,6 +119,7 @@ fn a_stopped_rank_is_reported_as_a_hang_by_its_name() {
     for asker in AGENTS {
         assert_eq!(verdict(&lab, asker, "10s").expect("a verdict")["verdict"]["kind"], "hang", "asked at {asker}");
     }
+    common::assert_hang_by_sql(&lab, "m2");
     nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGCONT).expect("continued");
     wait_for("the hang is over", || {
         let answer = verdict(&lab, "m2", "2s")?;

@@ -155,6 +155,10 @@ pub enum RunError {
 /// the part. An error stops the question on every node.
 pub type Sink<'a> = &'a mut dyn FnMut(&str, usize, Batch) -> Result<(), RunError>;
 
+/// Where the rows of an answer go, some at a time, in order. It may block: that holds the nodes up. An error stops the
+/// question on every node.
+pub type Out<'a> = &'a mut dyn FnMut(Vec<Vec<Value>>) -> Result<(), RunError>;
+
 /// Whom a task is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Targets {
@@ -173,6 +177,9 @@ pub enum Targets {
 pub enum Round {
     /// A run in one round begins.
     Only,
+    /// A run in one round begins whose rows go on to the user as they come: rows of a node may reach the sink before its
+    /// answer is whole, and a node that fails after that ends the question.
+    Flowing,
     /// A run in two rounds begins.
     First,
     /// The last of two rounds.

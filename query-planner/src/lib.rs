@@ -15,6 +15,7 @@ mod ast;
 mod batch;
 mod catalog;
 mod check;
+mod combine;
 mod ctes;
 mod exec;
 mod explain;
@@ -38,16 +39,19 @@ mod tests;
 
 pub use align::{Clocks, NodeClock, View, align, needs_clocks};
 pub use api::{
-    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, Round, RunError, Sink,
-    Span, Stop, Targets,
+    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, Out, QueryError, Round, RunError,
+    Sink, Span, Stop, Targets,
 };
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
+pub use combine::{Combine, CombinedColumn, How};
 pub use exec::{Answered, PartExecutor, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::states;
 pub use harden::harden;
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
-pub use run::{LocalError, local, local_again, local_with, plan_for_one, run, run_with};
+pub use run::{
+    LocalError, NamedOut, local, local_again, local_into, local_with, plan_for_one, run, run_into, run_with,
+};
 pub use time_range::time_range;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
 use crate::catalog::Catalog;
 use crate::check::check;
+use crate::combine::Combine;
 use crate::ctes;
 use crate::hints;
 use crate::rewrite::normalise;
@@ -79,6 +80,9 @@ pub struct NodePart {
     pub reads: Vec<(String, Vec<String>)>,
     /// Whom it is for.
     pub targets: Targets,
+    /// How rows of several nodes become those of one, where that makes them fewer. Nodes that run the part need not know it.
+    #[serde(skip)]
+    pub combine: Option<Combine>,
 }
 
 /// A part that is asked for in a second round, only with the rows whose `column` is among the keys that part `driver`
@@ -137,6 +141,11 @@ pub struct MergeColumn {
 }
 
 impl Plan {
+    /// Whether rows go on to the user as nodes send them, and nothing is gathered.
+    pub fn flows(&self) -> bool {
+        matches!(self.merge, Merge::Concat { .. }) && self.parts.iter().all(|part| part.targets != Targets::AnyOne)
+    }
+
     /// The only nodes whose rows can matter, when the question says so (`WHERE node IN (…)`).
     pub fn nodes(&self) -> Option<Vec<String>> {
         let mut all = Vec::new();

@@ -6,8 +6,8 @@ use std::time::Instant;
 use rusqlite::{Connection, ErrorCode};
 
 use crate::api::{
-    Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, Round, RunError, Sink, Stop,
-    Targets,
+    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, Out, QueryError, Round, RunError,
+    Sink, Stop, Targets,
 };
 use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
@@ -16,6 +16,10 @@ use crate::exec::{PartExecutor, RAN, bind, execute_task, execute_task_with, mess
 use crate::merge_pool::MergePool;
 use crate::plan::{Merge, MergeTable, NodePart, Plan, Strategy, plan};
 use crate::rules::semijoin::{MAX_KEY_BYTES, MAX_KEYS, filtered_by_keys};
+
+/// Rows of a merge that are handed on together.
+const TOGETHER_ROWS: usize = 1_000;
+const TOGETHER_BYTES: u64 = 256 << 10;
 
 /// Ask and merge.
 ///
@@ -46,12 +50,42 @@ pub fn run_with(
     stop: &Stop,
     pool: &MergePool,
 ) -> Result<Answer, RunError> {
-    match run_once(plan, fanout, budget, now_unix_ns, stop, pool) {
-        Err(RunError::Sql(message)) => match &plan.lazily {
-            Some(lazily) => run_once(lazily, fanout, budget, now_unix_ns, stop, pool),
-            None => Err(RunError::Sql(message)),
+    run_and_again(plan, fanout, budget, now_unix_ns, stop, pool, None)
+}
+
+/// As [`run_with`], with rows handed to `out` as they come, so that an answer need not fit into memory; the last ones may
+/// be left in the answer. An error after that makes void what was handed on.
+///
+/// # Errors
+/// As [`run`], and what `out` returned.
+pub fn run_into(
+    plan: &Plan,
+    fanout: &mut dyn Fanout,
+    budget: &Budget,
+    now_unix_ns: i64,
+    stop: &Stop,
+    pool: &MergePool,
+    out: Out<'_>,
+) -> Result<Answer, RunError> {
+    run_and_again(plan, fanout, budget, now_unix_ns, stop, pool, Some(out))
+}
+
+fn run_and_again(
+    plan: &Plan,
+    fanout: &mut dyn Fanout,
+    budget: &Budget,
+    now_unix_ns: i64,
+    stop: &Stop,
+    pool: &MergePool,
+    out: Option<Out<'_>>,
+) -> Result<Answer, RunError> {
+    match &plan.lazily {
+        None => run_once(plan, fanout, budget, now_unix_ns, stop, pool, out),
+        // Nothing may go on from a run that is perhaps made again.
+        Some(lazily) => match run_once(plan, fanout, budget, now_unix_ns, stop, pool, None) {
+            Err(RunError::Sql(_)) => run_once(lazily, fanout, budget, now_unix_ns, stop, pool, out),
+            outcome => outcome,
         },
-        outcome => outcome,
     }
 }
 
@@ -62,9 +96,14 @@ fn run_once(
     now_unix_ns: i64,
     stop: &Stop,
     pool: &MergePool,
+    mut out: Option<Out<'_>>,
 ) -> Result<Answer, RunError> {
     let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
-    fanout.round(if plan.reductions.is_empty() { Round::Only } else { Round::First });
+    fanout.round(match out {
+        Some(_) if plan.flows() => Round::Flowing,
+        _ if plan.reductions.is_empty() => Round::Only,
+        _ => Round::First,
+    });
     let mut meter = Meter { left: budget.asker_bytes, limit: budget.asker_bytes };
     match &plan.merge {
         Merge::Concat { with_node } => {
@@ -72,14 +111,19 @@ fn run_once(
             let width = plan.parts.first().map_or(0, |part| part.columns as usize);
             let all = Asks::whole(plan);
             ask(&all, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
-                meter.take(batch.size_bytes(), "the result")?;
                 whole(&batch, width, node)?;
-                rows.extend(into_rows(batch).map(|mut row| {
+                let bytes = batch.size_bytes();
+                let named = into_rows(batch).map(|mut row| {
                     if *with_node {
                         row.insert(0, Value::Text(node.as_bytes().to_vec()));
                     }
                     row
-                }));
+                });
+                if let Some(out) = &mut out {
+                    return out(named.collect());
+                }
+                meter.take(bytes, "the result")?;
+                rows.extend(named);
                 Ok(())
             })?;
             answer.rows = rows;
@@ -103,7 +147,7 @@ fn run_once(
                 ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             }
             let started = Instant::now();
-            answer.rows = query(&conn, sql, now_unix_ns, &mut meter)?;
+            answer.rows = query(&conn, sql, now_unix_ns, &mut meter, out)?;
             answer.merge_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
             pool.give_back(conn, tables, setup, rows);
         }
@@ -263,7 +307,7 @@ fn filled(table: &MergeTable) -> usize {
     table.columns.iter().filter(|column| column.filled).count().max(1)
 }
 
-fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Result<()> {
+pub(crate) fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Result<()> {
     let mut names: Vec<String> =
         table.columns.iter().filter(|column| column.filled).map(|column| quoted(&column.name)).collect();
     // No column is read: only the number of rows counts, and the part ships a NULL for each.
@@ -281,21 +325,39 @@ fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Res
     transaction.map_or(Ok(()), rusqlite::Transaction::commit)
 }
 
-fn query(conn: &Connection, sql: &str, now_unix_ns: i64, meter: &mut Meter) -> Result<Vec<Vec<Value>>, RunError> {
+/// Rows of the merge; with `out` those that it was not given.
+fn query(
+    conn: &Connection,
+    sql: &str,
+    now_unix_ns: i64,
+    meter: &mut Meter,
+    mut out: Option<Out<'_>>,
+) -> Result<Vec<Vec<Value>>, RunError> {
     let mut statement = conn.prepare_cached(sql).map_err(|error| internal(&error))?;
     let width = statement.column_count();
     bind(&mut statement, "", now_unix_ns).map_err(|error| internal(&error))?;
     let mut rows = statement.raw_query();
-    let mut out = Vec::new();
+    let mut gathered = Vec::new();
+    let mut bytes = 0;
     while let Some(row) = rows.next().map_err(|error| runtime(&error))? {
         let values: Vec<Value> = (0..width)
             .map(|i| row.get_ref(i).map(Value::from_sqlite))
             .collect::<Result<_, _>>()
             .map_err(|error| internal(&error))?;
-        meter.take(values.iter().map(Value::size_bytes).sum(), "the result")?;
-        out.push(values);
+        let more: u64 = values.iter().map(Value::size_bytes).sum();
+        gathered.push(values);
+        match &mut out {
+            None => meter.take(more, "the result")?,
+            Some(out) => {
+                bytes += more;
+                if gathered.len() >= TOGETHER_ROWS || bytes >= TOGETHER_BYTES {
+                    bytes = 0;
+                    out(std::mem::take(&mut gathered))?;
+                }
+            }
+        }
     }
-    Ok(out)
+    Ok(gathered)
 }
 
 fn runtime(error: &rusqlite::Error) -> RunError {
@@ -382,6 +444,32 @@ pub fn local_again(
     let plan = plan_for_one(sql, catalog, |part| executor.understands(conn, part))?;
     let mut store = OneStore { conn, node, executor: Some(executor) };
     Ok(run(&plan, &mut store, budget, now_unix_ns, &Stop::default())?)
+}
+
+/// As [`Out`], with the answer's columns beside its rows.
+pub type NamedOut<'a> = &'a mut dyn FnMut(&[ColumnMeta], Vec<Vec<Value>>) -> Result<(), RunError>;
+
+/// As [`local_again`], with rows handed to `out` as they come, with the answer's columns; once more at the end.
+///
+/// # Errors
+/// As [`local_again`], and what `out` returned.
+#[allow(clippy::too_many_arguments)]
+pub fn local_into(
+    sql: &str,
+    conn: &Connection,
+    catalog: &Catalog,
+    node: &str,
+    executor: &dyn PartExecutor,
+    budget: &Budget,
+    now_unix_ns: i64,
+    out: NamedOut<'_>,
+) -> Result<(), LocalError> {
+    let plan = plan_for_one(sql, catalog, |part| executor.understands(conn, part))?;
+    let mut store = OneStore { conn, node, executor: Some(executor) };
+    let (stop, pool) = (Stop::default(), MergePool::default());
+    let mut hand_on = |rows| out(&plan.columns, rows);
+    let answer = run_into(&plan, &mut store, budget, now_unix_ns, &stop, &pool, &mut hand_on)?;
+    Ok(out(&plan.columns, answer.rows)?)
 }
 
 /// The plan for a question to one node: the whole question goes there, unless the node would answer the parts of a plan

@@ -11,11 +11,9 @@ use super::Shared;
 use super::recording::NOT_RECORDED;
 use crate::query::ask::{self, Asked, Question};
 use crate::store::UNFILLED;
-use crate::stragglers::why::{self, Cause, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
+use crate::stragglers::why::{self, Cause, LOOKED_AT_NS, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
 use crate::stragglers::{Culprit, RankRef, Report, Rules, Verdict, Waits};
 
-/// Longest stretch of the episode that is looked at: its end.
-const LOOKED_AT_NS: i64 = 20_000_000_000;
 /// Beside the episode on both sides.
 const MARGIN_NS: i64 = 500_000_000;
 /// Longest that the cause is waited for.

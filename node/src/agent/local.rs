@@ -14,6 +14,7 @@ use query_planner::{ColumnMeta, Value};
 use serde::{Deserialize, Serialize};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +24,7 @@ use super::audit::{Asking, Outcome};
 use super::stragglers::StragglersQuestion;
 use crate::mesh::frame::{self, FrameReader};
 use crate::query::Coverage;
-use crate::query::ask::{self, AskError, Asked, Question};
+use crate::query::ask::{self, AskError, Asked, Question, Told};
 
 /// Questions asked on the socket at a time.
 const CLIENTS: usize = 64;
@@ -31,8 +32,11 @@ const CLIENTS: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
-/// Rows of one frame to the command line.
+/// Rows of one frame to the command line, and their bytes.
 const ROWS_PER_FRAME: usize = 2_000;
+const BYTES_PER_FRAME: u64 = 1 << 20;
+/// Bytes of one row: with what may stand before it in its frame it is still short of the largest frame.
+const LARGEST_ROW: u64 = 6 << 20;
 
 /// What the command line asks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -234,25 +238,31 @@ async fn query(
     writer: &mut OwnedWriteHalf,
     stop: CancellationToken,
 ) -> anyhow::Result<Outcome> {
-    match ask::ask_as(shared, question, access, stop).await {
+    // Whoever reads no more wants no more.
+    let _stop_on_return = stop.clone().drop_guard();
+    let (out, mut told) = mpsc::channel(1);
+    let mut asking = std::pin::pin!(ask::ask_into(shared, question, access, stop, out));
+    let mut given = None;
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            Some(Told { columns, rows }) = told.recv() => give(writer, columns, rows, &mut given).await?,
+            outcome = &mut asking => break outcome,
+        }
+    };
+    while let Ok(Told { columns, rows }) = told.try_recv() {
+        give(writer, columns, rows, &mut given).await?;
+    }
+    match outcome {
         Ok(Asked::Plan(text)) => {
             send(writer, &LocalResponse::Text(text)).await?;
             Ok(Outcome::Answered { rows: None, bytes: None })
         }
         Ok(Asked::Answer { answer, coverage, elapsed, explained }) => {
-            let given = answer.rows.len() as u64;
-            send(writer, &LocalResponse::Columns(answer.columns)).await?;
-            let mut rows = answer.rows.into_iter();
-            loop {
-                let chunk: Vec<_> = rows.by_ref().take(ROWS_PER_FRAME).collect();
-                if chunk.is_empty() {
-                    break;
-                }
-                send(writer, &LocalResponse::Rows(chunk)).await?;
-            }
+            give(writer, answer.columns, answer.rows, &mut given).await?;
             let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
             send(writer, &LocalResponse::End { coverage, elapsed_ns, explained }).await?;
-            Ok(Outcome::Answered { rows: Some(given), bytes: None })
+            Ok(Outcome::Answered { rows: given, bytes: None })
         }
         Err(error) => {
             let (response, outcome) = failure(error);
@@ -260,6 +270,39 @@ async fn query(
             Ok(outcome)
         }
     }
+}
+
+/// Sends rows, before the first ones the columns; `given` counts them.
+async fn give(
+    writer: &mut OwnedWriteHalf,
+    columns: Vec<ColumnMeta>,
+    rows: Vec<Vec<Value>>,
+    given: &mut Option<u64>,
+) -> anyhow::Result<()> {
+    if given.is_none() {
+        send(writer, &LocalResponse::Columns(columns)).await?;
+    }
+    *given = Some(given.unwrap_or(0) + rows.len() as u64);
+    let (mut frame, mut bytes) = (Vec::new(), 0);
+    for row in rows {
+        let more = row.iter().map(Value::size_bytes).sum::<u64>();
+        if more > LARGEST_ROW {
+            let message = format!(
+                "a row of the answer has {} MiB, more than the {} MiB that can be handed on; select less of it (substr, length)",
+                more >> 20,
+                LARGEST_ROW >> 20
+            );
+            send(writer, &LocalResponse::Failed { message: message.clone(), coverage: None }).await?;
+            bail!(message);
+        }
+        bytes += more;
+        frame.push(row);
+        if frame.len() >= ROWS_PER_FRAME || bytes >= BYTES_PER_FRAME {
+            bytes = 0;
+            send(writer, &LocalResponse::Rows(std::mem::take(&mut frame))).await?;
+        }
+    }
+    if frame.is_empty() { Ok(()) } else { send(writer, &LocalResponse::Rows(frame)).await }
 }
 
 fn failure(error: AskError) -> (LocalResponse, Outcome) {

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use query_planner::LocalError;
+use query_planner::{ColumnMeta, LocalError, Value};
 
-use super::local::{self, NoAnswer, Reply};
-use super::{Exit, Explain, QueryArgs, UsageError};
+use super::local::{self, NoAnswer, Piece, Reply};
+use super::{Exit, Explain, Format, QueryArgs, UsageError};
 use crate::agent::local::LocalRequest;
-use crate::output::{Printed, print, printable};
+use crate::output::{Printer, printable};
 use crate::query::ask::Question;
 use crate::query::file::FileError;
-use crate::query::{self};
+use crate::query::{self, Coverage};
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
     let sql = if args.sql == "-" {
@@ -43,7 +43,8 @@ fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
         plan_only: args.explain == Some(Explain::Plan),
         analyze: args.explain == Some(Explain::Analyze),
     };
-    let reply = match local::ask(&socket, &LocalRequest::Query(question)) {
+    let mut answer = Answer::new(args);
+    let reply = match local::ask_into(&socket, &LocalRequest::Query(question), &mut |piece| answer.take(piece)) {
         Ok(reply) => reply,
         Err(error) => {
             say_coverage(&error);
@@ -56,7 +57,7 @@ fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
             writeln!(out, "{}", plan.trim_end())?;
             Ok(Exit::Complete)
         }
-        Reply::Result { columns, rows, coverage, elapsed_ms, explained } => {
+        Reply::Result { coverage, elapsed_ms, explained } => {
             let complete = coverage.is_complete();
             let mut err = std::io::stderr().lock();
             if !complete && args.ask.require_all {
@@ -71,11 +72,65 @@ fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
                     writeln!(err, "{}", printable(&line))?;
                 }
             } else {
-                let result = Printed { columns: &columns, rows: &rows, coverage: Some(&coverage), elapsed_ms };
-                print(&result, args.format, &mut out, &mut err)?;
+                answer.end(&coverage, elapsed_ms, &mut out, &mut err)?;
             }
             Ok(if complete { Exit::Complete } else { Exit::Partial })
         }
+    }
+}
+
+/// Bytes of rows that `--require-all` holds until it is known whether the answer is whole.
+const HELD_BYTES: u64 = 256 << 20;
+
+/// An answer as it is printed.
+struct Answer {
+    format: Format,
+    printer: Option<Printer>,
+    /// `--explain=analyze` prints no rows.
+    rows_wanted: bool,
+    /// `--require-all` prints nothing of a partial answer, so it must hold the rows.
+    held: Option<(Vec<Vec<Value>>, u64)>,
+}
+
+impl Answer {
+    fn new(args: &QueryArgs) -> Self {
+        Self {
+            format: args.format,
+            printer: None,
+            rows_wanted: args.explain.is_none(),
+            held: args.ask.require_all.then(|| (Vec::new(), 0)),
+        }
+    }
+
+    fn take(&mut self, piece: Piece) -> anyhow::Result<()> {
+        let out = &mut std::io::stdout().lock();
+        match (piece, &mut self.printer, &mut self.held) {
+            (Piece::Columns(columns), _, _) => self.printer = Some(Printer::new(self.format, columns)),
+            (Piece::Rows(_), _, _) if !self.rows_wanted => {}
+            (Piece::Rows(rows), _, Some((held, bytes))) => {
+                *bytes += rows.iter().flatten().map(Value::size_bytes).sum::<u64>();
+                anyhow::ensure!(
+                    *bytes <= HELD_BYTES,
+                    "--require-all must hold the answer until it is whole, and this one has more than {} MiB: narrow it, or leave \
+                     --require-all out and look at the exit code (3 when the answer is partial)",
+                    HELD_BYTES >> 20
+                );
+                held.extend(rows);
+            }
+            (Piece::Rows(rows), Some(printer), None) => printer.rows(rows, out)?,
+            (Piece::Rows(_), None, None) => anyhow::bail!("the agent gave rows without columns"),
+            (Piece::Idle, Some(printer), None) => printer.idle(out)?,
+            (Piece::Idle, ..) => {}
+        }
+        Ok(())
+    }
+
+    fn end(self, coverage: &Coverage, elapsed_ms: f64, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<()> {
+        let mut printer = self.printer.context("the agent gave no columns")?;
+        if let Some((rows, _)) = self.held {
+            printer.rows(rows, out)?;
+        }
+        Ok(printer.end(Some(coverage), elapsed_ms, out, err)?)
     }
 }
 
@@ -91,7 +146,12 @@ pub(super) fn say_coverage(error: &anyhow::Error) {
 fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let deadline = started + args.ask.timeout;
-    let answer = query::file::ask(file, sql, deadline).map_err(|error| match error {
+    let mut out = std::io::stdout().lock();
+    let mut printer: Option<Printer> = None;
+    let mut print = |columns: &[ColumnMeta], rows| {
+        printer.get_or_insert_with(|| Printer::new(args.format, columns.to_vec())).rows(rows, &mut out)
+    };
+    query::file::ask_into(file, sql, deadline, &mut print).map_err(|error| match error {
         FileError::Question(_) if Instant::now() >= deadline => {
             anyhow::anyhow!(
                 "timeout: the question took longer than {:?}; give --timeout or narrow it",
@@ -101,13 +161,9 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
         FileError::Question(LocalError::Query(error)) => UsageError(error.render(sql)).into(),
         FileError::Question(other) => other.into(),
         FileError::Store(other) => other.into(),
+        FileError::Out(error) => error.into(),
     })?;
-    let result = Printed {
-        columns: &answer.columns,
-        rows: &answer.rows,
-        coverage: None,
-        elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
-    };
-    print(&result, args.format, &mut std::io::stdout().lock(), &mut std::io::stderr().lock())?;
+    let printer = printer.context("the question has no columns")?;
+    printer.end(None, started.elapsed().as_secs_f64() * 1e3, &mut out, &mut std::io::stderr().lock())?;
     Ok(Exit::Complete)
 }

@@ -82,7 +82,10 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
             if args.show_sql {
                 for shown in sql.iter().filter_map(Value::as_array).flatten() {
                     let field = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
-                    writeln!(out, "\n-- {}\n{};", printable(&field("title")), field("sql"))?;
+                    match field("sql") {
+                        sql if sql.is_empty() => writeln!(out, "\n-- {}", printable(&field("title")))?,
+                        sql => writeln!(out, "\n-- {}\n{sql};", printable(&field("title")))?,
+                    }
                 }
             }
             out.flush()?;

@@ -32,7 +32,7 @@ const PROBE_PATIENCE: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The deadline passed.
-    #[error("timeout after {:.1} s", .after.as_secs_f64())]
+    #[error("timeout after {}", time(*.after))]
     Timeout {
         /// Time that the question had.
         after: Duration,
@@ -56,6 +56,12 @@ pub enum AskError {
     /// The answer does not make sense.
     #[error("protocol error: {0}")]
     Protocol(String),
+}
+
+/// Seconds, or where they would be nearly none, milliseconds.
+fn time(of: Duration) -> String {
+    let seconds = of.as_secs_f64();
+    if seconds < 0.1 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
 }
 
 impl AskError {

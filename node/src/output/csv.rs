@@ -2,12 +2,19 @@
 
 use std::io::{self, Write};
 
-use super::{Printed, cell_text};
+use query_planner::{ColumnMeta, Value};
 
-pub(super) fn write(result: &Printed<'_>, out: &mut dyn Write) -> io::Result<()> {
+use super::cell_text;
+
+pub(super) fn write_header(columns: &[ColumnMeta], out: &mut dyn Write) -> io::Result<()> {
     let mut writer = ::csv::Writer::from_writer(out);
-    writer.write_record(result.columns.iter().map(|column| column.name.as_str())).map_err(io_error)?;
-    for row in result.rows {
+    writer.write_record(columns.iter().map(|column| column.name.as_str())).map_err(io_error)?;
+    writer.flush()
+}
+
+pub(super) fn write_rows(rows: &[Vec<Value>], out: &mut dyn Write) -> io::Result<()> {
+    let mut writer = ::csv::Writer::from_writer(out);
+    for row in rows {
         writer.write_record(row.iter().map(cell_text)).map_err(io_error)?;
     }
     writer.flush()

@@ -2,31 +2,41 @@
 
 use std::io::{self, Write};
 
-use query_planner::Value;
+use query_planner::{ColumnMeta, Value};
 use serde_json::json;
 
-use super::{Printed, hex};
+use super::hex;
+use crate::query::Coverage;
 
-/// `{"columns":[{"name","type"}],"rows":[[…]],"coverage":{…},"elapsed_ms":F}`; a single file has no coverage member.
-pub(super) fn write_object(result: &Printed<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let columns: Vec<_> =
-        result.columns.iter().map(|column| json!({"name": column.name, "type": column.decl_type})).collect();
-    write!(out, "{{\"columns\":{},\"rows\":[", json!(columns))?;
-    for (index, row) in result.rows.iter().enumerate() {
+/// The beginning of `{"columns":[{"name","type"}],"rows":[[…]],"coverage":{…},"elapsed_ms":F}`; a single file has no
+/// coverage member.
+pub(super) fn write_begin(columns: &[ColumnMeta], out: &mut dyn Write) -> io::Result<()> {
+    let columns: Vec<_> = columns.iter().map(|column| json!({"name": column.name, "type": column.decl_type})).collect();
+    write!(out, "{{\"columns\":{},\"rows\":[", json!(columns))
+}
+
+/// Rows of that object, after `before` others.
+pub(super) fn write_rows(rows: &[Vec<Value>], before: u64, out: &mut dyn Write) -> io::Result<()> {
+    for (index, row) in rows.iter().enumerate() {
         let values: Vec<_> = row.iter().map(value_to_json).collect();
-        write!(out, "{}{}", if index == 0 { "" } else { "," }, json!(values))?;
+        write!(out, "{}{}", if before == 0 && index == 0 { "" } else { "," }, json!(values))?;
     }
+    Ok(())
+}
+
+/// Its end.
+pub(super) fn write_end(coverage: Option<&Coverage>, elapsed_ms: f64, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "]")?;
-    if let Some(coverage) = result.coverage {
+    if let Some(coverage) = coverage {
         write!(out, ",\"coverage\":{}", json!(coverage))?;
     }
-    writeln!(out, ",\"elapsed_ms\":{}}}", json!(result.elapsed_ms))
+    writeln!(out, ",\"elapsed_ms\":{}}}", json!(elapsed_ms))
 }
 
 /// One object a row, keyed by column name; a name that comes twice gets `:2`, `:3`, …
-pub(super) fn write_lines(result: &Printed<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let mut names: Vec<String> = Vec::with_capacity(result.columns.len());
-    for column in result.columns {
+pub(super) fn write_lines(columns: &[ColumnMeta], rows: &[Vec<Value>], out: &mut dyn Write) -> io::Result<()> {
+    let mut names: Vec<String> = Vec::with_capacity(columns.len());
+    for column in columns {
         let mut name = column.name.clone();
         let mut copy = 2;
         while names.contains(&name) {
@@ -35,7 +45,7 @@ pub(super) fn write_lines(result: &Printed<'_>, out: &mut dyn Write) -> io::Resu
         }
         names.push(name);
     }
-    for row in result.rows {
+    for row in rows {
         for (index, (name, value)) in names.iter().zip(row).enumerate() {
             write!(out, "{}{}:{}", if index == 0 { "{" } else { "," }, json!(name), value_to_json(value))?;
         }

@@ -12,9 +12,11 @@ use crate::query::Coverage;
 
 mod csv;
 mod json;
+mod stream;
 mod table;
 
 pub use json::value_to_json;
+pub use stream::Printer;
 pub use table::{cell_text, printable, render};
 
 /// A result to print.
@@ -35,35 +37,9 @@ pub struct Printed<'a> {
 /// # Errors
 /// Standard output cannot be written.
 pub fn print(result: &Printed<'_>, format: Format, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
-    match format {
-        Format::Table => {
-            table::write(result, out)?;
-            out.flush()?;
-            match result.coverage {
-                Some(coverage) => {
-                    let mut lines = coverage.lines();
-                    lines[0] =
-                        format!("{}, {} in {:.1} ms", lines[0], count(result.rows.len(), "row"), result.elapsed_ms);
-                    for line in lines {
-                        writeln!(err, "{}", printable(&line))?;
-                    }
-                }
-                None => writeln!(err, "{} in {:.1} ms", count(result.rows.len(), "row"), result.elapsed_ms)?,
-            }
-        }
-        Format::Json => json::write_object(result, out)?,
-        Format::Ndjson => {
-            json::write_lines(result, out)?;
-            out.flush()?;
-            coverage_lines(result.coverage, err)?;
-        }
-        Format::Csv => {
-            csv::write(result, out)?;
-            out.flush()?;
-            coverage_lines(result.coverage, err)?;
-        }
-    }
-    out.flush()
+    let mut printer = Printer::new(format, result.columns.to_vec());
+    printer.rows(result.rows.to_vec(), out)?;
+    printer.end(result.coverage, result.elapsed_ms, out, err)
 }
 
 /// Coverage beside formats that have no place for it: on standard error.
@@ -72,10 +48,6 @@ fn coverage_lines(coverage: Option<&Coverage>, err: &mut dyn Write) -> io::Resul
         writeln!(err, "{}", printable(&line))?;
     }
     Ok(())
-}
-
-fn count(n: usize, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }
 
 /// A double as SQLite's shell shows it, but with the shortest digits that read back to the same double.
@@ -157,6 +129,45 @@ mod tests {
         assert!(out.contains(r"a\x1b[31m"), "{out}");
         assert!(!out.contains('\u{1b}'));
         assert_eq!(err, "3 rows in 1.2 ms\n");
+    }
+
+    #[test]
+    fn what_comes_in_pieces_is_printed_as_what_comes_at_once() {
+        let columns = vec![
+            ColumnMeta { name: "k".into(), decl_type: "INTEGER".into() },
+            ColumnMeta { name: "v".into(), decl_type: String::new() },
+        ];
+        for format in [Format::Json, Format::Ndjson, Format::Csv, Format::Table] {
+            for rows in [Vec::new(), sample()] {
+                let whole = printed(format, &rows, None);
+                let mut printer = Printer::new(format, columns.clone());
+                let (mut out, mut err) = (Vec::new(), Vec::new());
+                for row in rows {
+                    printer.rows(vec![row], &mut out).expect("writing to memory");
+                }
+                printer.end(None, 1.25, &mut out, &mut err).expect("writing to memory");
+                let pieces = (String::from_utf8(out).expect("utf-8"), String::from_utf8(err).expect("utf-8"));
+                assert_eq!(pieces, whole);
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_goes_on_below_its_first_rows_at_least_as_wide() {
+        let column = |name: &str| ColumnMeta { name: name.into(), decl_type: String::new() };
+        let mut printer = Printer::new(Format::Table, vec![column("k"), column("word")]);
+        let row = |k: i64, word: &str| vec![Value::Integer(k), Value::Text(word.as_bytes().to_vec())];
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        printer.rows(vec![row(100, "a"), row(2, "b")], &mut out).expect("writing to memory");
+        assert_eq!(out, b"", "widths are not known yet");
+        printer.idle(&mut out).expect("writing to memory");
+        printer.rows(vec![row(3, "c")], &mut out).expect("writing to memory");
+        printer.idle(&mut out).expect("writing to memory");
+        printer.rows(vec![row(12_345, "longer than any"), row(4, "d")], &mut out).expect("writing to memory");
+        printer.end(None, 1.0, &mut out, &mut err).expect("writing to memory");
+        let text = String::from_utf8(out).expect("utf-8");
+        assert_eq!(text, "  k  word\n100  a\n  2  b\n  3  c\n12345  longer than any\n    4  d\n");
+        assert_eq!(String::from_utf8(err).expect("utf-8"), "5 rows in 1.0 ms\n");
     }
 
     #[test]

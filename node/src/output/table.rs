@@ -3,23 +3,54 @@
 use std::io::{self, Write};
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
-use query_planner::Value;
+use query_planner::{ColumnMeta, Value};
 
-use super::{Printed, hex, real_text};
+use super::{hex, real_text};
 
-pub(super) fn write(result: &Printed<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let header: Vec<&str> = result.columns.iter().map(|column| column.name.as_str()).collect();
-    let numeric: Vec<bool> = (0..header.len())
-        .map(|index| {
-            result.rows.iter().all(|row| matches!(row[index], Value::Null | Value::Integer(_) | Value::Real(_)))
-        })
-        .collect();
-    let rows = result.rows.iter().map(|row| row.iter().map(cell_text).collect::<Vec<_>>());
-    writeln!(out, "{}", render(&header, rows, &numeric))
+/// How a table that was begun goes on.
+#[derive(Debug)]
+pub(super) struct Layout {
+    right: Vec<bool>,
+    /// Of each column so far, in characters as terminals count them.
+    widths: Vec<u16>,
+}
+
+impl Layout {
+    /// Prints the header and the first rows.
+    pub(super) fn begin(columns: &[ColumnMeta], rows: &[Vec<Value>], out: &mut dyn Write) -> io::Result<Self> {
+        let header: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        let is_number = |value: &Value| matches!(value, Value::Null | Value::Integer(_) | Value::Real(_));
+        let right: Vec<bool> =
+            (0..header.len()).map(|index| rows.iter().filter_map(|row| row.get(index)).all(is_number)).collect();
+        let table = laid_out(&header, rows.iter().map(|row| row.iter().map(cell_text).collect()), &right);
+        writeln!(out, "{}", text(&table))?;
+        Ok(Self { right, widths: table.column_max_content_widths() })
+    }
+
+    /// Prints further rows below.
+    pub(super) fn go_on(&mut self, rows: &[Vec<Value>], out: &mut dyn Write) -> io::Result<()> {
+        // A header that is as wide as what stands above, and is not printed.
+        let filler: Vec<String> = self.widths.iter().map(|width| "x".repeat(usize::from(*width))).collect();
+        let header: Vec<&str> = filler.iter().map(String::as_str).collect();
+        let table = laid_out(&header, rows.iter().map(|row| row.iter().map(cell_text).collect()), &self.right);
+        for line in text(&table).lines().skip(1) {
+            writeln!(out, "{line}")?;
+        }
+        self.widths = table.column_max_content_widths();
+        Ok(())
+    }
 }
 
 /// Lays out a plain table; columns marked `right` are right-aligned. Control characters are escaped.
 pub fn render(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, right: &[bool]) -> String {
+    text(&laid_out(header, rows, right))
+}
+
+fn text(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+fn laid_out(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, right: &[bool]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let align = |index: usize, text: &str| {
@@ -34,7 +65,7 @@ pub fn render(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, righ
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    table
 }
 
 /// The text of a value in a table; NULL is empty like in SQLite's shell.

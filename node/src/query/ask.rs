@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
-use query_planner::{Answer, AskOptions, Budget, Catalog, Clocks, MergePool, NodeClock, Plan, RunError, Stop, Targets};
+use query_planner::{
+    Answer, AskOptions, Budget, Catalog, Clocks, ColumnMeta, MergePool, NodeClock, Out, Plan, RunError, Stop, Targets,
+    Value,
+};
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::coverage::{Coverage, Missing, row_share};
@@ -98,6 +102,40 @@ pub async fn ask_as(
     access: Access,
     cancelled: CancellationToken,
 ) -> Result<Asked, AskError> {
+    ask_to(shared, question, access, cancelled, None).await
+}
+
+/// Some rows of an answer.
+#[derive(Debug)]
+pub struct Told {
+    /// The answer's columns.
+    pub columns: Vec<ColumnMeta>,
+    /// The rows that follow those before.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// As [`ask_as`], with rows sent to `out` as they come, in order; the last ones may be left in the answer. A full `out`
+/// holds the nodes up. An error makes void what was sent.
+///
+/// # Errors
+/// As [`ask_as`]; also where a node breaks off after rows of it were sent.
+pub async fn ask_into(
+    shared: &Shared,
+    question: Question,
+    access: Access,
+    cancelled: CancellationToken,
+    out: mpsc::Sender<Told>,
+) -> Result<Asked, AskError> {
+    ask_to(shared, question, access, cancelled, Some(out)).await
+}
+
+async fn ask_to(
+    shared: &Shared,
+    question: Question,
+    access: Access,
+    cancelled: CancellationToken,
+    out: Option<mpsc::Sender<Told>>,
+) -> Result<Asked, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let list = shared.gossip.list();
@@ -131,10 +169,17 @@ pub async fn ask_as(
         stopper.stop();
     });
     let merges = Arc::clone(&shared.merges);
+    let runtime = tokio::runtime::Handle::current();
     let (outcome, fanout, plan) = tokio::task::spawn_blocking(move || {
         // The merge holds what the nodes sent once more, sorted.
         let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
-        let outcome = run_to_the_end(&plan, &mut fanout, &stop, &merges);
+        let outcome = match out {
+            None => run_to_the_end(&plan, &mut fanout, &stop, &merges, None),
+            Some(out) => {
+                let mut out = |rows| hand_on(&plan.columns, rows, &out, &runtime, deadline);
+                run_to_the_end(&plan, &mut fanout, &stop, &merges, Some(&mut out))
+            }
+        };
         fanout.release();
         (outcome, fanout, plan)
     })
@@ -188,13 +233,44 @@ async fn aligned(shared: &Shared, sql: &str, catalog: &Catalog, deadline: Instan
     query_planner::align(sql, catalog, &clocks, VIEWS).map_err(|error| AskError::Wrong(error.render(sql)))
 }
 
+/// Hands rows on from a thread that may block; waits while there is no room, but not beyond the deadline.
+fn hand_on(
+    columns: &[ColumnMeta],
+    rows: Vec<Vec<Value>>,
+    out: &mpsc::Sender<Told>,
+    runtime: &tokio::runtime::Handle,
+    deadline: Instant,
+) -> Result<(), RunError> {
+    let told = Told { columns: columns.to_vec(), rows };
+    match runtime.block_on(tokio::time::timeout_at(deadline.into(), out.send(told))) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(RunError::Stopped("who asked has gone".into())),
+        Err(_) => Err(RunError::Stopped("the deadline passed while the answer was read".into())),
+    }
+}
+
 /// Runs the plan; when a node is lost between two rounds, runs it again without that node.
-fn run_to_the_end(plan: &Plan, fanout: &mut MeshFanout, stop: &Stop, merges: &MergePool) -> Result<Answer, RunError> {
-    let budget = Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES };
+fn run_to_the_end(
+    plan: &Plan,
+    fanout: &mut MeshFanout,
+    stop: &Stop,
+    merges: &MergePool,
+    mut out: Option<Out<'_>>,
+) -> Result<Answer, RunError> {
+    let budget = if out.is_some() && plan.flows() {
+        // Nothing is held: only the deadline and the reader's patience limit such an answer.
+        Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: ASKER_BYTES }
+    } else {
+        Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES }
+    };
     let now_unix_ns = unix_now_ns();
     let mut restarts = 0;
     loop {
-        match query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges) {
+        let outcome = match &mut out {
+            None => query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges),
+            Some(out) => query_planner::run_into(plan, fanout, &budget, now_unix_ns, stop, merges, *out),
+        };
+        match outcome {
             Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_begin_again() => {
                 restarts += 1;
                 fanout.restart(restarts == RESTARTS);

@@ -18,11 +18,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
 use super::kept::SnapshotUse;
-use super::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Target, Whole};
-use super::subtree::{self, FanoutPolicy, Outcome};
+use super::leaf::{Flow, Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
+use super::subtree::{self, FanoutPolicy};
 use super::time::RoundTime;
 use crate::mesh::wire::Request;
 use crate::mesh::{Encoded, Mesh};
+
+/// Rows of nodes whose answers are not whole yet are held back up to so many bytes, of each within these bounds, where
+/// rows go on to the user as they come; so a node that fails early leaves nothing behind.
+const FLOW_BYTES: u64 = 8 << 20;
+const FLOW_BYTES_EACH: std::ops::RangeInclusive<u64> = 32 << 10..=1 << 20;
+/// Pieces of such answers on their way.
+const FLOW_PIECES: usize = 8;
 
 /// How long nodes are told that a question is over, and how many at a time.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
@@ -63,25 +70,32 @@ struct Asking {
     ask: Arc<LeafAsk>,
     request: Encoded,
     gathered: Gathered,
-    ends: mpsc::Sender<Outcome>,
+    /// Where rows go on as they come: bytes of a target's that are held back until its answer is whole.
+    flow: Option<u64>,
+    ends: mpsc::Sender<Said>,
     stop: CancellationToken,
 }
 
 impl Asking {
-    async fn direct(&self, ask: &LeafAsk, to: &Target) -> Result<Whole, Lost> {
-        let mut rows = Rows::Held(Held::new(&self.gathered));
-        let stats = if to.local {
-            ask.here(self.stop.clone(), &mut rows).await?
+    /// Where the rows of a target go.
+    fn rows_of(&self, target: usize) -> Rows {
+        match self.flow {
+            Some(most) => Rows::Flowing(Flow::new(&self.gathered, most, target, self.ends.clone())),
+            None => Rows::Held(Held::new(&self.gathered)),
+        }
+    }
+
+    async fn direct(&self, ask: &LeafAsk, target: usize, to: &Target) -> Result<Whole, Lost> {
+        let mut rows = self.rows_of(target);
+        let outcome = if to.local {
+            ask.here(self.stop.clone(), &mut rows).await
         } else {
             tokio::select! {
-                stats = ask.there(to, &self.request, &mut rows) => stats?,
+                stats = ask.there(to, &self.request, &mut rows) => stats,
                 () = self.stop.cancelled() => return Err(Lost::Missing("cancelled".to_owned())),
             }
         };
-        match rows {
-            Rows::Held(held) => Ok(held.into_whole(stats)),
-            Rows::Passed(..) => Err(Lost::Missing("failed: rows went elsewhere".into())),
-        }
+        rows.ended(outcome)
     }
 }
 
@@ -167,7 +181,7 @@ impl MeshFanout {
     /// What this round's tasks have to do with the other round's; `of_earlier` for nodes that answered that.
     fn snapshot(&self, of_earlier: bool) -> Option<SnapshotUse> {
         let keep_ms = match self.at {
-            Round::Only => return None,
+            Round::Only | Round::Flowing => return None,
             Round::First => {
                 let left = self.question_ends.saturating_duration_since(Instant::now());
                 u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
@@ -198,8 +212,8 @@ impl MeshFanout {
     fn start(&self, target: usize, round: &Asking) {
         let (to, round, ask) = (self.targets[target].clone(), round.clone(), Arc::clone(&round.ask));
         self.runtime.spawn(async move {
-            let outcome = round.direct(&ask, &to).await;
-            let _ = round.ends.send((target, outcome)).await;
+            let outcome = round.direct(&ask, target, &to).await;
+            let _ = round.ends.send(Said::Ended(target, outcome)).await;
         });
     }
 
@@ -208,15 +222,16 @@ impl MeshFanout {
         let group: Vec<_> = group.iter().map(|&target| (target, self.targets[target].clone())).collect();
         let (round, ask) = (round.clone(), Arc::clone(&round.ask));
         self.runtime.spawn(async move {
+            let rows_of = |target| round.rows_of(target);
             let open = tokio::select! {
-                open = subtree::ask(&ask, &group, &round.gathered, &round.ends) => open,
+                open = subtree::ask(&ask, &group, &rows_of, &round.ends) => open,
                 () = round.stop.cancelled() => return,
             };
             let direct = open.into_iter().map(|(target, to)| {
                 let (round, ask) = (&round, &ask);
                 async move {
-                    let outcome = round.direct(ask, &to).await;
-                    let _ = round.ends.send((target, outcome)).await;
+                    let outcome = round.direct(ask, target, &to).await;
+                    let _ = round.ends.send(Said::Ended(target, outcome)).await;
                 }
             });
             futures::future::join_all(direct).await;
@@ -233,7 +248,12 @@ impl MeshFanout {
         if let Some(time) = self.time {
             self.deadline = time.round_ends(Instant::now(), self.at, self.last_run);
         }
-        let (ends, mut inbox) = mpsc::channel(asked.len().max(1));
+        let flow = (self.at == Round::Flowing).then(|| {
+            let each = FLOW_BYTES / asked.len().max(1) as u64;
+            each.clamp(*FLOW_BYTES_EACH.start(), *FLOW_BYTES_EACH.end())
+        });
+        let room = if flow.is_some() { asked.len().min(FLOW_PIECES) } else { asked.len() };
+        let (ends, mut inbox) = mpsc::channel(room.max(1));
         // Dropping the guard stops whatever still runs, here and (by stream reset) on every node.
         let stop = self.cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
@@ -253,12 +273,19 @@ impl MeshFanout {
             };
             let request = ask.request().map_err(|error| RunError::Internal(error.to_string()))?;
             let (gathered, ends, stop) = (gathered.clone(), ends.clone(), stop.clone());
-            self.start_all(&targets, &Asking { ask: Arc::new(ask), request, gathered, ends, stop });
+            self.start_all(&targets, &Asking { ask: Arc::new(ask), request, gathered, flow, ends, stop });
         }
         drop(ends);
 
         let mut answered = Vec::with_capacity(asked.len());
-        while let Some((target, outcome)) = inbox.blocking_recv() {
+        while let Some(said) = inbox.blocking_recv() {
+            let (target, outcome) = match said {
+                Said::Rows(target, (part, batch)) => {
+                    sink(self.targets[target].name.as_str(), part, batch)?;
+                    continue;
+                }
+                Said::Ended(target, outcome) => (target, outcome),
+            };
             let name = self.targets[target].name.to_string();
             match outcome {
                 Ok((batches, stats)) => {
@@ -269,6 +296,14 @@ impl MeshFanout {
                     answered.push((name, stats));
                 }
                 Err(Lost::Sql(message)) => return Err(RunError::Sql(message)),
+                Err(Lost::BrokeOff { rows, why }) => {
+                    let message = format!(
+                        "{name} broke off after {rows} of its rows had gone out ({why}): what was printed is not an answer; ask again, \
+                         with a longer --timeout if time was short"
+                    );
+                    self.missing.insert(name, why);
+                    return Err(RunError::Internal(message));
+                }
                 Err(Lost::OverBudget) => {
                     let tables: Vec<&str> = task.parts.iter().map(|part| part.table.as_str()).collect();
                     return Err(RunError::OverBudget(format!(

@@ -1,9 +1,10 @@
 //! A question to one file: no mesh, the same planning, functions and executors.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use query_planner::{Answer, Budget, Catalog, LocalError};
+use query_planner::{Answer, Budget, Catalog, ColumnMeta, LocalError, RunError, Value};
 use rusqlite::Connection;
 
 use crate::now::unix_now_ns;
@@ -18,7 +19,13 @@ pub enum FileError {
     /// The question is wrong or failed.
     #[error(transparent)]
     Question(#[from] LocalError),
+    /// Whoever takes the rows could not.
+    #[error(transparent)]
+    Out(#[from] io::Error),
 }
+
+/// Takes rows of an answer, with its columns, as they come; at the end once more, perhaps without rows.
+pub type RowsOut<'a> = &'a mut dyn FnMut(&[ColumnMeta], Vec<Vec<Value>>) -> io::Result<()>;
 
 /// An SQLite file kept open for several questions, as an agent keeps its store.
 #[derive(Debug)]
@@ -46,14 +53,56 @@ impl FileReader {
     /// # Errors
     /// The question cannot be planned or answered; when the deadline has passed, for that.
     pub fn ask(&mut self, sql: &str, deadline: Instant) -> Result<Answer, FileError> {
+        self.watched(deadline, |conn, catalog, columns| {
+            let budget = Budget::default();
+            Ok(query_planner::local_again(sql, conn, catalog, "local", columns, &budget, unix_now_ns())?)
+        })
+    }
+
+    /// Asks by `deadline`, for rows as they come.
+    ///
+    /// # Errors
+    /// As [`FileReader::ask`], and what `out` returned.
+    pub fn ask_into(&mut self, sql: &str, deadline: Instant, out: RowsOut<'_>) -> Result<(), FileError> {
+        self.watched(deadline, |conn, catalog, executor| {
+            // Nothing is held but what must be gathered.
+            let budget = Budget { node_rows: u64::MAX, node_bytes: u64::MAX, ..Budget::default() };
+            let mut failed = None;
+            let mut hand_on = |columns: &[ColumnMeta], rows| {
+                out(columns, rows).map_err(|error| {
+                    failed = Some(error);
+                    RunError::Stopped("the rows could not be handed on".into())
+                })
+            };
+            let now = unix_now_ns();
+            let asked = query_planner::local_into(sql, conn, catalog, "local", executor, &budget, now, &mut hand_on);
+            match (asked, failed) {
+                (_, Some(error)) => Err(error.into()),
+                (Err(error), None) => Err(error.into()),
+                (Ok(()), None) => Ok(()),
+            }
+        })
+    }
+
+    fn watched<T>(
+        &mut self,
+        deadline: Instant,
+        ask: impl FnOnce(&Connection, &Catalog, &ColumnExecutor<'_>) -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
         let stop = move || Instant::now() >= deadline;
         let watched = self.conn.progress_handler(4_000, Some(stop));
         watched.map_err(|error| StoreError::from_sqlite_read(&self.path, error))?;
         let columns = ColumnExecutor::new(&stop, u64::MAX);
-        let budget = Budget::default();
-        let (conn, catalog) = (&self.conn, &self.catalog);
-        Ok(query_planner::local_again(sql, conn, catalog, "local", &columns, &budget, unix_now_ns())?)
+        ask(&self.conn, &self.catalog, &columns)
     }
+}
+
+/// Asks the SQLite file at `path` by `deadline`, for rows as they come.
+///
+/// # Errors
+/// As [`FileReader::ask_into`].
+pub fn ask_into(path: &Path, sql: &str, deadline: Instant, out: RowsOut<'_>) -> Result<(), FileError> {
+    FileReader::open(path)?.ask_into(sql, deadline, out)
 }
 
 /// Asks the SQLite file at `path` by `deadline`.

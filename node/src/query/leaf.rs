@@ -38,6 +38,13 @@ pub(super) enum Lost {
     Sql(String),
     /// What has been gathered from all targets does not fit the asker's budget.
     OverBudget,
+    /// Rows of it have gone on to the user already, and the rest will not come.
+    BrokeOff {
+        /// How many.
+        rows: u64,
+        /// What happened.
+        why: String,
+    },
 }
 
 impl Lost {
@@ -99,6 +106,12 @@ impl Held {
         Ok(())
     }
 
+    /// The batches held so far, which count no more.
+    fn let_go(&mut self) -> Vec<(usize, Batch)> {
+        self.gathered.bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        std::mem::take(&mut self.batches)
+    }
+
     /// The batches of a whole answer; they go on counting against the budget.
     pub(super) fn into_whole(mut self, stats: NodeStats) -> Whole {
         self.bytes = 0;
@@ -112,24 +125,86 @@ impl Drop for Held {
     }
 }
 
+/// What a target of a round said: its number among all of them, and some rows or the end.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// Rows of a part, of an answer that is not whole yet.
+    Rows(usize, (usize, Batch)),
+    /// Its answer, less the rows that were passed on before, or why there is none.
+    Ended(usize, Result<Whole, Lost>),
+}
+
+/// The rows of one target that go on to the user: held until its answer is whole, so that a target that fails leaves
+/// nothing behind, but not more of them than fit; then passed on as they come.
+#[derive(Debug)]
+pub(super) struct Flow {
+    held: Held,
+    most_held_bytes: u64,
+    passed_rows: u64,
+    target: usize,
+    to: mpsc::Sender<Said>,
+}
+
+impl Flow {
+    pub(super) fn new(gathered: &Gathered, most_held_bytes: u64, target: usize, to: mpsc::Sender<Said>) -> Self {
+        Self { held: Held::new(gathered), most_held_bytes, passed_rows: 0, target, to }
+    }
+
+    async fn push(&mut self, part: usize, batch: Batch) -> Result<(), Lost> {
+        self.held.push(part, batch)?;
+        if self.passed_rows == 0 && self.held.bytes <= self.most_held_bytes {
+            return Ok(());
+        }
+        for (part, batch) in self.held.let_go() {
+            self.passed_rows += u64::from(batch.rows);
+            let said = Said::Rows(self.target, (part, batch));
+            self.to.send(said).await.map_err(|_| Lost::Missing("cancelled".into()))?;
+        }
+        Ok(())
+    }
+}
+
 /// Where a target's rows go.
 #[derive(Debug)]
 pub(super) enum Rows {
     /// Held until the answer is whole.
     Held(Held),
+    /// To the user.
+    Flowing(Flow),
     /// Passed on at once, under this number; a full queue holds the target up.
     Passed(mpsc::Sender<LeafPiece>, u32),
 }
 
 impl Rows {
-    async fn take(&mut self, part: usize, batch: Batch) -> Result<(), Lost> {
+    /// Takes some rows; waits while there is no room for them.
+    pub(super) async fn take(&mut self, part: usize, batch: Batch) -> Result<(), Lost> {
         match self {
             Self::Held(held) => held.push(part, batch),
+            Self::Flowing(flow) => flow.push(part, batch).await,
             Self::Passed(pieces, leaf) => {
                 let said = LeafSaid::Batch { part: u32::try_from(part).unwrap_or(u32::MAX), batch };
                 let piece = LeafPiece { leaf: *leaf, said };
                 pieces.send(piece).await.map_err(|_| Lost::Missing("the asker has gone".into()))
             }
+        }
+    }
+
+    /// Rows that are out of reach: the target cannot be asked again.
+    pub(super) fn passed_rows(&self) -> u64 {
+        match self {
+            Self::Flowing(flow) => flow.passed_rows,
+            Self::Held(_) | Self::Passed(..) => 0,
+        }
+    }
+
+    /// The end of the target's answer.
+    pub(super) fn ended(self, outcome: Result<NodeStats, Lost>) -> Result<Whole, Lost> {
+        let rows = self.passed_rows();
+        match (outcome, self) {
+            (Ok(stats), Self::Held(held) | Self::Flowing(Flow { held, .. })) => Ok(held.into_whole(stats)),
+            (Ok(stats), Self::Passed(..)) => Ok((Vec::new(), stats)),
+            (Err(Lost::Unreached(why) | Lost::Missing(why)), _) if rows > 0 => Err(Lost::BrokeOff { rows, why }),
+            (Err(lost), _) => Err(lost),
         }
     }
 }

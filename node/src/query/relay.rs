@@ -95,6 +95,8 @@ async fn ask_all(ask: Arc<LeafAsk>, leaves: Vec<Leaf>, pieces: mpsc::Sender<Leaf
                 Err(Lost::Sql(message)) => LeafSaid::Failed(NodeError::Sql(message)),
                 Err(Lost::Unreached(why) | Lost::Missing(why)) => LeafSaid::Missing(why),
                 Err(Lost::OverBudget) => LeafSaid::Missing("over budget".into()),
+                // The asker knows what it has passed on.
+                Err(Lost::BrokeOff { why, .. }) => LeafSaid::Missing(why),
             };
             let _ = pieces.send(LeafPiece { leaf: index, said }).await;
             drop(turn);

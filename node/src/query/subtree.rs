@@ -10,7 +10,7 @@ use certs::NodeName;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::leaf::{Gathered, Held, LeafAsk, Lost, Target, Whole};
+use super::leaf::{LeafAsk, Lost, Rows, Said, Target};
 use super::relay::PULSE;
 use crate::mesh::wire::{Leaf, LeafSaid, Request, Response};
 
@@ -45,23 +45,30 @@ pub(super) fn groups(targets: Vec<usize>) -> Vec<Vec<usize>> {
     targets.chunks(size).map(<[usize]>::to_vec).collect()
 }
 
-/// What came of a leaf: its number among all targets, and its answer or why there is none.
-pub(super) type Outcome = (usize, Result<Whole, Lost>);
-
-/// Asks the nodes of a group through one of them, and hands each leaf's outcome to `ended`. Returns the leaves that have
+/// Asks the nodes of a group through one of them, gathers each leaf's rows in `rows_of` it, and hands its end to `ended`. Returns the leaves that have
 /// to be asked directly: those without an outcome when the inner node was lost, and those it could not reach.
 pub(super) async fn ask(
     ask: &LeafAsk,
     group: &[(usize, Target)],
-    gathered: &Gathered,
-    ended: &mpsc::Sender<Outcome>,
+    rows_of: &(impl Fn(usize) -> Rows + Sync),
+    ended: &mpsc::Sender<Said>,
 ) -> Vec<(usize, Target)> {
-    let mut waiting: Vec<Option<Held>> = group.iter().map(|_| Some(Held::new(gathered))).collect();
+    let mut waiting: Vec<Option<Rows>> = group.iter().map(|(target, _)| Some(rows_of(*target))).collect();
     let mut again = Vec::new();
-    if let Err(why) = through_inner(ask, group, &mut waiting, &mut again, ended).await {
+    let lost = through_inner(ask, group, &mut waiting, &mut again, ended).await.err();
+    if let Some(why) = &lost {
         tracing::debug!(%why, "a subtree was lost; its open leaves are asked directly");
     }
-    again.extend(waiting.iter().enumerate().filter(|(_, held)| held.is_some()).map(|(at, _)| at));
+    for (at, rows) in waiting.into_iter().enumerate() {
+        match (rows, group.get(at)) {
+            (Some(rows), Some((target, _))) if rows.passed_rows() > 0 => {
+                let why = format!("the node that asked it was lost: {}", lost.as_deref().unwrap_or("it ended early"));
+                let _ = ended.send(Said::Ended(*target, rows.ended(Err(Lost::Missing(why))))).await;
+            }
+            (Some(_), _) => again.push(at),
+            (None, _) => {}
+        }
+    }
     again.into_iter().filter_map(|at| group.get(at).cloned()).collect()
 }
 
@@ -76,9 +83,9 @@ fn inner_of<'g>(asker: &NodeName, group: &'g [(usize, Target)]) -> Option<&'g Ta
 async fn through_inner(
     ask: &LeafAsk,
     group: &[(usize, Target)],
-    waiting: &mut [Option<Held>],
+    waiting: &mut [Option<Rows>],
     again: &mut Vec<usize>,
-    ended: &mpsc::Sender<Outcome>,
+    ended: &mpsc::Sender<Said>,
 ) -> Result<(), String> {
     let inner = inner_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
     let left = Duration::from_millis(ask.left_ms().into());
@@ -106,25 +113,22 @@ async fn through_inner(
             let rows = held.as_mut().ok_or("it says more of a leaf that has ended")?;
             let (target, _) = group.get(at).ok_or("it names a leaf that it was not given")?;
             let outcome = match piece.said {
-                LeafSaid::Batch { part, batch } => match rows.push(part as usize, batch) {
+                LeafSaid::Batch { part, batch } => match rows.take(part as usize, batch).await {
                     Ok(()) => continue,
                     Err(lost) => Err(lost),
                 },
-                LeafSaid::Done(stats) => match held.take() {
-                    Some(held) => Ok(held.into_whole(stats)),
-                    None => continue,
-                },
+                LeafSaid::Done(stats) => Ok(stats),
                 LeafSaid::Failed(error) => Err(Lost::of(error)),
-                LeafSaid::Missing(why) if why.starts_with("unreachable") => {
+                LeafSaid::Missing(why) if why.starts_with("unreachable") && rows.passed_rows() == 0 => {
                     *held = None;
                     again.push(at);
                     continue;
                 }
                 LeafSaid::Missing(why) => Err(Lost::Missing(why)),
             };
-            *held = None;
+            let Some(rows) = held.take() else { continue };
             // Nobody waits any more: the question is over.
-            ended.send((*target, outcome)).await.map_err(|_| "the question is over")?;
+            ended.send(Said::Ended(*target, rows.ended(outcome))).await.map_err(|_| "the question is over")?;
         }
     }
 }

@@ -10,7 +10,7 @@ const MERGE_RESERVE_MAX: Duration = Duration::from_millis(250);
 
 /// What a round has at least, where so much is left: the way to a node and back, a stale connection's replacement
 /// included.
-const SHORTEST_ROUND: Duration = Duration::from_millis(200);
+const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 
 /// The time of one question.
 #[derive(Debug, Clone, Copy)]
@@ -32,16 +32,15 @@ impl RoundTime {
     pub(super) fn round_ends(&self, now: Instant, round: Round, last_run: bool) -> Instant {
         let left = self.until.saturating_duration_since(now);
         match round {
-            Round::Only => self.until,
+            Round::Only | Round::Flowing => self.until,
             Round::Second if last_run => self.until.max(now),
             Round::First | Round::Second => now + (left / 2).max(SHORTEST_ROUND.min(left)),
         }
     }
 
-    /// Whether enough is left at `now` to begin again: a round that must end as soon as it has begun tells nothing about
-    /// the nodes that it asks.
+    /// Whether anything is left at `now` to begin again in. However little it is, those who answer in it make an answer.
     pub(super) fn may_begin_again(&self, now: Instant) -> bool {
-        self.until.saturating_duration_since(now) >= SHORTEST_ROUND
+        now < self.until
     }
 }
 
@@ -67,8 +66,8 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let time = RoundTime::of(start, at(1_000));
-        assert_eq!(time.round_ends(at(675), Round::First, false), at(875));
-        assert_eq!(time.round_ends(at(800), Round::First, false), at(900));
-        assert!(time.may_begin_again(at(700)) && !time.may_begin_again(at(701)));
+        assert_eq!(time.round_ends(at(840), Round::First, false), at(890));
+        assert_eq!(time.round_ends(at(880), Round::First, false), at(900));
+        assert!(time.may_begin_again(at(899)) && !time.may_begin_again(at(900)));
     }
 }

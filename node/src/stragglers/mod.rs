@@ -55,7 +55,8 @@ pub use observation::{
 };
 pub use relative::{individual_scores, relative_scores};
 pub use report::{
-    Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Verdict,
+    Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Stage, StageRank,
+    Verdict,
 };
 pub use rules::Rules;
 pub use sampled::{LaneTotal, Sampled, Totals};

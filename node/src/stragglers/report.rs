@@ -50,6 +50,8 @@ pub enum Verdict {
         ratio: f64,
         /// The difference as a share of wall time.
         share: f64,
+        /// All stages of the job, the slowest first.
+        stages: Vec<Stage>,
     },
     /// No rank is slow: which one is last changes from collective to collective, and the others wait each time. Uneven
     /// data, or noise.
@@ -82,6 +84,27 @@ pub struct RankRef {
     pub node: String,
     /// Its process there.
     pub pid: i64,
+}
+
+/// A stage of a pipeline: ranks that do the same work.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Stage {
+    /// Its ranks, with the communicator by whose collectives their own time is counted, and its share of wall time.
+    pub ranks: Vec<StageRank>,
+    /// The median share of its ranks.
+    pub own_share: f64,
+}
+
+/// A rank of a stage.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StageRank {
+    /// Who.
+    #[serde(flatten)]
+    pub who: RankRef,
+    /// By the collectives of this communicator.
+    pub comm_hash: String,
+    /// Share of wall time that goes into its own work.
+    pub own_share: f64,
 }
 
 /// What shows that a rank is late.
@@ -144,6 +167,8 @@ pub struct Cost {
     pub gpus_lost: f64,
     /// True where the waits for it were not seen themselves (basis other than waits): the cost is at most this.
     pub upper_bound: bool,
+    /// Ranks that are charged in each collective, where that is the whole job (basis own time); else those that were in it.
+    pub charged: Option<usize>,
     /// The same for each step; none where steps cannot be told.
     pub per_step: Option<PerStep>,
 }
@@ -214,6 +239,8 @@ pub struct CommReport {
     pub waits: Option<Waits>,
     /// Its calls only enqueue, and durations reach to the end of the synchronise calls after them.
     pub synced: bool,
+    /// Its calls only enqueue, and own times count from when the last rank had entered, by aligned clocks.
+    pub own_from_entries: bool,
     /// Collectives used.
     pub matched: usize,
     /// Collectives not used: too few ranks present.
@@ -231,6 +258,8 @@ pub struct RankScore {
     pub node: String,
     /// Process.
     pub pid: i64,
+    /// Ranks of one number do the same work, and are compared by their own time.
+    pub class: usize,
     /// Collectives it took part in.
     pub collectives: u64,
     /// Aligned entry minus the first entry.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::activity::Activity;
 use super::hang::{Absence, Hang, Missing, Waiting};
 use super::report::{
-    Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Verdict,
+    Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Stage, StageRank,
+    Verdict,
 };
 use super::score::Waits;
 use super::why::{Cause, Flow, Kind, Network, Recorded, Stretch, explain, gaps};
@@ -30,6 +31,7 @@ fn score(rank: i32, late: bool, named: bool) -> RankScore {
         rank,
         node,
         pid,
+        class: 0,
         collectives: 100,
         lateness: spread(if late { 60 * MS } else { i64::from(rank) * 10_000 }),
         lateness_bound_ns: Some(200_000),
@@ -74,7 +76,7 @@ fn report(verdict: Verdict, late: bool) -> Report {
     Report {
         verdict,
         cost: if late {
-            Cost { gpu_seconds_wasted: 42.0, gpus_lost: 3.0, upper_bound: false, per_step: Some(step) }
+            Cost { gpu_seconds_wasted: 42.0, gpus_lost: 3.0, upper_bound: false, charged: None, per_step: Some(step) }
         } else {
             Cost::default()
         },
@@ -216,7 +218,12 @@ fn a_hang() {
 
 #[test]
 fn a_stage_that_has_more_to_do() {
-    let verdict = Verdict::StageImbalance { ranks: vec![who(6), who(7)], ratio: 1.62, share: 0.21 };
+    let stage = |ranks: std::ops::Range<i32>, own_share| Stage {
+        ranks: ranks.map(|r| StageRank { who: who(r), comm_hash: "a".to_owned(), own_share }).collect(),
+        own_share,
+    };
+    let stages = vec![stage(6..8, 0.55), stage(0..6, 0.34)];
+    let verdict = Verdict::StageImbalance { ranks: vec![who(6), who(7)], ratio: 1.62, share: 0.21, stages };
     insta::assert_snapshot!(text(&report(verdict, false)));
 }
 

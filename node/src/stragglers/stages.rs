@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::classes::{Process, Union};
 use super::matching::Comm;
-use super::report::{RankRef, Verdict};
+use super::report::{RankRef, Stage, StageRank, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, Waits};
 use super::stats::median;
@@ -47,10 +47,10 @@ pub(crate) fn stage_imbalance(
     }
     let shares = own_shares(scored, rules);
     // By job, then stage: the processes and their share of own time.
-    let mut by_job: BTreeMap<Process, BTreeMap<Process, Vec<(Process, f64)>>> = BTreeMap::new();
-    for (process, share) in shares {
+    let mut by_job: BTreeMap<Process, BTreeMap<Process, Vec<Own>>> = BTreeMap::new();
+    for (process, (share, comm)) in shares {
         let (job, stage) = (jobs.root(&process), stages.root(&process));
-        by_job.entry(job).or_default().entry(stage).or_default().push((process, share));
+        by_job.entry(job).or_default().entry(stage).or_default().push((process, share, comm));
     }
     by_job.into_values().filter_map(|stages| slowest_stage(stages.into_values().collect(), job_rank, rules)).max_by(
         |a, b| match (a, b) {
@@ -60,12 +60,11 @@ pub(crate) fn stage_imbalance(
     )
 }
 
-fn slowest_stage(
-    mut stages: Vec<Vec<(Process, f64)>>,
-    job_rank: &HashMap<Process, i32>,
-    rules: &Rules,
-) -> Option<Verdict> {
-    let middle = |stage: &[(Process, f64)]| median(stage.iter().map(|(_, share)| *share)).unwrap_or(0.0);
+/// A process, its share of own time, and the communicator that shows it.
+type Own = (Process, f64, u64);
+
+fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, rules: &Rules) -> Option<Verdict> {
+    let middle = |stage: &[Own]| median(stage.iter().map(|(_, share, _)| *share)).unwrap_or(0.0);
     stages.sort_by(|a, b| middle(b).total_cmp(&middle(a)));
     let (slowest, others) = stages.split_first()?;
     // One process alone could as well be a slow rank.
@@ -74,22 +73,27 @@ fn slowest_stage(
     }
     let usual = median(others.iter().map(|stage| middle(stage)))?;
     let next = others.iter().map(|stage| middle(stage)).fold(0.0, f64::max);
-    let least = slowest.iter().map(|(_, share)| *share).fold(f64::INFINITY, f64::min);
+    let least = slowest.iter().map(|(_, share, _)| *share).fold(f64::INFINITY, f64::min);
     let (share, ratio) = (middle(slowest) - usual, middle(slowest) / usual.max(f64::MIN_POSITIVE));
     if share < rules.effect || ratio < rules.stage_ratio || least <= next {
         return None;
     }
-    let mut ranks: Vec<RankRef> = slowest
-        .iter()
-        .map(|(p, _)| RankRef { rank: job_rank.get(p).copied().unwrap_or(-1), node: p.0.to_string(), pid: p.1 })
-        .collect();
+    let who = |p: &Process| RankRef { rank: job_rank.get(p).copied().unwrap_or(-1), node: p.0.to_string(), pid: p.1 };
+    let mut ranks: Vec<RankRef> = slowest.iter().map(|(p, ..)| who(p)).collect();
     ranks.sort();
-    Some(Verdict::StageImbalance { ranks, ratio, share })
+    let of_stage = |stage: &Vec<Own>| {
+        let one = |(p, share, comm): &Own| StageRank { who: who(p), comm_hash: hex(*comm), own_share: *share };
+        let mut ranks: Vec<StageRank> = stage.iter().map(one).collect();
+        ranks.sort_by(|a, b| a.who.cmp(&b.who));
+        Stage { ranks, own_share: middle(stage) }
+    };
+    let stages = stages.iter().map(of_stage).collect();
+    Some(Verdict::StageImbalance { ranks, ratio, share, stages })
 }
 
-/// The share of wall time that each process spends on its own, in the communicator that shows most of it.
-fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, f64> {
-    let mut best: BTreeMap<Process, (f64, f64)> = BTreeMap::new();
+/// The share of wall time that each process spends on its own, in the communicator that shows most of it, and which that is.
+fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, (f64, u64)> {
+    let mut best: BTreeMap<Process, (f64, f64, u64)> = BTreeMap::new();
     for s in scored.iter().filter(|s| s.waits == Waits::Seen || s.comm.worked) {
         let (tallies, _) = s.pooled(0..s.windows.len(), rules);
         let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
@@ -98,11 +102,11 @@ fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, f64> {
             let share = mean * s.comm.stands_for(0..s.comm.met.len()) / wall_ns;
             let entry = best.entry((Arc::clone(&m.node), m.pid)).or_default();
             if tally.own.n > entry.0 {
-                *entry = (tally.own.n, share);
+                *entry = (tally.own.n, share, s.comm.hash);
             }
         }
     }
-    best.into_iter().map(|(process, (_, share))| (process, share)).collect()
+    best.into_iter().map(|(process, (_, share, comm))| (process, (share, comm))).collect()
 }
 
 /// Lateness that goes round in one communicator.

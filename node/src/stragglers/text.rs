@@ -108,7 +108,7 @@ fn sentence(report: &Report, out: &mut String) {
             cost(report, out);
         }
         Verdict::Hang(hang) => hang_sentence(report, hang, out),
-        Verdict::StageImbalance { ranks: stage, ratio, share } => {
+        Verdict::StageImbalance { ranks: stage, ratio, share, stages } => {
             let _ = writeln!(
                 out,
                 "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the own time of the other stages,\n\
@@ -116,6 +116,20 @@ fn sentence(report: &Report, out: &mut String) {
                 ranks(stage),
                 percent(*share)
             );
+            for stage in stages {
+                let bar = bar((stage.own_share * 1e6) as i64, 1_000_000);
+                let list: Vec<RankRef> = stage.ranks.iter().take(ROWS).map(|rank| rank.who.clone()).collect();
+                let more = match stage.ranks.len().saturating_sub(ROWS) {
+                    0 => String::new(),
+                    n => format!(" and {n} more"),
+                };
+                let _ = writeln!(
+                    out,
+                    "  {:>4} own work  {bar:<BAR$}  {}{more}",
+                    percent(stage.own_share),
+                    self::ranks(&list)
+                );
+            }
         }
         Verdict::DataImbalance { share, taking_turns, .. } => {
             let _ = writeln!(

@@ -283,6 +283,7 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
         gpu_seconds_wasted: wasted_ns / 1e9,
         gpus_lost: if wall_ns > 0.0 { wasted_ns / wall_ns } else { 0.0 },
         upper_bound: basis != Basis::Waits || by_means,
+        charged: job,
         per_step: per_step(of_run(s, &first.episode), longer_ns, wasted_ns),
     }
 }

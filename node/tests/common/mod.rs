@@ -244,6 +244,44 @@ impl Drop for Lab {
     }
 }
 
+/// A job hangs: where each rank of the verdict stands comes out of the questions that `--show-sql` prints, too.
+pub fn assert_hang_by_sql(lab: &Lab, asker: &str) {
+    let output = lab.ask(asker, "stragglers", &["--since", "30s", "--format", "json", "--show-sql"]);
+    let answer: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+    let verdict = &answer["verdict"];
+    assert_eq!(verdict["kind"], "hang", "{verdict}");
+    let shown = answer["sql"].as_array().expect("questions");
+    let ask = |of: &Value| {
+        let title = format!(
+            "how far each rank got with {} of communicator {}",
+            of["func"].as_str().expect("a function"),
+            of["comm_hash"].as_str().expect("a hash")
+        );
+        let shown =
+            shown.iter().find(|shown| shown["title"] == title).unwrap_or_else(|| panic!("no {title:?}: {shown:?}"));
+        let (result, code) = lab.query(asker, shown["sql"].as_str().expect("SQL"), &["--timeout", "50s"]);
+        assert_eq!(code, 0, "{result}");
+        let place = |name: &str| {
+            result["columns"].as_array().expect("columns").iter().position(|c| c["name"] == name).expect(name)
+        };
+        let rows = result["rows"].as_array().expect("rows");
+        let row = rows
+            .iter()
+            .find(|row| row[place("pid")] == of["pid"] && row[place("node")] == of["node"])
+            .expect("its row");
+        (row[place("stands_at")].clone(), row[place("holds_up")].clone(), result.to_string())
+    };
+    for waiting in verdict["waiting"].as_array().expect("who waits") {
+        let (stands_at, _, result) = ask(waiting);
+        assert_eq!(stands_at, waiting["seq"], "{waiting}\n{result}");
+    }
+    for missing in verdict["missing"].as_array().expect("who is missing") {
+        let (stands_at, holds_up, result) = ask(missing);
+        assert_eq!((&stands_at, &holds_up), (&missing["seq"], &missing["holds_up"]), "{missing}\n{result}");
+    }
+}
+
 /// Makes a SQLite file from SQL.
 pub fn make_db(path: &Path, sql: &str) {
     let connection = rusqlite::Connection::open(path).expect("a new database");

@@ -22,8 +22,10 @@ use rusqlite::functions::FunctionFlags;
 use crate::ast::{Call, unquote};
 use crate::batch::Value;
 
-pub(crate) use state::{TwoPhase, two_phase};
-pub(crate) use sum::{AVG_MERGE, COUNT_MERGE, EXACT_AVG, EXACT_SUM, EXACT_TOTAL, SUM_MERGE, SUM_STATE, TOTAL_MERGE};
+pub(crate) use state::{TwoPhase, combining, two_phase};
+pub(crate) use sum::{
+    AVG_MERGE, COUNT_MERGE, EXACT_AVG, EXACT_SUM, EXACT_TOTAL, SUM_COMBINE, SUM_MERGE, SUM_STATE, TOTAL_MERGE,
+};
 
 /// The exact, order-free form of SQLite's `sum`, `total` or `avg`.
 pub(crate) fn exact_sum(name: &str) -> Option<&'static str> {

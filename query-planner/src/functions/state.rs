@@ -62,6 +62,15 @@ pub(crate) fn two_phase(name: &str) -> Option<&'static TwoPhase> {
     TABLE.iter().find(|entry| entry.name == name)
 }
 
+/// The aggregate that makes one state of many, for a state's name; None where there is no such state.
+pub(crate) fn combining(state: &str) -> Option<String> {
+    TABLE.iter().any(|entry| entry.state == state).then(|| combine_name(state))
+}
+
+fn combine_name(state: &str) -> String {
+    format!("{state}_combine")
+}
+
 /// Whether plans use this name between node and asker.
 pub(super) fn is_internal(name: &str) -> bool {
     TABLE.iter().any(|entry| entry.state == name || entry.merge == name)
@@ -210,7 +219,36 @@ pub(super) fn define_merge<F: Finish>(conn: &Connection, finish: F, arities: &[i
 
 /// Register how a node makes a state.
 pub(super) fn define_state<P: Partial>(conn: &Connection, name: &str, arity: i32) -> Result<()> {
-    register(conn, name, arity, Node(std::marker::PhantomData::<P>))
+    register(conn, name, arity, Node(std::marker::PhantomData::<P>))?;
+    register(conn, &combine_name(name), 1, Combine(std::marker::PhantomData::<P>))
+}
+
+/// Many states to one, on the way to the asker.
+struct Combine<P>(std::marker::PhantomData<P>);
+
+impl<P: Partial> Fold for Combine<P> {
+    type State = Shipped<P>;
+
+    fn step(&self, state: &mut Shipped<P>, args: &Args<'_>) -> std::result::Result<(), String> {
+        let bytes = match args.value(0) {
+            ValueRef::Null => return Ok(()),
+            ValueRef::Blob(bytes) => bytes,
+            _ => return Err("a node shipped no partial state".to_owned()),
+        };
+        let other = Shipped::<P>::from_bytes(bytes)?;
+        state.seen |= other.seen;
+        if state.problem.is_none() {
+            state.problem = match other.problem {
+                Some(problem) => Some(problem),
+                None => state.partial.merge(other.partial).err(),
+            };
+        }
+        Ok(())
+    }
+
+    fn finish(&self, state: Shipped<P>) -> std::result::Result<Value, String> {
+        Ok(Value::Blob(state.into_bytes()))
+    }
 }
 
 struct Node<P>(std::marker::PhantomData<P>);

@@ -18,6 +18,8 @@ pub(crate) const SUM_MERGE: &str = "mesh_sum_merge";
 pub(crate) const TOTAL_MERGE: &str = "mesh_total_merge";
 /// Merge: `avg`.
 pub(crate) const AVG_MERGE: &str = "mesh_avg_merge";
+/// On the way: one state of many.
+pub(crate) const SUM_COMBINE: &str = "mesh_sum_combine";
 /// Merge: `count`, the sum of the nodes' counts, 0 of none.
 pub(crate) const COUNT_MERGE: &str = "mesh_count_merge";
 
@@ -33,6 +35,7 @@ pub(super) fn register(conn: &Connection) -> Result<()> {
     conn.create_aggregate_function(SUM_MERGE, 1, flags, Merge(Finish::Sum))?;
     conn.create_aggregate_function(TOTAL_MERGE, 1, flags, Merge(Finish::Total))?;
     conn.create_aggregate_function(AVG_MERGE, 1, flags, Merge(Finish::Avg))?;
+    conn.create_aggregate_function(SUM_COMBINE, 1, flags, Combine)?;
     conn.create_aggregate_function(COUNT_MERGE, 1, flags, Counts)?;
     create(conn, c"mesh_sum", state_final)?;
     create(conn, c"mesh_exact_sum", sum_final)?;
@@ -183,20 +186,41 @@ impl Aggregate<ExactSum, SqlValue> for Merge {
     }
 
     fn step(&self, ctx: &mut Context<'_>, sum: &mut ExactSum) -> Result<()> {
-        match ctx.get_raw(0) {
-            ValueRef::Null => Ok(()),
-            ValueRef::Blob(bytes) => {
-                let other = ExactSum::from_bytes(bytes).ok_or_else(|| failure("a damaged partial sum"))?;
-                sum.merge(&other);
-                Ok(())
-            }
-            _ => Err(failure("a partial sum that is no state")),
-        }
+        take_state(ctx, sum)
     }
 
     fn finalize(&self, _: &mut Context<'_>, sum: Option<ExactSum>) -> Result<SqlValue> {
         let overflow = |Overflow| failure(&OVERFLOW.to_string_lossy());
         self.0.of(&sum.unwrap_or_default()).map_err(overflow)
+    }
+}
+
+/// Many states to one.
+struct Combine;
+
+impl Aggregate<ExactSum, SqlValue> for Combine {
+    fn init(&self, _: &mut Context<'_>) -> Result<ExactSum> {
+        Ok(ExactSum::default())
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, sum: &mut ExactSum) -> Result<()> {
+        take_state(ctx, sum)
+    }
+
+    fn finalize(&self, _: &mut Context<'_>, sum: Option<ExactSum>) -> Result<SqlValue> {
+        Ok(SqlValue::Blob(sum.unwrap_or_default().to_bytes()))
+    }
+}
+
+fn take_state(ctx: &Context<'_>, sum: &mut ExactSum) -> Result<()> {
+    match ctx.get_raw(0) {
+        ValueRef::Null => Ok(()),
+        ValueRef::Blob(bytes) => {
+            let other = ExactSum::from_bytes(bytes).ok_or_else(|| failure("a damaged partial sum"))?;
+            sum.merge(&other);
+            Ok(())
+        }
+        _ => Err(failure("a partial sum that is no state")),
     }
 }
 

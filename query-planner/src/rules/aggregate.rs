@@ -23,6 +23,7 @@
 use crate::api::QueryError;
 use crate::ast::{Call, Expr, Output, Query, Select, Sort, VisitMut, quote_name, unquote, walk_mut};
 use crate::check::Question;
+use crate::combine::{Combine, CombinedColumn, How};
 use crate::functions;
 use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
 use crate::rewrite::with_node_sources;
@@ -59,6 +60,7 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
             columns: u32::try_from(width).unwrap_or(u32::MAX),
             reads: super::reads_of(question, question.tables()),
             targets: super::rows::targets(shape),
+            combine: phases.combine(),
         }],
         merge: Merge::Sql {
             tables: vec![MergeTable { name: GROUPS.to_owned(), columns: phases.merge_columns() }],
@@ -75,6 +77,8 @@ struct Shipped {
     expr: Expr,
     affinity: &'static str,
     collation: String,
+    /// How values of several nodes become one; None where that is left to the merge.
+    combined: Option<How>,
 }
 
 /// The columns of the node part, collected while the merge's expressions are written.
@@ -165,7 +169,8 @@ impl<'s> Phases<'s> {
     /// How a grouping expression is shipped.
     fn key(&self, expr: &Expr) -> Option<Shipped> {
         let collation = self.scope.collation(expr)?;
-        Some(Shipped { expr: expr.clone(), affinity: self.scope.stored_affinity(expr), collation })
+        let combined = Some(How::Key);
+        Some(Shipped { expr: expr.clone(), affinity: self.scope.stored_affinity(expr), collation, combined })
     }
 
     fn aggregate(&mut self, call: &Call) -> Option<Expr> {
@@ -179,8 +184,8 @@ impl<'s> Phases<'s> {
         }
         let mut node_call = call.clone();
         node_call.distinct = false;
-        let (merge, collation) = match name {
-            "count" => (functions::COUNT_MERGE, "BINARY".to_owned()),
+        let (merge, collation, how) = match name {
+            "count" => (functions::COUNT_MERGE, "BINARY".to_owned(), How::Count),
             "sum" | "total" | "avg" => {
                 node_call.name = functions::SUM_STATE.to_owned();
                 let merge = match name {
@@ -188,7 +193,7 @@ impl<'s> Phases<'s> {
                     "total" => functions::TOTAL_MERGE,
                     _ => functions::AVG_MERGE,
                 };
-                (merge, "BINARY".to_owned())
+                (merge, "BINARY".to_owned(), How::Sum)
             }
             "min" | "max" => {
                 let call = Expr::Call(Box::new(node_call.clone()));
@@ -196,7 +201,8 @@ impl<'s> Phases<'s> {
                 if !self.extremes.contains(&call) {
                     self.extremes.push(call);
                 }
-                (name, self.scope.collation(call_arg(&node_call)?)?)
+                let how = if name == "min" { How::Min } else { How::Max };
+                (name, self.scope.collation(call_arg(&node_call)?)?, how)
             }
             "group_concat" | "string_agg" => {
                 let separator = match node_call.args.get(1) {
@@ -204,7 +210,7 @@ impl<'s> Phases<'s> {
                     Some(literal @ Expr::Literal(_)) => Some(literal.clone()),
                     Some(_) => return None,
                 };
-                let at = self.partial(node_call, "BINARY".to_owned());
+                let at = self.partial(node_call, "BINARY".to_owned(), None);
                 let mut args = vec![Expr::column(&format!("p{at}"))];
                 args.extend(separator);
                 return Some(Expr::call(name, args));
@@ -212,7 +218,7 @@ impl<'s> Phases<'s> {
             _ => return self.state(functions::two_phase(name)?, node_call),
         };
         let merge = merge.to_owned();
-        let at = self.partial(node_call, collation);
+        let at = self.partial(node_call, collation, Some(how));
         Some(Expr::call(&merge, vec![Expr::column(&format!("p{at}"))]))
     }
 
@@ -227,15 +233,16 @@ impl<'s> Phases<'s> {
             return None;
         }
         call.name = function.state.to_owned();
-        let at = self.partial(call, "BINARY".to_owned());
+        let how = How::State(function.state.to_owned());
+        let at = self.partial(call, "BINARY".to_owned(), Some(how));
         let mut args = vec![Expr::column(&format!("p{at}"))];
         args.extend(parameters);
         Some(Expr::call(function.merge, args))
     }
 
-    fn partial(&mut self, call: Call, collation: String) -> usize {
+    fn partial(&mut self, call: Call, collation: String, combined: Option<How>) -> usize {
         let expr = Expr::Call(Box::new(call));
-        find_or_push(&mut self.partials, Shipped { expr, affinity: "", collation })
+        find_or_push(&mut self.partials, Shipped { expr, affinity: "", collation, combined })
     }
 
     /// DISTINCT: the values themselves are shipped, as one more key, and the merge's own DISTINCT works on them.
@@ -264,7 +271,8 @@ impl<'s> Phases<'s> {
         if has_subquery(&expr) {
             return None;
         }
-        let at = find_or_push(&mut self.distinct, Shipped { expr, affinity: "", collation });
+        let combined = Some(How::Key);
+        let at = find_or_push(&mut self.distinct, Shipped { expr, affinity: "", collation, combined });
         let args = vec![Expr::column(&format!("d{at}"))];
         // SQLite's own addition may overflow on the way, by the order in which values happen to come.
         let name = functions::exact_sum(name).map_or_else(|| call.name.clone(), str::to_owned);
@@ -287,6 +295,21 @@ impl<'s> Phases<'s> {
             .collect()
     }
 
+    /// How groups of several nodes become those of one. Not where a bare column takes its value from one row.
+    fn combine(&self) -> Option<Combine> {
+        if !self.bare.is_empty() {
+            return None;
+        }
+        let columns = self.named().map(|(_, shipped)| {
+            Some(CombinedColumn {
+                how: shipped.combined.clone()?,
+                affinity: shipped.affinity.to_owned(),
+                collation: shipped.collation.clone(),
+            })
+        });
+        Some(Combine { columns: columns.collect::<Option<_>>()? })
+    }
+
     fn named(&self) -> impl Iterator<Item = (String, &Shipped)> {
         [("k", &self.keys), ("d", &self.distinct), ("p", &self.partials), ("b", &self.bare)]
             .into_iter()
@@ -300,7 +323,7 @@ impl<'s> Phases<'s> {
                 return None;
             }
             if self.keys.is_empty() && self.distinct.is_empty() {
-                let at = self.partial(count_rows(), "BINARY".to_owned());
+                let at = self.partial(count_rows(), "BINARY".to_owned(), Some(How::Count));
                 return Some(query.sql(&format!(" WHERE p{at} > 0"), &self.keys));
             }
         }

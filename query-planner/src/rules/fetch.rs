@@ -101,6 +101,7 @@ fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Nod
             Some(names) => Targets::Named(names),
             None => Targets::All,
         },
+        combine: None,
     }
 }
 

@@ -30,5 +30,6 @@ pub(super) fn whole(question: &Question<'_>, targets: Targets) -> Result<NodePar
         columns: u32::try_from(question.columns.len()).unwrap_or(u32::MAX),
         reads: super::reads_of(question, question.tables()),
         targets,
+        combine: None,
     })
 }

@@ -94,6 +94,7 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
         columns: u32::try_from(columns.len()).unwrap_or(u32::MAX),
         reads: super::reads_of(question, question.tables()),
         targets: targets(shape),
+        combine: None,
     };
     let merge = if orders.is_empty() && shape.limit.is_none() && !shape.query.distinct && !inner {
         Merge::Concat { with_node: false }

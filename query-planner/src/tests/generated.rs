@@ -77,6 +77,7 @@ fn check(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
     let nodes = [1, 2, 3, 5][dice.roll(4)];
     let data = data(&mut dice, nodes, mixed);
     let mut mesh = mesh_of(&data);
+    mesh.in_pairs = seed.is_multiple_of(2);
     if with_node {
         mesh.union = oracle_with_nodes(&data);
     }

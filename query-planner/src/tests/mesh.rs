@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use crate::{
-    Answer, AskOptions, Budget, Catalog, Fanout, NodeError, NodeStats, NodeTask, Plan, QueryError, RunError, Sink,
-    Stop, Targets, Value, execute_task, harden, plan, run,
+    Answer, AskOptions, Budget, Catalog, Fanout, MergePool, NodeError, NodeStats, NodeTask, Plan, QueryError, RunError,
+    Sink, Stop, Targets, Value, execute_task, harden, plan, run,
 };
 
 /// 2026-11-20 00:00:00 UTC.
@@ -15,6 +15,8 @@ pub(crate) struct Mesh {
     pub(crate) union: Connection,
     pub(crate) catalog: Catalog,
     pub(crate) shipped_rows: u64,
+    /// Whether nodes answer in pairs, whose rows are combined where they can be.
+    pub(crate) in_pairs: bool,
 }
 
 impl Mesh {
@@ -38,7 +40,7 @@ impl Mesh {
             nodes.push((name, conn));
         }
         let catalog = Catalog::union(&catalogs).expect("no conflicts");
-        Mesh { nodes, union, catalog, shipped_rows: 0 }
+        Mesh { nodes, union, catalog, shipped_rows: 0, in_pairs: false }
     }
 
     /// Stores of their own schemas; no oracle.
@@ -53,7 +55,7 @@ impl Mesh {
             nodes.push((format!("n{i}"), conn));
         }
         let catalog = Catalog::union(&catalogs).expect("no conflicts");
-        Mesh { nodes, union: Connection::open_in_memory().expect("open"), catalog, shipped_rows: 0 }
+        Mesh { nodes, union: Connection::open_in_memory().expect("open"), catalog, shipped_rows: 0, in_pairs: false }
     }
 
     /// The stores of a database whose rows are dealt to `count` nodes by `deal` (table, row number).
@@ -83,7 +85,7 @@ impl Mesh {
         }
         let catalog = Catalog::of(&nodes[0].1, &[]).expect("catalog");
         nodes.iter_mut().for_each(|(_, conn)| harden(conn).expect("harden"));
-        Mesh { nodes, union, catalog, shipped_rows: 0 }
+        Mesh { nodes, union, catalog, shipped_rows: 0, in_pairs: false }
     }
 
     pub(crate) fn plan(&self, sql: &str) -> Result<Plan, QueryError> {
@@ -115,6 +117,13 @@ impl Mesh {
 
     /// Assert that mesh and union agree, in order where `ordered`.
     pub(crate) fn agrees(&mut self, sql: &str, ordered: bool) {
+        self.in_pairs = true;
+        self.agrees_as_it_is(sql, ordered);
+        self.in_pairs = false;
+        self.agrees_as_it_is(sql, ordered);
+    }
+
+    fn agrees_as_it_is(&mut self, sql: &str, ordered: bool) {
         let answer = self.ask(sql).unwrap_or_else(|error| panic!("{sql}\n{error}"));
         let oracle = self.oracle(sql).unwrap_or_else(|error| panic!("{sql}\n{error}"));
         let sort = |mut rows: Vec<Vec<Value>>| {
@@ -128,6 +137,34 @@ impl Mesh {
     }
 }
 
+impl Mesh {
+    /// Two nodes' rows at a time become one node's.
+    fn ask_pairs(&mut self, task: &NodeTask, sink: Sink<'_>) -> Result<Vec<(String, NodeStats)>, RunError> {
+        let mut all = Vec::new();
+        for pair in self.nodes.chunks(2) {
+            let mut batches = vec![Vec::new(); task.parts.len()];
+            for (name, conn) in pair {
+                let stats = execute_task(conn, name, task, &mut |part, batch| {
+                    batches[part].push(batch);
+                    Ok(())
+                });
+                let stats = stats.map_err(|error| match error {
+                    NodeError::Sql(message) => RunError::Sql(message),
+                    other => RunError::Internal(other.to_string()),
+                })?;
+                all.push((name.clone(), stats));
+            }
+            for (at, (part, batches)) in task.parts.iter().zip(batches).enumerate() {
+                let combine = part.combine.as_ref().expect("all have it");
+                let pool = MergePool::default();
+                let combined = combine.combined(&batches, &pool, &Stop::default());
+                sink(&pair[0].0, at, combined.map_err(|error| RunError::Internal(error.to_string()))?)?;
+            }
+        }
+        Ok(all)
+    }
+}
+
 impl Fanout for Mesh {
     fn ask(
         &mut self,
@@ -135,6 +172,9 @@ impl Fanout for Mesh {
         targets: &Targets,
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        if self.in_pairs && task.parts.iter().all(|part| part.combine.is_some()) && *targets == Targets::All {
+            return self.ask_pairs(task, sink);
+        }
         let mut all = Vec::new();
         for (i, (name, conn)) in self.nodes.iter().enumerate() {
             let asked = match targets {

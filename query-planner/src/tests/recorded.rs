@@ -27,7 +27,7 @@ fn mesh() -> Option<Mesh> {
         nodes.push((format!("n{i}"), conn));
     }
     let catalog = Catalog::union(&catalogs).expect("no conflicts");
-    Some(Mesh { nodes, union: Connection::open_in_memory().expect("open"), catalog, shipped_rows: 0 })
+    Some(Mesh { nodes, union: Connection::open_in_memory().expect("open"), catalog, shipped_rows: 0, in_pairs: false })
 }
 
 #[test]

@@ -116,6 +116,7 @@ mod tests {
             rank: rank as i32,
             node: format!("n{rank}"),
             pid: 1,
+            class: 0,
             collectives: 49,
             lateness: Spread::default(),
             lateness_bound_ns: Some(0),

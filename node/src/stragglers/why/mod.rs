@@ -29,6 +29,8 @@ use serde::Serialize;
 
 use super::report::RankRef;
 
+/// Longest stretch of an episode, or of the span where it is the network, that is looked at: its end.
+pub const LOOKED_AT_NS: i64 = 20_000_000_000;
 /// Share of the excess that causes together must explain to be named.
 pub(crate) const EXPLAINS: f64 = 0.8;
 /// Share below which a kind is no part of a cause.

@@ -69,6 +69,7 @@ fn part(sql: &str, columns: usize) -> NodePart {
         columns: columns as u32,
         reads: vec![(if sql.contains("FROM shown") { "shown" } else { "collectives" }.into(), Vec::new())],
         targets: Targets::All,
+        combine: None,
     }
 }
 

@@ -1,0 +1,85 @@
+//! How often a node may begin an exchange: as often as its allowance of digest bytes lets it.
+//!
+//! A round's exchanges carry the whole digest, so at the same pace a node's traffic would grow with the mesh. The pace is
+//! therefore measured in bytes: in a small mesh every exchange that the protocol begins goes out, in a large one only as
+//! many as fit the allowance. Answers are not held back; on average a node answers as many exchanges as it begins.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// An allowance that refills steadily and can be saved up for a short while.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    bytes_per_s: f64,
+    /// Saved up; at most what [`Pace::most`] says.
+    saved_bytes: f64,
+    refilled: Instant,
+    /// Size of the last digest that went out.
+    digest_bytes: usize,
+    round: Duration,
+}
+
+impl Pace {
+    /// An allowance of `bytes_per_s`, for a protocol that begins exchanges every `round`.
+    pub(crate) fn new(bytes_per_s: u32, round: Duration) -> Self {
+        let bytes_per_s = f64::from(bytes_per_s);
+        // Full at first: a node that joins speaks at once.
+        Self { bytes_per_s, saved_bytes: bytes_per_s, refilled: Instant::now(), digest_bytes: 0, round }
+    }
+
+    /// Whether an exchange may begin now: whether a digest like the last fits.
+    pub(crate) fn may_begin(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.refilled);
+        self.refilled = now;
+        self.saved_bytes = (self.saved_bytes + passed.as_secs_f64() * self.bytes_per_s).min(self.most());
+        self.saved_bytes >= self.digest_bytes as f64
+    }
+
+    /// An exchange began with a digest of so many bytes.
+    pub(crate) fn begun(&mut self, bytes: usize) {
+        self.digest_bytes = bytes;
+        self.saved_bytes -= bytes as f64;
+    }
+
+    /// Size of the last digest that went out.
+    pub(crate) fn digest_bytes(&self) -> usize {
+        self.digest_bytes
+    }
+
+    /// A round's worth besides one round more or one digest, whichever is larger: nothing is lost between two digests.
+    fn most(&self) -> f64 {
+        let of_round = self.round.as_secs_f64() * self.bytes_per_s;
+        of_round + of_round.max(self.digest_bytes as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Exchanges that begin in a minute of rounds of three, with digests of so many bytes.
+    fn begun_in_a_minute(digest_bytes: usize) -> usize {
+        let round = Duration::from_millis(500);
+        let mut pace = Pace::new(40_000, round);
+        let (mut begun, mut now) = (0, pace.refilled);
+        for _ in 0..120 {
+            now += round;
+            for _ in 0..3 {
+                if pace.may_begin(now) {
+                    pace.begun(digest_bytes);
+                    begun += 1;
+                }
+            }
+        }
+        begun
+    }
+
+    #[test]
+    fn a_small_mesh_is_not_held_back_and_a_large_one_keeps_to_its_allowance() {
+        assert_eq!(begun_in_a_minute(500), 360);
+        assert_eq!(begun_in_a_minute(6_000), 360);
+        let large = begun_in_a_minute(50_000);
+        assert!((46..=50).contains(&large), "{large} digests of 50 KB in a minute at 40 KB/s");
+    }
+}
