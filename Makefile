@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench chaos bench-verdicts bench-standing bench-store bench-flow bench-load bench-capture test-kernels fuzz deny sbom clean
+.PHONY: help deps build demo test test-real-libs lint bench bench-gossip chaos bench-verdicts bench-standing bench-store bench-flow bench-load bench-capture test-kernels fuzz deny sbom clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ lint: deps ## formatting and clippy, warnings are errors
 
 bench: deps ## fan-out latency beside bare quinn in the same run
 	$(CARGO) run --locked --release -p scenarios --bin bench-mesh
+
+bench-gossip: deps ## what membership costs at 10, 100, 400 and 1,000 nodes: bytes, CPU, memory, time to know all and a death
+	$(CARGO) run --locked --release -p scenarios --bin bench-gossip
 
 chaos: deps ## 10,000 questions to hosts that are killed, stopped, parted and restarted; every answer judged by an oracle
 	$(CARGO) run --locked --release -p scenarios --bin chaos

@@ -202,6 +202,13 @@ impl Handler for NodeHandler {
                 let ask = self.relayed(mesh, until(deadline_ms), task, Some(snapshot));
                 self.noted_relay(&peer, ask, leaves, out, cancelled).await
             }
+            Request::Combine { deadline_ms, task, leaves, combine, snapshot } => {
+                let ask = self.relayed(mesh, until(deadline_ms), task, snapshot);
+                let asking = asking(&peer, "relay", &ask.task);
+                let response = self.relays.combine(ask, leaves, combine, out, cancelled).await;
+                self.note(asking, &response);
+                response
+            }
             Request::Release(question) => {
                 self.executor.release(question);
                 Response::Done(NodeStats::default())

@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-use query_planner::{Batch, NodeError, NodeStats, NodeTask};
+use query_planner::{Batch, Combine, NodeError, NodeStats, NodeTask};
 use serde::{Deserialize, Serialize};
 
 use crate::query::SnapshotUse;
@@ -71,6 +71,20 @@ pub enum Request {
     },
     /// The question with this number will not come again: its snapshot may go. Answered by [`Response::Done`].
     Release(u128),
+    /// As [`Request::Relay`], and combine the leaves' rows: [`Response::Batch`]es with a [`Response::Combined`] behind them, any
+    /// number of times, and [`Response::Leaves`] for those without an answer.
+    Combine {
+        /// Time left for all of them when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+        /// Who is to do it; may name the node itself.
+        leaves: Vec<Leaf>,
+        /// How the rows of each part combine.
+        combine: Vec<Combine>,
+        /// What it has to do with the other round of the question, where it has two; the same for all of them.
+        snapshot: Option<SnapshotUse>,
+    },
 }
 
 /// A node that another is to ask.
@@ -171,12 +185,14 @@ pub enum Response {
     Activities(Vec<(u32, Activity)>),
     /// What leaves said meanwhile; empty as a sign of life.
     Leaves(Vec<LeafPiece>),
+    /// The batches since the last such response are the rows of these leaves: each its index and what it did.
+    Combined(Vec<(u32, NodeStats)>),
 }
 
 impl Response {
     /// Whether nothing follows this response.
     #[must_use]
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Batch { .. } | Self::Leaves(_))
+        !matches!(self, Self::Batch { .. } | Self::Leaves(_) | Self::Combined(_))
     }
 }

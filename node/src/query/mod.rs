@@ -8,6 +8,7 @@
 
 pub mod ask;
 pub mod catalogs;
+mod combining;
 pub mod coverage;
 pub mod exec;
 pub mod fanout;

@@ -1,26 +1,26 @@
 //! The inner node of a tree: asks leaves for another node's question and passes on what they say, each piece with its
 //! leaf's number, so that the asker merges as if it had asked them itself. Nothing is merged here: an answer stays the
-//! leaf's own, whole or void. The asker's side is `subtree`.
+//! leaf's own, whole or void. The asker's side is `subtree`; partial groups are merged on their way (`combining`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use query_planner::{NodeError, NodeStats};
-use tokio::sync::{Semaphore, mpsc};
+use query_planner::{MergePool, NodeError, NodeStats};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::leaf::{LeafAsk, Lost, Rows, Target};
-use crate::mesh::Responder;
 use crate::mesh::wire::{Leaf, LeafPiece, LeafSaid, Response};
+use crate::mesh::{Encoded, Responder};
 
 /// Questions that are relayed at a time; more are left to their askers.
 const AT_ONCE: usize = 16;
 /// Leaves of one question.
 const MOST_LEAVES: usize = 4_096;
 /// Leaves asked at a time.
-const LEAVES_AT_ONCE: usize = 128;
+pub(super) const LEAVES_AT_ONCE: usize = 128;
 /// Pieces between the leaves and the way to the asker.
 const QUEUE: usize = 32;
 /// Silence after which a sign of life is sent.
@@ -31,15 +31,32 @@ const TOGETHER_BYTES: u64 = 256 << 10;
 
 /// The relaying of one node.
 #[derive(Debug)]
-pub struct Relays(Semaphore);
+pub struct Relays {
+    turns: Semaphore,
+    /// Databases in which rows are combined.
+    pool: Arc<MergePool>,
+}
 
 impl Default for Relays {
     fn default() -> Self {
-        Self(Semaphore::new(AT_ONCE))
+        Self { turns: Semaphore::new(AT_ONCE), pool: Arc::default() }
     }
 }
 
 impl Relays {
+    /// Leave to relay to so many leaves.
+    pub(super) fn turn(&self, leaves: usize) -> Result<SemaphorePermit<'_>, NodeError> {
+        if leaves > MOST_LEAVES {
+            return Err(NodeError::Failed(format!("more than {MOST_LEAVES} nodes to relay to")));
+        }
+        let turn = self.turns.try_acquire();
+        turn.map_err(|_| NodeError::Failed("this node relays as many questions as it may".into()))
+    }
+
+    pub(super) fn pool(&self) -> Arc<MergePool> {
+        Arc::clone(&self.pool)
+    }
+
     /// Asks `leaves` and sends what they say; the result is the last response.
     pub async fn relay(
         &self,
@@ -48,12 +65,10 @@ impl Relays {
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
-        let Ok(_turn) = self.0.try_acquire() else {
-            return Response::Failed(NodeError::Failed("this node relays as many questions as it may".into()));
+        let _turn = match self.turn(leaves.len()) {
+            Ok(turn) => turn,
+            Err(refusal) => return Response::Failed(refusal),
         };
-        if leaves.len() > MOST_LEAVES {
-            return Response::Failed(NodeError::Failed(format!("more than {MOST_LEAVES} nodes to relay to")));
-        }
         let waited_for = leaves.len();
         let (pieces, inbox) = mpsc::channel(QUEUE);
         // Dropped with this future: whatever still runs here, and (by stream reset) on the leaves, stops.
@@ -75,21 +90,15 @@ impl Relays {
 
 async fn ask_all(ask: Arc<LeafAsk>, leaves: Vec<Leaf>, pieces: mpsc::Sender<LeafPiece>, stop: CancellationToken) {
     let Ok(request) = ask.request() else { return };
-    let own = ask.mesh.identity().node().clone();
     let turns = Arc::new(Semaphore::new(LEAVES_AT_ONCE));
     let mut asked = JoinSet::new();
     for (index, leaf) in leaves.into_iter().enumerate() {
         let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
         let (ask, request, pieces, stop) = (Arc::clone(&ask), request.clone(), pieces.clone(), stop.clone());
-        let own = own.clone();
         asked.spawn(async move {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             let mut rows = Rows::Passed(pieces.clone(), index);
-            let outcome = match leaf.node.parse() {
-                Ok(name) if name == own => ask.here(stop, &mut rows).await,
-                Ok(name) => ask.there(&Target { name, address: leaf.address, local: false }, &request, &mut rows).await,
-                Err(error) => Err(Lost::Missing(format!("failed: {error}"))),
-            };
+            let outcome = ask_leaf(&ask, leaf, &request, stop, &mut rows).await;
             let said = match outcome {
                 Ok(stats) => LeafSaid::Done(stats),
                 Err(Lost::Sql(message)) => LeafSaid::Failed(NodeError::Sql(message)),
@@ -104,6 +113,21 @@ async fn ask_all(ask: Arc<LeafAsk>, leaves: Vec<Leaf>, pieces: mpsc::Sender<Leaf
     }
     drop(pieces);
     while asked.join_next().await.is_some() {}
+}
+
+/// Asks one leaf, which may be this node.
+pub(super) async fn ask_leaf(
+    ask: &LeafAsk,
+    leaf: Leaf,
+    request: &Encoded,
+    stop: CancellationToken,
+    rows: &mut Rows,
+) -> Result<NodeStats, Lost> {
+    match leaf.node.parse() {
+        Ok(name) if name == *ask.mesh.identity().node() => ask.here(stop, rows).await,
+        Ok(name) => ask.there(&Target { name, address: leaf.address, local: false }, request, rows).await,
+        Err(error) => Err(Lost::Missing(format!("failed: {error}"))),
+    }
 }
 
 /// Sends pieces until every leaf's answer has ended: together where they come together, and a sign of life where

@@ -10,12 +10,13 @@ use certs::NodeName;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::combining;
 use super::leaf::{LeafAsk, Lost, Rows, Said, Target};
 use super::relay::PULSE;
 use crate::mesh::wire::{Leaf, LeafSaid, Request, Response};
 
 /// An inner node that says nothing for this long is lost.
-const SILENCE: Duration = Duration::from_secs(3);
+pub(super) const SILENCE: Duration = Duration::from_secs(3);
 const _: () = assert!(SILENCE.as_millis() > 4 * PULSE.as_millis());
 
 /// Of the time left, what an inner node may not use: then it tells what it has and the asker can still take it.
@@ -53,6 +54,9 @@ pub(super) async fn ask(
     rows_of: &(impl Fn(usize) -> Rows + Sync),
     ended: &mpsc::Sender<Said>,
 ) -> Vec<(usize, Target)> {
+    if let Some(open) = combining::ask(ask, group, rows_of, ended).await {
+        return open;
+    }
     let mut waiting: Vec<Option<Rows>> = group.iter().map(|(target, _)| Some(rows_of(*target))).collect();
     let mut again = Vec::new();
     let lost = through_inner(ask, group, &mut waiting, &mut again, ended).await.err();
@@ -74,10 +78,22 @@ pub(super) async fn ask(
 
 /// The one of the group that asks for `asker`: always the same, since its connections to the others are warm then; for
 /// another asker another.
-fn inner_of<'g>(asker: &NodeName, group: &'g [(usize, Target)]) -> Option<&'g Target> {
+pub(super) fn inner_of<'g>(asker: &NodeName, group: &'g [(usize, Target)]) -> Option<&'g Target> {
     let weight =
         |name: &NodeName| BuildHasherDefault::<DefaultHasher>::default().hash_one((asker.as_str(), name.as_str()));
     group.iter().map(|(_, target)| target).max_by_key(|target| weight(&target.name))
+}
+
+/// Time that an inner node is given, milliseconds.
+pub(super) fn left_for_inner(ask: &LeafAsk) -> u32 {
+    let left = Duration::from_millis(ask.left_ms().into());
+    let left = left.saturating_sub((left / KEPT_BACK_SHARE).min(KEPT_BACK_MOST));
+    u32::try_from(left.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// A group as its inner node is told it.
+pub(super) fn leaves_of(group: &[(usize, Target)]) -> Vec<Leaf> {
+    group.iter().map(|(_, target)| Leaf { node: target.name.to_string(), address: target.address }).collect()
 }
 
 async fn through_inner(
@@ -88,12 +104,7 @@ async fn through_inner(
     ended: &mpsc::Sender<Said>,
 ) -> Result<(), String> {
     let inner = inner_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
-    let left = Duration::from_millis(ask.left_ms().into());
-    let left = left.saturating_sub((left / KEPT_BACK_SHARE).min(KEPT_BACK_MOST));
-    let deadline_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
-    let task = ask.task.clone();
-    let leaves =
-        group.iter().map(|(_, target)| Leaf { node: target.name.to_string(), address: target.address }).collect();
+    let (deadline_ms, task, leaves) = (left_for_inner(ask), ask.task.clone(), leaves_of(group));
     let request = match ask.snapshot {
         None => Request::Relay { deadline_ms, task, leaves },
         Some(snapshot) => Request::RoundRelay { deadline_ms, task, leaves, snapshot },
