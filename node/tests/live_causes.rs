@@ -345,6 +345,18 @@ fn packet_loss_to_one_host_is_named_with_its_flows() {
     eprintln!("{verdict}");
     let flow = &verdict["flows"][0];
     assert!([&flow["from_node"], &flow["to_node"]].contains(&&Value::from("c3")), "{verdict}");
+    // Every agent says so by itself, from what digests say of retransmissions.
+    for asker in AGENTS {
+        let standing = wait_for(&format!("{asker}'s standing verdict is the network"), || {
+            let output = job.lab.ask(asker, "stragglers", &["--format", "json"]);
+            let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+            let verdict = &answer["verdict"];
+            assert_ne!(verdict["kind"], "hang", "{verdict}");
+            let named = verdict["kind"] == "network" && verdict["node"] == "c3";
+            if named && answer["standing"]["heard"] == AGENTS.len() { Ok(answer) } else { Err(verdict.to_string()) }
+        });
+        assert_ne!(standing["verdict"]["retransmissions"], 0, "{standing}");
+    }
     drop(job);
     drop(hosts);
 }

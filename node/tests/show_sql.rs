@@ -231,7 +231,7 @@ fn lossy(input: &mut Input) -> Vec<(&'static str, String)> {
     let later_ns = now_ns() - input.until_ns;
     let hit = input.observations.iter().filter(|o| o.rank == 0 && o.seq % 5 == 0);
     let rows = hit.enumerate().map(|(i, o)| {
-        let (at, to) = (o.entry_ns + o.duration_ns - 500 * MS + later_ns, if i % 3 == 0 { 1 } else { 3 });
+        let (at, to) = (o.entry_ns + o.duration_ns - 500 * MS + later_ns, if i % 2 == 0 { 1 } else { 3 });
         format!("INSERT INTO net_events VALUES ({at}, 'tcp_retransmit_skb', 1, '10.0.0.2', '10.0.0.{to}');\n")
     });
     vec![("n2", rows.collect())]

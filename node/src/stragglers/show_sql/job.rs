@@ -163,7 +163,7 @@ pub(super) fn network(report: &Report, network: &Network) -> Option<Shown> {
          WHERE EXISTS (SELECT 1 FROM each WHERE sent_ns BETWEEN first_ns - {slack_ns} AND end_ns + {slack_ns}))\n\
          SELECT node AS from_node, saddr AS from_address, daddr AS to_address, count(*) AS retransmissions, (SELECT count(*) FROM flows) AS all_flows,\n  \
          sums.collectives, with_retransmissions, usual_ns, slow_ns, lost_ns / wall_ns AS share, lost_ns / max(all_ns, 1) AS explained\n\
-         FROM flows, sums GROUP BY node, saddr, daddr ORDER BY retransmissions DESC",
+         FROM flows, sums GROUP BY node, saddr, daddr ORDER BY retransmissions DESC, node, saddr, daddr",
         since_ns.saturating_sub(far),
         until_ns.saturating_add(far),
         cells.views().0,
