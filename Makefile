@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench bench-gossip chaos bench-verdicts bench-standing bench-store bench-flow bench-load bench-capture test-kernels fuzz deny sbom clean
+.PHONY: help deps build demo test test-real-libs lint bench bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-load bench-capture test-kernels fuzz deny sbom clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,11 @@ bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent an
 bench-load: deps ## every call of a heavy load stored or counted as lost; the agent's CPU (root, about two minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-load
 	target/release/bench-load
+
+bench-slurm: deps ## slurm up for 4 and 32 nodes on one machine's Slurm; the MPI shim's cost a call beside uprobes (root)
+	@scripts/deps.sh --test
+	$(CARGO) build --locked --release -p rankmesh
+	scenarios/slurm/bench.sh target/release/rankmesh
 
 test-kernels: deps ## capture on Debian's 6.1 and 6.12 kernels, booted in qemu without KVM
 	@scripts/deps.sh --kernels

@@ -118,6 +118,8 @@ fn without_root_the_shim_leads_to_the_same_verdict() {
          while ! $RM stragglers --job $SLURM_JOB_ID --format json > verdict.new || ! grep -q '\"kind\":\"rank\"' verdict.new; do sleep 0.5; done\n\
          $RM query --job $SLURM_JOB_ID --format json \"SELECT node, group_concat(DISTINCT rank), min(nranks), count(DISTINCT comm_hash), \
          min(count), min(datatype) FROM collectives WHERE func = 'all_reduce' GROUP BY node ORDER BY node\" > rows\n\
+         until $RM query --job $SLURM_JOB_ID --format json \"SELECT count(DISTINCT rank) FROM call_rollups \
+         WHERE source = 'proc' AND func = 'run_delay' AND sum_ns > 0\" > sampled && grep -q '\"rows\":\\[\\[8\\]\\]' sampled; do sleep 0.5; done\n\
          mv verdict.new verdict\nwait\n",
         home = home.display(),
         bin = bin.display()
@@ -139,6 +141,8 @@ fn without_root_the_shim_leads_to_the_same_verdict() {
     let (named, coverage) = (&verdict["verdict"], &verdict["coverage"]);
     assert_eq!((named["rank"].as_i64(), named["node"].as_str()), (Some(5), Some("n3")), "{named}");
     assert_eq!(coverage["answered"], 4, "{coverage}");
+    let sampled = std::fs::read_to_string(home.join("sampled")).expect("what was sampled");
+    assert!(sampled.contains("sampled from /proc"), "coverage says so: {sampled}");
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(home.join("rows")).expect("rows")).expect("json");
     assert!(rows["coverage"]["notes"].to_string().contains("rankmesh env"), "what is missing is said: {rows}");
     let rows = rows["rows"].as_array().expect("rows");
@@ -173,7 +177,8 @@ fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
     let killed = slurm.submit("killed", &flags, long);
     let requeued = slurm.submit("requeued", &flags, long);
     let ended = slurm.submit("ended", &flags, short);
-    for name in ["cancelled", "killed", "requeued", "ended"] {
+    let timed = slurm.submit("timed", &flags, long);
+    for name in ["cancelled", "killed", "requeued", "ended", "timed"] {
         let said = slurm.wait_for_output(name, "ended with");
         assert!(said.contains("ended with 0"), "{name}: {said}");
     }
@@ -181,7 +186,9 @@ fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
     assert!(slurm.run("scancel", &[&text(cancelled)]).status.success());
     assert!(slurm.run("scancel", &["-s", "KILL", &text(killed)]).status.success());
     assert!(slurm.run("scontrol", &["requeue", &text(requeued)]).status.success());
-    for job in [cancelled, killed, requeued, ended] {
+    // its time ends now: what a time limit does
+    assert!(slurm.run("scontrol", &["update", &format!("JobId={timed}"), "EndTime=now+1"]).status.success());
+    for job in [cancelled, killed, requeued, ended, timed] {
         let directory = slurm.path(&format!("rankmesh-{job}"));
         slurm.wait_for_nothing(&directory);
         for node in ["n1", "n2"] {
@@ -228,4 +235,114 @@ fn what_is_missing_is_said() {
     let said = slurm.wait_for_output("half", "absurd ended");
     assert!(said.contains("all ended with 3") && said.contains("missing: n2: writing"), "{said}");
     assert!(said.contains("absurd ended with 1") && said.contains("the job has 2 nodes"), "{said}");
+}
+
+#[test]
+fn arrays_and_het_jobs_are_labelled_and_a_lost_node_is_told() {
+    if !has_slurm("arrays_and_het_jobs_are_labelled_and_a_lost_node_is_told") {
+        return;
+    }
+    let slurm = Slurm::start(2);
+    let script = "$RM slurm up --timeout 60s --capture off; echo \"up $SLURM_ARRAY_TASK_ID ended with $?\"; sleep 600";
+    let array = slurm.submit("array", &["--array=3,5", "-N1"], script);
+    let het = slurm.submit("het", &["-N1", ":", "-N1"], script);
+    let lost = slurm.submit("lost", &["-N2", "--ntasks-per-node=1", "--no-kill", "--no-requeue"], script);
+    for (name, words) in [("array", "up 3 ended"), ("array", "up 5 ended"), ("het", "ended"), ("lost", "ended")] {
+        let said = slurm.wait_for_output(name, &format!("{words} with"));
+        assert!(!said.contains("with 1") && !said.contains("with 3"), "{name}: {said}");
+    }
+    let nodes = |job: &str| json(&slurm.rankmesh(&["nodes", "--job", job, "--format", "json"])).expect("nodes");
+    for task in ["3", "5"] {
+        let nodes = nodes(&format!("{array}_{task}"));
+        let labels = &nodes[0]["labels"];
+        assert_eq!(
+            (labels["array_job"].as_str(), labels["array_task"].as_str()),
+            (Some(&*array.to_string()), Some(task))
+        );
+    }
+    let of_het = nodes(&het.to_string());
+    let groups: Vec<_> =
+        of_het.as_array().expect("nodes").iter().map(|node| node["labels"]["het_group"].as_str()).collect();
+    assert_eq!(groups, [Some("0"), Some("1")], "{of_het}");
+
+    // The second node of the third job dies, with all that Slurm has there.
+    let of_node = |process: &procfs::process::Process| {
+        let environment = process.environ().unwrap_or_default();
+        environment.get(std::ffi::OsStr::new("SLURMD_NODENAME")).is_some_and(|node| node == "n2")
+            && environment.get(std::ffi::OsStr::new("SLURM_JOB_ID")).is_some_and(|id| *id == *lost.to_string())
+    };
+    let slurmd = std::fs::read_to_string(slurm.path("cluster/slurmd.n2.pid")).expect("a pid");
+    let mut dead: Vec<i32> = vec![slurmd.trim().parse().expect("a pid")];
+    for process in procfs::process::all_processes().expect("/proc").flatten().filter(of_node) {
+        dead.extend(process.stat().map(|stat| stat.ppid)); // slurmstepd, or this node's keeper of it
+        dead.push(process.pid);
+    }
+    for pid in dead {
+        let is_slurms = std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| ["slurmd", "slurmstepd", "rankmesh", "tokio-rt-worker"].contains(&comm.trim()));
+        if is_slurms {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+    slurm.run("scontrol", &["update", "NodeName=n2", "State=DOWN", "Reason=test"]);
+    let lost_job = lost.to_string();
+    wait_for("coverage names the lost node", || {
+        let asked = slurm.rankmesh(&["query", "--job", &lost_job, "--format", "json", "SELECT count(*) FROM sessions"]);
+        let missing = json(&asked)?["coverage"]["missing"].clone();
+        if asked.status.code() == Some(3) && missing[0]["node"] == "n2" { Ok(()) } else { Err(missing.to_string()) }
+    });
+    slurm.run("scancel", &[&lost_job]);
+    slurm.wait_for_nothing(&slurm.path(&format!("rankmesh-{lost}")));
+}
+
+#[test]
+fn a_site_gives_every_job_its_own_users_mesh() {
+    if !has_slurm("a_site_gives_every_job_its_own_users_mesh") {
+        return;
+    }
+    let slurm = Slurm::start_with(2, true);
+    let home = of_nobody(&slurm);
+    // a rank that writes a ring which no agent finds: it lies where none looks
+    let script = "mkdir -p -m 700 /dev/shm/rankmesh-65534-$SLURM_JOB_ID && echo x > /dev/shm/rankmesh-65534-$SLURM_JOB_ID/left\n\
+                  echo ready; sleep 600";
+    let flags = |out: &str| {
+        ["--uid=nobody", "-N2", "-D", &home.display().to_string(), "-o", &home.join(out).display().to_string()]
+            .map(str::to_owned)
+    };
+    let submit = |name: &str, more: &[&str]| {
+        let flags = flags(name);
+        let mut flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        flags.extend(more);
+        slurm.submit(name, &flags, script)
+    };
+    let (mine, without) = (submit("mine", &[]), submit("without", &["--comment=rankmesh=off"]));
+    let nodes = wait_for("the job has a mesh", || {
+        let nodes = json(&slurm.rankmesh(&["nodes", "--job", &mine.to_string(), "--format", "json"]))?;
+        if nodes.as_array().map(Vec::len) == Some(2) { Ok(nodes) } else { Err(nodes.to_string()) }
+    });
+    assert_eq!(nodes[1]["labels"]["job"], mine.to_string());
+    let directory = home.join(format!("rankmesh-{mine}"));
+    let owner =
+        |path: &std::path::Path| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(path).expect("is there"));
+    assert_eq!((owner(&directory), owner(&directory.join("n2.db"))), (65_534, 65_534), "the user's own");
+    let agents: Vec<u32> = procfs::process::all_processes()
+        .expect("/proc")
+        .flatten()
+        .filter(|process| process.cmdline().is_ok_and(|line| line.contains(&directory.display().to_string())))
+        .filter_map(|process| process.uid().ok())
+        .collect();
+    assert!(agents.len() >= 2 && agents.iter().all(|uid| *uid == 65_534), "with the user's rights: {agents:?}");
+    assert!(std::fs::read_to_string(home.join("without")).is_ok_and(|said| said.contains("ready")));
+    assert!(!home.join(format!("rankmesh-{without}")).exists(), "it said no");
+
+    let left = format!("/dev/shm/rankmesh-65534-{mine}");
+    wait_for("the job's rank has left something", || {
+        if std::path::Path::new(&left).join("left").exists() { Ok(()) } else { Err(left.clone()) }
+    });
+    slurm.run("scancel", &[&mine.to_string(), &without.to_string()]);
+    slurm.wait_for_nothing(&directory);
+    wait_for("the epilog has cleaned up", || {
+        let gone = !std::path::Path::new(&left).exists();
+        if gone { Ok(()) } else { Err(left.clone()) }
+    });
 }

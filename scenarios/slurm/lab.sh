@@ -3,6 +3,7 @@
 # its own, with its own munged and key. Everything lies in DIR; nothing outside it is changed.
 #   lab.sh up DIR [N]    start; prints what to export
 #   lab.sh down DIR      end all of it
+# RANKMESH_LAB_PROLOG and RANKMESH_LAB_EPILOG: programs that run as root when a job begins and ends on a node.
 # Needs root (slurmd runs jobs as their users), slurm-wlm and munge.
 set -u
 [ $# -ge 2 ] || { echo "usage: $0 up|down DIR [NODES]" >&2; exit 2; }
@@ -38,7 +39,7 @@ AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=10000,defer_batch=0
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=10000,defer_batch=0,bf_interval=1
 ReturnToService=2
 KillWait=5
 FirstJobId=$((1000 + RANDOM * 60))
@@ -56,6 +57,8 @@ TmpFS=$dir/tmp.%n
 CommunicationParameters=NoAddrCache,NoInAddrAny,NoCtldInAddrAny
 SlurmdParameters=config_overrides
 CONF
+    [ -n "${RANKMESH_LAB_PROLOG:-}" ] && echo "Prolog=$RANKMESH_LAB_PROLOG"
+    [ -n "${RANKMESH_LAB_EPILOG:-}" ] && echo "Epilog=$RANKMESH_LAB_EPILOG"
     for n in $(seq "$nodes"); do
       echo "NodeName=n$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=${ports[$n]} CPUs=$cpus RealMemory=4000 State=UNKNOWN"
     done

@@ -1,12 +1,14 @@
 //! Records without eBPF: what the shims in ranks (`shim/`) hand over through ring files, as the same [`Record`]s.
 //!
 //! Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes; what a call means is
-//! `decode`'s business, who a process is `process`'s, as with eBPF; times of devices are `device`'s. One thread reads all rings. A ring that was found
+//! `decode`'s business, who a process is `process`'s, as with eBPF; times of devices are `device`'s,
+//! what the scheduler did with the ranks, from /proc, `scheduling`'s. One thread reads all rings. A ring that was found
 //! loses its name at once: it lives as long as the rank or the reader holds it, and nothing is left behind. A reader that
 //! starts later finds it among the rank's open files.
 
 mod device;
 mod layout;
+mod scheduling;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use self::device::DeviceClocks;
 use self::layout::{DEVICE_TIMES, HEADER_BYTES, Header, InCall};
+use self::scheduling::Scheduling;
 use crate::clock::{self, Clock};
 use crate::decode;
 use crate::error::Error;
@@ -91,6 +94,8 @@ impl Rings {
             own,
             _lock: lock,
             lost: HashMap::new(),
+            scheduling: Scheduling::default(),
+            sampled: Instant::now(),
         };
         reader.find_nameless();
         let (stop, stopped) = mpsc::channel::<()>();
@@ -163,6 +168,9 @@ struct Reader {
     _lock: Option<File>,
     /// What each ring had lost when it was last counted.
     lost: HashMap<(u64, u64), u64>,
+    scheduling: Scheduling,
+    /// When it looked last.
+    sampled: Instant,
 }
 
 impl Reader {
@@ -194,6 +202,7 @@ impl Reader {
                 self.lost.remove(&id);
                 self.shared.rings().remove(&id);
                 self.shared.processes.forget(ring.process.seen.pid);
+                self.scheduling.forget(ring.process.seen.pid);
             }
         }
     }
@@ -314,6 +323,19 @@ impl Reader {
             self.tell_lost(id, &ring);
         }
         self.shared.clock.refresh();
+        self.sample();
+    }
+
+    /// What the scheduler did with the ranks since the last time.
+    fn sample(&mut self) {
+        let since_ns = u64::try_from(self.sampled.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.sampled = Instant::now();
+        let ranks: HashMap<u32, Arc<Ring>> =
+            self.known().into_iter().map(|(_, ring)| (ring.process.seen.pid, ring)).collect();
+        for ring in ranks.values() {
+            let told = self.scheduling.look(&ring.process, self.shared.clock.now_unix_ns(), since_ns);
+            told.into_iter().for_each(|tally| (self.sink)(Record::CallTally(tally)));
+        }
     }
 
     /// Leaves nothing behind but the rings of ranks that still run.

@@ -201,16 +201,31 @@ fn gaps(started: &Result<Capture, node_bpf::Error>, rings: bool) -> Vec<(Vec<&'s
     let short = |text: &str| -> String { text.lines().next().unwrap_or_default().chars().take(160).collect() };
     match started {
         Err(error) => {
-            let all: Vec<_> = CLASSES.iter().flat_map(|class| class.tables).copied().collect();
-            let (shimmed, tables): (Vec<_>, Vec<_>) =
-                all.into_iter().partition(|table| rings && ["collectives", "processes"].contains(table));
-            let shim = format!(
-                "only MPI and NCCL calls of ranks that were started under `rankmesh env` are {NOT_RECORDED}{}",
-                short(&error.to_string())
-            );
-            let mut gaps = vec![(shimmed, shim)];
-            gaps.retain(|(tables, _)| !tables.is_empty());
-            gaps.extend([(tables, format!("nothing is {NOT_RECORDED}{}", short(&error.to_string())))]);
+            let all: BTreeSet<_> = CLASSES.iter().flat_map(|class| class.tables).copied().collect();
+            let why = short(&error.to_string());
+            let of_rings: &[(&[&str], &str)] = &[
+                (
+                    &["collectives", "processes"],
+                    "only MPI and NCCL calls of ranks that were started under `rankmesh env` are",
+                ),
+                (
+                    &["call_rollups"],
+                    "only calls of ranks that were started under `rankmesh env` and, sampled from /proc once a second, what \
+                     the scheduler did with them (source 'proc') are",
+                ),
+                (
+                    &["offcpu"],
+                    "only samples of what the scheduler did with ranks (call_rollups, source 'proc'), and no row of this \
+                     table, are",
+                ),
+            ];
+            let mut gaps: Vec<(Vec<&'static str>, String)> = vec![];
+            let mut rest = all;
+            for (tables, what) in of_rings.iter().filter(|_| rings) {
+                let tables: Vec<&'static str> = tables.iter().filter_map(|table| rest.take(table)).collect();
+                gaps.push((tables, format!("{what} {NOT_RECORDED}{why}")));
+            }
+            gaps.push((rest.into_iter().collect(), format!("nothing is {NOT_RECORDED}{why}")));
             gaps
         }
         Ok(capture) => {

@@ -50,6 +50,7 @@ fn run_on(directory: &Path, node: &str) -> anyhow::Result<()> {
     log_to(&place.log(node))?;
     let runtime_dir = place::runtime_dir(true)?;
     place::tidy(&runtime_dir);
+    place::tidy_rings();
     let socket = place::socket(&runtime_dir, &charter.job.run_name(), node);
     let mut config = configure(&place, &charter, node)?;
     config.socket = Some(socket.clone());

@@ -32,26 +32,40 @@ fn step(id: u32) -> Command {
     command
 }
 
-/// One task a node of the job; a node that is lost takes no other with it.
-pub(super) fn on_every_node(job: &Job, program: &Path, arguments: &[&std::ffi::OsStr]) -> Command {
-    let mut command = step(job.id);
+/// One task a node of the job; a node that is lost takes no other with it. Of a het job a step for each component: one step
+/// for several hands its input to the first component's tasks alone (Slurm 22.05).
+pub(super) fn on_every_node(job: &Job, program: &Path, arguments: &[&std::ffi::OsStr]) -> Vec<Command> {
+    let of = |group: Option<usize>, nodes: &[&str]| {
+        let mut command = step(job.id);
+        if let Some(group) = group {
+            command.args([format!("--het-group={group}"), format!("--nodelist={}", nodes.join(","))]);
+        }
+        command.args([format!("--nodes={}", nodes.len()), format!("--ntasks={}", nodes.len())]);
+        // bound to no core: the one that the step is counted with is a rank's, too
+        command.args([
+            "--cpu-bind=none",
+            "--ntasks-per-node=1",
+            "--no-kill",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--job-name=rankmesh",
+        ]);
+        command.arg(program).args(arguments);
+        command
+    };
     if job.groups.is_empty() {
-        let nodes = job.nodes.len();
-        command.args([format!("--nodes={nodes}"), format!("--ntasks={nodes}")]);
-    } else {
-        command.arg(format!("--het-group=0-{}", job.groups.len() - 1));
+        return vec![of(None, &job.nodes.iter().map(String::as_str).collect::<Vec<_>>())];
     }
-    // bound to no core: the one that the step is counted with is a rank's, too
-    command.args([
-        "--cpu-bind=none",
-        "--ntasks-per-node=1",
-        "--no-kill",
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-        "--job-name=rankmesh",
-    ]);
-    command.arg(program).args(arguments);
-    command
+    // a node that two components share gets one agent: in the step of the first
+    let mut seen = std::collections::BTreeSet::new();
+    let mut steps = vec![];
+    for (group, part) in job.groups.iter().enumerate() {
+        let nodes: Vec<&str> = part.nodes.iter().map(String::as_str).filter(|node| seen.insert(*node)).collect();
+        if !nodes.is_empty() {
+            steps.push(of(Some(group), &nodes));
+        }
+    }
+    steps
 }
 
 /// One task on one node of the job.

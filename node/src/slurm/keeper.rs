@@ -82,25 +82,34 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     let arguments = ["slurm", "agent", "--dir"].map(std::ffi::OsStr::new);
     let mut arguments = arguments.to_vec();
     arguments.push(place.path().as_os_str());
-    let mut srun = commands::on_every_node(&charter.job, &binary, &arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .context("running srun: is this a host of the cluster?")?;
-    let (Some(to_agents), Some(from_agents)) = (srun.stdin.take(), srun.stdout.take()) else {
-        anyhow::bail!("srun was started without its streams");
-    };
     let (said, heard) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(from_agents).lines().map_while(Result::ok) {
-            if said.send(line).is_err() {
-                return;
+    let (mut steps, mut to_agents) = (vec![], vec![]);
+    for mut command in commands::on_every_node(&charter.job, &binary, &arguments) {
+        let mut srun = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors.try_clone().with_context(|| format!("writing {}", log.display()))?)
+            .spawn()
+            .context("running srun: is this a host of the cluster?")?;
+        let (Some(to), Some(from)) = (srun.stdin.take(), srun.stdout.take()) else {
+            anyhow::bail!("srun was started without its streams");
+        };
+        to_agents.push(to);
+        steps.push(srun);
+        let said = said.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                if said.send(line).is_err() {
+                    return;
+                }
             }
-        }
-    });
+        });
+    }
+    drop(said);
     keep(&heard, to_agents, charter.job.nodes.len());
-    let _ = srun.wait();
+    for mut srun in steps {
+        let _ = srun.wait();
+    }
     let words = std::fs::read_to_string(&log).unwrap_or_default();
     let from = words.len().saturating_sub(LAST_WORDS_BYTES);
     let why = words.get(from..).unwrap_or(&words).trim().to_owned();
@@ -109,7 +118,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
 }
 
 /// Gathers addresses and tells them until the agents are gone.
-fn keep(heard: &mpsc::Receiver<String>, mut to_agents: impl Write, nodes: usize) {
+fn keep(heard: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes: usize) {
     let mut addresses = BTreeMap::new();
     let mut tell_at: Option<Instant> = None;
     loop {
@@ -132,7 +141,9 @@ fn keep(heard: &mpsc::Receiver<String>, mut to_agents: impl Write, nodes: usize)
                     let Ok(mut line) = serde_json::to_vec(&seeds) else { continue };
                     line.push(b'\n');
                     // srun gives it to every task
-                    let _ = to_agents.write_all(&line).and_then(|()| to_agents.flush());
+                    for to in &mut to_agents {
+                        let _ = to.write_all(&line).and_then(|()| to.flush());
+                    }
                 }
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
@@ -162,7 +173,7 @@ mod tests {
         let mut told = vec![];
         std::thread::scope(|scope| {
             let told = &mut told;
-            scope.spawn(move || keep(&heard, told, 2));
+            scope.spawn(move || keep(&heard, vec![told], 2));
             // so long that it would have told of fewer
             std::thread::sleep(GATHER / 4);
             drop(said);

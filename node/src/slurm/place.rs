@@ -55,6 +55,13 @@ impl Place {
         Ok(Self(path.to_owned()))
     }
 
+    /// Held by the one that founds the mesh here, while it does; others wait. None where the file system has no locks.
+    #[must_use]
+    pub fn lock(&self) -> Option<std::fs::File> {
+        let opened = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(self.0.join("lock"));
+        opened.ok().filter(|file| file.lock().is_ok())
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -180,6 +187,38 @@ pub fn tidy(runtime: &Path) {
     }
 }
 
+/// Takes away rings of processes of this user that have ended, where no agent reads: none has found them, or will.
+pub fn tidy_rings() {
+    tidy_rings_in(Path::new("/dev/shm"), nix::unistd::geteuid().as_raw());
+}
+
+fn tidy_rings_in(shm: &Path, uid: u32) {
+    let list = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let named = |path: &Path, start: &str| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(start));
+    let own = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == uid);
+    for directory in list(shm).filter(|path| named(path, &format!("rankmesh-{uid}")) && own(path)) {
+        for node in list(&directory).filter(|path| own(path)) {
+            let reader = node.join("reader");
+            let read = std::fs::File::open(&reader).is_ok_and(|file| file.try_lock().is_err());
+            if read {
+                continue;
+            }
+            for ring in list(&node).filter(|path| named(path, "ring-")) {
+                let name = ring.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let pid = name.split('-').nth(1).unwrap_or_default().to_owned();
+                if !Path::new("/proc").join(&pid).is_dir() {
+                    let _ = std::fs::remove_file(&ring);
+                }
+            }
+            if list(&node).all(|path| path == reader) {
+                let _ = std::fs::remove_file(&reader);
+                let _ = std::fs::remove_dir(&node);
+            }
+        }
+        let _ = std::fs::remove_dir(&directory);
+    }
+}
+
 /// Sockets of agents of job `id` on this host that answer, those of its latest start first, of them `node`'s first.
 /// Root also finds those of other users.
 #[must_use]
@@ -242,6 +281,29 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn rings_of_the_dead_that_nobody_reads_are_taken_away() {
+        let shm = tempfile::tempdir().unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        let make = |directory: &str, ring: &str| {
+            let node = shm.path().join(directory).join("n1");
+            std::fs::create_dir_all(&node).unwrap();
+            std::fs::write(node.join(ring), "").unwrap();
+            std::fs::write(node.join("reader"), "").unwrap();
+            node
+        };
+        let (dead, own) = ("ring-4194305-nccl", format!("ring-{}", std::process::id()));
+        let left = make(&format!("rankmesh-{uid}-7"), dead);
+        let running = make(&format!("rankmesh-{uid}-8"), &own);
+        let read = make(&format!("rankmesh-{uid}-9"), dead);
+        let reader = std::fs::File::open(read.join("reader")).unwrap();
+        reader.lock().unwrap();
+        let others = make("another", dead);
+        tidy_rings_in(shm.path(), uid);
+        assert!(!left.exists() && !shm.path().join(format!("rankmesh-{uid}-7")).exists());
+        assert!(running.join(own).exists() && read.join(dead).exists() && others.join(dead).exists());
+    }
 
     #[test]
     fn only_the_user_may_enter() {

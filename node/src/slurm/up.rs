@@ -96,6 +96,7 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
     ensure!((1..=job.nodes.len()).contains(&enough), "--wait-for {enough}: the job has {} nodes", job.nodes.len());
     let directory = directory(job, wanted)?;
     let place = Place::make(&directory)?;
+    let _alone = place.lock();
     if let Err(error) = place::remember(job.id, &place) {
         tracing::warn!("questions from other hosts need `srun` in a step of the job: {error:#}");
     }

@@ -29,6 +29,11 @@ pub struct Slurm {
 impl Slurm {
     /// A cluster of nodes n1, n2, …
     pub fn start(nodes: usize) -> Self {
+        Self::start_with(nodes, false)
+    }
+
+    /// The same, of a site: its Prolog and Epilog (packaging/slurm) run for every job.
+    pub fn start_with(nodes: usize, site: bool) -> Self {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -36,14 +41,34 @@ impl Slurm {
         let binary = dir.path().join("rankmesh");
         std::fs::copy(env!("CARGO_BIN_EXE_rankmesh"), &binary).expect("a copy of the binary");
         let slurm = Self { dir, binary };
-        let up = slurm.lab("up", nodes);
+        let site = site.then(|| ["prolog", "epilog"].map(|name| slurm.site_script(name)));
+        let up = slurm.lab("up", nodes, site.as_ref());
         assert!(up.status.success(), "Slurm itself does not start: {}\n{}", stdout(&up), slurm.logs());
         slurm
     }
 
-    fn lab(&self, what: &str, nodes: usize) -> Output {
+    /// A script of packaging/slurm that finds this cluster and this binary.
+    fn site_script(&self, name: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../packaging/slurm/{name}.sh"));
+        let path = self.path(name);
+        let text = format!(
+            "#!/bin/bash\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin RANKMESH={} SLURM_CONF={}\nexec {}\n",
+            self.binary.display(),
+            self.path("cluster/slurm.conf").display(),
+            script.display()
+        );
+        std::fs::write(&path, text).expect("a script");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        path
+    }
+
+    fn lab(&self, what: &str, nodes: usize, site: Option<&[PathBuf; 2]>) -> Output {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/slurm/lab.sh");
         let mut command = Command::new(script);
+        if let Some([prolog, epilog]) = site {
+            command.env("RANKMESH_LAB_PROLOG", prolog).env("RANKMESH_LAB_EPILOG", epilog);
+        }
         command.arg(what).arg(self.dir.path().join("cluster")).arg(nodes.to_string());
         // files, not pipes: daemons keep what they are given
         let out = self.dir.path().join(format!("lab-{what}.out"));
@@ -160,6 +185,6 @@ impl Drop for Slurm {
         while std::time::Instant::now() < until && !stdout(&self.run("squeue", &["-h"])).trim().is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        let _ = self.lab("down", 0);
+        let _ = self.lab("down", 0, None);
     }
 }
