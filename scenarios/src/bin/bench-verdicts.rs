@@ -27,6 +27,12 @@ struct Arguments {
     /// Print each job whose verdict is not right.
     #[arg(long)]
     list: bool,
+    /// Print each job whose verdict by digests is not right.
+    #[arg(long)]
+    list_digests: bool,
+    /// Only jobs whose number is this modulo 20 (cases go by that; may be given several times).
+    #[arg(long)]
+    case: Vec<u64>,
     /// Only the job of this number, with its whole report.
     #[arg(long)]
     only: Option<u64>,
@@ -39,6 +45,7 @@ struct Judged {
     /// Of the same job by its digests, as the standing verdict sees it.
     by_digests: Outcome,
     verdict: String,
+    digests_verdict: String,
     took: Duration,
 }
 
@@ -48,12 +55,19 @@ fn main() {
         let drawn = draw(arguments.seed, number);
         let report = analyse(&drawn.observe(), &Rules::default());
         println!("{}\n{:?}\n\n{}", drawn.title(), judge(&drawn, &report), text(&report));
+        let report = by_digests(&drawn.observe());
+        println!("\nBy digests: {:?}\n\n{}", judge(&drawn, &report), text(&report));
         return;
     }
     let judged = run(&arguments);
     if arguments.list {
         for job in judged.iter().filter(|job| job.outcome != Outcome::Right) {
             println!("{:?}: {}\n    {}", job.outcome, job.drawn.title(), job.verdict);
+        }
+    }
+    if arguments.list_digests {
+        for job in judged.iter().filter(|job| job.by_digests != Outcome::Right) {
+            println!("by digests {:?}: {}\n    {}", job.by_digests, job.drawn.title(), job.digests_verdict);
         }
     }
     tables(&judged);
@@ -72,16 +86,21 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
                     if number >= arguments.jobs {
                         break;
                     }
+                    if !arguments.case.is_empty() && !arguments.case.contains(&(number % 20)) {
+                        continue;
+                    }
                     let drawn = draw(arguments.seed, number);
                     let input = drawn.observe();
                     let started = Instant::now();
                     let report = analyse(&input, &Rules::default());
                     let took = started.elapsed();
                     let outcome = judge(&drawn, &report);
-                    let by_digests = judge(&drawn, &by_digests(&input));
-                    let verdict = format!("{:?}", report.verdict).chars().take(900).collect();
+                    let from_digests = by_digests(&input);
+                    let by_digests = judge(&drawn, &from_digests);
+                    let words = |report: &Report| format!("{:?}", report.verdict).chars().take(900).collect();
+                    let (verdict, digests_verdict) = (words(&report), words(&from_digests));
                     if let Ok(mut done) = done.lock() {
-                        done.push(Judged { drawn, outcome, by_digests, verdict, took });
+                        done.push(Judged { drawn, outcome, by_digests, verdict, digests_verdict, took });
                     }
                 }
             });
