@@ -69,7 +69,8 @@ fn of_node(
     let synced = |sync: &SyncCall| sync.start_ns.saturating_add(sync.duration_ns);
     syncs.sort_by_key(|sync| synced(sync));
     let (Some(first), Some(last)) = (calls.first(), calls.last()) else { return Vec::new() };
-    let (first, last) = (window_of(exit(first)), window_of(exit(last).max(syncs.last().map_or(0, |sync| synced(sync)))));
+    let (first, last) =
+        (window_of(exit(first)), window_of(exit(last).max(syncs.last().map_or(0, |sync| synced(sync)))));
     let mut collector = Collector::default();
     let mut rest = calls.into_iter().peekable();
     let mut waits = syncs.into_iter().peekable();
