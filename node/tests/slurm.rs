@@ -265,6 +265,13 @@ fn arrays_and_het_jobs_are_labelled_and_a_lost_node_is_told() {
         of_het.as_array().expect("nodes").iter().map(|node| node["labels"]["het_group"].as_str()).collect();
     assert_eq!(groups, [Some("0"), Some("1")], "{of_het}");
 
+    // these two end while their nodes live
+    slurm.run("scancel", &[&array.to_string(), &het.to_string()]);
+    wait_for("the others have ended", || {
+        let left = stdout(&slurm.run("squeue", &["-h", "-o", "%i"])).trim().to_owned();
+        if left == lost.to_string() { Ok(()) } else { Err(left) }
+    });
+
     // The second node of the third job dies, with all that Slurm has there.
     let of_node = |process: &procfs::process::Process| {
         let environment = process.environ().unwrap_or_default();
