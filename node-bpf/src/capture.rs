@@ -37,7 +37,7 @@ use crate::symbol_probes::ProbeSpec;
 use crate::tally::registry::Registry;
 use crate::tally::wire::RawRow;
 use crate::tally::{self, RowRule, Tallies};
-use crate::wire::{self, RawInFlight, RawRecord};
+use crate::wire::{self, RawInFlight, RawOffCpu, RawRecord};
 
 /// What to capture, and how.
 #[derive(Debug, Clone)]
@@ -359,8 +359,14 @@ impl Drop for Capture {
 const RING_INTERVAL: Duration = Duration::from_millis(25);
 
 fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
-    let mut reader =
-        Reader { shared: Arc::clone(&shared), wake, sockets: Sockets::default(), parents: HashMap::new(), unparsed: 0 };
+    let mut reader = Reader {
+        shared: Arc::clone(&shared),
+        wake,
+        sockets: Sockets::default(),
+        parents: HashMap::new(),
+        waits: vec![],
+        unparsed: 0,
+    };
     let mut ring = match Ring::open(events) {
         Ok(ring) => ring,
         Err(error) => {
@@ -374,6 +380,7 @@ fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
             ring.wait(RING_INTERVAL);
         }
         ring.consume(|bytes| reader.take(bytes)); // also records that woke nobody
+        reader.deliver_waits(last);
         if last {
             let left = shared.groups().release_all();
             left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
@@ -391,10 +398,28 @@ struct Reader {
     shared: Arc<Shared>,
     wake: Sender<Wake>,
     sockets: Sockets,
+    /// Stretches off the CPU that wait for the names of kernel functions: who they are of is looked at meanwhile.
+    waits: Vec<(RawOffCpu, Option<Arc<Process>>)>,
     unparsed: u64,
 }
 
+/// Most stretches that are held back for names.
+const MOST_WAITS: usize = 65_536;
+
 impl Reader {
+    /// Delivers what was held back, when the names are there or there is no more time.
+    fn deliver_waits(&mut self, last: bool) {
+        if self.waits.is_empty() || (kernel_names::are_being_read() && !last && self.waits.len() < MOST_WAITS) {
+            return;
+        }
+        for (raw, process) in std::mem::take(&mut self.waits) {
+            let names = &kernel_names::KERNEL_NAMES;
+            let record = decode::off_cpu(&raw, &self.shared.clock, process.as_ref(), names);
+            self.shared.rows.fetch_add(1, Ordering::Relaxed);
+            self.shared.deliver(Record::OffCpu(record));
+        }
+    }
+
     fn take(&mut self, bytes: &[u8]) {
         let shared = Arc::clone(&self.shared);
         if let Some(row) = RawRow::parse(bytes) {
@@ -426,6 +451,10 @@ impl Reader {
             }
             Some(RawRecord::OffCpu(raw)) => {
                 let process = self.process(raw.pid);
+                if kernel_names::are_being_read() {
+                    self.waits.push((raw, process));
+                    return;
+                }
                 Some(Record::OffCpu(decode::off_cpu(
                     &raw,
                     &shared.clock,

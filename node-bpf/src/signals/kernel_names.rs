@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, Once, PoisonError};
 use std::thread;
 
@@ -26,9 +27,22 @@ pub(crate) fn read_ahead() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let reading = thread::Builder::new().name("kernel-names".to_owned());
-        // without a thread they are read when the first wait is seen
-        let _ = reading.spawn(|| _ = LazyLock::force(&KERNEL_NAMES));
+        BEING_READ.store(true, Ordering::Release);
+        let started = reading.spawn(|| {
+            LazyLock::force(&KERNEL_NAMES);
+            BEING_READ.store(false, Ordering::Release);
+        });
+        if started.is_err() {
+            BEING_READ.store(false, Ordering::Release); // they are read when the first wait is seen
+        }
     });
+}
+
+static BEING_READ: AtomicBool = AtomicBool::new(false);
+
+/// Whether a look at [`KERNEL_NAMES`] would have to wait for that thread.
+pub(crate) fn are_being_read() -> bool {
+    BEING_READ.load(Ordering::Acquire)
 }
 
 /// Functions sorted by address, names in one text.
