@@ -28,7 +28,9 @@ fn every_call_is_recorded_once(mode: Option<AttachMode>) {
     let file = status.files.iter().find(|f| f.path == library).unwrap();
     assert!(file.symbols.iter().any(|s| s == "ncclAllReduce") && !file.symbols.iter().any(|s| s == "pncclAllReduce"));
 
-    let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &["--ranks", "4", "--all-functions", "--count", "700"]));
+    // long enough before the first call for each rank to be looked at while it lives, on a machine that does much else
+    let flags = ["--ranks", "4", "--all-functions", "--count", "700", "--start-ms", "500"];
+    let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &flags));
     let recorded = recorder.stop();
     assert_eq!(ranks.len(), 4);
     for rank in &ranks {
