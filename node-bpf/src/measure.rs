@@ -1,8 +1,9 @@
-//! The floor for measurements: probes at a function's entry and return that do nothing.
+//! The floors for measurements: probes at a function's entry and return that do nothing, and those that do the least
+//! that a record of a call takes.
 
 use std::path::Path;
 
-use libbpf_rs::{Link, Object, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 
 use crate::attach::{self, AttachMode};
 use crate::elf::Elf;
@@ -12,11 +13,21 @@ use crate::symbols::Target;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/empty.bpf.o")));
 
-/// An entry and a return probe of every process at one function; gone when dropped.
+/// An entry and a return probe of every process at one function, which do (nearly) nothing; gone when dropped.
 #[derive(Debug)]
 pub struct EmptyProbes {
     _links: Vec<Link>,
-    _object: Object,
+    object: Object,
+}
+
+/// What the probes of a floor do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Floor {
+    /// Nothing.
+    Nothing,
+    /// Both times, an argument on the stack, and a record of the usual size in a ring buffer of 4 MiB that nobody reads:
+    /// some 30,000 calls find room.
+    Record,
 }
 
 impl EmptyProbes {
@@ -24,7 +35,7 @@ impl EmptyProbes {
     ///
     /// # Errors
     /// The file has no such function, or the kernel refuses this mode.
-    pub fn attach(path: &Path, symbol: &str, mode: AttachMode) -> Result<Self, Error> {
+    pub fn attach(path: &Path, symbol: &str, mode: AttachMode, floor: Floor) -> Result<Self, Error> {
         let fail = |reason: String| Error::Library { path: path.to_owned(), reason };
         let elf = Elf::read(path, |name| name == symbol).map_err(fail)?;
         let found = elf.symbols.first().and_then(|found| elf.file_offset(found.address));
@@ -33,14 +44,31 @@ impl EmptyProbes {
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(refused)?;
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            program.set_autoload(mode.suits(&name));
+            program.set_autoload(name.starts_with(floor.family()) && mode.suits(&name));
         }
         let object = open.load().map_err(refused)?;
         let target = Target { symbol: symbol.to_owned().into(), file_offset, cookie: 0, semaphore: 0 };
-        let attached = attach::attach(&object, "empty", mode, path, &[target]).map_err(refused)?;
+        let attached = attach::attach(&object, floor.family(), mode, path, &[target]).map_err(refused)?;
         if let Some((_, reason)) = attached.refused.into_iter().next() {
             return Err(fail(reason));
         }
-        Ok(EmptyProbes { _links: attached.links, _object: object })
+        Ok(EmptyProbes { _links: attached.links, object })
+    }
+
+    /// Calls of [`Floor::Record`] that found no room: they took less than a record takes. None when that is not known.
+    pub fn without_room(&self) -> Option<u64> {
+        let map = self.object.maps().find(|map| map.name() == "no_room")?;
+        let count = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+        Some(u64::from_ne_bytes(*count.first_chunk()?))
+    }
+}
+
+impl Floor {
+    /// The beginning of the programs' names.
+    fn family(self) -> &'static str {
+        match self {
+            Floor::Nothing => "empty",
+            Floor::Record => "least",
+        }
     }
 }

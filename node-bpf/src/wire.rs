@@ -30,6 +30,8 @@ pub(crate) const TRACKED: u32 = 1;
 pub(crate) const CHILD: u32 = 8;
 
 const CALL_BYTES: usize = 168;
+/// Of a call with few arguments (`RM_SHORT_CALL`): the others read as 0.
+const SHORT_CALL_BYTES: usize = 128;
 const OFFCPU_BYTES: usize = 184;
 /// Most kernel frames of a stretch off the CPU.
 const STACK_DEPTH: usize = 12;
@@ -120,6 +122,7 @@ pub(crate) enum RawRecord {
 pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
     let kind = Reader(bytes).u32()?;
     let want = match kind {
+        1 if bytes.len() == SHORT_CALL_BYTES => SHORT_CALL_BYTES,
         1 => CALL_BYTES,
         2 => OFFCPU_BYTES,
         3 => TCP_BYTES,
@@ -152,9 +155,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
                 args: {
                     let _pad = r.u32()?;
                     let mut args = [0; MAX_ARGS];
-                    for arg in &mut args {
-                        *arg = r.u64()?;
-                    }
+                    args.iter_mut().zip(std::iter::from_fn(|| r.u64())).for_each(|(arg, word)| *arg = word);
                     args
                 },
             }))
@@ -394,6 +395,8 @@ mod tests {
         assert_eq!((call.pid, call.tid, call.cgroup_id, call.seq), (41, 42, 5, 17));
         assert_eq!((call.comm_hash, call.rank, call.nranks, call.ret), (0xdead_beef_0000_0001, -1, 8, -3));
         assert_eq!(call.args[11], 33);
+        let Some(RawRecord::Call(short)) = parse(&bytes[..128]) else { panic!("not a call") };
+        assert_eq!((short.enter_ns, short.args[6], short.args[7..].to_vec()), (100, 18, vec![0; 5]));
         assert_eq!(parse(&bytes[..bytes.len() - 1]), None);
     }
 
@@ -405,7 +408,8 @@ mod tests {
             let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES];
             let size = sizes.get(kind as usize).copied().or(signals::size_of(kind)).unwrap_or(0);
             bytes.resize(if exact { size.max(4) } else { bytes.len() }, 0);
-            prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == size);
+            let short = kind == 1 && bytes.len() == SHORT_CALL_BYTES;
+            prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == size || short);
         }
     }
 }

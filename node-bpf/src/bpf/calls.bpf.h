@@ -137,7 +137,7 @@ static __always_inline bool hash_id(__u64 user_address, __u64 flags, __u64 *hash
   return true;
 }
 
-static __always_inline void read_args(struct pt_regs *ctx, __u64 *args, __u32 nargs) {
+static __always_inline void read_args(struct pt_regs *ctx, __u64 *args, __u32 nargs, __u64 first_on_stack) {
   args[0] = PT_REGS_PARM1(ctx);
   args[1] = PT_REGS_PARM2(ctx);
   args[2] = PT_REGS_PARM3(ctx);
@@ -149,9 +149,13 @@ static __always_inline void read_args(struct pt_regs *ctx, __u64 *args, __u32 na
   args[7] = PT_REGS_PARM8(ctx);
 #endif
   if (nargs <= REGISTER_ARGS) return;
-  __u32 bytes = (nargs - REGISTER_ARGS) * 8;
-  if (bytes > (RM_MAX_ARGS - REGISTER_ARGS) * 8) bytes = (RM_MAX_ARGS - REGISTER_ARGS) * 8;
-  bpf_probe_read_user(&args[REGISTER_ARGS], bytes, (const void *)(PT_REGS_SP(ctx) + STACK_ARGS_AT));
+  args[REGISTER_ARGS] = first_on_stack;
+  if (nargs == REGISTER_ARGS + 1) return;
+  __u64 words[RM_MAX_ARGS - REGISTER_ARGS - 1] = {};
+  __u32 bytes = (nargs - REGISTER_ARGS - 1) * 8;
+  if (bytes > sizeof words) bytes = sizeof words;
+  bpf_probe_read_user(words, bytes, (const void *)(PT_REGS_SP(ctx) + STACK_ARGS_AT + 8));
+  __builtin_memcpy(&args[REGISTER_ARGS + 1], words, sizeof words);
 }
 
 /* Byte 3 of the cookie. The barrier keeps the compiler from testing it unshifted, which the verifier cannot follow. */
@@ -263,6 +267,11 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   __u64 sp = PT_REGS_SP(ctx);
   __u64 now = bpf_ktime_get_ns();
   if (func >= RM_MAX_FUNCS) return 1;
+  /* Here, because reading users' memory waits for all reads before it, as the clock has just done. And to our stack: the
+   * kernel checks what it copies from users into, which takes longer where that is a map. */
+  __u64 first_on_stack = 0;
+  if (nargs > REGISTER_ARGS)
+    bpf_probe_read_user(&first_on_stack, sizeof first_on_stack, (const void *)(sp + STACK_ARGS_AT));
 
   struct thread_state *state = this_thread();
   if (!state) {
@@ -292,6 +301,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   if (role == RM_ROLE_UNIQUE_ID) return 1;
   follow_once(state, true);
   COUNT(func, hits);
+  state->cookie = cookie;
   call->sp = sp;
   call->func = func;
   call->role = role;
@@ -300,10 +310,10 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   call->seq = call->hash = call->handle = 0;
   call->rank = call->nranks = -1;
   call->cgroup_id = bpf_get_current_cgroup_id();
-  read_args(ctx, call->args, nargs);
+  read_args(ctx, call->args, nargs, first_on_stack);
   switch (role) {
     case RM_ROLE_CALL:
-      take_seq(state, bpf_get_current_pid_tgid() >> 32, comm_arg, flags, (__u8)(cookie >> 40));
+      take_seq(state, bpf_get_current_task_btf()->tgid, comm_arg, flags, (__u8)(cookie >> 40));
       break;
     case RM_ROLE_INIT_RANK:
       /* The id is by value: on the stack (x86-64), where rank is the third register; behind x2, rank in w3 (aarch64). */
@@ -349,29 +359,22 @@ static __noinline int learn_comms(__u32 pid, __u32 func, __u64 where, __u64 hash
   return 0;
 }
 
-static __always_inline void emit_call(struct thread_state *state, __u64 now, __s32 ret, __u64 cookie) {
+/* Fills in the record of a call, but for the arguments that only long ones have. */
+static __always_inline void write_call(struct rm_call *out, struct thread_state *state, __u64 now, __s32 ret) {
   struct rm_inflight *call = &state->call;
-  __u64 flags = cookie >> 32;
-  if (tuning.shed_p2p && (flags & RM_COOKIE_P2P)) {
-    COUNT(call->func, shed);
-    return;
-  }
-  struct rm_call *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
-  if (!out) {
-    COUNT(call->func, lost_ring);
-    return;
-  }
-  __u64 thread = bpf_get_current_pid_tgid();
+  __u64 cookie = state->cookie, flags = cookie >> 32;
+  struct task_struct *task = bpf_get_current_task_btf();
+  __u32 pid = task->tgid;
   __u8 said = (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
   if (state->group_depth) said |= RM_IN_GROUP;
-  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, thread >> 32);
+  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid);
   out->kind = RM_CALL;
   out->func = call->func;
   out->nargs = (cookie >> 16) & 0xff;
   out->enter_ns = call->enter_ns;
   out->exit_ns = now;
-  out->pid = thread >> 32;
-  out->tid = thread;
+  out->pid = pid;
+  out->tid = task->pid;
   out->cgroup_id = call->cgroup_id;
   out->comm_hash = call->hash;
   out->seq = call->seq;
@@ -379,11 +382,11 @@ static __always_inline void emit_call(struct thread_state *state, __u64 now, __s
   out->nranks = call->nranks;
   out->ret = ret;
   out->pad = 0;
-  __builtin_memcpy(out->args, call->args, sizeof out->args);
+  __builtin_memcpy(out->args, call->args, RM_SHORT_ARGS * sizeof out->args[0]);
   said |= call->comm_flags;
   /* MPI's communicators are told apart by user space. */
   if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_MPI) && call->handle) {
-    struct rm_comm_key key = {.pid = thread >> 32, .handle = call->handle};
+    struct rm_comm_key key = {.pid = pid, .handle = call->handle};
     __u64 generation = comm_generation;
     struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
     struct rm_comm *comm = bpf_map_lookup_elem(&learnt, &key);
@@ -397,24 +400,50 @@ static __always_inline void emit_call(struct thread_state *state, __u64 now, __s
     }
   }
   out->flags = said;
-  bpf_ringbuf_submit(out, wake_flags());
+}
+
+static __always_inline void emit_call(struct thread_state *state, __u64 now, __s32 ret) {
+  struct rm_inflight *call = &state->call;
+  __u64 cookie = state->cookie;
+  if (tuning.shed_p2p && (cookie >> 32 & RM_COOKIE_P2P)) {
+    COUNT(call->func, shed);
+    return;
+  }
+  struct rm_call *out;
+  if ((__u8)(cookie >> 16) <= RM_SHORT_ARGS) {
+    out = bpf_ringbuf_reserve(&events, RM_SHORT_CALL, 0);
+    if (!out) goto full;
+    write_call(out, state, now, ret);
+    bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
+    return;
+  }
+  out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
+  if (!out) goto full;
+  write_call(out, state, now, ret);
+  __builtin_memcpy(out->args + RM_SHORT_ARGS, call->args + RM_SHORT_ARGS,
+                   (RM_MAX_ARGS - RM_SHORT_ARGS) * sizeof out->args[0]);
+  bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
+  return;
+full:
+  COUNT(call->func, lost_ring);
 }
 
 static __always_inline int call_return(struct pt_regs *ctx) {
   struct thread_state *state = this_thread();
   if (!state || !state->call.enter_ns) return 0;
   struct rm_inflight *call = &state->call;
-  __u64 cookie = bpf_get_attach_cookie(ctx);
-  __u64 flags = cookie >> 32;
-  if ((__u8)cookie != call->func || PT_REGS_SP(ctx) != call->sp + RETURN_SP_DELTA) {
-    if ((__u8)(cookie >> 8) == RM_ROLE_UNIQUE_ID && call->role == RM_ROLE_INIT_ALL)
-      call->have_hash = hash_id(call->args[3], flags, &call->hash);
+  /* One that it has jumped on to, instead of calling it, returns at the same place, at once before it, with the same. */
+  if (PT_REGS_SP(ctx) != call->sp + RETURN_SP_DELTA) {
+    if (call->role != RM_ROLE_INIT_ALL) return 0;
+    __u64 inner = bpf_get_attach_cookie(ctx);
+    if ((__u8)(inner >> 8) == RM_ROLE_UNIQUE_ID) call->have_hash = hash_id(call->args[3], inner >> 32, &call->hash);
     return 0;
   }
+  __u64 cookie = state->cookie, flags = cookie >> 32;
   __u64 now = bpf_ktime_get_ns();
   __s32 ret = (__s32)PT_REGS_RC(ctx);
   if (call->role == RM_ROLE_CALL) {
-    emit_call(state, now, ret, cookie);
+    emit_call(state, now, ret);
     if (!(flags & RM_COOKIE_MPI)) device_enqueues(state);
     call->enter_ns = 0;
     return 0;
@@ -463,7 +492,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       if (ret == 0) state->group_depth++;
       break;
     case RM_ROLE_GROUP_END:
-      if (state->group_depth && --state->group_depth == 0) emit_call(state, now, ret, cookie);
+      if (state->group_depth && --state->group_depth == 0) emit_call(state, now, ret);
       break;
     case RM_ROLE_MPI_INIT: {
       __u32 value = RM_TRACKED | RM_CALLED | RM_MPI_STARTED;

@@ -61,10 +61,14 @@ static __always_inline bool device_follows_collective(struct thread_state *threa
 /* Nobody has captured anything yet: then nobody is capturing. */
 static volatile __u32 captured_ever;
 
+/* Rises with every process that may be new in `capturing`: till then one that is not there need not be looked for. */
+static volatile __u32 device_generation = 1;
+
 /* The first counted call of a thread. */
 static __always_inline void device_first_call(void) {
   __u32 pid = bpf_get_current_pid_tgid() >> 32, none = 0;
   bpf_map_update_elem(&capturing, &pid, &none, BPF_NOEXIST);
+  __sync_fetch_and_add(&device_generation, 1);
 }
 
 static __always_inline void device_wait_begins(__u64 now) {
@@ -89,8 +93,13 @@ static __always_inline void device_captures(bool begins, __u32 error) {
 /* Flags of a call's record. */
 static __always_inline __u8 device_capture_flags(struct thread_state *thread, __u32 pid) {
   if (thread->device_known && !captured_ever) return RM_CAPTURE_KNOWN;
+  __u32 generation = device_generation;
+  if (thread->no_device_as_of == generation) return 0;
   __u32 *streams = bpf_map_lookup_elem(&capturing, &pid);
-  if (!streams) return 0;
+  if (!streams) {
+    thread->no_device_as_of = generation;
+    return 0;
+  }
   thread->device_known = 1;
   return RM_CAPTURE_KNOWN | (*streams ? RM_CAPTURED : 0);
 }

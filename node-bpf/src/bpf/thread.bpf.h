@@ -48,6 +48,9 @@ struct thread_state {
   __u32 noted; /* device.bpf.h: that it enqueues was noted as of this round … */
   __u32 round; /* … and its last synchronisation began this one */
   __u32 depth;
+  __u32 records;           /* of calls, so far */
+  __u32 no_device_as_of;   /* device_generation when its process had made no counted call */
+  __u64 cookie;            /* of `call` */
   struct off_start off; /* ts_ns 0: it is on a CPU, or that is not of interest */
   struct tally_open open[TALLY_DEPTH];
 };

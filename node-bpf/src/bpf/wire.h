@@ -64,6 +64,9 @@ struct rm_call {
   unsigned int pad;
   unsigned long long args[RM_MAX_ARGS];
 };
+/* The record of a call with few arguments (nearly all) ends with as many: what is not written costs no time and no room. */
+#define RM_SHORT_ARGS 7
+#define RM_SHORT_CALL (sizeof(struct rm_call) - (RM_MAX_ARGS - RM_SHORT_ARGS) * 8)
 
 #define RM_STACK_DEPTH 12
 
@@ -198,7 +201,7 @@ struct rm_comm_entry {
 
 _Static_assert(sizeof(struct rm_open_call) == 168, "src/wire.rs reads 168 bytes");
 _Static_assert(sizeof(struct rm_comm_key) == 16 && sizeof(struct rm_comm) == 24, "src/wire.rs writes 16, reads 24 bytes");
-_Static_assert(sizeof(struct rm_call) == 168, "src/wire.rs reads 168 bytes");
+_Static_assert(sizeof(struct rm_call) == 168 && RM_SHORT_CALL == 128, "src/wire.rs reads 168 or 128 bytes");
 _Static_assert(sizeof(struct rm_offcpu) == 184, "src/wire.rs reads 184 bytes");
 _Static_assert(sizeof(struct rm_tcp) == 80, "src/wire.rs reads 80 bytes");
 _Static_assert(sizeof(struct rm_process) == 16, "src/wire.rs reads 16 bytes");
