@@ -74,7 +74,7 @@ bench-capture: deps ## what recording costs: calls beside empty probes, an MPI j
 	target/release/bench-capture
 
 fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each; says how many were fed
-	$(CARGO) run --locked --release -p scenarios --bin fuzz -- --seconds $(or $(SECONDS),60)
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/fuzz-rustc.sh $(CARGO) run --locked --release -p scenarios --bin fuzz -- --seconds $(or $(SECONDS),60)
 
 deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is not here: cargo install --locked cargo-deny"; exit 1; }

@@ -1,8 +1,14 @@
 //! Fuzzing without a nightly compiler: inputs of a corpus are changed at random and fed to whatever reads bytes from
 //! outside. A finding is a panic, or an input that takes longer than [`SLOW`].
 //!
-//! Inputs that found something go to `scenarios/corpus/TARGET/` and are replayed by a test for ever. There is no
-//! coverage feedback: seeds are whole, valid inputs, so that changes reach deep.
+//! Seeds are whole, valid inputs, so that changes reach deep. Built by `make fuzz`, our crates count the branches they take
+//! ([`coverage`]), and inputs that took new ones become seeds, too ([`Pool`]). Those that found something, and a few that
+//! together take most branches, lie in `scenarios/corpus/TARGET/` and are replayed by a test for ever.
+
+pub mod coverage;
+mod pool;
+
+pub use pool::Pool;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -171,7 +177,8 @@ fn ca() -> anyhow::Result<&'static Ca> {
     let path = dir.path().join("seed.db");
     let db = Connection::open(&path)?;
     db.execute_batch(
-        "CREATE TABLE events(source INTEGER, duration REAL, name TEXT); CREATE INDEX i ON events(source);
+        "PRAGMA page_size = 512;
+         CREATE TABLE events(source INTEGER, duration REAL, name TEXT); CREATE INDEX i ON events(source);
          CREATE VIEW v AS SELECT source, max(duration) FROM events GROUP BY source;
          INSERT INTO events VALUES (1, 2.5, 'a'), (2, NULL, 'b'), (1, 7, 'c');
          CREATE TABLE sources(id INTEGER PRIMARY KEY, name TEXT); INSERT INTO sources VALUES (1, 'x');",
@@ -216,6 +223,46 @@ fn foreign(input: &[u8]) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Pieces that are put into inputs.
+const WORDS: [&[u8]; 36] = [
+    b"(",
+    b")",
+    b"SELECT ",
+    b"'",
+    b"\0",
+    b"\xff",
+    b"-1",
+    b"9999999999999999999",
+    b" UNION ALL ",
+    b" GROUP BY 1",
+    b" OVER (",
+    b"node",
+    b" JOIN ",
+    b" NOT IN (",
+    b"DISTINCT ",
+    b" ORDER BY ",
+    b" LIMIT 1 OFFSET ",
+    b" FILTER (WHERE ",
+    b"max(",
+    b"*",
+    b" IS NULL",
+    b" EXISTS (",
+    b"sources.",
+    b"events",
+    b",",
+    b" COLLATE NOCASE",
+    b"median(",
+    b"count(",
+    b" AS ",
+    b"'now'",
+    b"WITH RECURSIVE t(a) AS (",
+    b"printf('%.*c',",
+    b"cluster_ns(",
+    b"\x30\x82",
+    b"-----BEGIN ",
+    b"rankmesh://",
+];
 
 /// A generator of changes; the same seed gives the same inputs.
 #[derive(Debug, Clone)]
@@ -271,9 +318,7 @@ impl Mutator {
                     input.extend_from_slice(&other[from..]);
                 }
                 _ => {
-                    let words: [&[u8]; 8] =
-                        [b"(", b")", b"SELECT ", b"'", b"\0", b"\xff", b"-1", b"9999999999999999999"];
-                    let word = words[self.below(8)];
+                    let word = WORDS[self.below(WORDS.len())];
                     input.splice(at..at, word.iter().copied());
                 }
             }
