@@ -1,6 +1,8 @@
 //! What a gossiper is told at its start, and how that can be wrong. Owns the generation file too.
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -134,7 +136,13 @@ pub fn next_generation(file: &Path) -> Result<u64, Error> {
     let clock_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     let generation = clock_ms.max(recorded.map_or(0, |g| g.saturating_add(1)));
     let fresh = file.with_extension("new");
-    std::fs::write(&fresh, format!("{generation}\n"))?;
+    // A name that somebody else put there is not written through, and nobody else may write the new one, whatever the umask.
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let mut made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    writeln!(made, "{generation}")?;
     std::fs::rename(&fresh, file)?;
     Ok(generation)
 }

@@ -89,7 +89,13 @@ pub fn execute_task_with(
     let mut stats = NodeStats::default();
     let own_transaction = conn.is_autocommit();
     if own_transaction {
-        run_cached(conn, "BEGIN").map_err(|error| node_error(&error))?;
+        run_cached(conn, "BEGIN").map_err(|error| {
+            // Interrupted, it may have begun all the same: a connection that is used again must not read an old state.
+            if !conn.is_autocommit() {
+                let _ = run_cached(conn, "ROLLBACK");
+            }
+            node_error(&error)
+        })?;
     }
     let mut result = Ok(());
     for (index, part) in task.parts.iter().enumerate() {

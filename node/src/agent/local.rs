@@ -1,8 +1,9 @@
 //! The local socket: the command line of this host asks its agent here.
 //!
 //! Frames are those of the mesh (`mesh::frame`). One request a connection; the answer is a sequence of
-//! [`LocalResponse`]s that ends with `End`, `Failed` or `Wrong`. When the client closes the connection (Ctrl-C), the
-//! question is cancelled on every node. Who may ask what is `access`'s, by the kernel's word for who is at the other end.
+//! [`LocalResponse`]s that ends with `End`, `Failed` or `Wrong` (`answer` makes it). When the client closes the connection
+//! (Ctrl-C), the question is cancelled on every node. Who may ask what is `access`'s, by the kernel's word for who is at the
+//! other end. The same messages go over the mesh, for people with a certificate of their own (`mesh::via`).
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
@@ -10,21 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use async_trait::async_trait;
 use query_planner::{ColumnMeta, Value};
 use serde::{Deserialize, Serialize};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::access::{Access, Readers};
+use super::answer::{self, Teller};
 use super::audit::{Asking, Outcome};
 use super::stragglers::StragglersQuestion;
 use crate::mesh::frame::{self, FrameReader};
 use crate::query::Coverage;
-use crate::query::ask::{self, AskError, Asked, Question, Told};
+use crate::query::ask::Question;
 
 /// Questions asked on the socket at a time.
 const CLIENTS: usize = 64;
@@ -32,14 +34,8 @@ const CLIENTS: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
-/// Rows of one frame to the command line, and their bytes.
-const ROWS_PER_FRAME: usize = 2_000;
-const BYTES_PER_FRAME: u64 = 1 << 20;
-/// Bytes of one row: with what may stand before it in its frame it is still short of the largest frame.
-const LARGEST_ROW: u64 = 6 << 20;
-
 /// What the command line asks.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum LocalRequest {
     /// A SQL question.
     Query(Question),
@@ -50,7 +46,7 @@ pub enum LocalRequest {
 }
 
 /// What the agent answers.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum LocalResponse {
     /// Columns of the result that follows.
     Columns(Vec<ColumnMeta>),
@@ -76,6 +72,14 @@ pub enum LocalResponse {
         /// Who had answered by then.
         coverage: Option<Coverage>,
     },
+}
+
+impl LocalResponse {
+    /// Whether nothing follows this response.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        !matches!(self, Self::Columns(_) | Self::Rows(_))
+    }
 }
 
 /// Opens the socket. A socket file that nobody listens on (a killed agent's) is replaced.
@@ -175,7 +179,7 @@ async fn one_client(
     };
     if let Some(message) = refusal {
         shared.auditor.done(client.asking("connect"), Outcome::Refused(message.clone()));
-        send(&mut writer, &LocalResponse::Failed { message, coverage: None }).await?;
+        writer.say(LocalResponse::Failed { message, coverage: None }).await?;
         return Ok(());
     }
     let access = client.access.unwrap_or(Access::Reader);
@@ -183,44 +187,20 @@ async fn one_client(
     let request = tokio::time::timeout(REQUEST_TIMEOUT, reader.read::<LocalRequest>()).await;
     let Some(request) = request.context("no request came")?.context("reading the request")? else { return Ok(()) };
     let _watch = tokio::spawn(cancel_at_end(reader, stop.clone()));
-    match request {
-        LocalRequest::Query(question) => {
-            let asking = client.asking("query").question(&question.sql);
-            let outcome = query(shared, question, access, &mut writer, stop.clone()).await;
-            shared
-                .auditor
-                .done(asking, outcome.as_ref().map_or_else(|e| Outcome::Failed(format!("{e:#}")), Clone::clone));
-            outcome?;
-        }
-        LocalRequest::Nodes => {
-            let asking = client.asking("nodes");
-            let nodes = serde_json::to_string(&super::facts::node_list(shared))?;
-            send(&mut writer, &LocalResponse::Text(nodes)).await?;
-            shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
-        }
-        LocalRequest::Stragglers(question) => {
-            let asking = client.asking("stragglers");
-            let (response, outcome) = match super::stragglers::answer(shared, question, stop.clone()).await {
-                Ok(report) => (
-                    LocalResponse::Text(serde_json::to_string(&report)?),
-                    Outcome::Answered { rows: None, bytes: None },
-                ),
-                Err(error) => failure(error),
-            };
-            shared.auditor.done(asking, outcome);
-            send(&mut writer, &response).await?;
-        }
-    }
+    answer::answer(shared, request, access, |kind| client.asking(kind), &mut writer, stop.clone()).await?;
     stop.cancel();
     Ok(())
 }
 
-/// Sends a response; who does not read it for long is dropped.
-async fn send(writer: &mut OwnedWriteHalf, response: &LocalResponse) -> anyhow::Result<()> {
-    tokio::time::timeout(SLOWEST_READER, frame::write(writer, response))
-        .await
-        .context("the client reads nothing")??;
-    Ok(())
+#[async_trait]
+impl Teller for OwnedWriteHalf {
+    /// Who does not read it for long is dropped.
+    async fn say(&mut self, response: LocalResponse) -> anyhow::Result<()> {
+        tokio::time::timeout(SLOWEST_READER, frame::write(self, &response))
+            .await
+            .context("the client reads nothing")??;
+        Ok(())
+    }
 }
 
 /// The client sends nothing after its request: when reading ends, it is gone.
@@ -228,88 +208,5 @@ async fn cancel_at_end(mut reader: FrameReader<OwnedReadHalf>, stop: Cancellatio
     tokio::select! {
         _ = reader.read::<LocalRequest>() => stop.cancel(),
         () = stop.cancelled() => {}
-    }
-}
-
-async fn query(
-    shared: &Arc<Shared>,
-    question: Question,
-    access: Access,
-    writer: &mut OwnedWriteHalf,
-    stop: CancellationToken,
-) -> anyhow::Result<Outcome> {
-    // Whoever reads no more wants no more.
-    let _stop_on_return = stop.clone().drop_guard();
-    let (out, mut told) = mpsc::channel(1);
-    let mut asking = std::pin::pin!(ask::ask_into(shared, question, access, stop, out));
-    let mut given = None;
-    let outcome = loop {
-        tokio::select! {
-            biased;
-            Some(Told { columns, rows }) = told.recv() => give(writer, columns, rows, &mut given).await?,
-            outcome = &mut asking => break outcome,
-        }
-    };
-    while let Ok(Told { columns, rows }) = told.try_recv() {
-        give(writer, columns, rows, &mut given).await?;
-    }
-    match outcome {
-        Ok(Asked::Plan(text)) => {
-            send(writer, &LocalResponse::Text(text)).await?;
-            Ok(Outcome::Answered { rows: None, bytes: None })
-        }
-        Ok(Asked::Answer { answer, coverage, elapsed, explained }) => {
-            give(writer, answer.columns, answer.rows, &mut given).await?;
-            let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-            send(writer, &LocalResponse::End { coverage, elapsed_ns, explained }).await?;
-            Ok(Outcome::Answered { rows: given, bytes: None })
-        }
-        Err(error) => {
-            let (response, outcome) = failure(error);
-            send(writer, &response).await?;
-            Ok(outcome)
-        }
-    }
-}
-
-/// Sends rows, before the first ones the columns; `given` counts them.
-async fn give(
-    writer: &mut OwnedWriteHalf,
-    columns: Vec<ColumnMeta>,
-    rows: Vec<Vec<Value>>,
-    given: &mut Option<u64>,
-) -> anyhow::Result<()> {
-    if given.is_none() {
-        send(writer, &LocalResponse::Columns(columns)).await?;
-    }
-    *given = Some(given.unwrap_or(0) + rows.len() as u64);
-    let (mut frame, mut bytes) = (Vec::new(), 0);
-    for row in rows {
-        let more = row.iter().map(Value::size_bytes).sum::<u64>();
-        if more > LARGEST_ROW {
-            let message = format!(
-                "a row of the answer has {} MiB, more than the {} MiB that can be handed on; select less of it (substr, length)",
-                more >> 20,
-                LARGEST_ROW >> 20
-            );
-            send(writer, &LocalResponse::Failed { message: message.clone(), coverage: None }).await?;
-            bail!(message);
-        }
-        bytes += more;
-        frame.push(row);
-        if frame.len() >= ROWS_PER_FRAME || bytes >= BYTES_PER_FRAME {
-            bytes = 0;
-            send(writer, &LocalResponse::Rows(std::mem::take(&mut frame))).await?;
-        }
-    }
-    if frame.is_empty() { Ok(()) } else { send(writer, &LocalResponse::Rows(frame)).await }
-}
-
-fn failure(error: AskError) -> (LocalResponse, Outcome) {
-    match error {
-        AskError::Wrong(message) => (LocalResponse::Wrong(message.clone()), Outcome::Refused(message)),
-        AskError::Failed { message, coverage } => {
-            (LocalResponse::Failed { message: message.clone(), coverage }, Outcome::Failed(message))
-        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
 //! nodes; `access` says who may ask what and `audit` keeps it; `seal` signs what is gossiped; `trust` keeps the identity
-//! fresh and the trust list known; `local` answers the command line on this host; `facts` keeps what it gossips about
+//! fresh and the trust list known; `answer` answers people, `local` lets in those on this host; `facts` keeps what it gossips about
 //! itself true; `memory` gives back what is free; `standing` keeps the current verdict; `light` is an agent without all that, for many in one process.
 
 use std::net::SocketAddr;
@@ -24,6 +24,7 @@ use crate::store::Source;
 
 pub mod access;
 mod activity;
+mod answer;
 mod audit;
 pub mod bootstrap;
 mod causes;
@@ -109,6 +110,7 @@ impl Agent {
             Some(Arc::clone(&keeper)),
             Some(Arc::clone(&auditor)),
         ));
+        let handler_of_people = Arc::clone(&handler);
         let join_host = door.map(|door| door as Arc<dyn JoinHost>);
         let host_key = certs::HostKey::of(&config.identity).context("this host's own key")?;
         let (mesh, inbound) = Mesh::start(MeshConfig {
@@ -151,6 +153,7 @@ impl Agent {
             auditor,
             standing: standing::StandingState::default(),
         });
+        handler_of_people.answers_people(&shared, config.socket_access.readers_see_processes);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(facts::keep_true(Arc::clone(&shared), config.clone(), stop.clone()));

@@ -1,15 +1,21 @@
-//! Answers to other nodes: ping, catalogue, tasks.
+//! Answers to other nodes: ping, catalogue, tasks. And to people who come over the mesh with a certificate of their own
+//! (`rankmesh query --via`): a reader's may ask what a reader on the socket may, any other everything.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use certs::Role;
 use certs::tls::Peer;
 use query_planner::{NodeError, NodeStats, NodeTask};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
+use super::access::Access;
+use super::answer::{self, Teller};
 use super::audit::{Asking, Auditor, Outcome};
+use super::local::{LocalRequest, LocalResponse};
 use super::recording::Recording;
 use super::trust::Keeper;
 use crate::mesh::frame;
@@ -23,6 +29,9 @@ use crate::query::relay::Relays;
 /// No task runs longer than this here, whatever deadline the asker sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);
 
+/// Questions of people over the mesh that are answered at a time; each may gather much.
+const PEOPLE: usize = 16;
+
 /// Serves requests that arrive over the mesh.
 #[derive(Debug)]
 pub(super) struct NodeHandler {
@@ -33,6 +42,36 @@ pub(super) struct NodeHandler {
     /// None in a light agent, which has no store of its own.
     auditor: Option<Arc<Auditor>>,
     relays: Relays,
+    /// Who plans for people: this agent, once it runs. Never set in a light agent.
+    people: OnceLock<People>,
+    places: Semaphore,
+}
+
+struct People {
+    shared: Weak<Shared>,
+    readers_see_processes: bool,
+}
+
+impl std::fmt::Debug for People {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("People").finish_non_exhaustive()
+    }
+}
+
+impl People {
+    fn access(&self, role: Role) -> Access {
+        if role == Role::Reader && !self.readers_see_processes { Access::Reader } else { Access::Owner }
+    }
+}
+
+/// Answers people over the mesh.
+struct OverMesh<'a>(&'a mut Responder);
+
+#[async_trait]
+impl Teller for OverMesh<'_> {
+    async fn say(&mut self, response: LocalResponse) -> anyhow::Result<()> {
+        Ok(self.0.send(Response::Said(response)).await?)
+    }
 }
 
 impl NodeHandler {
@@ -42,7 +81,33 @@ impl NodeHandler {
         trust: Option<Arc<Keeper>>,
         auditor: Option<Arc<Auditor>>,
     ) -> Self {
-        Self { executor, recording, trust, auditor, relays: Relays::default() }
+        let (people, places) = (OnceLock::new(), Semaphore::new(PEOPLE));
+        Self { executor, recording, trust, auditor, relays: Relays::default(), people, places }
+    }
+
+    /// From now on people are answered, too.
+    pub(super) fn answers_people(&self, shared: &Arc<Shared>, readers_see_processes: bool) {
+        let _ = self.people.set(People { shared: Arc::downgrade(shared), readers_see_processes });
+    }
+
+    async fn person(&self, peer: &Peer, request: LocalRequest, out: &mut Responder, cancelled: CancellationToken) {
+        let asking = |kind| Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), kind);
+        let agent = self.people.get().and_then(|people| Some((people.shared.upgrade()?, people.access(peer.role))));
+        let refusal = match (agent, self.places.try_acquire()) {
+            (Some((shared, access)), Ok(_place)) => {
+                let told = answer::answer(&shared, request, access, asking, &mut OverMesh(out), cancelled).await;
+                if let Err(error) = told {
+                    tracing::debug!("answering {}: {error:#}", peer.name);
+                }
+                return;
+            }
+            (None, _) => "this agent answers nobody yet; try again".to_owned(),
+            (_, Err(_)) => format!("{PEOPLE} questions are asked here over the mesh at once; try again"),
+        };
+        if let Some(auditor) = &self.auditor {
+            auditor.done(asking("connect"), Outcome::Refused(refusal.clone()));
+        }
+        let _ = OverMesh(out).say(LocalResponse::Failed { message: refusal, coverage: None }).await;
     }
 
     fn note(&self, asking: Asking, response: &Response) {
@@ -165,6 +230,7 @@ impl Handler for NodeHandler {
         let response = match request {
             // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
             Request::Ping => return,
+            Request::Ask(request) => return self.person(&peer, request, out, cancelled).await,
             Request::Catalog => match self.executor.catalog() {
                 Ok(catalog) => match frame::encode(&catalog) {
                     Ok(bytes) => Response::Catalog(bytes),

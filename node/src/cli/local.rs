@@ -1,5 +1,6 @@
-//! The command line's side of the local socket.
+//! The command line's side of asking an agent: this host's over its socket, or another's over the mesh (`--via`).
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +12,11 @@ use super::{SocketArg, UsageError};
 use crate::agent::config;
 use crate::agent::local::{LocalRequest, LocalResponse};
 use crate::mesh::frame::{self, FrameReader};
+use crate::mesh::via;
 use crate::query::Coverage;
+
+/// The port of an agent that was not told another.
+const DEFAULT_PORT: u16 = 7117;
 
 /// What a request came to.
 #[derive(Debug)]
@@ -44,20 +49,65 @@ pub(crate) struct NoAnswer {
     pub(crate) coverage: Option<Coverage>,
 }
 
-/// Asks the local agent something that has no rows, and waits for the answer.
+/// Asks the agent something that has no rows, and waits for the answer.
 pub(crate) fn ask(socket: &SocketArg, request: &LocalRequest) -> anyhow::Result<Reply> {
     ask_into(socket, request, &mut |_| Ok(()))
 }
 
-/// Asks the local agent; `take` gets the rows as they come. While it takes its time the agent waits.
+/// Asks the agent; `take` gets the rows as they come. While it takes its time the agent waits.
 pub(crate) fn ask_into(
     socket: &SocketArg,
     request: &LocalRequest,
     take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Reply> {
-    let path = socket.socket.clone().unwrap_or_else(default_socket);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(exchange(&path, request, take))
+    match (&socket.via, &socket.identity) {
+        (Some(host), Some(identity)) => runtime.block_on(over_mesh(host, identity, request, take)),
+        _ => runtime.block_on(exchange(&socket.socket.clone().unwrap_or_else(default_socket), request, take)),
+    }
+}
+
+/// Asks the agent of another host.
+async fn over_mesh(
+    host: &str,
+    identity: &Path,
+    request: &LocalRequest,
+    take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
+) -> anyhow::Result<Reply> {
+    let identity = certs::Identity::load(identity).context("--identity")?;
+    let mut tried = Err(anyhow!("{host} has no address"));
+    for address in addresses(host).await? {
+        match via::ask(&identity, address, request.clone()).await {
+            Ok(answer) => {
+                tried = Ok(answer);
+                break;
+            }
+            Err(error) => tried = Err(anyhow!("asking {address} as {} {}: {error}", identity.role(), identity.node())),
+        }
+    }
+    let mut answer = tried?;
+    let reply = loop {
+        let Ok(read) = tokio::time::timeout(IDLE, answer.next()).await else {
+            take(Piece::Idle)?;
+            continue;
+        };
+        let response = read.with_context(|| format!("asking {host} as {}", identity.node()))?;
+        if let Some(reply) = put(response, take)? {
+            break reply;
+        }
+    };
+    answer.close().await;
+    Ok(reply)
+}
+
+/// Where `HOST`, `HOST:PORT`, `IP`, `IP:PORT` or `[IPv6]:PORT` listens.
+async fn addresses(host: &str) -> anyhow::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Ok(vec![(ip, DEFAULT_PORT).into()]);
+    }
+    let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:{DEFAULT_PORT}") };
+    let found = tokio::net::lookup_host(&with_port).await.with_context(|| format!("--via {host}"))?;
+    Ok(found.collect())
 }
 
 /// Without a flag: the user's own agent when it runs, else the system's.
@@ -89,15 +139,22 @@ async fn exchange(
             (response, _) => response.context("reading the agent's answer")?,
         };
         let response = response.context("the agent went away before it had answered")?;
-        match response {
-            LocalResponse::Columns(columns) => take(Piece::Columns(columns))?,
-            LocalResponse::Rows(rows) => take(Piece::Rows(rows))?,
-            LocalResponse::Text(text) => return Ok(Reply::Text(text)),
-            LocalResponse::End { coverage, elapsed_ns, explained } => {
-                return Ok(Reply::Result { coverage, elapsed_ms: elapsed_ns as f64 / 1e6, explained });
-            }
-            LocalResponse::Wrong(message) => return Err(UsageError(message).into()),
-            LocalResponse::Failed { message, coverage } => return Err(anyhow!(NoAnswer { message, coverage })),
+        if let Some(reply) = put(response, take)? {
+            return Ok(reply);
         }
+    }
+}
+
+/// Hands a piece on; what it all came to, once the last is there.
+fn put(response: LocalResponse, take: &mut dyn FnMut(Piece) -> anyhow::Result<()>) -> anyhow::Result<Option<Reply>> {
+    match response {
+        LocalResponse::Columns(columns) => take(Piece::Columns(columns)).map(|()| None),
+        LocalResponse::Rows(rows) => take(Piece::Rows(rows)).map(|()| None),
+        LocalResponse::Text(text) => Ok(Some(Reply::Text(text))),
+        LocalResponse::End { coverage, elapsed_ns, explained } => {
+            Ok(Some(Reply::Result { coverage, elapsed_ms: elapsed_ns as f64 / 1e6, explained }))
+        }
+        LocalResponse::Wrong(message) => Err(UsageError(message).into()),
+        LocalResponse::Failed { message, coverage } => Err(anyhow!(NoAnswer { message, coverage })),
     }
 }

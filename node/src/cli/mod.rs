@@ -162,12 +162,18 @@ pub enum Format {
     Csv,
 }
 
-/// Where the local agent listens.
-#[derive(Debug, Args)]
+/// Which agent to ask.
+#[derive(Debug, Clone, Args)]
 pub struct SocketArg {
     /// Socket of the local agent [default: under $XDG_RUNTIME_DIR or /run/rankmesh]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Ask the agent of another host over the mesh, from a machine that needs none (port 7117 unless given)
+    #[arg(long, value_name = "HOST[:PORT]", requires = "identity", conflicts_with = "socket")]
+    pub via: Option<String>,
+    /// With --via: who asks, a directory made by `rankmesh identity issue --role operator` or `--role reader`
+    #[arg(long, value_name = "DIR", requires = "via")]
+    pub identity: Option<PathBuf>,
 }
 
 /// Whom to ask and how long to wait.
@@ -206,10 +212,10 @@ pub struct QueryArgs {
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "plan")]
     pub explain: Option<Explain>,
     /// Ask this file alone, without a mesh
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "nodes", "label", "per_node"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "via", "nodes", "label", "per_node"])]
     pub db: Option<PathBuf>,
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
-    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "db"])]
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
     pub job: Option<String>,
     /// The question; '-' reads it from standard input
     #[arg(value_name = "SQL")]
@@ -274,7 +280,7 @@ pub struct NodesArgs {
     #[command(flatten)]
     pub socket: SocketArg,
     /// List the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
-    #[arg(long, value_name = "JOBID", conflicts_with = "socket")]
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via"])]
     pub job: Option<String>,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
@@ -377,7 +383,8 @@ pub fn run() -> ExitCode {
             if is_broken_pipe(&error) {
                 return ExitCode::SUCCESS;
             }
-            eprintln!("rankmesh: {error:#}");
+            // It may hold words of others: a node's, a file's.
+            eprintln!("{}", crate::output::printable_lines(&format!("rankmesh: {error:#}")));
             ExitCode::from(if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed } as u8)
         }
     }

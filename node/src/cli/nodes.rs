@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::local::{self, Reply};
 use super::{Exit, NodesArgs, ReportFormat};
 use crate::agent::local::LocalRequest;
-use crate::output::render;
+use crate::output::{quiet, render};
 
 pub(super) fn run(args: NodesArgs) -> anyhow::Result<Exit> {
     let socket = match super::slurm::reach(&args.socket, args.job.as_deref())? {
@@ -18,7 +18,7 @@ pub(super) fn run(args: NodesArgs) -> anyhow::Result<Exit> {
     let Reply::Text(json) = local::ask(&socket, &LocalRequest::Nodes)? else { bail!("the agent gave rows for nodes") };
     let mut out = std::io::stdout().lock();
     match args.format {
-        ReportFormat::Json => writeln!(out, "{json}")?,
+        ReportFormat::Json => writeln!(out, "{}", quiet(&json))?,
         ReportFormat::Table => {
             writeln!(out, "{}", table(&serde_json::from_str::<Vec<Value>>(&json).context("reading the agent's list")?))?
         }

@@ -10,7 +10,7 @@ use query_planner::{ColumnMeta, LocalError, Value};
 use super::local::{self, NoAnswer, Piece, Reply};
 use super::{Exit, Explain, Format, QueryArgs, UsageError};
 use crate::agent::local::LocalRequest;
-use crate::output::{Printer, printable};
+use crate::output::{Printer, printable, printable_lines};
 use crate::query::ask::Question;
 use crate::query::file::FileError;
 use crate::query::{self, Coverage};
@@ -54,7 +54,7 @@ fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
     let mut out = std::io::stdout().lock();
     match reply {
         Reply::Text(plan) => {
-            writeln!(out, "{}", plan.trim_end())?;
+            writeln!(out, "{}", printable_lines(&plan).trim_end())?;
             Ok(Exit::Complete)
         }
         Reply::Result { coverage, elapsed_ms, explained } => {
@@ -67,7 +67,7 @@ fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
                 anyhow::bail!("the answer is partial and --require-all was given: nothing is printed");
             }
             if args.explain == Some(Explain::Analyze) {
-                writeln!(out, "{}", explained.trim_end())?;
+                writeln!(out, "{}", printable_lines(&explained).trim_end())?;
                 for line in coverage.lines() {
                     writeln!(err, "{}", printable(&line))?;
                 }

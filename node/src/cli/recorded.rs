@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use super::{Exit, ReportFormat};
-use crate::output::printable;
+use crate::output::{printable, quiet};
 use crate::stragglers::{Input, Rules, analyse, import, text};
 
 /// Largest recording read, unpacked.
@@ -35,7 +35,7 @@ pub(super) fn run(paths: &[PathBuf], format: ReportFormat) -> anyhow::Result<Exi
                 if let Some(object) = json.as_object_mut() {
                     object.insert("recorded".to_owned(), name.into());
                 }
-                writeln!(out, "{json}")?;
+                writeln!(out, "{}", quiet(&json.to_string()))?;
             }
             ReportFormat::Table if several => writeln!(out, "{}\n\n{}", printable(&name), text(&report))?,
             ReportFormat::Table => write!(out, "{}", text(&report))?,

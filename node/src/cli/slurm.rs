@@ -131,9 +131,9 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
 
 /// For commands with `--job`: the socket to ask at, or the exit code of the command that ran on a node of the job.
 pub(super) fn reach(socket: &SocketArg, job: Option<&str>) -> anyhow::Result<Result<SocketArg, Exit>> {
-    let (None, Some(job)) = (&socket.socket, job) else { return Ok(Ok(SocketArg { socket: socket.socket.clone() })) };
+    let (None, None, Some(job)) = (&socket.socket, &socket.via, job) else { return Ok(Ok(socket.clone())) };
     Ok(match ask::reach(job)? {
-        Reach::Socket(path) => Ok(SocketArg { socket: Some(path) }),
+        Reach::Socket(path) => Ok(SocketArg { socket: Some(path), ..socket.clone() }),
         Reach::HandedOn(code) => Err(match code {
             0 => Exit::Complete,
             2 => Exit::Usage,

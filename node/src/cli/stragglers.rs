@@ -11,7 +11,7 @@ use super::query::say_coverage;
 use super::{Exit, ReportFormat, StragglersArgs};
 use crate::agent::local::LocalRequest;
 use crate::agent::stragglers::StragglersQuestion;
-use crate::output::printable;
+use crate::output::{printable, printable_lines, quiet};
 use crate::query::{Coverage, Missing};
 use crate::slurm::ask;
 
@@ -25,7 +25,7 @@ pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
         return super::recorded::run(&args.recorded, args.format);
     }
     // A job with a mesh of its own is all that its mesh knows of.
-    if args.socket.socket.is_none() && args.job.as_deref().is_some_and(ask::is_known) {
+    if args.socket.socket.is_none() && args.socket.via.is_none() && args.job.as_deref().is_some_and(ask::is_known) {
         match super::slurm::reach(&args.socket, args.job.take().as_deref())? {
             Ok(socket) => args.socket = socket,
             Err(exit) => return Ok(exit),
@@ -72,19 +72,19 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
     }
     let mut out = std::io::stdout().lock();
     match args.format {
-        ReportFormat::Json => writeln!(out, "{answer}")?,
+        ReportFormat::Json => writeln!(out, "{}", quiet(&answer.to_string()))?,
         ReportFormat::Table => {
             if args.watch {
                 // Clear the screen and go to its top left corner.
                 write!(out, "\u{1b}[2J\u{1b}[H")?;
             }
-            writeln!(out, "{}", text.as_ref().and_then(Value::as_str).unwrap_or_default().trim_end())?;
+            writeln!(out, "{}", printable_lines(text.as_ref().and_then(Value::as_str).unwrap_or_default()).trim_end())?;
             if args.show_sql {
                 for shown in sql.iter().filter_map(Value::as_array).flatten() {
                     let field = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
                     match field("sql") {
                         sql if sql.is_empty() => writeln!(out, "\n-- {}", printable(&field("title")))?,
-                        sql => writeln!(out, "\n-- {}\n{sql};", printable(&field("title")))?,
+                        sql => writeln!(out, "\n-- {}\n{};", printable(&field("title")), printable_lines(&sql))?,
                     }
                 }
             }

@@ -10,6 +10,7 @@
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there?
 //! - `standing`: the connections that stand, judged anew when trust changes and replaced when our certificate does.
 //! - `idle`: which connections stay. `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
+//! - [`via`]: asking an agent from a machine without one.
 //! - [`join`]: how a host without a certificate gets one, both sides.
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
 
@@ -27,6 +28,7 @@ mod serve;
 mod standing;
 #[cfg(test)]
 mod tests;
+pub mod via;
 pub mod wire;
 
 use std::net::SocketAddr;

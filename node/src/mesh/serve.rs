@@ -209,11 +209,15 @@ async fn question(
     out.finish().await;
 }
 
-/// What a certificate's role may ask for. Nodes may ask for all that there is.
+/// What a certificate's role may ask for. Nodes may ask for all that agents ask each other; what people ask ([`Request::Ask`]) is
+/// for people's certificates, so that the audit says who it was, and a node's key alone gives no such answers.
 fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
     match (role, request) {
+        (Role::Node, Request::Ask(_)) => {
+            Err("not allowed: a node's certificate is its agent's; ask with one of role operator or reader")
+        }
         (Role::Node, _)
-        | (_, Request::Ping | Request::Trust | Request::Renew { .. })
+        | (_, Request::Ping | Request::Trust | Request::Renew { .. } | Request::Ask(_))
         | (
             Role::Operator,
             Request::Catalog
@@ -223,7 +227,7 @@ fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
             | Request::OpenCalls,
         ) => Ok(()),
         // What a task reads is the asker's word, so a reader's questions are planned by an agent, not by the reader.
-        (Role::Reader, _) => Err("not allowed: a reader's certificate asks through an agent's socket only"),
+        (Role::Reader, _) => Err("not allowed: a reader's certificate asks an agent for answers only"),
         (Role::Operator, _) => Err("not allowed: only a node of the mesh may ask this"),
     }
 }
@@ -246,12 +250,20 @@ pub enum SendError {
 pub struct Responder {
     stream: Box<dyn AsyncWrite + Send + Unpin>,
     ended: bool,
+    /// How long the asker may read nothing.
+    patience: Duration,
 }
 
 impl Responder {
     /// A responder that writes to `stream` (in the mesh a QUIC stream, in tests and on the local socket any other).
     pub fn new(stream: impl AsyncWrite + Send + Unpin + 'static) -> Self {
-        Self { stream: Box::new(stream), ended: false }
+        Self { stream: Box::new(stream), ended: false, patience: SLOWEST_READER }
+    }
+
+    /// The same for an asker that is waited for only so long.
+    #[cfg(test)]
+    pub(super) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Sends one response; waits while the asker is slow to read.
@@ -294,7 +306,7 @@ impl Responder {
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         // An asker that reads nothing for so long is as good as gone.
-        match tokio::time::timeout(SLOWEST_READER, self.stream.write_all(bytes)).await {
+        match tokio::time::timeout(self.patience, self.stream.write_all(bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(SendError::Gone),
         }

@@ -1,5 +1,7 @@
 //! Whole endpoints on loopback with real certificates.
 
+mod attacks;
+
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant as StdInstant;

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use query_planner::{Batch, Combine, NodeError, NodeStats, NodeTask};
 use serde::{Deserialize, Serialize};
 
+use crate::agent::local::{LocalRequest, LocalResponse};
 use crate::query::SnapshotUse;
 use crate::stragglers::Activity;
 
@@ -85,6 +86,9 @@ pub enum Request {
         /// What it has to do with the other round of the question, where it has two; the same for all of them.
         snapshot: Option<SnapshotUse>,
     },
+    /// What a person or a program asks an agent, as on its local socket: it plans, asks the mesh and merges. Answered by
+    /// [`Response::Said`]s.
+    Ask(LocalRequest),
 }
 
 /// A node that another is to ask.
@@ -187,12 +191,18 @@ pub enum Response {
     Leaves(Vec<LeafPiece>),
     /// The batches since the last such response are the rows of these leaves: each its index and what it did.
     Combined(Vec<(u32, NodeStats)>),
+    /// A piece of the answer to [`Request::Ask`].
+    Said(LocalResponse),
 }
 
 impl Response {
     /// Whether nothing follows this response.
     #[must_use]
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Batch { .. } | Self::Leaves(_) | Self::Combined(_))
+        match self {
+            Self::Batch { .. } | Self::Leaves(_) | Self::Combined(_) => false,
+            Self::Said(said) => said.is_last(),
+            _ => true,
+        }
     }
 }

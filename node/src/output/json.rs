@@ -6,20 +6,21 @@ use query_planner::{ColumnMeta, Value};
 use serde_json::json;
 
 use super::hex;
+use super::table::steers;
 use crate::query::Coverage;
 
 /// The beginning of `{"columns":[{"name","type"}],"rows":[[…]],"coverage":{…},"elapsed_ms":F}`; a single file has no
 /// coverage member.
 pub(super) fn write_begin(columns: &[ColumnMeta], out: &mut dyn Write) -> io::Result<()> {
     let columns: Vec<_> = columns.iter().map(|column| json!({"name": column.name, "type": column.decl_type})).collect();
-    write!(out, "{{\"columns\":{},\"rows\":[", json!(columns))
+    write!(out, "{{\"columns\":{},\"rows\":[", quiet(&json!(columns).to_string()))
 }
 
 /// Rows of that object, after `before` others.
 pub(super) fn write_rows(rows: &[Vec<Value>], before: u64, out: &mut dyn Write) -> io::Result<()> {
     for (index, row) in rows.iter().enumerate() {
         let values: Vec<_> = row.iter().map(value_to_json).collect();
-        write!(out, "{}{}", if before == 0 && index == 0 { "" } else { "," }, json!(values))?;
+        write!(out, "{}{}", if before == 0 && index == 0 { "" } else { "," }, quiet(&json!(values).to_string()))?;
     }
     Ok(())
 }
@@ -28,9 +29,26 @@ pub(super) fn write_rows(rows: &[Vec<Value>], before: u64, out: &mut dyn Write) 
 pub(super) fn write_end(coverage: Option<&Coverage>, elapsed_ms: f64, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "]")?;
     if let Some(coverage) = coverage {
-        write!(out, ",\"coverage\":{}", json!(coverage))?;
+        write!(out, ",\"coverage\":{}", quiet(&json!(coverage).to_string()))?;
     }
     writeln!(out, ",\"elapsed_ms\":{}}}", json!(elapsed_ms))
+}
+
+/// JSON text in which what steers a terminal is written as `\u…`, beyond what JSON itself demands: the value is the same.
+pub fn quiet(json: &str) -> String {
+    if !json.chars().any(|c| !c.is_ascii_control() && steers(c) || c == '\u{7f}') {
+        return json.to_owned();
+    }
+    let mut quiet = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Only strings hold such characters, and all of them have one unit of UTF-16.
+        if steers(c) && (!c.is_ascii_control() || c == '\u{7f}') {
+            quiet.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            quiet.push(c);
+        }
+    }
+    quiet
 }
 
 /// One object a row, keyed by column name; a name that comes twice gets `:2`, `:3`, …
@@ -47,7 +65,8 @@ pub(super) fn write_lines(columns: &[ColumnMeta], rows: &[Vec<Value>], out: &mut
     }
     for row in rows {
         for (index, (name, value)) in names.iter().zip(row).enumerate() {
-            write!(out, "{}{}:{}", if index == 0 { "{" } else { "," }, json!(name), value_to_json(value))?;
+            let (name, value) = (quiet(&json!(name).to_string()), quiet(&value_to_json(value).to_string()));
+            write!(out, "{}{name}:{value}", if index == 0 { "{" } else { "," })?;
         }
         writeln!(out, "}}")?;
     }
@@ -66,5 +85,20 @@ pub fn value_to_json(value: &Value) -> serde_json::Value {
         },
         Value::Text(text) => json!(String::from_utf8_lossy(text)),
         Value::Blob(bytes) => json!(format!("x'{}'", hex(bytes))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_escaped_and_means_the_same() {
+        let value = json!(["\u{1b}[2J", "\u{9b}31m", "\u{7f}", "a\u{202e}b\u{200b}", "é\n", {"\u{85}": 1}]);
+        for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+            let quiet = quiet(&text);
+            assert!(!quiet.chars().any(|c| steers(c) && c != '\n'), "{quiet:?}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&quiet).unwrap(), value);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Printing results: data to standard output in the form asked for, coverage to standard error.
 //!
 //! `table` is for people, `json` (one object, or one a row) and `csv` for programs. Values come as SQLite values;
-//! integers stay integers, text with control characters never reaches a terminal unescaped.
+//! integers stay integers, text with control characters never reaches a terminal unescaped. (CSV knows no escapes: it is for
+//! files and programs as it is, and only on a terminal written as in a table.)
 
 use std::io::{self, Write};
 
@@ -15,9 +16,9 @@ mod json;
 mod stream;
 mod table;
 
-pub use json::value_to_json;
+pub use json::{quiet, value_to_json};
 pub use stream::Printer;
-pub use table::{cell_text, printable, render};
+pub use table::{cell_text, printable, printable_lines, render};
 
 /// A result to print.
 #[derive(Debug)]

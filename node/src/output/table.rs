@@ -80,7 +80,7 @@ pub fn cell_text(value: &Value) -> String {
 }
 
 /// Characters that steer a terminal, or turn or hide what stands around them (marks of direction, of no width).
-fn steers(c: char) -> bool {
+pub(super) fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
@@ -99,4 +99,9 @@ pub fn printable(text: &str) -> String {
             c => c.to_string(),
         })
         .collect()
+}
+
+/// The same for text of several lines, which stay lines.
+pub fn printable_lines(text: &str) -> String {
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }

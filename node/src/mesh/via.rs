@@ -1,0 +1,83 @@
+//! Asking an agent from a machine that has none: one connection with a certificate of role operator or reader (or a node's), one
+//! question, its answer. Who comes so is no member: it gossips nothing and nobody calls it back. What may be asked is decided
+//! by the agent (`agent::serve`), for every request anew.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use quinn::{Endpoint, VarInt};
+
+use super::ask::AskError;
+use super::frame::{self, FrameReader};
+use super::wire::{Request, Response};
+use super::{code, endpoint, pool, probe};
+use crate::agent::local::{LocalRequest, LocalResponse};
+
+/// How long the handshake, and then sending the question, may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The answer as it arrives.
+pub struct Via {
+    endpoint: Endpoint,
+    connection: quinn::Connection,
+    reader: FrameReader<quinn::RecvStream>,
+}
+
+/// Puts `request` to the agent at `address`, as the one that `identity` names. Must be called inside a tokio runtime.
+///
+/// # Errors
+/// [`AskError::Unreachable`]; [`AskError::Refused`] when either end does not accept the other's certificate.
+pub async fn ask(identity: &certs::Identity, address: SocketAddr, request: LocalRequest) -> Result<Via, AskError> {
+    let unreachable = |error: String| AskError::Unreachable(error);
+    let any: SocketAddr =
+        if address.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let endpoint = Endpoint::client(any).map_err(|error| unreachable(error.to_string()))?;
+    let config = endpoint::client_config(identity).map_err(|error| AskError::Refused(error.to_string()))?;
+    let connecting = endpoint
+        .connect_with(config, address, certs::tls::SERVER_NAME)
+        .map_err(|error| unreachable(error.to_string()))?;
+    let connection = tokio::select! {
+        connected = connecting => connected.map_err(|error| AskError::of_connection(&error))?,
+        objection = probe::objection(address) => return Err(unreachable(objection.into())),
+        () = tokio::time::sleep(PATIENCE) => return Err(unreachable("connection timed out".into())),
+    };
+    pool::judge(&connection, identity).map_err(|error| AskError::Refused(error.to_string()))?;
+    let bytes = frame::encode(&Request::Ask(request)).map_err(|error| AskError::Protocol(error.to_string()))?;
+    let asked = async {
+        let (mut send, receive) = connection.open_bi().await.map_err(|error| AskError::of_connection(&error))?;
+        // Refused, it is the connection that says why.
+        if send.write_all(&bytes).await.is_err() || send.finish().is_err() {
+            return Err(AskError::of_connection(&connection.closed().await));
+        }
+        Ok(receive)
+    };
+    let receive = tokio::time::timeout(PATIENCE, asked)
+        .await
+        .map_err(|_| unreachable("the agent does not take the question".into()))??;
+    Ok(Via { endpoint, connection, reader: FrameReader::new(receive) })
+}
+
+impl Via {
+    /// The next piece; the last one says so ([`LocalResponse::is_last`]).
+    ///
+    /// # Errors
+    /// The connection broke off, or the agent refuses the request ([`AskError::Refused`]).
+    pub async fn next(&mut self) -> Result<LocalResponse, AskError> {
+        match self.reader.read::<Response>().await {
+            Ok(Some(Response::Said(said))) => Ok(said),
+            Ok(Some(Response::Unsupported(why))) => Err(AskError::Refused(why)),
+            Ok(Some(other)) => Err(AskError::Protocol(format!("an unexpected answer: {other:?}"))),
+            Ok(None) => Err(AskError::Protocol("the answer broke off".into())),
+            Err(error) => Err(match self.connection.close_reason() {
+                Some(reason) => AskError::of_connection(&reason),
+                None => AskError::Protocol(error.to_string()),
+            }),
+        }
+    }
+
+    /// Says farewell.
+    pub async fn close(self) {
+        self.connection.close(VarInt::from_u32(code::SHUTDOWN), b"");
+        let _ = tokio::time::timeout(super::CLOSE_PATIENCE, self.endpoint.wait_idle()).await;
+    }
+}
