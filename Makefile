@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-load bench-capture test-kernels fuzz deny sbom clean
+.PHONY: help deps build demo test test-real-libs lint bench bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-crowd bench-load bench-capture test-kernels fuzz deny sbom clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb)
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow
 	target/release/bench-flow
+
+bench-crowd: deps ## 200 heavy questions at once beside ingest: answered or refused, nothing lost
+	$(CARGO) run --locked --release -p scenarios --bin bench-crowd
 
 bench-load: deps ## every call of a heavy load stored or counted as lost; the agent's CPU (root, about two minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-load

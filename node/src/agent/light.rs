@@ -66,6 +66,7 @@ impl LightAgent {
             catalogs: super::Catalogs::default(),
             plans: super::Plans::default(),
             merges: Arc::default(),
+            turns: crate::query::admission::Admission::of_agent(),
             fanout: Mutex::default(),
             source,
             recording,

@@ -29,7 +29,7 @@ use crate::query::Coverage;
 use crate::query::ask::Question;
 
 /// Questions asked on the socket at a time.
-const CLIENTS: usize = 64;
+const CLIENTS: usize = 256;
 /// How long a client may take to ask, and to read a piece of its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_READER: Duration = Duration::from_secs(60);

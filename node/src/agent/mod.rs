@@ -65,6 +65,8 @@ pub struct Shared {
     pub plans: Plans,
     /// Merge databases between questions.
     pub merges: Arc<MergePool>,
+    /// Turns of the questions that are asked here.
+    pub turns: Arc<crate::query::admission::Admission>,
     /// How many nodes are asked directly.
     pub fanout: Mutex<FanoutPolicy>,
     /// The trace store or the served file.
@@ -147,6 +149,7 @@ impl Agent {
             catalogs: Catalogs::default(),
             plans: Plans::default(),
             merges: Arc::default(),
+            turns: crate::query::admission::Admission::of_agent(),
             fanout: Mutex::default(),
             source,
             recording,

@@ -126,7 +126,7 @@ impl NodeHandler {
         cancelled: CancellationToken,
     ) -> Response {
         let asking = asking(peer, "task", &task);
-        let response = self.task(deadline, task, snapshot, out, cancelled).await;
+        let response = self.task(deadline, peer.name.as_str(), task, snapshot, out, cancelled).await;
         self.note(asking, &response);
         response
     }
@@ -152,6 +152,7 @@ impl NodeHandler {
     async fn task(
         &self,
         deadline: Instant,
+        asker: &str,
         task: NodeTask,
         snapshot: Option<SnapshotUse>,
         out: &mut Responder,
@@ -173,7 +174,7 @@ impl NodeHandler {
         let (batches, mut produced) = mpsc::channel(4);
         // When the stream to the asker breaks, the work stops.
         let stop = cancelled.child_token();
-        let running = Arc::clone(&self.executor).run(task, snapshot, deadline, stop.clone(), batches);
+        let running = Arc::clone(&self.executor).run(asker, task, snapshot, deadline, stop.clone(), batches);
         let forward = async {
             while let Some((part, batch)) = produced.recv().await {
                 let part = u32::try_from(part).unwrap_or(u32::MAX);

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::cost;
 use super::coverage::{Coverage, Missing, row_share};
 use super::fanout::MeshFanout;
 use super::leaf::Target;
@@ -150,6 +151,18 @@ async fn ask_to(
         return Ok(Asked::Plan(query_planner::explain(&plan)));
     }
 
+    let waited = tokio::select! {
+        turn = shared.turns.enter(access.as_str(), cost(&plan)) => turn,
+        () = tokio::time::sleep_until(deadline.into()) => {
+            let message = format!(
+                "timeout: other questions were worked on here for all of the {} ms; ask again, or give a longer --timeout",
+                question.timeout_ms
+            );
+            return Err(AskError::Failed { message, coverage: None });
+        }
+        () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
+    };
+    let _turn = waited.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?;
     let targets: Vec<Target> =
         members.iter().filter(|member| member.state == MemberState::Live).filter_map(|member| target(member)).collect();
     let mut fanout = MeshFanout::new(

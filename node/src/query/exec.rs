@@ -4,15 +4,20 @@
 //! SQLite blocks, so a task runs on a blocking thread; its progress handler looks at the deadline and at the
 //! cancellation token every few thousand virtual-machine steps, which stops a runaway question within milliseconds.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask};
 use rusqlite::Connection;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::{Admission, Turn};
 use super::kept::{Kept, SnapshotUse};
+use super::polite;
 use crate::store::{ColumnExecutor, Source};
 
 /// SQLite virtual-machine steps between two looks at the deadline (about 0.1 ms of work).
@@ -22,11 +27,26 @@ const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_n
 /// Read-only connections kept open between questions.
 const IDLE_READERS: usize = 4;
 
+/// Tasks under way at a time: a thread and a connection each, though only those with a turn work.
+const MOST_UNDER_WAY: usize = 128;
+
 /// What SQLite may take for one question here.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// A snapshot is kept for another round no longer than this, whatever the asker says.
 const LONGEST_KEPT: Duration = Duration::from_secs(600);
+
+/// Share of the ingest queue, per mille, from which questions stand back, and for how long at a time (of some 0.1 ms of
+/// work).
+const BACKLOG: u32 = 250;
+const STAND_BACK: Duration = Duration::from_millis(2);
+
+/// Stands back while what was recorded piles up before the store: capture goes first.
+fn give_way(source: &Source) {
+    if source.backlog() >= BACKLOG {
+        std::thread::sleep(STAND_BACK);
+    }
+}
 
 /// What may be done on the spot: about a tenth of a millisecond of SQLite's work, and a screenful of rows.
 const SMALL_STEPS: i32 = 4_000;
@@ -44,6 +64,34 @@ pub struct Small {
     pub stats: NodeStats,
 }
 
+/// Where the rows of a task go, from the thread that works on it.
+struct RowsOut {
+    batches: mpsc::Sender<(usize, Batch)>,
+    turn: Option<Turn>,
+    turns: Arc<Admission>,
+    deadline: Instant,
+    runtime: Handle,
+}
+
+impl RowsOut {
+    /// Sends rows. A task that waits for its reader needs no turn meanwhile: somebody else may work.
+    fn send(&mut self, part: usize, batch: Batch) -> Result<(), NodeError> {
+        let gone = || NodeError::Stopped("the asker went away".into());
+        let piece = match self.batches.try_send((part, batch)) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Closed(_)) => return Err(gone()),
+            Err(TrySendError::Full(piece)) => piece,
+        };
+        self.turn = None;
+        self.batches.blocking_send(piece).map_err(|_| gone())?;
+        let (turns, until) = (&self.turns, self.deadline.into());
+        // A timer needs the runtime around it, which this thread has only in here.
+        let again = self.runtime.block_on(async { tokio::time::timeout_at(until, turns.again(1)).await });
+        self.turn = again.map_err(|_| NodeError::Stopped("the deadline passed".into()))?;
+        Ok(())
+    }
+}
+
 /// Executes tasks on one node's source.
 #[derive(Debug)]
 pub struct Executor {
@@ -52,27 +100,42 @@ pub struct Executor {
     idle: Mutex<Vec<Connection>>,
     kept: Arc<Kept>,
     /// Questions that may run at once: capture and the job have priority on this host.
-    running: Semaphore,
-    concurrent: usize,
+    turns: Arc<Admission>,
+    /// Tasks that have begun and not ended, those included that wait for whoever reads their rows.
+    under_way: Arc<AtomicUsize>,
+}
+
+/// One task, counted while it is under way.
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    fn begin(count: &Arc<AtomicUsize>) -> Result<Self, NodeError> {
+        let under_way = Self(Arc::clone(count));
+        if count.fetch_add(1, Ordering::Relaxed) >= MOST_UNDER_WAY {
+            return Err(NodeError::Failed(format!(
+                "busy: {MOST_UNDER_WAY} questions are under way here, most of them waiting for their readers; ask again later"
+            )));
+        }
+        Ok(under_way)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Executor {
     /// An executor for `node` over `source`, running at most `concurrent` tasks at once.
     pub fn new(node: String, source: Arc<Source>, concurrent: usize) -> Self {
-        let concurrent = concurrent.max(1);
-        Self {
-            node,
-            source,
-            idle: Mutex::default(),
-            kept: Arc::default(),
-            running: Semaphore::new(concurrent),
-            concurrent,
-        }
+        let turns = Admission::of_node(u32::try_from(concurrent.max(1)).unwrap_or(1));
+        Self { node, source, idle: Mutex::default(), kept: Arc::default(), turns, under_way: Arc::default() }
     }
 
-    /// Tasks that run now.
+    /// Tasks that have begun and not ended.
     pub fn at_work(&self) -> usize {
-        self.concurrent - self.running.available_permits()
+        self.under_way.load(Ordering::Relaxed)
     }
 
     /// Snapshots kept for the second rounds of questions.
@@ -95,34 +158,35 @@ impl Executor {
         Catalog::of(&reader, &self.source.replicated()).map_err(|error| NodeError::Failed(error.to_string()))
     }
 
-    /// Runs `task` and hands its batches to `batches` (bounded: a slow reader slows the query down). `snapshot` says what
+    /// Runs `task` for `asker` and hands its batches to `batches` (bounded: a slow reader slows the query down). `snapshot` says what
     /// it has to do with another round of its question.
     ///
     /// # Errors
-    /// Over budget, stopped by the deadline or by `cancelled`, failed in SQLite, or the snapshot of the earlier round is
+    /// Too many wait here, over budget, stopped by the deadline or by `cancelled`, failed in SQLite, or the snapshot of the earlier round is
     /// gone.
     pub async fn run(
         self: Arc<Self>,
+        asker: &str,
         task: NodeTask,
         snapshot: Option<SnapshotUse>,
         deadline: Instant,
         cancelled: CancellationToken,
         batches: mpsc::Sender<(usize, Batch)>,
     ) -> Result<NodeStats, NodeError> {
-        let permit = tokio::select! {
-            permit = self.running.acquire() => permit.map_err(|_| NodeError::Stopped("the agent is shutting down".into()))?,
+        let under_way = UnderWay::begin(&self.under_way)?;
+        let turn: Turn = tokio::select! {
+            turn = self.turns.enter(asker, 1) => turn.map_err(|busy| NodeError::Failed(busy.to_string()))?,
             () = cancelled.cancelled() => return Err(NodeError::Stopped("cancelled".into())),
             () = tokio::time::sleep_until(deadline.into()) => {
                 return Err(NodeError::Stopped("the deadline passed while waiting for other questions".into()));
             }
         };
         let executor = Arc::clone(&self);
-        let worked =
-            tokio::task::spawn_blocking(move || executor.run_blocking(&task, snapshot, deadline, &cancelled, &batches))
-                .await;
-        drop(permit);
-        let (stats, reader) =
-            worked.unwrap_or_else(|panic| Err(NodeError::Failed(format!("the query executor failed: {panic}"))))?;
+        let runtime = Handle::current();
+        let mut rows = RowsOut { batches, turn: Some(turn), turns: Arc::clone(&self.turns), deadline, runtime };
+        let worked = polite::run(move || executor.run_blocking(&task, snapshot, deadline, &cancelled, &mut rows)).await;
+        drop(under_way);
+        let (stats, reader) = worked.unwrap_or_else(|| Err(NodeError::Failed("the query executor failed".into())))?;
         if let (Some(snapshot), Some(reader)) = (snapshot, reader) {
             self.kept.keep(snapshot, reader, LONGEST_KEPT);
         }
@@ -133,7 +197,7 @@ impl Executor {
     /// another thread costs more than the work. `None` when it turned out to be more than that (or no reader is at
     /// hand): then nothing has happened and [`Executor::run`] does it.
     pub fn run_small(&self, task: &NodeTask) -> Option<Result<Small, NodeError>> {
-        let _permit = self.running.try_acquire().ok()?;
+        let _turn = self.turns.try_enter(1)?;
         let _cap = query_planner::memory::cap(MEMORY_BYTES);
         let mut reader = self.lock().pop()?;
         let mut checks = 0;
@@ -175,7 +239,7 @@ impl Executor {
         snapshot: Option<SnapshotUse>,
         deadline: Instant,
         cancelled: &CancellationToken,
-        batches: &mpsc::Sender<(usize, Batch)>,
+        rows: &mut RowsOut,
     ) -> Result<(NodeStats, Option<Connection>), NodeError> {
         let _cap = query_planner::memory::cap(MEMORY_BYTES);
         let earlier = snapshot.map(|wanted| self.kept.take(wanted)).transpose()?.flatten();
@@ -184,13 +248,19 @@ impl Executor {
         if snapshot.is_some() && reader.is_autocommit() {
             reader.execute_batch("BEGIN").map_err(failed)?;
         }
-        let watch = cancelled.clone();
-        let _ = reader
-            .progress_handler(STEPS_BETWEEN_CHECKS, Some(move || watch.is_cancelled() || Instant::now() >= deadline));
-        let mut emit = |part: usize, batch: Batch| {
-            batches.blocking_send((part, batch)).map_err(|_| NodeError::Stopped("the asker went away".into()))
+        let (watch, source) = (cancelled.clone(), Arc::clone(&self.source));
+        let _ = reader.progress_handler(
+            STEPS_BETWEEN_CHECKS,
+            Some(move || {
+                give_way(&source);
+                watch.is_cancelled() || Instant::now() >= deadline
+            }),
+        );
+        let mut emit = |part: usize, batch: Batch| rows.send(part, batch);
+        let stop = || {
+            give_way(&self.source);
+            cancelled.is_cancelled() || Instant::now() >= deadline
         };
-        let stop = || cancelled.is_cancelled() || Instant::now() >= deadline;
         let columns = ColumnExecutor::new(&stop, u64::MAX);
         let result = query_planner::execute_task_with(&reader, &self.node, task, &columns, &mut emit);
         let _ = reader.progress_handler(0, None::<fn() -> bool>);
@@ -284,7 +354,7 @@ mod tests {
         let (batches, mut produced) = mpsc::channel(16);
         let deadline = Instant::now() + Duration::from_secs(60);
         let task = task(executor, sql);
-        Arc::clone(executor).run(task, snapshot, deadline, CancellationToken::new(), batches).await?;
+        Arc::clone(executor).run("test", task, snapshot, deadline, CancellationToken::new(), batches).await?;
         Ok(produced.recv().await.expect("a batch").1.columns[0][0].clone())
     }
 

@@ -16,6 +16,9 @@ use super::kept::SnapshotUse;
 use crate::mesh::wire::{LeafPiece, LeafSaid, Request, Response};
 use crate::mesh::{AskError, Encoded, Mesh};
 
+/// The asker that a node's own questions wait as.
+const OWN: &str = "this node";
+
 /// A node to ask.
 #[derive(Debug, Clone)]
 pub struct Target {
@@ -52,6 +55,7 @@ impl Lost {
         match error {
             NodeError::Sql(message) => Self::Sql(message),
             NodeError::Stopped(why) if why.contains("deadline") => Self::Missing(format!("timeout: {why}")),
+            NodeError::Failed(why) if why.starts_with("busy: ") => Self::Missing(format!("refused: {why}")),
             other => Self::Missing(other.to_string()),
         }
     }
@@ -251,7 +255,8 @@ impl LeafAsk {
             return Ok(small.stats);
         }
         let (batches, mut produced) = mpsc::channel(4);
-        let running = Arc::clone(&self.executor).run(self.task.clone(), self.snapshot, self.deadline, stop, batches);
+        let running =
+            Arc::clone(&self.executor).run(OWN, self.task.clone(), self.snapshot, self.deadline, stop, batches);
         let gather = async {
             while let Some((part, batch)) = produced.recv().await {
                 if let Err(lost) = rows.take(part, batch).await {

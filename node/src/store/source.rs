@@ -38,6 +38,15 @@ impl Source {
         }
     }
 
+    /// How full the queue before the store is, per mille.
+    #[must_use]
+    pub fn backlog(&self) -> u32 {
+        match self {
+            Self::Store(store) => store.shared.queue.fullness(),
+            Self::Served(_) => 0,
+        }
+    }
+
     /// Tables, spans and sizes.
     #[must_use]
     pub fn facts(&self) -> Facts {

@@ -1,0 +1,246 @@
+//! Turns: how many questions are worked on at a time, how many wait, and who is told to come again later.
+//!
+//! Work has a cost in units. What is over the limit waits in the order in which it came, for as long as its deadline allows; what
+//! is over the limit of those that wait, of all or of one asker, is refused at once with a word on when to come again. The
+//! node's own work for the mesh ([`Admission::of_node`]) and the questions that an agent puts together
+//! ([`Admission::of_agent`]) have turns of their own: one waits for the other, so sharing them would lock both up.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use query_planner::{Plan, Strategy};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::lock::lock;
+
+/// Weight of the newest turn in the mean length of turns.
+const NEWEST: f64 = 0.2;
+/// What a turn is taken to last before one has ended.
+const FIRST_GUESS: Duration = Duration::from_millis(500);
+
+/// The limits of one place.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Units worked on at a time.
+    pub units: u32,
+    /// Turns that wait.
+    pub waiting: usize,
+    /// Of these, of one asker.
+    pub waiting_of_one: usize,
+}
+
+/// The turns of one place.
+#[derive(Debug)]
+pub struct Admission {
+    limits: Limits,
+    free: Arc<Semaphore>,
+    waiting: Mutex<HashMap<String, usize>>,
+    /// Mean time of a turn for each of its units, nanoseconds.
+    mean_ns: AtomicU64,
+}
+
+/// No turn now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("busy: {waiting} questions wait here{of_one} already; ask again in about {} s", .retry_after.as_secs().max(1))]
+pub struct Busy {
+    /// How many wait.
+    pub waiting: usize,
+    /// " of this asker", where that is what they are too many of.
+    of_one: &'static str,
+    /// When there should be room again.
+    pub retry_after: Duration,
+}
+
+/// A turn; it ends when dropped.
+#[derive(Debug)]
+pub struct Turn {
+    admission: Arc<Admission>,
+    cost: u32,
+    began: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let took = self.began.elapsed().as_nanos() as f64 / f64::from(self.cost);
+        let mean = self.admission.mean_ns.load(Ordering::Relaxed) as f64;
+        self.admission.mean_ns.store((mean + NEWEST * (took - mean)) as u64, Ordering::Relaxed);
+    }
+}
+
+/// One that waits, counted while it does.
+struct Waiting<'a>(&'a Admission, &'a str);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.0.waiting);
+        if let Some(count) = waiting.get_mut(self.1) {
+            *count -= 1;
+            if *count == 0 {
+                waiting.remove(self.1);
+            }
+        }
+    }
+}
+
+impl Admission {
+    /// Turns with these limits.
+    #[must_use]
+    pub fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            free: Arc::new(Semaphore::new(limits.units as usize)),
+            waiting: Mutex::default(),
+            mean_ns: AtomicU64::new(u64::try_from(FIRST_GUESS.as_nanos()).unwrap_or(u64::MAX)),
+        })
+    }
+
+    /// Those of a node that works on tasks for the mesh, `units` at a time.
+    #[must_use]
+    pub fn of_node(units: u32) -> Arc<Self> {
+        Self::new(Limits { units, waiting: 64, waiting_of_one: 32 })
+    }
+
+    /// Those of an agent that puts questions together; what a question costs is [`cost`].
+    #[must_use]
+    pub fn of_agent() -> Arc<Self> {
+        Self::new(Limits { units: 4 * HEAVY, waiting: 64, waiting_of_one: 48 })
+    }
+
+    /// Units in use.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.limits.units as usize - self.free.available_permits()
+    }
+
+    /// A turn at once, or none.
+    #[must_use]
+    pub fn try_enter(self: &Arc<Self>, cost: u32) -> Option<Turn> {
+        let permit = Arc::clone(&self.free).try_acquire_many_owned(cost).ok()?;
+        Some(self.turn(cost, permit))
+    }
+
+    /// A turn for `asker`, when one is free.
+    ///
+    /// # Errors
+    /// Too many wait already.
+    pub async fn enter(self: &Arc<Self>, asker: &str, cost: u32) -> Result<Turn, Busy> {
+        if let Some(turn) = self.try_enter(cost) {
+            return Ok(turn);
+        }
+        let waiting = self.wait(asker)?;
+        let permit = Arc::clone(&self.free).acquire_many_owned(cost).await;
+        drop(waiting);
+        match permit {
+            Ok(permit) => Ok(self.turn(cost, permit)),
+            // Never closed.
+            Err(_) => Err(self.busy(0, "")),
+        }
+    }
+
+    /// A turn for who had one and gave it back to wait for something else: nobody refuses it.
+    pub(super) async fn again(self: &Arc<Self>, cost: u32) -> Option<Turn> {
+        let permit = Arc::clone(&self.free).acquire_many_owned(cost).await.ok()?;
+        Some(self.turn(cost, permit))
+    }
+
+    fn turn(self: &Arc<Self>, cost: u32, permit: OwnedSemaphorePermit) -> Turn {
+        Turn { admission: Arc::clone(self), cost: cost.max(1), began: Instant::now(), _permit: permit }
+    }
+
+    fn wait<'a>(&'a self, asker: &'a str) -> Result<Waiting<'a>, Busy> {
+        let mut waiting = lock(&self.waiting);
+        let all: usize = waiting.values().sum();
+        let of_one = waiting.get(asker).copied().unwrap_or(0);
+        if all >= self.limits.waiting {
+            return Err(self.busy(all, ""));
+        }
+        if of_one >= self.limits.waiting_of_one {
+            return Err(self.busy(of_one, " of this asker"));
+        }
+        *waiting.entry(asker.to_owned()).or_default() += 1;
+        Ok(Waiting(self, asker))
+    }
+
+    fn busy(&self, waiting: usize, of_one: &'static str) -> Busy {
+        let mean = self.mean_ns.load(Ordering::Relaxed);
+        let turns = waiting as u64 + 1;
+        let retry_after = Duration::from_nanos(mean.saturating_mul(turns) / u64::from(self.limits.units.max(1)));
+        Busy { waiting, of_one, retry_after }
+    }
+}
+
+/// What a heavy question costs.
+const HEAVY: u32 = 4;
+
+/// What putting a question together costs the agent that is asked, in units of a cheap one: those that gather rows in its
+/// memory are heavy.
+#[must_use]
+pub fn cost(plan: &Plan) -> u32 {
+    match plan.strategy {
+        Strategy::Asker | Strategy::Fetch | Strategy::Parts => HEAVY,
+        Strategy::Rows | Strategy::Aggregate | Strategy::Push | Strategy::PerNode if plan.flows() => 1,
+        Strategy::Rows | Strategy::Aggregate | Strategy::Push | Strategy::PerNode => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { units: 2, waiting: 3, waiting_of_one: 2 };
+
+    #[tokio::test]
+    async fn who_is_over_the_limits_is_refused_and_told_when_to_come_again() {
+        let admission = Admission::new(LIMITS);
+        let heavy = admission.enter("a", 2).await.expect("room");
+        assert_eq!(admission.used(), 2);
+        let wait = |asker: &'static str| {
+            let admission = Arc::clone(&admission);
+            tokio::spawn(async move { admission.enter(asker, 1).await })
+        };
+        let (first, second) = (wait("a"), wait("a"));
+        while lock(&admission.waiting).values().sum::<usize>() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let refused = admission.enter("a", 1).await.expect_err("two of this asker wait");
+        assert!(
+            refused.to_string().starts_with("busy: 2 questions wait here of this asker already; ask again in about ")
+        );
+        assert!(refused.retry_after > Duration::ZERO);
+        let third = wait("b");
+        while lock(&admission.waiting).values().sum::<usize>() < 3 {
+            tokio::task::yield_now().await;
+        }
+        assert!(
+            admission
+                .enter("c", 1)
+                .await
+                .expect_err("three wait")
+                .to_string()
+                .contains("3 questions wait here already")
+        );
+        // Who gives up waiting waits no more.
+        third.abort();
+        let _ = third.await;
+        drop(heavy);
+        let turns = (first.await.expect("no panic").expect("room"), second.await.expect("no panic").expect("room"));
+        assert_eq!((admission.used(), lock(&admission.waiting).len()), (2, 0));
+        drop(turns);
+        assert_eq!(admission.used(), 0);
+        assert!(admission.try_enter(2).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_busy_place_says_how_long_by_how_long_turns_last() {
+        let admission = Admission::new(Limits { units: 1, waiting: 0, waiting_of_one: 0 });
+        admission.mean_ns.store(4_000_000_000, Ordering::Relaxed);
+        let turn = admission.enter("a", 1).await.expect("room");
+        let refused = admission.enter("a", 1).await.expect_err("nobody may wait");
+        assert_eq!(refused.retry_after, Duration::from_secs(4));
+        drop(turn);
+        assert!(admission.mean_ns.load(Ordering::Relaxed) < 4_000_000_000);
+    }
+}

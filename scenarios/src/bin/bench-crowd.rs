@@ -1,0 +1,130 @@
+//! Two hundred heavy questions at once while calls are recorded: each is answered or refused with a word on when to come
+//! again, and ingest loses nothing.
+//!
+//! One whole agent in this process with a store of its own; the rows are handed over as capture hands them over.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use certs::Authority;
+use clap::Parser;
+use node_bpf::Record;
+use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use rankmesh::query::ask::{self, AskError, Asked};
+use rankmesh::store::{Source, StoreConfig};
+use scenarios::figures::figure;
+use scenarios::light::question;
+use scenarios::store_bench::generate::Generator;
+use tokio_util::sync::CancellationToken;
+
+/// A crowd of questions beside ingest.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Questions at once
+    #[arg(long, default_value_t = 200)]
+    questions: usize,
+    /// Rows a second
+    #[arg(long, default_value_t = 20_000)]
+    rate: u64,
+    /// Seconds of rows before the questions come
+    #[arg(long, default_value_t = 10)]
+    before: u64,
+    /// Seconds that each question may take
+    #[arg(long, default_value_t = 20)]
+    timeout: u64,
+}
+
+/// Each joins a window of the calls with all of them, and is gathered at the asker.
+const HEAVY: &str = "SELECT a.rank, count(*), max(a.duration_ns + b.duration_ns) FROM collectives a \
+    JOIN collectives b ON a.seq = b.seq AND a.func = b.func WHERE a.rank >= 0 GROUP BY a.rank ORDER BY 2 DESC LIMIT 20";
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(crowd(&arguments))
+}
+
+async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let authority = Authority::create(&"crowd".parse()?)?;
+    let identity = dir.path().join("identity");
+    authority.issue(&"n0".parse()?, Duration::from_secs(86_400))?.save(&identity)?;
+    let agent = Agent::start(AgentConfig {
+        cert_validity: certs::NODE_VALIDITY,
+        socket_access: Default::default(),
+        name: "n0".parse()?,
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        advertise: None,
+        join: Vec::new(),
+        token: None,
+        identity,
+        source: SourceConfig::Store { path: dir.path().join("trace.db"), limits: StoreConfig::default() },
+        socket: None,
+        capture: CaptureChoice::Off,
+        on_finding: None,
+        labels: Vec::new(),
+    })
+    .await?;
+    let shared = agent.shared().clone();
+    let total = arguments.before + arguments.timeout;
+    let recorded = {
+        let (source, rate) = (shared.source.clone(), arguments.rate);
+        std::thread::spawn(move || -> anyhow::Result<u64> {
+            let Source::Store(store) = source.as_ref() else { bail!("no store") };
+            let rows: Vec<_> = Generator::spread(rate * total, i64::try_from(total * 1_000_000_000)?).collect();
+            let ingest = store.ingest();
+            let began = Instant::now();
+            // As capture hands over what its ring buffer holds, a hundred times a second.
+            let chunk = (rate / 100).max(1) as usize;
+            for (i, rows) in rows.chunks(chunk).enumerate() {
+                let due = Duration::from_secs_f64((i * chunk) as f64 / rate as f64);
+                std::thread::sleep(due.saturating_sub(began.elapsed()));
+                rows.iter().for_each(|row| ingest.record(Record::Collective(row.clone())));
+            }
+            Ok(rows.len() as u64)
+        })
+    };
+    tokio::time::sleep(Duration::from_secs(arguments.before)).await;
+    let began = Instant::now();
+    let asking: Vec<_> = (0..arguments.questions)
+        .map(|_| {
+            let shared = shared.clone();
+            let question = question(HEAVY, Duration::from_secs(arguments.timeout));
+            tokio::spawn(async move { ask::ask(&shared, question, CancellationToken::new()).await })
+        })
+        .collect();
+    let mut came: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut settled, mut untold) = (0_usize, 0_usize);
+    for asked in asking {
+        let what = match asked.await? {
+            Ok(Asked::Answer { coverage, .. }) if coverage.is_complete() => "answered".to_owned(),
+            Ok(Asked::Answer { coverage, .. }) => format!("partial: {:?}", coverage.missing),
+            Ok(Asked::Plan(_)) => "planned".to_owned(),
+            Err(AskError::Wrong(message) | AskError::Failed { message, .. }) => message,
+        };
+        let known = ["answered", "busy: ", "timeout: ", "over budget"].iter().any(|word| what.starts_with(word));
+        settled += usize::from(known);
+        untold += usize::from(!known);
+        let short = what.split("; ask again in").next().unwrap_or_default().chars().take(160).collect();
+        *came.entry(short).or_default() += 1;
+    }
+    let took = began.elapsed();
+    let offered = recorded.join().map_err(|_| anyhow::anyhow!("the recorder panicked"))??;
+    let Source::Store(store) = shared.source.as_ref() else { bail!("no store") };
+    store.flush(Duration::from_secs(60))?;
+    let health = store.health();
+    for (what, count) in &came {
+        eprintln!("{count} x {what}");
+    }
+    eprintln!("{offered} rows offered, {} stored, {} lost; the questions took {took:.1?}", health.stored, health.lost);
+    ensure!(settled + untold == arguments.questions);
+    figure("crowd_neither_answered_nor_refused", untold as f64, "questions", "<=", 0.0);
+    figure("crowd_answered", came.get("answered").copied().unwrap_or(0) as f64, "questions", ">=", 1.0);
+    figure("crowd_rows_lost", health.lost as f64, "rows", "<=", 0.0);
+    figure("crowd_rows_not_stored", offered.saturating_sub(health.stored) as f64, "rows", "<=", 0.0);
+    drop(shared);
+    agent.shutdown().await;
+    Ok(())
+}

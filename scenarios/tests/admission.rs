@@ -1,0 +1,61 @@
+//! A crowd of questions: each is answered right or refused with a word on when to come again, and nothing stays behind.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use query_planner::Value;
+use rankmesh::query::ask::{self, AskError, Asked};
+use scenarios::light::{LightCluster, question};
+use tokio_util::sync::CancellationToken;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const CROWD: usize = 200;
+/// A join between nodes: gathered at the asker.
+const HEAVY: &str = "SELECT count(*), sum(a.v + b.v) FROM t a JOIN t b ON a.k = b.k";
+
+fn rows(index: usize) -> String {
+    format!(
+        "CREATE TABLE t(k INTEGER, v INTEGER);
+         WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 199) INSERT INTO t SELECT i, {index} FROM r;"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_answered_or_told_when_to_come_again() {
+    let cluster = LightCluster::start(3, rows).expect("agents");
+    cluster.introduce(0);
+    let asker = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());
+    let crowd: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let asker = Arc::clone(&asker);
+            tokio::spawn(async move { ask::ask(&asker, question(HEAVY, PATIENCE), CancellationToken::new()).await })
+        })
+        .collect();
+    let (mut answered, mut refused) = (0, 0);
+    for asked in crowd {
+        match asked.await.expect("no panic") {
+            Ok(Asked::Answer { answer, coverage, .. }) => {
+                assert!(coverage.is_complete(), "{coverage:?}");
+                // 200 keys, 3 rows of each: 9 pairs whose sums are 2 * 3 * (0 + 1 + 2).
+                assert_eq!(answer.rows, [[Value::Integer(1_800), Value::Integer(3_600)]]);
+                answered += 1;
+            }
+            Err(AskError::Failed { message, .. }) => {
+                assert!(message.starts_with("busy: ") && message.contains("; ask again in about "), "{message}");
+                refused += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(answered + refused, CROWD);
+    assert!(answered > 0);
+    let until = Instant::now() + PATIENCE;
+    let idle =
+        || asker.turns.used() == 0 && cluster.agents.iter().flatten().all(|a| a.shared().executor.at_work() == 0);
+    while !idle() {
+        assert!(Instant::now() < until, "somebody still works");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let again = cluster.ask(0, HEAVY, PATIENCE).await.expect("there is room again");
+    assert!(matches!(again, Asked::Answer { .. }));
+}
