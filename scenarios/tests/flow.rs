@@ -79,6 +79,12 @@ async fn a_slow_reader_holds_the_nodes_up_and_gets_every_row() {
     let (asking, mut told) = put(&cluster, question(MANY, PATIENCE));
     let first = told.recv().await.expect("rows");
     let working = || cluster.agents.iter().flatten().filter(|a| a.shared().executor.at_work() > 0).count();
+    // The first rows may come before the last node has begun.
+    let begun = Instant::now() + PATIENCE;
+    while working() < 3 {
+        assert!(Instant::now() < begun, "{} of 3 nodes began", working());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     // Nobody reads: some 27 MB a node do not fit into what may be on its way, so no node comes to its end.
     let quiet = Instant::now() + Duration::from_secs(2);
     while Instant::now() < quiet {

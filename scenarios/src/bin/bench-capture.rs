@@ -179,7 +179,7 @@ fn per_call(caller: &mut Talker) -> anyhow::Result<f64> {
 fn median(samples: &mut [f64]) -> f64 {
     samples.sort_unstable_by(f64::total_cmp);
     let half = samples.len() / 2;
-    if samples.len() % 2 == 0 { (samples[half - 1] + samples[half]) / 2.0 } else { samples[half] }
+    if samples.len().is_multiple_of(2) { (samples[half - 1] + samples[half]) / 2.0 } else { samples[half] }
 }
 
 fn spread(samples: &[f64]) -> String {
