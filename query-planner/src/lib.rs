@@ -52,6 +52,7 @@ pub use harden::harden;
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
 pub use run::{
-    LocalError, NamedOut, local, local_again, local_into, local_with, plan_for_one, run, run_into, run_with,
+    LocalError, NamedOut, local, local_again, local_explained, local_into, local_with, plan_for_one, run, run_into,
+    run_with,
 };
 pub use time_range::time_range;

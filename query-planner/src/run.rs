@@ -446,6 +446,30 @@ pub fn local_again(
     Ok(run(&plan, &mut store, budget, now_unix_ns, &Stop::default())?)
 }
 
+/// How [`local_again`] answers: the plan, or after having run it (`analyze`) what it took and from what it was answered.
+///
+/// # Errors
+/// As [`local_again`].
+#[allow(clippy::too_many_arguments)]
+pub fn local_explained(
+    sql: &str,
+    conn: &Connection,
+    catalog: &Catalog,
+    node: &str,
+    executor: &dyn PartExecutor,
+    budget: &Budget,
+    now_unix_ns: i64,
+    analyze: bool,
+) -> Result<String, LocalError> {
+    let plan = plan_for_one(sql, catalog, |part| executor.understands(conn, part))?;
+    if !analyze {
+        return Ok(crate::explain(&plan));
+    }
+    let mut store = OneStore { conn, node, executor: Some(executor) };
+    let answer = run(&plan, &mut store, budget, now_unix_ns, &Stop::default())?;
+    Ok(crate::explain_analyze(&plan, &answer))
+}
+
 /// As [`Out`], with the answer's columns beside its rows.
 pub type NamedOut<'a> = &'a mut dyn FnMut(&[ColumnMeta], Vec<Vec<Value>>) -> Result<(), RunError>;
 

@@ -147,11 +147,7 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let deadline = started + args.ask.timeout;
     let mut out = std::io::stdout().lock();
-    let mut printer: Option<Printer> = None;
-    let mut print = |columns: &[ColumnMeta], rows| {
-        printer.get_or_insert_with(|| Printer::new(args.format, columns.to_vec())).rows(rows, &mut out)
-    };
-    query::file::ask_into(file, sql, deadline, &mut print).map_err(|error| match error {
+    let failed = |error| match error {
         FileError::Question(_) if Instant::now() >= deadline => {
             anyhow::anyhow!(
                 "timeout: the question took longer than {:?}; give --timeout or narrow it",
@@ -159,10 +155,25 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
             )
         }
         FileError::Question(LocalError::Query(error)) => UsageError(error.render(sql)).into(),
+        // SQLite's own words for a page that is not what it should be.
+        FileError::Question(other) if other.to_string().contains("malformed") => {
+            let file = file.display();
+            anyhow::anyhow!("{file} is damaged ({other}); rankmesh check --db {file} says where")
+        }
         FileError::Question(other) => other.into(),
         FileError::Store(other) => other.into(),
         FileError::Out(error) => error.into(),
-    })?;
+    };
+    if let Some(how) = args.explain {
+        let plan = query::file::explain(file, sql, how == Explain::Analyze, deadline).map_err(failed)?;
+        writeln!(out, "{}", printable_lines(&plan).trim_end())?;
+        return Ok(Exit::Complete);
+    }
+    let mut printer: Option<Printer> = None;
+    let mut print = |columns: &[ColumnMeta], rows| {
+        printer.get_or_insert_with(|| Printer::new(args.format, columns.to_vec())).rows(rows, &mut out)
+    };
+    query::file::ask_into(file, sql, deadline, &mut print).map_err(failed)?;
     let printer = printer.context("the question has no columns")?;
     printer.end(None, started.elapsed().as_secs_f64() * 1e3, &mut out, &mut std::io::stderr().lock())?;
     Ok(Exit::Complete)

@@ -59,6 +59,17 @@ impl FileReader {
         })
     }
 
+    /// How a question is answered: its plan, or, when it has been run by `deadline` (`analyze`), what that took as well.
+    ///
+    /// # Errors
+    /// As [`FileReader::ask`].
+    pub fn explain(&mut self, sql: &str, analyze: bool, deadline: Instant) -> Result<String, FileError> {
+        self.watched(deadline, |conn, catalog, executor| {
+            let (budget, now) = (Budget::default(), unix_now_ns());
+            Ok(query_planner::local_explained(sql, conn, catalog, "local", executor, &budget, now, analyze)?)
+        })
+    }
+
     /// Asks by `deadline`, for rows as they come.
     ///
     /// # Errors
@@ -95,6 +106,14 @@ impl FileReader {
         let columns = ColumnExecutor::new(&stop, u64::MAX);
         ask(&self.conn, &self.catalog, &columns)
     }
+}
+
+/// How the SQLite file at `path` answers a question.
+///
+/// # Errors
+/// As [`FileReader::explain`].
+pub fn explain(path: &Path, sql: &str, analyze: bool, deadline: Instant) -> Result<String, FileError> {
+    FileReader::open(path)?.explain(sql, analyze, deadline)
 }
 
 /// Asks the SQLite file at `path` by `deadline`, for rows as they come.
