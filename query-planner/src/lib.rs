@@ -6,7 +6,7 @@
 //! as the oracle.
 //!
 //! The way of a question: [`align`] writes out what only the mesh knows (clocks); [`plan`] checks the SQL with SQLite itself (`check.rs`), then the rules (`rules/`) try in
-//! order to answer it cheaply; [`run`] asks, merges and answers; [`explain`] prints a plan; [`local`] answers from one
+//! order to answer it cheaply; [`run`] asks, merges and answers; [`explain`] prints a plan; [`Local`] answers from one
 //! store.
 
 mod align;
@@ -22,6 +22,7 @@ mod explain;
 mod functions;
 mod harden;
 mod hints;
+mod local;
 pub mod memory;
 mod merge_pool;
 mod plan;
@@ -49,10 +50,8 @@ pub use exec::{Answered, PartExecutor, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::states;
 pub use harden::harden;
+pub use local::{Local, LocalError, NamedOut, plan_for_one};
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
-pub use run::{
-    LocalError, NamedOut, local, local_again, local_explained, local_into, local_with, plan_for_one, run, run_into,
-    run_with,
-};
+pub use run::{run, run_into, run_with};
 pub use time_range::time_range;

@@ -1,10 +1,10 @@
 //! Many light agents in one process, over real loopback sockets, with a list of members given to them: for what a mesh of
 //! a thousand does. Whole agents that find each other by gossip are in `cluster`.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use certs::{Authority, HostKey};
@@ -95,6 +95,19 @@ impl LightCluster {
         }
     }
 
+    /// Lists one more member, "silent", of the kind of the second: nobody answers at its address while the socket lives.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub fn add_silent(&mut self) -> anyhow::Result<UdpSocket> {
+        let silent = UdpSocket::bind("127.0.0.1:0")?;
+        let mut member = self.members[1].clone();
+        member.name = "silent".to_owned();
+        member.address = silent.local_addr()?;
+        self.members.push(member);
+        Ok(silent)
+    }
+
     /// Kills agent `at` without a word.
     ///
     /// # Errors
@@ -111,7 +124,7 @@ impl LightCluster {
     /// # Errors
     /// The port does not come free within `wait`.
     pub async fn restart(&mut self, at: usize, wait: Duration) -> anyhow::Result<()> {
-        let until = std::time::Instant::now() + wait;
+        let until = Instant::now() + wait;
         loop {
             match self.agent(at, self.members[at].address) {
                 Ok(agent) => {
@@ -119,7 +132,7 @@ impl LightCluster {
                     self.introduce(at);
                     return Ok(());
                 }
-                Err(error) if std::time::Instant::now() >= until => return Err(error),
+                Err(error) if Instant::now() >= until => return Err(error),
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
@@ -163,6 +176,18 @@ impl LightCluster {
     ) -> Result<Asked, AskError> {
         let agent = self.agents[at].as_ref().expect("the asker lives");
         ask::ask(agent.shared(), question, cancelled).await
+    }
+}
+
+/// Waits until `seen` says so.
+///
+/// # Panics
+/// That did not happen within `patience`.
+pub async fn eventually(patience: Duration, what: &str, seen: impl Fn() -> bool) {
+    let until = Instant::now() + patience;
+    while !seen() {
+        assert!(Instant::now() < until, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

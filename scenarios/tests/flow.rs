@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use query_planner::Value;
 use rankmesh::agent::access::Access;
 use rankmesh::query::ask::{self, AskError, Asked, Question, Told};
-use scenarios::light::{LightCluster, question};
+use scenarios::light::{LightCluster, eventually, question};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -34,22 +34,10 @@ fn put(cluster: &LightCluster, question: Question) -> (JoinHandle<Result<Asked, 
     (tokio::spawn(async move { ask::ask_into(&shared, question, Access::Owner, cancel, out).await }), told)
 }
 
-async fn eventually(what: &str, seen: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !seen() {
-        assert!(Instant::now() < until, "never happened: {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn early_rows_come_while_a_node_is_still_silent() {
     let mut cluster = LightCluster::start(3, rows).expect("agents");
-    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let mut member = cluster.members[1].clone();
-    member.name = "silent".to_owned();
-    member.address = silent.local_addr().expect("an address");
-    cluster.members.push(member);
+    let _silent = cluster.add_silent().expect("a port");
     cluster.introduce(0);
     let (asking, mut told) = put(&cluster, question("SELECT node, i FROM t WHERE i < 2", Duration::from_secs(5)));
     let mut early = Vec::new();
@@ -138,5 +126,5 @@ async fn whoever_stops_reading_stops_the_nodes() {
     drop(told);
     asking.await.expect("no panic").expect_err("nobody took the rows");
     let working = || cluster.agents.iter().flatten().filter(|a| a.shared().executor.at_work() > 0).count();
-    eventually("no node works", || working() == 0).await;
+    eventually(PATIENCE, "no node works", || working() == 0).await;
 }

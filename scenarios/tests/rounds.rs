@@ -26,11 +26,7 @@ fn rows(k: usize) -> String {
 async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
     let mut cluster = LightCluster::start(3, rows).expect("agents");
     // A silent member holds the first round open.
-    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let mut member = cluster.members[1].clone();
-    member.name = "silent".to_owned();
-    member.address = silent.local_addr().expect("an address");
-    cluster.members.push(member);
+    let _silent = cluster.add_silent().expect("a port");
     cluster.introduce(0);
 
     let asker = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());

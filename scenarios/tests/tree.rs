@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use query_planner::Value;
 use rankmesh::query::FanoutPolicy;
 use rankmesh::query::ask::Asked;
-use scenarios::light::{LightCluster, question};
+use scenarios::light::{LightCluster, eventually, question};
 use tokio_util::sync::CancellationToken;
 
 const NODES: usize = 24;
@@ -79,23 +79,11 @@ fn at_work(cluster: &LightCluster) -> usize {
     cluster.agents.iter().flatten().map(|agent| agent.shared().executor.at_work()).sum()
 }
 
-async fn eventually(what: &str, seen: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !seen() {
-        assert!(Instant::now() < until, "never happened: {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_node_with_tables_of_its_own_leaves_the_others_time_to_answer() {
     let mut cluster = LightCluster::start(2, rows).expect("agents");
-    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let mut member = cluster.members[1].clone();
-    member.name = "silent".to_owned();
-    member.address = silent.local_addr().expect("an address");
-    member.facts.schema_hash += 1;
-    cluster.members.push(member);
+    let _silent = cluster.add_silent().expect("a port");
+    cluster.members.last_mut().expect("it is the last").facts.schema_hash += 1;
     cluster.introduce(0);
     let asked = cluster.ask(0, QUESTIONS[0], Duration::from_secs(4)).await.expect("the others' answer");
     let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
@@ -124,10 +112,10 @@ async fn cancelling_stops_sqlite_on_every_node() {
         };
         let asking = cluster.ask_until(0, heavy, cancel.clone());
         let cancelling = async {
-            eventually("every node works", || at_work(&cluster) == FEW).await;
+            eventually(PATIENCE, "every node works", || at_work(&cluster) == FEW).await;
             let cancelled = Instant::now();
             cancel.cancel();
-            eventually("no node works", || at_work(&cluster) == 0).await;
+            eventually(PATIENCE, "no node works", || at_work(&cluster) == 0).await;
             cancelled.elapsed()
         };
         let (answer, took) = tokio::join!(asking, cancelling);

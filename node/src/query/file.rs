@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use query_planner::{Answer, Budget, Catalog, ColumnMeta, LocalError, RunError, Value};
+use query_planner::{Answer, Budget, Catalog, ColumnMeta, Local, LocalError, RunError, Value};
 use rusqlite::Connection;
 
 use crate::now::unix_now_ns;
@@ -53,10 +53,7 @@ impl FileReader {
     /// # Errors
     /// The question cannot be planned or answered; when the deadline has passed, for that.
     pub fn ask(&mut self, sql: &str, deadline: Instant) -> Result<Answer, FileError> {
-        self.watched(deadline, |conn, catalog, columns| {
-            let budget = Budget::default();
-            Ok(query_planner::local_again(sql, conn, catalog, "local", columns, &budget, unix_now_ns())?)
-        })
+        self.watched(deadline, Budget::default(), |local| Ok(local.answer(sql)?))
     }
 
     /// How a question is answered: its plan, or, when it has been run by `deadline` (`analyze`), what that took as well.
@@ -64,10 +61,7 @@ impl FileReader {
     /// # Errors
     /// As [`FileReader::ask`].
     pub fn explain(&mut self, sql: &str, analyze: bool, deadline: Instant) -> Result<String, FileError> {
-        self.watched(deadline, |conn, catalog, executor| {
-            let (budget, now) = (Budget::default(), unix_now_ns());
-            Ok(query_planner::local_explained(sql, conn, catalog, "local", executor, &budget, now, analyze)?)
-        })
+        self.watched(deadline, Budget::default(), |local| Ok(local.explain(sql, analyze)?))
     }
 
     /// Asks by `deadline`, for rows as they come.
@@ -75,18 +69,16 @@ impl FileReader {
     /// # Errors
     /// As [`FileReader::ask`], and what `out` returned.
     pub fn ask_into(&mut self, sql: &str, deadline: Instant, out: RowsOut<'_>) -> Result<(), FileError> {
-        self.watched(deadline, |conn, catalog, executor| {
-            // Nothing is held but what must be gathered.
-            let budget = Budget { node_rows: u64::MAX, node_bytes: u64::MAX, ..Budget::default() };
+        // Nothing is held but what must be gathered.
+        let budget = Budget { node_rows: u64::MAX, node_bytes: u64::MAX, ..Budget::default() };
+        self.watched(deadline, budget, |local| {
             let mut failed = None;
-            let mut hand_on = |columns: &[ColumnMeta], rows| {
+            let asked = local.answer_into(sql, &mut |columns, rows| {
                 out(columns, rows).map_err(|error| {
                     failed = Some(error);
                     RunError::Stopped("the rows could not be handed on".into())
                 })
-            };
-            let now = unix_now_ns();
-            let asked = query_planner::local_into(sql, conn, catalog, "local", executor, &budget, now, &mut hand_on);
+            });
             match (asked, failed) {
                 (_, Some(error)) => Err(error.into()),
                 (Err(error), None) => Err(error.into()),
@@ -98,13 +90,20 @@ impl FileReader {
     fn watched<T>(
         &mut self,
         deadline: Instant,
-        ask: impl FnOnce(&Connection, &Catalog, &ColumnExecutor<'_>) -> Result<T, FileError>,
+        budget: Budget,
+        ask: impl FnOnce(&Local<'_>) -> Result<T, FileError>,
     ) -> Result<T, FileError> {
         let stop = move || Instant::now() >= deadline;
         let watched = self.conn.progress_handler(4_000, Some(stop));
         watched.map_err(|error| StoreError::from_sqlite_read(&self.path, error))?;
-        let columns = ColumnExecutor::new(&stop, u64::MAX);
-        ask(&self.conn, &self.catalog, &columns)
+        ask(&Local {
+            conn: &self.conn,
+            catalog: &self.catalog,
+            node: "local",
+            executor: &ColumnExecutor::new(&stop, u64::MAX),
+            budget,
+            now_unix_ns: unix_now_ns(),
+        })
     }
 }
 

@@ -1,0 +1,124 @@
+//! A question to one store: the same checks, functions and executors, and no fan-out.
+
+use rusqlite::Connection;
+
+use crate::api::{
+    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Stop,
+    Targets,
+};
+use crate::batch::{Batch, Value};
+use crate::catalog::Catalog;
+use crate::exec::{PartExecutor, execute_task_with};
+use crate::merge_pool::MergePool;
+use crate::plan::{NodePart, Plan, Strategy, plan};
+use crate::run::{run, run_into};
+
+/// A question to one store failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The store's schema cannot be read.
+    #[error(transparent)]
+    Catalog(#[from] crate::catalog::CatalogError),
+    /// The question cannot be planned.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// The question cannot be answered.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// As [`crate::Out`], with the answer's columns beside its rows.
+pub type NamedOut<'a> = &'a mut dyn FnMut(&[ColumnMeta], Vec<Vec<Value>>) -> Result<(), RunError>;
+
+/// One store, and how it is asked. Parts are answered by `executor` where it can, also those of questions that as a whole
+/// it cannot answer (HAVING, expressions around aggregates).
+pub struct Local<'a> {
+    /// A connection that [`crate::harden`] has seen.
+    pub conn: &'a Connection,
+    /// Its catalogue, read before that.
+    pub catalog: &'a Catalog,
+    /// The node's name.
+    pub node: &'a str,
+    /// Answers parts beside SQLite.
+    pub executor: &'a dyn PartExecutor,
+    /// What a question may take.
+    pub budget: Budget,
+    /// The instant that 'now' means everywhere in the question.
+    pub now_unix_ns: i64,
+}
+
+impl Local<'_> {
+    /// The answer.
+    ///
+    /// # Errors
+    /// As for [`crate::plan()`] and [`run`].
+    pub fn answer(&self, sql: &str) -> Result<Answer, LocalError> {
+        Ok(self.run(&self.plan(sql)?)?)
+    }
+
+    /// The answer's rows, with its columns, handed to `out` as they come; once more at the end.
+    ///
+    /// # Errors
+    /// As [`Local::answer`], and what `out` returned.
+    pub fn answer_into(&self, sql: &str, out: NamedOut<'_>) -> Result<(), LocalError> {
+        let plan = self.plan(sql)?;
+        let (stop, pool) = (Stop::default(), MergePool::default());
+        let mut hand_on = |rows| out(&plan.columns, rows);
+        let answer = run_into(&plan, &mut &*self, &self.budget, self.now_unix_ns, &stop, &pool, &mut hand_on)?;
+        Ok(out(&plan.columns, answer.rows)?)
+    }
+
+    /// How a question is answered: the plan, or after having run it (`analyze`) what it took and from what it was answered.
+    ///
+    /// # Errors
+    /// As [`Local::answer`].
+    pub fn explain(&self, sql: &str, analyze: bool) -> Result<String, LocalError> {
+        let plan = self.plan(sql)?;
+        Ok(if analyze { crate::explain_analyze(&plan, &self.run(&plan)?) } else { crate::explain(&plan) })
+    }
+
+    fn plan(&self, sql: &str) -> Result<Plan, QueryError> {
+        plan_for_one(sql, self.catalog, |part| self.executor.understands(self.conn, part))
+    }
+
+    fn run(&self, plan: &Plan) -> Result<Answer, RunError> {
+        run(plan, &mut &*self, &self.budget, self.now_unix_ns, &Stop::default())
+    }
+}
+
+/// The plan for a question to one node: the whole question goes there, unless the node would answer the parts of a plan
+/// for many faster.
+///
+/// # Errors
+/// As for [`crate::plan()`].
+pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&NodePart) -> bool) -> Result<Plan, QueryError> {
+    let whole = plan(sql, catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
+    if whole.parts.iter().all(&understands) {
+        return Ok(whole);
+    }
+    let apart = plan(sql, catalog, &AskOptions::default())?;
+    let is_simple = matches!(apart.strategy, Strategy::Aggregate | Strategy::Rows);
+    Ok(if is_simple && apart.parts.iter().all(&understands) { apart } else { whole })
+}
+
+impl Fanout for &Local<'_> {
+    fn ask(&mut self, task: &NodeTask, _: &Targets, sink: Sink<'_>) -> Result<Vec<(String, NodeStats)>, RunError> {
+        let mut stopped = None;
+        let mut emit = |part: usize, batch: Batch| {
+            sink(self.node, part, batch).map_err(|error| {
+                let reason = error.to_string();
+                stopped = Some(error);
+                NodeError::Stopped(reason)
+            })
+        };
+        let stats = execute_task_with(self.conn, self.node, task, self.executor, &mut emit);
+        match (stats, stopped) {
+            (_, Some(error)) => Err(error),
+            (Ok(stats), None) => Ok(vec![(self.node.to_owned(), stats)]),
+            (Err(NodeError::Sql(message)), None) => Err(RunError::Sql(message)),
+            (Err(NodeError::OverBudget(message)), None) => Err(RunError::OverBudget(message)),
+            (Err(NodeError::Stopped(message)), None) => Err(RunError::Stopped(message)),
+            (Err(NodeError::Failed(message)), None) => Err(RunError::Internal(message)),
+        }
+    }
+}
