@@ -1,15 +1,18 @@
 //! The NCCL profiler plugin and its ring, without NCCL and without a GPU: a stand-in calls the plugin as NCCL does
 //! (tests/c/nccl_host.c says after what). That the real library loads it is tested in `real_libs`.
 
+#[path = "common/rings.rs"]
+mod rings;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::process::Command;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use node_bpf::rings::{NCCL_PLUGIN, Rings};
 use node_bpf::{Collective, Library, Record};
+use rings::Program;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long an operation runs on the stand-in's device (RUNS_NS).
@@ -51,43 +54,17 @@ impl Built {
         more: &[&str],
         environment: &[(&str, &str)],
     ) -> (Program, i64) {
-        let mut child = Command::new(self.path("host"))
+        let mut command = Program::command(&self.path("host"), &self.path("rings"));
+        command
             .arg(self.path("plugin.so"))
             .args([version, threads, operations, 3].map(|n| n.to_string()))
             .args(more)
-            .env("RANKMESH_RING_DIR", self.path("rings"))
-            .env_remove("SLURMD_NODENAME")
-            .envs(environment.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("works");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("works")).read_line(&mut line).expect("works");
-        let first = line.trim().strip_prefix("done ").expect("the plugin answered as NCCL wants it");
-        (Program(child), first.parse().expect("a number"))
+            .envs(environment.iter().copied());
+        Program::start(&mut command, "done ")
     }
 
     fn read(&self) -> (Rings, Receiver<Record>) {
-        let (sender, receiver) = mpsc::channel();
-        let sink = Box::new(move |record| drop(sender.send(record)));
-        (Rings::start(&self.path("rings"), None, sink).expect("works"), receiver)
-    }
-}
-
-struct Program(Child);
-
-impl Program {
-    fn end(mut self) {
-        drop(self.0.stdin.take());
-        assert!(self.0.wait().expect("works").success());
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        rings::read(&self.path("rings"))
     }
 }
 

@@ -1,14 +1,17 @@
 //! The MPI shim and its ring, without eBPF and without MPI: a stand-in library is called through the shim.
 
+#[path = "common/rings.rs"]
+mod rings;
+
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::process::Command;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use node_bpf::rings::{MPI_SHIM, Rings};
 use node_bpf::{Collective, Library, Record};
+use rings::Program;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots of a ring.
@@ -40,43 +43,16 @@ impl Built {
 
     /// Runs `threads` times `calls`; back when all are made, with the nanoseconds that took.
     fn call(&self, threads: u32, calls: u32) -> (Program, u64) {
-        let mut child = Command::new(self.path("program"))
+        let mut command = Program::command(&self.path("program"), &self.path("rings"));
+        command
             .args([threads.to_string(), calls.to_string()])
             .env("LD_PRELOAD", self.path("shim.so"))
-            .env("RANKMESH_RING_DIR", self.path("rings"))
-            .env("OMPI_COMM_WORLD_RANK", "3")
-            .env_remove("SLURMD_NODENAME")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("works");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("works")).read_line(&mut line).expect("works");
-        let took =
-            line.trim().strip_prefix("called ").expect("every call returned what it should").parse().expect("works");
-        (Program(child), took)
+            .env("OMPI_COMM_WORLD_RANK", "3");
+        Program::start(&mut command, "called ")
     }
 
     fn read(&self) -> (Rings, Receiver<Record>) {
-        let (sender, receiver) = mpsc::channel();
-        let sink = Box::new(move |record| drop(sender.send(record)));
-        (Rings::start(&self.path("rings"), None, sink).expect("works"), receiver)
-    }
-}
-
-struct Program(Child);
-
-impl Program {
-    fn end(mut self) {
-        drop(self.0.stdin.take());
-        assert!(self.0.wait().expect("works").success());
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        rings::read(&self.path("rings"))
     }
 }
 
