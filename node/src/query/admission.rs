@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use query_planner::{Plan, Strategy};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::lock::lock;
@@ -29,6 +30,8 @@ pub struct Limits {
     pub waiting: usize,
     /// Of these, of one asker.
     pub waiting_of_one: usize,
+    /// Turns given up for a while, by work that only waits for others.
+    pub resting: usize,
 }
 
 /// The turns of one place.
@@ -36,6 +39,7 @@ pub struct Limits {
 pub struct Admission {
     limits: Limits,
     free: Arc<Semaphore>,
+    resting: Arc<Semaphore>,
     waiting: Mutex<HashMap<String, usize>>,
     /// Mean time of a turn for each of its units, nanoseconds.
     mean_ns: AtomicU64,
@@ -60,6 +64,54 @@ pub struct Turn {
     cost: u32,
     began: Instant,
     _permit: OwnedSemaphorePermit,
+}
+
+/// The turn of work on a thread that may block, given up while it only waits for others. It ends when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    runtime: Handle,
+    admission: Arc<Admission>,
+    cost: u32,
+    turn: Option<Turn>,
+    resting: Option<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    pub(super) fn new(turn: Turn, runtime: Handle) -> Self {
+        let (admission, cost) = (Arc::clone(&turn.admission), turn.cost);
+        Self { runtime, admission, cost, turn: Some(turn), resting: None }
+    }
+
+    /// Somebody else may work meanwhile; unless so many rest already that this one keeps its turn.
+    pub(super) fn rest(&mut self) {
+        if self.turn.is_some()
+            && let Ok(permit) = Arc::clone(&self.admission.resting).try_acquire_owned()
+        {
+            (self.turn, self.resting) = (None, Some(permit));
+        }
+    }
+
+    /// Waits for a turn again, which nobody refuses; false when there was none until then.
+    pub(super) fn back(&mut self, until: Instant) -> bool {
+        if self.turn.is_none() {
+            let free = Arc::clone(&self.admission.free).acquire_many_owned(self.cost);
+            // A timer needs the runtime around it, which this thread has only in here.
+            let permit = self.runtime.block_on(async { tokio::time::timeout_at(until.into(), free).await });
+            let Ok(Ok(permit)) = permit else { return false };
+            (self.turn, self.resting) = (Some(self.admission.turn(self.cost, permit)), None);
+        }
+        true
+    }
+
+    /// Waits for something; after `patience` without a turn.
+    pub(super) fn wait_for<T>(&mut self, patience: Duration, what: impl Future<Output = T>) -> T {
+        let mut what = std::pin::pin!(what);
+        let soon = self.runtime.block_on(async { tokio::time::timeout(patience, what.as_mut()).await });
+        soon.unwrap_or_else(|_| {
+            self.rest();
+            self.runtime.block_on(what)
+        })
+    }
 }
 
 impl Drop for Turn {
@@ -92,6 +144,7 @@ impl Admission {
         Arc::new(Self {
             limits,
             free: Arc::new(Semaphore::new(limits.units as usize)),
+            resting: Arc::new(Semaphore::new(limits.resting)),
             waiting: Mutex::default(),
             mean_ns: AtomicU64::new(u64::try_from(FIRST_GUESS.as_nanos()).unwrap_or(u64::MAX)),
         })
@@ -100,13 +153,13 @@ impl Admission {
     /// Those of a node that works on tasks for the mesh, `units` at a time.
     #[must_use]
     pub fn of_node(units: u32) -> Arc<Self> {
-        Self::new(Limits { units, waiting: 64, waiting_of_one: 32 })
+        Self::new(Limits { units, waiting: 64, waiting_of_one: OF_ONE_AT_A_NODE, resting: MOST_UNDER_WAY })
     }
 
     /// Those of an agent that puts questions together; what a question costs is [`cost`].
     #[must_use]
     pub fn of_agent() -> Arc<Self> {
-        Self::new(Limits { units: 4 * HEAVY, waiting: 64, waiting_of_one: 48 })
+        Self::new(Limits { units: UNITS, waiting: 64, waiting_of_one: 48, resting: OF_ONE_AT_A_NODE - UNITS as usize })
     }
 
     /// Units in use.
@@ -140,12 +193,6 @@ impl Admission {
         }
     }
 
-    /// A turn for who had one and gave it back to wait for something else: nobody refuses it.
-    pub(super) async fn again(self: &Arc<Self>, cost: u32) -> Option<Turn> {
-        let permit = Arc::clone(&self.free).acquire_many_owned(cost).await.ok()?;
-        Some(self.turn(cost, permit))
-    }
-
     fn turn(self: &Arc<Self>, cost: u32, permit: OwnedSemaphorePermit) -> Turn {
         Turn { admission: Arc::clone(self), cost: cost.max(1), began: Instant::now(), _permit: permit }
     }
@@ -174,6 +221,12 @@ impl Admission {
 
 /// What a heavy question costs.
 const HEAVY: u32 = 4;
+/// Units of questions that an agent puts together at a time.
+const UNITS: u32 = 4 * HEAVY;
+/// Tasks of one asker that a node lets wait: no more questions than that are out from an agent at a time, resting or not.
+const OF_ONE_AT_A_NODE: usize = 32;
+/// Tasks under way at a node at a time: a thread and a connection each, though only those with a turn work.
+pub(super) const MOST_UNDER_WAY: usize = 128;
 
 /// What putting a question together costs the agent that is asked, in units of a cheap one: those that gather rows in its
 /// memory are heavy.
@@ -190,7 +243,7 @@ pub fn cost(plan: &Plan) -> u32 {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { units: 2, waiting: 3, waiting_of_one: 2 };
+    const LIMITS: Limits = Limits { units: 2, waiting: 3, waiting_of_one: 2, resting: 1 };
 
     #[tokio::test]
     async fn who_is_over_the_limits_is_refused_and_told_when_to_come_again() {
@@ -233,9 +286,33 @@ mod tests {
         assert!(admission.try_enter(2).is_some());
     }
 
+    #[test]
+    fn who_only_waits_gives_its_turn_up_and_takes_it_again() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let admission = Admission::new(LIMITS);
+        let place = |cost| Place::new(admission.try_enter(cost).expect("room"), runtime.handle().clone());
+        let (mut first, mut second) = (place(1), place(1));
+        assert_eq!(admission.used(), 2);
+        first.rest();
+        second.rest();
+        assert_eq!(admission.used(), 1, "one may rest, the other keeps its turn");
+        let third = admission.try_enter(1).expect("the turn of who rests");
+        let soon = || Instant::now() + Duration::from_millis(20);
+        assert!(!first.back(soon()) && second.back(soon()));
+        drop(third);
+        assert!(first.back(Instant::now() + Duration::from_secs(60)));
+        second.rest();
+        assert_eq!(admission.used(), 1, "there is room to rest again");
+        // What is there soon is waited for with the turn.
+        assert_eq!(first.wait_for(Duration::from_secs(60), std::future::ready(7)), 7);
+        assert_eq!(admission.used(), 1);
+        drop((first, second));
+        assert_eq!((admission.used(), admission.resting.available_permits()), (0, 1));
+    }
+
     #[tokio::test]
     async fn a_busy_place_says_how_long_by_how_long_turns_last() {
-        let admission = Admission::new(Limits { units: 1, waiting: 0, waiting_of_one: 0 });
+        let admission = Admission::new(Limits { units: 1, waiting: 0, waiting_of_one: 0, resting: 0 });
         admission.mean_ns.store(4_000_000_000, Ordering::Relaxed);
         let turn = admission.enter("a", 1).await.expect("room");
         let refused = admission.enter("a", 1).await.expect_err("nobody may wait");

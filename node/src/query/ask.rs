@@ -1,6 +1,6 @@
 //! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
@@ -10,13 +10,14 @@ use query_planner::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::cost;
+use super::admission::{Place, cost};
 use super::coverage::{Coverage, Missing, row_share};
 use super::fanout::MeshFanout;
 use super::leaf::Target;
-use super::time::RoundTime;
+use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::agent::Shared;
 use crate::agent::access::Access;
 use crate::lock::lock;
@@ -151,18 +152,29 @@ async fn ask_to(
         return Ok(Asked::Plan(query_planner::explain(&plan)));
     }
 
-    let waited = tokio::select! {
-        turn = shared.turns.enter(access.as_str(), cost(&plan)) => turn,
-        () = tokio::time::sleep_until(deadline.into()) => {
-            let message = format!(
-                "timeout: other questions were worked on here for all of the {} ms; ask again, or give a longer --timeout",
-                question.timeout_ms
-            );
-            return Err(AskError::Failed { message, coverage: None });
-        }
-        () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
+    let busy_for_all_of_it = || AskError::Failed {
+        message: format!(
+            "timeout: other questions were worked on here for all of the {} ms; ask again, or give a longer --timeout",
+            question.timeout_ms
+        ),
+        coverage: None,
     };
-    let _turn = waited.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?;
+    let turn = match shared.turns.try_enter(cost(&plan)) {
+        Some(turn) => turn,
+        None => {
+            let entered = tokio::select! {
+                turn = shared.turns.enter(access.as_str(), cost(&plan)) => turn,
+                () = tokio::time::sleep_until(deadline.into()) => return Err(busy_for_all_of_it()),
+                () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
+            };
+            // Who asks nodes with no time left would call them silent.
+            if deadline.saturating_duration_since(Instant::now()) < SHORTEST_ROUND {
+                return Err(busy_for_all_of_it());
+            }
+            entered.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?
+        }
+    };
+    let place = Arc::new(Mutex::new(Place::new(turn, tokio::runtime::Handle::current())));
     let targets: Vec<Target> =
         members.iter().filter(|member| member.state == MemberState::Live).filter_map(|member| target(member)).collect();
     let mut fanout = MeshFanout::new(
@@ -174,7 +186,8 @@ async fn ask_to(
         deadline,
         cancelled.clone(),
     )
-    .in_time(RoundTime::of(started, deadline));
+    .in_time(RoundTime::of(started, deadline))
+    .in_place(Arc::clone(&place));
     let stop = Stop::at(Some(deadline));
     let stopper = stop.clone();
     let watch = tokio::spawn(async move {
@@ -182,14 +195,13 @@ async fn ask_to(
         stopper.stop();
     });
     let merges = Arc::clone(&shared.merges);
-    let runtime = tokio::runtime::Handle::current();
     let (outcome, fanout, plan) = tokio::task::spawn_blocking(move || {
         // The merge holds what the nodes sent once more, sorted.
         let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
         let outcome = match out {
             None => run_to_the_end(&plan, &mut fanout, &stop, &merges, None),
             Some(out) => {
-                let mut out = |rows| hand_on(&plan.columns, rows, &out, &runtime, deadline);
+                let mut out = |rows| hand_on(&plan.columns, rows, &out, &place, deadline);
                 run_to_the_end(&plan, &mut fanout, &stop, &merges, Some(&mut out))
             }
         };
@@ -246,20 +258,25 @@ async fn aligned(shared: &Shared, sql: &str, catalog: &Catalog, deadline: Instan
     query_planner::align(sql, catalog, &clocks, VIEWS).map_err(|error| AskError::Wrong(error.render(sql)))
 }
 
-/// Hands rows on from a thread that may block; waits while there is no room, but not beyond the deadline.
+/// Hands rows on from a thread that may block; waits while there is no room, without a turn, but not beyond the deadline.
 fn hand_on(
     columns: &[ColumnMeta],
     rows: Vec<Vec<Value>>,
     out: &mpsc::Sender<Told>,
-    runtime: &tokio::runtime::Handle,
+    place: &Mutex<Place>,
     deadline: Instant,
 ) -> Result<(), RunError> {
-    let told = Told { columns: columns.to_vec(), rows };
-    match runtime.block_on(tokio::time::timeout_at(deadline.into(), out.send(told))) {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) => Err(RunError::Stopped("who asked has gone".into())),
-        Err(_) => Err(RunError::Stopped("the deadline passed while the answer was read".into())),
-    }
+    let gone = || RunError::Stopped("who asked has gone".into());
+    let late = || RunError::Stopped("the deadline passed while the answer was read".into());
+    let told = match out.try_send(Told { columns: columns.to_vec(), rows }) {
+        Ok(()) => return Ok(()),
+        Err(TrySendError::Closed(_)) => return Err(gone()),
+        Err(TrySendError::Full(told)) => told,
+    };
+    let mut place = lock(place);
+    let sent = place.wait_for(Duration::ZERO, async { tokio::time::timeout_at(deadline.into(), out.send(told)).await });
+    sent.map_err(|_| late())?.map_err(|_| gone())?;
+    if place.back(deadline) { Ok(()) } else { Err(late()) }
 }
 
 /// Runs the plan; when a node is lost between two rounds, runs it again without that node.

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{Admission, Turn};
+use super::admission::{Admission, MOST_UNDER_WAY, Place, Turn};
 use super::kept::{Kept, SnapshotUse};
 use super::polite;
 use crate::store::{ColumnExecutor, Source};
@@ -26,9 +26,6 @@ const STEPS_BETWEEN_CHECKS: i32 = 4_000;
 const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_ns"];
 /// Read-only connections kept open between questions.
 const IDLE_READERS: usize = 4;
-
-/// Tasks under way at a time: a thread and a connection each, though only those with a turn work.
-const MOST_UNDER_WAY: usize = 128;
 
 /// What SQLite may take for one question here.
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -67,10 +64,8 @@ pub struct Small {
 /// Where the rows of a task go, from the thread that works on it.
 struct RowsOut {
     batches: mpsc::Sender<(usize, Batch)>,
-    turn: Option<Turn>,
-    turns: Arc<Admission>,
+    place: Place,
     deadline: Instant,
-    runtime: Handle,
 }
 
 impl RowsOut {
@@ -82,12 +77,11 @@ impl RowsOut {
             Err(TrySendError::Closed(_)) => return Err(gone()),
             Err(TrySendError::Full(piece)) => piece,
         };
-        self.turn = None;
+        self.place.rest();
         self.batches.blocking_send(piece).map_err(|_| gone())?;
-        let (turns, until) = (&self.turns, self.deadline.into());
-        // A timer needs the runtime around it, which this thread has only in here.
-        let again = self.runtime.block_on(async { tokio::time::timeout_at(until, turns.again(1)).await });
-        self.turn = again.map_err(|_| NodeError::Stopped("the deadline passed".into()))?;
+        if !self.place.back(self.deadline) {
+            return Err(NodeError::Stopped("the deadline passed".into()));
+        }
         Ok(())
     }
 }
@@ -182,8 +176,7 @@ impl Executor {
             }
         };
         let executor = Arc::clone(&self);
-        let runtime = Handle::current();
-        let mut rows = RowsOut { batches, turn: Some(turn), turns: Arc::clone(&self.turns), deadline, runtime };
+        let mut rows = RowsOut { batches, place: Place::new(turn, Handle::current()), deadline };
         let worked = polite::run(move || executor.run_blocking(&task, snapshot, deadline, &cancelled, &mut rows)).await;
         drop(under_way);
         let (stats, reader) = worked.unwrap_or_else(|| Err(NodeError::Failed("the query executor failed".into())))?;

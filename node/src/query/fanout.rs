@@ -6,7 +6,7 @@
 //! it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -16,11 +16,13 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::Place;
 use super::exec::Executor;
 use super::kept::SnapshotUse;
 use super::leaf::{Flow, Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
 use super::subtree::{self, FanoutPolicy};
 use super::time::RoundTime;
+use crate::lock::lock;
 use crate::mesh::wire::Request;
 use crate::mesh::{Encoded, Mesh};
 
@@ -30,6 +32,10 @@ const FLOW_BYTES: u64 = 8 << 20;
 const FLOW_BYTES_EACH: std::ops::RangeInclusive<u64> = 32 << 10..=1 << 20;
 /// Pieces of such answers on their way.
 const FLOW_PIECES: usize = 8;
+
+/// A question that waits for nodes keeps its turn so long; and it keeps it where it holds more than so much.
+const PATIENCE: Duration = Duration::from_millis(20);
+const LITTLE_BYTES: u64 = 1 << 20;
 
 /// How long nodes are told that a question is over, and how many at a time.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
@@ -54,6 +60,10 @@ pub struct MeshFanout {
     /// Whether it will not begin again, whoever is lost.
     last_run: bool,
     cancelled: CancellationToken,
+    /// The turn of its question, where there are turns.
+    place: Option<Arc<Mutex<Place>>>,
+    /// What rounds of this run have brought, bytes.
+    brought_bytes: u64,
     /// Nodes whose rows are in the result of this run.
     pub answered: BTreeSet<String>,
     /// Nodes that did not answer, with the reason.
@@ -123,6 +133,8 @@ impl MeshFanout {
             at: Round::Only,
             last_run: false,
             cancelled,
+            place: None,
+            brought_bytes: 0,
             answered: BTreeSet::new(),
             missing: BTreeMap::new(),
             lost_midway: false,
@@ -136,6 +148,12 @@ impl MeshFanout {
         Self { time: Some(time), ..self }
     }
 
+    /// With the turn of its question, which it gives up while it waits for nodes and holds next to nothing.
+    #[must_use]
+    pub(super) fn in_place(self, place: Arc<Mutex<Place>>) -> Self {
+        Self { place: Some(place), ..self }
+    }
+
     /// Whether enough time is left to start over.
     pub fn may_begin_again(&self) -> bool {
         self.time.is_none_or(|time| time.may_begin_again(Instant::now()))
@@ -144,6 +162,7 @@ impl MeshFanout {
     /// Starts over without the nodes that are missing by now; `last_run` when that will not be done again.
     pub fn restart(&mut self, last_run: bool) {
         self.last_run = last_run;
+        self.brought_bytes = 0;
         self.lost_midway = false;
         self.lost.clear();
     }
@@ -278,7 +297,7 @@ impl MeshFanout {
         drop(ends);
 
         let mut answered = Vec::with_capacity(asked.len());
-        while let Some(said) = inbox.blocking_recv() {
+        while let Some(said) = self.next_said(&mut inbox, &gathered) {
             let (target, outcome) = match said {
                 Said::Rows(target, (part, batch)) => {
                     sink(self.targets[target].name.as_str(), part, batch)?;
@@ -321,6 +340,7 @@ impl MeshFanout {
                 }
             }
         }
+        self.brought_bytes += gathered.bytes();
         if self.cancelled.is_cancelled() {
             return Err(RunError::Stopped("cancelled".into()));
         }
@@ -329,6 +349,21 @@ impl MeshFanout {
         }
         answered.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(answered)
+    }
+
+    /// What a target says next. While nothing comes and little is held, other questions have the turn; a question that does not
+    /// get it again in time goes on without: there is little to merge.
+    fn next_said(&self, inbox: &mut mpsc::Receiver<Said>, gathered: &Gathered) -> Option<Said> {
+        let Some(place) = &self.place else { return inbox.blocking_recv() };
+        if let Ok(said) = inbox.try_recv() {
+            return Some(said);
+        }
+        let mut place = lock(place);
+        let holds_little = || self.brought_bytes + gathered.bytes() <= LITTLE_BYTES;
+        let patience = if holds_little() { PATIENCE } else { Duration::MAX };
+        let said = place.wait_for(patience, inbox.recv());
+        place.back(if holds_little() { self.deadline } else { self.question_ends });
+        said
     }
 
     fn present(&self) -> impl Iterator<Item = usize> {

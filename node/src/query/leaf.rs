@@ -83,6 +83,11 @@ impl Gathered {
         Self { bytes: Arc::default(), limit }
     }
 
+    /// How many.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     fn take(&self, batch: &Batch) -> Result<(), Lost> {
         let more = batch.size_bytes();
         let before = self.bytes.fetch_add(more, Ordering::Relaxed);

@@ -10,7 +10,7 @@ const MERGE_RESERVE_MAX: Duration = Duration::from_millis(250);
 
 /// What a round has at least, where so much is left: the way to a node and back, a stale connection's replacement
 /// included.
-const SHORTEST_ROUND: Duration = Duration::from_millis(50);
+pub(super) const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 
 /// The time of one question.
 #[derive(Debug, Clone, Copy)]

@@ -32,6 +32,8 @@ const MEETING: Duration = Duration::from_secs(120);
 const ENDING: Duration = Duration::from_secs(30);
 /// How often the machine's own lateness is looked at.
 const LAG_STEP: Duration = Duration::from_millis(10);
+/// Questions between two looks at the memory.
+const MEMORY_EVERY: usize = 25;
 
 /// How a run goes.
 #[derive(Debug, Clone)]
@@ -87,8 +89,8 @@ pub struct Report {
     pub tasks: (usize, usize),
     /// Held by the process before the hosts, and after them.
     pub held: Option<(Held, Held)>,
-    /// Resident memory after a quarter of the questions, and at the end, bytes.
-    pub memory_bytes: (u64, u64),
+    /// The most resident memory seen in each quarter of the questions, bytes.
+    pub memory_bytes: [u64; 4],
     /// Datagrams carried, and lost on purpose.
     pub datagrams: (u64, u64),
     /// Longest time that the machine was late with a short sleep.
@@ -136,8 +138,8 @@ impl fmt::Display for Report {
             self.whole.as_secs_f64(),
             self.tasks.0,
             self.tasks.1,
-            self.memory_bytes.0 >> 20,
-            self.memory_bytes.1 >> 20,
+            self.memory_bytes[1] >> 20,
+            self.memory_bytes[3] >> 20,
         )?;
         if let Some((before, after)) = &self.held {
             writeln!(f, "files {} -> {}, threads {} -> {}", before.files, after.files, before.threads, after.threads)?;
@@ -207,7 +209,6 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let healed = run.fleet.wait_for_all(MEETING).context("after everything was healed")?;
     let whole = run.wait_for_whole_answers()?;
     let tasks_after = run.fleet.tasks().into_iter().max().unwrap_or(0);
-    let memory_bytes = Held::now()?.memory_bytes;
     let Run { fleet, report, began, .. } = run;
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.took = began.elapsed();
@@ -216,7 +217,6 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     drop(fleet);
     (report.healed, report.whole) = (healed, whole);
     report.tasks = (tasks_before, tasks_after);
-    report.memory_bytes.1 = memory_bytes;
     let after = settled(&before)?;
     if after.files > before.files {
         report.faults.push(format!("LEAK file handles: {}", handles()?.join(", ")));
@@ -369,8 +369,10 @@ impl Run {
         report.failed += usize::from(failed.is_some());
         report.late += usize::from(late.is_some() && !excused);
         report.late_at_all += usize::from(late.is_some());
-        if report.questions == self.options.questions.div_ceil(4) {
-            report.memory_bytes.0 = Held::now().map_or(0, |held| held.memory_bytes);
+        if report.questions % MEMORY_EVERY == 1 {
+            let quarter = (4 * (report.questions - 1) / self.options.questions.max(1)).min(3);
+            let held = Held::now().map_or(0, |held| held.memory_bytes);
+            report.memory_bytes[quarter] = report.memory_bytes[quarter].max(held);
         }
         let late = late.filter(|_| !excused).map(|late| format!("late by {late:?}, the machine by {:?}", put.lag));
         let faults = [("rows", wrong_rows), ("coverage", wrong_coverage), ("failed", failed), ("late", late)];
