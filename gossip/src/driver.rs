@@ -14,6 +14,7 @@ use tracing::{error, info, warn};
 
 use crate::facts::{KEY_LEFT, NodeFacts, extra_key};
 use crate::link::{Inbound, Link, LinkTransport};
+use crate::meeting::Meeting;
 use crate::members::{Directory, Member};
 use crate::seal::{KEY_SEAL, Sealing};
 use crate::{Error, GossipConfig};
@@ -44,6 +45,7 @@ enum Command {
     SetFacts(Box<NodeFacts>, oneshot::Sender<()>),
     Publish(String, String),
     Reseal,
+    Meet(Vec<SocketAddr>, usize),
     Leave(oneshot::Sender<()>),
 }
 
@@ -106,6 +108,12 @@ impl Gossip {
     /// Seals this node's facts anew, with a key or certificate that changed.
     pub async fn reseal(&self) {
         let _ = self.commands.send(Command::Reseal).await;
+    }
+
+    /// Names members that were not known at the start, and how many live members there should be with them, this node
+    /// included: until so many live, but for a few seconds at most, calls go out quickly. They stay seeds.
+    pub async fn meet(&self, seeds: Vec<SocketAddr>, expected: usize) {
+        let _ = self.commands.send(Command::Meet(seeds, expected)).await;
     }
 
     /// Statements of other members that were not believed, since the start: not sealed by whom they are about, or old.
@@ -186,6 +194,7 @@ impl Driver {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let seed_pause = (4 * self.cfg.interval).min(Duration::from_secs(2));
         let mut seeds_called = Instant::now();
+        let mut meeting: Option<Meeting> = None;
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
@@ -201,6 +210,15 @@ impl Driver {
                     Some(Command::Reseal) => {
                         let sealing = &self.sealing;
                         self.chitchat.with_chitchat(|chitchat| sealing.reseal(chitchat.self_node_state())).await;
+                    }
+                    Some(Command::Meet(seeds, expected)) => {
+                        let new = seeds.into_iter().filter(|seed| *seed != self.cfg.advertise);
+                        for seed in new {
+                            if !self.cfg.seeds.contains(&seed) {
+                                self.cfg.seeds.push(seed);
+                            }
+                        }
+                        meeting = Some(Meeting::new(expected, self.cfg.interval));
                     }
                     Some(Command::Leave(done)) => {
                         self.leave(&members_tx).await;
@@ -219,6 +237,16 @@ impl Driver {
                     if seeds_called.elapsed() >= seed_pause {
                         seeds_called = Instant::now();
                         self.call_absent_seeds(&members_tx.borrow());
+                    }
+                }
+                () = Meeting::next(&mut meeting) => {
+                    self.publish(&members_tx).await;
+                    let whom = meeting.as_mut().map(|meeting| meeting.whom(&members_tx.borrow(), &self.cfg.seeds));
+                    match whom.flatten() {
+                        Some(whom) => for to in whom {
+                            let _ = self.chitchat.gossip(to);
+                        },
+                        None => meeting = None,
                     }
                 }
                 ended = &mut self.ending => {

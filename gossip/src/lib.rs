@@ -12,6 +12,7 @@ mod config;
 mod driver;
 mod facts;
 mod link;
+mod meeting;
 mod members;
 mod pace;
 mod seal;

@@ -4,7 +4,7 @@
 //! itself is `agent::Agent`.
 
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,14 +17,11 @@ use super::keeper::{Hear, Say};
 use super::place::{self, Charter, Place};
 use super::scope::{JobScope, job_cgroup};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
-use crate::mesh::MeshError;
 use crate::privileges::{self, Plan};
 use crate::store::StoreConfig;
 
 /// How often it is looked whether slurmstepd still lives.
 const PARENT_LOOK: Duration = Duration::from_millis(500);
-/// Ports tried when one is taken between choosing and using it.
-const PORTS: usize = 4;
 
 /// Runs this node's agent of the mesh in `directory` until the job step ends.
 ///
@@ -110,37 +107,19 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     let mut hang_up = signal(SignalKind::hangup())?; // of a terminal that is not ours
     let parent = nix::unistd::getppid();
     let mut heard = listen_to_keeper();
-    let start = async {
-        let mut tries = 0;
-        loop {
-            let (held, address) = choose_address()?;
-            say(&Say::Hello { node: node.to_owned(), address });
-            let Some(Hear::Seeds(seeds)) = heard.recv().await else {
-                bail!("the keeper of the job's mesh went away before the start")
-            };
-            config.listen.set_port(address.port());
-            config.advertise = Some(address);
-            config.join = seeds.into_iter().filter(|seed| *seed != address).collect();
-            drop(held); // the agent takes the port now
-            tries += 1;
-            match Agent::start(config.clone()).await {
-                Err(error) if tries < PORTS && error.downcast_ref().is_some_and(is_taken) => {
-                    tracing::warn!("{error:#}; trying another port");
-                }
-                started => return started,
-            }
-        }
-    };
+    say(&Say::Started { node: node.to_owned() });
+    config.advertise = Some(SocketAddr::new(own_address()?, 0));
     let agent = tokio::select! {
-        agent = start => agent?,
+        agent = Agent::start(config) => agent?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
         () = orphaned(parent) => return Ok(()),
     };
     let shared = agent.shared();
     tracing::info!("node {node} listens on UDP {}, recording {}", shared.advertise, shared.recording.state);
+    say(&Say::Hello { node: node.to_owned(), address: shared.advertise });
     let mut members = shared.gossip.watch();
-    let mut told = 0;
+    let (mut told, mut met, mut keeper) = (0, false, true);
     loop {
         let live = members.borrow_and_update().iter().filter(|member| member.state == MemberState::Live).count();
         // Once all have been there nobody waits any more: nothing is written that nobody may read.
@@ -150,6 +129,18 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
         }
         tokio::select! {
             changed = members.changed() => if changed.is_err() { break },
+            said = heard.recv(), if keeper => match said {
+                Some(Hear::Seeds(seeds)) => {
+                    met = true;
+                    shared.gossip.meet(seeds, nodes).await;
+                }
+                // It is needed for the start alone.
+                None if met => keeper = false,
+                None => {
+                    agent.shutdown().await;
+                    bail!("the keeper of the job's mesh went away before the start")
+                }
+            },
             _ = hang_up.recv() => {}
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
@@ -161,10 +152,6 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     Ok(())
 }
 
-fn is_taken(error: &MeshError) -> bool {
-    matches!(error, MeshError::Bind { .. })
-}
-
 /// Returns when this process has another parent: slurmstepd is gone, and nobody will end this agent with the job.
 async fn orphaned(parent: nix::unistd::Pid) {
     let mut tick = tokio::time::interval(PARENT_LOOK);
@@ -173,15 +160,11 @@ async fn orphaned(parent: nix::unistd::Pid) {
     }
 }
 
-/// A free UDP port, held until the agent takes it, and the address at which other nodes reach it: that of this node
-/// towards the host that started the step.
-fn choose_address() -> anyhow::Result<(UdpSocket, SocketAddr)> {
-    let held = UdpSocket::bind(("0.0.0.0", 0)).context("binding a UDP port")?;
-    let port = held.local_addr().context("the port bound")?.port();
+/// The address at which other nodes reach this one: that towards the host that started the step.
+fn own_address() -> anyhow::Result<IpAddr> {
     let launcher = std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok().and_then(|text| text.parse::<IpAddr>().ok());
     let towards: Vec<SocketAddr> = launcher.map(|ip| SocketAddr::new(ip, 9)).into_iter().collect();
-    let address = config::advertised(None, ([0, 0, 0, 0], port).into(), &towards)?;
-    Ok((held, address))
+    Ok(config::advertised(None, ([0, 0, 0, 0], 0).into(), &towards)?.ip())
 }
 
 /// What the keeper says, line by line; ends with the keeper.

@@ -22,11 +22,16 @@ use super::place::Place;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Say {
-    /// It is there and will listen at this address.
+    /// Its process is there; the agent starts.
+    Started {
+        /// Its node.
+        node: String,
+    },
+    /// It is up and listens at this address.
     Hello {
         /// Its node.
         node: String,
-        /// Where it will listen.
+        /// Where it listens.
         address: SocketAddr,
     },
     /// It knows so many live members, itself included.
@@ -64,6 +69,8 @@ pub enum Hear {
 const SEEDS: usize = 8;
 /// So long agents wait for others before the first of them are told of each other.
 const GATHER: Duration = Duration::from_millis(1_500);
+/// And those that come later, before they are told.
+const GATHER_LATER: Duration = Duration::from_millis(100);
 /// How much of srun's complaints is handed on.
 const LAST_WORDS_BYTES: usize = 2_000;
 
@@ -121,6 +128,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
 fn keep(heard: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes: usize) {
     let mut addresses = BTreeMap::new();
     let mut tell_at: Option<Instant> = None;
+    let mut gather = GATHER;
     loop {
         let wait = tell_at.map_or(Duration::from_secs(3_600), |at| at.saturating_duration_since(Instant::now()));
         match heard.recv_timeout(wait) {
@@ -128,7 +136,7 @@ fn keep(heard: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes: u
                 let Ok(say) = serde_json::from_str::<Say>(&line) else { continue };
                 if let Say::Hello { node, address } = &say {
                     addresses.insert(node.clone(), *address);
-                    tell_at.get_or_insert(Instant::now() + GATHER);
+                    tell_at.get_or_insert(Instant::now() + gather);
                     if addresses.len() >= nodes {
                         tell_at = Some(Instant::now());
                     }
@@ -137,6 +145,7 @@ fn keep(heard: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes: u
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 if tell_at.take().is_some() {
+                    gather = GATHER_LATER;
                     let seeds = Hear::Seeds(addresses.values().take(SEEDS).copied().collect());
                     let Ok(mut line) = serde_json::to_vec(&seeds) else { continue };
                     line.push(b'\n');

@@ -243,26 +243,20 @@ fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::
 struct Roll {
     nodes: Vec<String>,
     enough: usize,
-    said_hello: BTreeSet<String>,
+    started: BTreeSet<String>,
     live: BTreeMap<String, (usize, String)>,
     failed: BTreeMap<String, String>,
 }
 
 impl Roll {
     fn new(nodes: &[String], enough: usize) -> Self {
-        Self {
-            nodes: nodes.to_vec(),
-            enough,
-            said_hello: BTreeSet::new(),
-            live: BTreeMap::new(),
-            failed: BTreeMap::new(),
-        }
+        Self { nodes: nodes.to_vec(), enough, started: BTreeSet::new(), live: BTreeMap::new(), failed: BTreeMap::new() }
     }
 
     fn hear(&mut self, say: Say) {
         match say {
-            Say::Hello { node, .. } => {
-                self.said_hello.insert(node);
+            Say::Started { node } | Say::Hello { node, .. } => {
+                self.started.insert(node);
             }
             Say::Live { node, members, recording } => {
                 self.live.insert(node, (members, recording));
@@ -293,7 +287,7 @@ impl Roll {
             }
             match self.live.get(node) {
                 Some((members, _)) => format!("runs, but knows only {members} of {} nodes", self.nodes.len()),
-                None if self.said_hello.contains(node) => "was started, but its agent is not up yet".to_owned(),
+                None if self.started.contains(node) => "was started, but its agent is not up yet".to_owned(),
                 None => "has not been heard of: srun has started no agent there yet".to_owned(),
             }
         };

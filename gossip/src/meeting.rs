@@ -1,0 +1,112 @@
+//! The first moments of a mesh that begins at once: many nodes start together and are told of each other.
+//!
+//! A peer counts as live when its heartbeat was seen to move twice; at the usual pace of a round every half second that
+//! takes three rounds, and a mesh of some dozens more. So for a short while calls go out every eighth of a round, until as
+//! many members live as are expected. The allowance of digest bytes ([`crate::pace`]) holds for them, too.
+//! Owned here: when to call and whom. The driver calls.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use crate::members::Member;
+
+/// Calls go out so often in a round.
+const CALLS_A_ROUND: u32 = 8;
+/// Whom is called each time.
+const AT_A_TIME: usize = 3;
+/// It ends after so many rounds, whoever is missing: they are called as absent seeds always are.
+const ROUNDS: u32 = 8;
+
+/// A mesh that is coming together.
+pub(crate) struct Meeting {
+    expected: usize,
+    until: Instant,
+    tick: Interval,
+    /// Turns through those that could be called.
+    turn: usize,
+}
+
+impl Meeting {
+    pub(crate) fn new(expected: usize, round: Duration) -> Self {
+        let mut tick = tokio::time::interval((round / CALLS_A_ROUND).max(Duration::from_millis(1)));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { expected, until: Instant::now() + round * ROUNDS, tick, turn: 0 }
+    }
+
+    /// The next time to call; never when there is no meeting.
+    pub(crate) async fn next(meeting: &mut Option<Self>) {
+        match meeting {
+            Some(meeting) => {
+                meeting.tick.tick().await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whom to call now: seeds that are not there first, then members in turn. `None`: the meeting is over.
+    pub(crate) fn whom(&mut self, members: &[Member], seeds: &[SocketAddr]) -> Option<Vec<SocketAddr>> {
+        let live: Vec<&Member> = members.iter().filter(|member| member.is_live()).collect();
+        if live.len() >= self.expected || Instant::now() >= self.until {
+            return None;
+        }
+        let there: HashSet<SocketAddr> = live.iter().map(|member| member.address).collect();
+        let absent: Vec<SocketAddr> = seeds.iter().filter(|seed| !there.contains(seed)).copied().collect();
+        let others: Vec<SocketAddr> =
+            live.iter().filter(|member| !member.is_self).map(|member| member.address).collect();
+        let from = if absent.is_empty() { others } else { absent };
+        let turn = self.turn;
+        self.turn = self.turn.wrapping_add(AT_A_TIME);
+        let called =
+            (0..AT_A_TIME.min(from.len())).filter_map(|n| from.get(turn.wrapping_add(n) % from.len()).copied());
+        Some(called.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::members::MemberState;
+
+    fn member(n: u16, state: MemberState) -> Member {
+        Member {
+            name: format!("n{n}"),
+            address: ([127, 0, 0, 1], n).into(),
+            generation: 1,
+            state,
+            facts: crate::NodeFacts::default(),
+            is_self: n == 1,
+        }
+    }
+
+    #[tokio::test]
+    async fn absent_seeds_are_called_in_turn_then_members_until_all_expected_live() {
+        let mut meeting = Meeting::new(4, Duration::from_secs(500));
+        let seeds: Vec<SocketAddr> = (2..=6).map(|n| ([127, 0, 0, 1], n).into()).collect();
+        let mut members = vec![member(1, MemberState::Live), member(2, MemberState::Dead)];
+        let called: HashSet<_> = (0..5).flat_map(|_| meeting.whom(&members, &seeds).unwrap()).collect();
+        assert_eq!(called.len(), seeds.len(), "each in its turn: {called:?}");
+        members.extend([member(3, MemberState::Live), member(4, MemberState::Live)]);
+        let whom = meeting.whom(&members, &seeds[1..3]).unwrap();
+        assert!(whom.iter().all(|to| seeds[1..3].contains(to)), "seeds are there, members are called: {whom:?}");
+        members.push(member(5, MemberState::Live));
+        assert!(meeting.whom(&members, &seeds).is_none(), "four live");
+    }
+
+    #[tokio::test]
+    async fn a_meeting_ends_though_some_never_come() {
+        let mut meeting = Some(Meeting::new(2, Duration::from_millis(16)));
+        let alone = [member(1, MemberState::Live)];
+        let mut calls = 0;
+        loop {
+            Meeting::next(&mut meeting).await;
+            match meeting.as_mut().unwrap().whom(&alone, &[([127, 0, 0, 1], 2).into()]) {
+                Some(whom) => calls += u32::try_from(whom.len()).unwrap(),
+                None => break,
+            }
+        }
+        assert!((1..=ROUNDS * CALLS_A_ROUND + 1).contains(&calls), "{calls}");
+    }
+}
