@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use query_planner::Value;
 use rankmesh::query::ask::{self, AskError, Asked};
-use scenarios::light::{LightCluster, question};
+use scenarios::light::{LightCluster, eventually, question};
 use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -58,4 +58,33 @@ async fn a_crowd_is_answered_or_told_when_to_come_again() {
     }
     let again = cluster.ask(0, HEAVY, PATIENCE).await.expect("there is room again");
     assert!(matches!(again, Asked::Answer { .. }));
+}
+
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_silent_node_holds_up_nobody_else() {
+    let mut cluster = LightCluster::start(3, rows).expect("agents");
+    let _silent = cluster.add_silent().expect("a port");
+    cluster.introduce(0);
+    let asker = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());
+    let enough = CancellationToken::new();
+    // Twice as many as may work at a time.
+    let waiting: Vec<_> = (0..8)
+        .map(|_| {
+            let (asker, enough) = (Arc::clone(&asker), enough.clone());
+            tokio::spawn(async move { ask::ask(&asker, question(HEAVY, PATIENCE), enough).await })
+        })
+        .collect();
+    let mut well = question(HEAVY, PATIENCE);
+    well.nodes = cluster.members[..3].iter().map(|member| member.name.clone()).collect();
+    let asked = ask::ask(&asker, well, CancellationToken::new()).await.expect("its turn comes");
+    let Asked::Answer { answer, coverage, .. } = asked else { panic!("{asked:?}") };
+    assert!(coverage.is_complete(), "{coverage:?}");
+    assert_eq!(answer.rows, [[Value::Integer(1_800), Value::Integer(3_600)]]);
+    assert!(waiting.iter().all(|asked| !asked.is_finished()), "they had something to wait for");
+    enough.cancel();
+    for asked in waiting {
+        asked.await.expect("no panic").expect_err("cancelled");
+    }
+    eventually(PATIENCE, "all turns have ended", || asker.turns.used() == 0).await;
 }
