@@ -60,7 +60,6 @@ async fn a_crowd_is_answered_or_told_when_to_come_again() {
     assert!(matches!(again, Asked::Answer { .. }));
 }
 
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_a_silent_node_holds_up_nobody_else() {
     let mut cluster = LightCluster::start(3, rows).expect("agents");
