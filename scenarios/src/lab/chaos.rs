@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
+use rankmesh::agent::Shared;
 use rankmesh::query::ask::{self, AskError, Asked};
 use tokio_util::sync::CancellationToken;
 
@@ -149,6 +150,15 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+fn id_of(name: &str) -> Option<HostId> {
+    name.strip_prefix('n').and_then(|id| id.parse().ok())
+}
+
+/// The members that a host lists now.
+fn listed(shared: &Shared) -> BTreeSet<HostId> {
+    shared.gossip.list().iter().filter_map(|member| id_of(&member.name)).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -307,25 +317,23 @@ impl Run {
     /// Puts one question; `None` where the asker does not run.
     fn put(&self, asker: HostId, drawn: &Drawn, timeout: Duration) -> Option<Put> {
         let (shared, runtime) = self.fleet.asked(asker)?;
-        let members = || {
-            let list = shared.gossip.list();
-            let host = |name: &str| name.strip_prefix('n').and_then(|id| id.parse::<HostId>().ok());
-            let listed: BTreeSet<HostId> = list.iter().filter_map(|member| host(&member.name)).collect();
-            let live: Vec<_> = list.iter().filter(|member| member.is_live()).collect();
-            let live: BTreeSet<HostId> = live
-                .iter()
-                .filter_map(|member| host(&member.name).map(|id| (id, member.address)))
-                .filter(|(id, address)| self.fleet.address(*id) == Some(*address))
-                .map(|(id, _)| id)
-                .collect();
-            (listed, live)
-        };
-        let (before, live) = members();
+        let live: BTreeSet<HostId> = shared
+            .gossip
+            .list()
+            .iter()
+            .filter(|member| member.is_live())
+            .filter_map(|member| id_of(&member.name).map(|id| (id, member.address)))
+            .filter(|(id, address)| self.fleet.address(*id) == Some(*address))
+            .map(|(id, _)| id)
+            .collect();
+        let before = listed(&shared);
         let question = question(&drawn.sql, timeout);
         let (tell, told) = mpsc::channel();
         let of_task = Arc::clone(&shared);
         let began = Instant::now();
+        let (tell_list, told_list) = mpsc::channel();
         runtime.spawn(async move {
+            let _ = tell_list.send(listed(&of_task));
             let came = ask::ask(&of_task, question, CancellationToken::new()).await;
             let _ = tell.send((Instant::now(), came));
         });
@@ -339,9 +347,10 @@ impl Run {
             }
             Err(_) => (Instant::now(), Came::Nobody),
         };
-        let (after, _) = members();
+        // On a busy host the question begins some time after it was put.
+        let listed: Vec<_> = [before].into_iter().chain(told_list.try_recv().ok()).chain([listed(&shared)]).collect();
         let lag = self.lag(began, ended);
-        Some(Put { drawn: drawn.clone(), asker, began, ended, timeout, listed: [before, after], live, lag, came })
+        Some(Put { drawn: drawn.clone(), asker, began, ended, timeout, listed, live, lag, came })
     }
 
     fn account(&self, put: &Put) {

@@ -32,8 +32,8 @@ pub struct Put {
     pub ended: Instant,
     /// Its deadline.
     pub timeout: Duration,
-    /// Members that the asker listed, before and after the question.
-    pub listed: [BTreeSet<HostId>; 2],
+    /// Members that the asker listed, before the question, as it began and after it.
+    pub listed: Vec<BTreeSet<HostId>>,
     /// Those of them that it listed before as live, at the address where they are.
     pub live: BTreeSet<HostId>,
     /// By how much this machine was late with other things meanwhile.
@@ -197,7 +197,7 @@ mod tests {
             began: Instant::now(),
             ended: Instant::now(),
             timeout,
-            listed: [all.clone(), all.clone()],
+            listed: vec![all.clone(), all.clone()],
             live: all,
             lag: Duration::ZERO,
             came,
