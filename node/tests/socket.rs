@@ -1,4 +1,5 @@
-//! The socket and another user: nothing without leave, a reader's part with it, and all of it in the audit. Needs root.
+//! The socket and another user: nothing without leave, a reader's part with it, her own rows where every user may ask, and all
+//! of it in the audit. Needs root.
 
 mod common;
 
@@ -6,8 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Lab, stderr, stdout, wait_for};
+use node_bpf::{Collective, Library, ProcessSeen, Record};
+use rankmesh::store::{Store, StoreConfig};
 use serde_json::json;
 
 /// "nobody" on most systems; any user but ours will do.
@@ -25,10 +29,14 @@ fn for_everybody(lab: &Lab) -> PathBuf {
 }
 
 fn as_stranger(binary: &Path, socket: &Path, sql: &str) -> Output {
+    stranger(binary, socket, "query", &["--", sql])
+}
+
+fn stranger(binary: &Path, socket: &Path, command: &str, arguments: &[&str]) -> Output {
     Command::new(binary)
-        .args(["query", "--format", "json", "--socket"])
+        .args([command, "--format", "json", "--socket"])
         .arg(socket)
-        .args(["--", sql])
+        .args(arguments)
         .env_clear()
         .stdin(Stdio::null())
         .current_dir("/")
@@ -89,4 +97,132 @@ fn another_user_asks_only_with_leave_and_sees_no_processes_of_others() {
         let (answer, _) = lab.query("closed", sql, &["--nodes", "closed"]);
         if answer["rows"] == json!([["connect", "refused"]]) { Ok(()) } else { Err(answer.to_string()) }
     });
+}
+
+/// What one user's rank did on a host just now: 60 calls of her communicator, and a stretch off the CPU.
+fn record(store: &Store, now_ns: i64, uid: u32, rank: i32, late_ns: i64) {
+    let pid = 4_000_000 + 10 * uid + rank.cast_unsigned();
+    let start_ns = now_ns - 60_000_000_000;
+    let job_id = Some(uid.to_string());
+    let ingest = store.ingest();
+    ingest.record(Record::Process(ProcessSeen {
+        pid,
+        start_ns,
+        uid: Some(uid),
+        rank: Some(rank),
+        comm: format!("rank-of-{uid}"),
+        job_id: job_id.clone(),
+        ..ProcessSeen::default()
+    }));
+    for call in 0..60 {
+        let ts_ns = now_ns - 12_000_000_000 + call * 200_000_000;
+        ingest.record(Record::Collective(Collective {
+            ts_ns: ts_ns + late_ns,
+            duration_ns: 50_000_000 - late_ns,
+            pid,
+            tid: pid,
+            rank: Some(rank),
+            local_rank: Some(0),
+            nranks: Some(2),
+            comm_hash: Some(0xABCD_0000_0000_0000 + u64::from(uid)),
+            func: "all_reduce",
+            seq: u64::try_from(call).ok(),
+            count: Some(1),
+            datatype: Some("float32"),
+            bytes: Some(4),
+            reduce_op: Some("sum"),
+            root: None,
+            stream: None,
+            library: Library::Mpi,
+            tier: 0,
+            ret: 0,
+            cgroup_id: 1,
+            job_id: job_id.clone(),
+            captured: None,
+        }));
+    }
+}
+
+#[test]
+fn every_user_sees_her_own_rows_from_every_node() {
+    const OTHER: u32 = 1_001;
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: every_user_sees_her_own_rows_from_every_node: needs root");
+        return;
+    }
+    let mut lab = Lab::new();
+    let binary = for_everybody(&lab);
+    let now_ns =
+        i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos()).expect("a time");
+    for (rank, node) in ["n1", "n2"].into_iter().enumerate() {
+        let store = Store::open(lab.path(&format!("{node}.db")), StoreConfig::default()).expect("a store");
+        let rank = i32::try_from(rank).expect("a rank");
+        record(&store, now_ns, STRANGER, rank, i64::from(rank) * 40_000_000);
+        record(&store, now_ns, OTHER, rank, 0);
+        store.flush(Duration::from_secs(60)).expect("stored");
+        store.close();
+    }
+    lab.start("n1", &["--users-see-own"]);
+    lab.start("n2", &[]);
+    lab.wait_for_members(&["n1", "n2"]);
+    let socket = lab.socket("n1");
+    let ask = |sql: &str| -> serde_json::Value {
+        let asked = as_stranger(&binary, &socket, sql);
+        assert_eq!(asked.status.code(), Some(0), "{sql}: {}", stderr(&asked));
+        serde_json::from_str(&stdout(&asked)).expect("JSON")
+    };
+    let own = json!([["n1", 60, STRANGER.to_string()], ["n2", 60, STRANGER.to_string()]]);
+    for sql in [
+        "SELECT node, count(*), group_concat(DISTINCT job_id) FROM collectives GROUP BY node ORDER BY node",
+        "SELECT c.node, count(*), max(p.job_id) FROM collectives c JOIN processes p ON p.node = c.node AND p.pid = c.pid GROUP BY c.node ORDER BY 1",
+        "WITH x AS (SELECT node AS n, job_id AS j FROM collectives WHERE seq >= 0) SELECT n, count(*), min(j) FROM x GROUP BY n ORDER BY n",
+        "SELECT node, (SELECT count(*) FROM collectives c WHERE c.node = p.node), job_id FROM processes p ORDER BY node",
+    ] {
+        assert_eq!(ask(sql)["rows"], own, "{sql}");
+    }
+    for (sql, wanted) in [
+        ("SELECT count(*), sum(bytes) FROM collectives", json!([[120, 480]])),
+        ("SELECT count(*) FROM events WHERE source = 102", json!([[120]])),
+        (
+            "SELECT count(*) FROM call_rollups",
+            json!([[ask("SELECT count(*) FROM call_rollups WHERE comm_hash IS NOT NULL")["rows"][0][0]]]),
+        ),
+        ("SELECT group_concat(DISTINCT comm) FROM processes", json!([[format!("rank-of-{STRANGER}")]])),
+        ("SELECT count(DISTINCT comm_hash) FROM call_rollups WHERE source = 'mpi'", json!([[1]])),
+    ] {
+        assert_eq!(ask(sql)["rows"], wanted, "{sql}");
+    }
+    let (all, _) = lab.query("n1", "SELECT count(*), count(DISTINCT job_id) FROM collectives", &[]);
+    assert_eq!(all["rows"], json!([[240, 2]]), "root sees everybody's");
+    // What is nobody's, and the packed form of everybody's.
+    for sql in ["SELECT count(*) FROM audit", "SELECT count(*) FROM segments", "SELECT max(data) FROM segment_columns"]
+    {
+        let asked = as_stranger(&binary, &socket, sql);
+        assert_eq!((asked.status.code(), stdout(&asked).as_str()), (Some(2), ""), "{sql}: {}", stderr(&asked));
+    }
+    for sql in [
+        "SELECT count(*) FROM main.collectives",
+        "SELECT sql FROM sqlite_temp_schema",
+        "EXPLAIN SELECT * FROM collectives",
+    ] {
+        let asked = as_stranger(&binary, &socket, sql);
+        assert!(!stdout(&asked).contains("240") && !stdout(&asked).contains("CREATE"), "{sql}: {}", stdout(&asked));
+    }
+    // The verdict is one of her job; nothing in it tells of the other.
+    let asked = stranger(&binary, &socket, "stragglers", &["--since", "5m", "--show-sql"]);
+    let report = stdout(&asked);
+    assert!(report.contains(&format!("abcd00000000{STRANGER:04x}")), "{report}{}", stderr(&asked));
+    for word in [format!("abcd00000000{OTHER:04x}"), format!("rank-of-{OTHER}")] {
+        assert!(!report.contains(&word), "{word}: {report}");
+    }
+    // The other node's audit says for whom it was asked.
+    wait_for("the audit of n2 has it", || {
+        let sql = format!("SELECT count(*) > 0 FROM audit WHERE via = 'mesh' AND who LIKE 'n1 for uid {STRANGER}'");
+        let (answer, _) = lab.query("n2", &sql, &["--nodes", "n2"]);
+        if answer["rows"] == json!([[1]]) { Ok(()) } else { Err(answer.to_string()) }
+    });
+    // Over the mesh: n2 lets nobody else ask on its own socket.
+    std::fs::set_permissions(lab.socket("n2"), std::fs::Permissions::from_mode(0o666)).expect("a mode");
+    let asked = as_stranger(&binary, &lab.socket("n2"), "SELECT 1");
+    assert!(stderr(&asked).contains("not allowed"), "{}", stderr(&asked));
 }

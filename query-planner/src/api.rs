@@ -102,6 +102,26 @@ pub struct NodeTask {
     pub now_unix_ns: i64,
     /// Limits for this task.
     pub budget: Budget,
+    /// The user whose rows alone count, where who asks may not see everybody's. It is no part of the encoding: whoever sends the
+    /// task says it beside the task, and a task that would be sent without it is refused.
+    #[serde(with = "unsent")]
+    pub viewer: Option<u32>,
+}
+
+/// Encodes nothing, and refuses to leave something out.
+mod unsent {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error};
+
+    pub(super) fn serialize<S: Serializer>(viewer: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+        match viewer {
+            None => ().serialize(serializer),
+            Some(_) => Err(S::Error::custom("a task of one user's must not be sent as everybody's")),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+        <()>::deserialize(deserializer).map(|()| None)
+    }
 }
 
 /// What a node did for a task.

@@ -17,6 +17,17 @@ use crate::plan::MAX_SQL_BYTES;
 /// # Errors
 /// When SQLite refuses a setting.
 pub fn harden(conn: &mut Connection) -> Result<(), rusqlite::Error> {
+    harden_with(conn, |_| true)
+}
+
+/// As [`harden`], where only some columns may be read: `readable` judges each `Read` that SQLite's compiler meets.
+///
+/// # Errors
+/// As [`harden`].
+pub fn harden_with(
+    conn: &mut Connection,
+    readable: impl Fn(&AuthContext<'_>) -> bool + Send + 'static,
+) -> Result<(), rusqlite::Error> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
@@ -30,8 +41,9 @@ pub fn harden(conn: &mut Connection) -> Result<(), rusqlite::Error> {
     })?;
     bound(conn)?;
     functions::register(conn)?;
-    conn.authorizer(Some(|context: AuthContext<'_>| match context.action {
-        AuthAction::Select | AuthAction::Recursive | AuthAction::Read { .. } => Authorization::Allow,
+    conn.authorizer(Some(move |context: AuthContext<'_>| match context.action {
+        AuthAction::Select | AuthAction::Recursive => Authorization::Allow,
+        AuthAction::Read { .. } if readable(&context) => Authorization::Allow,
         // BEGIN and COMMIT around a task; nothing can be written in between.
         AuthAction::Transaction { .. } => Authorization::Allow,
         AuthAction::Function { function_name } if functions::is_allowed(function_name) => Authorization::Allow,

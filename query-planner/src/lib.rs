@@ -49,7 +49,7 @@ pub use combine::{Combine, CombinedColumn, How};
 pub use exec::{Answered, PartExecutor, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::states;
-pub use harden::harden;
+pub use harden::{harden, harden_with};
 pub use local::{Local, LocalError, NamedOut, plan_for_one};
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};

@@ -246,6 +246,7 @@ fn ask(
             keys: members.iter().map(|(_, _, keys)| keys.clone()).collect(),
             now_unix_ns,
             budget: *budget,
+            viewer: None,
         };
         let stats = fanout.ask(&task, &targets, &mut |node, part, batch| {
             let (part, ..) =

@@ -18,7 +18,7 @@ fn wherever_it_is_interrupted_a_task_is_whole_or_stopped_and_the_next_one_runs()
         combine: None,
     };
     let budget = Budget { node_rows: 10, node_bytes: 1_000, asker_bytes: 1_000 };
-    let task = NodeTask { parts: vec![part], keys: Vec::new(), now_unix_ns: 0, budget };
+    let task = NodeTask { parts: vec![part], keys: Vec::new(), now_unix_ns: 0, budget, viewer: None };
     let (mut stopped, mut whole_all_the_same) = (0, 0);
     for last in 1..10_000_u64 {
         // SQLite looks at its progress wherever it may have been long at work, and when it is done with a step.

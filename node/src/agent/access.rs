@@ -2,7 +2,8 @@
 //!
 //! On the socket the kernel says who is there (SO_PEERCRED). The agent's own user and root are owners and may ask
 //! everything. Users and groups that the agent was told of are readers: they may ask, but not for what tells on other users'
-//! processes ([`HIDDEN`]) nor for the audit. Over the mesh roles are `mesh::serve`'s.
+//! processes ([`HIDDEN`]) nor for the audit. Everybody else may ask about her own processes, where the agent's owner wants that
+//! ([`Access::Own`]): the nodes then show nothing else (`store::own_rows`). Over the mesh roles are `mesh::serve`'s.
 //! Environments and command lines are not stored at all, so nobody can ask for them.
 
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +15,7 @@ use query_planner::Plan;
 use tokio::net::unix::UCred;
 
 /// Columns that tell on other users' processes: table or view, column (`*`: all of them).
-const HIDDEN: [(&str, &str); 14] = [
+const HIDDEN: [(&str, &str); 16] = [
     ("processes", "exe"),
     ("processes", "comm"),
     ("processes", "container_id"),
@@ -29,7 +30,12 @@ const HIDDEN: [(&str, &str); 14] = [
     ("events", "details"),
     ("block_io", "comm"),
     ("audit", "*"),
+    ("segments", "*"),
+    ("segment_columns", "*"),
 ];
+
+/// What is no user's: who asked what, and the packed form of all rows.
+const NOBODYS: [(&str, &str); 3] = [("audit", "*"), ("segments", "*"), ("segment_columns", "*")];
 
 /// What somebody may do here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub enum Access {
     Owner,
     /// Ask, but not for other users' processes.
     Reader,
+    /// Ask, and see only what processes of this user did, on every node.
+    Own(u32),
 }
 
 impl Access {
@@ -47,6 +55,25 @@ impl Access {
         match self {
             Self::Owner => "owner",
             Self::Reader => "reader",
+            Self::Own(_) => "own",
+        }
+    }
+
+    /// The user whose rows alone count.
+    #[must_use]
+    pub fn viewer(self) -> Option<u32> {
+        match self {
+            Self::Own(uid) => Some(uid),
+            Self::Owner | Self::Reader => None,
+        }
+    }
+
+    /// What the analysis of a question reads for who has this access: it shows of it what its report says.
+    #[must_use]
+    pub(crate) fn of_analysis(self) -> Self {
+        match self {
+            Self::Own(uid) => Self::Own(uid),
+            Self::Owner | Self::Reader => Self::Owner,
         }
     }
 
@@ -59,15 +86,19 @@ impl Access {
     }
 
     fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), String> {
-        if self == Self::Owner {
-            return Ok(());
-        }
+        let hidden: &[(&str, &str)] = match self {
+            Self::Owner => return Ok(()),
+            Self::Reader => &HIDDEN,
+            // The nodes leave out others' rows.
+            Self::Own(_) => &NOBODYS,
+        };
         for (table, columns) in reads {
-            for (hidden, column) in HIDDEN.iter().filter(|(hidden, _)| table.eq_ignore_ascii_case(hidden)) {
+            for (hidden, column) in hidden.iter().filter(|(hidden, _)| table.eq_ignore_ascii_case(hidden)) {
                 if *column == "*" || columns.iter().any(|read| read.eq_ignore_ascii_case(column)) {
                     return Err(format!(
-                        "not allowed: {hidden}.{column} tells on other users; readers may not ask for it (the agent's owner \
-                         and root may, or let readers with `rankmesh up --readers-see-processes`)"
+                        "not allowed: {hidden}.{column} tells on other users; {} may not ask for it (the agent's owner \
+                         and root may, or let readers with `rankmesh up --readers-see-processes`)",
+                        if self == Self::Reader { "readers" } else { "users" }
                     ));
                 }
             }
@@ -85,6 +116,8 @@ pub struct SocketAccess {
     pub groups: Vec<String>,
     /// Readers see what owners see, except the audit's table.
     pub readers_see_processes: bool,
+    /// Every other user may ask, and sees the rows of her own processes.
+    pub users_see_own: bool,
 }
 
 /// The same, looked up.
@@ -94,6 +127,7 @@ pub(super) struct Readers {
     users: Vec<Uid>,
     groups: Vec<Gid>,
     see_processes: bool,
+    see_own: bool,
 }
 
 impl Readers {
@@ -114,12 +148,14 @@ impl Readers {
             users: access.users.iter().map(user).collect::<anyhow::Result<_>>().context("--allow-user")?,
             groups: access.groups.iter().map(group).collect::<anyhow::Result<_>>().context("--allow-group")?,
             see_processes: access.readers_see_processes,
+            see_own: access.users_see_own,
         })
     }
 
     /// The mode of the socket: others can only connect to what is open to more than its owner.
     pub(super) fn open_socket(&self, path: &Path) -> anyhow::Result<()> {
         let mode = match (self.users.is_empty(), self.groups.as_slice()) {
+            _ if self.see_own => 0o666,
             (true, []) => 0o600,
             (true, [group]) if chown(path, None, Some(*group)).is_ok() => 0o660,
             // Whoever connects is judged by the kernel's word for who it is.
@@ -147,7 +183,11 @@ impl Readers {
             return Some(Access::Owner);
         }
         let reads = self.users.contains(&uid) || (!self.groups.is_empty() && self.in_group(uid, peer.gid()));
-        reads.then_some(if self.see_processes { Access::Owner } else { Access::Reader })
+        match (reads, self.see_processes) {
+            (true, true) => Some(Access::Owner),
+            (true, false) => Some(Access::Reader),
+            (false, _) => self.see_own.then_some(Access::Own(peer.uid())),
+        }
     }
 
     /// By its own group or by the group database. (The kernel does not tell the other groups of a peer.)
@@ -193,7 +233,7 @@ mod tests {
         let access = |user: &str, group: &str| SocketAccess {
             users: vec![user.to_owned()],
             groups: vec![group.to_owned()],
-            readers_see_processes: false,
+            ..SocketAccess::default()
         };
         Readers::of(&access("root", "0")).unwrap();
         let error = Readers::of(&access("nobody-of-this-name", "0")).unwrap_err();

@@ -54,13 +54,14 @@ pub(super) async fn answer(
         }
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
-            let (response, outcome) = match super::stragglers::answer(shared, question, stop).await {
-                Ok(report) => (
-                    LocalResponse::Text(serde_json::to_string(&report)?),
-                    Outcome::Answered { rows: None, bytes: None },
-                ),
-                Err(error) => failure(error),
-            };
+            let (response, outcome) =
+                match super::stragglers::answer(shared, question, access.of_analysis(), stop).await {
+                    Ok(report) => (
+                        LocalResponse::Text(serde_json::to_string(&report)?),
+                        Outcome::Answered { rows: None, bytes: None },
+                    ),
+                    Err(error) => failure(error),
+                };
             shared.auditor.done(asking, outcome);
             to.say(response).await?;
         }

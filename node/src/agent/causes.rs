@@ -8,6 +8,7 @@ use query_planner::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+use super::access::Access;
 use super::recording::NOT_RECORDED;
 use crate::query::ask::{self, Asked, Question};
 use crate::store::UNFILLED;
@@ -23,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) async fn cause(
     shared: &Shared,
     report: &Report,
+    access: Access,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Cause> {
@@ -35,7 +37,8 @@ pub(super) async fn cause(
         std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
     let asked = {
         let nodes = || subjects.iter().map(|s| s.who.node.clone()).collect();
-        join_all(Topic::ALL.map(|topic| self::ask(shared, topic.sql(&subjects), nodes(), deadline, cancelled))).await
+        join_all(Topic::ALL.map(|topic| self::ask(shared, topic.sql(&subjects), nodes(), access, deadline, cancelled)))
+            .await
     };
 
     let (mut reading, mut looked_at, mut not_visible) = (Reading::default(), Vec::new(), Vec::new());
@@ -92,6 +95,7 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
 pub(super) async fn network(
     shared: &Shared,
     report: &Report,
+    access: Access,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Verdict> {
@@ -106,7 +110,7 @@ pub(super) async fn network(
         "SELECT cluster_ns(ts_ns), node, saddr, daddr FROM net_events WHERE event = 'tcp_retransmit_skb' AND \
          ts_ns >= {from_ns} AND ts_ns < {to_ns} ORDER BY ts_ns DESC LIMIT {ROWS}"
     );
-    let (rows, _) = self::ask(shared, sql, Vec::new(), deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(shared, sql, Vec::new(), access, deadline, cancelled).await.ok()?;
     let retransmissions: Vec<Retransmission> = rows.iter().filter_map(|row| retransmission(row)).collect();
     if retransmissions.is_empty() {
         return None;
@@ -117,7 +121,7 @@ pub(super) async fn network(
          WHERE comm_hash = {hash} AND entry_ns IS NOT NULL GROUP BY func, seq HAVING count(*) = {}",
         comm.heard
     );
-    let (rows, _) = self::ask(shared, sql, Vec::new(), deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(shared, sql, Vec::new(), access, deadline, cancelled).await.ok()?;
     let transfers: Vec<Transfer> = rows
         .iter()
         .filter_map(|row| match row.as_slice() {
@@ -151,6 +155,7 @@ async fn ask(
     shared: &Shared,
     sql: String,
     nodes: Vec<String>,
+    access: Access,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Result<Rows, String> {
@@ -164,7 +169,7 @@ async fn ask(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask(shared, question, cancelled.clone()).await {
+    match ask::ask_as(shared, question, access, cancelled.clone()).await {
         Ok(Asked::Answer { answer, coverage, .. }) => {
             let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
             Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))

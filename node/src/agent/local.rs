@@ -171,7 +171,7 @@ async fn one_client(
     let refusal = match client.access {
         None => Some(format!(
             "not allowed: this agent serves its own user and root, not uid {}; its owner can let you ask with `rankmesh up \
-             --allow-user` or `--allow-group`",
+             --allow-user` or `--allow-group`, or everybody about her own processes with `--users-see-own`",
             client.uid
         )),
         Some(_) if client.crowded => Some(format!("{CLIENTS} questions are asked here at once; try again")),

@@ -88,8 +88,18 @@ impl Recording {
             _ => None,
         };
         store.not_recorded(gaps(&started, rings.is_some()));
+        let rings = match (&started, &config.capture) {
+            // A job's own directory of rings: nobody else reads there.
+            (Ok(_), CaptureChoice::Auto { rings: Some(directory), job: Some(job), .. }) => {
+                passed_over(directory, &job.node, store.ingest())
+            }
+            _ => rings,
+        };
         let recording = match started {
-            Ok(capture) => Self { running: Mutex::new(Some(capture)), ranks: seen, feed, scope, ..not("on".into()) },
+            Ok(capture) => {
+                let rings = Mutex::new(rings);
+                Self { running: Mutex::new(Some(capture)), rings, ranks: seen, feed, scope, ..not("on".into()) }
+            }
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
             Err(error) if rings.is_some() => {
@@ -151,6 +161,16 @@ impl Recording {
             .collect()
     }
 
+    /// Those of one user's processes, or of all.
+    pub fn open_calls_of(&self, viewer: Option<u32>) -> Vec<OpenCall> {
+        use std::os::unix::fs::MetadataExt;
+        // Who owns a process's directory is who may trace it: root's, where it runs with other rights than hers alone.
+        let owner = |pid: u32| std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok();
+        let mut calls = self.open_calls();
+        calls.retain(|call| viewer.is_none_or(|uid| owner(call.pid) == Some(uid)));
+        calls
+    }
+
     fn is_recorded(&self, pid: u32) -> bool {
         self.scope.as_ref().is_none_or(|scope| lock(scope).is_of(pid))
     }
@@ -170,6 +190,26 @@ impl Recording {
         }
     }
 }
+
+/// Where eBPF records, the calls in rings are the same ones again: nothing of them is stored, so that each counts once. The rings are read
+/// all the same, so that they lose their names and nothing stays in memory, and where they have what eBPF has not, coverage says so.
+fn passed_over(directory: &Path, node: &str, ingest: Ingest) -> Option<Rings> {
+    let mut told = false;
+    let sink = move |record| {
+        if !told && matches!(&record, Record::Collective(call) if call.tier == TIMES_OF_DEVICE) {
+            told = true;
+            let note = "eBPF records these calls: the times of the device (tier 3) that the NCCL plugin has of them are left out";
+            ingest.also_not_recorded(vec!["collectives"], note.to_owned());
+        }
+    };
+    let started = Rings::start(directory, Some(node), Box::new(sink));
+    started
+        .inspect_err(|error| tracing::warn!("rings of the MPI shim and the NCCL plugin are not looked at: {error}"))
+        .ok()
+}
+
+/// The evidence tier of times that the device took itself.
+const TIMES_OF_DEVICE: u8 = 3;
 
 /// Takes records to the store and to digests.
 fn sink(

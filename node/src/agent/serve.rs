@@ -204,7 +204,11 @@ fn until(deadline_ms: u32) -> Instant {
 /// A task asked for by `peer`, as the audit has it.
 fn asking(peer: &Peer, kind: &'static str, task: &NodeTask) -> Asking {
     let sql = task.parts.first().map_or("", |part| part.sql.as_str());
-    Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), kind).question(sql)
+    let who = match task.viewer {
+        Some(uid) => format!("{} for uid {uid}", peer.name),
+        None => peer.name.to_string(),
+    };
+    Asking::new("mesh", who, peer.role.as_str(), kind).question(sql)
 }
 
 /// What became of a question, for the audit.
@@ -276,6 +280,11 @@ impl Handler for NodeHandler {
                 self.note(asking, &response);
                 response
             }
+            Request::Own { uid, request } => match Request::owned(uid, &request) {
+                Some(Request::OpenCalls) => Response::OpenCalls(self.recording.open_calls_of(Some(uid))),
+                Some(task) => return Box::pin(self.handle(mesh, peer, task, out, cancelled)).await,
+                None => Response::Unsupported("this cannot be asked for one user".into()),
+            },
             Request::Release(question) => {
                 self.executor.release(question);
                 Response::Done(NodeStats::default())

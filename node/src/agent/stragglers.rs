@@ -14,6 +14,7 @@ use query_planner::Value;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::access::Access;
 use super::standing::{About, Current};
 use super::{Shared, device};
 use crate::mesh::wire::{OpenCall, Request, Response};
@@ -71,22 +72,24 @@ pub struct StragglersAnswer {
 pub(super) async fn answer(
     shared: &Shared,
     question: StragglersQuestion,
+    access: Access,
     cancelled: CancellationToken,
 ) -> Result<StragglersAnswer, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
-    if question.takes_standing()
-        && let Some(current) = shared.standing.current()
-    {
+    // The standing verdict is one of everybody's jobs.
+    let takes_standing = question.takes_standing() && access.viewer().is_none();
+    if takes_standing && let Some(current) = shared.standing.current() {
         return Ok(from_standing(shared, &current, started, deadline, &cancelled).await);
     }
-    if !question.takes_standing() {
-        return from_stores(shared, &question, question.since_ms.unwrap_or(SINCE_MS), started, &cancelled).await;
+    if !takes_standing {
+        let since_ms = question.since_ms.unwrap_or(SINCE_MS);
+        return from_stores(shared, &question, access, since_ms, started, &cancelled).await;
     }
-    let mut answer = from_stores(shared, &question, LATELY_MS, started, &cancelled).await?;
+    let mut answer = from_stores(shared, &question, access, LATELY_MS, started, &cancelled).await?;
     let mut asked_ms = LATELY_MS;
     if matches!(answer.report.verdict, Verdict::Unknown { .. }) {
-        answer = from_stores(shared, &question, SINCE_MS, started, &cancelled).await?;
+        answer = from_stores(shared, &question, access, SINCE_MS, started, &cancelled).await?;
         asked_ms = SINCE_MS;
     }
     let _ = writeln!(
@@ -102,6 +105,7 @@ pub(super) async fn answer(
 async fn from_stores(
     shared: &Shared,
     question: &StragglersQuestion,
+    access: Access,
     since_ms: u64,
     started: Instant,
     cancelled: &CancellationToken,
@@ -112,7 +116,7 @@ async fn from_stores(
     let clocks = clocks(shared, deadline).await;
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
     let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job.clone(), comm: question.comm };
-    let asked = ask::ask(
+    let asked = ask::ask_as(
         shared,
         Question {
             sql: stragglers::sql(&span),
@@ -124,6 +128,7 @@ async fn from_stores(
             plan_only: false,
             analyze: false,
         },
+        access,
         cancelled.clone(),
     )
     .await?;
@@ -148,12 +153,12 @@ async fn from_stores(
             .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
     }
     if input.enqueues() {
-        for row in syncs(shared, question, &span, deadline, cancelled).await {
+        for row in syncs(shared, question, access, &span, deadline, cancelled).await {
             input.push_sync_row(&row);
         }
     }
-    input.heard.notes.extend(device::blind_spots(shared, question, &span, cancelled).await);
-    let (open, waits) = open_calls(shared, question, deadline).await;
+    input.heard.notes.extend(device::blind_spots(shared, question, access, &span, cancelled).await);
+    let (open, waits) = open_calls(shared, question, access, deadline).await;
     let (numbered, unnumbered): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, numbered)| *numbered);
     let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
     let numbered = calls(numbered);
@@ -162,8 +167,8 @@ async fn from_stores(
     input.syncing = waits;
     input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     let mut report = stragglers::analyse(&input, &Rules::default());
-    report.cause = super::causes::cause(shared, &report, deadline, cancelled).await;
-    if let Some(network) = super::causes::network(shared, &report, deadline, cancelled).await {
+    report.cause = super::causes::cause(shared, &report, access, deadline, cancelled).await;
+    if let Some(network) = super::causes::network(shared, &report, access, deadline, cancelled).await {
         report.verdict = network;
     }
     let text = stragglers::text(&report);
@@ -191,8 +196,8 @@ async fn from_standing(
     cancelled: &CancellationToken,
 ) -> StragglersAnswer {
     let mut report = Report::clone(&current.standing.report);
-    report.cause = super::causes::cause(shared, &report, deadline, cancelled).await;
-    if let Some(network) = super::causes::network(shared, &report, deadline, cancelled).await {
+    report.cause = super::causes::cause(shared, &report, Access::Owner, deadline, cancelled).await;
+    if let Some(network) = super::causes::network(shared, &report, Access::Owner, deadline, cancelled).await {
         report.verdict = network;
     }
     let about = current.about();
@@ -217,6 +222,7 @@ async fn from_standing(
 async fn syncs(
     shared: &Shared,
     question: &StragglersQuestion,
+    access: Access,
     span: &Span,
     deadline: Instant,
     cancelled: &CancellationToken,
@@ -231,7 +237,7 @@ async fn syncs(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask(shared, asked, cancelled.clone()).await {
+    match ask::ask_as(shared, asked, access, cancelled.clone()).await {
         Ok(Asked::Answer { answer, .. }) => answer.rows,
         Ok(_) => Vec::new(),
         Err(error) => {
@@ -275,6 +281,7 @@ pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<Strin
 async fn open_calls(
     shared: &Shared,
     wanted: &StragglersQuestion,
+    access: Access,
     deadline: Instant,
 ) -> (Vec<(Observation, bool)>, Vec<SyncCall>) {
     let members: Vec<Member> = shared
@@ -287,10 +294,13 @@ async fn open_calls(
     futures::stream::iter(members)
         .map(|member| async move {
             let calls = if member.is_self {
-                shared.recording.open_calls()
+                shared.recording.open_calls_of(access.viewer())
             } else {
                 let name = member.name.parse().ok()?;
-                let request = Request::OpenCalls;
+                let request = match access.viewer() {
+                    Some(uid) => Request::OpenCalls.own(uid).ok()?,
+                    None => Request::OpenCalls,
+                };
                 let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
                 match answer.next().await {
                     Ok(Some(Response::OpenCalls(calls))) => calls,

@@ -112,6 +112,9 @@ pub struct UpArgs {
     /// Let readers see other users' processes and the audit
     #[arg(long)]
     pub readers_see_processes: bool,
+    /// Let every other user of this host ask over the socket, too: she sees the rows of her own processes, from every node
+    #[arg(long)]
+    pub users_see_own: bool,
     /// Serve the tables of this SQLite file, read-only, in place of a trace store
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     pub serve_db: Option<PathBuf>,

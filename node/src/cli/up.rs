@@ -37,6 +37,7 @@ fn plan(config: &AgentConfig) -> Plan {
 }
 
 async fn serve(config: AgentConfig) -> anyhow::Result<()> {
+    place::tidy_rings();
     // Before anything else, so that no signal between start and select is lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -135,6 +136,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
             users: args.allow_user,
             groups: args.allow_group,
             readers_see_processes: args.readers_see_processes,
+            users_see_own: args.users_see_own,
         },
         socket: Some(args.socket.unwrap_or_else(config::default_socket)),
         capture: match args.capture {

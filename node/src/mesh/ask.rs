@@ -13,7 +13,7 @@ use bytes::Bytes;
 use quinn::ConnectionError;
 use tokio::time::{Instant, timeout_at};
 
-use super::frame::{self, FrameError, FrameReader};
+use super::frame::{FrameError, FrameReader};
 use super::idle::Using;
 use super::pool::{Peer, Purpose};
 use super::wire::{Request, Response};
@@ -108,7 +108,7 @@ impl Encoded {
     /// # Errors
     /// It is too long for a frame.
     pub fn of(request: &Request) -> Result<Self, AskError> {
-        frame::encode(request).map(|bytes| Self(bytes.into())).map_err(|e| AskError::Protocol(e.to_string()))
+        request.encoded().map(|bytes| Self(bytes.into())).map_err(|e| AskError::Protocol(e.to_string()))
     }
 }
 

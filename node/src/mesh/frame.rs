@@ -132,6 +132,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
+/// A whole frame, its length included, as [`encode`] makes it.
+pub(super) fn decode_whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
+    decode(bytes.get(4..).unwrap_or_default())
+}
+
 fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
     let Some((&version, body)) = frame.split_first() else {
         return Err(FrameError::Malformed("it is empty".into()));

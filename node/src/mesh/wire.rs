@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use query_planner::{Batch, Combine, NodeError, NodeStats, NodeTask};
 use serde::{Deserialize, Serialize};
 
+use super::frame::{self, FrameError};
 use crate::agent::local::{LocalRequest, LocalResponse};
 use crate::query::SnapshotUse;
 use crate::stragglers::Activity;
@@ -89,6 +90,72 @@ pub enum Request {
     /// What a person or a program asks an agent, as on its local socket: it plans, asks the mesh and merges. Answered by
     /// [`Response::Said`]s.
     Ask(LocalRequest),
+    /// Do this (a task, alone or relayed, or open calls) for a user of the mesh's hosts who may see her own processes only.
+    Own {
+        /// Her user id, the same on every host.
+        uid: u32,
+        /// The request, encoded as a frame is; never another of this kind.
+        request: Vec<u8>,
+    },
+}
+
+impl Request {
+    fn viewer(&self) -> Option<u32> {
+        match self {
+            Self::Task { task, .. }
+            | Self::RoundTask { task, .. }
+            | Self::Relay { task, .. }
+            | Self::RoundRelay { task, .. }
+            | Self::Combine { task, .. } => task.viewer,
+            _ => None,
+        }
+    }
+
+    /// The task in it.
+    fn task_mut(&mut self) -> Option<&mut NodeTask> {
+        match self {
+            Self::Task { task, .. }
+            | Self::RoundTask { task, .. }
+            | Self::Relay { task, .. }
+            | Self::RoundRelay { task, .. }
+            | Self::Combine { task, .. } => Some(task),
+            _ => None,
+        }
+    }
+
+    /// This request with its task's viewer beside it, as it goes over the network.
+    ///
+    /// # Errors
+    /// It is too long for a frame.
+    pub fn encoded(&self) -> Result<Vec<u8>, FrameError> {
+        let Some(uid) = self.viewer() else { return frame::encode(self) };
+        let mut request = self.clone();
+        if let Some(task) = request.task_mut() {
+            task.viewer = None;
+        }
+        frame::encode(&request.own(uid)?)
+    }
+
+    /// This request for one user.
+    ///
+    /// # Errors
+    /// It is too long for a frame.
+    pub fn own(&self, uid: u32) -> Result<Self, FrameError> {
+        Ok(Self::Own { uid, request: frame::encode(self)? })
+    }
+
+    /// What [`Request::Own`] holds, with the user in its task; none where it is nothing that can be done for one user.
+    #[must_use]
+    pub fn owned(uid: u32, request: &[u8]) -> Option<Self> {
+        let mut request: Self = frame::decode_whole(request).ok()?;
+        let open_calls = matches!(request, Self::OpenCalls);
+        match request.task_mut() {
+            Some(task) => task.viewer = Some(uid),
+            None if open_calls => {}
+            None => return None,
+        }
+        Some(request)
+    }
 }
 
 /// A node that another is to ask.

@@ -187,7 +187,8 @@ async fn ask_to(
         cancelled.clone(),
     )
     .in_time(RoundTime::of(started, deadline))
-    .in_place(Arc::clone(&place));
+    .in_place(Arc::clone(&place))
+    .for_viewer(access.viewer());
     let stop = Stop::at(Some(deadline));
     let stopper = stop.clone();
     let watch = tokio::spawn(async move {

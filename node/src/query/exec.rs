@@ -190,6 +190,9 @@ impl Executor {
     /// another thread costs more than the work. `None` when it turned out to be more than that (or no reader is at
     /// hand): then nothing has happened and [`Executor::run`] does it.
     pub fn run_small(&self, task: &NodeTask) -> Option<Result<Small, NodeError>> {
+        if task.viewer.is_some() {
+            return None;
+        }
         let _turn = self.turns.try_enter(1)?;
         let _cap = query_planner::memory::cap(MEMORY_BYTES);
         let mut reader = self.lock().pop()?;
@@ -236,7 +239,9 @@ impl Executor {
     ) -> Result<(NodeStats, Option<Connection>), NodeError> {
         let _cap = query_planner::memory::cap(MEMORY_BYTES);
         let earlier = snapshot.map(|wanted| self.kept.take(wanted)).transpose()?.flatten();
-        let mut reader = earlier.map_or_else(|| self.reader(), Ok)?;
+        let own = |uid| self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed);
+        let begin = || task.viewer.map_or_else(|| self.reader(), own);
+        let mut reader = earlier.map_or_else(begin, Ok)?;
         let failed = |error: rusqlite::Error| NodeError::Failed(error.to_string());
         if snapshot.is_some() && reader.is_autocommit() {
             reader.execute_batch("BEGIN").map_err(failed)?;
@@ -255,7 +260,11 @@ impl Executor {
             cancelled.is_cancelled() || Instant::now() >= deadline
         };
         let columns = ColumnExecutor::new(&stop, u64::MAX);
-        let result = query_planner::execute_task_with(&reader, &self.node, task, &columns, &mut emit);
+        let result = match task.viewer {
+            None => query_planner::execute_task_with(&reader, &self.node, task, &columns, &mut emit),
+            // Only SQLite leaves out what the connection does not show.
+            Some(_) => query_planner::execute_task(&reader, &self.node, task, &mut emit),
+        };
         let _ = reader.progress_handler(0, None::<fn() -> bool>);
         match result {
             Ok(mut stats) => {
@@ -267,7 +276,9 @@ impl Executor {
                 if !reader.is_autocommit() {
                     reader.execute_batch("COMMIT").map_err(failed)?;
                 }
-                self.give_back(reader);
+                if task.viewer.is_none() {
+                    self.give_back(reader);
+                }
                 Ok((stats, None))
             }
             // SQLite only says "interrupted": say by what.
@@ -336,7 +347,13 @@ mod tests {
             &executor.catalog().expect("a catalogue"),
             &AskOptions { single_node: true, ..AskOptions::default() },
         );
-        NodeTask { parts: plan.expect("a plan").parts, keys: Vec::new(), now_unix_ns: 0, budget: Budget::default() }
+        NodeTask {
+            parts: plan.expect("a plan").parts,
+            keys: Vec::new(),
+            now_unix_ns: 0,
+            budget: Budget::default(),
+            viewer: None,
+        }
     }
 
     async fn first_value(

@@ -51,6 +51,8 @@ pub struct MeshFanout {
     /// Of the round at hand.
     deadline: Instant,
     time: Option<RoundTime>,
+    /// The user whose rows alone count.
+    viewer: Option<u32>,
     /// When the question itself ends: snapshots are kept until then.
     question_ends: Instant,
     /// The number under which nodes keep snapshots between its rounds.
@@ -128,6 +130,7 @@ impl MeshFanout {
             policy,
             deadline,
             time: None,
+            viewer: None,
             question_ends: deadline,
             question: rand::rng().random(),
             at: Round::Only,
@@ -152,6 +155,12 @@ impl MeshFanout {
     #[must_use]
     pub(super) fn in_place(self, place: Arc<Mutex<Place>>) -> Self {
         Self { place: Some(place), ..self }
+    }
+
+    /// Asks for the rows of one user's processes alone.
+    #[must_use]
+    pub(super) fn for_viewer(self, viewer: Option<u32>) -> Self {
+        Self { viewer, ..self }
     }
 
     /// Whether enough time is left to start over.
@@ -286,7 +295,7 @@ impl MeshFanout {
             let ask = LeafAsk {
                 mesh: self.mesh.clone(),
                 executor: Arc::clone(&self.executor),
-                task: task.clone(),
+                task: NodeTask { viewer: self.viewer, ..task.clone() },
                 snapshot: self.snapshot(of_earlier),
                 deadline: self.deadline,
             };

@@ -108,6 +108,11 @@ pub struct Ingest {
 }
 
 impl Ingest {
+    /// As [`super::Store::not_recorded`], for what turns out later.
+    pub(crate) fn also_not_recorded(&self, tables: Vec<&'static str>, note: String) {
+        self.shared.facts().not_recorded.push((tables, note));
+    }
+
     /// Hand a record over. When the queue is full the record is dropped and counted: per table under the reason
     /// "queue" in `capture_loss`. Loss counts themselves are never dropped.
     pub fn record(&self, record: Record) {

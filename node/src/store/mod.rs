@@ -13,6 +13,7 @@
 //! | `retention` | what is dropped |
 //! | `facts` | what the store knows of itself, for gossip and coverage |
 //! | `rescue` | what is done with a damaged file |
+//! | `own_rows` | a connection that shows one user's rows |
 //! | `reader`, `source` | connections for questions; any SQLite file served as it is |
 
 mod checkpoint;
@@ -23,6 +24,7 @@ mod host_rows;
 mod ingest;
 mod integrity;
 mod losslog;
+mod own_rows;
 mod queue;
 mod reader;
 mod rescue;

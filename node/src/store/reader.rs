@@ -42,7 +42,18 @@ pub(crate) fn open_own(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-fn settle(conn: &Connection) -> rusqlite::Result<()> {
+/// Our own store beside an empty database of the connection's, under a name of the caller's, who says what is shown of it.
+pub(super) fn attach_own(path: &Path, name: &str) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
+    let conn = Connection::open_in_memory_with_flags(flags)?;
+    conn.execute(&format!("ATTACH ?1 AS {}", quoted(name)), [uri(path, false)])?;
+    Ok(conn)
+}
+
+pub(super) fn settle(conn: &Connection) -> rusqlite::Result<()> {
     columnar::register(conn)?;
     conn.busy_timeout(Duration::from_secs(1))?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;

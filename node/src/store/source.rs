@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rusqlite::Connection;
 
+use super::own_rows;
 use super::schema::REPLICATED_TABLES;
 use super::{Facts, ServedDb, Store, StoreError};
 
@@ -25,6 +26,20 @@ impl Source {
         match self {
             Self::Store(store) => store.reader(),
             Self::Served(served) => served.reader(),
+        }
+    }
+
+    /// A fresh connection, fit for a question as it is, that shows the rows of one user's processes.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be opened; a served file's rows cannot be told apart by user.
+    pub fn open_own_rows(&self, node: &str, uid: u32) -> Result<Connection, String> {
+        match self {
+            Self::Store(store) => own_rows::open(store.path(), node, uid).map_err(|error| error.to_string()),
+            Self::Served(_) => {
+                Err("not allowed: this agent serves a file, whose rows are not known by user; its readers may ask"
+                    .into())
+            }
         }
     }
 

@@ -60,7 +60,14 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
     }
     let writes = standing.reference.as_deref().is_none_or(|reference| reference == own);
     if writes || command.is_some() {
-        report.cause = super::super::causes::cause(shared, &report, Instant::now() + CAUSE, stop).await;
+        report.cause = super::super::causes::cause(
+            shared,
+            &report,
+            crate::agent::access::Access::Owner,
+            Instant::now() + CAUSE,
+            stop,
+        )
+        .await;
     }
     let finding = finding(&standing, &report);
     if writes

@@ -26,8 +26,8 @@ pub(crate) use form::{
 };
 pub(crate) use scan::{ColumnExecutor, understands};
 pub(crate) use segment::{
-    MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, delete as delete_segment, drop_oldest, last as last_segment,
-    oldest, span,
+    MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, compiles_ours, delete as delete_segment, drop_oldest,
+    last as last_segment, oldest, span,
 };
 pub(crate) use vtab::register;
 

@@ -212,7 +212,7 @@ impl Segment {
         let mut bytes: Vec<u8> = Vec::new();
         if column.bytes > 0 {
             bytes = conn
-                .prepare_cached("SELECT data FROM segment_columns WHERE id = ?1")?
+                .prepare_segments("SELECT data FROM segment_columns WHERE id = ?1")?
                 .query_row([column_id(self.id, at)], |row| Ok(row.get_ref(0)?.as_blob()?.to_vec()))
                 .optional()?
                 .ok_or_else(|| self.damaged(format!("{name} is missing")))?;
@@ -221,6 +221,31 @@ impl Segment {
             return Err(self.damaged(format!("the checksum of {name} does not fit")));
         }
         Encoded::open(self.rows, column.kind, &column.form, bytes).ok_or_else(|| self.damaged(name.to_owned()))
+    }
+}
+
+thread_local! {
+    static OF_SEGMENTS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether the statement that SQLite compiles on this thread right now is one of ours that reads segments, and not a question's:
+/// an authorizer may let the one read what it refuses to the other.
+pub(crate) fn compiles_ours() -> bool {
+    OF_SEGMENTS.get()
+}
+
+/// Compiles statements that read segments.
+trait PrepareSegments {
+    /// As `prepare_cached`.
+    fn prepare_segments(&self, sql: &str) -> rusqlite::Result<rusqlite::CachedStatement<'_>>;
+}
+
+impl PrepareSegments for Connection {
+    fn prepare_segments(&self, sql: &str) -> rusqlite::Result<rusqlite::CachedStatement<'_>> {
+        OF_SEGMENTS.set(true);
+        let prepared = self.prepare_cached(sql);
+        OF_SEGMENTS.set(false);
+        prepared
     }
 }
 
@@ -233,7 +258,7 @@ pub(crate) struct Directory {
 impl Directory {
     /// Those that may hold rows from the first to the second time.
     pub(crate) fn load(conn: &Connection, table: &str, (first_ns, last_ns): (i64, i64)) -> Result<Self, SegmentError> {
-        let mut statement = conn.prepare_cached(
+        let mut statement = conn.prepare_segments(
             "SELECT id, first_rowid, row_count, header FROM segments \
              WHERE table_name = ?1 AND last_ns >= ?2 AND first_ns <= ?3 ORDER BY first_rowid",
         )?;
@@ -248,7 +273,7 @@ impl Directory {
     /// Some, by their ids, in that order.
     pub(super) fn of_ids(conn: &Connection, table: &str, ids: impl Iterator<Item = i64>) -> Result<Self, SegmentError> {
         let mut statement =
-            conn.prepare_cached("SELECT id, first_rowid, row_count, header FROM segments WHERE id = ?1")?;
+            conn.prepare_segments("SELECT id, first_rowid, row_count, header FROM segments WHERE id = ?1")?;
         let mut segments = Vec::new();
         for id in ids {
             let mut rows = statement.query([id])?;

@@ -190,11 +190,13 @@ impl Reading {
                 self.calls.push((of, call));
             }
             Topic::OffCpu => {
-                let (voluntary, next_pid, next_comm) = (row.integer(5)? != 0, row.integer(6)?, row.text(7)?);
+                let (voluntary, next_pid, next_comm) = (row.integer(5)? != 0, row.maybe(6)?, row.text(7)?);
                 let (reason, wchan) = (row.text(8)?, row.text(10)?);
                 // The end of a stretch, when it could run again and had to queue.
                 let queued_ns = row.maybe(9)?.unwrap_or(0).clamp(0, duration_ns);
-                let taker = format!("{next_comm}{PID}{next_pid})");
+                // Not told to who may see her own processes only.
+                let another = || "another user's process".to_owned();
+                let taker = next_pid.map_or_else(another, |pid| format!("{next_comm}{PID}{pid})"));
                 let woken_ns = end_ns - queued_ns;
                 if voluntary {
                     let what = [wchan, reason.clone()].into_iter().find(|s| !s.is_empty()).unwrap_or_default();

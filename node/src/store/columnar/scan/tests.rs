@@ -77,7 +77,8 @@ fn part(sql: &str, columns: usize) -> NodePart {
 fn run(conn: &Connection, sql: &str, by_columns: bool) -> Result<(Vec<Vec<Value>>, Vec<String>), String> {
     let width = conn.prepare(sql).map_err(|error| error.to_string())?.column_count();
     let parts = vec![part(sql, width)];
-    let task = NodeTask { parts, keys: Vec::new(), now_unix_ns: 5_000_000_000, budget: Budget::default() };
+    let task =
+        NodeTask { parts, keys: Vec::new(), now_unix_ns: 5_000_000_000, budget: Budget::default(), viewer: None };
     let mut rows: Vec<Vec<Value>> = Vec::new();
     let mut emit = |_: usize, batch: Batch| {
         rows.extend(
