@@ -7,7 +7,7 @@ use node_bpf::Record;
 
 use super::super::activity::{activity, runs};
 use crate::mesh::wire::OpenCall;
-use crate::stragglers::digest::{Collector, Digest, end_of};
+use crate::stragglers::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
 use crate::stragglers::{Activity, Observation};
 
 /// A call shorter than this is not said to be open: its end comes with the next digest.
@@ -46,26 +46,30 @@ impl Feed {
             Record::Collective(call) if call.captured == Some(true) => self.state().collector.unplaced(),
             Record::Collective(call) => {
                 let mut state = self.state();
-                let (Some(rank), Some(comm_hash), Some(seq)) = (call.rank, call.comm_hash, call.seq) else {
+                let (Some(rank), Some(comm_hash)) = (call.rank, call.comm_hash) else {
                     state.collector.unplaced();
                     return;
                 };
                 let node = state.name("");
                 let (func, library) = (state.name(call.func), state.name(call.library.name()));
-                state.collector.push(Observation {
+                let observed = Observation {
                     node,
                     pid: call.pid.into(),
                     rank,
                     nranks: call.nranks,
                     comm_hash,
                     func,
-                    seq,
+                    seq: call.seq.unwrap_or(0),
                     entry_ns: call.ts_ns,
                     duration_ns: call.duration_ns,
                     tier: call.tier,
                     library,
                     root: call.root,
-                });
+                };
+                match call.seq {
+                    Some(_) => state.collector.push(observed),
+                    None => state.collector.push_unnumbered(observed),
+                }
             }
             Record::CudaCall(call) if call.kind == Some("after_collective") => {
                 self.state().collector.synced(call.pid, call.ts_ns, call.duration_ns);
@@ -78,6 +82,16 @@ impl Feed {
             Record::Loss(loss) => self.state().collector.lost(loss.lost),
             _ => {}
         }
+    }
+
+    /// Communicators and functions of which calls were recorded whose numbers are not known yet.
+    pub(super) fn unnumbered(&self) -> BTreeSet<(u64, Arc<str>)> {
+        self.state().collector.unnumbered()
+    }
+
+    /// Number such calls, by what was heard; before [`close`](Self::close).
+    pub(super) fn number(&self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[Heard<'_>]) {
+        self.state().collector.number(me, window, clock, heard);
     }
 
     /// What processes do, of those that are or were ranks of this host; of others nothing is said.

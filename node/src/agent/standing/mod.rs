@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use crate::lock::lock;
 use crate::now::unix_now_ns;
-use crate::stragglers::digest::{self, end_of, window_of};
+use crate::stragglers::digest::{self, Digest, Heard, end_of, window_of};
 use crate::stragglers::standing::{Board, Change, Presence, Standing};
 
 mod clocks;
@@ -136,6 +136,7 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
             continue;
         }
         last = window;
+        number(&shared, &own, window);
         let recording = Arc::clone(&shared.recording);
         let closed = tokio::task::spawn_blocking(move || {
             let (open, waits) = (recording.open_calls(), recording.device_waits());
@@ -152,6 +153,21 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         }
         shared.gossip.publish(slot(window), text).await;
     }
+}
+
+/// Numbers this host's calls whose communicator's start was not seen, by what others said and by what this host itself said.
+fn number(shared: &Shared, own: &str, window: i64) {
+    let lanes = shared.recording.feed().unnumbered();
+    if lanes.is_empty() {
+        return;
+    }
+    let said: Vec<(String, Vec<Digest>)> = {
+        let board = lock(&shared.standing.board);
+        board.said(&lanes, window).into_iter().map(|(node, digests)| (node.to_owned(), digests)).collect()
+    };
+    let refs: Vec<Vec<&Digest>> = said.iter().map(|(_, digests)| digests.iter().collect()).collect();
+    let heard: Vec<Heard<'_>> = said.iter().zip(&refs).map(|((node, _), digests)| Heard { node, digests }).collect();
+    shared.recording.feed().number(own, window, shared.standing.clocks.now(end_of(window)), &heard);
 }
 
 fn slot(window: i64) -> String {

@@ -13,6 +13,8 @@ use super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, ReferenceClock,
 
 /// Version of the layout. 1 was never in a release and is not read.
 const VERSION: u8 = 2;
+/// The same layout with lanes in it that say nothing of how far they got: who knows only [`VERSION`] would take them to be at their start.
+const WITH_LATE: u8 = 3;
 /// What a process does, where this version has no word for it: nothing.
 const NO_ACTIVITY: u8 = 0;
 /// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
@@ -61,7 +63,9 @@ const OTHER_LIBRARY: u8 = 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Of another version.
-    #[error("a digest of layout {0}, this version reads {VERSION}: the sender runs another version of rankmesh")]
+    #[error(
+        "a digest of layout {0}, this version reads {VERSION} and {WITH_LATE}: the sender runs another version of rankmesh"
+    )]
     Version(u8),
     /// It ends too early, or has something left over.
     #[error("a digest that is cut off or has bytes left over")]
@@ -233,7 +237,8 @@ struct Writer {
 
 impl Writer {
     fn digest(mut self, digest: &Digest) -> Vec<u8> {
-        self.bytes.push(VERSION);
+        let late = digest.lanes.iter().any(|lane| lane.last_seq.is_none() && lane.open.is_none());
+        self.bytes.push(if late { WITH_LATE } else { VERSION });
         self.signed(digest.window);
         let said = [!digest.gone.is_empty(), !digest.resent.is_empty()];
         let flags = [digest.clock.is_some(), digest.cut, digest.lost > 0, digest.unplaced > 0, said[0], said[1]];
@@ -438,7 +443,7 @@ impl Head {
 impl Reader<'_> {
     fn digest(&mut self) -> Result<Digest, DecodeError> {
         let version = self.byte()?;
-        if version != VERSION {
+        if ![VERSION, WITH_LATE].contains(&version) {
             return Err(DecodeError::Version(version));
         }
         let mut digest = Digest { window: self.time("window")?, ..Digest::default() };

@@ -3,14 +3,15 @@
 //! Holds per process how its own time stands and, per lane, the calls that were not shipped yet. Memory is bounded: calls beyond
 //! [`MOST_CALLS`] in a window count as lost.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::blocks::Point;
+use super::late::{Kept, Key, LateLanes, Number, needed};
 use super::own::OwnTime;
 use super::waits::{Pending, wait};
-use super::{Digest, Gone, Lane, Open, Process, Resent, WINDOW_NS, end_of};
+use super::{Digest, Gone, Heard, Lane, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of};
 use crate::stragglers::Observation;
 use crate::stragglers::activity::Activity;
 use crate::stragglers::observation::Coupling;
@@ -27,9 +28,6 @@ const MOST_GONE: usize = 64;
 const MOST_PAIRS: usize = 16;
 const MOST_TIMES: usize = 12;
 
-/// What a digest's lane is kept under: process, communicator, function.
-type Key = (u32, u64, Arc<str>);
-
 /// A lane between windows.
 #[derive(Debug)]
 struct Track {
@@ -38,6 +36,10 @@ struct Track {
     library: Arc<str>,
     tier: u8,
     last_seq: Option<u64>,
+    /// Its numbers were found here: how far it got cannot be told by them.
+    late: bool,
+    /// Calls of which any number will do, that were given one.
+    counted: u64,
     /// Ended and not shipped.
     pending: Pending,
     calls: u64,
@@ -58,7 +60,8 @@ struct Sync {
 /// Makes digests.
 #[derive(Debug, Default)]
 pub struct Collector {
-    calls: Vec<Observation>,
+    calls: Vec<Kept>,
+    late: LateLanes,
     syncs: Vec<Sync>,
     resent: Vec<(i64, IpAddr, IpAddr)>,
     lost: u64,
@@ -74,11 +77,49 @@ pub struct Collector {
 impl Collector {
     /// Take in a call that has ended.
     pub fn push(&mut self, call: Observation) {
+        self.keep(Kept { call, number: Number::Given });
+    }
+
+    /// Take in a call that has ended and whose number is not known, because the start of its communicator was not seen.
+    pub fn push_unnumbered(&mut self, mut call: Observation) {
+        let Ok(pid) = u32::try_from(call.pid) else { return };
+        self.processes.entry(pid).or_default();
+        // Said at once, so that others learn who else has none.
+        let key = (pid, call.comm_hash, Arc::clone(&call.func));
+        let track = self.tracks.entry(key).or_insert_with(|| Track::new(&call));
+        track.late = true;
+        let number = if needed(&call.func) { Number::Missing } else { Number::Found };
+        if number == Number::Found {
+            call.seq = track.counted;
+            track.counted += 1;
+        }
+        self.keep(Kept { call, number });
+    }
+
+    /// Communicators and functions of which there are calls whose numbers are not known yet.
+    #[must_use]
+    pub fn unnumbered(&self) -> BTreeSet<(u64, Arc<str>)> {
+        let missing = self.calls.iter().filter(|kept| kept.number == Number::Missing);
+        missing.map(|kept| (kept.call.comm_hash, Arc::clone(&kept.call.func))).collect()
+    }
+
+    fn keep(&mut self, kept: Kept) {
         if self.calls.len() < MOST_CALLS {
-            self.calls.push(call);
+            self.calls.push(kept);
         } else {
             self.lost += 1;
         }
+    }
+
+    /// Number calls whose communicator's start was not seen, by what is heard of others (and of this node `me` itself) up to the window before:
+    /// before [`close`](Self::close), with the clock that the digest will have.
+    pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[Heard<'_>]) {
+        if self.calls.iter().all(|kept| kept.number != Number::Missing) {
+            return;
+        }
+        let mut syncs: Vec<(u32, i64, i64)> = self.syncs.iter().map(|s| (s.pid, s.start_ns, s.end_ns)).collect();
+        syncs.sort_unstable();
+        self.late.number(me, window, clock, &mut self.calls, &syncs, heard);
     }
 
     /// Take in a synchronise call that has ended, the first of its thread after a call that only enqueued.
@@ -111,7 +152,7 @@ impl Collector {
     #[must_use]
     pub fn quiet(&self, since_ns: i64) -> Vec<u32> {
         let mut left: HashMap<u32, i64> = HashMap::new();
-        for call in &self.calls {
+        for Kept { call, .. } in &self.calls {
             if let Ok(pid) = u32::try_from(call.pid) {
                 let end = left.entry(pid).or_insert(i64::MIN);
                 *end = call.entry_ns.saturating_add(call.duration_ns).max(*end);
@@ -144,6 +185,7 @@ impl Collector {
         if self.processes.remove(&pid).is_some() {
             self.tracks.retain(|(of, ..), _| *of != pid);
             self.left_ns.remove(&pid);
+            self.late.forget(pid);
             self.gone.push(Gone { pid, window });
             if self.gone.len() > MOST_GONE {
                 self.gone.remove(0);
@@ -178,22 +220,35 @@ impl Collector {
     /// The digest of `window`: of all calls that ended before its end and were not shipped yet.
     pub fn close(&mut self, window: i64) -> Digest {
         let end_ns = end_of(window);
-        let ended = |call: &Observation| call.entry_ns.saturating_add(call.duration_ns) < end_ns;
-        let mut calls: Vec<Observation> = Vec::with_capacity(self.calls.len());
+        // A process's calls are looked at in their order: up to the first whose number may still be found.
+        let mut up_to: HashMap<i64, i64> = HashMap::new();
+        for Kept { call, .. } in self.calls.iter().filter(|kept| kept.number == Number::Missing) {
+            let first = up_to.entry(call.pid).or_insert(i64::MAX);
+            *first = call.entry_ns.min(*first);
+        }
+        let in_order = |pid: i64, start_ns: i64| up_to.get(&pid).is_none_or(|first| start_ns < *first);
+        let ended = |call: &Observation| {
+            call.entry_ns.saturating_add(call.duration_ns) < end_ns && in_order(call.pid, call.entry_ns)
+        };
+        let mut calls: Vec<Kept> = Vec::with_capacity(self.calls.len());
         let mut later = Vec::new();
-        for call in self.calls.drain(..) {
-            if ended(&call) { &mut calls } else { &mut later }.push(call);
+        for kept in self.calls.drain(..) {
+            if ended(&kept.call) { &mut calls } else { &mut later }.push(kept);
         }
         self.calls = later;
-        calls.sort_by_key(|call| call.entry_ns);
-        let mut syncs: Vec<Sync> = self.syncs.extract_if(.., |sync| sync.end_ns < end_ns).collect();
+        calls.sort_by_key(|kept| kept.call.entry_ns);
+        let over = |sync: &mut Sync| sync.end_ns < end_ns && in_order(sync.pid.into(), sync.start_ns);
+        let mut syncs: Vec<Sync> = self.syncs.extract_if(.., over).collect();
         syncs.sort_by_key(|sync| sync.start_ns);
         let mut syncs = syncs.into_iter().peekable();
-        for call in calls {
+        for Kept { call, number } in calls {
             while let Some(sync) = syncs.next_if(|sync| sync.start_ns < call.entry_ns) {
                 self.wait(sync, window);
             }
-            self.take(&call);
+            match number {
+                Number::Given | Number::Found => self.take(&call),
+                Number::Missing | Number::Never => self.pass(&call),
+            }
         }
         syncs.for_each(|sync| self.wait(sync, window));
         self.gone.retain(|gone| window - gone.window < TELL_GONE);
@@ -263,6 +318,19 @@ impl Collector {
         }
     }
 
+    /// A call that cannot be compared: it counts, and none of its time is the process's own.
+    fn pass(&mut self, call: &Observation) {
+        let Ok(pid) = u32::try_from(call.pid) else { return };
+        let left_ns = call.entry_ns.saturating_add(call.duration_ns);
+        self.unplaced += 1;
+        self.processes.entry(pid).or_default().busy(call.entry_ns, left_ns);
+        let left = self.left_ns.entry(pid).or_insert(i64::MIN);
+        *left = left_ns.max(*left);
+        if let Some(track) = self.tracks.get_mut(&(pid, call.comm_hash, Arc::clone(&call.func))) {
+            track.calls += 1;
+        }
+    }
+
     fn take(&mut self, call: &Observation) {
         let Ok(pid) = u32::try_from(call.pid) else { return };
         let own_ns = self.processes.entry(pid).or_default().next(call);
@@ -298,6 +366,8 @@ impl Track {
             library: Arc::clone(&call.library),
             tier: call.tier,
             last_seq: None,
+            late: false,
+            counted: 0,
             pending: Pending::default(),
             calls: 0,
             open: None,
@@ -312,7 +382,7 @@ impl Track {
         let calls = std::mem::take(&mut self.calls);
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
         let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
-        let open = open.or(enqueued);
+        let open = open.or(enqueued).filter(|_| !self.late);
         if calls == 0 && open.is_none() && blocks.is_empty() && window - self.said < REMIND {
             return None;
         }
@@ -326,7 +396,7 @@ impl Track {
             library: Arc::clone(&self.library),
             tier: self.tier,
             calls,
-            last_seq: self.last_seq,
+            last_seq: self.last_seq.filter(|_| !self.late),
             open,
             blocks,
         })

@@ -79,7 +79,10 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
             for lane in &digest.lanes {
                 let Some(pid) = digest.processes.get(lane.process).map(|p| p.pid) else { continue };
                 count(totals.get_mut(&pid), lane);
-                advance(&mut progress, name, pid, lane, end_of(digest.window));
+                // Otherwise it is not known how far it got.
+                if lane.last_seq.is_some() || lane.open.is_some() {
+                    advance(&mut progress, name, pid, lane, end_of(digest.window));
+                }
                 if Coupling::of(&lane.func) == Coupling::All {
                     let track = tracks
                         .entry((lane.comm_hash, &lane.func))

@@ -5,7 +5,7 @@
 //! aligned runs of 2^level consecutive sequence numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to
 //! another, runs merge into longer ones in any order, and every figure of the analysis is linear in their means.
 //!
-//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the synchronise calls after them, `own` follows each process's own time, `collect` makes digests of calls, `codec` writes
+//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the synchronise calls after them, `own` follows each process's own time, `collect` makes digests of calls, `late` numbers those whose communicator's start was not seen, `codec` writes
 //! and reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests, `replay` of recorded
 //! rows.
 
@@ -13,6 +13,7 @@ mod blocks;
 mod codec;
 mod collect;
 mod input;
+mod late;
 mod own;
 mod replay;
 #[cfg(test)]
@@ -143,7 +144,8 @@ pub struct Lane {
     pub tier: u8,
     /// Calls that ended since the window before.
     pub calls: u64,
-    /// Number of the last call that ended; none before the first.
+    /// Number of the last call that ended; none before the first, and where the start of the communicator was not seen: the numbers of
+    /// its blocks were found by when calls ended, and say nothing of how far it got.
     pub last_seq: Option<u64>,
     /// The call that it was in at the end of the window, when it had been in it for long.
     pub open: Option<Open>,

@@ -406,3 +406,52 @@ proptest! {
         prop_assert_eq!(decode(&encode(&digest)), Ok(digest));
     }
 }
+
+#[test]
+fn a_late_rank_is_named_by_digests_though_no_start_was_seen() {
+    for seed in 0..6 {
+        let late = |nodes: Vec<usize>, slow: Vec<Slow>, enqueues: bool| Job {
+            late_nodes: nodes.into_iter().map(|node| (node, 10)).collect(),
+            slow,
+            enqueues,
+            syncs: enqueues,
+            clock_drift_ppb: 50_000,
+            ..Job::default()
+        };
+        for nodes in [vec![0, 1, 2, 3], vec![1], vec![0, 2]] {
+            for enqueues in [false, true] {
+                let slow = vec![Slow { rank: 3, extra_ns: 30 * MS, from_step: 0 }];
+                let job = late(nodes.clone(), slow, enqueues);
+                assert_eq!(
+                    named(&judged(&job.observe(seed))),
+                    [3],
+                    "seed {seed}: {nodes:?} came late, enqueues: {enqueues}"
+                );
+                let healthy = judged(&late(nodes.clone(), Vec::new(), enqueues).observe(seed));
+                assert_eq!(healthy.verdict, Verdict::None, "seed {seed}: {nodes:?} came late");
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_that_only_enqueue_get_no_numbers_and_nobody_is_said_to_be_behind() {
+    let job = Job { late_nodes: vec![(1, 10)], enqueues: true, ..Job::default() };
+    let (input, _) = replay(&job.observe(1));
+    assert!(input.sampled.iter().all(|cell| &*cell.seen.node != "n1"), "nothing says which calls belong together");
+    assert!(input.progress.iter().all(|p| &*p.node != "n1"), "how far it got is not known");
+    assert!(!input.unplaced.is_empty());
+}
+
+#[test]
+fn older_versions_do_not_read_digests_of_lanes_that_came_late() {
+    let job = Job { late_nodes: vec![(1, 10)], ..Job::default() };
+    let rows = job.observe(1);
+    let mut collector = Collector::default();
+    let late = rows.unnumbered.first().unwrap();
+    collector.push_unnumbered(late.clone());
+    let digest = collector.close(window_of(late.entry_ns + late.duration_ns));
+    assert!(digest.lanes.iter().all(|lane| lane.last_seq.is_none()) && !digest.lanes.is_empty());
+    let text = encode(&digest);
+    assert_eq!((decode(&text).as_ref(), text.as_bytes()[0]), (Ok(&digest), 3));
+}

@@ -80,6 +80,27 @@ impl Board {
         self.pages.get(node).is_some_and(|page| page.digests.contains_key(&window))
     }
 
+    /// What each node said of these communicators and functions in the windows up to `window`, as many as are gossiped at a time: for
+    /// [`Collector::number`](digest::Collector::number).
+    #[must_use]
+    pub fn said(&self, lanes: &BTreeSet<(u64, Arc<str>)>, window: i64) -> Vec<(&str, Vec<Digest>)> {
+        let of = |digest: &Digest| Digest {
+            window: digest.window,
+            clock: digest.clock,
+            processes: digest.processes.clone(),
+            lanes: digest
+                .lanes
+                .iter()
+                .filter(|lane| lanes.contains(&(lane.comm_hash, Arc::clone(&lane.func))))
+                .cloned()
+                .collect(),
+            ..Digest::default()
+        };
+        let recent =
+            |page: &Page| page.digests.range(window - OVERTAKEN..=window + OVERTAKEN).map(|(_, d)| of(d)).collect();
+        self.pages.iter().map(|(name, page)| (name.as_str(), recent(page))).collect()
+    }
+
     /// Who is there. Nodes that are not listed are forgotten with what they said.
     pub fn presence(&mut self, nodes: &BTreeMap<String, Presence>) {
         self.pages.retain(|name, _| nodes.contains_key(name));
