@@ -2,12 +2,13 @@
 //!
 //! Pure. `verdict.rs` asks it last. Each doubt is a sentence for the reader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::matching::Comm;
 use super::observation::{Coupling, Input, Observation};
 use super::report::Verdict;
 use super::rules::Rules;
+use super::sampled::Totals;
 use super::score::{Scored, Waits};
 use super::stats::median;
 use super::summary::hex;
@@ -95,6 +96,7 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         ));
     } else {
         doubts.extend(not_matched(input));
+        doubts.extend(not_in_digests(input));
     }
     if scored.iter().all(|s| s.waits == Waits::Enqueued) {
         doubts.extend(absent(scored));
@@ -127,6 +129,26 @@ fn not_matched(input: &Input) -> Option<String> {
             "the calls of {unmatched} of {} processes could not be matched with the others': recording began after the communicators \
              did, and they do not end when the others' do; a rank that is late may be among them",
             calls.len()
+        )
+    })
+}
+
+/// The same of digests: processes whose calls were counted there and none of which got a number, where others' did.
+fn not_in_digests(input: &Input) -> Option<String> {
+    if input.unplaced.is_empty() {
+        return None;
+    }
+    let numbered: HashSet<(&str, i64)> = input.sampled.iter().map(|cell| (&*cell.seen.node, cell.seen.pid)).collect();
+    let calls = |of: &&Totals| of.lanes.iter().any(|l| Coupling::of(&l.func) == Coupling::All && l.calls > 0);
+    let (all, left_out) = input
+        .totals
+        .iter()
+        .filter(calls)
+        .fold((0, 0), |(all, out), of| (all + 1, out + usize::from(!numbered.contains(&(&*of.node, of.pid)))));
+    (left_out > 0 && left_out < all).then(|| {
+        format!(
+            "the calls of {left_out} of {all} processes could not be matched with the others': recording began after the communicators \
+             did, and when their calls ended does not tell which belong together; a rank that is late may be among them"
         )
     })
 }

@@ -201,7 +201,10 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
                         Ok(digest) => {
                             board.hear(&member.name, digest);
                         }
-                        Err(error) => tracing::debug!("digest of {}: {error}", member.name),
+                        Err(error) => {
+                            tracing::debug!("digest of {}: {error}", member.name);
+                            board.refuse(&member.name, error.to_string());
+                        }
                     }
                     heard.insert(key, text.clone());
                 }

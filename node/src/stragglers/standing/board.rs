@@ -48,6 +48,8 @@ struct Page {
     /// How far each lane got, with the window in which that was last said.
     lanes: BTreeMap<(u32, u64, Arc<str>), (i64, Progress)>,
     dead: bool,
+    /// Why its last digest could not be read.
+    unread: Option<String>,
 }
 
 /// Keeps the digests and the verdicts of the last windows.
@@ -67,11 +69,17 @@ impl Board {
         if page.digests.contains_key(&digest.window) || newest.is_some_and(|n| digest.window < n - LONG_LOOKBACK) {
             return false;
         }
+        page.unread = None;
         page.remember(node, &digest);
         let window = digest.window;
         page.digests.insert(window, digest);
         page.forget(newest.map_or(window, |n| n.max(window)));
         true
+    }
+
+    /// A digest of a node could not be read: it is not guessed at, and the node is listed as missing, with the reason, until one can be.
+    pub fn refuse(&mut self, node: &str, why: String) {
+        self.pages.entry(node.to_owned()).or_default().unread = Some(why);
     }
 
     /// Whether a digest of this window is known.
@@ -240,6 +248,11 @@ impl Board {
             let ended = |pid: i64, at_ns: i64, how: &str| Gone { node: (*node).into(), pid, at_ns, how: how.into() };
             if let Some(last) = digests.last() {
                 input.gone.extend(last.gone.iter().map(|g| ended(g.pid.into(), end_of(g.window), "")));
+            }
+            if let Some(why) = page.unread.as_ref().filter(|_| !page.dead) {
+                input.heard.asked += 1;
+                input.heard.missing.push(((*node).to_owned(), why.clone()));
+                continue;
             }
             let newest = page.digests.values().next_back().map_or(i64::MIN, aligned);
             if page.dead {

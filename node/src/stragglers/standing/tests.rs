@@ -186,3 +186,33 @@ fn news_are_told_once() {
     assert!(change.is_news(&hang) && !change.is_news(&hang) && !change.is_news(&unknown()));
     assert!(change.is_news(&Verdict::None) && !change.is_news(&Verdict::None));
 }
+
+#[test]
+fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
+    let gossip = gossiped(&Job { steps: 60, ..Job::default() }, 1);
+    let mut board = Board::default();
+    let mut last = None;
+    for (now_ns, node, digest) in &gossip {
+        if node == "n3" {
+            // Layout 9, whatever follows.
+            let refused = crate::stragglers::digest::decode("\u{9}abc").unwrap_err();
+            board.refuse(node, refused.to_string());
+        } else {
+            board.hear(node, digest.clone());
+        }
+        board.presence(&live(4));
+        last = board.judge(*now_ns).or(last);
+    }
+    let standing = last.expect("judged");
+    let [(node, why)] = standing.report.coverage.missing.as_slice() else { panic!("{:?}", standing.report.coverage) };
+    assert_eq!((node.as_str(), standing.report.coverage.asked), ("n3", 4));
+    assert!(why.contains("layout 9") && why.contains("another version"), "{why}");
+    // Once it can be read again, it counts.
+    let newest = |of: &str| gossip.iter().rfind(|(_, node, _)| node == of).expect("its last");
+    let (now_ns, _, digest) = newest("n3");
+    board.hear("n3", digest.clone());
+    let after = newest("n0").2.clone();
+    board.hear("n0", Digest { window: after.window + 1, ..after });
+    let standing = board.judge(now_ns + 2 * GRACE_NS).expect("judged");
+    assert!(standing.report.coverage.missing.iter().all(|(_, why)| !why.contains("layout")));
+}
