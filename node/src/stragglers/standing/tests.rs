@@ -195,7 +195,7 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     for (now_ns, node, digest) in &gossip {
         if node == "n3" {
             // Layout 9, whatever follows.
-            let refused = crate::stragglers::digest::decode("\u{9}abc").unwrap_err();
+            let refused = crate::stragglers::digest::decode("\u{9}\0").unwrap_err();
             board.refuse(node, refused.to_string());
         } else {
             board.hear(node, digest.clone());
