@@ -177,7 +177,7 @@ fn median(sorted: &[f64]) -> Option<f64> {
 /// # Errors
 /// The call has no OVER, or one of the forms that leave this row out by themselves.
 pub(crate) fn expand(select: &mut Select) -> std::result::Result<bool, QueryError> {
-    let mut calls = Calls { found: false, error: None };
+    let mut calls = Calls { found: false, here: false, error: None };
     calls.select(select);
     match calls.error {
         Some(error) => Err(QueryError::wrong(error)),
@@ -186,12 +186,16 @@ pub(crate) fn expand(select: &mut Select) -> std::result::Result<bool, QueryErro
 }
 
 struct Calls {
+    /// Anywhere so far.
     found: bool,
+    /// In the SELECT that is being looked at, not in those inside it: named windows are its own.
+    here: bool,
     error: Option<String>,
 }
 
 impl VisitMut for Calls {
     fn query(&mut self, node: &mut Query) {
+        let outside = std::mem::replace(&mut self.here, false);
         for output in &mut node.columns {
             if let Output::Expr(expr, name @ None) = output {
                 let text = expr.to_string();
@@ -205,9 +209,10 @@ impl VisitMut for Calls {
         }
         let windows = node.windows.iter().any(|(_, window)| excludes(window));
         walk_mut::query(self, node);
-        if windows && self.found {
+        if windows && self.here {
             self.refuse("EXCLUDE");
         }
+        self.here = outside;
     }
 
     fn expr(&mut self, node: &mut Expr) {
@@ -216,7 +221,7 @@ impl VisitMut for Calls {
         if !unquote(&call.name).eq_ignore_ascii_case(NAME) {
             return;
         }
-        self.found = true;
+        (self.found, self.here) = (true, true);
         if call.over.is_none() {
             self.error.get_or_insert(format!("{NAME}() is a window function: write {NAME}(x) OVER (PARTITION BY …)"));
             return;

@@ -87,6 +87,25 @@ fn results_keep_their_names_and_plans_their_strategy() {
 }
 
 #[test]
+fn named_windows_of_another_level_with_exclude_do_not_concern_it() {
+    let mut mesh = mesh();
+    // Before it, around it and inside it.
+    let other = "SELECT sum(x) OVER w AS s FROM t WINDOW w AS (ORDER BY id ROWS 1 PRECEDING EXCLUDE CURRENT ROW)";
+    for sql in [
+        format!("SELECT z FROM (SELECT robust_z(x) OVER (PARTITION BY k) AS z FROM t) UNION ALL {other}"),
+        "SELECT sum(z) OVER w FROM (SELECT id, robust_z(x) OVER (PARTITION BY k) AS z FROM t) \
+         WINDOW w AS (ORDER BY id ROWS 1 PRECEDING EXCLUDE CURRENT ROW)"
+            .to_owned(),
+        format!("SELECT robust_z(s) OVER () FROM ({other})"),
+    ] {
+        mesh.ask(&sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    let own = "SELECT robust_z(x) OVER w FROM t WINDOW w AS (ORDER BY id ROWS 1 PRECEDING EXCLUDE CURRENT ROW)";
+    let error = mesh.ask(own).expect_err(own);
+    assert!(error.contains("cannot be used with EXCLUDE"), "{error}");
+}
+
+#[test]
 fn what_it_cannot_do_is_refused() {
     let mut mesh = mesh();
     for (sql, why) in [
