@@ -229,7 +229,8 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
     let mut lab = Lab::new();
     let cgroups = Cgroups::new("before");
     let bin = workloads(&lab);
-    let _job = job(&bin, &cgroups, &["--work-ms", "20", "--late-rank", "6", "--late-ms", "60"]);
+    let flags = ["--mode", "enqueue", "--work-ms", "20", "--late-rank", "6", "--late-ms", "60"];
+    let _job = job(&bin, &cgroups, &flags);
     wait_for("the job to run", || process_of_rank(&bin, 7).map(|_| ()).ok_or_else(|| "not yet".to_owned()));
     start_agents(&mut lab, &cgroups);
     wait_for_rank(&lab, 6, "m4");
@@ -238,20 +239,7 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
     let (answer, _) = lab.query("m1", sql, &[]);
     let row = &answer["rows"][0];
     assert_eq!((&row[1], &row[2], &row[3], &row[4]), (&8.into(), &1.into(), &8.into(), &0.into()), "{answer}");
-}
-
-#[test]
-fn the_standing_verdict_understands_a_job_that_ran_before_the_agents_came() {
-    if !can_capture("the_standing_verdict_understands_a_job_that_ran_before_the_agents_came") {
-        return;
-    }
-    let mut lab = Lab::new();
-    let cgroups = Cgroups::new("standing-before");
-    let bin = workloads(&lab);
-    let flags = ["--mode", "enqueue", "--work-ms", "20", "--late-rank", "6", "--late-ms", "60"];
-    let _job = job(&bin, &cgroups, &flags);
-    wait_for("the job to run", || process_of_rank(&bin, 7).map(|_| ()).ok_or_else(|| "not yet".to_owned()));
-    start_agents(&mut lab, &cgroups);
+    // each host numbers its calls by what the others gossip: the standing verdict is made of digests
     for asker in AGENTS {
         wait_for(&format!("{asker} names the late rank by digests"), || {
             let output = lab.ask(asker, "stragglers", &["--format", "json"]);
