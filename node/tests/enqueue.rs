@@ -229,7 +229,8 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
     let mut lab = Lab::new();
     let cgroups = Cgroups::new("before");
     let bin = workloads(&lab);
-    let flags = ["--mode", "enqueue", "--work-ms", "20", "--late-rank", "6", "--late-ms", "60"];
+    // calls are matched by when they end: steps long enough for a busy machine to end them together
+    let flags = ["--mode", "enqueue", "--work-ms", "100", "--late-rank", "6", "--late-ms", "300"];
     let _job = job(&bin, &cgroups, &flags);
     wait_for("the job to run", || process_of_rank(&bin, 7).map(|_| ()).ok_or_else(|| "not yet".to_owned()));
     start_agents(&mut lab, &cgroups);

@@ -132,6 +132,24 @@ fn episode_of(flags: &[bool], persistence: usize, density: f64) -> Option<Range<
     best.map(|(_, range)| range)
 }
 
+/// Where the values rise to a higher level, if they do: the place that maximises the distance between the means before and after, each place
+/// weighted by how surely it is seen (Hinkley, "Inference about the change-point in a sequence of random variables", 1970).
+fn rises(values: &[f64]) -> Option<usize> {
+    let all: f64 = values.iter().sum();
+    let n = values.len() as f64;
+    let mut before = 0.0;
+    let mut best: Option<(f64, usize)> = None;
+    for (at, value) in values.iter().enumerate().skip(1) {
+        before += values[at - 1];
+        let k = at as f64;
+        let rise = ((all - before) / (n - k) - before / k) * (k * (n - k) / n).sqrt();
+        if rise > 0.0 && *value > 0.0 && best.is_none_or(|(most, _)| rise > most) {
+            best = Some((rise, at));
+        }
+    }
+    best.map(|(_, at)| at)
+}
+
 /// Look for suspects in one communicator.
 pub(crate) fn suspects(
     index: usize,
@@ -226,7 +244,7 @@ impl Case<'_> {
         let (s, m, rules) = (self.s, self.m, self.rules);
         let flags = self.column(|score| score.late.flagged);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
-        let (run, (tallies, scores)) = episodes(&flags, rules).into_iter().find_map(|run| {
+        let (run, (tallies, scores)) = self.candidates(&flags, |score| &score.late).into_iter().find_map(|run| {
             let pooled = s.pooled(run.clone(), rules);
             self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, |score| &score.late)
                 .then_some((run, pooled))
@@ -290,12 +308,27 @@ impl Case<'_> {
         let flags = self.column(|score| score.own.flagged);
         let class = self.s.comm.members[self.m].class;
         let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
-        episodes(&flags, self.rules).into_iter().find_map(|run| {
+        self.candidates(&flags, |score| &score.own).into_iter().find_map(|run| {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
             let rating = &scores[self.m].own;
             self.holds(rating, peers, &run, Basis::OwnTime, |score| &score.own)
                 .then(|| self.found(Basis::OwnTime, rating, &flags, run))
         })
+    }
+
+    /// Episodes to be tried in turn: those of the flags, then the part of the widest from where its excess rises most. Chance flags before a rank
+    /// became slow would otherwise make one episode of two levels, and its collectives would seem to depend on each other.
+    fn candidates(&self, flags: &[bool], which: fn(&Score) -> &Rating) -> Vec<Range<usize>> {
+        let mut runs = episodes(flags, self.rules);
+        if let Some(wide) = runs.first() {
+            let excess: Vec<f64> = wide.clone().map(|w| which(&self.s.scores[w][self.m]).excess_ns).collect();
+            let risen = rises(&excess).map(|at| wide.start + at..wide.end);
+            runs.extend(risen.filter(|run| {
+                let flagged = flags[run.clone()].iter().filter(|flag| **flag).count();
+                flagged > self.rules.persistence && flagged as f64 >= TIGHT * run.len() as f64 && !runs.contains(run)
+            }));
+        }
+        runs
     }
 
     /// Does an episode hold up as a whole?
@@ -464,6 +497,13 @@ fn late_by(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> (i64, usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rise_is_found_where_it_begins() {
+        assert_eq!(rises(&[0.1, 0.3, 0.2, 5.0, 5.2, 4.9]), Some(3));
+        assert_eq!(rises(&[5.0, 5.0, 0.1]), None);
+        assert_eq!((rises(&[]), rises(&[1.0]), rises(&[1.0, 1.0])), (None, None, None));
+    }
 
     #[test]
     fn an_episode_needs_three_of_five() {

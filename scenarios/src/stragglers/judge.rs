@@ -50,6 +50,9 @@ pub fn judge(drawn: &Drawn, report: &Report) -> Outcome {
             _ => false,
         },
         Case::Unheard => matches!(report.verdict, Verdict::Unknown { .. }),
+        Case::Alone => {
+            named == truth || matches!(report.verdict, Verdict::Unknown { .. } | Verdict::StageImbalance { .. })
+        }
         Case::Unmatched | Case::Silent => named == truth || matches!(report.verdict, Verdict::Unknown { .. }),
     };
     if right { Outcome::Right } else { Outcome::Missed }

@@ -51,7 +51,10 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
         let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest));
         if let Some(clock) = latest {
             let offset_ns = clock.offset_us.saturating_mul(1_000);
-            let bound_ns = i64::from(clock.bound_us).saturating_mul(1_000);
+            // Of all windows the widest: an older one may have been told less well.
+            let widest_us =
+                heard.digests.iter().filter_map(|digest| clock_of(digest)).map(|clock| clock.bound_us).max();
+            let bound_ns = i64::from(widest_us.unwrap_or(clock.bound_us)).saturating_mul(1_000);
             input.clocks.insert(heard.node.to_owned(), ClockOffset::steady(offset_ns, bound_ns));
         }
         let mut totals: BTreeMap<u32, Totals> = BTreeMap::new();

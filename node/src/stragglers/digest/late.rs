@@ -212,10 +212,11 @@ impl LateLane {
         for &(start, size, at_us) in theirs.runs.iter().filter(|(start, ..)| *start >= self.next) {
             let Ok(size) = usize::try_from(size) else { continue };
             let half = (period_us * size as f64 / 2.0) as i64;
-            if size > ends.len() || at_us - half < first || at_us + half > last.saturating_add(half.min(1)) {
+            if size > ends.len() {
                 continue;
             }
-            inside += 1;
+            // At the edges the calls of the run may not be at hand, or not yet: that none fits says nothing.
+            let edge = at_us - half < first || at_us + half > last.saturating_add(half.min(1));
             let mean = |j: usize| (sums[j + size] - sums[j]) as f64 / size as f64 - at_us as f64;
             // Means rise with the place.
             let starts = ends.len() - size + 1;
@@ -226,8 +227,11 @@ impl LateLane {
             }
             let near = [low.checked_sub(1).filter(|j| *j >= from), Some(low).filter(|j| *j < starts)];
             let mut fits = near.into_iter().flatten().filter(|j| mean(*j).abs() <= close);
-            let (Some(j), None) = (fits.next(), fits.next()) else { continue };
-            met += 1;
+            let (Some(j), None) = (fits.next(), fits.next()) else {
+                inside += usize::from(!edge);
+                continue;
+            };
+            (inside, met) = (inside + 1, met + 1);
             found.extend((j..j + size).zip(start..).map(|(j, seq)| (places[j], seq)));
             from = j + size;
         }
