@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-crowd bench-load bench-capture test-kernels fuzz deny sbom clean
+.PHONY: help deps build demo test test-real-libs lint bench bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ test-kernels: deps ## capture on Debian's 6.1 and 6.12 kernels, booted in qemu w
 bench-capture: deps ## what recording costs: calls beside empty probes, an MPI job beside itself, switches (root)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-capture
 	target/release/bench-capture
+
+bench-trust: deps ## revocation on live connections, renewal under load, what seals cost (about three minutes)
+	$(CARGO) run --locked --release -p scenarios --bin bench-trust
 
 fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each; says how many were fed
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/fuzz-rustc.sh $(CARGO) run --locked --release -p scenarios --bin fuzz -- --seconds $(or $(SECONDS),60)

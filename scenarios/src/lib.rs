@@ -3,7 +3,7 @@
 //!
 //! `cluster` starts and asks in-process agents, `light` a thousand light ones; `floor` is bare quinn doing the same exchange; `jobs` starts jobs; `lab` puts questions under faults and judges
 //! every answer; `fuzz` changes inputs at random; `slt` runs sqllogictest
-//! files; `stragglers` draws jobs and judges verdicts on them; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind
+//! files; `stragglers` draws jobs and judges verdicts on them; `trust` times revocation, renewal and seals; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind
 //! `make bench…` and the sqllogictest harness.
 
 pub mod cluster;
@@ -16,3 +16,4 @@ pub mod light;
 pub mod slt;
 pub mod store_bench;
 pub mod stragglers;
+pub mod trust;

@@ -35,7 +35,7 @@ pub mod light;
 pub mod local;
 mod memory;
 mod recording;
-mod seal;
+pub mod seal;
 mod serve;
 mod source;
 pub mod standing;
@@ -132,7 +132,10 @@ impl Agent {
                 seeds: config.join.clone(),
                 ..GossipConfig::new(identity.mesh().as_str(), name, generation, advertise)
             }
-            .with_sealer(Arc::new(seal::NodeSeal::new(mesh.clone()))),
+            .with_sealer(Arc::new(seal::NodeSeal::new({
+                let mesh = mesh.clone();
+                move || mesh.identity()
+            }))),
             Arc::new(mesh.clone()),
             inbound,
             own_facts,

@@ -4,36 +4,36 @@
 //! A seal is two base64 texts with a point between: the certificate (DER), the signature (ECDSA P-256 with SHA-256, DER).
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use certs::{CertificateDer, Fingerprint, tls};
+use certs::{CertificateDer, Fingerprint, Identity, tls};
 
 use crate::lock::lock;
-use crate::mesh::Mesh;
 
 /// No seal is longer.
 const MAX_SEAL_BYTES: usize = 8 << 10;
 /// Certificates remembered as good.
 const MAX_JUDGED: usize = 8_192;
 
-/// Seals with the identity that the mesh endpoint has.
-pub(super) struct NodeSeal {
-    mesh: Mesh,
+/// Seals with the identity that `identity` answers: in an agent, that of its mesh endpoint now.
+pub struct NodeSeal<F> {
+    identity: F,
     /// Certificates that were good, by node, under the trust list of this number: judging a chain costs more than a signature.
     judged: Mutex<(u64, HashMap<String, Fingerprint>)>,
 }
 
-impl NodeSeal {
-    pub(super) fn new(mesh: Mesh) -> Self {
-        Self { mesh, judged: Mutex::default() }
+impl<F: Fn() -> Arc<Identity>> NodeSeal<F> {
+    /// Nobody's seal has been judged yet.
+    pub fn new(identity: F) -> Self {
+        Self { identity, judged: Mutex::default() }
     }
 }
 
-impl gossip::Sealer for NodeSeal {
+impl<F: Fn() -> Arc<Identity> + Send + Sync + 'static> gossip::Sealer for NodeSeal<F> {
     fn seal(&self, statement: &[u8]) -> Result<String, String> {
-        let identity = self.mesh.identity();
+        let identity = (self.identity)();
         let signature = identity.sign(statement).map_err(|error| error.to_string())?;
         let certificate = identity.chain().first().ok_or("this node has no certificate")?;
         Ok(format!("{}.{}", STANDARD_NO_PAD.encode(certificate), STANDARD_NO_PAD.encode(signature)))
@@ -46,7 +46,7 @@ impl gossip::Sealer for NodeSeal {
         let (certificate, signature) = seal.split_once('.').ok_or("its seal cannot be read")?;
         let decode = |text: &str| STANDARD_NO_PAD.decode(text).map_err(|_| "its seal is not base64".to_owned());
         let (certificate, signature) = (CertificateDer::from(decode(certificate)?), decode(signature)?);
-        let identity = self.mesh.identity();
+        let identity = (self.identity)();
         let (fingerprint, epoch) = (Fingerprint::of(&certificate), identity.trust_number());
         let good = {
             let judged = lock(&self.judged);
@@ -65,6 +65,6 @@ impl gossip::Sealer for NodeSeal {
     }
 
     fn epoch(&self) -> u64 {
-        self.mesh.identity().trust_number()
+        (self.identity)().trust_number()
     }
 }

@@ -1,0 +1,127 @@
+//! What trust costs and how fast it acts, measured on whole agents: `revoke` how long a revoked node is still served, `renew`
+//! whether certificates that renew cost a question, `seal` what the owner's signature on gossip facts costs. The binary
+//! `bench-trust` prints the figures; the same things are tried, not timed, in `node/tests/trust.rs`.
+
+pub mod renew;
+pub mod revoke;
+pub mod seal;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use certs::{Issuer, Reissue};
+use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use tempfile::TempDir;
+
+use crate::cluster::make_database;
+
+/// How long the agents may take to know each other, and then to do what is expected of them.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+/// Between two looks at whether it is done: the grain of what is timed.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Whole agents of one mesh in this process, each serving the same small file; the first one holds the CA.
+pub struct TrustMesh {
+    /// The agents: n0, n1, …
+    pub agents: Vec<Agent>,
+    dir: TempDir,
+    validity: Duration,
+    started: usize,
+}
+
+impl TrustMesh {
+    /// Starts `size` agents whose certificates last `validity`, and waits until all know all.
+    ///
+    /// # Errors
+    /// An agent cannot start, or they do not meet.
+    pub async fn start(size: usize, validity: Duration) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        make_database(&dir.path().join("t.db"), "CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1), (2);")?;
+        Issuer::init(&dir.path().join("n0"), &"bench".parse()?)?;
+        let mut mesh = Self { agents: Vec::new(), dir, validity, started: 0 };
+        for _ in 0..size {
+            mesh.add().await?;
+        }
+        mesh.all_met().await?;
+        Ok(mesh)
+    }
+
+    /// Starts one more agent.
+    ///
+    /// # Errors
+    /// It cannot start.
+    pub async fn add(&mut self) -> anyhow::Result<()> {
+        let name: certs::NodeName = format!("n{}", self.started).parse()?;
+        self.started += 1;
+        let identity = self.identity(name.as_str());
+        self.issuer()?.issue(&name, self.validity, Reissue::Refuse)?.save(&identity)?;
+        let join = self.agents.first().map(|first| first.shared().advertise).into_iter().collect();
+        let agent = Agent::start(config(&name, &identity, &self.dir.path().join("t.db"), join, self.validity)).await;
+        self.agents.push(agent.with_context(|| format!("starting {name}"))?);
+        Ok(())
+    }
+
+    /// Waits until every agent lists all as live, and nobody else.
+    ///
+    /// # Errors
+    /// They do not meet in time.
+    pub async fn all_met(&self) -> anyhow::Result<()> {
+        let size = self.agents.len();
+        let live = |agent: &Agent| agent.shared().gossip.list().iter().filter(|member| member.is_live()).count();
+        until("all know all", || self.agents.iter().all(|agent| live(agent) == size)).await?;
+        Ok(())
+    }
+
+    /// The identity directory of an agent.
+    #[must_use]
+    pub fn identity(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The CA, as the command line opens it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn issuer(&self) -> anyhow::Result<Issuer> {
+        Ok(Issuer::open(&self.identity("n0"))?)
+    }
+}
+
+fn config(
+    name: &certs::NodeName,
+    identity: &Path,
+    database: &Path,
+    join: Vec<SocketAddr>,
+    cert_validity: Duration,
+) -> AgentConfig {
+    AgentConfig {
+        name: name.clone(),
+        listen: ([127, 0, 0, 1], 0).into(),
+        advertise: None,
+        join,
+        token: None,
+        identity: identity.to_owned(),
+        cert_validity,
+        socket_access: Default::default(),
+        source: SourceConfig::Served { path: database.to_owned(), replicated: Vec::new() },
+        socket: None,
+        capture: CaptureChoice::Off,
+        on_finding: None,
+        labels: Vec::new(),
+    }
+}
+
+/// Waits until `seen`; answers how long that took.
+///
+/// # Errors
+/// It does not come within [`PATIENCE`].
+pub async fn until(what: &str, seen: impl Fn() -> bool) -> anyhow::Result<Duration> {
+    let began = Instant::now();
+    while !seen() {
+        ensure!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(began.elapsed())
+}
