@@ -150,7 +150,8 @@ fn check_revoked(list: Option<&TrustList>, serial: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether `signature` over `message` was made by the member `node` of our mesh, whose certificate is `certificate`.
+/// Whether `signature` over `message` was made by the member `node` of our mesh, whose certificate is `certificate`; answers what
+/// that says.
 ///
 /// # Errors
 /// As [`peer`]; [`Error::OtherNode`] where the certificate is another's, [`Error::WrongRole`] where it is no node's,
@@ -161,7 +162,7 @@ pub fn check_signed(
     certificate: &CertificateDer<'_>,
     message: &[u8],
     signature: &[u8],
-) -> Result<(), Error> {
+) -> Result<Peer, Error> {
     let peer = peer(std::slice::from_ref(certificate), id)?;
     if peer.name.as_str() != node {
         return Err(Error::OtherNode { found: peer.name });
@@ -169,7 +170,8 @@ pub fn check_signed(
     if peer.role != Role::Node {
         return Err(Error::WrongRole { found: peer.role, needed: "a node's" });
     }
-    check_signature(certificate, message, signature)
+    check_signature(certificate, message, signature)?;
+    Ok(peer)
 }
 
 /// Only the signature: for a certificate that was judged before.

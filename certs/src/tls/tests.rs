@@ -360,3 +360,59 @@ fn a_signature_is_of_one_node_and_one_message() {
     assert!(check("a", &a, b"facts").is_err());
     assert!(check("b", &node(&authority("m"), "b"), b"facts").is_err());
 }
+
+/// A TLS record that holds one handshake message (RFC 5246, 6.2.1 and 7.4).
+fn record(kind: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).unwrap().to_be_bytes();
+    let message = [&[kind], &length[1..], body].concat();
+    let length = u16::try_from(message.len()).unwrap().to_be_bytes();
+    [&[22, 3, 3], &length[..], &message].concat()
+}
+
+/// An extension (RFC 5246, 7.4.1.4).
+fn extension(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[0, kind, 0, u8::try_from(body.len()).unwrap()], body].concat()
+}
+
+#[test]
+fn an_older_tls_is_refused_by_both_sides() {
+    let ca = authority("m");
+    let (a, b) = (node(&ca, "a"), node(&ca, "b"));
+    // A client that knows TLS 1.2 and nothing newer: ECDHE-ECDSA with AES-GCM over P-256, and our protocol.
+    let protocol = [&[u8::try_from(ALPN_MESH.len()).unwrap()], ALPN_MESH].concat();
+    let protocols = [&[0, u8::try_from(protocol.len()).unwrap()], &protocol[..]].concat();
+    let extensions = [
+        extension(10, &[0, 2, 0, 23]),
+        extension(11, &[1, 0]),
+        extension(13, &[0, 2, 4, 3]),
+        extension(16, &protocols),
+    ]
+    .concat();
+    let length = u16::try_from(extensions.len()).unwrap().to_be_bytes();
+    let hello = [&[3, 3], &[7; 32][..], &[0], &[0, 2, 0xc0, 0x2b], &[1, 0], &length, &extensions].concat();
+    for accept_join in [false, true] {
+        let mut server = ServerConnection::new(Arc::new(server_config(&b, accept_join).unwrap())).unwrap();
+        server.read_tls(&mut record(1, &hello).as_slice()).unwrap();
+        let error = server.process_new_packets().unwrap_err();
+        assert!(matches!(error, rustls::Error::PeerIncompatible(_)), "{error:?}");
+        assert!(server.is_handshaking());
+    }
+    // A server that answers our hello with TLS 1.2.
+    let name = ServerName::try_from(SERVER_NAME).unwrap();
+    let mut client = ClientConnection::new(Arc::new(client_config(&a).unwrap()), name).unwrap();
+    let mut ours = Vec::new();
+    client.write_tls(&mut ours).unwrap();
+    // The session id of our hello, as a server of that age would repeat it: after record and message header, version and random.
+    let id = &ours[43..=43 + usize::from(ours[43])];
+    let hello = [&[3, 3], &[9; 32][..], id, &[0xc0, 0x2b], &[0]].concat();
+    client.read_tls(&mut record(2, &hello).as_slice()).unwrap();
+    let error = client.process_new_packets().unwrap_err();
+    assert!(matches!(error, rustls::Error::PeerIncompatible(_)), "{error:?}");
+    // One on the way that takes TLS 1.3 out of our hello (the extension supported_versions names 1.2 instead).
+    let at = ours.windows(7).position(|bytes| bytes == [0, 43, 0, 3, 2, 3, 4]).expect("we offer 1.3 alone");
+    ours[at + 6] = 3;
+    let mut server = ServerConnection::new(Arc::new(server_config(&b, true).unwrap())).unwrap();
+    server.read_tls(&mut ours.as_slice()).unwrap();
+    let error = server.process_new_packets().unwrap_err();
+    assert!(matches!(error, rustls::Error::PeerIncompatible(_)), "{error:?}");
+}

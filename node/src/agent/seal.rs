@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -20,8 +21,9 @@ const MAX_JUDGED: usize = 8_192;
 /// Seals with the identity that `identity` answers: in an agent, that of its mesh endpoint now.
 pub struct NodeSeal<F> {
     identity: F,
-    /// Certificates that were good, by node, under the trust list of this number: judging a chain costs more than a signature.
-    judged: Mutex<(u64, HashMap<String, Fingerprint>)>,
+    /// Certificates that were good, by node, and when they end, under the trust list of this number: judging a chain costs more
+    /// than a signature.
+    judged: Mutex<(u64, HashMap<String, (Fingerprint, SystemTime)>)>,
 }
 
 impl<F: Fn() -> Arc<Identity>> NodeSeal<F> {
@@ -50,21 +52,74 @@ impl<F: Fn() -> Arc<Identity> + Send + Sync + 'static> gossip::Sealer for NodeSe
         let (fingerprint, epoch) = (Fingerprint::of(&certificate), identity.trust_number());
         let good = {
             let judged = lock(&self.judged);
-            judged.0 == epoch && judged.1.get(node) == Some(&fingerprint)
+            let known = judged.1.get(node).is_some_and(|(good, end)| *good == fingerprint && SystemTime::now() < *end);
+            judged.0 == epoch && known
         };
         if good {
             return tls::check_signature(&certificate, statement, &signature).map_err(|error| error.to_string());
         }
-        tls::check_signed(&identity, node, &certificate, statement, &signature).map_err(|error| error.to_string())?;
+        let owner = tls::check_signed(&identity, node, &certificate, statement, &signature)
+            .map_err(|error| error.to_string())?;
         let mut judged = lock(&self.judged);
         if judged.0 != epoch || judged.1.len() >= MAX_JUDGED {
             *judged = (epoch, HashMap::new());
         }
-        judged.1.insert(node.to_owned(), fingerprint);
+        judged.1.insert(node.to_owned(), (fingerprint, owner.not_after));
         Ok(())
     }
 
     fn epoch(&self) -> u64 {
         (self.identity)().trust_number()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use certs::{Issuer, NODE_VALIDITY, Reissue, Role};
+    use gossip::Sealer;
+
+    use super::*;
+
+    fn sealer(identity: Identity) -> impl Sealer {
+        let identity = Arc::new(identity);
+        NodeSeal::new(move || Arc::clone(&identity))
+    }
+
+    #[test]
+    fn a_seal_is_its_owners_for_as_long_as_the_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let issuer = Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap();
+        let member = |name: &str| issuer.issue(&name.parse().unwrap(), NODE_VALIDITY, Reissue::Allow).unwrap();
+        let (a, reader) = (sealer(member("a")), sealer(member("reader")));
+        let seal = a.seal(b"I am a").unwrap();
+        // Twice: judged anew, and known from before.
+        for _ in 0..2 {
+            reader.check("a", b"I am a", &seal).unwrap();
+            assert!(reader.check("a", b"I am b", &seal).is_err(), "other words");
+            assert!(reader.check("b", b"I am a", &seal).is_err(), "another's name");
+        }
+        for senseless in ["", ".", "a", "a.b", "\u{1b}.\u{1b}", &"x".repeat(MAX_SEAL_BYTES + 1), &format!("{seal}=")] {
+            assert!(reader.check("a", b"I am a", senseless).is_err(), "{senseless:?}");
+        }
+        // A person's certificate seals nothing, and another mesh's CA vouches for nobody here.
+        let person = issuer.issue_as(&"olga".parse().unwrap(), Role::Operator, NODE_VALIDITY, Reissue::Allow).unwrap();
+        let word = sealer(person).seal(b"I am a node").unwrap();
+        assert!(reader.check("olga", b"I am a node", &word).unwrap_err().contains("operator"));
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = Issuer::init(elsewhere.path(), &"m".parse().unwrap()).unwrap();
+        let double = other.issue(&"a".parse().unwrap(), NODE_VALIDITY, Reissue::Allow).unwrap();
+        let word = sealer(double).seal(b"I am a").unwrap();
+        assert!(reader.check("a", b"I am a", &word).unwrap_err().contains("another CA"));
+        // One that was good is good no longer than its certificate.
+        let brief = issuer.issue(&"brief".parse().unwrap(), Duration::from_secs(2), Reissue::Allow).unwrap();
+        let (end, brief) = (brief.not_after(), sealer(brief));
+        let word = brief.seal(b"I am brief").unwrap();
+        let _known_if_there_was_time = reader.check("brief", b"I am brief", &word);
+        while SystemTime::now() <= end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(reader.check("brief", b"I am brief", &word).unwrap_err().contains("expired"));
     }
 }
