@@ -129,6 +129,16 @@ pub enum Error {
         /// Its serial number.
         serial: String,
     },
+    /// A person's certificate that is not, or not any more, to be renewed.
+    #[error(
+        "the certificate of {role} {name} is not renewed: it was issued until its end; the owner of the CA makes another: `rankmesh identity issue --role {role} --name {name} --reissue --out DIR` (with --renew-for to have it renew by itself)"
+    )]
+    NotRenewable {
+        /// Whose.
+        name: NodeName,
+        /// In which role.
+        role: Role,
+    },
     /// A certificate of another role than is needed here.
     #[error("the certificate is {found}'s: {needed} is needed here")]
     WrongRole {

@@ -32,6 +32,18 @@ pub struct IssuedCertificate {
     /// The CA certificate that it was issued under; not known in old lists.
     #[serde(default)]
     pub ca: Option<Fingerprint>,
+    /// Whether a person's certificate is renewed, and until when; a node's always is, and has nothing here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewable: Option<Renewable>,
+}
+
+/// How a person's certificate is renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewable {
+    /// No renewed certificate lasts longer than this, Unix time.
+    pub until_unix_s: u64,
+    /// How long each lasts, seconds.
+    pub each_s: u64,
 }
 
 fn node_role() -> Role {
@@ -100,6 +112,7 @@ impl IssuedList {
         lock: &DirLock,
         certificate: &CertificateDer<'_>,
         ca: Fingerprint,
+        renewable: Option<Renewable>,
         now: SystemTime,
     ) -> Result<(), Error> {
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -110,6 +123,7 @@ impl IssuedList {
             name: leaf.node,
             role: leaf.role,
             ca: Some(ca),
+            renewable,
             serial: leaf.serial,
             fingerprint: Fingerprint::of(certificate),
             not_after_unix_s: leaf.not_after.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs(),

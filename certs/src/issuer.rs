@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::authority::{CA_DIR, csr_key};
 use crate::files::DirLock;
-use crate::issued::IssuedList;
+use crate::issued::{IssuedList, Renewable};
 use crate::token::{TokenSecret, TokenStore};
 use crate::trust::{Revoked, TrustList};
 use crate::{
@@ -99,7 +99,7 @@ impl Issuer {
         self.issue_as(node, Role::Node, validity, reissue)
     }
 
-    /// As [`Issuer::issue`], for any role.
+    /// As [`Issuer::issue`], for any role. A person's certificate ends when it ends: see [`Issuer::issue_renewable`].
     ///
     /// # Errors
     /// As [`Issuer::issue`].
@@ -110,6 +110,34 @@ impl Issuer {
         validity: Duration,
         reissue: Reissue,
     ) -> Result<Identity, Error> {
+        self.make(node, role, validity, None, reissue)
+    }
+
+    /// As [`Issuer::issue_as`], for a person whose certificate is renewed, each time for `validity`, until `renew_for` from now.
+    ///
+    /// # Errors
+    /// As [`Issuer::issue`].
+    pub fn issue_renewable(
+        &self,
+        person: &NodeName,
+        role: Role,
+        validity: Duration,
+        renew_for: Duration,
+        reissue: Reissue,
+    ) -> Result<Identity, Error> {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let until_unix_s = now_s.saturating_add(renew_for.as_secs());
+        self.make(person, role, validity, Some(Renewable { until_unix_s, each_s: validity.as_secs() }), reissue)
+    }
+
+    fn make(
+        &self,
+        node: &NodeName,
+        role: Role,
+        validity: Duration,
+        renewable: Option<Renewable>,
+        reissue: Reissue,
+    ) -> Result<Identity, Error> {
         let now = SystemTime::now();
         let lock = DirLock::take(&self.dir)?;
         let list = self.trust_locked(&lock)?;
@@ -117,7 +145,7 @@ impl Issuer {
             self.check_free(&lock, list.as_ref(), node, now)?;
         }
         let identity = self.authority.issue_as(node, role, validity)?;
-        self.issued.record(&lock, &identity.chain()[0], self.authority.fingerprint(), now)?;
+        self.issued.record(&lock, &identity.chain()[0], self.authority.fingerprint(), renewable, now)?;
         match list {
             Some(list) => identity.with_trust(std::sync::Arc::new(list)),
             None => Ok(identity),
@@ -135,10 +163,10 @@ impl Issuer {
     }
 
     /// Renews the certificate of `node`, which has proven that it is that: a new one for the key of the request. Answers
-    /// its chain.
+    /// its chain. A person's is renewed only where it was issued so, and only until the end that was given then.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the request is damaged; [`Error::Revoked`] where the certificate that the node showed
+    /// [`Error::NotRenewable`]; [`Error::Invalid`] where the request is damaged; [`Error::Revoked`] where the certificate that the node showed
     /// (`serial`) is; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
     pub fn renew(
         &self,
@@ -152,9 +180,20 @@ impl Issuer {
         if self.trust_locked(&lock)?.is_some_and(|list| list.revokes(serial)) {
             return Err(Error::Revoked { serial: serial.to_owned() });
         }
-        let chain = self.authority.sign_csr(csr_der, node, role, self.validity)?;
+        let (validity, renewable) = match role {
+            Role::Node => (self.validity, None),
+            Role::Operator | Role::Reader => {
+                let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                let shown = self.issued.read(&lock)?.into_iter().find(|issued| issued.serial == serial);
+                let renewable =
+                    shown.and_then(|shown| shown.renewable).filter(|renewable| renewable.until_unix_s > now_s);
+                let renewable = renewable.ok_or_else(|| Error::NotRenewable { name: node.clone(), role })?;
+                (Duration::from_secs(renewable.each_s.min(renewable.until_unix_s - now_s)), Some(renewable))
+            }
+        };
+        let chain = self.authority.sign_csr(csr_der, node, role, validity)?;
         if let Some(leaf) = chain.first() {
-            self.issued.record(&lock, leaf, self.authority.fingerprint(), now)?;
+            self.issued.record(&lock, leaf, self.authority.fingerprint(), renewable, now)?;
         }
         Ok(chain)
     }
@@ -291,7 +330,7 @@ impl Issuer {
         // On record before it leaves: a certificate that nobody knows of could not be revoked.
         self.tokens.redeem_at(&lock, secret, now)?;
         if let Some(leaf) = chain.first() {
-            self.issued.record(&lock, leaf, self.authority.fingerprint(), now)?;
+            self.issued.record(&lock, leaf, self.authority.fingerprint(), None, now)?;
         }
         Ok(chain)
     }
@@ -351,13 +390,27 @@ mod tests {
         let issuer = Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap().with_validity(Duration::from_secs(600));
         for (name, role) in [("a", Role::Node), ("o", Role::Operator)] {
             let name: NodeName = name.parse().unwrap();
-            let first = issuer.issue_as(&name, role, Duration::from_secs(300), Reissue::Refuse).unwrap();
+            let (each, all) = (Duration::from_secs(300), Duration::from_secs(900));
+            let first = match role {
+                Role::Node => issuer.issue(&name, each, Reissue::Refuse).unwrap(),
+                _ => issuer.issue_renewable(&name, role, each, all, Reissue::Refuse).unwrap(),
+            };
+            std::thread::sleep(Duration::from_millis(1_100));
             let second = renewed(&issuer, &first).unwrap();
             assert_eq!((second.node(), second.role()), (&name, role));
             assert!(second.not_after() > first.not_after() && second.serial() != first.serial());
             assert!(issuer.issued().unwrap().iter().any(|issued| issued.serial == second.serial()));
             second.check_valid(SystemTime::now()).unwrap();
         }
+        // A person's ends with what was said when it was issued, however often it is renewed, and else is not renewed at all.
+        let (p, each) = ("p".parse().unwrap(), Duration::from_secs(300));
+        let first = issuer.issue_renewable(&p, Role::Reader, each, Duration::from_secs(200), Reissue::Refuse).unwrap();
+        let second = renewed(&issuer, &first).unwrap();
+        let third = renewed(&issuer, &second).unwrap();
+        assert!(third.not_after() <= SystemTime::now() + Duration::from_secs(200));
+        let first = issuer.issue_as(&p, Role::Reader, NODE_VALIDITY, Reissue::Allow).unwrap();
+        let error = renewed(&issuer, &first).unwrap_err();
+        assert!(matches!(error, Error::NotRenewable { .. }) && error.to_string().contains("--reissue"), "{error}");
         // What is not for this key or node is not taken.
         let (a, o) =
             (issuer.issue(&"x".parse().unwrap(), NODE_VALIDITY, Reissue::Refuse).unwrap(), "o".parse().unwrap());

@@ -49,7 +49,7 @@ pub use error::Error;
 pub use fingerprint::Fingerprint;
 pub use host_key::HostKey;
 pub use identity::Identity;
-pub use issued::{IssuedCertificate, Reissue};
+pub use issued::{IssuedCertificate, Reissue, Renewable};
 pub use issuer::Issuer;
 pub use name::{MeshName, NodeName, Role};
 pub use rustls_pki_types::CertificateDer;

@@ -226,3 +226,42 @@ fn every_user_sees_her_own_rows_from_every_node() {
     let asked = as_stranger(&binary, &lab.socket("n2"), "SELECT 1");
     assert!(stderr(&asked).contains("not allowed"), "{}", stderr(&asked));
 }
+
+#[test]
+fn a_reader_who_asks_too_much_at_once_keeps_neither_owner_nor_agent_busy() {
+    use std::os::unix::net::UnixStream;
+
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: a_reader_who_asks_too_much_at_once_keeps_neither_owner_nor_agent_busy: needs root");
+        return;
+    }
+    let mut lab = Lab::new();
+    let binary = for_everybody(&lab);
+    lab.start("n", &["--allow-user", &STRANGER.to_string()]);
+    lab.wait_for_members(&["n"]);
+    let socket = lab.socket("n");
+    // Connects again and again and says nothing. Peer credentials are those of the thread that connects: it becomes the stranger's, by
+    // the system call, which is for one thread alone.
+    let flood = || {
+        let path = socket.clone();
+        let flooder = std::thread::spawn(move || -> Vec<UnixStream> {
+            let stranger = libc::uid_t::from(STRANGER);
+            // SAFETY: changes the credentials of this thread alone, which ends after it.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, stranger, stranger, stranger) }, 0);
+            (0..200).filter_map(|_| UnixStream::connect(&path).ok()).collect()
+        });
+        flooder.join().expect("a thread")
+    };
+    // Who says nothing is dropped after a while: a slow machine needs more than one flood.
+    let silent = wait_for("its next question is turned away", || {
+        let silent = flood();
+        let asked = as_stranger(&binary, &socket, "SELECT 1");
+        if stderr(&asked).contains("questions of uid") { Ok(silent) } else { Err(stderr(&asked)) }
+    });
+    assert_eq!(lab.query("n", "SELECT 1", &[]).1, 0, "the owner has a place");
+    drop(silent);
+    wait_for("there is a place again", || {
+        let asked = as_stranger(&binary, &socket, "SELECT 1");
+        if asked.status.success() { Ok(()) } else { Err(stderr(&asked)) }
+    });
+}

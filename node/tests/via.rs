@@ -114,3 +114,78 @@ fn who_is_of_another_mesh_or_revoked_is_told_nothing() {
     let no_identity = rankmesh().args(["query", "--via", &b, "SELECT 1"]).output().expect("runs");
     assert_eq!(no_identity.status.code(), Some(2), "{}", stderr(&no_identity));
 }
+
+/// What `identity show` says of a person's certificate.
+fn serial(identity: &Path) -> String {
+    let shown =
+        rankmesh().args(["identity", "show", "--format", "json", "--dir"]).arg(identity).output().expect("runs");
+    json_of(&shown)["serial"].as_str().unwrap_or_else(|| panic!("{}", stderr(&shown))).to_owned()
+}
+
+#[test]
+fn a_persons_certificate_ends_and_says_what_to_do_or_renews_as_long_as_was_said() {
+    let mut lab = Lab::new();
+    // The first agent holds the CA, the second, who is asked, does not.
+    let identity = lab.issue("a");
+    std::fs::create_dir(identity.join("ca")).expect("a directory");
+    for file in std::fs::read_dir(lab.path("ca").join("ca")).expect("the CA").flatten() {
+        std::fs::copy(file.path(), identity.join("ca").join(file.file_name())).expect("a copy");
+    }
+    lab.issue("b");
+    std::fs::copy(lab.path("ca/ca/issued.json"), identity.join("ca/issued.json")).expect("a copy");
+    lab.start("a", &[]);
+    lab.start("b", &[]);
+    lab.wait_for_members(&["a", "b"]);
+    let nodes = lab.nodes("a").expect("a list");
+    let b = nodes.iter().find(|node| node["name"] == "b").expect("b is listed");
+    let b = b["address"].as_str().expect("an address").to_owned();
+    let issue = |name: &str, more: &[&str]| {
+        let out = lab.path(&format!("{name}.person"));
+        let made = rankmesh()
+            .args(["identity", "issue", "--role", "reader", "--name", name, "--dir"])
+            .arg(&identity)
+            .arg("--out")
+            .arg(&out)
+            .args(more)
+            .output()
+            .expect("runs");
+        assert!(made.status.success(), "{}", stderr(&made));
+        out
+    };
+    let renew = |identity: &Path| {
+        rankmesh().args(["identity", "renew", "--via", &b, "--dir"]).arg(identity).output().expect("runs")
+    };
+
+    // When told to, at the agent that has the CA, of which the one that was asked knows.
+    let long = issue("long", &["--validity", "1h", "--renew-for", "2h"]);
+    let before = serial(&long);
+    wait_for("it renews", || {
+        let renewed = renew(&long);
+        if renewed.status.success() { Ok(()) } else { Err(stderr(&renewed)) }
+    });
+    assert_ne!(serial(&long), before);
+    assert_eq!(via("query", &b, &long, &["SELECT 1"]).status.code(), Some(0));
+
+    // By itself, in use.
+    let short = issue("short", &["--validity", "24s", "--renew-for", "1h"]);
+    let before = serial(&short);
+    wait_for("it has renewed", || {
+        let asked = via("query", &b, &short, &["SELECT 1"]);
+        assert_eq!(asked.status.code(), Some(0), "{}", stderr(&asked));
+        if serial(&short) == before { Err("not yet".to_owned()) } else { Ok(()) }
+    });
+    assert_eq!(via("query", &b, &short, &["SELECT 1"]).status.code(), Some(0));
+
+    // What was not issued so is not renewed, and ended it says what to do, before anybody is asked.
+    let fixed = issue("fixed", &["--validity", "1h"]);
+    let refused = renew(&fixed);
+    assert!(!refused.status.success() && stderr(&refused).contains("identity issue --role reader --name fixed"));
+    let brief = issue("brief", &["--validity", "1s"]);
+    wait_for("it has ended", || {
+        let asked = via("query", "127.0.0.1:1", &brief, &["SELECT 1"]);
+        let said = stderr(&asked);
+        assert_eq!((asked.status.code(), stdout(&asked).as_str()), (Some(1), ""));
+        let helps = said.contains("ended at") && said.contains("identity issue --role reader --name brief --reissue");
+        if helps { Ok(()) } else { Err(said) }
+    });
+}

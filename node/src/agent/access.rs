@@ -114,7 +114,7 @@ pub struct SocketAccess {
     pub users: Vec<String>,
     /// Their groups, by name or number.
     pub groups: Vec<String>,
-    /// Readers see what owners see, except the audit's table.
+    /// Readers see what owners see, the audit included.
     pub readers_see_processes: bool,
     /// Every other user may ask, and sees the rows of her own processes.
     pub users_see_own: bool,
@@ -176,12 +176,18 @@ impl Readers {
         Ok(())
     }
 
+    /// Whether the process at the other end is the agent's own user's, or root's.
+    pub(super) fn owns(&self, peer: &UCred) -> bool {
+        let uid = Uid::from_raw(peer.uid());
+        uid == self.own || uid.is_root()
+    }
+
     /// What the process at the other end may do; `None`: nothing.
     pub(super) fn access(&self, peer: &UCred) -> Option<Access> {
-        let uid = Uid::from_raw(peer.uid());
-        if uid == self.own || uid.is_root() {
+        if self.owns(peer) {
             return Some(Access::Owner);
         }
+        let uid = Uid::from_raw(peer.uid());
         let reads = self.users.contains(&uid) || (!self.groups.is_empty() && self.in_group(uid, peer.gid()));
         match (reads, self.see_processes) {
             (true, true) => Some(Access::Owner),

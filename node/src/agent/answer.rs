@@ -49,8 +49,8 @@ pub(super) async fn answer(
         LocalRequest::Nodes => {
             let asking = asking("nodes");
             let nodes = serde_json::to_string(&super::facts::node_list(shared))?;
-            to.say(LocalResponse::Text(nodes)).await?;
             shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
+            to.say(LocalResponse::Text(nodes)).await?;
         }
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");

@@ -77,6 +77,7 @@ pub(super) fn node_list(shared: &Shared) -> Vec<Value> {
                 "capture": member.facts.capture,
                 "store_rows": member.facts.store_rows,
                 "store_span_ns": member.facts.store_span_ns,
+                "issuer": member.facts.extra.contains_key(super::trust::ISSUER),
                 "self": member.is_self,
             })
         })

@@ -23,13 +23,15 @@ use super::Shared;
 use super::access::{Access, Readers};
 use super::answer::{self, Teller};
 use super::audit::{Asking, Outcome};
+use super::places::Places;
 use super::stragglers::StragglersQuestion;
 use crate::mesh::frame::{self, FrameReader};
 use crate::query::Coverage;
 use crate::query::ask::Question;
 
-/// Questions asked on the socket at a time.
+/// Questions asked on the socket at a time by owners and by readers, and by one reader.
 const CLIENTS: usize = 256;
+const CLIENTS_OF_ONE: usize = 32;
 /// How long a client may take to ask, and to read a piece of its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_READER: Duration = Duration::from_secs(60);
@@ -110,6 +112,7 @@ pub fn bind(path: &Path) -> anyhow::Result<UnixListener> {
 /// Serves the socket until `stop`.
 pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, readers: Readers, stop: CancellationToken) {
     let mut clients = JoinSet::new();
+    let (owners, others) = (Places::new(CLIENTS, CLIENTS), Places::new(CLIENTS, CLIENTS_OF_ONE));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -121,16 +124,22 @@ pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, readers: 
                 let peer = stream.peer_cred().ok();
                 let client = Client {
                     access: peer.as_ref().and_then(|peer| readers.access(peer)),
+                    own: peer.as_ref().is_some_and(|peer| readers.owns(peer)),
                     uid: peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid),
                     pid: peer.as_ref().and_then(tokio::net::unix::UCred::pid),
-                    crowded: clients.len() >= CLIENTS,
                 };
-                // Who hangs up is noticed by the next who calls.
-                if clients.len() >= 2 * CLIENTS {
+                let places = if client.own { &owners } else { &others };
+                let place = places.take(&format!("uid {}", client.uid));
+                // Who is turned away is told so; where even that many wait to be told, no more.
+                if clients.len() >= 3 * CLIENTS {
                     continue;
                 }
                 let (shared, stop) = (Arc::clone(&shared), stop.child_token());
                 clients.spawn(async move {
+                    let (_place, client) = match place {
+                        Ok(place) => (Some(place), Seated { client, crowded: None }),
+                        Err(crowded) => (None, Seated { client, crowded: Some(crowded) }),
+                    };
                     if let Err(error) = one_client(stream, &client, &shared, stop).await {
                         tracing::debug!("local client: {error:#}");
                     }
@@ -150,8 +159,14 @@ struct Client {
     access: Option<Access>,
     uid: u32,
     pid: Option<i32>,
-    /// Too many ask at once.
-    crowded: bool,
+    /// It is the agent's own user, or root.
+    own: bool,
+}
+
+/// The same, and whether there is a place for it.
+struct Seated {
+    client: Client,
+    crowded: Option<String>,
 }
 
 impl Client {
@@ -163,7 +178,7 @@ impl Client {
 
 async fn one_client(
     stream: UnixStream,
-    client: &Client,
+    Seated { client, crowded }: &Seated,
     shared: &Arc<Shared>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -174,8 +189,7 @@ async fn one_client(
              --allow-user` or `--allow-group`, or everybody about her own processes with `--users-see-own`",
             client.uid
         )),
-        Some(_) if client.crowded => Some(format!("{CLIENTS} questions are asked here at once; try again")),
-        Some(_) => None,
+        Some(_) => crowded.clone(),
     };
     if let Some(message) = refusal {
         shared.auditor.done(client.asking("connect"), Outcome::Refused(message.clone()));

@@ -3,7 +3,7 @@
 //! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
 //! nodes; `access` says who may ask what and `audit` keeps it; `seal` signs what is gossiped; `trust` keeps the identity
 //! fresh and the trust list known; `answer` answers people, `local` lets in those on this host; `facts` keeps what it gossips about
-//! itself true; `memory` gives back what is free; `standing` keeps the current verdict; `light` is an agent without all that, for many in one process.
+//! itself true; `memory` gives back what is free; `places` bounds how many ask at once; `standing` keeps the current verdict; `light` is an agent without all that, for many in one process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,6 +34,7 @@ mod facts;
 pub mod light;
 pub mod local;
 mod memory;
+mod places;
 mod recording;
 pub mod seal;
 mod serve;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use certs::Role;
 use certs::tls::Peer;
 use query_planner::{NodeError, NodeStats, NodeTask};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -16,6 +16,7 @@ use super::access::Access;
 use super::answer::{self, Teller};
 use super::audit::{Asking, Auditor, Outcome};
 use super::local::{LocalRequest, LocalResponse};
+use super::places::Places;
 use super::recording::Recording;
 use super::trust::Keeper;
 use crate::mesh::frame;
@@ -29,8 +30,9 @@ use crate::query::relay::Relays;
 /// No task runs longer than this here, whatever deadline the asker sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);
 
-/// Questions of people over the mesh that are answered at a time; each may gather much.
+/// Questions of people over the mesh that are answered at a time, and of one of them; each may gather much.
 const PEOPLE: usize = 16;
+const OF_ONE: usize = 8;
 
 /// Serves requests that arrive over the mesh.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ pub(super) struct NodeHandler {
     relays: Relays,
     /// Who plans for people: this agent, once it runs. Never set in a light agent.
     people: OnceLock<People>,
-    places: Semaphore,
+    places: Places,
 }
 
 struct People {
@@ -81,7 +83,7 @@ impl NodeHandler {
         trust: Option<Arc<Keeper>>,
         auditor: Option<Arc<Auditor>>,
     ) -> Self {
-        let (people, places) = (OnceLock::new(), Semaphore::new(PEOPLE));
+        let (people, places) = (OnceLock::new(), Places::new(PEOPLE, OF_ONE));
         Self { executor, recording, trust, auditor, relays: Relays::default(), people, places }
     }
 
@@ -93,7 +95,7 @@ impl NodeHandler {
     async fn person(&self, peer: &Peer, request: LocalRequest, out: &mut Responder, cancelled: CancellationToken) {
         let asking = |kind| Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), kind);
         let agent = self.people.get().and_then(|people| Some((people.shared.upgrade()?, people.access(peer.role))));
-        let refusal = match (agent, self.places.try_acquire()) {
+        let refusal = match (agent, self.places.take(peer.name.as_str())) {
             (Some((shared, access)), Ok(_place)) => {
                 let told = answer::answer(&shared, request, access, asking, &mut OverMesh(out), cancelled).await;
                 if let Err(error) = told {
@@ -102,7 +104,7 @@ impl NodeHandler {
                 return;
             }
             (None, _) => "this agent answers nobody yet; try again".to_owned(),
-            (_, Err(_)) => format!("{PEOPLE} questions are asked here over the mesh at once; try again"),
+            (_, Err(crowded)) => crowded,
         };
         if let Some(auditor) = &self.auditor {
             auditor.done(asking("connect"), Outcome::Refused(refusal.clone()));

@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Names in gossip.
 const LIST: &str = "trust";
-const ISSUER: &str = "issuer";
+pub(super) const ISSUER: &str = "issuer";
 /// Renewals are tried again after this, or after a thirtieth of the certificate's time if that is less.
 const AGAIN: Duration = Duration::from_secs(60);
 /// Under a new CA a node renews after this, so that every node knows of that CA by then.

@@ -52,9 +52,21 @@ enum Command {
         /// How long the certificate is valid; agents renew theirs by themselves while one of them holds the CA
         #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30d")]
         validity: Duration,
+        /// For an operator or reader: the certificate is renewed, each time for --validity, until so much time has passed
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+        renew_for: Option<Duration>,
         /// Also when the name or the directory has an identity already, which this one replaces
         #[arg(long)]
         reissue: bool,
+    },
+    /// Renew the certificate of an operator or reader that was issued with --renew-for (`--via` does so by itself in time)
+    Renew {
+        /// Where it lies
+        #[arg(long = "dir", value_name = "DIR")]
+        dir: PathBuf,
+        /// Any agent of the mesh
+        #[arg(long, value_name = "HOST[:PORT]")]
+        via: String,
     },
     /// Print a token with which hosts join: `rankmesh up --join IP:PORT --token TOKEN`
     Token {
@@ -155,8 +167,18 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
             writeln!(note, "Made the CA of mesh {mesh} in {dir} (fingerprint {ca}).")?;
             writeln!(note, "Next: rankmesh identity issue --dir {dir} --name NODE --out DIR")?;
         }
-        Command::Issue { dir, name, out: target, role, validity, reissue } => {
-            issue(&dir.resolve()?, &name, role, &target, validity, reissue, note)?;
+        Command::Issue { dir, name, out: target, role, validity, renew_for, reissue } => {
+            let wanted = Wanted { name, role, validity, renew_for, reissue };
+            issue(&dir.resolve()?, &wanted, &target, note)?;
+        }
+        Command::Renew { dir, via } => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let renewed = runtime.block_on(async {
+                let addresses = super::local::addresses(&via).await?;
+                super::person::renew(&dir, &addresses).await
+            })?;
+            let (role, name, until) = (renewed.role(), renewed.node(), utc(renewed.not_after()));
+            writeln!(note, "Renewed the certificate of {role} {name}, valid until {until}.")?;
         }
         Command::Token { dir, ttl, uses } => {
             let issuer = Issuer::open(&dir.resolve()?)?;
@@ -214,22 +236,32 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
     Ok(())
 }
 
-fn issue(
-    dir: &Path,
-    name: &NodeName,
+/// The certificate that is asked for.
+struct Wanted {
+    name: NodeName,
     role: Role,
-    target: &Path,
     validity: Duration,
+    renew_for: Option<Duration>,
     reissue: bool,
-    note: &mut impl Write,
-) -> anyhow::Result<()> {
+}
+
+fn issue(dir: &Path, wanted: &Wanted, target: &Path, note: &mut impl Write) -> anyhow::Result<()> {
+    let &Wanted { ref name, role, validity, renew_for, reissue } = wanted;
+    if role == Role::Node && renew_for.is_some() {
+        bail!("--renew-for is for operators and readers: agents renew theirs by themselves");
+    }
     let issuer = Issuer::open(dir)?;
     let may = if reissue { Reissue::Allow } else { Reissue::Refuse };
     if !reissue && Identity::exists(target) {
         bail!("{} holds an identity already; choose another --out, or replace it with --reissue", target.display());
     }
-    let identity = issuer.issue_as(name, role, validity, may)?;
+    let identity = match renew_for {
+        Some(renew_for) => issuer.issue_renewable(name, role, validity, renew_for, may)?,
+        None => issuer.issue_as(name, role, validity, may)?,
+    };
     identity.save(target)?;
+    let renewed_until = renew_for.map(|renew_for| SystemTime::now() + renew_for);
+    super::person::note_renewal(target, renewed_until)?;
     let (mesh, until, target) = (identity.mesh(), utc(identity.not_after()), target.display());
     writeln!(note, "Made {role} {name} of mesh {mesh} in {target}, valid until {until}.")?;
     if identity.not_after() == issuer.authority().not_after() {
@@ -237,7 +269,13 @@ fn issue(
     }
     match role {
         Role::Node => writeln!(note, "Next: rankmesh up --name {name} --identity {target}")?,
-        Role::Operator | Role::Reader => writeln!(note, "It may connect to any agent of the mesh; it is no member.")?,
+        Role::Operator | Role::Reader => {
+            writeln!(note, "Next: rankmesh query --via HOST --identity {target} SQL")?;
+            match renewed_until {
+                Some(until) => writeln!(note, "In use it renews by itself until {}.", utc(until))?,
+                None => writeln!(note, "Nothing renews it (--renew-for DURATION would).")?,
+            }
+        }
     }
     Ok(())
 }
@@ -311,7 +349,7 @@ fn ca_of(issuer: &Issuer) -> certs::Fingerprint {
 }
 
 /// RFC 3339, whole seconds.
-fn utc(at: SystemTime) -> String {
+pub(super) fn utc(at: SystemTime) -> String {
     let at = OffsetDateTime::from(at);
     let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", at.hour(), at.minute(), at.second())

@@ -12,7 +12,7 @@ use super::{SocketArg, UsageError};
 use crate::agent::config;
 use crate::agent::local::{LocalRequest, LocalResponse};
 use crate::mesh::frame::{self, FrameReader};
-use crate::mesh::via;
+use crate::mesh::via::Via;
 use crate::query::Coverage;
 
 /// The port of an agent that was not told another.
@@ -74,18 +74,23 @@ async fn over_mesh(
     request: &LocalRequest,
     take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Reply> {
-    let identity = certs::Identity::load(identity).context("--identity")?;
+    let dir = identity;
+    let identity = super::person::load(dir)?;
     let mut tried = Err(anyhow!("{host} has no address"));
     for address in addresses(host).await? {
-        match via::ask(&identity, address, request.clone()).await {
+        let asked = match Via::connect(&identity, address).await {
+            Ok(connection) => connection.ask(request.clone()).await,
+            Err(error) => Err(error),
+        };
+        match asked {
             Ok(answer) => {
-                tried = Ok(answer);
+                tried = Ok((address, answer));
                 break;
             }
             Err(error) => tried = Err(anyhow!("asking {address} as {} {}: {error}", identity.role(), identity.node())),
         }
     }
-    let mut answer = tried?;
+    let (address, mut answer) = tried?;
     let reply = loop {
         let Ok(read) = tokio::time::timeout(IDLE, answer.next()).await else {
             take(Piece::Idle)?;
@@ -96,12 +101,14 @@ async fn over_mesh(
             break reply;
         }
     };
-    answer.close().await;
+    let connection = answer.end();
+    super::person::renew_if_due(dir, &identity, address, &connection).await;
+    connection.close().await;
     Ok(reply)
 }
 
 /// Where `HOST`, `HOST:PORT`, `IP`, `IP:PORT` or `[IPv6]:PORT` listens.
-async fn addresses(host: &str) -> anyhow::Result<Vec<SocketAddr>> {
+pub(super) async fn addresses(host: &str) -> anyhow::Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok(vec![(ip, DEFAULT_PORT).into()]);
     }

@@ -19,6 +19,7 @@ pub mod identity;
 mod import;
 mod local;
 mod nodes;
+mod person;
 mod query;
 mod recorded;
 mod secret;
