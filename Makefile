@@ -24,9 +24,10 @@ test-real-libs: deps ## NVIDIA's published libraries under real eBPF: fetched fr
 	scripts/real-libs.sh target/real-libs
 	RANKMESH_REAL_LIBS=$(CURDIR)/target/real-libs $(CARGO) test --locked -p node-bpf --test real_libs -- --ignored --nocapture
 
-lint: deps ## formatting and clippy, warnings are errors
+lint: deps ## formatting, clippy (warnings are errors), and the dependencies where cargo-deny is there
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@scripts/deny.sh --if-there
 
 bench: deps ## fan-out latency beside bare quinn in the same run
 	$(CARGO) run --locked --release -p scenarios --bin bench-mesh
@@ -83,8 +84,7 @@ fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each;
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/fuzz-rustc.sh $(CARGO) run --locked --release -p scenarios --bin fuzz -- --seconds $(or $(SECONDS),60)
 
 deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
-	@command -v cargo-deny >/dev/null || { echo "cargo-deny is not here: cargo install --locked cargo-deny"; exit 1; }
-	$(CARGO) deny check
+	@scripts/deny.sh
 
 sbom: ## what the binary is made of: target/sbom.json
 	@mkdir -p target

@@ -1,0 +1,96 @@
+//! What the project is built of comes from the registry and under licences that `deny.toml` allows. `make deny` (cargo-deny) says
+//! more, advisories above all; this holds where that is not installed, and without a network.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The one place that packages come from.
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// The licences between the brackets of `allow` in deny.toml.
+fn allowed(root: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(root.join("deny.toml")).expect("deny.toml");
+    let (_, rest) = text.split_once("[licenses]\nallow = [").expect("a list of licences");
+    let (list, _) = rest.split_once(']').expect("its end");
+    list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Whether an SPDX expression can be kept under these licences. `WITH` belongs to its licence, AND binds closer than OR.
+fn may(expression: &str, allowed: &[String]) -> bool {
+    fn any(words: &mut std::iter::Peekable<std::vec::IntoIter<String>>, allowed: &[String]) -> bool {
+        let mut good = all(words, allowed);
+        while words.next_if(|word| word == "OR").is_some() {
+            good |= all(words, allowed);
+        }
+        good
+    }
+    fn all(words: &mut std::iter::Peekable<std::vec::IntoIter<String>>, allowed: &[String]) -> bool {
+        let mut good = one(words, allowed);
+        while words.next_if(|word| word == "AND").is_some() {
+            good &= one(words, allowed);
+        }
+        good
+    }
+    fn one(words: &mut std::iter::Peekable<std::vec::IntoIter<String>>, allowed: &[String]) -> bool {
+        let mut licence = words.next().unwrap_or_default();
+        if licence == "(" {
+            let good = any(words, allowed);
+            assert_eq!(words.next().as_deref(), Some(")"));
+            return good;
+        }
+        if words.next_if(|word| word == "WITH").is_some() {
+            licence = format!("{licence} WITH {}", words.next().unwrap_or_default());
+        }
+        allowed.contains(&licence)
+    }
+    // The slash is how packages of before SPDX said OR.
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let words: Vec<String> = spaced.split_whitespace().map(str::to_owned).collect();
+    let mut words = words.into_iter().peekable();
+    any(&mut words, allowed) && words.next().is_none()
+}
+
+#[test]
+fn licences_are_read_as_spdx_means_them() {
+    let allowed = ["MIT", "ISC", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned);
+    for good in ["MIT", "GPL-3.0 OR MIT", "GPL-3.0/MIT", "ISC AND (MIT OR GPL-3.0)", "Apache-2.0 WITH LLVM-exception"] {
+        assert!(may(good, &allowed), "{good}");
+    }
+    for bad in ["", "GPL-3.0", "MIT AND GPL-3.0", "(MIT OR ISC) AND GPL-3.0", "Apache-2.0", "MIT ISC"] {
+        assert!(!may(bad, &allowed), "{bad}");
+    }
+}
+
+#[test]
+fn packages_come_from_the_registry_under_licences_that_are_allowed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let listed = Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform"])
+        .arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
+        .current_dir(&root)
+        .output()
+        .expect("cargo runs");
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let listed: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    let allowed = allowed(&root);
+    assert!(allowed.len() > 5, "{allowed:?}");
+    let packages = listed["packages"].as_array().expect("packages");
+    assert!(packages.len() > 200, "{} packages", packages.len());
+    for package in packages {
+        let name = format!("{} {}", package["name"], package["version"]);
+        match package["source"].as_str() {
+            Some(source) => assert_eq!(source, REGISTRY, "{name}"),
+            None => assert!(package["manifest_path"].as_str().is_some_and(|path| !path.contains("/.cargo/")), "{name}"),
+        }
+        let licence = package["license"].as_str().unwrap_or_default();
+        assert!(may(licence, &allowed), "{name} is under '{licence}': deny.toml does not allow that");
+        assert!(
+            !package["dependencies"].as_array().expect("a list").iter().any(|dependency| {
+                package["source"].is_null() && dependency["req"] == "*" && dependency["path"].is_null()
+            }),
+            "{name} takes any version of something"
+        );
+    }
+}
