@@ -53,16 +53,23 @@ pub async fn once(mesh: &mut TrustMesh) -> anyhow::Result<Revoked> {
             let _stream = stream;
             let reason = tokio::time::timeout(PATIENCE, connection.closed()).await.context("it is still served")?;
             let closed = began.elapsed();
-            ensure!(reason.to_string().contains("revoked"), "closed for another reason: {reason}");
-            // With TLS 1.3 the client's side of a handshake may end before the server's judgement comes.
-            let again = async {
-                let connection = endpoint.connect(address, certs::tls::SERVER_NAME)?.await?;
-                Err(connection.closed().await.into())
-            };
-            match tokio::time::timeout(PATIENCE, again).await {
-                Ok(Err::<(), anyhow::Error>(error)) if error.to_string().contains("revoked") => {}
-                Ok(other) => bail!("asked anew: {other:?}"),
-                Err(_) => bail!("a new connection was let in"),
+            // A reset: the agent's farewell was lost, and it knows the connection no more.
+            let gone = reason == quinn::ConnectionError::Reset || reason.to_string().contains("revoked");
+            ensure!(gone, "closed for another reason: {reason}");
+            loop {
+                let again = async {
+                    match endpoint.connect(address, certs::tls::SERVER_NAME)?.await {
+                        // With TLS 1.3 the client's side of a handshake may end before the server's judgement comes.
+                        Ok(connection) => Ok::<_, anyhow::Error>(connection.closed().await),
+                        Err(error) => Ok(error),
+                    }
+                };
+                match tokio::time::timeout(PATIENCE, again).await {
+                    Ok(Ok(error)) if error.to_string().contains("revoked") => break,
+                    Ok(Ok(quinn::ConnectionError::Reset | quinn::ConnectionError::TimedOut)) => {}
+                    Ok(other) => bail!("asked anew: {other:?}"),
+                    Err(_) => bail!("a new connection was let in"),
+                }
             }
             Ok((closed, began.elapsed()))
         });
