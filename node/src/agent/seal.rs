@@ -18,12 +18,15 @@ const MAX_SEAL_BYTES: usize = 8 << 10;
 /// Certificates remembered as good.
 const MAX_JUDGED: usize = 8_192;
 
+/// A node's certificate and its end.
+type Judged = HashMap<String, (Fingerprint, SystemTime)>;
+
 /// Seals with the identity that `identity` answers: in an agent, that of its mesh endpoint now.
 pub struct NodeSeal<F> {
     identity: F,
     /// Certificates that were good, by node, and when they end, under the trust list of this number: judging a chain costs more
     /// than a signature.
-    judged: Mutex<(u64, HashMap<String, (Fingerprint, SystemTime)>)>,
+    judged: Mutex<(u64, Judged)>,
 }
 
 impl<F: Fn() -> Arc<Identity>> NodeSeal<F> {
