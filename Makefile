@@ -77,7 +77,7 @@ bench-capture: deps ## what recording costs: calls beside empty probes, an MPI j
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-capture
 	target/release/bench-capture
 
-bench-trust: deps ## revocation on live connections, renewal under load, what seals cost (about three minutes)
+bench-trust: deps ## revocation on live connections, renewal under load, what seals cost (about four minutes)
 	$(CARGO) run --locked --release -p scenarios --bin bench-trust
 
 fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each; says how many were fed

@@ -23,10 +23,10 @@ struct Arguments {
     #[arg(long, default_value_t = 8)]
     renewing: usize,
     /// Seconds that their certificates last
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 45)]
     validity: u64,
     /// Seconds of questions
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 120)]
     questions: u64,
     /// Gossipers whose seals are timed
     #[arg(long, value_delimiter = ',', default_value = "16,64")]
@@ -67,6 +67,7 @@ fn main() -> anyhow::Result<()> {
             figure(&format!("seal_made_{n}"), us(cost.make), "us of CPU", "<=", 200.0);
             figure(&format!("seal_judged_{n}"), us(cost.judge), "us of CPU", "<=", 200.0);
             figure(&format!("seal_share_of_gossip_cpu_{n}"), cost.share * 100.0, "percent", "<=", 50.0);
+            figure(&format!("true_statements_disbelieved_{n}"), cost.disbelieved as f64, "statements", "<=", 0.0);
             figure(&format!("gossip_cpu_a_node_{n}"), cost.core_share * 100.0, "percent of a core", "<=", 1.0);
         }
         Ok(())

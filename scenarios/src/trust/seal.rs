@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use certs::Authority;
 use gossip::{Gossip, GossipConfig, Inbound, Link, NodeFacts, Sealer};
 use rankmesh::agent::seal::NodeSeal;
@@ -34,6 +34,8 @@ pub struct Cost {
     pub judge: Duration,
     /// CPU time of all seals over that of the whole process.
     pub share: f64,
+    /// True statements that were taken for forged ones: their seals came too late, as on a machine that is too slow for so many.
+    pub disbelieved: u64,
     /// CPU of all of gossip, of one core, a node.
     pub core_share: f64,
 }
@@ -114,7 +116,7 @@ fn facts(rows: u64) -> NodeFacts {
 /// `n` gossipers, at most 250, for `time`.
 ///
 /// # Errors
-/// They do not meet, or disbelieve each other.
+/// They do not meet.
 pub async fn measure(n: usize, time: Duration) -> anyhow::Result<Cost> {
     let (authority, listeners, spent) = (Authority::create(&"bench".parse()?)?, Listeners::default(), Arc::default());
     let mut nodes = Vec::with_capacity(n);
@@ -138,7 +140,7 @@ pub async fn measure(n: usize, time: Duration) -> anyhow::Result<Cost> {
     tokio::time::sleep(time).await;
     let (spent_after, cpu, took) = (spent.now(), cpu_time() - cpu_before, began.elapsed());
     changing.iter().for_each(tokio::task::JoinHandle::abort);
-    ensure!(nodes.iter().all(|node| node.forged() == 0), "a true statement was not believed");
+    let disbelieved = nodes.iter().map(|node| node.forged()).sum();
     let [made, made_ns, judged, judged_ns] = std::array::from_fn(|i| spent_after[i] - spent_before[i]);
     Ok(Cost {
         made,
@@ -146,6 +148,7 @@ pub async fn measure(n: usize, time: Duration) -> anyhow::Result<Cost> {
         make: Duration::from_nanos(made_ns / made.max(1)),
         judge: Duration::from_nanos(judged_ns / judged.max(1)),
         share: (made_ns + judged_ns) as f64 / cpu.as_nanos() as f64,
+        disbelieved,
         core_share: cpu.as_secs_f64() / took.as_secs_f64() / n as f64,
     })
 }
