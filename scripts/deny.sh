@@ -15,8 +15,8 @@ cargo deny --log-level error check bans licenses sources
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 if cargo deny fetch db >"$said" 2>&1; then
-    cargo deny --log-level error check --disable-fetch advisories
-elif cargo deny --log-level error check --disable-fetch advisories >>"$said" 2>&1; then
+    cargo deny --log-level error --offline check advisories
+elif cargo deny --log-level error --offline check advisories >>"$said" 2>&1; then
     echo "advisories ok, by the database that was fetched before: a newer one cannot be had now" >&2
 elif grep -q '^error\[' "$said"; then
     cat "$said" >&2
