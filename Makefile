@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-real-libs lint bench bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom clean
+.PHONY: help deps build demo test test-standstill test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,11 @@ demo: deps ## the main job on this machine: four agents, eight ranks, one of the
 
 test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
-	$(CARGO) test --locked --workspace --all-targets
+	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
+
+test-standstill: ## every test while all that runs in it stands still for seconds now and then, as on a paused machine (about half an hour)
+	@scripts/deps.sh --test
+	$(CARGO) test --locked --workspace --lib --tests --no-fail-fast --config "target.'cfg(unix)'.runner='$(CURDIR)/scripts/standstill.sh'"
 
 test-real-libs: deps ## NVIDIA's published libraries under real eBPF: fetched from PyPI, called without a GPU (root)
 	scripts/real-libs.sh target/real-libs
@@ -29,8 +33,9 @@ lint: deps ## formatting, clippy (warnings are errors), and the dependencies whe
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@scripts/deny.sh --if-there
 
-bench: deps ## fan-out latency beside bare quinn in the same run
-	$(CARGO) run --locked --release -p scenarios --bin bench-mesh
+bench bench-mesh: deps ## fan-out latency beside bare quinn, clush, pdsh and serf (where installed) in the same run; a thousand agents
+	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-mesh
+	target/release/bench-mesh
 
 bench-gossip: deps ## what membership costs at 10, 100, 400 and 1,000 nodes: bytes, CPU, memory, time to know all and a death
 	$(CARGO) run --locked --release -p scenarios --bin bench-gossip

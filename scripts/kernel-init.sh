@@ -11,6 +11,7 @@ mkdir /dev/shm
 mount -t tmpfs none /dev/shm
 mount -t tmpfs none /tmp
 mount -t cgroup2 none /sys/fs/cgroup
+echo "self-test: begin"
 ip link set lo up
 ip route add 10.99.99.99 dev lo
 uname -r
@@ -71,7 +72,7 @@ wait $tracer || failed "trace ended with $?: $(cat /tmp/trace.log)"
 
 sed -n 's/.*\(probing a library\)/\1/p; s/.*WARN/warning:/p' /tmp/trace.log
 pid=$(of pid)
-ask() { rankmesh query --db /tmp/t.db --format csv "$1" 2>/tmp/query.log | tail -n 1; }
+ask() { rankmesh query --db /tmp/t.db --timeout 60s --format csv "$1" 2>/tmp/query.log | tail -n 1; }
 is_off() { echo "$off" | grep -qx "$1"; }
 compare() { # CLASS WHAT RELATION NUMBER SQL
     if is_off "$1"; then
@@ -153,7 +154,7 @@ two_users() {
     kill -TERM $tracer
     wait $tracer || failed "alice's trace ended with $?: $(cat /tmp/alice.log)"
     pid=$(of pid)
-    ask() { rankmesh query --db /tmp/alice/t.db --format csv "$1" 2>/tmp/query.log | tail -n 1; }
+    ask() { rankmesh query --db /tmp/alice/t.db --timeout 60s --format csv "$1" 2>/tmp/query.log | tail -n 1; }
     off=""
     compare user "calls" -eq "$(of calls)" "SELECT count(*) FROM collectives WHERE pid = $pid"
     compare user "sleeps of 5 ms" -ge "$(of sleeps)" "SELECT count(*) FROM offcpu WHERE pid = $pid AND voluntary AND duration_ns >= 5000000"

@@ -301,7 +301,8 @@ impl Issuer {
         left.dedup();
         if !left.is_empty() && !force {
             return Err(Error::Rotation(format!(
-                "{} of the CA before still have no certificate of the new one: {}; wait until they have renewed, issue                  theirs anew, or shut them out with --force",
+                "{} of the CA before still have no certificate of the new one: {}; wait until they have renewed, issue \
+                 theirs anew, or shut them out with --force",
                 left.len(),
                 left.join(", ")
             )));

@@ -50,6 +50,7 @@ pub(crate) struct LinkTransport {
     digest_bytes_per_s: u32,
     round: Duration,
     urgent: Arc<AtomicUsize>,
+    completed: Arc<AtomicUsize>,
 }
 
 impl LinkTransport {
@@ -60,12 +61,18 @@ impl LinkTransport {
             digest_bytes_per_s: cfg.digest_bytes_per_s,
             round: cfg.interval,
             urgent: Arc::default(),
+            completed: Arc::default(),
         }
     }
 
     /// The next so many exchanges begin whatever the allowance says.
     pub(crate) fn hurry(&self, exchanges: usize) {
         self.urgent.store(exchanges, Ordering::Relaxed);
+    }
+
+    /// Exchanges begun here whose third message, with what the peer lacked, has been handed to the link.
+    pub(crate) fn completed(&self) -> usize {
+        self.completed.load(Ordering::Relaxed)
     }
 }
 
@@ -77,6 +84,7 @@ impl Transport for LinkTransport {
             inbound: self.inbound.clone(),
             pace: Pace::new(self.digest_bytes_per_s, self.round),
             urgent: self.urgent.clone(),
+            completed: self.completed.clone(),
         }))
     }
 }
@@ -86,6 +94,7 @@ struct LinkSocket {
     inbound: Arc<Mutex<mpsc::Receiver<Inbound>>>,
     pace: Pace,
     urgent: Arc<AtomicUsize>,
+    completed: Arc<AtomicUsize>,
 }
 
 impl LinkSocket {
@@ -99,6 +108,7 @@ impl LinkSocket {
 impl Socket for LinkSocket {
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         let begins = matches!(message, ChitchatMessage::Syn { .. });
+        let completes = matches!(message, ChitchatMessage::Ack { .. });
         if begins && !self.may_begin() {
             return Ok(());
         }
@@ -112,6 +122,9 @@ impl Socket for LinkSocket {
             return Ok(());
         }
         self.link.send(to, payload);
+        if completes {
+            self.completed.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -169,7 +182,7 @@ mod tests {
         for payload in [b"junk".to_vec(), Vec::new(), ChitchatMessage::BadCluster.serialize_to_vec()] {
             tx.send(Inbound { from, payload }).await.unwrap();
         }
-        let (_, message) = tokio::time::timeout(Duration::from_secs(5), socket.recv()).await.unwrap().unwrap();
+        let (_, message) = tokio::time::timeout(Duration::from_secs(120), socket.recv()).await.unwrap().unwrap();
         assert_eq!(message, ChitchatMessage::BadCluster);
     }
 
@@ -183,7 +196,8 @@ mod tests {
     #[tokio::test]
     async fn exchanges_beyond_the_allowance_wait_and_answers_and_farewells_do_not() {
         let from: SocketAddr = ([127, 0, 0, 1], 1).into();
-        let cfg = GossipConfig { digest_bytes_per_s: 1, ..GossipConfig::new("m", "n", 1, from) };
+        // Nothing refills it, however long this takes.
+        let cfg = GossipConfig { digest_bytes_per_s: 0, ..GossipConfig::new("m", "n", 1, from) };
         let (link, (_tx, rx)) = (Arc::new(Count(AtomicUsize::new(0))), mpsc::channel(1));
         let transport = LinkTransport::new(link.clone(), rx, &cfg);
         let mut socket = transport.open(from).await.unwrap();

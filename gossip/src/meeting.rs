@@ -97,16 +97,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_meeting_ends_though_some_never_come() {
-        let mut meeting = Some(Meeting::new(2, Duration::from_millis(16)));
-        let alone = [member(1, MemberState::Live)];
-        let mut calls = 0;
-        loop {
-            Meeting::next(&mut meeting).await;
-            match meeting.as_mut().unwrap().whom(&alone, &[([127, 0, 0, 1], 2).into()]) {
-                Some(whom) => calls += u32::try_from(whom.len()).unwrap(),
-                None => break,
-            }
+        let (round, before) = (Duration::from_secs(3600), Instant::now());
+        let mut meeting = Some(Meeting::new(2, round));
+        let lasts = meeting.as_ref().unwrap().until - ROUNDS * round;
+        assert!((before..=Instant::now()).contains(&lasts), "it ends after so many rounds");
+        let (alone, seeds) = ([member(1, MemberState::Live)], [([127, 0, 0, 1], 2).into()]);
+        Meeting::next(&mut meeting).await;
+        let meeting = meeting.as_mut().unwrap();
+        for _ in 0..ROUNDS * CALLS_A_ROUND {
+            assert_eq!(meeting.whom(&alone, &seeds).unwrap(), seeds);
         }
-        assert!((1..=ROUNDS * CALLS_A_ROUND + 1).contains(&calls), "{calls}");
+        meeting.until = Instant::now();
+        assert!(meeting.whom(&alone, &seeds).is_none());
     }
 }

@@ -62,6 +62,10 @@ struct Seen {
     incomplete: Option<Instant>,
     left: bool,
     facts: NodeFacts,
+    /// The facts were read anew since the last look.
+    fresh: bool,
+    /// As what it was listed after the last look; `None`: not yet, or nobody vouches for it.
+    standing: Option<MemberState>,
 }
 
 /// Builds the list, remembering what it has parsed and whom it has seen alive.
@@ -71,12 +75,15 @@ pub(crate) struct Directory {
     patience: Duration,
     sealing: Sealing,
     seen: HashMap<ChitchatId, Seen>,
+    /// When the last look was, and until when others' silence may be this node's own.
+    looked: Option<Instant>,
+    excused_until: Option<Instant>,
 }
 
 /// One look at the mesh.
 pub(crate) struct Look {
-    /// Sorted by name.
-    pub(crate) members: Vec<Member>,
+    /// Sorted by name; `None` where nothing has changed since the last look.
+    pub(crate) members: Option<Vec<Member>>,
     /// A generation of this node's own name above its own that is not alive: an earlier life with a clock ahead of
     /// ours. Others would go on listing that one.
     pub(crate) outranked_by: Option<u64>,
@@ -84,39 +91,72 @@ pub(crate) struct Look {
 
 impl Directory {
     pub(crate) fn new(self_id: ChitchatId, patience: Duration, sealing: Sealing) -> Self {
-        Self { self_id, patience, sealing, seen: HashMap::new() }
+        Self { self_id, patience, sealing, seen: HashMap::new(), looked: None, excused_until: None }
     }
 
+    /// Whether silence says nothing about others now. Looks come many times in [`Self::patience`]: where one is late by half of it,
+    /// this node itself stood still, its clock went on, and nobody could be heard. Who was live has as long as a member
+    /// may be silent to be heard again.
+    fn stood_still(&mut self, now: Instant) -> bool {
+        if self.looked.replace(now).is_some_and(|last| now.duration_since(last) >= self.patience / 2) {
+            self.excused_until = Some(now + self.patience);
+        }
+        self.excused_until.is_some_and(|until| now < until)
+    }
+
+    /// The members, where anything about them has changed since the last look: most looks find nothing new, and then cost little
+    /// however many there are.
     pub(crate) fn look(&mut self, chitchat: &Chitchat, now: Instant) -> Look {
         let live: HashSet<&ChitchatId> = chitchat.live_nodes().collect();
         let states = chitchat.node_states();
-        self.seen.retain(|id, _| states.contains_key(id));
-        let mut newest: BTreeMap<&str, Member> = BTreeMap::new();
-        let mut outranked_by = None;
+        let own = Sealing::default();
+        let (mut changed, mut outranked_by) = (false, None);
+        let excused = self.stood_still(now);
         for (id, state) in states {
             let is_self = *id == self.self_id;
-            let seen = self.seen.entry(id.clone()).or_insert_with(|| Seen::new(now));
-            let own = Sealing::default();
-            seen.read(id, state, if is_self { &own } else { &self.sealing }, now, self.patience);
-            if seen.believed.is_none() {
-                // Nobody vouches for it, so it is not there.
-                continue;
+            if !self.seen.contains_key(id) {
+                self.seen.insert(id.clone(), Seen::new(now));
             }
-            let alive = is_self || (live.contains(id) && !seen.left);
+            let Some(seen) = self.seen.get_mut(id) else { continue };
+            seen.read(id, state, if is_self { &own } else { &self.sealing }, now, self.patience);
+            // Where nobody vouches for it, it is not there.
+            let heard = live.contains(id) || (excused && seen.standing == Some(MemberState::Live));
+            let alive = seen.believed.is_some() && (is_self || (heard && !seen.left));
             seen.ever_live |= alive;
             let judged = seen.ever_live || now.duration_since(seen.first) >= self.patience;
-            if id.node_id == self.self_id.node_id && !is_self {
-                if judged && !alive && id.generation_id > self.self_id.generation_id {
-                    outranked_by = outranked_by.max(Some(id.generation_id));
-                }
-                continue;
+            let standing = match (judged && seen.believed.is_some(), alive) {
+                (false, _) => None,
+                (true, true) => Some(MemberState::Live),
+                (true, false) => Some(MemberState::Dead),
+            };
+            changed |= std::mem::take(&mut seen.fresh) || standing != seen.standing;
+            seen.standing = standing;
+            let above_self = id.node_id == self.self_id.node_id && id.generation_id > self.self_id.generation_id;
+            if above_self && standing == Some(MemberState::Dead) {
+                outranked_by = outranked_by.max(Some(id.generation_id));
             }
-            if !judged || newest.get(&*id.node_id).is_some_and(|known| known.generation > id.generation_id) {
-                continue;
-            }
-            newest.insert(&id.node_id, seen.member(id, alive, is_self));
         }
-        Look { members: newest.into_values().collect(), outranked_by }
+        if self.seen.len() != states.len() {
+            self.seen.retain(|id, _| states.contains_key(id));
+            changed = true;
+        }
+        Look { members: changed.then(|| self.list()), outranked_by }
+    }
+
+    /// Of each name the highest generation, and of this node's own only this life.
+    fn list(&self) -> Vec<Member> {
+        let mut newest: BTreeMap<&str, (&ChitchatId, &Seen, MemberState)> = BTreeMap::new();
+        for (id, seen) in &self.seen {
+            let Some(standing) = seen.standing else { continue };
+            let other_self = id.node_id == self.self_id.node_id && *id != self.self_id;
+            let outdone = |(known, ..): &(&ChitchatId, &Seen, MemberState)| {
+                (known.generation_id, known.gossip_advertise_addr) > (id.generation_id, id.gossip_advertise_addr)
+            };
+            if !other_self && !newest.get(&*id.node_id).is_some_and(outdone) {
+                newest.insert(&id.node_id, (id, seen, standing));
+            }
+        }
+        newest.into_values().map(|(id, seen, state)| seen.member(id, state, *id == self.self_id)).collect()
     }
 }
 
@@ -131,6 +171,8 @@ impl Seen {
             incomplete: None,
             left: false,
             facts: NodeFacts::default(),
+            fresh: false,
+            standing: None,
         }
     }
 
@@ -138,10 +180,12 @@ impl Seen {
     fn read(&mut self, id: &ChitchatId, state: &NodeState, sealing: &Sealing, now: Instant, patience: Duration) {
         let (version, epoch) = (state.max_version(), sealing.epoch());
         if self.version == version && self.epoch == epoch {
-            // A seal that does not come is no delay any more.
+            // Told once. A slow mesh's seal comes yet; added words have none.
             if self.incomplete.is_some_and(|since| now.duration_since(since) >= patience) {
                 self.incomplete = None;
-                Self::refuse(id, sealing, "its keys are not sealed");
+                sealing.count_unsealed();
+                let unsealed = sealing.unsealed();
+                tracing::warn!(node = &*id.node_id, unsealed, "gossip whose seal does not come is not believed");
             }
             return;
         }
@@ -151,6 +195,7 @@ impl Seen {
             Reading::Good(number) => {
                 self.believed = Some(number);
                 self.incomplete = None;
+                self.fresh = true;
                 self.left = state.contains_key(KEY_LEFT);
                 self.facts = NodeFacts::decode(state.key_values());
             }
@@ -175,12 +220,12 @@ impl Seen {
         tracing::warn!(node = &*id.node_id, reason, forged, "ignored gossip that the node did not say");
     }
 
-    fn member(&self, id: &ChitchatId, alive: bool, is_self: bool) -> Member {
+    fn member(&self, id: &ChitchatId, state: MemberState, is_self: bool) -> Member {
         Member {
             name: id.node_id.to_string(),
             address: self.facts.address.unwrap_or(id.gossip_advertise_addr),
             generation: id.generation_id,
-            state: if alive { MemberState::Live } else { MemberState::Dead },
+            state,
             facts: self.facts.clone(),
             is_self,
         }

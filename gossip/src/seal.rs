@@ -42,6 +42,7 @@ pub(crate) struct Sealing {
     /// Of the seals that this node makes; higher each time, so that an old statement is not taken for a new one.
     made: Arc<AtomicU64>,
     forged: Arc<AtomicU64>,
+    unsealed: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Sealing {
@@ -72,6 +73,15 @@ impl Sealing {
 
     pub(crate) fn count_forged(&self) {
         self.forged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Statements whose seal had not come for long, since the start.
+    pub(crate) fn unsealed(&self) -> u64 {
+        self.unsealed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_unsealed(&self) {
+        self.unsealed.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -162,6 +172,8 @@ mod tests {
     use crate::link::LinkTransport;
     use crate::{Gossip, GossipConfig, Inbound, Link, NodeFacts};
 
+    const PATIENCE: Duration = Duration::from_secs(120);
+
     /// A node seals with its name and a sum; nobody can seal for another.
     struct Names(&'static str);
 
@@ -223,7 +235,7 @@ mod tests {
     }
 
     async fn eventually(what: &str, seen: impl Fn() -> bool) {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + PATIENCE;
         while !seen() {
             assert!(Instant::now() < until, "never happened: {what}");
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -245,7 +257,7 @@ mod tests {
         let sealing = Sealing::of(forger.sealer());
         let (chitchat, _ending, _directory) = launch(&forger, &transport, &facts("f"), &sealing).await.unwrap();
         eventually("the forger is a member", || version(&reader, "forger").is_some()).await;
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         let mut seen = 0;
         for own_seal in [false, true] {
             let forged = chitchat
@@ -287,5 +299,29 @@ mod tests {
         eventually("the made-up life is counted", || reader.forged() > seen).await;
         assert_eq!(version(&reader, "owner").as_deref(), Some("1"));
         owner.shutdown().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn words_whose_seal_comes_late_are_no_forgery_and_believed_then() {
+        let net = Net::default();
+        let short = |name, port| GossipConfig { dead_after: Duration::from_secs(1), ..config(name, port) };
+        let reader = start(&net, short("reader", 1), facts("r")).await;
+        let owner = short("owner", 2);
+        let (link, inbound) = plug(&net, &owner);
+        let transport = LinkTransport::new(link, inbound, &owner);
+        let sealing = Sealing::of(owner.sealer());
+        let (chitchat, _ending, _directory) = launch(&owner, &transport, &facts("1"), &sealing).await.unwrap();
+        eventually("the owner is known", || version(&reader, "owner").as_deref() == Some("1")).await;
+        // A reader that had to wait for the owner's first seal as long as that has counted it.
+        let before = reader.unsealed();
+        let new = facts("2").encode().unwrap();
+        chitchat
+            .with_chitchat(|chitchat| new.iter().for_each(|(key, value)| chitchat.self_node_state().set(key, value)))
+            .await;
+        eventually("the words are there, the seal is not", || reader.unsealed() > before).await;
+        assert_eq!((reader.forged(), version(&reader, "owner").as_deref()), (0, Some("1")));
+        chitchat.with_chitchat(|chitchat| sealing.reseal(chitchat.self_node_state())).await;
+        eventually("the seal has come", || version(&reader, "owner").as_deref() == Some("2")).await;
+        assert_eq!((reader.forged(), reader.unsealed()), (0, before + 1));
     }
 }

@@ -1,7 +1,7 @@
 //! Starting, watching and stopping capture. Two threads: one reads the ring buffer and makes records of what it holds,
 //! the other owns the BPF object, discovers libraries and counts losses. Both deliver to one sink.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -22,7 +22,7 @@ use crate::groups::Groups;
 use crate::late::LateComms;
 use crate::loader::{self, Loaded, ProbeStatus};
 use crate::open_calls::OpenCalls;
-use crate::process::{Process, Processes};
+use crate::process::{Process, Processes, runs};
 use crate::record::{Collective, DeviceWait, LossCount, Record};
 use crate::ring::Ring;
 use crate::self_stats::SelfStats;
@@ -178,8 +178,27 @@ impl Shared {
         (self.sink.lock().unwrap_or_else(PoisonError::into_inner))(record);
     }
 
+    /// The process of a record; announced to the sink before its first record.
+    fn process(&self, pid: u32) -> Option<Arc<Process>> {
+        self.announced(self.processes.of_record(pid))
+    }
+
+    fn announced(&self, found: Option<(Arc<Process>, bool)>) -> Option<Arc<Process>> {
+        let (process, new) = found?;
+        if new {
+            self.deliver(Record::Process(process.seen.clone()));
+        }
+        Some(process)
+    }
+
     fn groups(&self) -> MutexGuard<'_, Groups> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands on the calls of a process's groups that have not ended, as they were made.
+    fn release_groups(&self, pid: u32) {
+        let left = self.groups().release(pid);
+        left.into_iter().for_each(|call| self.deliver(Record::Collective(call)));
     }
 
     fn status(&self) -> MutexGuard<'_, CaptureStatus> {
@@ -287,6 +306,7 @@ impl Capture {
                     shedding: Shedding::new(config.offcpu_min, config.block_min),
                     backlog: config.backlog,
                     rows: 0,
+                    shed_at: Instant::now(),
                     self_stats: SelfStats::default(),
                     shared,
                 }
@@ -332,12 +352,16 @@ impl Capture {
     pub fn device_waits(&self) -> Vec<DeviceWait> {
         let waits = self.waiting.keys().filter_map(|key| {
             let value = self.waiting.lookup(&key, MapFlags::ANY).ok()??; // one that ends meanwhile is not among them
-            let (thread, since_ns) = wire::waiting(&key, &value)?;
+            wire::waiting(&key, &value)
+        });
+        // each once: the kernel's walk begins anew where the entry is gone that it stood at
+        let waits: BTreeMap<u64, u64> = waits.collect();
+        let told = waits.into_iter().map(|(thread, since_ns)| {
             let (pid, tid) = ((thread >> 32) as u32, thread as u32);
             let rank = self.shared.processes.known(pid).and_then(|process| process.seen.rank);
-            Some(DeviceWait { ts_ns: self.shared.clock.unix_ns(since_ns), pid, tid, rank })
+            DeviceWait { ts_ns: self.shared.clock.unix_ns(since_ns), pid, tid, rank }
         });
-        waits.collect()
+        told.collect()
     }
 
     /// Takes the probes away, delivers what is still in the ring buffer and the last losses, and ends the threads.
@@ -355,8 +379,9 @@ impl Drop for Capture {
     }
 }
 
-/// The reader looks this often; the kernel wakes it earlier only when the ring fills up.
-const RING_INTERVAL: Duration = Duration::from_millis(25);
+/// The reader looks this often; the kernel wakes it earlier only when the ring fills up. Each look takes the CPU from a rank
+/// where ranks use all of them. Who waits for records to have come (the standing verdict's `LAG`) waits longer than this.
+const RING_INTERVAL: Duration = Duration::from_millis(50);
 
 fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
     let mut reader = Reader {
@@ -365,6 +390,7 @@ fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
         sockets: Sockets::default(),
         parents: HashMap::new(),
         waits: vec![],
+        leaving: vec![],
         unparsed: 0,
     };
     let mut ring = match Ring::open(events) {
@@ -379,8 +405,17 @@ fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
         if !last {
             ring.wait(RING_INTERVAL);
         }
-        ring.consume(|bytes| reader.take(bytes)); // also records that woke nobody
+        let mut all = ring.consume(|bytes| reader.take(bytes)); // also records that woke nobody
+        let until = Instant::now() + MOST_OF_A_RECORD;
+        while last && !all && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+            all = ring.consume(|bytes| reader.take(bytes));
+        }
+        if last && !all {
+            shared.problem("a record was not finished when capture ended: what came after it is not stored".to_owned());
+        }
         reader.deliver_waits(last);
+        reader.release_groups();
         if last {
             let left = shared.groups().release_all();
             left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
@@ -388,6 +423,14 @@ fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
         }
     }
 }
+
+/// A program that was about to write a record when its probe was taken away does so when its CPU lets it: a rank that has used up
+/// its share, or a virtual CPU that does not run, keeps it waiting.
+const MOST_OF_A_RECORD: Duration = Duration::from_secs(10);
+
+/// So long after a process's end one of its threads may be heard of: they end at once, and its end is told by the first that sees
+/// no other running.
+const LAST_THREADS: Duration = Duration::from_secs(1);
 
 /// Most processes whose parents are remembered.
 const MOST_PARENTS: usize = 16_384;
@@ -400,6 +443,8 @@ struct Reader {
     sockets: Sockets,
     /// Stretches off the CPU that wait for the names of kernel functions: who they are of is looked at meanwhile.
     waits: Vec<(RawOffCpu, Option<Arc<Process>>)>,
+    /// Processes that have ended, whose groups' calls are still held.
+    leaving: Vec<(Instant, u32)>,
     unparsed: u64,
 }
 
@@ -420,10 +465,16 @@ impl Reader {
         }
     }
 
+    /// Hands on what ended processes called in groups that have not ended: nobody will say how.
+    fn release_groups(&mut self) {
+        let due = self.leaving.extract_if(.., |(since, _)| since.elapsed() >= LAST_THREADS);
+        due.for_each(|(_, pid)| self.shared.release_groups(pid));
+    }
+
     fn take(&mut self, bytes: &[u8]) {
         let shared = Arc::clone(&self.shared);
         if let Some(row) = RawRow::parse(bytes) {
-            let process = self.process(row.pid).or_else(|| shared.processes.lately(row.pid));
+            let process = self.process(row.pid);
             if let Some(record) = tally::row(&row, &shared.counted, &shared.clock, process.as_ref()) {
                 return shared.deliver(record);
             }
@@ -435,13 +486,13 @@ impl Reader {
                 }
                 if decode::is_group_end(&raw) {
                     let end_ns = shared.clock.unix_ns(raw.exit_ns);
-                    let calls = shared.groups().end((raw.pid, raw.tid), end_ns, raw.ret);
+                    let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));
                     return calls.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
                 }
-                let mut call = decode::call(&raw, &shared.clock, self.process(raw.pid).as_ref());
-                if raw.flags & wire::IN_GROUP != 0
-                    && let Some(grouped) = call
-                {
+                let process = self.process(raw.pid);
+                let mut call = decode::call(&raw, &shared.clock, process.as_ref());
+                let waits_for_group = raw.flags & wire::IN_GROUP != 0 && decode::returned(&raw).is_some();
+                if waits_for_group && let Some(grouped) = call {
                     call = shared.groups().hold(grouped);
                     if call.is_none() {
                         return;
@@ -474,12 +525,14 @@ impl Reader {
             }
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 shared.processes.exec(pid, ts_ns);
+                shared.late.forget(pid);
+                shared.release_groups(pid);
                 let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
                 return;
             }
             Some(RawRecord::Found { pid }) => {
                 shared.processes.is_same(pid); // the end of one that had this pid before may have been lost
-                if let Some(process) = self.process(pid) {
+                if let Some(process) = shared.announced(shared.processes.look(pid)) {
                     process.mpi(); // a short-lived process may be gone when its first call is decoded
                 }
                 return;
@@ -488,8 +541,7 @@ impl Reader {
                 self.parents.remove(&pid);
                 shared.processes.forget(pid);
                 shared.late.forget(pid);
-                let left = shared.groups().release(pid);
-                left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
+                self.leaving.push((Instant::now(), pid));
                 let _ = self.wake.send(Wake::Exit(pid));
                 return;
             }
@@ -515,6 +567,9 @@ impl Reader {
             RawHost::Block(raw) => HostRecord::Block(signals::block(raw, clock, self.rank(raw.pid))),
             RawHost::Memory(raw) => HostRecord::Memory(signals::memory(raw, clock, self.rank(raw.pid))?),
             RawHost::Life(raw) => {
+                if raw.is_beginning() {
+                    shared.processes.begins(raw.pid);
+                }
                 if self.parents.len() < MOST_PARENTS {
                     self.parents.insert(raw.pid, raw.parent);
                 }
@@ -536,13 +591,8 @@ impl Reader {
         line.filter_map(|pid| self.shared.processes.known(pid)?.seen.rank).next()
     }
 
-    /// The process of a record; announced to the sink before its first record.
     fn process(&self, pid: u32) -> Option<Arc<Process>> {
-        let (process, new) = self.shared.processes.look(pid)?;
-        if new {
-            self.shared.deliver(Record::Process(process.seen.clone()));
-        }
-        Some(process)
+        self.shared.process(pid)
     }
 }
 
@@ -564,8 +614,9 @@ struct Watcher {
     tuning: MapHandle,
     shedding: Shedding,
     backlog: Backlog,
-    /// [`Shared::rows`] as of the last count.
+    /// [`Shared::rows`] as of the last count, and when that was.
     rows: u64,
+    shed_at: Instant,
     self_stats: SelfStats,
     shared: Arc<Shared>,
 }
@@ -573,11 +624,14 @@ struct Watcher {
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often capture says what it costs.
 const SELF_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it looks for processes whose end nobody told.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Watcher {
     fn run(mut self, woken: &Receiver<Wake>, rescan: Duration) {
         let (mut next_rescan, mut next_count) = (Instant::now() + rescan, Instant::now());
         let mut next_self = Instant::now();
+        let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
         loop {
             let due = self.discovery.next_due().into_iter().chain([next_rescan, next_count]).min();
             let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
@@ -592,6 +646,10 @@ impl Watcher {
             if now >= next_rescan {
                 self.discovery.rescan();
                 next_rescan = now + rescan;
+            }
+            if now >= next_sweep {
+                self.sweep();
+                next_sweep = Instant::now() + SWEEP_INTERVAL;
             }
             if now >= next_count {
                 self.count();
@@ -615,6 +673,15 @@ impl Watcher {
         self.shared.detached.store(true, Ordering::Release);
     }
 
+    /// Forgets processes whose end was not told.
+    fn sweep(&mut self) {
+        for pid in self.discovery.sweep() {
+            self.shared.processes.forget(pid);
+            self.shared.late.forget(pid);
+            self.shared.release_groups(pid);
+        }
+    }
+
     /// Counting begins with the seconds of the clock, as the rollups do; at least half a second apart.
     fn until_next_second(&self) -> Duration {
         let into_ns = self.shared.clock.now_unix_ns().rem_euclid(1_000_000_000).unsigned_abs();
@@ -636,8 +703,12 @@ impl Watcher {
     /// Leaves out more when there is too much, and less again.
     fn shed(&mut self, lost: u64) {
         let rows = self.shared.rows.load(Ordering::Relaxed);
-        let second = Second { lost, backlog: self.backlog.thousandths(), rows: rows.saturating_sub(self.rows) };
+        // a thread that waited for its CPU comes late: what came meanwhile is not of one second
+        let since = self.shed_at.elapsed().max(COUNT_INTERVAL / 2);
+        let per_second = rows.saturating_sub(self.rows) as f64 / since.as_secs_f64();
+        let second = Second { lost, backlog: self.backlog.thousandths(), rows: per_second as u64 };
         self.rows = rows;
+        self.shed_at = Instant::now();
         let Some(tuning) = self.shedding.after(second) else { return };
         match tuning.apply(&self.tuning) {
             Ok(()) => tracing::warn!(
@@ -657,8 +728,10 @@ impl Watcher {
         let mut lost_ring = 0;
         let mut now = loader::read_stats(&self.stats, &self.host_stats);
         let ts_ns = self.shared.clock.now_unix_ns();
-        let processes = &self.shared.processes;
-        let records = self.tallies.read(ts_ns, |pid| processes.lately(pid).and_then(|process| process.seen.rank));
+        let shared = &self.shared;
+        // of a new process it may hear before the ring's reader does
+        let process = |pid| shared.processes.lately(pid).or_else(|| runs(pid).then(|| shared.process(pid)).flatten());
+        let records = self.tallies.read(ts_ns, |pid| process(pid).and_then(|process| process.seen.rank));
         for record in records {
             self.shared.deliver(record);
         }

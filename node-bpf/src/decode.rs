@@ -39,7 +39,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         stream: argument(raw, function.stream),
         library: Library::Nccl,
         tier: 0,
-        ret: raw.ret,
+        ret: returned(raw),
         cgroup_id: raw.cgroup_id,
         job_id: seen.and_then(|s| s.job_id.clone()),
         captured: (raw.flags & wire::CAPTURE_KNOWN != 0).then_some(raw.flags & wire::CAPTURED != 0),
@@ -49,6 +49,11 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         Api::Mpi => mpi(&mut out, raw, function, process),
     }
     Some(out)
+}
+
+/// What it returned; none when its thread ended in it.
+pub(crate) fn returned(raw: &RawCall) -> Option<i32> {
+    (raw.flags & wire::NOT_RETURNED == 0).then_some(raw.ret)
 }
 
 /// Not a call of its own: the end of a group, which starts the calls made in it.

@@ -7,14 +7,14 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::attach::{self, AttachMode, Attached};
 use crate::capture::Shared;
@@ -76,6 +76,12 @@ impl Probed {
             Probed::Named(_) => "symbol",
         }
     }
+
+    /// Whether a process that has it mapped is followed at once. One with a library of the user's choice is followed when it
+    /// makes the call; verbs alone make no rank.
+    fn makes_rank(self) -> bool {
+        !matches!(self, Probed::Named(_) | Probed::Verbs)
+    }
 }
 
 /// Looks at a new program come this long after its exec: the loader maps libraries within milliseconds, `import`s later.
@@ -97,6 +103,8 @@ pub(crate) struct Discovery {
     /// The only user whose processes are followed.
     only_user: Option<u32>,
     tracked: MapHandle,
+    /// What the programs keep of each thread.
+    threads: MapHandle,
     /// By (device, inode) as maps show them: done with, or how often it failed.
     mapped_files: HashMap<(Vec<u8>, u64, Probed), u32>,
     /// By (st_dev, st_ino): attached.
@@ -110,10 +118,17 @@ pub(crate) struct Discovery {
     probed: Vec<Result<(), Option<String>>>,
     /// Per process: its size of mapped code when it was last looked at.
     code_kb: HashMap<u32, u64>,
+    /// They have no code to be looked at; half of what runs on many hosts.
+    kernel_threads: HashSet<u32>,
     pending: Vec<(Instant, u32, usize)>,
     /// Files whose communicators cannot be read: said once each.
     unreadable: HashSet<(u64, u64)>,
+    /// Known to the programs or to us, and not running when last swept.
+    gone: HashSet<u32>,
 }
+
+/// Maps whose keys begin with a process's number. What user space alone puts in and takes out is not among them.
+const OF_PROCESSES: &[&str] = &["tracked", "children", "comms", "learnt", "capturing", "enqueued", "pending"];
 
 impl Discovery {
     /// Attaches the programs of the classes that are on (but for those at library calls), too. One that cannot be is
@@ -127,6 +142,7 @@ impl Discovery {
     ) -> Result<Self, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let tracked = crate::loader::map(&object, "tracked").map_err(failed)?;
+        let threads = crate::loader::map(&object, "threads").map_err(failed)?;
         let mut links = vec![];
         for class in shared.classes_on() {
             match attach::attach_class(&object, class) {
@@ -152,11 +168,14 @@ impl Discovery {
             cgroup,
             only_user,
             tracked,
+            threads,
             mapped_files: HashMap::new(),
             attached: HashSet::new(),
             code_kb: HashMap::new(),
+            kernel_threads: HashSet::new(),
             pending: vec![],
             unreadable: HashSet::new(),
+            gone: HashSet::new(),
         })
     }
 
@@ -229,6 +248,7 @@ impl Discovery {
     /// A new program runs in `pid`.
     pub(crate) fn on_exec(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
+        self.kernel_threads.remove(&pid);
         if self.pending.len() < MOST_PENDING {
             self.pending.push((Instant::now(), pid, 0));
         }
@@ -237,15 +257,39 @@ impl Discovery {
     /// A followed process is gone: frees what the kernel maps hold of it.
     pub(crate) fn on_exit(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
-        for name in ["comms", "learnt", "capturing", "enqueued", "pending"] {
+        self.delete_keys(|of| of == pid);
+    }
+
+    /// Takes out of the programs' maps what they hold of some processes.
+    fn delete_keys(&self, of: impl Fn(u32) -> bool) {
+        for name in OF_PROCESSES {
             let Ok(map) = crate::loader::map(&self.object, name) else {
                 continue;
             };
-            let of_pid: Vec<Vec<u8>> = map.keys().filter(|key| key.starts_with(&pid.to_ne_bytes())).collect();
-            for key in of_pid {
+            let keys: Vec<Vec<u8>> = map.keys().filter(|key| wire::pid_of_key(key).is_some_and(&of)).collect();
+            for key in keys {
                 let _ = map.delete(&key); // gone already is as good
             }
         }
+    }
+
+    /// Takes away what is left of processes whose end nobody told: its record found no room, or they ended while they were
+    /// taken among the followed ones. Returns those that were known to us. To be called now and then: only what was gone the
+    /// last time, too, is taken away, since of one that has just ended records may still be on their way.
+    pub(crate) fn sweep(&mut self) -> Vec<u32> {
+        let mut pids: HashSet<u32> = self.shared.processes.pids().into_iter().collect();
+        for name in OF_PROCESSES {
+            let Ok(map) = crate::loader::map(&self.object, name) else { continue };
+            pids.extend(map.keys().filter_map(|key| wire::pid_of_key(&key)));
+        }
+        let gone: HashSet<u32> = pids.into_iter().filter(|pid| !process::runs(*pid)).collect();
+        let still: HashSet<u32> = gone.intersection(&self.gone).copied().collect();
+        if !still.is_empty() {
+            self.delete_keys(|pid| still.contains(&pid));
+            self.code_kb.retain(|pid, _| !still.contains(pid));
+        }
+        self.gone = gone;
+        still.into_iter().filter(|pid| self.shared.processes.known(*pid).is_some()).collect()
     }
 
     /// When something is next due.
@@ -258,7 +302,7 @@ impl Discovery {
         let now = Instant::now();
         let due: Vec<_> = self.pending.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, pid, step) in due {
-            self.inspect(pid); // also when it was found: the loader may map another library a little later
+            self.inspect_if_grown(pid); // also when it was found: the loader may map another library a little later
             if let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step)) {
                 self.pending.push((now + Duration::from_millis(next - this), pid, step + 1));
             }
@@ -275,38 +319,51 @@ impl Discovery {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
-            let Some(code_kb) = code_kb(pid) else {
+            if self.kernel_threads.contains(&pid) {
+                alive.insert(pid);
                 continue;
-            };
-            alive.insert(pid);
+            }
             if !self.shared.processes.is_same(pid) {
                 self.on_exit(pid); // its end was lost
             }
-            if self.code_kb.insert(pid, code_kb) != Some(code_kb) {
-                self.inspect(pid);
+            if self.inspect_if_grown(pid) {
+                alive.insert(pid);
+            } else if process::is_kernel_thread(pid) {
+                alive.insert(pid);
+                self.kernel_threads.insert(pid);
             }
         }
         self.code_kb.retain(|pid, _| alive.contains(pid));
+        self.kernel_threads.retain(|pid| alive.contains(pid));
     }
 
-    /// Attaches to what `pid` has mapped and follows it when it has any of it.
-    fn inspect(&mut self, pid: u32) {
-        if pid == std::process::id() {
-            return;
+    /// Looks at a process when its mapped code has changed since the last time: telling that costs a tenth of reading all
+    /// its mappings. False when there is no such process, or it has no code.
+    fn inspect_if_grown(&mut self, pid: u32) -> bool {
+        let Some(now_kb) = code_kb(pid) else { return false };
+        if self.code_kb.get(&pid) != Some(&now_kb) && self.inspect(pid) {
+            self.code_kb.insert(pid, now_kb); // as of before: what came meanwhile is seen the next time
         }
-        let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else { return };
-        let (mut found, mut mpi) = (false, false);
+        true
+    }
+
+    /// Attaches to what `pid` has mapped and follows it when it has any of it. False when it is to be looked at again.
+    fn inspect(&mut self, pid: u32) -> bool {
+        if pid == std::process::id() {
+            return true;
+        }
+        let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else { return true };
+        let (mut found, mut mpi, mut done) = (false, false, true);
         let mut nccl = vec![];
         for mapping in maps::mappings(&text).filter(|m| m.executable) {
             for probed in self.probed_in(Path::new(OsStr::from_bytes(mapping.path)), mapping.file_name()) {
-                // a process that maps a library of the user's choice is followed when it makes the call; verbs alone make no rank
-                found |= !matches!(probed, Probed::Named(_) | Probed::Verbs);
+                found |= probed.makes_rank();
                 match probed {
                     Probed::Collectives(Library::Mpi) => mpi = true,
                     Probed::Collectives(_) => nccl.push(mapping.clone()),
                     Probed::Cuda(_) | Probed::Verbs | Probed::Named(_) => {}
                 }
-                self.attach_mapped(pid, &mapping, probed);
+                done &= self.attach_mapped(pid, &mapping, probed);
             }
         }
         if found && self.wanted(pid) {
@@ -315,19 +372,22 @@ impl Discovery {
                 self.learn_layout(pid, &mapping);
             }
         }
+        done
     }
 
-    fn attach_mapped(&mut self, pid: u32, mapping: &maps::Mapping<'_>, probed: Probed) {
+    /// False when it is to be tried again.
+    fn attach_mapped(&mut self, pid: u32, mapping: &maps::Mapping<'_>, probed: Probed) -> bool {
         let identity = (mapping.device.to_vec(), mapping.inode, probed);
         let attempts = self.mapped_files.get(&identity).copied().unwrap_or(0);
         if attempts >= MOST_ATTEMPTS {
-            return;
+            return true;
         }
         let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
-        let Some(path) = path_to(pid, mapping) else { return };
+        let Some(path) = path_to(pid, mapping) else { return true };
         match self.attach_file(&path, &shown, probed) {
             Ok(()) => {
                 self.mapped_files.insert(identity, MOST_ATTEMPTS);
+                true
             }
             Err(reason) => {
                 tracing::debug!(pid, path = %shown.display(), reason, "cannot probe a library yet");
@@ -335,6 +395,7 @@ impl Discovery {
                 if attempts + 1 == MOST_ATTEMPTS {
                     self.shared.problem(format!("cannot probe {}: {reason}", shown.display()));
                 }
+                false
             }
         }
     }
@@ -368,13 +429,13 @@ impl Discovery {
     }
 
     fn follow(&self, pid: u32, mpi: bool) {
-        // Only when it is not there, or there as a child of a followed process only: the programs keep more in the value.
-        let key = pid.to_ne_bytes();
-        let child = wire::CHILD.to_ne_bytes();
-        if self.tracked.lookup(&key, MapFlags::ANY).is_ok_and(|value| value.is_some_and(|value| value == child)) {
-            let _ = self.tracked.update(&key, &(wire::TRACKED | wire::CHILD).to_ne_bytes(), MapFlags::EXIST);
-        } else {
-            let _ = self.tracked.update(&key, &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST);
+        // only when it is not there: the programs keep more in the value
+        let follows = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST).is_ok();
+        self.keep_of_main_thread(pid);
+        // It may have ended, or begun another program, since its mappings were read: the programs have told that already, and
+        // would not take back what came after. From here on they do.
+        if follows && !self.uses_library(pid) {
+            return self.unfollow(pid);
         }
         kernel_names::read_ahead();
         let Some((process, new)) = self.shared.processes.look(pid) else { return };
@@ -383,6 +444,39 @@ impl Discovery {
         }
         if new {
             self.shared.deliver(Record::Process(process.seen.clone()));
+        }
+    }
+
+    /// Whether a process has a library mapped that makes it one to be followed.
+    fn uses_library(&self, pid: u32) -> bool {
+        let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps::mappings(&text).filter(|mapping| mapping.executable).any(|mapping| {
+            let probed = self.probed_in(Path::new(OsStr::from_bytes(mapping.path)), mapping.file_name());
+            probed.into_iter().any(Probed::makes_rank)
+        })
+    }
+
+    /// Takes `follow` back, unless it has made a call since.
+    fn unfollow(&self, pid: u32) {
+        let key = pid.to_ne_bytes();
+        let value = self.tracked.lookup(&key, MapFlags::ANY).ok().flatten();
+        if value.is_some_and(|value| value == wire::TRACKED.to_ne_bytes()) {
+            let _ = self.tracked.delete(&key); // gone already is as good
+            if let Some(task) = task_of(pid) {
+                let _ = self.threads.delete(&task.as_raw_fd().to_ne_bytes());
+            }
+        }
+    }
+
+    /// Makes what the programs keep of a thread for the main one, before its first call. Without it they do the same, only slower.
+    fn keep_of_main_thread(&self, pid: u32) {
+        let Some(task) = task_of(pid) else { return };
+        let state = wire::followed_thread(self.threads.value_size() as usize);
+        let kept = self.threads.update(&task.as_raw_fd().to_ne_bytes(), &state, MapFlags::NO_EXIST);
+        if let Err(error) = kept
+            && error.kind() != ErrorKind::AlreadyExists
+        {
+            tracing::debug!(pid, %error, "its main thread's switches cost more");
         }
     }
 
@@ -457,6 +551,15 @@ impl Discovery {
     pub(crate) fn detach(&mut self) {
         self.links.clear();
     }
+}
+
+/// A descriptor of a process's main thread.
+fn task_of(pid: u32) -> Option<OwnedFd> {
+    // SAFETY: takes no pointers; the result is checked.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// A path that leads to a mapped file from here; none when the process is gone.

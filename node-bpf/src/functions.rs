@@ -203,7 +203,8 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     let p2p = function.role as u8 == Role::Call as u8 && POINT_TO_POINT.contains(&function.name);
     let flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 } | if p2p { COOKIE_P2P } else { 0 };
     let comm = function.comm.unwrap_or(NO_ARG);
-    u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counter(function), 0, 0])
+    let stream = function.stream.unwrap_or(NO_ARG);
+    u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counter(function), stream, 0])
 }
 
 /// Which of a communicator's counters counts a function: those of one name share one. Other than calls have none.
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_cookie_of_nccl_all_reduce() {
-        assert_eq!(cookie(0, COOKIE_HASH_MIX), 0x01_05_07_00_00);
+        assert_eq!(cookie(0, COOKIE_HASH_MIX), 0x06_00_01_05_07_00_00);
     }
 
     #[test]

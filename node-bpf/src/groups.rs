@@ -35,12 +35,12 @@ impl Groups {
     }
 
     /// The thread's outermost group has ended: its calls, lasting until then. `ret` is what ncclGroupEnd returned: a failure
-    /// in it is one of the calls'.
-    pub(crate) fn end(&mut self, thread: Thread, end_ns: i64, ret: i32) -> Vec<Collective> {
+    /// in it is one of the calls'. None when it never returned: then none of them did.
+    pub(crate) fn end(&mut self, thread: Thread, end_ns: i64, ret: Option<i32>) -> Vec<Collective> {
         let mut calls = self.open.remove(&thread).unwrap_or_default();
         for call in &mut calls {
             last_until(call, end_ns);
-            if call.ret == 0 {
+            if call.ret == Some(0) {
                 call.ret = ret;
             }
         }
@@ -94,7 +94,7 @@ mod tests {
             stream: None,
             library: Library::Nccl,
             tier: 0,
-            ret: 0,
+            ret: Some(0),
             cgroup_id: 1,
             job_id: None,
             captured: None,
@@ -108,13 +108,15 @@ mod tests {
         assert_eq!(groups.hold(call(1, 1, 120)), None);
         assert_eq!(groups.hold(call(1, 2, 130)), None);
         assert_eq!(groups.of((1, 1), 150).iter().map(|c| c.duration_ns).collect::<Vec<_>>(), [50, 30]);
-        let ended = groups.end((1, 1), 200, 0);
+        let ended = groups.end((1, 1), 200, Some(0));
         assert_eq!(
             ended.iter().map(|c| (c.ts_ns, c.duration_ns, c.ret)).collect::<Vec<_>>(),
-            [(100, 100, 0), (120, 80, 0)]
+            [(100, 100, Some(0)), (120, 80, Some(0))]
         );
-        assert_eq!(groups.end((1, 1), 300, 0), []);
-        assert_eq!(groups.end((1, 2), 90, 5)[0].ret, 5);
+        assert_eq!(groups.end((1, 1), 300, Some(0)), []);
+        assert_eq!(groups.end((1, 2), 90, Some(5))[0].ret, Some(5));
+        groups.hold(call(1, 3, 10));
+        assert_eq!(groups.end((1, 3), 90, None)[0].ret, None, "it ended with its thread");
     }
 
     #[test]

@@ -117,12 +117,34 @@ impl Process {
     }
 }
 
-/// Field 22 of /proc/PID/stat, in clock ticks; the name before it is in parentheses and may hold any character.
-fn start_since_boot_ns(stat: &[u8]) -> Option<i64> {
+/// A field of /proc/PID/stat behind the name, counted from 1 as proc(5) does. The name is in parentheses and may hold any
+/// character.
+fn stat_field(stat: &[u8], number: usize) -> Option<&str> {
     let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
-    let field = stat.get(after_name..)?.split(|&b| b == b' ').nth(19)?;
-    let ticks: i64 = std::str::from_utf8(field).ok()?.trim_end().parse().ok()?;
+    let field = stat.get(after_name..)?.split(|&b| b == b' ').nth(number.checked_sub(3)?)?;
+    Some(std::str::from_utf8(field).ok()?.trim_end())
+}
+
+fn start_since_boot_ns(stat: &[u8]) -> Option<i64> {
+    let ticks: i64 = stat_field(stat, 22)?.parse().ok()?;
     ticks.checked_mul(1_000_000_000 / ticks_per_second())
+}
+
+/// Whether a thread of it still runs. The main one may have ended before the others: then the process looks as if it had.
+fn has_threads(stat: &[u8]) -> bool {
+    let ended = matches!(stat_field(stat, 3), None | Some("Z" | "X"));
+    !ended || stat_field(stat, 20).and_then(|threads| threads.parse::<u32>().ok()).is_some_and(|threads| threads > 1)
+}
+
+/// Whether it is a task of the kernel's own (`PF_KTHREAD` of linux/sched.h).
+pub(crate) fn is_kernel_thread(pid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat_field(&stat, 9).and_then(|flags| flags.parse::<u32>().ok()).is_some_and(|flags| flags & 0x0020_0000 != 0)
+}
+
+/// Whether there is a process of this pid that has not ended.
+pub(crate) fn runs(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| has_threads(&stat))
 }
 
 fn ticks_per_second() -> i64 {
@@ -161,16 +183,27 @@ fn user_name(uid: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Processes {
     known: Mutex<HashMap<u32, Arc<Process>>>,
+    /// When pids last began another program (kernel time): what was being read of them then is of the one before.
+    execs: Mutex<HashMap<u32, u64>>,
     ended: Mutex<HashMap<u32, (Arc<Process>, Instant)>>,
     boot_unix_ns: i64,
 }
 
 /// So long an ended process is remembered.
 const REMEMBERED: Duration = Duration::from_secs(10);
+/// Most execs that are remembered. A reading takes milliseconds, so older ones may go.
+const MOST_EXECS: usize = 4096;
+/// So often a process is read anew that begins other programs meanwhile.
+const MOST_READINGS: u32 = 8;
 
 impl Processes {
     pub(crate) fn new() -> Self {
-        Processes { known: Mutex::default(), ended: Mutex::default(), boot_unix_ns: clock::boot_unix_ns() }
+        Processes {
+            known: Mutex::default(),
+            execs: Mutex::default(),
+            ended: Mutex::default(),
+            boot_unix_ns: clock::boot_unix_ns(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Process>>> {
@@ -182,9 +215,32 @@ impl Processes {
         if let Some(process) = self.lock().get(&pid) {
             return Some((Arc::clone(process), false));
         }
-        let process = Arc::new(Process::read(pid, self.boot_unix_ns)?);
-        self.lock().insert(pid, Arc::clone(&process));
-        Some((process, true))
+        self.keep(pid, Process::read(pid, self.boot_unix_ns)?)
+    }
+
+    /// Keeps what was read, but not of a program that the process has left meanwhile: launchers begin the rank's a few
+    /// milliseconds after their own, and give it its rank.
+    fn keep(&self, pid: u32, mut read: Process) -> Option<(Arc<Process>, bool)> {
+        for _ in 0..MOST_READINGS {
+            let mut known = self.lock();
+            // under the same lock as `exec` takes both: it either has been told of, or finds what is kept here
+            let left = self.execs().get(&pid).is_some_and(|exec_ns| read.read_ns < *exec_ns);
+            if !left {
+                if let Some(process) = known.get(&pid) {
+                    return Some((Arc::clone(process), false)); // another thread was quicker
+                }
+                let process = Arc::new(read);
+                known.insert(pid, Arc::clone(&process));
+                return Some((process, true));
+            }
+            drop(known);
+            read = Process::read(pid, self.boot_unix_ns)?;
+        }
+        None
+    }
+
+    fn execs(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether what is known of a pid is of the process that has it now: another one started at another time. What is of
@@ -203,33 +259,53 @@ impl Processes {
     /// Whether a process still runs: one that has ended and was not waited for does not.
     pub(crate) fn lives(&self, seen: &ProcessSeen) -> bool {
         let Ok(stat) = fs::read(format!("/proc/{}/stat", seen.pid)) else { return false };
-        let state = stat.iter().rposition(|&byte| byte == b')').and_then(|at| stat.get(at + 2));
         let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
-        !matches!(state, None | Some(b'Z' | b'X')) && start_ns == Some(seen.start_ns)
+        has_threads(&stat) && start_ns == Some(seen.start_ns)
     }
 
     /// It runs another program since `ts_ns` (kernel time): what was read before is void.
     pub(crate) fn exec(&self, pid: u32, ts_ns: u64) {
         let mut known = self.lock();
+        let mut execs = self.execs();
+        if execs.len() >= MOST_EXECS {
+            execs.retain(|_, at| ts_ns.saturating_sub(*at) < 1_000_000_000);
+        }
+        if execs.len() < MOST_EXECS {
+            execs.insert(pid, ts_ns);
+        }
         if known.get(&pid).is_some_and(|process| process.read_ns < ts_ns) {
             known.remove(&pid);
         }
+        drop((known, execs));
+        self.begins(pid);
+    }
+
+    /// A process of this pid begins: what is remembered of an earlier one is not of it.
+    pub(crate) fn begins(&self, pid: u32) {
+        self.ended().remove(&pid);
     }
 
     /// It has ended. What was counted of it may still have to be read.
     pub(crate) fn forget(&self, pid: u32) {
         let process = self.lock().remove(&pid);
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.ended();
         ended.retain(|_, (_, at)| at.elapsed() < REMEMBERED);
         ended.extend(process.map(|process| (pid, (process, Instant::now()))));
     }
 
+    fn ended(&self) -> MutexGuard<'_, HashMap<u32, (Arc<Process>, Instant)>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process of a record; true when it was read now. Of one that has just ended there may be records still (threads that
+    /// end at once, requests to a disk under way): what can be read of its pid then says nothing any more, so it is not read.
+    pub(crate) fn of_record(&self, pid: u32) -> Option<(Arc<Process>, bool)> {
+        self.lately(pid).map(|process| (process, false)).or_else(|| self.look(pid))
+    }
+
     /// One that is known, or was until a little while ago.
     pub(crate) fn lately(&self, pid: u32) -> Option<Arc<Process>> {
-        self.known(pid).or_else(|| {
-            let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-            ended.get(&pid).map(|(process, _)| Arc::clone(process))
-        })
+        self.known(pid).or_else(|| self.ended().get(&pid).map(|(process, _)| Arc::clone(process)))
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
@@ -318,6 +394,33 @@ mod tests {
     }
 
     #[test]
+    fn a_main_thread_may_end_before_the_others() {
+        let stat = |state: &str, threads: u32| {
+            format!("7 (a) {state} 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 250 0 0").into_bytes()
+        };
+        assert!(has_threads(&stat("S", 1)) && has_threads(&stat("R", 9)) && has_threads(&stat("Z", 2)));
+        assert!(!has_threads(&stat("Z", 1)) && !has_threads(&stat("X", 1)) && !has_threads(b"7 (x"));
+        assert!(runs(std::process::id()) && !runs(0));
+        assert!(!is_kernel_thread(std::process::id()) && !is_kernel_thread(0));
+    }
+
+    #[test]
+    fn what_comes_after_the_end_is_of_the_process_that_ended() {
+        let processes = Processes::new();
+        let pid = std::process::id();
+        let (me, _) = processes.look(pid).unwrap();
+        processes.forget(pid);
+        let (late, new) = processes.of_record(pid).unwrap();
+        assert!(!new && Arc::ptr_eq(&late, &me) && processes.pids().is_empty(), "it is not followed again");
+        // another one begins with its number
+        processes.begins(pid);
+        let (next, new) = processes.of_record(pid).unwrap();
+        assert!(new && !Arc::ptr_eq(&next, &me));
+        processes.forget(pid);
+        assert!(processes.look(pid).unwrap().1, "told to be there: read, whatever was before");
+    }
+
+    #[test]
     fn this_process_reads_as_itself() {
         let processes = Processes::new();
         let (me, new) = processes.look(std::process::id()).unwrap();
@@ -329,6 +432,30 @@ mod tests {
         assert!(processes.known(std::process::id()).is_some(), "an exec before the reading changes nothing");
         processes.exec(std::process::id(), u64::MAX);
         assert!(processes.known(std::process::id()).is_none());
+    }
+
+    #[test]
+    fn what_was_read_of_the_program_before_is_not_kept() {
+        let rank = ["-c", "RANK=3 exec sleep 100"];
+        let waits = ["-c", &format!("read go; exec sh {} \"{}\"", rank[0], rank[1])];
+        let mut child =
+            std::process::Command::new("sh").args(waits).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let processes = Processes::new();
+        let pid = child.id();
+        let early = Process::read(pid, processes.boot_unix_ns).unwrap();
+        assert_eq!(early.seen.rank, None);
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        let of_rank = || Process::read(pid, processes.boot_unix_ns).is_some_and(|process| process.seen.rank == Some(3));
+        while !of_rank() {
+            std::thread::yield_now();
+        }
+        // told by the ring while it was read: there is nothing to take back yet
+        processes.exec(pid, clock::kernel_now_ns());
+        let (process, new) = processes.keep(pid, early).unwrap();
+        assert!(new && process.seen.rank == Some(3), "{process:?}");
+        assert!(!processes.look(pid).unwrap().1);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     proptest! {

@@ -36,7 +36,7 @@ pub struct Collective {
     /// Entry into the call.
     pub ts_ns: i64,
     /// Time inside the call; of a call in a group (ncclGroupStart) until the group's end, which starts it, has returned.
-    /// For NCCL this is the time to enqueue (tier 0).
+    /// For NCCL this is the time to enqueue (tier 0). Of a call that never returned, and of one under way: so far.
     pub duration_ns: i64,
     /// Process id in the initial pid namespace.
     pub pid: u32,
@@ -71,14 +71,14 @@ pub struct Collective {
     pub library: Library,
     /// Evidence tier of the duration: 0 enqueue only, 1 call returns after synchronisation (MPI blocking calls).
     pub tier: u8,
-    /// The library's return code.
-    pub ret: i32,
+    /// The library's return code; none when it never returned: its thread ended in it, as a rank's does that is killed.
+    pub ret: Option<i32>,
     /// cgroup v2 id.
     pub cgroup_id: u64,
     /// Job id from the environment (SLURM_JOB_ID, PMIX_NAMESPACE, …).
     pub job_id: Option<String>,
-    /// True when the process was capturing a stream into a graph: the call did not run then, and runs, unseen, with
-    /// every launch of the graph. None when that is not known (no CUDA or HIP call of the process was seen; MPI).
+    /// True when its stream was being captured into a graph: the call did not run then, and runs, unseen, with every
+    /// launch of the graph. None when that is not known (no CUDA or HIP call of the process was seen; MPI).
     pub captured: Option<bool>,
 }
 

@@ -18,6 +18,8 @@ use libbpf_rs::{MapCore, MapHandle};
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER_BYTES: usize = 8;
+/// The kernel is told that there is room again when this much of the ring has been read (of small ones an eighth).
+const SAID_BYTES: usize = 16 << 10;
 
 /// Positions and data, wherever they lie.
 #[derive(Debug)]
@@ -30,20 +32,24 @@ struct Pages {
 }
 
 impl Pages {
-    /// Hands every record that is complete to `take`, up to the first that is not.
+    /// Hands every record that is complete to `take`, up to the first that is not; false when there is one.
     ///
     /// # Safety
     /// The pointers are valid, the data aligned to eight bytes, and nobody else reads the ring.
-    unsafe fn consume(&self, spare: &mut Vec<u8>, mut take: impl FnMut(&[u8])) {
+    unsafe fn consume(&self, spare: &mut Vec<u8>, mut take: impl FnMut(&[u8])) -> bool {
         // SAFETY: the caller's promise; the writer's position is only ever read.
         let (consumer, producer) = unsafe { (self.consumer.as_ref(), self.producer.as_ref()) };
         let mut at = consumer.load(Ordering::Acquire);
-        while at != producer.load(Ordering::Acquire) {
+        let mut said = at;
+        let all = loop {
+            if at == producer.load(Ordering::Acquire) {
+                break true;
+            }
             let offset = at & (self.data_bytes - 1);
             // SAFETY: records begin at multiples of eight bytes, so the header lies within the data.
             let header = unsafe { self.data.add(offset).cast::<AtomicU32>().as_ref() }.load(Ordering::Acquire);
             if header & BUSY != 0 {
-                return;
+                break false;
             }
             let len = (header & !(BUSY | DISCARDED)) as usize;
             if header & DISCARDED == 0 && len <= self.data_bytes {
@@ -64,8 +70,14 @@ impl Pages {
                 }
             }
             at = at.wrapping_add((len + HEADER_BYTES).next_multiple_of(8));
-            consumer.store(at, Ordering::Release);
-        }
+            // Now and then: every writer reads it, and each time that it has changed waits for its cache line.
+            if at.wrapping_sub(said) >= SAID_BYTES.min(self.data_bytes / 8) {
+                consumer.store(at, Ordering::Release);
+                said = at;
+            }
+        };
+        consumer.store(at, Ordering::Release);
+        all
     }
 }
 
@@ -144,8 +156,8 @@ impl Ring {
         unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, most_ms) };
     }
 
-    /// Hands every complete record to `take`.
-    pub(crate) fn consume(&mut self, take: impl FnMut(&[u8])) {
+    /// Hands every complete record to `take`; false when one is still being written, and more may lie behind it.
+    pub(crate) fn consume(&mut self, take: impl FnMut(&[u8])) -> bool {
         // SAFETY: the mappings live as long as this value, and `&mut` makes us the only reader of it.
         unsafe { self.pages.consume(&mut self.spare, take) }
     }
@@ -178,6 +190,9 @@ mod tests {
             self.positions[1].store(at + (bytes.len() + 8).next_multiple_of(8), Ordering::Relaxed);
         }
         fn read(&mut self) -> Vec<Vec<u8>> {
+            self.read_all().0
+        }
+        fn read_all(&mut self) -> (Vec<Vec<u8>>, bool) {
             let pages = Pages {
                 consumer: NonNull::from(&self.positions[0]),
                 producer: NonNull::from(&self.positions[1]),
@@ -186,8 +201,8 @@ mod tests {
             };
             let mut got = vec![];
             // SAFETY: all of it lies in `self`, which nobody else uses now.
-            unsafe { pages.consume(&mut vec![], |record| got.push(record.to_vec())) };
-            got
+            let all = unsafe { pages.consume(&mut vec![], |record| got.push(record.to_vec())) };
+            (got, all)
         }
     }
 
@@ -212,8 +227,8 @@ mod tests {
         ring.write(b"done", 0);
         ring.write(b"half", BUSY);
         ring.write(b"behind", 0);
-        assert_eq!(ring.read(), [b"done".to_vec()]);
+        assert_eq!(ring.read_all(), (vec![b"done".to_vec()], false));
         ring.words[2] &= !u64::from_ne_bytes(u64::from(BUSY).to_ne_bytes());
-        assert_eq!(ring.read(), [b"half".to_vec(), b"behind".to_vec()]);
+        assert_eq!(ring.read_all(), (vec![b"half".to_vec(), b"behind".to_vec()], true));
     }
 }

@@ -21,13 +21,13 @@ pub(crate) const FROM_RCCL: u8 = 8;
 pub(crate) const IN_GROUP: u8 = 16;
 pub(crate) const CAPTURED: u8 = 32;
 pub(crate) const CAPTURE_KNOWN: u8 = 64;
+/// Its thread ended in it.
+pub(crate) const NOT_RETURNED: u8 = 128;
 /// `RM_ROLE_GROUP_END`.
 const ROLE_GROUP_END: u8 = 10;
 
 /// `RM_TRACKED`, the value of the map `tracked`.
 pub(crate) const TRACKED: u32 = 1;
-/// `RM_CHILD`, the same: started by a followed process.
-pub(crate) const CHILD: u32 = 8;
 
 const CALL_BYTES: usize = 168;
 /// Of a call with few arguments (`RM_SHORT_CALL`): the others read as 0.
@@ -245,7 +245,7 @@ impl RawInFlight {
         for arg in &mut args {
             *arg = r.u64()?;
         }
-        let flags = comm_flags | if have_seq != 0 { HAVE_SEQ } else { 0 };
+        let flags = NOT_RETURNED | comm_flags | if have_seq != 0 { HAVE_SEQ } else { 0 };
         let group_end = role == ROLE_GROUP_END;
         ((role == 0 || group_end) && enter_ns != 0).then_some(RawInFlight {
             group_end,
@@ -271,6 +271,23 @@ impl RawInFlight {
 /// An entry of the map `waiting`: thread (process id << 32 | thread id) and kernel time of the entry.
 pub(crate) fn waiting(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
     Some((Reader(key).u64()?, Reader(value).u64()?))
+}
+
+/// Where `off.followed` lies in `struct thread_state` (`bpf/thread.bpf.h`), and its value `FOLLOWED`.
+const FOLLOWED: (usize, u8) = (46, 1);
+
+/// The `struct thread_state` of a thread that has made no call yet, of a process that is followed.
+pub(crate) fn followed_thread(bytes: usize) -> Vec<u8> {
+    let mut state = vec![0; bytes];
+    if let Some(followed) = state.get_mut(FOLLOWED.0) {
+        *followed = FOLLOWED.1;
+    }
+    state
+}
+
+/// The process of a key that begins with its number.
+pub(crate) fn pid_of_key(key: &[u8]) -> Option<u32> {
+    key.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
 /// `struct rm_comm_key`.
@@ -406,7 +423,8 @@ mod tests {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);
             let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES];
-            let size = sizes.get(kind as usize).copied().or(signals::size_of(kind)).unwrap_or(0);
+            let others = if kind == verbs::KIND { Some(verbs::BYTES) } else { signals::size_of(kind) };
+            let size = sizes.get(kind as usize).copied().or(others).unwrap_or(0);
             bytes.resize(if exact { size.max(4) } else { bytes.len() }, 0);
             let short = kind == 1 && bytes.len() == SHORT_CALL_BYTES;
             prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == size || short);

@@ -35,7 +35,7 @@ fn compile() -> tempfile::TempDir {
         cc(command.args(needs.map(at)));
     }
     std::fs::copy(workloads().join("libnccl.so.2"), at("libnccl.so.2")).unwrap();
-    for name in ["gpu_calls", "gpu_threads"] {
+    for name in ["gpu_calls", "gpu_threads", "gpu_graph"] {
         let mut command = Command::new("cc");
         command.arg("-I").arg(here.join("../scenarios/nccl-sim")).arg("-Wl,-rpath,$ORIGIN").arg("-o");
         command.arg(at(name)).arg(here.join(format!("tests/c/{name}.c")));
@@ -57,6 +57,22 @@ fn calls(built: &Path, cgroup: &Cgroup, loops: [u32; 2], before: impl FnOnce(), 
     input.write_all(b"go\n").unwrap();
     after(child.id());
     input.write_all(b"on\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    child.id()
+}
+
+/// Who a process is can be read while it lives.
+fn wait_until_known(recorder: &Recorder, pid: u32) {
+    let known = |r: &Record| matches!(r, Record::Process(p) if p.pid == pid);
+    wait_for("the process to be known", || recorder.so_far().iter().any(known));
+}
+
+/// Runs a program that waits for one line; its number.
+fn run_to_end(built: &Path, cgroup: &Cgroup, program: &str) -> u32 {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    let mut child = command.arg(built.join(program)).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     assert!(child.wait().unwrap().success());
     child.id()
 }
@@ -101,7 +117,7 @@ fn every_call_is_counted(mode: Option<AttachMode>) {
         ..CaptureConfig::default()
     };
     let recorder = Recorder::start(config);
-    let pid = calls(built.path(), &cgroup, [2_000, 0], || {}, |_| {});
+    let pid = calls(built.path(), &cgroup, [2_000, 0], || {}, |pid| wait_until_known(&recorder, pid));
     let recorded = recorder.stop();
     let n = 2_000;
     let rank = Some(6);
@@ -122,7 +138,7 @@ fn every_call_is_counted(mode: Option<AttachMode>) {
     ];
     let want: Sums = want.map(|((source, func), sum)| ((source, func.to_owned()), sum)).into();
     assert_eq!(sums(&recorded, pid), want);
-    assert!(recorded.losses().is_empty(), "{:?}", recorded.losses());
+    assert!(recorded.lost().is_empty(), "{:?}", recorded.losses());
 
     let after: Vec<_> = rows(&recorded).into_iter().filter(|c| c.kind == Some("after_collective")).collect();
     let after: Vec<_> = after.iter().map(|c| (c.api, c.func, c.stream, c.rank, c.duration_ns > 1_900_000)).collect();
@@ -208,12 +224,7 @@ fn a_synchronisation_follows_collectives_of_other_threads_on_the_main_thread_onl
         ..CaptureConfig::default()
     };
     let recorder = Recorder::start(config);
-    let mut command = Command::new("sh");
-    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
-    let mut child = command.arg(built.path().join("gpu_threads")).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    let pid = child.id();
-    assert!(child.wait().unwrap().success());
+    let pid = run_to_end(built.path(), &cgroup, "gpu_threads");
     assert!(recorder.device_waits().is_empty(), "all have ended");
     let recorded = recorder.stop();
     let after = |api: &str| -> Vec<(u64, bool)> {
@@ -224,4 +235,39 @@ fn a_synchronisation_follows_collectives_of_other_threads_on_the_main_thread_onl
     assert_eq!(after("runtime"), want);
     assert_eq!(after("driver"), want, "the driver's call inside the runtime's waits for the same");
     assert_eq!(sums(&recorded, pid)[&("cuda", "cudaStreamSynchronize".to_owned())].0, 8);
+}
+
+/// Of streams side by side, those that a capture was begun on or that joined one through events.
+fn what_goes_into_a_graph_is_told_by_stream(mode: Option<AttachMode>) {
+    if !can_capture() {
+        return;
+    }
+    let built = compile();
+    let cgroup = Cgroup::new();
+    let config = CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        libraries: LIBRARIES.iter().map(|name| built.path().join(name)).collect(),
+        system_libraries: false,
+        attach_mode: mode,
+        ..CaptureConfig::default()
+    };
+    let recorder = Recorder::start(config);
+    let pid = run_to_end(built.path(), &cgroup, "gpu_graph");
+    let recorded = recorder.stop();
+    let calls: Vec<_> = recorded.calls().into_iter().filter(|call| call.pid == pid).collect();
+    let told: Vec<_> = calls.iter().map(|call| (call.stream.unwrap(), call.captured)).collect();
+    let truth: Vec<_> = calls.iter().map(|call| (call.stream.unwrap(), Some(call.count == Some(1)))).collect();
+    assert_eq!(told, truth);
+    assert_eq!(told.iter().filter(|(_, captured)| *captured == Some(true)).count(), 7);
+    assert_eq!(told.len(), 20);
+}
+
+#[test]
+fn what_goes_into_a_graph_is_told_by_stream_in_the_best_mode() {
+    what_goes_into_a_graph_is_told_by_stream(None);
+}
+
+#[test]
+fn what_goes_into_a_graph_is_told_by_stream_by_single_probes() {
+    what_goes_into_a_graph_is_told_by_stream(Some(AttachMode::Single));
 }

@@ -4,9 +4,10 @@
 mod common;
 
 use std::collections::HashSet;
+use std::process::Stdio;
 
-use common::{Cgroup, Recorded, Recorder, can_capture, nccl_ranks, run, workloads};
-use node_bpf::{CaptureConfig, HostRecord, Record};
+use common::{Cgroup, Job, Recorded, Recorder, can_capture, nccl_ranks, run, run_watched, wait_for, workloads};
+use node_bpf::{CaptureConfig, Collective, HostRecord, Record};
 
 fn made(ranks: &[common::Rank]) -> u64 {
     ranks.iter().map(|r| r.calls.values().map(|n| n.as_u64().unwrap()).sum::<u64>()).sum()
@@ -27,7 +28,8 @@ fn two_captures_see_their_own_cgroups_only() {
         })
     });
     let flags = ["--ranks", "4", "--iters", "30", "--work-ms", "2"];
-    let ranks = run(&mut nccl_ranks(&workloads, &[&cgroups[0], &cgroups[1]], &flags));
+    let [first, second] = &recorders;
+    let ranks = run_watched(&mut nccl_ranks(&workloads, &[&cgroups[0], &cgroups[1]], &flags), 4, &[first, second]);
     let recorded = recorders.map(Recorder::stop);
     for (i, own) in recorded.iter().enumerate() {
         let want: HashSet<u32> = ranks.iter().filter(|r| r.rank / 2 == i as i32).map(|r| r.pid).collect();
@@ -63,7 +65,7 @@ fn stored_and_lost_make_up_what_was_done() {
     let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &["--ranks", "4", "--iters", "3000", "--work-ms", "0"]));
     drop(held);
     let status_probes = || recorder.status().probes;
-    common::wait_for("the counters", || {
+    wait_for("the counters", || {
         status_probes().iter().any(|p| p.probe == "libnccl:ncclAllReduce" && p.hits == made(&ranks))
     });
     let recorded = recorder.stop();
@@ -72,7 +74,7 @@ fn stored_and_lost_make_up_what_was_done() {
     eprintln!("made {}, stored {stored}, lost {lost}", made(&ranks));
     assert!(lost > 0, "a page holds 20-odd calls: some of {} must be lost", made(&ranks));
     assert_eq!(stored + lost, made(&ranks));
-    assert!(recorded.losses().iter().all(|l| l.reason == "ringbuf"), "{:?}", recorded.losses());
+    assert!(recorded.lost().iter().all(|l| l.reason == "ringbuf"), "{:?}", recorded.losses());
     assert!(stored > 0);
     // sequence numbers count on through the loss
     for rank in &ranks {
@@ -86,34 +88,39 @@ fn calls_of(recorded: &Recorded, pid: u32) -> Vec<u64> {
 }
 
 #[test]
-fn a_call_under_way_shows_and_is_counted_when_it_never_returns() {
+fn a_call_under_way_shows_and_is_a_row_when_its_rank_dies_in_it() {
     if !can_capture() {
         return;
     }
     let workloads = workloads();
     let cgroup = Cgroup::new();
     let recorder = Recorder::of_nccl(&cgroup, &workloads);
-    let mut job = nccl_ranks(
-        &workloads,
-        &[&cgroup],
-        &["--ranks", "2", "--iters", "1000", "--work-ms", "1", "--late-rank", "1", "--late-ms", "2000"],
-    )
-    .stderr(std::process::Stdio::null())
-    .spawn()
-    .unwrap();
-    // rank 0 waits in its first all_reduce for the late rank 1: that shows before the call returns
-    let waiting = || recorder.in_flight().into_iter().find(|c| c.rank == Some(0) && c.duration_ns > 5_000_000);
-    common::wait_for("rank 0 in its call", || waiting().is_some());
+    let flags = ["--ranks", "2", "--iters", "1", "--work-ms", "1", "--late-rank", "1", "--late-ms", "600000"];
+    let mut job = nccl_ranks(&workloads, &[&cgroup], &flags);
+    let job = Job(job.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    // rank 0 waits in its first all_reduce for the late rank 1: that shows before the call returns, and who it is once it is known
+    let is_it = |c: &Collective| c.rank == Some(0) && c.local_rank.is_some() && c.duration_ns > 5_000_000;
+    let waiting = || recorder.in_flight().into_iter().find(is_it);
+    wait_for("rank 0 in its call", || waiting().is_some());
     let call = waiting().unwrap();
     assert_eq!((call.func, call.nranks, call.seq, call.bytes), ("all_reduce", Some(2), Some(0), Some(4096)));
-    assert!(call.comm_hash.is_some() && call.local_rank == Some(0));
+    assert!(call.comm_hash.is_some() && call.local_rank == Some(0) && call.ret.is_none());
     // SAFETY: a process of our own workload, alive because it waits for the other rank.
     unsafe { libc::kill(call.pid as i32, libc::SIGKILL) };
-    job.wait().unwrap();
+    let its_end = |r: &Record| matches!(r, Record::Host(HostRecord::Life(l)) if l.pid == call.pid && l.event == "exit");
+    wait_for("its end", || recorder.so_far().iter().any(its_end));
+    drop(job);
     let recorded = recorder.stop();
-    let unmatched: u64 = recorded.losses().iter().filter(|l| l.reason == "unmatched").map(|l| l.lost).sum();
-    assert_eq!(unmatched, 1, "{:?}", recorded.losses());
-    assert!(recorded.calls().iter().all(|c| c.pid != call.pid), "it has never returned");
+    assert!(
+        recorded.lost().iter().all(|l| l.reason == "in_flight"),
+        "of the other rank at most: {:?}",
+        recorded.losses()
+    );
+    let last: Vec<_> = recorded.calls().into_iter().filter(|c| c.pid == call.pid).cloned().collect();
+    let [died] = &last[..] else { panic!("one row, of the call that it died in: {last:?}") };
+    assert!(died.duration_ns >= call.duration_ns, "{died:?} was under way as {call:?}");
+    assert_eq!(*died, Collective { duration_ns: died.duration_ns, ts_ns: died.ts_ns, ..call.clone() });
+    assert!((died.ts_ns - call.ts_ns).abs() < 50_000_000, "{died:?} {call:?}");
     let ends = recorded.0.iter().filter_map(|r| match r {
         Record::Host(HostRecord::Life(life)) if life.pid == call.pid && life.event == "exit" => Some(life),
         _ => None,

@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashSet;
 use std::process::{Child, Command, Stdio};
 
-use common::{Cgroup, Recorder, can_capture, nccl_ranks, run, workloads};
+use common::{Cgroup, Recorder, can_capture, first_cpu, nccl_ranks, run_watched, workloads};
 use node_bpf::Record;
 
 #[test]
@@ -17,20 +17,19 @@ fn a_sleeping_rank_is_off_the_cpu_voluntarily() {
     let workloads = workloads();
     let cgroup = Cgroup::new();
     let recorder = Recorder::of_nccl(&cgroup, &workloads);
-    let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &["--ranks", "2", "--iters", "10", "--work-ms", "20"]));
+    let flags = ["--ranks", "2", "--iters", "10", "--work-ms", "20"];
+    let ranks = run_watched(&mut nccl_ranks(&workloads, &[&cgroup], &flags), 2, &[&recorder]);
     let recorded = recorder.stop();
     for rank in &ranks {
         let slept: Vec<_> = recorded
             .off_cpu()
             .into_iter()
             .filter(|o| o.pid == rank.pid && o.voluntary && o.duration_ns >= 18_000_000)
+            // on a host at its limits it may wait so long for a disk or for memory, too
+            .filter(|o| ["sleep", "lock"].contains(&o.reason))
             .collect();
-        assert!(slept.len() >= 7, "rank {} slept ten times 20 ms: {slept:?}", rank.rank);
+        assert!(slept.len() >= 7, "rank {} slept ten times 20 ms, by a timer or a peer's futex: {slept:?}", rank.rank);
         assert!(slept.iter().all(|o| o.rank == Some(rank.rank)));
-        assert!(
-            slept.iter().all(|o| ["sleep", "lock"].contains(&o.reason)),
-            "a timer, or the futex of a peer: {slept:?}"
-        );
         let told = slept.iter().filter(|o| o.run_delay_ns.is_some_and(|delay| delay < o.duration_ns));
         assert!(told.count() >= 7, "who sleeps is not runnable all the time: {slept:?}");
     }
@@ -42,7 +41,7 @@ struct Hog(Child);
 
 fn pinned(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("taskset");
-    command.args(["-c", "0"]).arg(program).stdin(Stdio::null());
+    command.arg("-c").arg(first_cpu().to_string()).arg(program).stdin(Stdio::null());
     command
 }
 
@@ -68,7 +67,7 @@ fn a_rank_pushed_off_names_who_took_the_cpu() {
     common::wait_for("the hog to push the rank off", || {
         recorder.so_far().iter().any(|record| match record {
             Record::OffCpu(o) => {
-                let by_hog = !o.voluntary && o.next_pid == hog.0.id() && o.next_comm == "sh" && o.cpu == 0;
+                let by_hog = !o.voluntary && o.next_pid == hog.0.id() && o.next_comm == "sh" && o.cpu == first_cpu();
                 by_hog && o.reason == "preempted" && o.run_delay_ns == Some(o.duration_ns)
             }
             _ => false,

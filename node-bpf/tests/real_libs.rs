@@ -129,15 +129,15 @@ fn check(program: &Path, library: &Path, version: &Version) {
     let problems = recorder.status().problems;
     assert!(problems.is_empty(), "{problems:?}");
     let recorded = recorder.stop();
-    assert!(recorded.losses().is_empty(), "{:?}", recorded.losses());
+    assert!(recorded.lost().is_empty(), "{:?}", recorded.losses());
     assert_eq!(returned[&("=unique_id".to_owned(), 0)], 0);
     assert_eq!(returned[&("=init_rank".to_owned(), 0)], 1, "no GPU: unhandled CUDA error");
     assert_eq!(recorded.calls().len(), version.calls + usize::from(version.magic), "{lines:?}");
     for call in recorded.calls() {
         let count = call.count.unwrap();
         let (name, bytes) = TYPES[(count % 12) as usize];
-        assert_eq!(returned.get(&(call.func.to_owned(), count)), Some(&call.ret), "{call:?}: {lines:?}");
-        assert_eq!(call.ret, 4, "invalid argument: {call:?}");
+        assert_eq!(returned.get(&(call.func.to_owned(), count)), call.ret.as_ref(), "{call:?}: {lines:?}");
+        assert_eq!(call.ret, Some(4), "invalid argument: {call:?}");
         assert_eq!((call.datatype, call.bytes), (Some(name), Some(count * bytes)), "{call:?}");
         assert_eq!(call.stream, Some(0x1000 + count), "{call:?}");
         let reduces = ["all_reduce", "reduce", "reduce_scatter"].contains(&call.func);
@@ -210,7 +210,7 @@ fn check_cuda(program: &Path, library: &Path) {
         }
     }
     assert_eq!(counted, made, "{}", library.display());
-    assert!(recorded.losses().is_empty(), "{:?}", recorded.losses());
+    assert!(recorded.lost().is_empty(), "{:?}", recorded.losses());
     eprintln!("{}: {} calls of {} functions", library.display(), made.values().sum::<u64>(), made.len());
 }
 

@@ -4,11 +4,11 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Cgroup, Recorded, Recorder, can_capture, wait_for};
+use common::{Cgroup, Job, Recorded, Recorder, can_capture, kernel_keys, wait_for};
 use node_bpf::{AttachMode, Capture, CaptureConfig, ProbeSpec, Record, SymbolCall};
 
 /// libany.so and a program that calls it, in a directory.
@@ -17,16 +17,16 @@ fn compile() -> tempfile::TempDir {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/any.cc");
     let library = out.path().join("libany.so.1");
     let cxx = |command: &mut Command| {
-        let output = command.args(["-O2", "-g0"]).output().unwrap();
+        let output = command.args(["-O2", "-g0", "-pthread"]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     cxx(Command::new("c++").args(["-fPIC", "-shared", "-Wl,-soname,libany.so.1", "-o"]).arg(&library).arg(&source));
     // the program's own copies of the functions would be called instead of the library's
     let main = std::fs::read_to_string(&source).unwrap();
     let (_, main) = main.split_once("#ifdef MAIN").unwrap();
-    let declared = "#include <cstdio>\n#include <exception>\nnamespace demo { struct Options { int work_us; };\
+    let declared = "#include <cstdio>\n#include <cstdlib>\n#include <exception>\n#include <thread>\n#include <unistd.h>\nnamespace demo { struct Options { int work_us; };\
         long reduce(const Options &); int twice(int); double twice(double); void throws(int); }\
-        extern \"C\" { unsigned any_depth(unsigned); int any_steps(int); }\n";
+        extern \"C\" { unsigned any_depth(unsigned); int any_steps(int); int any_waits(int); }\n";
     let main_source = out.path().join("main.cc");
     std::fs::write(&main_source, format!("{declared}{}", main.replace("#endif", ""))).unwrap();
     cxx(Command::new("c++")
@@ -48,12 +48,19 @@ fn config(cgroup: &Cgroup, mode: Option<AttachMode>, probes: Vec<ProbeSpec>) -> 
     }
 }
 
+/// The program, as rank 2, in the cgroup.
+fn any(built: &Path, cgroup: &Cgroup) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    command.arg(built.join("any")).env("RANK", "2");
+    command
+}
+
 /// Runs the program until the recorder knows who it is; its pid, and the points at which somebody listened. `before`: when it
 /// has mapped its libraries.
 fn run(built: &Path, cgroup: &Cgroup, recorder: &Recorder, before: impl FnOnce()) -> (u32, String) {
-    let mut command = Command::new("sh");
-    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
-    command.arg(built.join("any")).env("RANK", "2").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut command = any(built, cgroup);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     before();
     let mut input = child.stdin.take().unwrap();
@@ -112,7 +119,7 @@ fn named_functions_and_points_are_counted(mode: Option<AttachMode>) {
     ];
     assert_eq!(counts(&recorded, pid), want.map(|(func, n)| (func.to_owned(), n)).into());
     let lost: BTreeMap<_, _> =
-        recorded.losses().iter().map(|l| ((l.probe.as_str(), l.reason.as_str()), l.lost)).collect();
+        recorded.lost().iter().map(|l| ((l.probe.as_str(), l.reason.as_str()), l.lost)).collect();
     assert_eq!(lost, [(("libany.so.1:demo::throws(int)", "unmatched"), 3)].into());
 
     let reduce = rows(&recorded, "demo::reduce(demo::Options const&)");
@@ -156,6 +163,62 @@ fn a_library_named_by_its_file_name_is_found_in_running_processes() {
     });
     let counted = counts(&recorder.stop(), pid);
     assert_eq!(counted, [("libany.so.1:demo::reduce(demo::Options const&)".to_owned(), 5005)].into());
+}
+
+#[test]
+fn every_thread_of_a_killed_process_is_seen_to_end() {
+    if !can_capture() {
+        return;
+    }
+    const RUNS: u64 = 20;
+    const THREADS: u64 = 100;
+    let built = compile();
+    let cgroup = Cgroup::new();
+    let probe = format!("{}:any_waits:retval", built.path().join("libany.so.1").display());
+    let recorder = Recorder::start(config(&cgroup, None, vec![ProbeSpec::function(&probe).unwrap()]));
+    let mut job = any(built.path(), &cgroup);
+    job.arg(THREADS.to_string()).stdout(Stdio::piped());
+    // several times, since it matters in which order they end
+    for _ in 0..RUNS {
+        let mut job = Job(job.spawn().unwrap());
+        let mut said = String::new();
+        BufReader::new(job.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "all\n", "they are in the call");
+    }
+    let lost = recorder.stop();
+    let lost: Vec<_> = lost.lost().iter().map(|l| (l.probe.as_str(), l.reason.as_str(), l.lost)).collect();
+    let total = lost.iter().map(|(.., lost)| lost).sum::<u64>();
+    assert_eq!(total, RUNS * THREADS, "{lost:?}");
+}
+
+#[test]
+fn threads_that_end_leave_nothing_behind() {
+    if !can_capture() {
+        return;
+    }
+    const THREADS: usize = 200;
+    let built = compile();
+    let cgroup = Cgroup::new();
+    let probe = format!("{}:any_depth", built.path().join("libany.so.1").display());
+    let recorder = Recorder::start(config(&cgroup, None, vec![ProbeSpec::function(&probe).unwrap()]));
+    let mut job = any(built.path(), &cgroup);
+    job.arg(format!("-{THREADS}"));
+    let mut job = Job(job.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let pid = job.0.id();
+    let known = |r: &Record| matches!(r, Record::Process(p) if p.pid == pid);
+    wait_for("the process to be known", || recorder.so_far().iter().any(known));
+    job.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    let said = BufReader::new(job.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let ended: Vec<u32> = said.map_while(|line| line.parse().ok()).collect();
+    assert_eq!(ended.len(), THREADS);
+    // the process goes on; whoever has a number of theirs next starts from nothing
+    let kept = || kernel_keys("off_starts").into_iter().filter(|tid| ended.contains(tid)).count();
+    // joined, a thread still has a little of its end before it
+    wait_for("nothing to be kept when they left their CPU for good", || kept() == 0);
+    assert!(kernel_keys("tracked").contains(&pid));
+    drop(job);
+    wait_for("the process to be forgotten", || recorder.status().processes == 0);
+    assert!(!kernel_keys("tracked").contains(&pid));
 }
 
 #[test]

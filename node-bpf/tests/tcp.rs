@@ -4,16 +4,17 @@
 mod common;
 
 use std::fs::File;
+use std::io::Write;
 use std::process::{Command, Stdio};
 
-use common::{Cgroup, Recorder, can_capture, wait_for, workloads};
+use common::{Cgroup, Job, Recorder, can_capture, wait_for, workloads};
 use node_bpf::{CaptureConfig, NetEvent, Record};
 
 /// Connects from a namespace of its own to a neighbour that is not there: every packet is dropped at the far end of a
 /// veth pair. The library preloaded makes the shell a followed process, rank 7.
 const CONNECT: &str = "ip link add v0 type veth peer name v1 && ip addr add 10.99.0.1/24 dev v0 && \
     ip link set v0 up && ip link set v1 up && ip neigh add 10.99.0.2 lladdr 02:00:00:00:00:02 dev v0 && \
-    LD_PRELOAD=$0 RANK=7 exec bash -c 'exec 3<>/dev/tcp/10.99.0.2/7117'";
+    LD_PRELOAD=$0 RANK=7 exec bash -c 'read -r go; exec 3<>/dev/tcp/10.99.0.2/7117'";
 
 #[test]
 fn a_retransmit_names_its_addresses_and_owner() {
@@ -39,13 +40,16 @@ fn a_retransmit_names_its_addresses_and_owner() {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
     shell.args(["unshare", "-n", "sh", "-c", CONNECT]).arg(&library);
-    let mut child = shell.stdin(Stdio::null()).stderr(File::create("/dev/null").unwrap()).spawn().unwrap();
+    let mut child = Job(shell.stdin(Stdio::piped()).stderr(File::create("/dev/null").unwrap()).spawn().unwrap());
+    // whose socket it is can be told of processes that are known
+    let known = |r: &Record| matches!(r, Record::Process(p) if p.rank == Some(7));
+    wait_for("the shell to be known", || recorder.so_far().iter().any(known));
+    child.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     let events = |records: Vec<Record>| -> Vec<NetEvent> {
         records.into_iter().filter_map(|r| if let Record::Net(n) = r { Some(n) } else { None }).collect()
     };
     wait_for("a retransmitted SYN", || !events(recorder.so_far()).is_empty());
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     let event = events(recorder.stop().0).remove(0);
     assert_eq!(
         (event.event, event.saddr.as_str(), event.daddr.as_str()),

@@ -74,7 +74,7 @@ fn events_are_rows(mode: Option<AttachMode>) {
     assert_eq!(of("mlx5_bond_0"), [("ib_qp_fatal", 0, Some(1)), ("ib_device_fatal", 0, Some(8))]);
     assert_eq!(all.len(), 4, "a call that returned no event is none: {all:?}");
     assert!(all.iter().all(|e| e.pid == Some(pid) && e.rank == Some(4) && e.cgroup_id != 0), "{all:?}");
-    assert!(recorded.losses().is_empty(), "{:?}", recorded.losses());
+    assert!(recorded.lost().is_empty(), "{:?}", recorded.losses());
 }
 
 #[test]

@@ -205,8 +205,11 @@ fn an_ordinary_user_is_told_what_to_grant_and_with_it_can_record() {
     });
     let mut job = Command::new("sh");
     job.arg("-c").arg(r#"echo $$ > "$0/cgroup.procs" && exec "$@""#).arg(cgroups.path("jobs"));
-    job.arg(made.join("nccl-ranks")).args(["--ranks", "2", "--iters", "20", "--work-ms", "5", "--start-ms", "1500"]);
-    assert!(job.stdout(Stdio::null()).status().expect("runs").success());
+    job.arg(made.join("nccl-ranks")).args(["--ranks", "2", "--iters", "20", "--work-ms", "5", "--start-file"]);
+    let mut job = Job(job.arg(lab.path("begin")).stdout(Stdio::null()).spawn().expect("the job starts"));
+    wait_for("both ranks are known, and so their library is probed", || known_ranks(&file, 2));
+    fs::write(lab.path("begin"), "").expect("a file");
+    assert!(job.0.wait().expect("ends").success());
     let pid = nix::unistd::Pid::from_raw(trace.0.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("asked to end");
     assert!(
@@ -217,6 +220,13 @@ fn an_ordinary_user_is_told_what_to_grant_and_with_it_can_record() {
     let count = ["query", "--format", "csv", "--db", &file.display().to_string()];
     let count = rankmesh().args(count).arg("SELECT count(*), count(DISTINCT rank) FROM collectives").output();
     assert!(stdout(&count.expect("runs")).ends_with("\n40,2\n"));
+}
+
+/// Of so many ranks a recorder has written who they are.
+fn known_ranks(file: &Path, wanted: usize) -> Result<(), String> {
+    let known = "SELECT count(DISTINCT pid) FROM processes WHERE rank IS NOT NULL";
+    let answer = rankmesh().args(["query", "--format", "csv", "--db"]).arg(file).arg(known).output().expect("runs");
+    if stdout(&answer).ends_with(&format!("\n{wanted}\n")) { Ok(()) } else { Err(stdout(&answer) + &stderr(&answer)) }
 }
 
 /// Gives the file these capabilities; false where that cannot be done.
@@ -280,10 +290,14 @@ fn a_program_with_capabilities_records_only_what_its_user_owns() {
     assert!(log.contains(&format!("only processes of user {USER}")), "{log}");
     let job = |user: u32, iters: &str| {
         let mut job = as_plain_user(user, Some(cgroup), &made.join("nccl-ranks"));
-        job.args(["--ranks", "2", "--iters", iters, "--work-ms", "5", "--start-ms", "1500"]).stdout(Stdio::null());
-        Job(job.spawn().expect("the job starts"))
+        job.args(["--ranks", "2", "--iters", iters, "--work-ms", "5", "--start-file"]).arg(lab.path("begin"));
+        Job(job.stdout(Stdio::null()).spawn().expect("the job starts"))
     };
     let mut jobs = [job(OTHER, "30"), job(USER, "20")];
+    wait_for("the user's ranks are known, and so their library is probed", || {
+        known_ranks(&directory.join("trace.db"), 2)
+    });
+    fs::write(lab.path("begin"), "").expect("a file");
     assert!(jobs.iter_mut().all(|job| job.0.wait().expect("ends").success()));
     let pid = nix::unistd::Pid::from_raw(trace.0.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("asked to end");

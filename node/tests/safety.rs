@@ -43,7 +43,11 @@ fn a_killed_agent_leaves_no_probe_behind_and_the_job_goes_on() {
     lab.start("m1", &["--cgroup", &cgroup.display().to_string()]);
     let ranks = workloads(&lab).join("nccl-ranks");
     let log = fs::File::create(lab.path("job.log")).expect("a file");
-    let job = in_cgroup(cgroup, &ranks, &["--ranks", "2", "--iters", "400", "--work-ms", "10"]).stdout(log).spawn();
+    // slow while this file is there, so that it has most of its steps before it when the agent is killed
+    let slow = lab.path("slow");
+    fs::write(&slow, "1 250\n").expect("written");
+    let steps = ["--ranks", "2", "--iters", "400", "--work-ms", "10", "--late-file", &slow.display().to_string()];
+    let job = in_cgroup(cgroup, &ranks, &steps).stdout(log).spawn();
     let mut job = Job(job.expect("the job starts"));
     wait_for("calls are recorded", || {
         let (answer, _) = lab.query("m1", "SELECT count(*) > 20 FROM collectives", &[]);
@@ -54,6 +58,7 @@ fn a_killed_agent_leaves_no_probe_behind_and_the_job_goes_on() {
     assert_eq!(links_left(&links), links);
     lab.kill("m1");
     assert!(job.0.try_wait().expect("wait").is_none(), "the job is to run on; it ended too soon to tell");
+    fs::remove_file(&slow).expect("removed");
     wait_for("the probes are gone", || {
         let left = links_left(&links);
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }

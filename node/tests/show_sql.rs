@@ -185,7 +185,8 @@ fn same_figures(lab: &Lab, answer: &Value, by_entries: bool) -> Vec<(String, Vec
         list(&answer["per_comm"]).find(|comm| comm["comm_hash"] == verdict["comm_hash"]).expect("its communicator");
     let period = comm["period_ns"].as_f64().expect("a period");
     close("late by", &named[0]["late_by_ns"], &verdict["late_by_ns"], clock);
-    assert_eq!(named[0]["last_in"], verdict["last_in"]);
+    // Who of two was the last by less than the clocks are known to is told anew.
+    close("last in", &named[0]["last_in"], &verdict["last_in"], 3.0);
     assert_eq!(named[0]["collectives"], verdict["collectives"]);
     close("share", &named[0]["share"], &verdict["share"], 2.0 * bound / period + 1e-6);
     let z = verdict["z"].as_f64().unwrap_or(0.0).abs();
@@ -259,8 +260,10 @@ fn every_figure_of_a_verdict_comes_out_of_the_questions_that_are_shown() {
         ("lossy", lost),
     ];
     let lab = mesh(&jobs, &retransmissions);
+    // before the jobs leave the span; what is asked then has the times of the verdict
+    let [late, healthy, grid, stages, uneven, lossy] = jobs.map(|(job, _)| verdict(&lab, job));
 
-    let answer = verdict(&lab, "late");
+    let answer = late;
     assert_eq!((&answer["verdict"]["kind"], &answer["verdict"]["rank"]), (&"rank".into(), &5.into()), "{answer}");
     same_figures(&lab, &answer, false);
     // The text prints them, ready to paste.
@@ -268,15 +271,15 @@ fn every_figure_of_a_verdict_comes_out_of_the_questions_that_are_shown() {
     let text = common::stdout(&output);
     assert!(text.contains("\n-- rank 5 on n2 in its episode\nWITH member(node, pid, class, bound_ns) AS ("), "{text}");
 
-    let answer = verdict(&lab, "healthy");
+    let answer = healthy;
     assert_eq!(answer["verdict"]["kind"], "none", "{answer}");
     same_figures(&lab, &answer, false);
 
-    let answer = verdict(&lab, "grid");
+    let answer = grid;
     assert_eq!((&answer["verdict"]["kind"], &answer["verdict"]["rank"]), (&"rank".into(), &3.into()), "{answer}");
     same_figures(&lab, &answer, false);
 
-    let answer = verdict(&lab, "stages");
+    let answer = stages;
     assert_eq!(answer["verdict"]["kind"], "stage_imbalance", "{answer}");
     let asked = same_figures(&lab, &answer, false);
     let stages = of(&asked, "stages");
@@ -288,14 +291,14 @@ fn every_figure_of_a_verdict_comes_out_of_the_questions_that_are_shown() {
     close("ratio of stages", &stages[0]["ratio"], &answer["verdict"]["ratio"], 1e-6);
     close("share of a stage", &stages[0]["share"], &answer["verdict"]["share"], 1e-6);
 
-    let answer = verdict(&lab, "uneven");
+    let answer = uneven;
     assert_eq!(answer["verdict"]["kind"], "data_imbalance", "{answer}");
     let asked = same_figures(&lab, &answer, false);
     let turns = &of(&asked, "lateness that goes round")[0];
     close("share of turns", &turns["share"], &answer["verdict"]["share"], 1e-6);
     assert_eq!(turns["taking_turns"], answer["verdict"]["taking_turns"]);
 
-    let answer = verdict(&lab, "lossy");
+    let answer = lossy;
     let network = &answer["verdict"];
     assert_eq!((&network["kind"], &network["node"]), (&"network".into(), &"n2".into()), "{answer}");
     let asked = same_figures(&lab, &answer, false);
@@ -328,8 +331,8 @@ fn every_figure_comes_out_where_calls_only_enqueue() {
     let several = Job { collectives: 3, runs_ahead: true, loss: 0.0, ..synced.clone() };
     let jobs = [("entries", entries.observe(7)), ("synced", synced.observe(7)), ("several", several.observe(7))];
     let lab = mesh(&jobs, &[]);
-    for (job, basis) in [("entries", "entries"), ("synced", "waits"), ("several", "waits")] {
-        let answer = verdict(&lab, job);
+    let answers = jobs.map(|(job, _)| verdict(&lab, job));
+    for (answer, basis) in answers.into_iter().zip(["entries", "waits", "waits"]) {
         let is = (&answer["verdict"]["kind"], &answer["verdict"]["rank"], &answer["verdict"]["basis"]);
         assert_eq!(is, (&"rank".into(), &5.into(), &basis.into()), "{answer}");
         assert_eq!(answer["per_comm"][0]["synced"], basis == "waits");

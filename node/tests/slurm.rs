@@ -120,6 +120,7 @@ fn without_root_the_shim_leads_to_the_same_verdict() {
          min(count), min(datatype) FROM collectives WHERE func = 'all_reduce' GROUP BY node ORDER BY node\" > rows\n\
          until $RM query --job $SLURM_JOB_ID --format json \"SELECT count(DISTINCT rank) FROM call_rollups \
          WHERE source = 'proc' AND func = 'run_delay' AND sum_ns > 0\" > sampled && grep -q '\"rows\":\\[\\[8\\]\\]' sampled; do sleep 0.5; done\n\
+         $RM query --job $SLURM_JOB_ID --format json \"SELECT node, count(*) > 0 FROM host_samples GROUP BY node\" > hosts\n\
          mv verdict.new verdict\nwait\n",
         home = home.display(),
         bin = bin.display()
@@ -143,6 +144,10 @@ fn without_root_the_shim_leads_to_the_same_verdict() {
     assert_eq!(coverage["answered"], 4, "{coverage}");
     let sampled = std::fs::read_to_string(home.join("sampled")).expect("what was sampled");
     assert!(sampled.contains("sampled from /proc"), "coverage says so: {sampled}");
+    let hosts: Value =
+        serde_json::from_str(&std::fs::read_to_string(home.join("hosts")).expect("what hosts do")).expect("json");
+    assert_eq!(hosts["rows"].as_array().map(Vec::len), Some(4), "hosts are sampled without root, too: {hosts}");
+    assert_eq!(hosts["coverage"]["notes"], serde_json::json!([]), "and nobody says that they are not");
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(home.join("rows")).expect("rows")).expect("json");
     assert!(rows["coverage"]["notes"].to_string().contains("rankmesh env"), "what is missing is said: {rows}");
     let rows = rows["rows"].as_array().expect("rows");
@@ -162,6 +167,67 @@ fn without_root_the_shim_leads_to_the_same_verdict() {
     slurm.wait_for_nothing(&directory);
     let rings = format!("/dev/shm/rankmesh-65534-{job}");
     wait_for("no ring is left", || if std::path::Path::new(&rings).exists() { Err(rings.clone()) } else { Ok(()) });
+}
+
+/// What NCCL does with its profiler plugin, as a program.
+fn nccl_host(slurm: &Slurm) -> std::path::PathBuf {
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../node-bpf");
+    let program = slurm.path("nccl-host");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-O1", "-pthread", "-o"]).arg(&program).arg("-I").arg(sources.join("src/shim"));
+    let made = cc.arg(sources.join("tests/c/nccl_host.c")).arg("-ldl").status();
+    assert!(made.expect("cc runs").success());
+    program
+}
+
+#[test]
+fn what_ranks_hand_over_beside_ebpf_counts_once_and_is_told() {
+    const TEST: &str = "what_ranks_hand_over_beside_ebpf_counts_once_and_is_told";
+    if !has_slurm(TEST) || !can_capture(TEST) {
+        return;
+    }
+    let slurm = Slurm::start(2);
+    let (mpi, nccl) = (workloads_in(slurm.path("job")).join("mpi-ranks"), nccl_host(&slurm));
+    // Version 4 of the plugin's interface has times of the device.
+    let script = format!(
+        "$RM slurm up --timeout 60s; echo \"up ended with $?\"\neval \"$($RM env)\"\n{MPI}\n\
+         sleep 60 | env -u LD_PRELOAD {} $NCCL_PROFILER_PLUGIN 4 1 50 3 &\n\
+         srun --mpi=pmix {} --iters 20000 --work-ms 20\n",
+        nccl.display(),
+        mpi.display()
+    );
+    let job = slurm.submit("beside", &["-N2", "--ntasks-per-node=1"], &script);
+    let said = slurm.wait_for_output("beside", "up ended with");
+    assert!(said.contains("ended with 0") && !said.contains("MPI shim and NCCL plugin only"), "{said}");
+    let id = job.to_string();
+    let sql = "SELECT count(*), max(times), max(tier) FROM (SELECT count(*) AS times, max(tier) AS tier FROM collectives \
+               GROUP BY node, pid, comm_hash, func, seq)";
+    wait_for("the calls are there once, and the note of what was left out", || {
+        let answer = json(&slurm.rankmesh(&["query", "--job", &id, "--format", "json", sql]))?;
+        let row = &answer["rows"][0];
+        assert!(row[1].as_i64().is_none_or(|times| times == 1), "{answer}");
+        assert!(row[2].as_i64().is_none_or(|tier| tier < 3), "{answer}");
+        let noted = answer["coverage"]["notes"].to_string().contains("times of the device (tier 3)");
+        if row[0].as_i64() >= Some(100) && noted {
+            Ok(())
+        } else {
+            Err(format!("{answer}{}", slurm.output_of("beside")))
+        }
+    });
+    // Nothing of them stays in memory: the rings lose their names where eBPF records, too.
+    let rings = std::path::PathBuf::from(format!("/dev/shm/rankmesh-0-{job}"));
+    wait_for("no ring has a name", || {
+        let nodes = std::fs::read_dir(&rings).map_err(|error| error.to_string())?.flatten();
+        let left: Vec<_> = nodes
+            .flat_map(|node| std::fs::read_dir(node.path()).into_iter().flatten().flatten())
+            .map(|entry| entry.file_name())
+            .filter(|name| name.to_string_lossy().starts_with("ring-"))
+            .collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    slurm.run("scancel", &[&id]);
+    slurm.wait_for_nothing(&slurm.path(&format!("rankmesh-{job}")));
+    wait_for("no ring is left", || if rings.exists() { Err(rings.display().to_string()) } else { Ok(()) });
 }
 
 #[test]
@@ -229,7 +295,7 @@ fn what_is_missing_is_said() {
     let slurm = Slurm::start(2);
     // n2 cannot write its log: its agent does not start, n1's does
     let script = "(umask 077; mkdir -p mesh/identity mesh/log/n2.log)\n\
-                  $RM slurm up --dir mesh --timeout 6s --capture off; echo \"all ended with $?\"\n\
+                  $RM slurm up --dir mesh --timeout 25s --capture off; echo \"all ended with $?\"\n\
                   $RM slurm up --dir mesh --wait-for 3 --capture off; echo \"absurd ended with $?\"";
     slurm.submit("half", &["-N2", "--ntasks-per-node=1"], script);
     let said = slurm.wait_for_output("half", "absurd ended");
@@ -324,7 +390,8 @@ fn a_site_gives_every_job_its_own_users_mesh() {
     };
     let (mine, without) = (submit("mine", &[]), submit("without", &["--comment=rankmesh=off"]));
     let nodes = wait_for("the job has a mesh", || {
-        let nodes = json(&slurm.rankmesh(&["nodes", "--job", &mine.to_string(), "--format", "json"]))?;
+        let asked = slurm.rankmesh(&["nodes", "--job", &mine.to_string(), "--format", "json"]);
+        let nodes = json(&asked).map_err(|why| format!("{why}\n{}", slurm.logs()))?;
         if nodes.as_array().map(Vec::len) == Some(2) { Ok(nodes) } else { Err(nodes.to_string()) }
     });
     assert_eq!(nodes[1]["labels"]["job"], mine.to_string());
@@ -339,7 +406,10 @@ fn a_site_gives_every_job_its_own_users_mesh() {
         .filter_map(|process| process.uid().ok())
         .collect();
     assert!(agents.len() >= 2 && agents.iter().all(|uid| *uid == 65_534), "with the user's rights: {agents:?}");
-    assert!(std::fs::read_to_string(home.join("without")).is_ok_and(|said| said.contains("ready")));
+    wait_for("the job beside it has begun", || {
+        let said = std::fs::read_to_string(home.join("without")).map_err(|error| error.to_string())?;
+        if said.contains("ready") { Ok(()) } else { Err(said) }
+    });
     assert!(!home.join(format!("rankmesh-{without}")).exists(), "it said no");
 
     let left = format!("/dev/shm/rankmesh-65534-{mine}");
@@ -351,5 +421,48 @@ fn a_site_gives_every_job_its_own_users_mesh() {
     wait_for("the epilog has cleaned up", || {
         let gone = !std::path::Path::new(&left).exists();
         if gone { Ok(()) } else { Err(left.clone()) }
+    });
+}
+
+/// As slurmd runs it: what is left of the script's process group is killed when it returns.
+#[test]
+fn what_the_prolog_leaves_behind_outlives_its_process_group() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: what_the_prolog_leaves_behind_outlives_its_process_group: needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let attached = dir.path().join("attached");
+    let tool = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("a script");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        path
+    };
+    tool("scontrol", "case \"$*\" in *hostnames*) echo n1 ;; *) echo JobState=RUNNING WorkDir=/ ;; esac");
+    let agent = tool("rankmesh", &format!("echo $3 >> {}", attached.display()));
+    let prolog = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/slurm/prolog.sh");
+    const JOBS: usize = 100;
+    for job in 0..JOBS {
+        let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap_or_default());
+        let mut script = std::process::Command::new(&prolog);
+        script.env("PATH", path).env("RANKMESH", &agent).env("RANKMESH_LOG_FILE", dir.path().join("log"));
+        script.envs([("SLURM_JOB_USER", "root"), ("SLURM_JOB_UID", "0"), ("SLURM_JOB_GID", "0")]);
+        script.envs([("SLURM_JOB_NODELIST", "n1"), ("SLURMD_NODENAME", "n1")]).env("SLURM_JOB_ID", job.to_string());
+        let mut script = script.process_group(0).spawn().expect("it runs");
+        let group = nix::unistd::Pid::from_raw(i32::try_from(script.id()).expect("a pid"));
+        assert!(script.wait().expect("it ends").success());
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+    }
+    wait_for("every job to have its mesh", || {
+        let mut jobs: Vec<usize> = std::fs::read_to_string(&attached)
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|line| line.parse().ok())
+            .collect();
+        jobs.sort_unstable();
+        if jobs.len() == JOBS { Ok(()) } else { Err(format!("{jobs:?}")) }
     });
 }

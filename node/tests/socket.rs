@@ -135,7 +135,7 @@ fn record(store: &Store, now_ns: i64, uid: u32, rank: i32, late_ns: i64) {
             stream: None,
             library: Library::Mpi,
             tier: 0,
-            ret: 0,
+            ret: Some(0),
             cgroup_id: 1,
             job_id: job_id.clone(),
             captured: None,

@@ -167,7 +167,7 @@ fn a_persons_certificate_ends_and_says_what_to_do_or_renews_as_long_as_was_said(
     assert_eq!(via("query", &b, &long, &["SELECT 1"]).status.code(), Some(0));
 
     // By itself, in use.
-    let short = issue("short", &["--validity", "24s", "--renew-for", "1h"]);
+    let short = issue("short", &["--validity", "45s", "--renew-for", "1h"]);
     let before = serial(&short);
     wait_for("it has renewed", || {
         let asked = via("query", &b, &short, &["SELECT 1"]);
@@ -175,6 +175,14 @@ fn a_persons_certificate_ends_and_says_what_to_do_or_renews_as_long_as_was_said(
         if serial(&short) == before { Err("not yet".to_owned()) } else { Ok(()) }
     });
     assert_eq!(via("query", &b, &short, &["SELECT 1"]).status.code(), Some(0));
+
+    // Renewed for no longer than it lasts anyway: a slip.
+    let (ca, out) = (lab.path("ca"), lab.path("slip.id"));
+    let mut slip = rankmesh();
+    slip.args(["identity", "issue", "--role", "reader", "--name", "slip", "--renew-for", "1h", "--dir"]).arg(ca);
+    let refused = slip.arg("--out").arg(&out).output().expect("runs");
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(!out.exists() && stderr(&refused).contains("give a longer one"), "{}", stderr(&refused));
 
     // What was not issued so is not renewed, and ended it says what to do, before anybody is asked.
     let fixed = issue("fixed", &["--validity", "1h"]);

@@ -6,7 +6,8 @@
 # rights and no more, see that user's job and no other, and end with it. With eBPF where the site has granted it to the program:
 #   setcap cap_bpf,cap_perfmon=ep /usr/local/bin/rankmesh     (docs/slurm.md says what that grants)
 # A job says no with: sbatch --comment=rankmesh=off. Settings, when there are any, in /etc/rankmesh/slurm.sh:
-#   RANKMESH=/usr/local/bin/rankmesh   RANKMESH_FLAGS="--store-max-mib 1024"
+#   RANKMESH=/usr/local/bin/rankmesh   RANKMESH_FLAGS="--store-max-mib 1024"   RANKMESH_LOG_FILE=/var/log/rankmesh-prolog.log
+# What goes wrong is told to that file; without one to syslog, where there is a logger.
 [ -r /etc/rankmesh/slurm.sh ] && . /etc/rankmesh/slurm.sh
 rankmesh=${RANKMESH:-/usr/local/bin/rankmesh}
 job=${SLURM_JOB_ID:-} user=${SLURM_JOB_USER:-} uid=${SLURM_JOB_UID:-} nodes=${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-}}
@@ -19,7 +20,7 @@ first=$(scontrol show hostnames "$nodes" 2>/dev/null | head -n 1)
 attach() {
   local shown home directory
   for _ in $(seq 600); do
-    shown=$(scontrol --oneliner show job "$job" 2>/dev/null) || return
+    shown=$(scontrol --oneliner show job "$job") || { echo "no mesh for job $job: Slurm does not show it" >&2; return; }
     case $shown in
     *Comment=*rankmesh=off*) return ;;
     *JobState=RUNNING*) break ;;
@@ -36,5 +37,16 @@ attach() {
 }
 export -f attach
 export job user uid gid rankmesh RANKMESH_FLAGS
-setsid --fork bash -c attach < /dev/null > /dev/null 2>&1
+told=${RANKMESH_LOG_FILE:-}
+begin() {
+  if [ -n "$told" ]; then exec >> "$told" 2>&1
+  elif command -v logger > /dev/null; then exec > >(exec logger -t "rankmesh[job $job]" > /dev/null 2>&1) 2>&1
+  else exec > /dev/null 2>&1; fi
+  attach
+}
+export -f begin
+export told
+# When this returns slurmd kills what is left of its process group. So it waits until the other has a session of its own, which it
+# has when it turns its output away from here.
+: "$(setsid --fork bash -c begin < /dev/null 2> /dev/null)"
 exit 0

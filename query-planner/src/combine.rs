@@ -14,7 +14,7 @@ use crate::exec::message;
 use crate::functions;
 use crate::merge_pool::MergePool;
 use crate::plan::{MergeColumn, MergeTable};
-use crate::run::insert;
+use crate::run::{insert, insert_sql};
 
 /// The table that the rows go into.
 const TABLE: &str = "partials";
@@ -138,7 +138,7 @@ fn fill_and_read(
         all.rows += batch.rows;
         all.columns.iter_mut().zip(&batch.columns).for_each(|(all, column)| all.extend_from_slice(column));
     }
-    insert(conn, table, &all)?;
+    insert(conn, &insert_sql(table), &all)?;
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.raw_query();
     let mut out = Batch { rows: 0, columns: vec![Vec::new(); width] };

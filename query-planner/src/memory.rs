@@ -5,7 +5,7 @@
 //! counter before SQLite's allocator, [`cap`] bounds this thread until it is dropped. Beyond the cap an allocation fails,
 //! SQLite ends the statement with "out of memory" and frees what it had, and nobody else notices.
 //!
-//! What our own aggregates keep beside SQLite (lists for medians) is not counted here.
+//! What our own aggregates keep beside SQLite (lists for medians) is counted with it ([`Held`]).
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -85,6 +85,32 @@ impl Drop for Cap {
     fn drop(&mut self) {
         USED.set(self.before.0.saturating_add(USED.get()));
         LIMIT.set(self.before.1);
+    }
+}
+
+/// Memory beside SQLite's that counts like it, on the thread that made this. Dropped, it is given back.
+#[derive(Debug, Default)]
+pub(crate) struct Held(i64);
+
+impl Held {
+    /// It is so much now. False when that is more than the thread may have.
+    pub(crate) fn is_within(&mut self, bytes: usize) -> bool {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let more = bytes - self.0;
+        if more > 0 && !may_have(more) {
+            return false;
+        }
+        if more != 0 {
+            count(more);
+            self.0 = bytes;
+        }
+        true
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        count(-self.0);
     }
 }
 

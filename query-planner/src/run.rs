@@ -1,6 +1,6 @@
 //! The asker's side: ask the nodes for the parts, put their rows into an in-memory SQLite, run the merge.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use rusqlite::{Connection, ErrorCode};
@@ -127,13 +127,15 @@ fn run_once(
         Merge::Sql { tables, setup, sql } => {
             let conn = pool.take(tables, setup, stop).map_err(|error| internal(&error))?;
             let mut rows = 0_u64;
+            let inserts: Vec<(usize, String)> = tables.iter().map(|table| (filled(table), insert_sql(table))).collect();
             let mut sink = |node: &str, part: usize, batch: Batch| {
                 let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
                 meter.take(batch.size_bytes(), label)?;
-                let table = tables.get(part).ok_or_else(|| RunError::Internal(format!("no merge table {part}")))?;
-                whole(&batch, filled(table), node)?;
+                let (filled, sql) =
+                    inserts.get(part).ok_or_else(|| RunError::Internal(format!("no merge table {part}")))?;
+                whole(&batch, *filled, node)?;
                 rows += u64::from(batch.rows);
-                insert(&conn, table, &batch).map_err(|error| internal(&error))
+                insert(&conn, sql, &batch).map_err(|error| internal(&error))
             };
             let first = Asks::first(plan);
             ask(&first, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
@@ -253,14 +255,18 @@ fn ask(
                 members.get(part).ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
             sink(node, *part, batch)
         })?;
+        let known: HashMap<String, usize> =
+            answer.node_stats.iter().enumerate().map(|(at, (node, _))| (node.clone(), at)).collect();
+        let mut notes: Vec<(String, Vec<String>)> = Vec::new();
         for (node, stat) in stats {
-            let notes = stat.notes.iter().filter(|note| !note.starts_with(RAN));
-            for note in notes.map(|note| format!("{node} {note}")) {
-                if !answer.notes.contains(&note) {
-                    answer.notes.push(note);
+            for note in stat.notes.iter().filter(|note| !note.starts_with(RAN)) {
+                match notes.iter_mut().find(|(known, _)| known == note) {
+                    Some((_, nodes)) if nodes.last() == Some(&node) => {}
+                    Some((_, nodes)) => nodes.push(node.clone()),
+                    None => notes.push((note.clone(), vec![node.clone()])),
                 }
             }
-            match answer.node_stats.iter_mut().find(|(other, _)| *other == node) {
+            match known.get(&node).and_then(|at| answer.node_stats.get_mut(*at)) {
                 Some((_, sum)) => {
                     sum.rows += stat.rows;
                     sum.bytes += stat.bytes;
@@ -268,6 +274,12 @@ fn ask(
                     sum.notes.extend(stat.notes);
                 }
                 None => answer.node_stats.push((node, stat)),
+            }
+        }
+        // What many nodes say is said once.
+        for note in notes.into_iter().map(|(note, nodes)| format!("{} {note}", nodes.join(", "))) {
+            if !answer.notes.contains(&note) {
+                answer.notes.push(note);
             }
         }
     }
@@ -304,7 +316,8 @@ fn filled(table: &MergeTable) -> usize {
     table.columns.iter().filter(|column| column.filled).count().max(1)
 }
 
-pub(crate) fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> rusqlite::Result<()> {
+/// The statement that puts a row into a merge table.
+pub(crate) fn insert_sql(table: &MergeTable) -> String {
     let mut names: Vec<String> =
         table.columns.iter().filter(|column| column.filled).map(|column| quoted(&column.name)).collect();
     // No column is read: only the number of rows counts, and the part ships a NULL for each.
@@ -312,8 +325,12 @@ pub(crate) fn insert(conn: &Connection, table: &MergeTable, batch: &Batch) -> ru
         names.extend(table.columns.first().map(|column| quoted(&column.name)));
     }
     let marks = vec!["?"; names.len()].join(", ");
-    let sql = format!("INSERT INTO {}({}) VALUES ({marks})", quoted(&table.name), names.join(", "));
-    let mut statement = conn.prepare_cached(&sql)?;
+    format!("INSERT INTO {}({}) VALUES ({marks})", quoted(&table.name), names.join(", "))
+}
+
+/// Puts rows in with the statement of [`insert_sql`].
+pub(crate) fn insert(conn: &Connection, sql: &str, batch: &Batch) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare_cached(sql)?;
     // One transaction spares a journal entry a row; for a row or two it would cost more than it spares.
     let transaction = if batch.rows > 8 { Some(conn.unchecked_transaction()?) } else { None };
     for row in 0..batch.rows as usize {

@@ -11,6 +11,9 @@ use rankmesh::query::ask::{self, AskError, Asked, Question};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
+/// A question's time where nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(240);
+
 /// Agents of one mesh; dropping it forgets their files.
 pub struct Cluster {
     /// The agents, in the order of their databases.
@@ -25,33 +28,51 @@ impl Cluster {
     /// # Errors
     /// An agent cannot start, or they do not find each other within `wait`.
     pub async fn serve(databases: &[PathBuf], replicated: &[String], wait: Duration) -> anyhow::Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let authority = Authority::create(&"lab".parse()?)?;
-        let mut agents: Vec<Agent> = Vec::with_capacity(databases.len());
-        for (index, database) in databases.iter().enumerate() {
-            let name = format!("n{index}");
-            let identity = dir.path().join(&name);
-            authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
-            let config = AgentConfig {
-                cert_validity: certs::NODE_VALIDITY,
-                socket_access: Default::default(),
-                name: name.parse()?,
-                listen: "127.0.0.1:0".parse()?,
-                advertise: None,
-                join: agents.first().map(|first| first.shared().advertise).into_iter().collect(),
-                token: None,
-                identity,
-                source: SourceConfig::Served { path: database.clone(), replicated: replicated.to_vec() },
-                socket: None,
-                capture: CaptureChoice::Off,
-                on_finding: None,
-                labels: Vec::new(),
-            };
-            agents.push(Agent::start(config).await.with_context(|| format!("starting {name}"))?);
+        Self::one_by_one(configs(databases, replicated)?, wait).await
+    }
+
+    /// As [`Cluster::serve`], with a socket at the first agent, for the command line.
+    ///
+    /// # Errors
+    /// As [`Cluster::serve`].
+    pub async fn serve_with_socket(databases: &[PathBuf], socket: PathBuf, wait: Duration) -> anyhow::Result<Self> {
+        let (dir, mut configs) = configs(databases, &[])?;
+        configs.first_mut().context("no database")?.socket = Some(socket);
+        Self::one_by_one((dir, configs), wait).await
+    }
+
+    async fn one_by_one((dir, configs): (TempDir, Vec<AgentConfig>), wait: Duration) -> anyhow::Result<Self> {
+        let mut agents: Vec<Agent> = Vec::with_capacity(configs.len());
+        for mut config in configs {
+            config.join = agents.first().map(|first| first.shared().advertise).into_iter().collect();
+            agents.push(start(config).await?);
         }
         let cluster = Self { agents, _dir: dir };
         cluster.wait_for_members(wait).await?;
         Ok(cluster)
+    }
+
+    /// As [`Cluster::serve`], with all but the first, which the others know, started at the same time. Also how long that took
+    /// from there until each listed all as live.
+    ///
+    /// # Errors
+    /// As [`Cluster::serve`].
+    pub async fn serve_at_once(databases: &[PathBuf], wait: Duration) -> anyhow::Result<(Self, Duration)> {
+        let (dir, configs) = configs(databases, &[])?;
+        let mut configs = configs.into_iter();
+        let seed = start(configs.next().context("no database")?).await?;
+        let join = vec![seed.shared().advertise];
+        let began = Instant::now();
+        let others = configs.map(|config| tokio::spawn(start(AgentConfig { join: join.clone(), ..config })));
+        // Spawned, all of them, before the first is waited for.
+        let others: Vec<_> = others.collect();
+        let mut agents = vec![seed];
+        for other in others {
+            agents.push(other.await??);
+        }
+        let cluster = Self { agents, _dir: dir };
+        cluster.wait_for_members(wait).await?;
+        Ok((cluster, began.elapsed()))
     }
 
     async fn wait_for_members(&self, wait: Duration) -> anyhow::Result<()> {
@@ -75,7 +96,15 @@ impl Cluster {
     /// # Errors
     /// As [`ask::ask`].
     pub async fn ask(&self, at: usize, sql: &str) -> Result<Asked, AskError> {
-        self.put(at, sql, false).await
+        self.put(at, sql, false, PATIENCE).await
+    }
+
+    /// As [`Cluster::ask`], within `timeout`.
+    ///
+    /// # Errors
+    /// As [`ask::ask`].
+    pub async fn ask_within(&self, at: usize, sql: &str, timeout: Duration) -> Result<Asked, AskError> {
+        self.put(at, sql, false, timeout).await
     }
 
     /// As [`Cluster::ask`], with the plan and what it cost beside the answer.
@@ -83,13 +112,13 @@ impl Cluster {
     /// # Errors
     /// As [`ask::ask`].
     pub async fn ask_analyze(&self, at: usize, sql: &str) -> Result<Asked, AskError> {
-        self.put(at, sql, true).await
+        self.put(at, sql, true, PATIENCE).await
     }
 
-    async fn put(&self, at: usize, sql: &str, analyze: bool) -> Result<Asked, AskError> {
+    async fn put(&self, at: usize, sql: &str, analyze: bool, timeout: Duration) -> Result<Asked, AskError> {
         let question = Question {
             sql: sql.to_owned(),
-            timeout_ms: 30_000,
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             nodes: Vec::new(),
             labels: Vec::new(),
             per_node: false,
@@ -105,6 +134,39 @@ impl Cluster {
             agent.shutdown().await;
         }
     }
+}
+
+/// An agent a database, which knows nobody yet.
+fn configs(databases: &[PathBuf], replicated: &[String]) -> anyhow::Result<(TempDir, Vec<AgentConfig>)> {
+    let dir = tempfile::tempdir()?;
+    let authority = Authority::create(&"lab".parse()?)?;
+    let mut configs = Vec::with_capacity(databases.len());
+    for (index, database) in databases.iter().enumerate() {
+        let name = format!("n{index}");
+        let identity = dir.path().join(&name);
+        authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
+        configs.push(AgentConfig {
+            cert_validity: certs::NODE_VALIDITY,
+            socket_access: Default::default(),
+            name: name.parse()?,
+            listen: "127.0.0.1:0".parse()?,
+            advertise: None,
+            join: Vec::new(),
+            token: None,
+            identity,
+            source: SourceConfig::Served { path: database.clone(), replicated: replicated.to_vec() },
+            socket: None,
+            capture: CaptureChoice::Off,
+            on_finding: None,
+            labels: Vec::new(),
+        });
+    }
+    Ok((dir, configs))
+}
+
+async fn start(config: AgentConfig) -> anyhow::Result<Agent> {
+    let name = config.name.to_string();
+    Agent::start(config).await.with_context(|| format!("starting {name}"))
 }
 
 /// Makes a database file from SQL.

@@ -30,7 +30,7 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(60);
         for path in self.0.iter().rev() {
             let _ = std::fs::write(path.join("cgroup.kill"), "1");
             while std::fs::remove_dir(path).is_err() && Instant::now() < until {

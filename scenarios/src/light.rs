@@ -1,14 +1,16 @@
 //! Many light agents in one process, over real loopback sockets, with a list of members given to them: for what a mesh of
 //! a thousand does. Whole agents that find each other by gossip are in `cluster`.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use certs::{Authority, HostKey};
 use gossip::Member;
+use quinn::crypto::rustls::QuicServerConfig;
 use rankmesh::agent::light::{LightAgent, LightConfig};
 use rankmesh::query::ask::{self, AskError, Asked, Question};
 use tempfile::TempDir;
@@ -24,6 +26,8 @@ pub struct LightCluster {
     databases: Vec<PathBuf>,
     authority: Authority,
     host_keys: Vec<HostKey>,
+    /// Where all of them listen.
+    ip: Ipv4Addr,
     runtime: Box<dyn Fn(usize) -> Arc<dyn quinn::Runtime> + Send + Sync>,
     _dir: TempDir,
 }
@@ -59,6 +63,7 @@ impl LightCluster {
             databases: Vec::with_capacity(n),
             authority: Authority::create(&"lab".parse()?)?,
             host_keys: Vec::with_capacity(n),
+            ip: own_address(),
             runtime,
             _dir: dir,
         };
@@ -68,7 +73,7 @@ impl LightCluster {
             cluster.databases.push(path);
             cluster.host_keys.push(HostKey::random()?);
             let _apart = asker.filter(|_| index == 0).map(Handle::enter);
-            let agent = cluster.agent(index, ([127, 0, 0, 1], 0).into())?;
+            let agent = cluster.agent(index, (cluster.ip, 0).into())?;
             cluster.members.push(agent.member()?);
             cluster.agents.push(Some(agent));
         }
@@ -95,17 +100,26 @@ impl LightCluster {
         }
     }
 
-    /// Lists one more member, "silent", of the kind of the second: nobody answers at its address while the socket lives.
+    /// Lists one more member, "quiet", of the kind of the second: a node that takes every question and answers none while this lives,
+    /// so that who asks it waits, however long that is. Its name comes after the agents': tables that they have, too, are asked of them.
     ///
     /// # Errors
-    /// There is no port.
-    pub fn add_silent(&mut self) -> anyhow::Result<UdpSocket> {
-        let silent = UdpSocket::bind("127.0.0.1:0")?;
+    /// There is no port, or no identity.
+    pub fn add_quiet(&mut self) -> anyhow::Result<Quiet> {
+        let identity = self.authority.issue(&"quiet".parse()?, Duration::from_secs(86_400))?;
+        let tls = QuicServerConfig::try_from(certs::tls::server_config(&identity, false)?)?;
+        let endpoint = quinn::Endpoint::server(quinn::ServerConfig::with_crypto(Arc::new(tls)), (self.ip, 0).into())?;
         let mut member = self.members[1].clone();
-        member.name = "silent".to_owned();
-        member.address = silent.local_addr()?;
+        (member.name, member.address) = ("quiet".to_owned(), endpoint.local_addr()?);
         self.members.push(member);
-        Ok(silent)
+        let calls = endpoint.clone();
+        tokio::spawn(async move {
+            let mut heard = Vec::new();
+            while let Some(call) = calls.accept().await {
+                heard.extend(call.await);
+            }
+        });
+        Ok(Quiet(endpoint))
     }
 
     /// Kills agent `at` without a word.
@@ -177,6 +191,24 @@ impl LightCluster {
         let agent = self.agents[at].as_ref().expect("the asker lives");
         ask::ask(agent.shared(), question, cancelled).await
     }
+}
+
+/// See [`LightCluster::add_quiet`]. Dropped, it hangs up: its callers hear that nobody answers them any more.
+pub struct Quiet(quinn::Endpoint);
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        self.0.close(quinn::VarInt::from_u32(0), b"the node stops");
+    }
+}
+
+/// An address of loopback for one cluster, so that a port that is free between two lives of an agent is not given to somebody else:
+/// 127.224.0.1 to 127.254.255.254, by process and cluster.
+fn own_address() -> Ipv4Addr {
+    static CLUSTERS: AtomicU8 = AtomicU8::new(0);
+    let process = std::process::id();
+    let cluster = CLUSTERS.fetch_add(1, Ordering::Relaxed) % 254;
+    Ipv4Addr::new(127, 224 + (process % 31) as u8, (process / 31 % 256) as u8, 1 + cluster)
 }
 
 /// Waits until `seen` says so.

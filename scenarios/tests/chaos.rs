@@ -15,6 +15,7 @@ fn every_answer_under_faults_is_right_and_says_whom_it_lacks() {
         new_rows: true,
         timeout: (Duration::from_secs(1), Duration::from_secs(3)),
         at_most: Duration::from_secs(4),
+        tree_above: usize::MAX,
     };
     let report = run(&options).expect("the lab runs");
     println!("{report}");

@@ -9,9 +9,8 @@ use rankmesh::query::ask::{self, Asked};
 use scenarios::light::{LightCluster, question};
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Of this the first round has half, since one node stays silent.
-const TIMEOUT: Duration = Duration::from_secs(6);
+/// Also the question's time: of this the first round has half, while one node does not answer.
+const PATIENCE: Duration = Duration::from_secs(240);
 const SQL: &str = "SELECT a.k, b.v FROM a JOIN b ON a.k = b.k WHERE a.x = 1 ORDER BY 1, 2";
 
 /// Rows of one node: key `k` in both tables.
@@ -25,12 +24,12 @@ fn rows(k: usize) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
     let mut cluster = LightCluster::start(3, rows).expect("agents");
-    // A silent member holds the first round open.
-    let _silent = cluster.add_silent().expect("a port");
+    // A quiet member holds the first round open.
+    let quiet = cluster.add_quiet().expect("a port");
     cluster.introduce(0);
 
     let asker = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());
-    let asking = tokio::spawn(async move { ask::ask(&asker, question(SQL, TIMEOUT), CancellationToken::new()).await });
+    let asking = tokio::spawn(async move { ask::ask(&asker, question(SQL, PATIENCE), CancellationToken::new()).await });
     let until = Instant::now() + PATIENCE;
     let kept =
         |cluster: &LightCluster| cluster.agents[1].as_ref().map_or(0, |agent| agent.shared().executor.kept_snapshots());
@@ -42,16 +41,17 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
     let next = "CREATE TABLE a(k INTEGER, x INTEGER); CREATE TABLE b(k INTEGER, v INTEGER);
                 INSERT INTO a VALUES (7, 1); INSERT INTO b VALUES (1, 999), (0, 998), (2, 997);";
     cluster.restart_with(1, next, PATIENCE).await.expect("the port is free again");
+    assert!(!asking.is_finished(), "the first round is still open");
+    drop(quiet);
 
     let Asked::Answer { answer, coverage, .. } = asking.await.expect("no panic").expect("an answer") else {
         panic!("no answer")
     };
     let reason = |name: &str| coverage.missing.iter().find(|missing| missing.node == name).map(|m| m.reason.clone());
     let lost = reason("n0001").unwrap_or_else(|| panic!("both lives count as one: {:?} {coverage:?}", answer.rows));
-    // Mostly it says so itself; on a machine where the restart came too late it was not there at all.
-    let said = ["restarted between two rounds", "unreachable", "timeout"].iter().any(|why| lost.contains(why));
-    assert!(said, "{lost}");
-    assert!(reason("silent").is_some());
+    // It says so itself, unless this machine is so slow that nothing of it is heard.
+    assert!(["restarted between two rounds", "unreachable"].iter().any(|why| lost.contains(why)), "{lost}");
+    assert!(reason("quiet").is_some());
     assert_eq!((coverage.asked, coverage.answered), (4, 2));
     let row = |k: i64| vec![Value::Integer(k), Value::Integer(k)];
     assert_eq!(answer.rows, [row(0), row(2)], "{coverage:?}");

@@ -14,7 +14,7 @@ struct options {
   int ranks, iters, late_rank, work_ms, late_ms, start_ms, count, rank;
   int burn;          /* work on the CPU instead of sleeping */
   int all_functions; /* every traced function a known number of times, instead of the loop of all_reduce */
-  const char *id_file, *id_hex, *cgroups, *late_file;
+  const char *id_file, *id_hex, *cgroups, *late_file, *start_file, *hold_file;
   int tp, pp, dp;  /* 1: no such groups */
   int mode, gpu_ms; /* a kernel of this length in each step */
 };
@@ -23,6 +23,7 @@ static inline void usage(const char *name) {
   fprintf(stderr,
           "usage: %s [--ranks R] [--iters N] [--work-ms W] [--late-rank K --late-ms M] [--count ELEMENTS]\n"
           "       [--start-ms S] [--burn] [--all-functions] [--rank r --id-file FILE] [--cgroups DIR,DIR,...] [--late-file FILE]\n"
+          "       [--start-file FILE] [--hold-file FILE]\n"
           "       [--mode blocking|enqueue|graph] [--gpu-ms G] [--tp T] [--pp P] [--dp D]\n"
           "Each rank works W ms, then calls all_reduce, N times; rank K works M ms more.\n"
           "--start-ms: wait that long before the first call. --burn: work on the CPU instead of sleeping.\n"
@@ -31,6 +32,8 @@ static inline void usage(const char *name) {
           "the first steps do that, then one is captured, and the others replay it. --gpu-ms: a kernel in each step.\n"
           "--tp, --pp, --dp: tensor, pipeline, data parallel groups; their product is the number of ranks.\n"
           "--late-file FILE: while the file exists and holds 'K M', rank K works M ms more.\n"
+          "--start-file FILE: wait before the first call until the file exists.\n"
+          "--hold-file FILE: when a rank has told what it did, it waits until the file exists, its communicators still alive.\n"
           "--cgroups: consecutive ranks are put into these cgroup directories, evenly.\n",
           name);
   exit(2);
@@ -48,6 +51,8 @@ static inline struct options parse_options(int argc, char **argv) {
     if (!strcmp(flag, "--id-hex")) { o.id_hex = value; continue; }
     if (!strcmp(flag, "--cgroups")) { o.cgroups = value; continue; }
     if (!strcmp(flag, "--late-file")) { o.late_file = value; continue; }
+    if (!strcmp(flag, "--start-file")) { o.start_file = value; continue; }
+    if (!strcmp(flag, "--hold-file")) { o.hold_file = value; continue; }
     if (!strcmp(flag, "--mode")) {
       o.mode = !strcmp(value, "blocking") ? BLOCKING : !strcmp(value, "enqueue") ? ENQUEUE : !strcmp(value, "graph") ? GRAPH : -1;
       if (o.mode < 0) usage(argv[0]);
@@ -93,6 +98,11 @@ static inline void work(int ms, int burn) {
   }
   struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
   nanosleep(&t, NULL);
+}
+
+/* So that whoever watches finds the process before its first call, and its memory as long as it is needed. */
+static inline void wait_for_file(const char *path) {
+  while (path && access(path, F_OK)) work(5, 0);
 }
 
 /* How much longer this rank works in this step. */

@@ -88,6 +88,7 @@ static void call_everything(int rank, int ranks, int count, double *send, double
 int main(int argc, char **argv) {
   struct options o = parse_options(argc, argv);
   work(o.start_ms, 0);
+  wait_for_file(o.start_file);
   MPI_Init(&argc, &argv);
   int rank, ranks;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -113,6 +114,7 @@ int main(int argc, char **argv) {
   int n = snprintf(line, sizeof line, "{\"rank\":%d,\"pid\":%d,\"ok\":%s,\"calls\":{%s},\"waited_ms\":%.3f,\"bytes\":%zu}\n",
                    rank, (int)getpid(), failed ? "false" : "true", counts, waited, (size_t)o.count * sizeof *send);
   if (write(STDOUT_FILENO, line, (size_t)n) != n) failed = 1;
+  wait_for_file(o.hold_file);
   MPI_Finalize();
   free(send);
   free(recv);

@@ -151,20 +151,18 @@ static int run_rank(const struct options *o) {
   char counts[512];
   double waited = 0;
   int launches = 0;
+  struct shape s = {.rank = o->rank, .ranks = o->ranks, .tp = o->tp, .pp = o->pp, .dp = o->dp, .world = comm};
   if (o->all_functions) {
     call_everything(comm, o->rank, o->ranks, o->count, send, recv, counts);
   } else {
-    struct shape s = {.rank = o->rank, .ranks = o->ranks, .tp = o->tp, .pp = o->pp, .dp = o->dp, .world = comm};
     s.send = send, s.recv = recv, s.count = (size_t)o->count;
     for (int i = 0; i < o->count; i++) send[i] = (float)(o->rank + 1);
     if (o->mode != BLOCKING) s.stream = gpu_stream();
     shape_open(&s);
     waited = train(o, &s, &launches);
     if (o->iters) expect(recv, o->count, (float)(o->ranks * (o->ranks + 1) / 2), "all_reduce");
-    shape_close(&s);
     sprintf(counts, "\"all_reduce\":%d,\"all_gather\":%d,\"send\":%d,\"recv\":%d", s.all_reduces, s.all_gathers, s.sends, s.recvs);
   }
-  check_nccl(ncclCommDestroy(comm), "ncclCommDestroy");
   char hex[2 * NCCL_UNIQUE_ID_BYTES + 1], line[2048];
   to_hex(&id, hex);
   int n = snprintf(line, sizeof line,
@@ -173,6 +171,9 @@ static int run_rank(const struct options *o) {
                    o->rank, (int)getpid(), failed ? "false" : "true", hex, counts, waited,
                    (size_t)o->count * sizeof *send, launches);
   if (write(STDOUT_FILENO, line, (size_t)n) != n) return 1; /* one write: lines of ranks do not mix */
+  wait_for_file(o->hold_file);
+  shape_close(&s);
+  check_nccl(ncclCommDestroy(comm), "ncclCommDestroy");
   return failed;
 }
 
@@ -256,5 +257,6 @@ int main(int argc, char **argv) {
   }
   if (o.mode != BLOCKING) gpu_open(); /* before the wait: whoever looks for libraries finds all of them */
   work(o.start_ms, 0);
+  wait_for_file(o.start_file);
   return run_rank(&o);
 }

@@ -22,7 +22,7 @@ static __always_inline int block_begins(struct request *rq, bool issued) {
   }
   __u64 thread = bpf_get_current_pid_tgid();
   __u32 pid = thread >> 32;
-  if (!pid || !bpf_map_lookup_elem(&tracked, &pid) || !may_see_this()) {
+  if (!pid || !kin(pid) || !may_see_this()) {
     if (known) bpf_map_delete_elem(&block_starts, &key); /* its end was not seen, and the address is used again */
     return 0;
   }

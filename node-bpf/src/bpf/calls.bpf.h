@@ -179,12 +179,13 @@ static __noinline int find_pending(__u32 pid, __u64 handle) {
   struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
   if (!list) return 0;
   for (int i = 0; i < PENDING_COMMS; i++) {
-    __u64 now = 0;
-    if (!list->at[i].where) continue;
-    if (bpf_probe_read_user(&now, sizeof now, (const void *)list->at[i].where) || now != handle) continue;
+    __u64 now = 0, where = list->at[i].where;
+    if (!where) continue;
+    if (bpf_probe_read_user(&now, sizeof now, (const void *)where) || now != handle) continue;
     struct rm_comm_key key = {.pid = pid, .handle = handle};
     struct rm_comm info = list->at[i].info;
-    list->at[i].where = 0;
+    /* One of several threads that look at the same moment: a second one would begin to count anew. */
+    if (__sync_val_compare_and_swap(&list->at[i].where, where, 0) != where) return 0;
     return remember_comm(&key, &info);
   }
   return 0;
@@ -259,7 +260,8 @@ static __always_inline void take_seq(struct thread_state *state, __u32 pid, __u3
 
 /* Returns 1 when the return of this call is of no interest. */
 static __always_inline int call_enter(struct pt_regs *ctx) {
-  if (!wanted_task()) return 1;
+  struct task_struct *task = bpf_get_current_task_btf(); /* once: asking for it is a call */
+  if (!wanted(task)) return 1;
   __u64 cookie = bpf_get_attach_cookie(ctx);
   __u8 func = cookie, role = cookie >> 8, nargs = cookie >> 16;
   __u32 comm_arg = comm_arg_of(cookie);
@@ -273,7 +275,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   if (nargs > REGISTER_ARGS)
     bpf_probe_read_user(&first_on_stack, sizeof first_on_stack, (const void *)(sp + STACK_ARGS_AT));
 
-  struct thread_state *state = this_thread();
+  struct thread_state *state = thread_of(task);
   if (!state) {
     if (role == RM_ROLE_UNIQUE_ID) return 1;
     state = new_thread();
@@ -309,11 +311,11 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   call->comm_flags = 0;
   call->seq = call->hash = call->handle = 0;
   call->rank = call->nranks = -1;
-  call->cgroup_id = bpf_get_current_cgroup_id();
+  call->cgroup_id = cgroup_of(task);
   read_args(ctx, call->args, nargs, first_on_stack);
   switch (role) {
     case RM_ROLE_CALL:
-      take_seq(state, bpf_get_current_task_btf()->tgid, comm_arg, flags, (__u8)(cookie >> 40));
+      take_seq(state, task->tgid, comm_arg, flags, (__u8)(cookie >> 40));
       break;
     case RM_ROLE_INIT_RANK:
       /* The id is by value: on the stack (x86-64), where rank is the third register; behind x2, rank in w3 (aarch64). */
@@ -360,14 +362,14 @@ static __noinline int learn_comms(__u32 pid, __u32 func, __u64 where, __u64 hash
 }
 
 /* Fills in the record of a call, but for the arguments that only long ones have. */
-static __always_inline void write_call(struct rm_call *out, struct thread_state *state, __u64 now, __s32 ret) {
+static __always_inline void write_call(struct rm_call *out, struct thread_state *state, struct task_struct *task, __u64 now,
+                                       __s32 ret, __u8 said) {
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie, flags = cookie >> 32;
-  struct task_struct *task = bpf_get_current_task_btf();
   __u32 pid = task->tgid;
-  __u8 said = (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
+  said |= (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
   if (state->group_depth) said |= RM_IN_GROUP;
-  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid);
+  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid, cookie >> 48);
   out->kind = RM_CALL;
   out->func = call->func;
   out->nargs = (cookie >> 16) & 0xff;
@@ -402,7 +404,8 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   out->flags = said;
 }
 
-static __always_inline void emit_call(struct thread_state *state, __u64 now, __s32 ret) {
+/* `task`: the current one, whose state it is. */
+static __always_inline void emit_call(struct thread_state *state, struct task_struct *task, __u64 now, __s32 ret, __u8 said) {
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie;
   if (tuning.shed_p2p && (cookie >> 32 & RM_COOKIE_P2P)) {
@@ -413,13 +416,13 @@ static __always_inline void emit_call(struct thread_state *state, __u64 now, __s
   if ((__u8)(cookie >> 16) <= RM_SHORT_ARGS) {
     out = bpf_ringbuf_reserve(&events, RM_SHORT_CALL, 0);
     if (!out) goto full;
-    write_call(out, state, now, ret);
+    write_call(out, state, task, now, ret, said);
     bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
     return;
   }
   out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) goto full;
-  write_call(out, state, now, ret);
+  write_call(out, state, task, now, ret, said);
   __builtin_memcpy(out->args + RM_SHORT_ARGS, call->args + RM_SHORT_ARGS,
                    (RM_MAX_ARGS - RM_SHORT_ARGS) * sizeof out->args[0]);
   bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
@@ -428,8 +431,19 @@ full:
   COUNT(call->func, lost_ring);
 }
 
+/* The thread ends: the call that it is in will not return, nor will its group start what was called in it. */
+static __always_inline void call_never_returns(struct thread_state *state, struct task_struct *task) {
+  struct rm_inflight *call = &state->call;
+  if (!call->enter_ns) return;
+  if (call->role == RM_ROLE_GROUP_END) state->group_depth = 0;
+  if (call->role == RM_ROLE_CALL || call->role == RM_ROLE_GROUP_END)
+    emit_call(state, task, bpf_ktime_get_ns(), 0, RM_NOT_RETURNED);
+  call->enter_ns = 0;
+}
+
 static __always_inline int call_return(struct pt_regs *ctx) {
-  struct thread_state *state = this_thread();
+  struct task_struct *task = bpf_get_current_task_btf();
+  struct thread_state *state = thread_of(task);
   if (!state || !state->call.enter_ns) return 0;
   struct rm_inflight *call = &state->call;
   /* One that it has jumped on to, instead of calling it, returns at the same place, at once before it, with the same. */
@@ -443,12 +457,12 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   __u64 now = bpf_ktime_get_ns();
   __s32 ret = (__s32)PT_REGS_RC(ctx);
   if (call->role == RM_ROLE_CALL) {
-    emit_call(state, now, ret);
+    emit_call(state, task, now, ret, 0);
     if (!(flags & RM_COOKIE_MPI)) device_enqueues(state);
     call->enter_ns = 0;
     return 0;
   }
-  __u32 pid = bpf_get_current_pid_tgid() >> 32;
+  __u32 pid = task->tgid;
   struct rm_comm info = {.hash = call->hash, .rank = call->rank, .nranks = (__s32)call->args[1]};
   info.flags = RM_HAVE_RANK | (call->have_hash ? RM_HAVE_HASH : 0);
   switch (call->role) {
@@ -492,11 +506,10 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       if (ret == 0) state->group_depth++;
       break;
     case RM_ROLE_GROUP_END:
-      if (state->group_depth && --state->group_depth == 0) emit_call(state, now, ret);
+      if (state->group_depth && --state->group_depth == 0) emit_call(state, task, now, ret, 0);
       break;
     case RM_ROLE_MPI_INIT: {
-      __u32 value = RM_TRACKED | RM_CALLED | RM_MPI_STARTED;
-      if (ret == 0) bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY);
+      if (ret == 0) mark_process(pid, RM_TRACKED | RM_CALLED | RM_MPI_STARTED);
       break;
     }
   }

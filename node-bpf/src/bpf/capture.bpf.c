@@ -32,8 +32,9 @@ struct {
   __type(value, __u32);
 } cgroup_array SEC(".maps");
 
-/* Processes that are followed: key is the process id. Written here on the first traced call, by user space when a
- * traced library is found mapped; removed when the process ends. */
+/* Processes that are followed: key is the process id. Made here on the first traced call, by user space when a traced
+ * library is found mapped; removed when the process ends. User space never writes what is there already: a look and a
+ * writing of its own would undo what the programs mark in between. */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 16384);
@@ -41,13 +42,13 @@ struct {
   __type(value, __u32);
 } tracked SEC(".maps");
 
-/* Threads that have made a traced call. */
+/* Processes that a followed one, or one of these, has started: of them alone only host.bpf.h's events are of interest. */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 16384);
-  __type(key, __u32); /* thread */
-  __type(value, __u8);
-} callers SEC(".maps");
+  __type(key, __u32);
+  __type(value, __u32);
+} children SEC(".maps");
 
 static __always_inline struct rm_stats *stats_of(__u32 slot) { return bpf_map_lookup_elem(&stats, &slot); }
 
@@ -89,7 +90,7 @@ struct {
     result__;                                                                     \
   })
 
-/* The reader looks every few ten milliseconds anyway: wake it only when much is waiting. */
+/* The reader looks every 50 ms anyway: wake it only when much is waiting. */
 static __always_inline __u64 wake_flags(void) {
   return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= config.wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
@@ -101,11 +102,14 @@ static __always_inline __u64 wake_flags_now_and_then(__u32 *records) {
 
 #include "owner.bpf.h"
 
-static __always_inline bool wanted_task(void) {
-  if ((__u32)bpf_get_current_task_btf()->tgid == config.own_pid) return false;
+/* Of the current task. */
+static __always_inline bool wanted(struct task_struct *task) {
+  if ((__u32)task->tgid == config.own_pid) return false;
   if (!may_see_this()) return false;
   return config.cgroup_id == 0 || bpf_current_task_under_cgroup(&cgroup_array, 0) == 1;
 }
+
+static __always_inline bool wanted_task(void) { return wanted(bpf_get_current_task_btf()); }
 
 static __always_inline void emit_process(__u32 kind, __u32 pid) {
   struct rm_process *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);

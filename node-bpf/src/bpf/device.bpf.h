@@ -2,13 +2,31 @@
  * run now, and that a thread waits for the device, so that what it enqueued is not known to be over. Included before
  * calls.bpf.h and tally.bpf.h, which use it. */
 
-/* Streams of a process under capture. An entry exists from the process's first counted CUDA or HIP call on. */
+/* How many captures of a process are under way. An entry exists from the process's first counted CUDA or HIP call on. */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 16384);
   __type(key, __u32);
   __type(value, __u32);
 } capturing SEC(".maps");
+
+/* What goes into a graph: the stream on which a capture was begun, and each that has waited since for an event recorded on
+ * one of its streams; and those events. A capture is named by that first stream and by when it began. It is over when its
+ * first stream's entry is gone or names a later one, so that the others need not be looked for; they give way to new ones. */
+struct device_handle {
+  __u32 pid, pad;
+  __u64 handle;
+};
+struct device_capture {
+  __u64 first;
+  __u64 begun_ns;
+};
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 4096);
+  __type(key, struct device_handle);
+  __type(value, struct device_capture);
+} captured_streams SEC(".maps"), captured_events SEC(".maps");
 
 /* Threads in a synchronisation that follows a collective, and since when. User space reads it. */
 struct {
@@ -78,28 +96,80 @@ static __always_inline void device_wait_begins(__u64 now) {
 
 static __always_inline void device_wait_ends(__u64 thread) { bpf_map_delete_elem(&waiting, &thread); }
 
-/* cudaStreamBeginCapture and its kin have returned. The end of a capture ends it also where it fails. */
-static __always_inline void device_captures(bool begins, __u32 error) {
-  __u32 pid = bpf_get_current_pid_tgid() >> 32;
-  __u32 *streams = bpf_map_lookup_elem(&capturing, &pid);
-  if (!streams) return;
-  if (begins && !error) {
+static __always_inline struct device_capture *capture_of_stream(__u32 pid, __u64 stream) {
+  struct device_handle key = {.pid = pid, .handle = stream};
+  struct device_capture *capture = bpf_map_lookup_elem(&captured_streams, &key);
+  if (!capture || capture->first == stream) return capture;
+  key.handle = capture->first;
+  struct device_capture *first = bpf_map_lookup_elem(&captured_streams, &key);
+  return first && first->begun_ns == capture->begun_ns ? capture : 0;
+}
+
+/* cudaStreamBeginCapture and its kin have returned. The end of a capture ends it also where it fails. The driver's function
+ * inside the runtime's comes first, and does all. */
+static __noinline int device_captures(bool begins, __u64 stream, __u32 error) {
+  struct device_handle key = {.pid = bpf_get_current_pid_tgid() >> 32, .handle = stream};
+  __u32 pid = key.pid, *captures = bpf_map_lookup_elem(&capturing, &pid);
+  if (!captures) return 0;
+  struct device_capture *known = bpf_map_lookup_elem(&captured_streams, &key);
+  bool under_way = known && known->first == stream && *captures;
+  if (begins && !error && !under_way) {
+    struct device_capture capture = {.first = stream, .begun_ns = bpf_ktime_get_ns()};
+    if (bpf_map_update_elem(&captured_streams, &key, &capture, BPF_ANY)) return 0;
     captured_ever = 1;
-    __sync_fetch_and_add(streams, 1);
+    __sync_fetch_and_add(captures, 1);
   }
-  if (!begins && *streams) __sync_fetch_and_sub(streams, 1);
+  if (!begins && under_way) {
+    bpf_map_delete_elem(&captured_streams, &key);
+    __sync_fetch_and_sub(captures, 1);
+  }
+  return 0;
+}
+
+/* cudaEventRecord, cudaStreamWaitEvent and their kin have returned. */
+static __noinline int device_event(bool waits, __u64 stream, __u64 event, __u32 error) {
+  if (!captured_ever || error) return 0;
+  __u32 pid = bpf_get_current_pid_tgid() >> 32;
+  __u32 *captures = bpf_map_lookup_elem(&capturing, &pid);
+  if (!captures || !*captures) return 0;
+  struct device_handle key = {.pid = pid, .handle = event};
+  if (!waits) {
+    struct device_capture *capture = capture_of_stream(pid, stream);
+    if (capture) {
+      struct device_capture copy = *capture;
+      bpf_map_update_elem(&captured_events, &key, &copy, BPF_ANY);
+    } else {
+      bpf_map_delete_elem(&captured_events, &key); /* it marks another place now */
+    }
+    return 0;
+  }
+  struct device_capture *capture = bpf_map_lookup_elem(&captured_events, &key);
+  if (!capture || capture->first == stream) return 0;
+  struct device_capture copy = *capture;
+  key.handle = copy.first;
+  struct device_capture *first = bpf_map_lookup_elem(&captured_streams, &key);
+  if (!first || first->begun_ns != copy.begun_ns) return 0; /* an old event: that capture is over */
+  key.handle = stream;
+  bpf_map_update_elem(&captured_streams, &key, &copy, BPF_ANY);
+  return 0;
+}
+
+/* Of a call whose stream is argument `stream_arg`, in a process that is capturing. One without a stream counts as captured. */
+static __noinline int goes_into_graph(struct thread_state *thread, __u32 pid, __u32 stream_arg) {
+  if (!thread || stream_arg >= RM_MAX_ARGS) return 1;
+  return capture_of_stream(pid, thread->call.args[stream_arg]) != 0;
 }
 
 /* Flags of a call's record. */
-static __always_inline __u8 device_capture_flags(struct thread_state *thread, __u32 pid) {
+static __always_inline __u8 device_capture_flags(struct thread_state *thread, __u32 pid, __u8 stream_arg) {
   if (thread->device_known && !captured_ever) return RM_CAPTURE_KNOWN;
   __u32 generation = device_generation;
   if (thread->no_device_as_of == generation) return 0;
-  __u32 *streams = bpf_map_lookup_elem(&capturing, &pid);
-  if (!streams) {
+  __u32 *captures = bpf_map_lookup_elem(&capturing, &pid);
+  if (!captures) {
     thread->no_device_as_of = generation;
     return 0;
   }
   thread->device_known = 1;
-  return RM_CAPTURE_KNOWN | (*streams ? RM_CAPTURED : 0);
+  return RM_CAPTURE_KNOWN | (*captures && goes_into_graph(thread, pid, stream_arg) ? RM_CAPTURED : 0);
 }

@@ -28,10 +28,10 @@ static __noinline int wanted_cgroup(__u64 address) {
 }
 
 
-/* A process whose threads' time off the CPU is of interest. */
-static __always_inline bool is_followed(__u32 pid) {
+/* What is known of a process that is followed, or was started by one that is. */
+static __always_inline __u32 *kin(__u32 pid) {
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
-  return known && (*known & (RM_TRACKED | RM_CALLED));
+  return known ? known : bpf_map_lookup_elem(&children, &pid);
 }
 
 /* `task` is the current one, or a child it has just made. */

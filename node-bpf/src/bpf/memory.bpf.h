@@ -23,7 +23,7 @@ static __always_inline void emit_memory(__u32 event, __u32 slot, __u64 start_ns,
 static __always_inline int major_fault(void) {
   __u64 thread = bpf_get_current_pid_tgid();
   __u32 pid = thread >> 32;
-  if (!pid || !bpf_map_lookup_elem(&tracked, &pid) || !may_see_this()) return 0;
+  if (!pid || !kin(pid) || !may_see_this()) return 0;
   HOST_COUNT(RM_HOST_FAULT, hits);
   emit_memory(RM_MAJOR_FAULT, RM_HOST_FAULT, bpf_ktime_get_ns(), 0, thread, bpf_get_current_cgroup_id(), 0);
   return 0;
@@ -35,7 +35,7 @@ int on_major_fault(void *ctx) { return MEASURED(RM_PROGRAM_MEMORY, major_fault()
 static __always_inline int reclaim_begins(void) {
   __u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
   __u32 pid = thread >> 32, tid = thread;
-  if (!pid || !bpf_map_lookup_elem(&tracked, &pid) || !may_see_this()) return 0;
+  if (!pid || !kin(pid) || !may_see_this()) return 0;
   HOST_COUNT(RM_HOST_RECLAIM, hits);
   if (bpf_map_update_elem(&reclaim_starts, &tid, &now, BPF_ANY)) HOST_COUNT(RM_HOST_RECLAIM, lost_map);
   return 0;
@@ -73,7 +73,7 @@ int on_oom(__u64 *ctx) {
   __u32 pid = argument;
   struct task_struct *task = (void *)argument;
   if (argument >> 32) pid = BPF_CORE_READ(task, tgid);
-  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
+  __u32 *known = kin(pid);
   /* a number alone leads to no task; only processes that may be seen are followed */
   if (!known || (argument >> 32 && !may_see(task))) return 0;
   __sync_fetch_and_or(known, RM_OOM);

@@ -14,6 +14,9 @@ int open_calls(struct bpf_iter__task *ctx) {
   struct thread_state *state = thread_of(task);
   if (!state || !state->call.enter_ns || !may_see(task)) return 0;
   struct rm_open_call out = {.pid = task->tgid, .tid = task->pid, .call = state->call};
+  barrier();
+  /* It runs on meanwhile: what was copied may be of two calls. The one is over then, the other has just begun. */
+  if (*(volatile __u64 *)&state->call.enter_ns != out.call.enter_ns) return 0;
   bpf_seq_write(ctx->meta->seq, &out, sizeof out);
   return 0;
 }

@@ -14,6 +14,8 @@ struct {
 } off_starts SEC(".maps");
 
 #define TASK_INTERRUPTIBLE 1
+#define TASK_DEAD 0x80
+#define PF_EXITING 4
 
 static __always_inline long task_state(struct task_struct *task) {
   /* Read as they stand, like all that is read at every switch: the kernel knows the type, and a helper takes ten times as long. */
@@ -22,47 +24,62 @@ static __always_inline long task_state(struct task_struct *task) {
   return old->state;
 }
 
+/* What is kept when a thread leaves its CPU, which happens far more often than a row is made of it: only what cannot be
+ * had when it comes back. */
 static __always_inline void note_leaving(struct off_start *start, struct task_struct *prev, struct task_struct *next,
-                                         __u32 state, bool voluntary) {
+                                         __u32 state, bool voluntary, __u64 now) {
   start->wake_ns = 0;
-  start->cgroup_id = bpf_get_current_cgroup_id();
   start->cpu = bpf_get_smp_processor_id();
   start->voluntary = voluntary;
   start->state = state;
   start->iowait = BPF_CORE_READ_BITFIELD(prev, in_iowait);
   if (may_name(next)) {
+    const __u64 *comm = (const void *)next->comm;
     start->next_pid = next->tgid;
-#pragma unroll
-    for (int i = 0; i < 16; i++) start->next_comm[i] = next->comm[i];
+    start->next_comm[0] = comm[0];
+    start->next_comm[1] = comm[1];
   } else {
     start->next_pid = 0;
     __builtin_memcpy(start->next_comm, "(another user)\0", sizeof start->next_comm);
   }
-  start->ts_ns = bpf_ktime_get_ns();
+  start->ts_ns = now;
 }
 
-static __always_inline void leaves_cpu(struct task_struct *prev, struct task_struct *next, bool preempt) {
+/* Switches come with interrupts off, and nothing else counts these hits: no need for an atomic. */
+static __always_inline void count_leaving(void) {
+  struct rm_stats *stats = stats_of(RM_SLOT_OFFCPU);
+  if (stats) stats->hits++;
+}
+
+static __always_inline void leaves_cpu(struct task_struct *prev, struct task_struct *next, bool preempt, __u64 *now) {
   __u32 pid = prev->tgid, tid = prev->pid;
   if (!pid) return;
   struct thread_state *thread = thread_of(prev);
-  if (!(thread && thread->followed) && !is_followed(pid)) return;
+  __u8 followed = thread ? thread->off.followed : 0;
+  if (!followed && !bpf_map_lookup_elem(&tracked, &pid)) return;
   __u32 state = task_state(prev);
+  if (state & TASK_DEAD) return; /* it does not come back, and its number is given to another */
   bool voluntary = !preempt && state != 0; /* 0: still runnable, so it was pushed off */
-  if (voluntary && (state & TASK_INTERRUPTIBLE) && tid != pid && !(thread && thread->followed == FOLLOWED_CALLER) &&
-      !bpf_map_lookup_elem(&callers, &tid))
+  if (voluntary && (state & TASK_INTERRUPTIBLE) && tid != pid && followed != FOLLOWED_CALLER) {
+    /* Kernels before 6.2 may not find what is kept of a thread when it comes back, and leave this set. */
+    if (thread) thread->off.ts_ns = 0;
     return;
+  }
   if (!may_see(prev)) return;
-  COUNT(RM_SLOT_OFFCPU, hits);
+  count_leaving();
+  *now = bpf_ktime_get_ns();
   if (thread) {
-    note_leaving(&thread->off, prev, next, state, voluntary);
+    note_leaving(&thread->off, prev, next, state, voluntary, *now);
     return;
   }
   struct off_start start = {};
-  note_leaving(&start, prev, next, state, voluntary);
+  note_leaving(&start, prev, next, state, voluntary, *now);
   if (bpf_map_update_elem(&off_starts, &tid, &start, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
 }
 
 static __always_inline void emit_off_cpu(struct off_start *start, struct task_struct *next, __u64 now) {
+  __u32 pid = next->tgid;
+  if ((next->flags & PF_EXITING) && !bpf_map_lookup_elem(&tracked, &pid)) return; /* its process's end has been told */
   struct rm_offcpu *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) {
     COUNT(RM_SLOT_OFFCPU, lost_ring);
@@ -72,9 +89,9 @@ static __always_inline void emit_off_cpu(struct off_start *start, struct task_st
   out->cpu = start->cpu;
   out->start_ns = start->ts_ns;
   out->end_ns = now;
-  out->pid = next->tgid;
+  out->pid = pid;
   out->tid = next->pid;
-  out->cgroup_id = start->cgroup_id;
+  out->cgroup_id = cgroup_of(next);
   out->next_pid = start->next_pid;
   out->voluntary = start->voluntary;
   __builtin_memcpy(out->next_comm, start->next_comm, sizeof out->next_comm);
@@ -90,27 +107,27 @@ static __always_inline void emit_off_cpu(struct off_start *start, struct task_st
 }
 
 /* The stretch has ended. */
-static __always_inline void was_off(struct off_start *start, struct task_struct *next) {
-  __u64 now = bpf_ktime_get_ns();
+static __always_inline void was_off(struct off_start *start, struct task_struct *next, __u64 now) {
+  if (!now) now = bpf_ktime_get_ns(); /* else it has just been read for who left */
   __u64 off_ns = now - start->ts_ns;
   if (off_ns < config.offcpu_min_ns) return;
   if (off_ns < tuning.offcpu_min_ns) COUNT(RM_SLOT_OFFCPU, shed);
   else emit_off_cpu(start, next, now);
 }
 
-static __always_inline void takes_cpu(struct task_struct *next) {
+static __always_inline void takes_cpu(struct task_struct *next, __u64 now) {
   __u32 pid = next->tgid, tid = next->pid;
   if (!pid) return;
   struct thread_state *thread = thread_of(next);
   if (thread && thread->off.ts_ns) {
-    was_off(&thread->off, next);
+    was_off(&thread->off, next, now);
     thread->off.ts_ns = 0;
     return;
   }
-  if (thread || !bpf_map_lookup_elem(&tracked, &pid)) return;
+  /* Also when user space has made the thread's own meanwhile, and when the process has ended: nothing is left behind. */
   struct off_start *start = bpf_map_lookup_elem(&off_starts, &tid);
   if (!start) return;
-  was_off(start, next);
+  if (bpf_map_lookup_elem(&tracked, &pid)) was_off(start, next, now);
   bpf_map_delete_elem(&off_starts, &tid);
 }
 
@@ -131,8 +148,9 @@ SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *task) { return MEASURED(RM_PROGRAM_WAKEUP, wakes_up(task)); }
 
 static __always_inline int switches(bool preempt, struct task_struct *prev, struct task_struct *next) {
-  leaves_cpu(prev, next, preempt);
-  takes_cpu(next);
+  __u64 now = 0;
+  leaves_cpu(prev, next, preempt, &now);
+  takes_cpu(next, now);
   return 0;
 }
 
@@ -141,60 +159,63 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
   return MEASURED(RM_PROGRAM_SWITCH, switches(preempt, prev, next));
 }
 
-/* The calls that it is in will not return. */
-static __always_inline void thread_ends(struct task_struct *task) {
+/* The calls that it is in will not return. `tid`: as it was when they began. */
+static __always_inline void thread_ends(struct task_struct *task, __u32 tid) {
   struct thread_state *state = thread_of(task);
   if (!state) return;
-  tally_thread_ends(state);
-  if (state->call.enter_ns && state->call.role == RM_ROLE_CALL) COUNT(state->call.func, unmatched);
-  state->call.enter_ns = 0;
+  tally_thread_ends(state, (__u64)task->tgid << 32 | tid);
+  call_never_returns(state, task);
+}
+
+/* Forgets a process; true for one of its threads only, however many come here at once: the last deletion tells. Whoever finds
+ * it no child any more finds it not followed any more either. */
+static __always_inline bool forget_process(__u32 pid) {
+  if (!bpf_map_lookup_elem(&children, &pid)) return !bpf_map_delete_elem(&tracked, &pid);
+  bpf_map_delete_elem(&tracked, &pid);
+  return !bpf_map_delete_elem(&children, &pid);
 }
 
 /* A followed process has become another user's: it is as if it had ended. */
-static __noinline int leaves_us(struct task_struct *task) {
-  __u32 pid = task->tgid, tid = task->pid;
-  thread_ends(task);
+static __noinline int leaves_us(struct task_struct *task, __u32 former_tid) {
+  __u32 pid = task->tgid;
+  thread_ends(task, former_tid);
   bpf_task_storage_delete(&threads, task);
-  bpf_map_delete_elem(&off_starts, &tid);
-  bpf_map_delete_elem(&callers, &tid);
-  if (!bpf_map_delete_elem(&tracked, &pid)) emit_process(RM_EXIT, pid);
+  if (forget_process(pid)) emit_process(RM_EXIT, pid);
   return 0;
 }
 
-static __always_inline int process_exec(struct task_struct *task) {
+/* A thread that is not the main one takes over its number here, when all others have ended. */
+static __always_inline int process_exec(struct task_struct *task, __u32 former_tid) {
   __u32 pid = task->tgid;
   if (!wanted_task()) {
-    if (only_own()) leaves_us(task);
+    if (only_own()) leaves_us(task, former_tid);
     return 0;
   }
   COUNT(RM_SLOT_PROCESS, hits);
-  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
-  if (known) {
-    emit_life(RM_LIFE_EXEC, task, 0);
-    /* another program: what was known of it is void, but not whose child it is */
-    if (*known & RM_CHILD) *known = RM_CHILD;
-    else bpf_map_delete_elem(&tracked, &pid);
-  }
-  thread_ends(task);
+  if (kin(pid)) emit_life(RM_LIFE_EXEC, task, 0);
+  thread_ends(task, former_tid);
   bpf_task_storage_delete(&threads, task);
+  /* another program: what was known of it is void, but not whose child it is */
+  bpf_map_delete_elem(&tracked, &pid);
   emit_process(RM_EXEC, pid);
   return 0;
 }
 
 SEC("tp_btf/sched_process_exec")
-int BPF_PROG(on_exec, struct task_struct *task) { return MEASURED(RM_PROGRAM_EXEC, process_exec(task)); }
+int BPF_PROG(on_exec, struct task_struct *task, int former_tid) {
+  return MEASURED(RM_PROGRAM_EXEC, process_exec(task, former_tid));
+}
 
 static __always_inline int process_exit(struct task_struct *task) {
   __u32 tid = task->pid, pid = task->tgid;
-  __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
+  /* Of threads that end at once, one may come here after the process's end was told. */
+  thread_ends(task, tid);
+  forget_thread(tid);
+  __u32 *known = kin(pid);
   if (!known) return 0;
   bool oom = *known & RM_OOM;
-  thread_ends(task);
-  bpf_map_delete_elem(&off_starts, &tid);
-  bpf_map_delete_elem(&callers, &tid);
-  forget_thread(tid);
   if (BPF_CORE_READ(task, signal, live.counter) > 0) return 0; /* other threads go on */
-  bpf_map_delete_elem(&tracked, &pid);
+  if (!forget_process(pid)) return 0; /* another one was quicker */
   COUNT(RM_SLOT_PROCESS, hits);
   if (may_see(task)) emit_life(oom ? RM_LIFE_OOM_KILLED : RM_LIFE_EXIT, task, BPF_CORE_READ(task, exit_code));
   emit_process(RM_EXIT, pid);
@@ -207,9 +228,9 @@ int BPF_PROG(on_exit, struct task_struct *task) { return MEASURED(RM_PROGRAM_EXI
 static __always_inline int process_fork(struct task_struct *parent, struct task_struct *child) {
   __u32 pid = parent->tgid, new = child->tgid;
   if (child->pid != new) return 0; /* a thread */
-  if (!bpf_map_lookup_elem(&tracked, &pid) || !may_see(parent)) return 0;
-  __u32 value = RM_CHILD;
-  if (bpf_map_update_elem(&tracked, &new, &value, BPF_ANY)) HOST_COUNT(RM_HOST_LIFE, lost_map);
+  if (!kin(pid) || !may_see(parent)) return 0;
+  __u32 nothing = 0;
+  if (bpf_map_update_elem(&children, &new, &nothing, BPF_ANY)) HOST_COUNT(RM_HOST_LIFE, lost_map);
   emit_life(RM_LIFE_FORK, child, 0);
   return 0;
 }

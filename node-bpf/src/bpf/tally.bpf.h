@@ -101,13 +101,14 @@ static __always_inline __u32 tally_bucket(__u64 ns) {
 
 /* 1 when the return of this call is of no interest. */
 static __always_inline int tally_enter_run(struct pt_regs *ctx, bool symbols) {
-  if (!wanted_task()) return 1;
+  struct task_struct *task = bpf_get_current_task_btf(); /* once: asking for it is a call */
+  if (!wanted(task)) return 1;
   __u64 cookie = bpf_get_attach_cookie(ctx);
   __u16 func = cookie;
   __u8 api = cookie >> 16, flags = cookie >> 24;
   __u64 sp = PT_REGS_SP(ctx), ip = PT_REGS_IP(ctx);
   __u64 now = bpf_ktime_get_ns();
-  struct thread_state *thread = this_thread();
+  struct thread_state *thread = thread_of(task);
   if (!thread) {
     thread = new_thread();
     if (!thread) {
@@ -170,6 +171,8 @@ static __always_inline int tally_enter_run(struct pt_regs *ctx, bool symbols) {
       call->stream = stream;
       have |= RM_TALLY_HAVE_STREAM;
     }
+    if (flags & RM_TALLY_EVENT_RECORD) call->event = args.in_register[0];
+    if (flags & RM_TALLY_EVENT_WAIT) call->event = args.in_register[1];
   }
   if (!symbols && flags & RM_TALLY_SYNC) {
     /* the driver's inside the runtime's waits for the same */
@@ -206,8 +209,8 @@ static __always_inline struct rm_tally *tally_of(void *map, const struct rm_tall
   return bpf_map_lookup_elem(map, key);
 }
 
-static __always_inline void tally_add(__u32 func, __u64 duration, __u64 bytes, __u32 epoch) {
-  struct rm_tally_key key = {.pid = bpf_get_current_pid_tgid() >> 32, .func = func, .bucket = tally_bucket(duration)};
+static __always_inline void tally_add(__u32 pid, __u32 func, __u64 duration, __u64 bytes, __u32 epoch) {
+  struct rm_tally_key key = {.pid = pid, .func = func, .bucket = tally_bucket(duration)};
   struct rm_tally *sum = epoch ? tally_of(&tallies_1, &key) : tally_of(&tallies_0, &key);
   if (!sum) {
     TALLY_COUNT(func, lost_map);
@@ -262,7 +265,8 @@ static __always_inline void tally_record(struct pt_regs *ctx, const struct tally
 
 /* `sp`: what the stack pointer was at the call's entry. */
 static __always_inline int tally_left_run(struct pt_regs *ctx, __u64 sp, bool symbols) {
-  struct thread_state *thread = this_thread();
+  struct task_struct *task = bpf_get_current_task_btf();
+  struct thread_state *thread = thread_of(task);
   if (!thread) return 0;
   __u64 cookie = bpf_get_attach_cookie(ctx);
   __u16 func = cookie;
@@ -288,10 +292,13 @@ static __always_inline int tally_left_run(struct pt_regs *ctx, __u64 sp, bool sy
   struct rm_tally_control *control = bpf_map_lookup_elem(&tally_control, &zero);
   struct rm_tally_rule *rule = bpf_map_lookup_elem(&tally_rules, &index);
   if (!control || !rule) return 0;
-  tally_add(func, duration, symbols ? 0 : call->bytes, control->epoch);
+  tally_add(task->tgid, func, duration, call->have & RM_TALLY_HAVE_BYTES ? call->bytes : 0, control->epoch);
   bool after = !symbols && call->have & RM_TALLY_AFTER_COLLECTIVE;
-  if (!symbols && (cookie >> 24) & (RM_TALLY_CAPTURE_BEGIN | RM_TALLY_CAPTURE_END))
-    device_captures((cookie >> 24) & RM_TALLY_CAPTURE_BEGIN, PT_REGS_RC(ctx));
+  __u8 flags = cookie >> 24;
+  if (!symbols && flags & (RM_TALLY_CAPTURE_BEGIN | RM_TALLY_CAPTURE_END))
+    device_captures(flags & RM_TALLY_CAPTURE_BEGIN, call->stream, PT_REGS_RC(ctx));
+  if (!symbols && flags & (RM_TALLY_EVENT_RECORD | RM_TALLY_EVENT_WAIT))
+    device_event(flags & RM_TALLY_EVENT_WAIT, call->stream, call->event, PT_REGS_RC(ctx));
   if (after) {
     device_wait_ends(bpf_get_current_pid_tgid());
     if (!depth) thread->after_collective = 0;
@@ -332,7 +339,7 @@ static __always_inline int tally_point_run(struct pt_regs *ctx) {
   struct rm_tally_control *control = bpf_map_lookup_elem(&tally_control, &zero);
   if (!control) return 0;
   struct tally_open call = {.enter_ns = now, .func = bpf_get_attach_cookie(ctx)};
-  tally_add(call.func, 0, 0, control->epoch);
+  tally_add(bpf_get_current_pid_tgid() >> 32, call.func, 0, 0, control->epoch);
   if (tally_may_record(control, RM_TALLY_POINTS, true)) tally_record(ctx, &call, now);
   else TALLY_COUNT(call.func, withheld);
   return 0;
@@ -342,9 +349,9 @@ static __always_inline int tally_point(struct pt_regs *ctx) {
   return MEASURED(RM_PROGRAM_SYMBOL_POINT, tally_point_run(ctx));
 }
 
-/* The open calls of a thread will not return. */
-static __always_inline void tally_thread_ends(struct thread_state *thread) {
-  if (thread->on_device) device_wait_ends(bpf_get_current_pid_tgid());
+/* The open calls of a thread (process id << 32 | thread id) will not return. */
+static __always_inline void tally_thread_ends(struct thread_state *thread, __u64 ids) {
+  if (thread->on_device) device_wait_ends(ids);
   for (int i = 0; i < TALLY_DEPTH; i++) {
     if (i >= thread->depth) break;
     TALLY_COUNT(thread->open[i].func, unmatched);

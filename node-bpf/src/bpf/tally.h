@@ -14,6 +14,8 @@
 #define RM_TALLY_CAPTURE_BEGIN 4 /* what follows on the stream goes into a graph … */
 #define RM_TALLY_CAPTURE_END 8   /* … until here */
 #define RM_TALLY_STREAM_BEHIND 2 /* the stream argument points to a launch configuration, whose stream is at 32 */
+#define RM_TALLY_EVENT_RECORD 16 /* marks a place of its stream with the event that is its first argument … */
+#define RM_TALLY_EVENT_WAIT 32   /* … and lets its stream wait for that of its second */
 
 /* Durations fall into buckets: below 32 ns one each, then 32 to every power of two. Only those in use exist. */
 struct rm_tally_key {

@@ -9,7 +9,10 @@ struct tally_open {
   __u64 enter_ns;
   __u64 sp;
   __u64 ip; /* tells a function that jumps on to another from one that is entered anew */
-  __u64 bytes;
+  union {
+    __u64 bytes;
+    __u64 event; /* of functions that have no bytes */
+  };
   __u64 stream;
   __s32 kind;
   __u16 func;
@@ -29,32 +32,39 @@ struct known_comm {
 struct off_start {
   __u64 ts_ns;
   __u64 wake_ns;
-  __u64 cgroup_id;
-  __u32 cpu, voluntary, next_pid, pid;
-  __u32 state, iowait;
-  char next_comm[16];
+  __u64 next_comm[2];
+  __u32 cpu, next_pid;
+  __u32 state;
+  __u8 voluntary, iowait;
+  __u8 followed; /* of thread_state, here because it is asked at every switch: FOLLOWED, the maps say so already */
+  __u8 pad;
 };
 
 struct thread_state {
+  /* At the beginning, on the same cache line as the kernel's own word: nothing else is touched at a switch. */
+  struct off_start off; /* ts_ns 0: it is on a CPU, or that is not of interest */
   struct rm_inflight call; /* enter_ns 0: in none */
   struct known_comm comms[KNOWN_COMMS];
   __u32 group_depth; /* how deep it is in ncclGroupStart */
-  __u8 followed;     /* FOLLOWED: the maps say so already */
   __u8 mpi_started;
   __u8 on_device;    /* it has called CUDA or HIP */
   __u8 device_known; /* its process has, and `capturing` knows it */
   __u8 after_collective;
-  __u8 pad[3];
+  __u8 pad[4];
   __u32 noted; /* device.bpf.h: that it enqueues was noted as of this round … */
   __u32 round; /* … and its last synchronisation began this one */
   __u32 depth;
   __u32 records;           /* of calls, so far */
   __u32 no_device_as_of;   /* device_generation when its process had made no counted call */
   __u64 cookie;            /* of `call` */
-  struct off_start off; /* ts_ns 0: it is on a CPU, or that is not of interest */
   struct tally_open open[TALLY_DEPTH];
 };
 
+_Static_assert(__builtin_offsetof(struct thread_state, off.followed) == 46, "src/wire.rs sets it");
+
+/* Made with a thread's first traced call; of the main thread of a process that is followed before, by user space
+ * (src/discovery.rs), so that its switches need no hash: ranks that wait in a call that began before make some 100,000 a
+ * second. */
 struct {
   __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
   __uint(map_flags, BPF_F_NO_PREALLOC);
@@ -68,32 +78,40 @@ static __always_inline struct thread_state *thread_of(struct task_struct *task) 
 
 static __always_inline struct thread_state *this_thread(void) { return thread_of(bpf_get_current_task_btf()); }
 
-static __always_inline struct thread_state *new_thread(void) {
-  return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+/* Making it fails where user space has made it between the kernel's look and its making (EEXIST), or another map's at the same
+ * moment (EAGAIN): then once more. */
+static __always_inline void *made_for_this_task(void *map) {
+  struct task_struct *task = bpf_get_current_task_btf();
+  void *made = bpf_task_storage_get(map, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+  return made ? made : bpf_task_storage_get(map, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
-/* thread_state.followed: the process is followed, and of this thread also the sleeps. */
+static __always_inline struct thread_state *new_thread(void) { return made_for_this_task(&threads); }
+
+/* off_start.followed: the process is followed, and of this thread also the sleeps. */
 #define FOLLOWED 1
 #define FOLLOWED_CALLER 2
 
-/* The process of the current thread is followed from now on, and when `waits_too` the thread's sleeps are recorded. */
-static __always_inline void follow_this_thread(bool waits_too) {
-  __u64 thread = bpf_get_current_pid_tgid();
-  __u32 pid = thread >> 32, tid = thread;
+/* Marks a process as followed, and returns what marks it had. Other threads of it may do the same at this moment: what is
+ * there is added to in place, never written anew. */
+static __noinline __u32 mark_process(__u32 pid, __u32 marks) {
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
-  if (!known || !(*known & RM_CALLED)) {
-    __u32 value = (known ? *known : 0) | RM_TRACKED | RM_CALLED;
-    if (bpf_map_update_elem(&tracked, &pid, &value, BPF_ANY)) COUNT(RM_SLOT_PROCESS, lost_map);
-    emit_process(RM_FOUND, pid);
+  if (!known) {
+    if (!bpf_map_update_elem(&tracked, &pid, &marks, BPF_NOEXIST)) return 0;
+    known = bpf_map_lookup_elem(&tracked, &pid);
+    if (!known) {
+      COUNT(RM_SLOT_PROCESS, lost_map);
+      return 0;
+    }
   }
-  if (!waits_too || bpf_map_lookup_elem(&callers, &tid)) return;
-  __u8 yes = 1;
-  if (bpf_map_update_elem(&callers, &tid, &yes, BPF_ANY)) COUNT(RM_SLOT_OFFCPU, lost_map);
+  return __sync_fetch_and_or(known, marks);
 }
 
+/* The process of the current thread is followed from now on, and when `waits_too` the thread's sleeps are recorded. */
 static __always_inline void follow_once(struct thread_state *state, bool waits_too) {
   __u8 wanted = waits_too ? FOLLOWED_CALLER : FOLLOWED;
-  if (state->followed >= wanted) return;
-  follow_this_thread(waits_too);
-  state->followed = wanted;
+  if (state->off.followed >= wanted) return;
+  __u32 pid = bpf_get_current_pid_tgid() >> 32;
+  if (!(mark_process(pid, RM_TRACKED | RM_CALLED) & RM_CALLED)) emit_process(RM_FOUND, pid);
+  state->off.followed = wanted;
 }

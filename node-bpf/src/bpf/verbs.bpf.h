@@ -14,8 +14,7 @@ struct {
 /* 1 when its return is of no interest. */
 static __always_inline int verbs_enter_run(struct pt_regs *ctx) {
   if (!wanted_task()) return 1;
-  struct verbs_call *call =
-      bpf_task_storage_get(&verbs_calls, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+  struct verbs_call *call = made_for_this_task(&verbs_calls);
   if (!call) {
     HOST_COUNT(RM_HOST_VERBS, lost_map);
     return 1;

@@ -10,7 +10,8 @@ enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5,
 
 /* The attach cookie says all the programs need to know of a function, one byte each from the low end:
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
- * record, index of the communicator argument (RM_NO_ARG: none), flags, the counter of its communicator that counts it. */
+ * record, index of the communicator argument (RM_NO_ARG: none), flags, the counter of its communicator that counts it,
+ * index of the stream argument (RM_NO_ARG: none). */
 enum rm_role {
   RM_ROLE_CALL = 0,       /* a collective or point-to-point call: becomes a record */
   RM_ROLE_INIT_RANK = 1,  /* ncclCommInitRank[Config](comm*, nranks, id by value, rank) */
@@ -45,8 +46,10 @@ enum rm_role {
 #define RM_HAVE_RANK 4
 #define RM_FROM_RCCL 8
 #define RM_IN_GROUP 16
-#define RM_CAPTURED 32      /* a stream of the process was being captured into a graph */
+#define RM_CAPTURED 32      /* its stream was being captured into a graph */
 #define RM_CAPTURE_KNOWN 64
+/* its thread ended in it, then: `ret` says nothing (of the kernel's records; in the rings of shim/ring.h RM_DEVICE_TIMES) */
+#define RM_NOT_RETURNED 128
 
 struct rm_call {
   unsigned int kind;
@@ -209,11 +212,10 @@ _Static_assert(sizeof(struct rm_program_time) == 32, "src/self_stats.rs reads 32
 _Static_assert(sizeof(struct rm_stats) == 40, "src/wire.rs reads 40 bytes");
 _Static_assert(sizeof(struct rm_config) == 40, "src/wire.rs writes 40 bytes");
 
-/* value of the map `tracked`, key: process id */
+/* values of the maps `tracked` and `children`, key: process id */
 #define RM_TRACKED 1
 #define RM_MPI_STARTED 2
 #define RM_CALLED 4
-#define RM_CHILD 8 /* started by a followed process: of it alone only host.bpf.h's events are of interest */
-#define RM_OOM 16  /* chosen by the kernel to be killed for want of memory */
+#define RM_OOM 16 /* chosen by the kernel to be killed for want of memory */
 
 #endif

@@ -63,12 +63,12 @@ pub(crate) struct CudaFunction {
     configured: bool,
     /// Waits for the device.
     sync: bool,
-    /// `CAPTURE_BEGIN`, `CAPTURE_END` or 0.
-    capture: u8,
+    /// What it says of graphs: `CAPTURE_BEGIN`, `CAPTURE_END`, `EVENT_RECORD`, `EVENT_WAIT` or 0.
+    graph: u8,
 }
 
 const fn new(api: Api, name: &'static str) -> CudaFunction {
-    CudaFunction { api, name, bytes: None, kind: Kind::None, stream: None, configured: false, sync: false, capture: 0 }
+    CudaFunction { api, name, bytes: None, kind: Kind::None, stream: None, configured: false, sync: false, graph: 0 }
 }
 const fn rt(name: &'static str) -> CudaFunction {
     new(Api::Runtime, name)
@@ -111,8 +111,8 @@ impl CudaFunction {
     const fn configured(self, at: u8) -> Self {
         Self { stream: Some(at), configured: true, ..self }
     }
-    const fn capture(self, capture: u8) -> Self {
-        Self { capture, ..self }
+    const fn graph(self, graph: u8) -> Self {
+        Self { graph, ..self }
     }
     const fn sync(self) -> Self {
         Self { sync: true, ..self }
@@ -176,13 +176,13 @@ pub(crate) static FUNCTIONS: &[CudaFunction] = &[
     rt("cudaDeviceSynchronize").sync(),
     rt("cudaThreadSynchronize").sync(),
     rt("cudaEventSynchronize").sync(),
-    rt("cudaStreamWaitEvent").stream(0),
-    rt("cudaEventRecord").stream(1),
-    rt("cudaEventRecordWithFlags").stream(1),
+    rt("cudaStreamWaitEvent").stream(0).graph(EVENT_WAIT),
+    rt("cudaEventRecord").stream(1).graph(EVENT_RECORD),
+    rt("cudaEventRecordWithFlags").stream(1).graph(EVENT_RECORD),
     // graphs
-    rt("cudaStreamBeginCapture").stream(0).capture(CAPTURE_BEGIN),
-    rt("cudaStreamBeginCaptureToGraph").stream(0).capture(CAPTURE_BEGIN),
-    rt("cudaStreamEndCapture").stream(0).capture(CAPTURE_END),
+    rt("cudaStreamBeginCapture").stream(0).graph(CAPTURE_BEGIN),
+    rt("cudaStreamBeginCaptureToGraph").stream(0).graph(CAPTURE_BEGIN),
+    rt("cudaStreamEndCapture").stream(0).graph(CAPTURE_END),
     rt("cudaGraphInstantiate"),
     rt("cudaGraphInstantiateWithFlags"),
     rt("cudaGraphInstantiateWithParams"),
@@ -258,13 +258,13 @@ pub(crate) static FUNCTIONS: &[CudaFunction] = &[
     drv("cuStreamSynchronize").stream(0).sync(),
     drv("cuCtxSynchronize").sync(),
     drv("cuEventSynchronize").sync(),
-    drv("cuStreamWaitEvent").stream(0),
-    drv("cuEventRecord").stream(1),
-    drv("cuEventRecordWithFlags").stream(1),
+    drv("cuStreamWaitEvent").stream(0).graph(EVENT_WAIT),
+    drv("cuEventRecord").stream(1).graph(EVENT_RECORD),
+    drv("cuEventRecordWithFlags").stream(1).graph(EVENT_RECORD),
     // graphs
-    drv("cuStreamBeginCapture").stream(0).capture(CAPTURE_BEGIN),
-    drv("cuStreamBeginCaptureToGraph").stream(0).capture(CAPTURE_BEGIN),
-    drv("cuStreamEndCapture").stream(0).capture(CAPTURE_END),
+    drv("cuStreamBeginCapture").stream(0).graph(CAPTURE_BEGIN),
+    drv("cuStreamBeginCaptureToGraph").stream(0).graph(CAPTURE_BEGIN),
+    drv("cuStreamEndCapture").stream(0).graph(CAPTURE_END),
     drv("cuGraphInstantiate"),
     drv("cuGraphInstantiateWithFlags"),
     drv("cuGraphInstantiateWithParams"),
@@ -333,13 +333,13 @@ pub(crate) static FUNCTIONS: &[CudaFunction] = &[
     hip("hipDeviceSynchronize").sync(),
     hip("hipCtxSynchronize").sync(),
     hip("hipEventSynchronize").sync(),
-    hip("hipStreamWaitEvent").stream(0),
-    hip("hipEventRecord").stream(1),
-    hip("hipEventRecordWithFlags").stream(1),
+    hip("hipStreamWaitEvent").stream(0).graph(EVENT_WAIT),
+    hip("hipEventRecord").stream(1).graph(EVENT_RECORD),
+    hip("hipEventRecordWithFlags").stream(1).graph(EVENT_RECORD),
     // graphs
-    hip("hipStreamBeginCapture").stream(0).capture(CAPTURE_BEGIN),
-    hip("hipStreamBeginCaptureToGraph").stream(0).capture(CAPTURE_BEGIN),
-    hip("hipStreamEndCapture").stream(0).capture(CAPTURE_END),
+    hip("hipStreamBeginCapture").stream(0).graph(CAPTURE_BEGIN),
+    hip("hipStreamBeginCaptureToGraph").stream(0).graph(CAPTURE_BEGIN),
+    hip("hipStreamEndCapture").stream(0).graph(CAPTURE_END),
     hip("hipGraphInstantiate"),
     hip("hipGraphInstantiateWithFlags"),
     hip("hipGraphInstantiateWithParams"),
@@ -356,12 +356,15 @@ const NO_BYTE: u8 = 0xff;
 /// `RM_TALLY_CAPTURE_BEGIN` and `RM_TALLY_CAPTURE_END`.
 const CAPTURE_BEGIN: u8 = 4;
 const CAPTURE_END: u8 = 8;
+/// `RM_TALLY_EVENT_RECORD` and `RM_TALLY_EVENT_WAIT`.
+const EVENT_RECORD: u8 = 16;
+const EVENT_WAIT: u8 = 32;
 
 /// What the BPF programs get to know of a function at its probe; see tally.h.
 pub(crate) fn cookie(index: usize) -> u64 {
     let Some(f) = FUNCTIONS.get(index) else { return 0 };
     let number = (index as u16).to_le_bytes();
-    let flags = if f.sync { SYNC } else { 0 } | if f.configured { STREAM_BEHIND } else { 0 } | f.capture;
+    let flags = if f.sync { SYNC } else { 0 } | if f.configured { STREAM_BEHIND } else { 0 } | f.graph;
     let bytes = f.bytes.map_or(NO_BYTE, |(at, second, _)| at | second.unwrap_or(NO_HALF) << 4);
     let shift = f.bytes.map_or(0, |(.., shift)| shift);
     let kind = if let Kind::Argument(at) = f.kind { at } else { NO_HALF };
@@ -410,6 +413,8 @@ mod tests {
         assert_eq!(of("cudaMemcpyAsync")[2..], [1, 0, 0xf2, 3, 4, 0]);
         assert_eq!(of("cuMemsetD2D32Async")[2..], [2, 0, 0x43, 0x2f, 5, 0]);
         assert_eq!(of("cudaStreamSynchronize")[2..], [1, SYNC, 0xff, 0x0f, 0, 0]);
+        assert_eq!(of("cuEventRecordWithFlags")[2..], [2, EVENT_RECORD, 0xff, 0x0f, 1, 0]);
+        assert_eq!(of("hipStreamWaitEvent")[2..], [3, EVENT_WAIT, 0xff, 0x0f, 0, 0]);
         assert_eq!(of("cuLaunchKernelEx")[2..], [2, STREAM_BEHIND, 0xff, 0x0f, 0, 0]);
     }
 }

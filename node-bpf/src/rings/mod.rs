@@ -28,7 +28,9 @@ use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
 use crate::process::{Process, Processes};
 use crate::record::{Collective, LossCount, Record};
-use crate::wire::{self, CAPTURE_KNOWN, CAPTURED, FROM_RCCL, HAVE_HASH, HAVE_RANK, HAVE_SEQ, RawCall, RawRecord};
+use crate::wire::{
+    self, CAPTURE_KNOWN, CAPTURED, FROM_RCCL, HAVE_HASH, HAVE_RANK, HAVE_SEQ, NOT_RETURNED, RawCall, RawRecord,
+};
 
 /// The shared library that stands before MPI (LD_PRELOAD), for this kind of machine.
 pub static MPI_SHIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/librankmesh_pmpi.so"));
@@ -412,7 +414,7 @@ impl Ring {
         let calls = bytes.chunks_exact(layout::THREAD_BYTES).filter_map(InCall::parse).filter_map(|call| {
             let mut raw = RawCall {
                 func: (*self.header.functions.get(call.func)?)?,
-                flags: if call.seq.is_some() { HAVE_SEQ } else { 0 },
+                flags: NOT_RETURNED | if call.seq.is_some() { HAVE_SEQ } else { 0 },
                 enter_ns: call.enter_ns,
                 exit_ns: now_ns,
                 pid: self.header.pid,

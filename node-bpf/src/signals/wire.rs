@@ -57,6 +57,13 @@ pub(crate) struct RawLife {
     pub(crate) comm: [u8; 16],
 }
 
+impl RawLife {
+    /// `RM_LIFE_FORK`.
+    pub(crate) fn is_beginning(&self) -> bool {
+        self.event == 1
+    }
+}
+
 /// One record of the ring buffer about the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RawHost {

@@ -33,12 +33,14 @@ const MOST_ROWS: [u32; wire::BUDGETS] = {
 /// Before anything is known of a CUDA call. Of the user's symbols every call is wanted.
 const FIRST_CUDA_ROW_MIN_NS: u64 = 1_000_000;
 
-/// A function gets no more than this part of a budget, when there are so many.
+/// A function gets no less than this part of a budget, however many there are, and no more than half of it, even alone: one that
+/// is called for the first time shall not find it spent.
 const MOST_SHARES: usize = 4;
+const FEWEST_SHARES: usize = 2;
 
 /// Most rows a second of one of so many functions (but for urgent ones).
 fn most_of_one(budget: usize, functions: usize) -> u64 {
-    u64::from(MOST_ROWS[budget]) / functions.clamp(1, MOST_SHARES) as u64
+    u64::from(MOST_ROWS[budget]) / functions.clamp(FEWEST_SHARES, MOST_SHARES) as u64
 }
 
 /// From when on calls of a function become rows of their own.

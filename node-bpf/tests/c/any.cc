@@ -1,8 +1,10 @@
 /* libany.so: functions to be named with --probe, some C++ (one left by an exception), one recursive, and a
  * USDT point made by hand, in the form of sys/sdt.h, so that no package is needed to build it. */
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <thread>
 #include <unistd.h>
 
 namespace demo {
@@ -36,6 +38,12 @@ __attribute__((noinline)) unsigned any_depth(unsigned n) {
   asm volatile("" : "+r"(rest));
   return rest + 1;
 }
+/* Says when `all` threads are in it, and does not return. */
+__attribute__((noinline)) int any_waits(int all) {
+  static std::atomic<int> inside;
+  if (++inside == all) puts("all"), fflush(stdout);
+  return pause();
+}
 __attribute__((noinline)) int any_steps(int n) {
   int heard = 0;
   for (int i = 0; i < n; i++) {
@@ -64,10 +72,23 @@ __attribute__((noinline)) int any_steps(int n) {
 }
 
 #ifdef MAIN
-/* Waits for a line, then makes known numbers of calls, prints how many points somebody listened to, and ends with its input. */
-int main() {
+/* Waits for a line, then makes known numbers of calls, prints how many points somebody listened to, and ends with its input.
+ * With a number: as many threads that wait in a call until the process is killed. With a negative one: a call, and after a line
+ * as many threads that make none, each ended before the next begins; says what numbers they had, and ends with its input. */
+int main(int argc, char **argv) {
   char line[8];
+  int threads = argc > 1 ? atoi(argv[1]) : 0;
+  for (int i = 1; i < threads; i++) std::thread(any_waits, threads).detach();
+  if (threads > 0) return any_waits(threads);
+  if (threads < 0) any_depth(0);
   if (!fgets(line, sizeof line, stdin)) return 1;
+  if (threads < 0) {
+    for (int i = threads; i < 0; i++) std::thread([] { printf("%d\n", gettid()); }).join();
+    puts("done"), fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+    }
+    return 0;
+  }
   demo::Options quick = {0}, slow = {3000};
   for (int i = 0; i < 5000; i++) demo::reduce(quick);
   for (int i = 0; i < 5; i++) demo::reduce(slow);

@@ -28,6 +28,22 @@ EXPORT int cuStreamSynchronize(void *stream) {
   nap(2000000);
   return 0;
 }
+EXPORT int cuStreamBeginCapture_v2(void *stream, int mode) {
+  (void)stream;
+  return mode; /* so that a test can let it fail */
+}
+EXPORT int cuStreamEndCapture(void *stream, void **graph) {
+  (void)stream;
+  return graph ? 0 : 1;
+}
+EXPORT int cuEventRecord(void *event, void *stream) {
+  (void)event, (void)stream;
+  return 0;
+}
+EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+  (void)stream, (void)event;
+  return (int)flags; /* likewise */
+}
 EXPORT int cuMemsetD32_v2(unsigned long long dst, unsigned value, size_t n) {
   (void)dst, (void)value, (void)n;
   return 0;
@@ -37,6 +53,10 @@ EXPORT int cuMemsetD32_v2(unsigned long long dst, unsigned value, size_t n) {
 #ifdef RUNTIME
 extern int cuMemcpyHtoDAsync_v2(unsigned long long, const void *, size_t, void *);
 extern int cuStreamSynchronize(void *);
+extern int cuStreamBeginCapture_v2(void *, int);
+extern int cuStreamEndCapture(void *, void **);
+extern int cuEventRecord(void *, void *);
+extern int cuStreamWaitEvent(void *, void *, unsigned);
 extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 EXPORT int cudaMalloc(void **p, size_t bytes) {
   (void)bytes;
@@ -63,6 +83,10 @@ EXPORT int cudaLaunchKernelExC(const struct launch *config, const void *f, void 
   return 0;
 }
 EXPORT int cudaStreamSynchronize(void *stream) { return cuStreamSynchronize(stream) + 0; }
+EXPORT int cudaStreamBeginCapture(void *stream, int mode) { return cuStreamBeginCapture_v2(stream, mode) + 0; }
+EXPORT int cudaStreamEndCapture(void *stream, void **graph) { return cuStreamEndCapture(stream, graph) + 0; }
+EXPORT int cudaEventRecord(void *event, void *stream) { return cuEventRecord(event, stream) + 0; }
+EXPORT int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) { return cuStreamWaitEvent(stream, event, flags) + 0; }
 EXPORT int cudaEventQuery(void *event) {
   (void)event;
   return 0;

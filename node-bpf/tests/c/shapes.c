@@ -2,6 +2,7 @@
  * calls, a call left by a jump, and a process that waits between init and its calls. The test that starts it is
  * ../shapes.rs. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -55,6 +56,18 @@ static sigjmp_buf back;
 static void jump(int signal) {
   (void)signal;
   siglongjmp(back, 1);
+}
+
+/* The call that is to be left has begun when it has made its shared region, and then waits for a rank that never comes. */
+static char region[64];
+static pthread_t caller;
+static void *interrupt(void *arg) {
+  int fd;
+  while ((fd = shm_open(region, O_RDWR, 0)) < 0) usleep(1000);
+  close(fd);
+  usleep(20000);
+  pthread_kill(caller, SIGALRM);
+  return arg;
 }
 
 int main(int argc, char **argv) {
@@ -111,15 +124,15 @@ int main(int argc, char **argv) {
     ncclUniqueId id;
     check(ncclGetUniqueId(&id));
     signal(SIGALRM, jump);
-    if (sigsetjmp(back, 1) == 0) {
-      ualarm(20000, 0);
-      ncclCommInitRank(&never, 2, id, 0); /* waits for a rank that never comes */
-    }
-    unsigned long long key[2]; /* what the abandoned communicator would leave behind */
-    char name[64];
+    unsigned long long key[2];
     memcpy(key, id.internal, sizeof key);
-    snprintf(name, sizeof name, "/nccl-sim-%016llx%016llx", key[0], key[1]);
-    shm_unlink(name);
+    snprintf(region, sizeof region, "/nccl-sim-%016llx%016llx", key[0], key[1]);
+    pthread_t thread;
+    caller = pthread_self();
+    pthread_create(&thread, NULL, interrupt, NULL);
+    if (sigsetjmp(back, 1) == 0) ncclCommInitRank(&never, 2, id, 0);
+    pthread_join(thread, NULL);
+    shm_unlink(region); /* what the abandoned communicator would leave behind */
     for (int i = 0; i < 5; i++) all_reduce(comm);
   } else if (!strcmp(shape, "late")) {
     ncclComm_t comm = alone();

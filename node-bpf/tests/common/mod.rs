@@ -2,13 +2,16 @@
 //! that keeps its records. Every test captures only its own cgroup, so they may run side by side.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
+use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use libbpf_rs::{MapCore, MapHandle};
 use node_bpf::{Capture, CaptureConfig, CaptureStatus, Collective, DeviceWait, LossCount, OffCpu, Record};
 
 /// True when capture works here; else says on standard error that the test is skipped.
@@ -45,6 +48,13 @@ pub fn workloads() -> PathBuf {
     out
 }
 
+/// The first CPU that this process may use.
+pub fn first_cpu() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    list.split(['-', ',']).next().unwrap().parse().unwrap()
+}
+
 /// A process of its own, killed when dropped.
 pub struct Job(pub Child);
 
@@ -78,11 +88,11 @@ impl Drop for Cgroup {
     }
 }
 
-/// Waits until it is so; fails after 60 s.
+/// Waits until it is so; fails after two minutes.
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited 60 s for {what}");
+        assert!(Instant::now() < deadline, "waited two minutes for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -151,9 +161,37 @@ impl Recorded {
     pub fn losses(&self) -> Vec<&LossCount> {
         self.0.iter().filter_map(|r| if let Record::Loss(l) = r { Some(l) } else { None }).collect()
     }
+    /// All that was lost, but for the shortest stretches off the CPU and requests to disks where there are very many: a host at
+    /// its limits makes thousands a second, and may.
+    pub fn lost(&self) -> Vec<&LossCount> {
+        self.losses().into_iter().filter(|loss| loss.reason != "shed" || loss.probe.starts_with("lib")).collect()
+    }
     pub fn count(&self, pid: u32, func: &str) -> u64 {
         self.calls().iter().filter(|c| c.pid == pid && c.func == func).count() as u64
     }
+}
+
+/// This process's kernel maps of a name: those of all its recorders.
+pub fn kernel_maps(name: &str) -> Vec<MapHandle> {
+    let map_of = |entry: fs::DirEntry| {
+        let text = fs::read_to_string(entry.path()).ok()?;
+        let id = text.lines().find_map(|line| line.strip_prefix("map_id:"))?.trim().parse().ok()?;
+        MapHandle::from_map_id(id).ok().filter(|map| map.name() == name)
+    };
+    let maps: HashMap<u32, MapHandle> = fs::read_dir("/proc/self/fdinfo")
+        .unwrap()
+        .flatten()
+        .filter_map(map_of)
+        .map(|map| (map.info().unwrap().info.id, map))
+        .collect();
+    assert!(!maps.is_empty(), "no recorder of ours has a map {name}");
+    maps.into_values().collect()
+}
+
+/// Their keys: the first four bytes, which name a process or a thread.
+pub fn kernel_keys(name: &str) -> Vec<u32> {
+    let number = |key: Vec<u8>| u32::from_ne_bytes(key[..4].try_into().unwrap());
+    kernel_maps(name).iter().flat_map(|map| map.keys().map(number).collect::<Vec<_>>()).collect()
 }
 
 /// What one rank of a workload printed.
@@ -165,29 +203,96 @@ pub struct Rank {
     pub bytes: u64,
 }
 
-/// Runs a workload to its end; its ranks in order.
+/// What a rank printed.
+fn rank_of(line: &str) -> Rank {
+    let json: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!(json["ok"], true, "{line}");
+    let byte = |hex: &str, i: usize| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap();
+    Rank {
+        rank: json["rank"].as_i64().unwrap() as i32,
+        pid: json["pid"].as_u64().unwrap() as u32,
+        id: json["id"].as_str().map(|hex| std::array::from_fn(|i| byte(hex, i))),
+        calls: json["calls"].as_object().unwrap().clone(),
+        bytes: json["bytes"].as_u64().unwrap(),
+    }
+}
+
+impl Rank {
+    /// Calls that are to become rows.
+    pub fn made(&self) -> u64 {
+        self.calls.iter().filter(|(func, _)| *func != "group_end").map(|(_, made)| made.as_u64().unwrap()).sum()
+    }
+}
+
+/// Runs a workload to its end; its ranks in order. They may have ended before anybody looks at them: where it matters who they
+/// are, see [`run_watched`].
 pub fn run(command: &mut Command) -> Vec<Rank> {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{command:?}: {text} {}", String::from_utf8_lossy(&output.stderr));
-    let mut ranks: Vec<Rank> = text
-        .lines()
-        .map(|line| {
-            let json: serde_json::Value = serde_json::from_str(line).unwrap();
-            assert_eq!(json["ok"], true, "{line}");
-            Rank {
-                rank: json["rank"].as_i64().unwrap() as i32,
-                pid: json["pid"].as_u64().unwrap() as u32,
-                id: json["id"]
-                    .as_str()
-                    .map(|hex| std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())),
-                calls: json["calls"].as_object().unwrap().clone(),
-                bytes: json["bytes"].as_u64().unwrap(),
-            }
-        })
-        .collect();
+    let mut ranks: Vec<Rank> = text.lines().map(rank_of).collect();
     ranks.sort_by_key(|rank| rank.rank);
     ranks
+}
+
+/// Runs a workload of so many ranks, which live until the recorders together know them and have all their calls, however late
+/// they come to it; its ranks in order.
+pub fn run_watched(command: &mut Command, ranks: usize, recorders: &[&Recorder]) -> Vec<Rank> {
+    let dir = tempfile::tempdir().unwrap();
+    let (go_on, said) = (dir.path().join("go-on"), dir.path().join("stderr"));
+    command.arg("--hold-file").arg(&go_on).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut job = Job(command.stderr(File::create(&said).unwrap()).spawn().unwrap());
+    let mut printed = BufReader::new(job.0.stdout.take().unwrap());
+    let mut all = vec![];
+    while all.len() < ranks {
+        let mut line = String::new();
+        let read = printed.read_line(&mut line).unwrap();
+        assert!(read > 0, "{command:?} ended: {}", fs::read_to_string(&said).unwrap());
+        all.push(rank_of(&line));
+    }
+    wait_for("every rank to be known with all its calls", || {
+        let records: Vec<Record> = recorders.iter().flat_map(|recorder| recorder.so_far()).collect();
+        all.iter().all(|rank| {
+            let known =
+                records.iter().any(|r| matches!(r, Record::Process(p) if p.pid == rank.pid && p.rank.is_some()));
+            let calls = records.iter().filter(|r| matches!(r, Record::Collective(c) if c.pid == rank.pid)).count();
+            known && calls as u64 >= rank.made()
+        })
+    });
+    File::create(&go_on).unwrap();
+    let mut rest = String::new();
+    printed.read_to_string(&mut rest).unwrap();
+    assert!(job.0.wait().unwrap().success() && rest.is_empty(), "{rest}{}", fs::read_to_string(&said).unwrap());
+    all.sort_by_key(|rank| rank.rank);
+    all
+}
+
+/// Times are taken in the kernel; what they are moved by to be of this host's clock changes by as much as that is corrected.
+pub const CLOCKS_NS: i64 = 1_000_000;
+
+/// Each rank works 10 ms before each of so many all_reduces, and rank `late` works 60 ms more: a sleep is never shorter, and of many
+/// on a busy host some are hardly longer.
+pub fn assert_late(recorded: &Recorded, ranks: usize, late: i32, steps: u64) {
+    let mut left: HashMap<i32, i64> = HashMap::new();
+    let mut worked: HashMap<i32, Vec<i64>> = HashMap::new();
+    for seq in 0..steps {
+        let calls = recorded.calls().into_iter().filter(|c| c.func == "all_reduce" && c.seq == Some(seq));
+        let calls: Vec<_> = calls.map(|c| (c.rank.unwrap(), c.ts_ns, c.ts_ns + c.duration_ns)).collect();
+        assert_eq!(calls.len(), ranks, "all_reduce {seq}");
+        let last_in = calls.iter().map(|(_, enters, _)| enters).max().unwrap();
+        let first_out = calls.iter().map(|(.., leaves)| leaves).min().unwrap();
+        assert!(*last_in <= first_out + CLOCKS_NS, "all come before anybody leaves: {calls:?}");
+        for (rank, enters, leaves) in calls {
+            let before = left.insert(rank, leaves);
+            worked.entry(rank).or_default().extend(before.map(|before| enters - before));
+        }
+    }
+    assert_eq!(worked.len(), ranks);
+    for (rank, worked) in worked {
+        let least_ms = (worked.iter().min().unwrap() + CLOCKS_NS) / 1_000_000;
+        let about = if rank == late { 70..200 } else { 10..60 };
+        assert!(about.contains(&least_ms), "rank {rank} works {least_ms} ms or longer: {worked:?}");
+    }
 }
 
 /// nccl-ranks with these flags, its ranks in these cgroups.
@@ -195,6 +300,8 @@ pub fn nccl_ranks(workloads: &Path, cgroups: &[&Cgroup], flags: &[&str]) -> Comm
     let mut command = Command::new(workloads.join("nccl-ranks"));
     let list: Vec<_> = cgroups.iter().map(|cgroup| cgroup.0.display().to_string()).collect();
     command.args(flags).arg("--cgroups").arg(list.join(","));
+    // a rank waits as long for another as it has to
+    command.env("NCCL_SIM_TIMEOUT_MS", "600000");
     command
 }
 

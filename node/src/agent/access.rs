@@ -14,6 +14,8 @@ use nix::unistd::{Gid, Group, Uid, User, chown};
 use query_planner::Plan;
 use tokio::net::unix::UCred;
 
+use crate::query::admission::Asker;
+
 /// Columns that tell on other users' processes: table or view, column (`*`: all of them).
 const HIDDEN: [(&str, &str); 16] = [
     ("processes", "exe"),
@@ -68,15 +70,6 @@ impl Access {
         }
     }
 
-    /// What the analysis of a question reads for who has this access: it shows of it what its report says.
-    #[must_use]
-    pub(crate) fn of_analysis(self) -> Self {
-        match self {
-            Self::Own(uid) => Self::Own(uid),
-            Self::Owner | Self::Reader => Self::Owner,
-        }
-    }
-
     /// Whether such a plan may be run.
     ///
     /// # Errors
@@ -104,6 +97,45 @@ impl Access {
             }
         }
         Ok(())
+    }
+}
+
+/// Somebody who asks this agent.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// What may be asked.
+    pub access: Access,
+    /// Who waits for a turn.
+    pub asker: Asker,
+}
+
+impl Caller {
+    /// The agent itself, for its own work.
+    #[must_use]
+    pub fn agent() -> Self {
+        Self { access: Access::Owner, asker: Asker::of_the_house("agent") }
+    }
+
+    /// The agent's own user, or root.
+    #[must_use]
+    pub fn owner() -> Self {
+        Self { access: Access::Owner, asker: Asker::of_the_house("owner") }
+    }
+
+    /// Somebody else whom it lets ask, by a name of her own.
+    #[must_use]
+    pub fn guest(access: Access, name: impl Into<String>) -> Self {
+        Self { access, asker: Asker::guest(name) }
+    }
+
+    /// What the analysis of her question reads: it shows of it what its report says.
+    #[must_use]
+    pub(crate) fn of_analysis(&self) -> Self {
+        let access = match self.access {
+            Access::Own(uid) => Access::Own(uid),
+            Access::Owner | Access::Reader => Access::Owner,
+        };
+        Self { access, asker: self.asker.clone() }
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::Access;
+use super::access::Caller;
 use super::audit::{Asking, Outcome};
 use super::local::{LocalRequest, LocalResponse};
 use crate::query::ask::{self, AskError, Asked, Question, Told};
@@ -28,11 +28,11 @@ pub(super) trait Teller: Send {
     async fn say(&mut self, response: LocalResponse) -> anyhow::Result<()>;
 }
 
-/// Answers one request of somebody who has `access`; `asking` begins the note of a kind of question for the audit.
+/// Answers one request of `caller`; `asking` begins the note of a kind of question for the audit.
 pub(super) async fn answer(
     shared: &Arc<Shared>,
     request: LocalRequest,
-    access: Access,
+    caller: &Caller,
     asking: impl Fn(&'static str) -> Asking + Send,
     to: &mut impl Teller,
     stop: CancellationToken,
@@ -40,7 +40,7 @@ pub(super) async fn answer(
     match request {
         LocalRequest::Query(question) => {
             let asking = asking("query").question(&question.sql);
-            let outcome = query(shared, question, access, to, stop).await;
+            let outcome = query(shared, question, caller, to, stop).await;
             shared
                 .auditor
                 .done(asking, outcome.as_ref().map_or_else(|e| Outcome::Failed(format!("{e:#}")), Clone::clone));
@@ -55,7 +55,7 @@ pub(super) async fn answer(
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
             let (response, outcome) =
-                match super::stragglers::answer(shared, question, access.of_analysis(), stop).await {
+                match super::stragglers::answer(shared, question, &caller.of_analysis(), stop).await {
                     Ok(report) => (
                         LocalResponse::Text(serde_json::to_string(&report)?),
                         Outcome::Answered { rows: None, bytes: None },
@@ -72,14 +72,14 @@ pub(super) async fn answer(
 async fn query(
     shared: &Arc<Shared>,
     question: Question,
-    access: Access,
+    caller: &Caller,
     to: &mut impl Teller,
     stop: CancellationToken,
 ) -> anyhow::Result<Outcome> {
     // Whoever reads no more wants no more.
     let _stop_on_return = stop.clone().drop_guard();
     let (out, mut told) = mpsc::channel(1);
-    let mut asking = std::pin::pin!(ask::ask_into(shared, question, access, stop, out));
+    let mut asking = std::pin::pin!(ask::ask_into(shared, question, caller, stop, out));
     let mut given = None;
     let outcome = loop {
         tokio::select! {

@@ -8,7 +8,7 @@ use query_planner::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::Access;
+use super::access::Caller;
 use super::recording::NOT_RECORDED;
 use crate::query::ask::{self, Asked, Question};
 use crate::store::UNFILLED;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) async fn cause(
     shared: &Shared,
     report: &Report,
-    access: Access,
+    caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Cause> {
@@ -37,7 +37,7 @@ pub(super) async fn cause(
         std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
     let asked = {
         let nodes = || subjects.iter().map(|s| s.who.node.clone()).collect();
-        join_all(Topic::ALL.map(|topic| self::ask(shared, topic.sql(&subjects), nodes(), access, deadline, cancelled)))
+        join_all(Topic::ALL.map(|topic| self::ask(shared, topic.sql(&subjects), nodes(), caller, deadline, cancelled)))
             .await
     };
 
@@ -95,7 +95,7 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
 pub(super) async fn network(
     shared: &Shared,
     report: &Report,
-    access: Access,
+    caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Verdict> {
@@ -110,7 +110,7 @@ pub(super) async fn network(
         "SELECT cluster_ns(ts_ns), node, saddr, daddr FROM net_events WHERE event = 'tcp_retransmit_skb' AND \
          ts_ns >= {from_ns} AND ts_ns < {to_ns} ORDER BY ts_ns DESC LIMIT {ROWS}"
     );
-    let (rows, _) = self::ask(shared, sql, Vec::new(), access, deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(shared, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
     let retransmissions: Vec<Retransmission> = rows.iter().filter_map(|row| retransmission(row)).collect();
     if retransmissions.is_empty() {
         return None;
@@ -121,7 +121,7 @@ pub(super) async fn network(
          WHERE comm_hash = {hash} AND entry_ns IS NOT NULL GROUP BY func, seq HAVING count(*) = {}",
         comm.heard
     );
-    let (rows, _) = self::ask(shared, sql, Vec::new(), access, deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(shared, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
     let transfers: Vec<Transfer> = rows
         .iter()
         .filter_map(|row| match row.as_slice() {
@@ -155,7 +155,7 @@ async fn ask(
     shared: &Shared,
     sql: String,
     nodes: Vec<String>,
-    access: Access,
+    caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Result<Rows, String> {
@@ -169,7 +169,7 @@ async fn ask(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(shared, question, access, cancelled.clone()).await {
+    match ask::ask_as(shared, question, caller, cancelled.clone()).await {
         Ok(Asked::Answer { answer, coverage, .. }) => {
             let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
             Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))

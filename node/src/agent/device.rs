@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::Access;
+use super::access::Caller;
 use super::stragglers::StragglersQuestion;
 use crate::mesh::wire::OpenCall;
 use crate::query::ask::{self, Asked, Question};
@@ -44,15 +44,15 @@ pub(super) fn open_wait(node: &Arc<str>, call: &OpenCall) -> Option<SyncCall> {
 pub(super) async fn blind_spots(
     shared: &Shared,
     question: &StragglersQuestion,
-    access: Access,
+    caller: &Caller,
     span: &Span,
     cancelled: &CancellationToken,
 ) -> Vec<String> {
     let mut notes = vec![];
-    match ask(shared, question, access, stragglers::launch_sql(span), cancelled).await {
+    match ask(shared, question, caller, stragglers::launch_sql(span), cancelled).await {
         Ok(rows) => {
             if let Some(launches) = rows.first().and_then(|row| stragglers::launches(row)) {
-                let captured = ask(shared, question, access, stragglers::captured_sql(span), cancelled).await.ok();
+                let captured = ask(shared, question, caller, stragglers::captured_sql(span), cancelled).await.ok();
                 let captured = captured.and_then(|rows| match rows.first()?.first()? {
                     query_planner::Value::Integer(calls) => Some(*calls),
                     _ => None,
@@ -68,7 +68,7 @@ pub(super) async fn blind_spots(
 async fn ask(
     shared: &Shared,
     question: &StragglersQuestion,
-    access: Access,
+    caller: &Caller,
     sql: String,
     cancelled: &CancellationToken,
 ) -> Result<Vec<Vec<query_planner::Value>>, String> {
@@ -81,7 +81,7 @@ async fn ask(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(shared, question, access, cancelled.clone()).await {
+    match ask::ask_as(shared, question, caller, cancelled.clone()).await {
         Ok(Asked::Answer { answer, .. }) => Ok(answer.rows),
         Ok(_) => Err("the planner gave no answer".to_owned()),
         Err(error) => Err(error.to_string()),

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::{Access, Readers};
+use super::access::{Access, Caller, Readers};
 use super::answer::{self, Teller};
 use super::audit::{Asking, Outcome};
 use super::places::Places;
@@ -197,11 +197,12 @@ async fn one_client(
         return Ok(());
     }
     let access = client.access.unwrap_or(Access::Reader);
+    let caller = if client.own { Caller::owner() } else { Caller::guest(access, format!("uid {}", client.uid)) };
     let mut reader = FrameReader::new(reader);
     let request = tokio::time::timeout(REQUEST_TIMEOUT, reader.read::<LocalRequest>()).await;
     let Some(request) = request.context("no request came")?.context("reading the request")? else { return Ok(()) };
     let _watch = tokio::spawn(cancel_at_end(reader, stop.clone()));
-    answer::answer(shared, request, access, |kind| client.asking(kind), &mut writer, stop.clone()).await?;
+    answer::answer(shared, request, &caller, |kind| client.asking(kind), &mut writer, stop.clone()).await?;
     stop.cancel();
     Ok(())
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::Access;
+use super::access::{Access, Caller};
 use super::answer::{self, Teller};
 use super::audit::{Asking, Auditor, Outcome};
 use super::local::{LocalRequest, LocalResponse};
@@ -26,6 +26,7 @@ use crate::query::SnapshotUse;
 use crate::query::exec::Executor;
 use crate::query::leaf::LeafAsk;
 use crate::query::relay::Relays;
+use crate::query::release;
 
 /// No task runs longer than this here, whatever deadline the asker sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);
@@ -97,7 +98,8 @@ impl NodeHandler {
         let agent = self.people.get().and_then(|people| Some((people.shared.upgrade()?, people.access(peer.role))));
         let refusal = match (agent, self.places.take(peer.name.as_str())) {
             (Some((shared, access)), Ok(_place)) => {
-                let told = answer::answer(&shared, request, access, asking, &mut OverMesh(out), cancelled).await;
+                let caller = Caller::guest(access, peer.name.to_string());
+                let told = answer::answer(&shared, request, &caller, asking, &mut OverMesh(out), cancelled).await;
                 if let Err(error) = told {
                     tracing::debug!("answering {}: {error:#}", peer.name);
                 }
@@ -164,7 +166,7 @@ impl NodeHandler {
         match small {
             Some(Ok(small)) => {
                 for (part, batch) in small.batches {
-                    if let Err(error) = out.batch(u32::try_from(part).unwrap_or(u32::MAX), batch).await {
+                    if let Err(error) = out.hold(u32::try_from(part).unwrap_or(u32::MAX), batch).await {
                         tracing::debug!("sending rows: {error}");
                     }
                 }
@@ -239,7 +241,7 @@ impl Handler for NodeHandler {
             Request::Ping => return,
             Request::Ask(request) => return self.person(&peer, request, out, cancelled).await,
             Request::Catalog => match self.executor.catalog() {
-                Ok(catalog) => match frame::encode(&catalog) {
+                Ok(catalog) => match frame::encode(&*catalog) {
                     Ok(bytes) => Response::Catalog(bytes),
                     Err(error) => Response::Failed(NodeError::Failed(error.to_string())),
                 },
@@ -289,6 +291,10 @@ impl Handler for NodeHandler {
             },
             Request::Release(question) => {
                 self.executor.release(question);
+                Response::Done(NodeStats::default())
+            }
+            Request::ReleaseBelow { question, leaves } => {
+                release::below(mesh, &self.executor, question, leaves).await;
                 Response::Done(NodeStats::default())
             }
         };

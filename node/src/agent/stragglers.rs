@@ -14,7 +14,7 @@ use query_planner::Value;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::access::Access;
+use super::access::Caller;
 use super::standing::{About, Current};
 use super::{Shared, device};
 use crate::mesh::wire::{OpenCall, Request, Response};
@@ -72,24 +72,24 @@ pub struct StragglersAnswer {
 pub(super) async fn answer(
     shared: &Shared,
     question: StragglersQuestion,
-    access: Access,
+    caller: &Caller,
     cancelled: CancellationToken,
 ) -> Result<StragglersAnswer, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
     // The standing verdict is one of everybody's jobs.
-    let takes_standing = question.takes_standing() && access.viewer().is_none();
+    let takes_standing = question.takes_standing() && caller.access.viewer().is_none();
     if takes_standing && let Some(current) = shared.standing.current() {
         return Ok(from_standing(shared, &current, started, deadline, &cancelled).await);
     }
     if !takes_standing {
         let since_ms = question.since_ms.unwrap_or(SINCE_MS);
-        return from_stores(shared, &question, access, since_ms, started, &cancelled).await;
+        return from_stores(shared, &question, caller, since_ms, started, &cancelled).await;
     }
-    let mut answer = from_stores(shared, &question, access, LATELY_MS, started, &cancelled).await?;
+    let mut answer = from_stores(shared, &question, caller, LATELY_MS, started, &cancelled).await?;
     let mut asked_ms = LATELY_MS;
     if matches!(answer.report.verdict, Verdict::Unknown { .. }) {
-        answer = from_stores(shared, &question, access, SINCE_MS, started, &cancelled).await?;
+        answer = from_stores(shared, &question, caller, SINCE_MS, started, &cancelled).await?;
         asked_ms = SINCE_MS;
     }
     let _ = writeln!(
@@ -105,7 +105,7 @@ pub(super) async fn answer(
 async fn from_stores(
     shared: &Shared,
     question: &StragglersQuestion,
-    access: Access,
+    caller: &Caller,
     since_ms: u64,
     started: Instant,
     cancelled: &CancellationToken,
@@ -128,7 +128,7 @@ async fn from_stores(
             plan_only: false,
             analyze: false,
         },
-        access,
+        caller,
         cancelled.clone(),
     )
     .await?;
@@ -153,12 +153,12 @@ async fn from_stores(
             .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
     }
     if input.enqueues() {
-        for row in syncs(shared, question, access, &span, deadline, cancelled).await {
+        for row in syncs(shared, question, caller, &span, deadline, cancelled).await {
             input.push_sync_row(&row);
         }
     }
-    input.heard.notes.extend(device::blind_spots(shared, question, access, &span, cancelled).await);
-    let (open, waits) = open_calls(shared, question, access, deadline).await;
+    input.heard.notes.extend(device::blind_spots(shared, question, caller, &span, cancelled).await);
+    let (open, waits) = open_calls(shared, question, caller, deadline).await;
     let (numbered, unnumbered): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, numbered)| *numbered);
     let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
     let numbered = calls(numbered);
@@ -167,8 +167,8 @@ async fn from_stores(
     input.syncing = waits;
     input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     let mut report = stragglers::analyse(&input, &Rules::default());
-    report.cause = super::causes::cause(shared, &report, access, deadline, cancelled).await;
-    if let Some(network) = super::causes::network(shared, &report, access, deadline, cancelled).await {
+    report.cause = super::causes::cause(shared, &report, caller, deadline, cancelled).await;
+    if let Some(network) = super::causes::network(shared, &report, caller, deadline, cancelled).await {
         report.verdict = network;
     }
     let text = stragglers::text(&report);
@@ -196,8 +196,8 @@ async fn from_standing(
     cancelled: &CancellationToken,
 ) -> StragglersAnswer {
     let mut report = Report::clone(&current.standing.report);
-    report.cause = super::causes::cause(shared, &report, Access::Owner, deadline, cancelled).await;
-    if let Some(network) = super::causes::network(shared, &report, Access::Owner, deadline, cancelled).await {
+    report.cause = super::causes::cause(shared, &report, &Caller::agent(), deadline, cancelled).await;
+    if let Some(network) = super::causes::network(shared, &report, &Caller::agent(), deadline, cancelled).await {
         report.verdict = network;
     }
     let about = current.about();
@@ -222,7 +222,7 @@ async fn from_standing(
 async fn syncs(
     shared: &Shared,
     question: &StragglersQuestion,
-    access: Access,
+    caller: &Caller,
     span: &Span,
     deadline: Instant,
     cancelled: &CancellationToken,
@@ -237,7 +237,7 @@ async fn syncs(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(shared, asked, access, cancelled.clone()).await {
+    match ask::ask_as(shared, asked, caller, cancelled.clone()).await {
         Ok(Asked::Answer { answer, .. }) => answer.rows,
         Ok(_) => Vec::new(),
         Err(error) => {
@@ -281,7 +281,7 @@ pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<Strin
 async fn open_calls(
     shared: &Shared,
     wanted: &StragglersQuestion,
-    access: Access,
+    caller: &Caller,
     deadline: Instant,
 ) -> (Vec<(Observation, bool)>, Vec<SyncCall>) {
     let members: Vec<Member> = shared
@@ -294,10 +294,10 @@ async fn open_calls(
     futures::stream::iter(members)
         .map(|member| async move {
             let calls = if member.is_self {
-                shared.recording.open_calls_of(access.viewer())
+                shared.recording.open_calls_of(caller.access.viewer())
             } else {
                 let name = member.name.parse().ok()?;
-                let request = match access.viewer() {
+                let request = match caller.access.viewer() {
                     Some(uid) => Request::OpenCalls.own(uid).ok()?,
                     None => Request::OpenCalls,
                 };

@@ -16,7 +16,7 @@ use rand::RngExt;
 use serde_json::json;
 use time::OffsetDateTime;
 
-use super::{ReportFormat, parse_duration};
+use super::{ReportFormat, UsageError, parse_duration};
 use crate::agent::config::state_dir;
 
 /// Flags of `rankmesh identity`.
@@ -207,16 +207,7 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
             if revoked.is_empty() {
                 writeln!(note, "It was revoked before.")?;
             }
-            if Identity::exists(&dir) {
-                writeln!(note, "The agent of this host tells the mesh.")?;
-            } else {
-                let list = TrustList::path(&dir);
-                writeln!(
-                    note,
-                    "Copy {} into the identity directory of any agent: it tells the others.",
-                    list.display()
-                )?;
-            }
+            how_it_spreads(&dir, note)?;
         }
         Command::Rotate { dir, finish, force } => {
             let dir = dir.resolve()?;
@@ -224,9 +215,17 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
             if finish {
                 issuer.finish_rotation(force)?;
                 writeln!(note, "The CA before is trusted no more.")?;
+                how_it_spreads(&dir, note)?;
             } else {
                 let ca = issuer.rotate()?.authority().fingerprint();
                 writeln!(note, "A new CA issues from now on (fingerprint {ca}); the one before is trusted, too.")?;
+                how_it_spreads(&dir, note)?;
+                if !Identity::exists(&dir) {
+                    writeln!(
+                        note,
+                        "Then issue the nodes' certificates anew (`identity issue --reissue`) and restart the agents with them."
+                    )?;
+                }
                 writeln!(note, "Tokens made before are worth nothing. When all nodes have renewed (`identity show`):")?;
                 writeln!(note, "rankmesh identity rotate --finish --dir {}", dir.display())?;
             }
@@ -234,6 +233,15 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
         Command::Show { dir, format } => show(&dir.resolve()?, format, out)?,
     }
     Ok(())
+}
+
+/// How the mesh hears of a new trust list.
+fn how_it_spreads(dir: &Path, note: &mut impl Write) -> std::io::Result<()> {
+    if Identity::exists(dir) {
+        return writeln!(note, "The agent of this host tells the mesh.");
+    }
+    let list = TrustList::path(dir);
+    writeln!(note, "Copy {} into the identity directory of any agent: it tells the others.", list.display())
 }
 
 /// The certificate that is asked for.
@@ -248,7 +256,15 @@ struct Wanted {
 fn issue(dir: &Path, wanted: &Wanted, target: &Path, note: &mut impl Write) -> anyhow::Result<()> {
     let &Wanted { ref name, role, validity, renew_for, reissue } = wanted;
     if role == Role::Node && renew_for.is_some() {
-        bail!("--renew-for is for operators and readers: agents renew theirs by themselves");
+        return Err(
+            UsageError("--renew-for is for operators and readers: agents renew theirs by themselves".into()).into()
+        );
+    }
+    if renew_for.is_some_and(|renew_for| renew_for <= validity) {
+        return Err(UsageError(
+            "--renew-for is the time for which a shorter --validity is renewed: give a longer one".into(),
+        )
+        .into());
     }
     let issuer = Issuer::open(dir)?;
     let may = if reissue { Reissue::Allow } else { Reissue::Refuse };

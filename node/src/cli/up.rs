@@ -58,7 +58,12 @@ async fn serve(config: AgentConfig) -> anyhow::Result<()> {
     if let Some(socket) = &config.socket {
         tracing::info!("local socket {}", socket.display());
     }
-    if founding && let Some(token) = bootstrap::first_token(&config)? {
+    if founding && goes_to_the_journal() {
+        tracing::info!(
+            "founded a new mesh; a token for the next host: rankmesh identity token --dir {}",
+            config.identity.display()
+        );
+    } else if founding && let Some(token) = bootstrap::first_token(&config)? {
         eprintln!("This node founded a new mesh. On the next host run:");
         println!("rankmesh up --join {} --token {token}", shared.advertise);
     }
@@ -76,6 +81,18 @@ async fn serve(config: AgentConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether what this prints is kept in systemd's journal, which others may read: no place for a token. ($JOURNAL_STREAM is the device
+/// and inode of the journal's end, systemd.exec(5).)
+fn goes_to_the_journal() -> bool {
+    let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
+    nix::sys::stat::fstat(std::io::stdout())
+        .is_ok_and(|stdout| journal == format!("{}:{}", stdout.st_dev, stdout.st_ino))
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
     let name = match args.name {
         Some(name) => name,
@@ -88,7 +105,18 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
     if (args.token.is_some() || args.token_file.is_some()) && args.join.is_empty() {
         return Err(UsageError("a token needs --join IP:PORT: the node that admits this one".into()).into());
     }
-    let token = secret::token(args.token, args.token_file.as_deref())?;
+    let identity = match args.identity {
+        Some(dir) => dir,
+        None => config::state_dir()?.join("identity"),
+    };
+    let token = match secret::token(args.token, args.token_file.as_deref()) {
+        // Whoever has joined needs no token: its file may have been taken away, as it should.
+        Err(error) if is_missing(&error) && certs::Identity::exists(&identity) => {
+            tracing::debug!("no token, and an identity is there: {error:#}");
+            None
+        }
+        token => token?,
+    };
     if !args.replicated.is_empty() && args.serve_db.is_none() {
         return Err(
             UsageError("--replicated goes with --serve-db: a trace store has no replicated tables".into()).into()
@@ -104,10 +132,6 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
     if !probes.is_empty() && args.capture == CaptureMode::Off {
         return Err(UsageError("--probe and --usdt record: they do not go with --capture off".into()).into());
     }
-    let identity = match args.identity {
-        Some(dir) => dir,
-        None => config::state_dir()?.join("identity"),
-    };
     let source = match args.serve_db {
         Some(path) => SourceConfig::Served { path, replicated: args.replicated },
         None => {

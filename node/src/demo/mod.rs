@@ -14,7 +14,7 @@ use serde_json::Value;
 mod lab;
 mod recording;
 
-use lab::Lab;
+use lab::{Lab, answered};
 
 /// Agents, by name.
 const AGENTS: [&str; 4] = ["node-1", "node-2", "node-3", "node-4"];
@@ -73,7 +73,7 @@ pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
             .collect();
         println!("\n$ rankmesh {}", shown.join(" "));
         let status = lab.ask(asker, &arguments).await?;
-        ensure!(status.success(), "`rankmesh {}` ended with {status}", arguments[0]);
+        ensure!(answered(status), "`rankmesh {}` ended with {status}", arguments[0]);
     }
     if let Some(dir) = record {
         recording::save(&lab, &AGENTS, dir)?;
@@ -92,8 +92,9 @@ async fn wait_for_verdict(lab: &mut Lab, asker: &str, live: bool) -> anyhow::Res
     let until = Instant::now() + LONGEST_WAIT;
     loop {
         let job_ended = !live || lab.ranks_ended()?;
-        let answer = lab.json(asker, &["stragglers", "--format", "json"]).await.context("asking for the verdict")?;
-        if job_ended && answer["verdict"]["kind"] == "rank" {
+        let (answer, whole) =
+            lab.json(asker, &["stragglers", "--format", "json"]).await.context("asking for the verdict")?;
+        if job_ended && whole && answer["verdict"]["kind"] == "rank" {
             return Ok(answer);
         }
         if Instant::now() >= until {
@@ -105,10 +106,10 @@ async fn wait_for_verdict(lab: &mut Lab, asker: &str, live: bool) -> anyhow::Res
 
 /// Stores commit several times a second: waits a moment for the calls that had just ended when the job did.
 async fn wait_for_the_last_calls(lab: &Lab, asker: &str) -> anyhow::Result<()> {
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + Duration::from_secs(20);
     while Instant::now() < until {
         let sql = "SELECT count(*) FROM collectives WHERE func = 'all_reduce'";
-        let answer = lab.json(asker, &["query", "--format", "json", sql]).await?;
+        let (answer, _) = lab.json(asker, &["query", "--format", "json", sql]).await?;
         if answer["rows"][0][0].as_u64() == u64::try_from(RANKS * ITERATIONS).ok() {
             break;
         }

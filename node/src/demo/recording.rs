@@ -36,7 +36,7 @@ struct Line {
 }
 
 const COLUMNS: &str = "ts_ns, duration_ns, pid, tid, rank, local_rank, nranks, comm_hash, seq, count, bytes, coalesce(stream, 0), tier, ret";
-const THE_CALLS: &str = "library = 'nccl' AND func = 'all_reduce' AND datatype = 'float32' AND reduce_op = 'sum'";
+const THE_CALLS: &str = "library = 'nccl' AND func = 'all_reduce' AND datatype = 'float32' AND reduce_op = 'sum' AND duration_ns IS NOT NULL";
 
 /// Writes the collectives of a live run's stores into `dir/recording.csv`.
 pub(super) fn save(lab: &Lab, agents: &[&str], dir: &Path) -> anyhow::Result<()> {
@@ -122,7 +122,7 @@ impl Line {
             stream: Some(self.stream.cast_unsigned()),
             library: Library::Nccl,
             tier: self.tier,
-            ret: self.ret,
+            ret: Some(self.ret),
             cgroup_id: 0,
             job_id: None,
             captured: None,

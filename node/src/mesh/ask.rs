@@ -7,17 +7,18 @@
 //! between the acknowledgement and the first response: the peer may have closed it as unused just then (`idle`).
 
 use std::net::SocketAddr;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::ConnectionError;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::frame::{FrameError, FrameReader};
 use super::idle::Using;
 use super::pool::{Peer, Purpose};
 use super::wire::{Request, Response};
-use super::{Mesh, code, probe};
+use super::{Mesh, awake, code, probe};
 
 /// A request that the peer's QUIC has not acknowledged by then is lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(3);
@@ -119,7 +120,8 @@ enum Attempt {
 }
 
 impl Mesh {
-    /// Asks `peer` at `address`; the answer comes out of the stream. Returns when the request has arrived.
+    /// Asks `peer` at `address`; the answer comes out of the stream. Returns when the answer begins, or when the request is
+    /// known to have arrived.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -155,7 +157,7 @@ impl Mesh {
                 SILENCE_LIMIT
             };
             let attempt = if lease.peer.node == *peer {
-                put(&lease.peer, &request.0, patience, started, deadline).await
+                put(&lease.peer, request.0.clone(), patience, started, deadline).await
             } else {
                 let found = lease.peer.node.clone();
                 Err(Attempt::Stale(AskError::WrongPeer { address, expected: peer.clone(), found }))
@@ -186,10 +188,10 @@ fn probe_patience(deadline: Instant) -> Duration {
     PROBE_PATIENCE.min(deadline.saturating_duration_since(Instant::now()))
 }
 
-/// Puts the request on a stream and waits for its acknowledgement or for the first response.
+/// Puts the request on a stream and waits for the first response, or after a moment for its acknowledgement.
 async fn put(
     peer: &std::sync::Arc<Peer>,
-    request: &[u8],
+    request: Bytes,
     patience: Duration,
     started: Instant,
     deadline: Instant,
@@ -204,13 +206,21 @@ async fn put(
     // Waits here when the peer serves as many questions of ours as it allows at a time.
     let (mut send, recv) =
         timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
-    let silence_ends = (Instant::now() + patience).min(deadline);
-    let written = timeout_at(silence_ends, send.write_all(request)).await.map_err(|_| silent(Instant::now()))?;
+    let silence = |patience| async move {
+        tokio::select! {
+            () = awake::sleep(patience) => {}
+            () = sleep_until(deadline) => {}
+        }
+    };
+    let written = tokio::select! {
+        biased;
+        written = send.write_chunk(request) => written,
+        () = silence(patience) => return Err(silent(Instant::now())),
+    };
     if written.is_err() || send.finish().is_err() {
         let reason = peer.connection.close_reason().unwrap_or(ConnectionError::Reset);
         return Err(lost(reason));
     }
-    let mut acknowledged = std::pin::pin!(send.stopped());
     let mut stream = ResponseStream {
         reader: FrameReader::new(recv),
         using,
@@ -220,33 +230,35 @@ async fn put(
         started,
         deadline,
     };
-    let mut probe_at = Instant::now() + SILENCE_PROBE;
+    // Mostly the answer is there before anybody has to look whether the peer lives at all.
+    let first_look = SILENCE_PROBE.min(patience);
+    let mut look = std::pin::pin!(sleep_until((Instant::now() + first_look).min(deadline)));
+    tokio::select! {
+        biased;
+        read = stream.reader.read::<Response>() => return stream.begins_with(read),
+        () = &mut look => {}
+    }
+    let mut acknowledged = std::pin::pin!(send.stopped());
+    let mut silence = std::pin::pin!(silence(patience - first_look));
     loop {
         tokio::select! {
             biased;
-            read = stream.reader.read::<Response>() => {
-                match read {
-                    Ok(Some(response)) => stream.first = Some(response),
-                    Ok(None) => return Err(Attempt::Failed(AskError::Protocol("the answer is empty".into()))),
-                    Err(error) => return Err(match stream.fault(error) {
-                        broken @ AskError::Unreachable(_) => Attempt::Stale(broken),
-                        refused @ AskError::Refused(_) => Attempt::Stale(refused),
-                        other => Attempt::Failed(other),
-                    }),
-                }
-                return Ok(stream);
-            }
+            read = stream.reader.read::<Response>() => return stream.begins_with(read),
             acknowledged = &mut acknowledged => match acknowledged {
                 Ok(_) => return Ok(stream),
                 Err(quinn::StoppedError::ConnectionLost(error)) => return Err(lost(error)),
                 Err(error) => return Err(Attempt::Failed(AskError::Protocol(error.to_string()))),
             },
-            () = tokio::time::sleep_until(silence_ends) => return Err(silent(Instant::now())),
-            () = tokio::time::sleep_until(probe_at) => {
-                if let Some(objection) = probe::objection_within(peer.address, probe_patience(deadline)).await {
+            () = &mut silence => return Err(silent(Instant::now())),
+            () = &mut look => {
+                let objection = tokio::select! {
+                    objection = probe::objection_within(peer.address, probe_patience(deadline)) => objection,
+                    () = &mut silence => return Err(silent(Instant::now())),
+                };
+                if let Some(objection) = objection {
                     return Err(Attempt::Stale(AskError::Unreachable(objection.into())));
                 }
-                probe_at = Instant::now() + SILENCE_PROBE;
+                look.as_mut().reset(Instant::now() + SILENCE_PROBE);
             }
         }
     }
@@ -272,6 +284,22 @@ pub struct ResponseStream {
 }
 
 impl ResponseStream {
+    /// Itself, if what was read is a first response.
+    fn begins_with(mut self, read: Result<Option<Response>, FrameError>) -> Result<Self, Attempt> {
+        match read {
+            Ok(Some(response)) => self.first = Some(response),
+            Ok(None) => return Err(Attempt::Failed(AskError::Protocol("the answer is empty".into()))),
+            Err(error) => {
+                return Err(match self.fault(error) {
+                    broken @ AskError::Unreachable(_) => Attempt::Stale(broken),
+                    refused @ AskError::Refused(_) => Attempt::Stale(refused),
+                    other => Attempt::Failed(other),
+                });
+            }
+        }
+        Ok(self)
+    }
+
     /// The next response; `None` after the last one. An answer that breaks off is an error, never a short answer.
     /// Cancel-safe.
     ///
@@ -294,6 +322,9 @@ impl ResponseStream {
             response = self.begun().await;
         }
         self.ended = response.as_ref().map_or(true, Response::is_last);
+        if self.ended {
+            self.reader.at_end();
+        }
         response.map(Some)
     }
 
@@ -306,17 +337,28 @@ impl ResponseStream {
 
     async fn wait(&mut self) -> Result<Response, AskError> {
         loop {
-            let heard = self.datagrams_heard();
-            let look_again = self.deadline.min(Instant::now() + ANSWER_PROBE);
-            match timeout_at(look_again, self.reader.read::<Response>()).await {
+            // What was read, or the datagrams that had been heard when the waiting for it began.
+            let read = {
+                let mut read = std::pin::pin!(self.reader.read::<Response>());
+                match futures::poll!(read.as_mut()) {
+                    // Of a small answer all is here.
+                    Poll::Ready(read) => Ok(read),
+                    Poll::Pending => {
+                        let heard = datagrams_heard(&self.using);
+                        let look_again = self.deadline.min(Instant::now() + ANSWER_PROBE);
+                        timeout_at(look_again, read).await.map_err(|_| heard)
+                    }
+                }
+            };
+            match read {
                 Ok(Ok(Some(response))) => return Ok(response),
                 Ok(Ok(None)) => return Err(AskError::Protocol("the answer broke off".into())),
                 Ok(Err(error)) => return Err(self.fault(error)),
                 Err(_) if Instant::now() >= self.deadline => {
                     return Err(AskError::Timeout { after: self.deadline.duration_since(self.started) });
                 }
-                Err(_) => {
-                    let silent = self.datagrams_heard() == heard;
+                Err(heard) => {
+                    let silent = datagrams_heard(&self.using) == heard;
                     if silent
                         && let Some(objection) =
                             probe::objection_within(self.using.peer().address, probe_patience(self.deadline)).await
@@ -326,10 +368,6 @@ impl ResponseStream {
                 }
             }
         }
-    }
-
-    fn datagrams_heard(&self) -> u64 {
-        self.using.peer().connection.stats().udp_rx.datagrams
     }
 
     fn fault(&self, error: FrameError) -> AskError {
@@ -346,4 +384,8 @@ impl ResponseStream {
             other => AskError::Protocol(other.to_string()),
         }
     }
+}
+
+fn datagrams_heard(using: &Using) -> u64 {
+    using.peer().connection.stats().udp_rx.datagrams
 }

@@ -8,6 +8,7 @@
 use std::io;
 
 use bytes::{Buf, BytesMut};
+use futures::FutureExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -21,6 +22,9 @@ pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
 
 /// Length prefix and version byte.
 const HEADER_BYTES: usize = 5;
+
+/// Room that a frame is given to begin with; most fit.
+const FIRST_WRITE_BYTES: usize = 256;
 
 /// The receive buffer starts with room for a small answer and grows as a frame arrives, in steps of at most the second
 /// size, whatever length the frame claims.
@@ -62,17 +66,33 @@ fn codec() -> impl bincode::config::Config {
 /// # Errors
 /// [`FrameError::TooLarge`]; [`FrameError::Malformed`] when the value cannot be encoded.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, FrameError> {
-    let mut bytes = vec![0; HEADER_BYTES];
-    bytes[4] = VERSION;
-    bincode::serde::encode_into_std_write(value, &mut bytes, codec())
-        .map_err(|e| FrameError::Malformed(e.to_string()))?;
-    let length = bytes.len() - 4;
-    if length > MAX_FRAME_BYTES {
-        return Err(FrameError::TooLarge { bytes: length });
+    let mut bytes = Vec::with_capacity(FIRST_WRITE_BYTES);
+    encode_behind(&mut bytes, value)?;
+    Ok(bytes)
+}
+
+/// As [`encode`], behind the frames that are in `bytes` already, so that they go out together. An error leaves those alone.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_behind<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), FrameError> {
+    let at = bytes.len();
+    bytes.extend([0; HEADER_BYTES]);
+    bytes[at + 4] = VERSION;
+    let encoded = bincode::serde::encode_into_std_write(value, bytes, codec());
+    let length = bytes.len() - at - 4;
+    let failed = match encoded {
+        Err(error) => Some(FrameError::Malformed(error.to_string())),
+        Ok(_) if length > MAX_FRAME_BYTES => Some(FrameError::TooLarge { bytes: length }),
+        Ok(_) => None,
+    };
+    if let Some(error) = failed {
+        bytes.truncate(at);
+        return Err(error);
     }
     // Within the limit, so within 32 bits.
-    bytes[..4].copy_from_slice(&(length as u32).to_le_bytes());
-    Ok(bytes)
+    bytes[at..at + 4].copy_from_slice(&(length as u32).to_le_bytes());
+    Ok(())
 }
 
 /// Writes one frame.
@@ -112,6 +132,23 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return if self.buffer.is_empty() { Ok(None) } else { Err(FrameError::Truncated) };
             }
+        }
+    }
+
+    /// Whether the stream is known to have ended behind what was read; waits for nothing. On a QUIC stream this spares the peer a
+    /// word that no more is wanted.
+    pub fn at_end(&mut self) -> bool {
+        let mut byte = [0];
+        if !self.buffer.is_empty() {
+            return false;
+        }
+        match self.stream.read(&mut byte).now_or_never() {
+            Some(Ok(0)) => true,
+            Some(Ok(_)) => {
+                self.buffer.extend_from_slice(&byte);
+                false
+            }
+            Some(Err(_)) | None => false,
         }
     }
 
@@ -248,6 +285,25 @@ mod tests {
             };
             assert!(tries > 3);
             assert!(matches!(got, Ok(Some(Response::Catalog(body))) if body == vec![7; 100]));
+        });
+    }
+
+    #[test]
+    fn frames_behind_each_other_are_read_one_by_one_and_the_end_is_seen() {
+        block(async {
+            let mut bytes = encode(&Response::Catalog(vec![1; 9])).unwrap();
+            let first = bytes.clone();
+            let huge = Response::Catalog(vec![0; MAX_FRAME_BYTES + 1]);
+            assert!(matches!(encode_behind(&mut bytes, &huge), Err(FrameError::TooLarge { .. })));
+            assert_eq!(bytes, first, "what failed leaves nothing behind");
+            encode_behind(&mut bytes, &Response::Catalog(vec![2; 9])).unwrap();
+            let mut reader = FrameReader::new(&bytes[..]);
+            for byte in [1, 2] {
+                assert!(!reader.at_end());
+                let read = reader.read::<Response>().await;
+                assert!(matches!(read, Ok(Some(Response::Catalog(body))) if body == vec![byte; 9]));
+            }
+            assert!(reader.at_end());
         });
     }
 

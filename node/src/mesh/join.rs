@@ -180,7 +180,9 @@ async fn exchange(
         let (mut send, mut recv) = connection.open_bi().await.map_err(|e| e.to_string())?;
         send.write_all(request).await.map_err(|e| e.to_string())?;
         send.finish().map_err(|e| e.to_string())?;
-        recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())
+        let response = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
+        // The end of the stream of a door that gives up may come before the connection's.
+        if response.is_empty() { Err("it hung up without an answer".to_owned()) } else { Ok(response) }
     };
     tokio::time::timeout(RESPONSE_TIMEOUT, talk)
         .await

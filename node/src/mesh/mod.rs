@@ -7,7 +7,7 @@
 //!
 //! - [`frame`]: length, version and body of a message; the only user of bincode. Also used on the local socket.
 //! - [`wire`]: the messages of a question.
-//! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there?
+//! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there? `awake`: patience with peers.
 //! - `standing`: the connections that stand, judged anew when trust changes and replaced when our certificate does.
 //! - `idle`: which connections stay. `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
 //! - [`via`]: asking an agent from a machine without one.
@@ -15,6 +15,7 @@
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
 
 mod ask;
+mod awake;
 mod clock;
 mod drift;
 mod endpoint;

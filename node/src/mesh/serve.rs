@@ -35,6 +35,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an asker may leave a piece of an answer unread.
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
+/// Frames that are held back for the next one's sake.
+const MOST_HELD_BYTES: usize = 64 << 10;
+
 /// Connections that one member may have to this node: two that dialled each other at once, those that a renewed
 /// certificate replaced, and a restarted member's former ones that have not timed out. Beyond, an idle one makes room.
 const CONNECTIONS_OF_ONE: usize = 8;
@@ -178,6 +181,7 @@ async fn question(
         // Nothing came, or the stream broke: there is nobody to answer.
         Ok(Ok(None) | Err(_)) | Err(_) => return,
     };
+    requests.at_end();
     if let Err(refusal) = permitted(peer.who.role, &request) {
         tracing::warn!(name = %peer.node, role = %peer.who.role, refusal, "refused a request");
         let _ = out.send(Response::Unsupported(refusal.to_owned())).await;
@@ -198,7 +202,9 @@ async fn question(
             std::future::pending().await
         };
         let handled = mesh.0.handler.handle(&mesh, peer.who.clone(), request, &mut out, cancelled.clone());
+        // Most are done at once: then nobody need be watched.
         tokio::select! {
+            biased;
             () = handled => {}
             () = watch => {}
         }
@@ -249,6 +255,8 @@ pub enum SendError {
 /// Where a [`super::Handler`] puts its answer.
 pub struct Responder {
     stream: Box<dyn AsyncWrite + Send + Unpin>,
+    /// Frames that go out with the next one.
+    held: Vec<u8>,
     ended: bool,
     /// How long the asker may read nothing.
     patience: Duration,
@@ -257,7 +265,7 @@ pub struct Responder {
 impl Responder {
     /// A responder that writes to `stream` (in the mesh a QUIC stream, in tests and on the local socket any other).
     pub fn new(stream: impl AsyncWrite + Send + Unpin + 'static) -> Self {
-        Self { stream: Box::new(stream), ended: false, patience: SLOWEST_READER }
+        Self { stream: Box::new(stream), held: Vec::new(), ended: false, patience: SLOWEST_READER }
     }
 
     /// The same for an asker that is waited for only so long.
@@ -274,9 +282,9 @@ impl Responder {
         if self.ended {
             return Err(SendError::Ended);
         }
-        let bytes = frame::encode(&response).map_err(SendError::Unsendable)?;
+        frame::encode_behind(&mut self.held, &response).map_err(SendError::Unsendable)?;
         self.ended = response.is_last();
-        self.write(&bytes).await
+        self.write_held().await
     }
 
     /// Sends rows of one part, in as many frames as they need.
@@ -284,6 +292,15 @@ impl Responder {
     /// # Errors
     /// See [`SendError`].
     pub async fn batch(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
+        self.hold(part, batch).await?;
+        self.write_held().await
+    }
+
+    /// As [`Responder::batch`], for rows behind which something else goes out at once: both in one piece while they are small.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub async fn hold(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
         if self.ended {
             return Err(SendError::Ended);
         }
@@ -291,8 +308,12 @@ impl Responder {
         while let Some(batch) = waiting.pop() {
             let half = batch.rows / 2;
             let response = Response::Batch { part, batch };
-            match (frame::encode(&response), response) {
-                (Ok(bytes), _) => self.write(&bytes).await?,
+            match (frame::encode_behind(&mut self.held, &response), response) {
+                (Ok(()), _) => {
+                    if self.held.len() > MOST_HELD_BYTES {
+                        self.write_held().await?;
+                    }
+                }
                 (Err(FrameError::TooLarge { .. }), Response::Batch { mut batch, .. }) if half > 0 => {
                     let rest = split_off(&mut batch, half);
                     waiting.push(rest);
@@ -304,9 +325,10 @@ impl Responder {
         Ok(())
     }
 
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+    async fn write_held(&mut self) -> Result<(), SendError> {
+        let bytes = std::mem::take(&mut self.held);
         // An asker that reads nothing for so long is as good as gone.
-        match tokio::time::timeout(self.patience, self.stream.write_all(bytes)).await {
+        match tokio::time::timeout(self.patience, self.stream.write_all(&bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(SendError::Gone),
         }

@@ -97,6 +97,14 @@ pub enum Request {
         /// The request, encoded as a frame is; never another of this kind.
         request: Vec<u8>,
     },
+    /// As [`Request::Release`], for these nodes. Answered by [`Response::Done`] when they have been told, as far as they can be
+    /// reached.
+    ReleaseBelow {
+        /// The question.
+        question: u128,
+        /// Whom to tell; may name the node itself.
+        leaves: Vec<Leaf>,
+    },
 }
 
 impl Request {

@@ -1,8 +1,8 @@
 //! Turns: how many questions are worked on at a time, how many wait, and who is told to come again later.
 //!
-//! Work has a cost in units. What is over the limit waits in the order in which it came, for as long as its deadline allows; what
-//! is over the limit of those that wait, of all or of one asker, is refused at once with a word on when to come again. The
-//! node's own work for the mesh ([`Admission::of_node`]) and the questions that an agent puts together
+//! Work has a cost in units. What is over the limit waits for as long as its deadline allows, each asker in a queue of its own, and
+//! the queues take turns (`gate`); what is over the limit of those that wait, of all or of one asker, is refused at once with a word
+//! on when to come again. The node's own work for the mesh ([`Admission::of_node`]) and the questions that an agent puts together
 //! ([`Admission::of_agent`]) have turns of their own: one waits for the other, so sharing them would lock both up.
 
 use std::collections::HashMap;
@@ -14,6 +14,7 @@ use query_planner::{Plan, Strategy};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::gate::{Gate, Units};
 use crate::lock::lock;
 
 /// Weight of the newest turn in the mean length of turns.
@@ -30,6 +31,10 @@ pub struct Limits {
     pub waiting: usize,
     /// Of these, of one asker.
     pub waiting_of_one: usize,
+    /// Of these, of all guests, and of one of them.
+    pub waiting_guests: usize,
+    /// See `waiting_guests`.
+    pub waiting_of_guest: usize,
     /// Turns given up for a while, by work that only waits for others.
     pub resting: usize,
 }
@@ -38,11 +43,30 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Admission {
     limits: Limits,
-    free: Arc<Semaphore>,
+    gate: Arc<Gate>,
     resting: Arc<Semaphore>,
-    waiting: Mutex<HashMap<String, usize>>,
+    waiting: Mutex<HashMap<Asker, usize>>,
     /// Mean time of a turn for each of its units, nanoseconds.
     mean_ns: AtomicU64,
+}
+
+/// Who waits for a turn.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Asker {
+    name: String,
+    guest: bool,
+}
+
+impl Asker {
+    /// One whom the place is there for: another node, the agent itself, its owner.
+    pub fn of_the_house(name: impl Into<String>) -> Self {
+        Self { name: name.into(), guest: false }
+    }
+
+    /// One of many that are let in; together they leave room for those of the house.
+    pub fn guest(name: impl Into<String>) -> Self {
+        Self { name: name.into(), guest: true }
+    }
 }
 
 /// No turn now.
@@ -63,7 +87,7 @@ pub struct Turn {
     admission: Arc<Admission>,
     cost: u32,
     began: Instant,
-    _permit: OwnedSemaphorePermit,
+    _units: Units,
 }
 
 /// The turn of work on a thread that may block, given up while it only waits for others. It ends when dropped.
@@ -94,11 +118,11 @@ impl Place {
     /// Waits for a turn again, which nobody refuses; false when there was none until then.
     pub(super) fn back(&mut self, until: Instant) -> bool {
         if self.turn.is_none() {
-            let free = Arc::clone(&self.admission.free).acquire_many_owned(self.cost);
+            let units = self.admission.gate.take_again(self.cost);
             // A timer needs the runtime around it, which this thread has only in here.
-            let permit = self.runtime.block_on(async { tokio::time::timeout_at(until.into(), free).await });
-            let Ok(Ok(permit)) = permit else { return false };
-            (self.turn, self.resting) = (Some(self.admission.turn(self.cost, permit)), None);
+            let units = self.runtime.block_on(async { tokio::time::timeout_at(until.into(), units).await });
+            let Ok(Some(units)) = units else { return false };
+            (self.turn, self.resting) = (Some(self.admission.turn(self.cost, units)), None);
         }
         true
     }
@@ -123,7 +147,7 @@ impl Drop for Turn {
 }
 
 /// One that waits, counted while it does.
-struct Waiting<'a>(&'a Admission, &'a str);
+struct Waiting<'a>(&'a Admission, &'a Asker);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -143,7 +167,7 @@ impl Admission {
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits,
-            free: Arc::new(Semaphore::new(limits.units as usize)),
+            gate: Gate::new(limits.units),
             resting: Arc::new(Semaphore::new(limits.resting)),
             waiting: Mutex::default(),
             mean_ns: AtomicU64::new(u64::try_from(FIRST_GUESS.as_nanos()).unwrap_or(u64::MAX)),
@@ -153,61 +177,77 @@ impl Admission {
     /// Those of a node that works on tasks for the mesh, `units` at a time.
     #[must_use]
     pub fn of_node(units: u32) -> Arc<Self> {
-        Self::new(Limits { units, waiting: 64, waiting_of_one: OF_ONE_AT_A_NODE, resting: MOST_UNDER_WAY })
+        Self::new(Limits {
+            units,
+            waiting: 64,
+            waiting_of_one: OF_ONE_AT_A_NODE,
+            waiting_guests: 0,
+            waiting_of_guest: 0,
+            resting: MOST_UNDER_WAY,
+        })
     }
 
     /// Those of an agent that puts questions together; what a question costs is [`cost`].
     #[must_use]
     pub fn of_agent() -> Arc<Self> {
-        Self::new(Limits { units: UNITS, waiting: 64, waiting_of_one: 48, resting: OF_ONE_AT_A_NODE - UNITS as usize })
+        Self::new(Limits {
+            units: UNITS,
+            waiting: 64,
+            waiting_of_one: 48,
+            waiting_guests: 48,
+            waiting_of_guest: 16,
+            resting: OF_ONE_AT_A_NODE - UNITS as usize,
+        })
     }
 
     /// Units in use.
     #[must_use]
     pub fn used(&self) -> usize {
-        self.limits.units as usize - self.free.available_permits()
+        self.limits.units as usize - self.gate.free()
     }
 
     /// A turn at once, or none.
     #[must_use]
     pub fn try_enter(self: &Arc<Self>, cost: u32) -> Option<Turn> {
-        let permit = Arc::clone(&self.free).try_acquire_many_owned(cost).ok()?;
-        Some(self.turn(cost, permit))
+        let units = self.gate.try_take(cost)?;
+        Some(self.turn(cost, units))
     }
 
-    /// A turn for `asker`, when one is free.
+    /// A turn for `asker`, when one is free and it is this asker's turn.
     ///
     /// # Errors
     /// Too many wait already.
-    pub async fn enter(self: &Arc<Self>, asker: &str, cost: u32) -> Result<Turn, Busy> {
+    pub async fn enter(self: &Arc<Self>, asker: &Asker, cost: u32) -> Result<Turn, Busy> {
         if let Some(turn) = self.try_enter(cost) {
             return Ok(turn);
         }
         let waiting = self.wait(asker)?;
-        let permit = Arc::clone(&self.free).acquire_many_owned(cost).await;
+        let units = self.gate.take(&asker.name, cost).await;
         drop(waiting);
-        match permit {
-            Ok(permit) => Ok(self.turn(cost, permit)),
+        match units {
+            Some(units) => Ok(self.turn(cost, units)),
             // Never closed.
-            Err(_) => Err(self.busy(0, "")),
+            None => Err(self.busy(0, "")),
         }
     }
 
-    fn turn(self: &Arc<Self>, cost: u32, permit: OwnedSemaphorePermit) -> Turn {
-        Turn { admission: Arc::clone(self), cost: cost.max(1), began: Instant::now(), _permit: permit }
+    fn turn(self: &Arc<Self>, cost: u32, units: Units) -> Turn {
+        Turn { admission: Arc::clone(self), cost: cost.max(1), began: Instant::now(), _units: units }
     }
 
-    fn wait<'a>(&'a self, asker: &'a str) -> Result<Waiting<'a>, Busy> {
+    fn wait<'a>(&'a self, asker: &'a Asker) -> Result<Waiting<'a>, Busy> {
         let mut waiting = lock(&self.waiting);
         let all: usize = waiting.values().sum();
+        let guests: usize = waiting.iter().filter(|(one, _)| one.guest).map(|(_, count)| count).sum();
         let of_one = waiting.get(asker).copied().unwrap_or(0);
-        if all >= self.limits.waiting {
+        let most = if asker.guest { self.limits.waiting_of_guest } else { self.limits.waiting_of_one };
+        if all >= self.limits.waiting || asker.guest && guests >= self.limits.waiting_guests {
             return Err(self.busy(all, ""));
         }
-        if of_one >= self.limits.waiting_of_one {
+        if of_one >= most {
             return Err(self.busy(of_one, " of this asker"));
         }
-        *waiting.entry(asker.to_owned()).or_default() += 1;
+        *waiting.entry(asker.clone()).or_default() += 1;
         Ok(Waiting(self, asker))
     }
 
@@ -243,22 +283,27 @@ pub fn cost(plan: &Plan) -> u32 {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { units: 2, waiting: 3, waiting_of_one: 2, resting: 1 };
+    const LIMITS: Limits =
+        Limits { units: 2, waiting: 3, waiting_of_one: 2, waiting_guests: 2, waiting_of_guest: 1, resting: 1 };
+
+    fn asker(name: &str) -> Asker {
+        Asker::of_the_house(name)
+    }
 
     #[tokio::test]
     async fn who_is_over_the_limits_is_refused_and_told_when_to_come_again() {
         let admission = Admission::new(LIMITS);
-        let heavy = admission.enter("a", 2).await.expect("room");
+        let heavy = admission.enter(&asker("a"), 2).await.expect("room");
         assert_eq!(admission.used(), 2);
-        let wait = |asker: &'static str| {
+        let wait = |name: &'static str| {
             let admission = Arc::clone(&admission);
-            tokio::spawn(async move { admission.enter(asker, 1).await })
+            tokio::spawn(async move { admission.enter(&asker(name), 1).await })
         };
         let (first, second) = (wait("a"), wait("a"));
         while lock(&admission.waiting).values().sum::<usize>() < 2 {
             tokio::task::yield_now().await;
         }
-        let refused = admission.enter("a", 1).await.expect_err("two of this asker wait");
+        let refused = admission.enter(&asker("a"), 1).await.expect_err("two of this asker wait");
         assert!(
             refused.to_string().starts_with("busy: 2 questions wait here of this asker already; ask again in about ")
         );
@@ -269,7 +314,7 @@ mod tests {
         }
         assert!(
             admission
-                .enter("c", 1)
+                .enter(&asker("c"), 1)
                 .await
                 .expect_err("three wait")
                 .to_string()
@@ -284,6 +329,33 @@ mod tests {
         drop(turns);
         assert_eq!(admission.used(), 0);
         assert!(admission.try_enter(2).is_some());
+    }
+
+    #[tokio::test]
+    async fn guests_leave_room_for_those_of_the_house_and_for_each_other() {
+        let admission = Admission::new(LIMITS);
+        let heavy = admission.enter(&asker("a"), 2).await.expect("room");
+        let wait = |asker: Asker| {
+            let admission = Arc::clone(&admission);
+            tokio::spawn(async move { admission.enter(&asker, 1).await })
+        };
+        let (first, second) = (wait(Asker::guest("x")), wait(Asker::guest("y")));
+        while lock(&admission.waiting).values().sum::<usize>() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let refused = admission.enter(&Asker::guest("x"), 1).await.expect_err("guests have no more room");
+        assert!(refused.to_string().starts_with("busy: 2 questions wait here already"), "{refused}");
+        let third = wait(asker("b"));
+        while lock(&admission.waiting).values().sum::<usize>() < 3 {
+            tokio::task::yield_now().await;
+        }
+        first.abort();
+        let _ = first.await;
+        let refused = admission.enter(&Asker::guest("y"), 1).await.expect_err("one of this guest waits");
+        assert!(refused.to_string().contains("of this asker"), "{refused}");
+        drop(heavy);
+        drop((second.await.expect("no panic").expect("room"), third.await.expect("no panic").expect("room")));
+        assert_eq!(admission.used(), 0);
     }
 
     #[test]
@@ -312,12 +384,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_busy_place_says_how_long_by_how_long_turns_last() {
-        let admission = Admission::new(Limits { units: 1, waiting: 0, waiting_of_one: 0, resting: 0 });
-        admission.mean_ns.store(4_000_000_000, Ordering::Relaxed);
-        let turn = admission.enter("a", 1).await.expect("room");
-        let refused = admission.enter("a", 1).await.expect_err("nobody may wait");
-        assert_eq!(refused.retry_after, Duration::from_secs(4));
+        let admission = Admission::new(Limits { units: 1, waiting: 0, waiting_of_one: 0, ..LIMITS });
+        admission.mean_ns.store(4_000_000_000_000, Ordering::Relaxed);
+        let turn = admission.enter(&asker("a"), 1).await.expect("room");
+        let refused = admission.enter(&asker("a"), 1).await.expect_err("nobody may wait");
+        assert_eq!(refused.retry_after, Duration::from_secs(4_000));
         drop(turn);
-        assert!(admission.mean_ns.load(Ordering::Relaxed) < 4_000_000_000);
+        assert!(admission.mean_ns.load(Ordering::Relaxed) < 4_000_000_000_000);
     }
 }

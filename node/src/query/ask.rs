@@ -19,7 +19,7 @@ use super::fanout::MeshFanout;
 use super::leaf::Target;
 use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::agent::Shared;
-use crate::agent::access::Access;
+use crate::agent::access::Caller;
 use crate::lock::lock;
 use crate::now::unix_now_ns;
 use crate::stragglers::{ClockOffset, VIEWS};
@@ -91,7 +91,7 @@ pub enum AskError {
 /// # Errors
 /// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the deadline.
 pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
-    ask_as(shared, question, Access::Owner, cancelled).await
+    ask_as(shared, question, &Caller::agent(), cancelled).await
 }
 
 /// Asks the mesh for somebody who may not ask everything.
@@ -101,10 +101,10 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
 pub async fn ask_as(
     shared: &Shared,
     question: Question,
-    access: Access,
+    caller: &Caller,
     cancelled: CancellationToken,
 ) -> Result<Asked, AskError> {
-    ask_to(shared, question, access, cancelled, None).await
+    ask_to(shared, question, caller, cancelled, None).await
 }
 
 /// Some rows of an answer.
@@ -124,17 +124,17 @@ pub struct Told {
 pub async fn ask_into(
     shared: &Shared,
     question: Question,
-    access: Access,
+    caller: &Caller,
     cancelled: CancellationToken,
     out: mpsc::Sender<Told>,
 ) -> Result<Asked, AskError> {
-    ask_to(shared, question, access, cancelled, Some(out)).await
+    ask_to(shared, question, caller, cancelled, Some(out)).await
 }
 
 async fn ask_to(
     shared: &Shared,
     question: Question,
-    access: Access,
+    caller: &Caller,
     cancelled: CancellationToken,
     out: Option<mpsc::Sender<Told>>,
 ) -> Result<Asked, AskError> {
@@ -147,7 +147,7 @@ async fn ask_to(
     let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
     let sql = aligned.as_deref().unwrap_or(&question.sql);
     let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
-    access.allows(&plan).map_err(AskError::Wrong)?;
+    caller.access.allows(&plan).map_err(AskError::Wrong)?;
     if question.plan_only {
         return Ok(Asked::Plan(query_planner::explain(&plan)));
     }
@@ -163,7 +163,7 @@ async fn ask_to(
         Some(turn) => turn,
         None => {
             let entered = tokio::select! {
-                turn = shared.turns.enter(access.as_str(), cost(&plan)) => turn,
+                turn = shared.turns.enter(&caller.asker, cost(&plan)) => turn,
                 () = tokio::time::sleep_until(deadline.into()) => return Err(busy_for_all_of_it()),
                 () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
             };
@@ -188,7 +188,7 @@ async fn ask_to(
     )
     .in_time(RoundTime::of(started, deadline))
     .in_place(Arc::clone(&place))
-    .for_viewer(access.viewer());
+    .for_viewer(caller.access.viewer());
     let stop = Stop::at(Some(deadline));
     let stopper = stop.clone();
     let watch = tokio::spawn(async move {

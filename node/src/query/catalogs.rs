@@ -76,7 +76,7 @@ impl Catalogs {
         if known.is_empty() {
             known.push((
                 shared.identity.node().to_string(),
-                shared.executor.catalog().map_err(|error| error.to_string())?,
+                (*shared.executor.catalog().map_err(|error| error.to_string())?).clone(),
             ));
         }
         let whole = known.len() == of.len();
@@ -123,7 +123,7 @@ impl Catalogs {
             let mut answer = shared.mesh.ask(&name, member.address, Request::Catalog, deadline.into()).await.ok()?;
             match answer.next().await {
                 Ok(Some(Response::Catalog(bytes))) => match FrameReader::new(&bytes[..]).read::<Catalog>().await {
-                    Ok(Some(catalog)) => catalog,
+                    Ok(Some(catalog)) => Arc::new(catalog),
                     error => {
                         tracing::warn!("the catalogue of {} is unreadable: {error:?}", member.name);
                         return None;
@@ -135,7 +135,6 @@ impl Catalogs {
                 }
             }
         };
-        let catalog = Arc::new(catalog);
         lock(&self.by_hash).insert(hash, Arc::clone(&catalog));
         Some(catalog)
     }

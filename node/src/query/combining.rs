@@ -15,9 +15,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::inbox::Ends;
 use super::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
-use super::relay::{LEAVES_AT_ONCE, PULSE, Relays, ask_leaf};
-use super::subtree::{SILENCE, inner_of, leaves_of, left_for_inner};
+use super::relay::{LEAVES_AT_ONCE, Relays, ask_leaf};
+use super::subtree::{inner_of, leaves_of, left_for_inner, pulse, silence};
 use crate::mesh::Responder;
 use crate::mesh::wire::{Leaf, LeafPiece, LeafSaid, Request, Response};
 
@@ -37,20 +38,22 @@ fn combines(task: &NodeTask) -> Option<Vec<Combine>> {
 }
 
 /// Asks the nodes of a group through one of them that combines their rows, and hands each leaf's outcome to `ended`: all rows
-/// of several come with one of them. Returns the leaves that have to be asked directly; `None` where the task's rows do
-/// not combine.
+/// of several come with one of them. The leaves that have to be asked directly go to `direct`: at once those that the inner node
+/// cannot reach, at the end those that are open. False where the task's rows do not combine: then nobody was asked.
 pub(super) async fn ask(
     ask: &LeafAsk,
     group: &[(usize, Target)],
     rows_of: &(impl Fn(usize) -> Rows + Sync),
-    ended: &mpsc::Sender<Said>,
-) -> Option<Vec<(usize, Target)>> {
-    let combine = combines(&ask.task)?;
+    ended: &Ends,
+    direct: &(impl Fn((usize, Target)) + Sync),
+) -> bool {
+    let Some(combine) = combines(&ask.task) else { return false };
     let mut open = vec![true; group.len()];
-    if let Err(why) = through_inner(ask, combine, group, rows_of, &mut open, ended).await {
+    if let Err(why) = through_inner(ask, combine, group, rows_of, &mut open, ended, direct).await {
         tracing::debug!(%why, "a subtree was lost; its open leaves are asked directly");
     }
-    Some(group.iter().zip(open).filter(|(_, open)| *open).map(|(target, _)| target.clone()).collect())
+    group.iter().zip(open).filter(|(_, open)| *open).for_each(|(leaf, _)| direct(leaf.clone()));
+    true
 }
 
 async fn through_inner(
@@ -59,7 +62,8 @@ async fn through_inner(
     group: &[(usize, Target)],
     rows_of: &(impl Fn(usize) -> Rows + Sync),
     open: &mut [bool],
-    ended: &mpsc::Sender<Said>,
+    ended: &Ends,
+    direct: &(impl Fn((usize, Target)) + Sync),
 ) -> Result<(), String> {
     let inner = inner_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
     let first = group.first().map(|(target, _)| *target).ok_or("an empty group")?;
@@ -70,21 +74,22 @@ async fn through_inner(
         combine,
         snapshot: ask.snapshot,
     };
-    let asked = ask.mesh.ask(&inner.name, inner.address, request, ask.deadline.into());
-    let mut responses = asked.await.map_err(|error| error.to_string())?;
+    let silence = silence(ask);
+    let asked = timeout(silence, ask.mesh.ask(&inner.name, inner.address, request, ask.deadline.into()));
+    let mut responses = asked.await.map_err(|_| "no sign of life")?.map_err(|error| error.to_string())?;
     let mut rows = rows_of(first);
-    let close = |at: u32, open: &mut [bool]| -> Result<usize, String> {
+    let close = |at: u32, open: &mut [bool]| -> Result<&(usize, Target), String> {
         let at = at as usize;
         let is_open = open.get_mut(at).ok_or("it names a leaf that it was not given")?;
         if !std::mem::take(is_open) {
             return Err("it names a leaf twice".to_owned());
         }
-        group.get(at).map(|(target, _)| *target).ok_or_else(|| "it names a leaf that it was not given".to_owned())
+        group.get(at).ok_or_else(|| "it names a leaf that it was not given".to_owned())
     };
     // Nobody waits any more: the question is over.
     let over = |_| "the question is over".to_owned();
     loop {
-        let response = timeout(SILENCE, responses.next()).await.map_err(|_| "no sign of life")?;
+        let response = timeout(silence, responses.next()).await.map_err(|_| "no sign of life")?;
         match response.map_err(|error| error.to_string())? {
             Some(Response::Batch { part, batch }) => {
                 if let Err(lost) = rows.take(part as usize, batch).await {
@@ -95,7 +100,7 @@ async fn through_inner(
             Some(Response::Combined(leaves)) => {
                 let mut named = Vec::with_capacity(leaves.len());
                 for (leaf, stats) in leaves {
-                    named.push((close(leaf, open)?, stats));
+                    named.push((close(leaf, open)?.0, stats));
                 }
                 let mut rows = Some(std::mem::replace(&mut rows, rows_of(first)));
                 for (target, stats) in named {
@@ -110,12 +115,14 @@ async fn through_inner(
                 for piece in pieces {
                     let lost = match piece.said {
                         LeafSaid::Failed(error) => Lost::of(error),
-                        // Asked directly at the end.
-                        LeafSaid::Missing(why) if why.starts_with("unreachable") => continue,
+                        LeafSaid::Missing(why) if why.starts_with("unreachable") => {
+                            direct(close(piece.leaf, open)?.clone());
+                            continue;
+                        }
                         LeafSaid::Missing(why) => Lost::Missing(why),
                         LeafSaid::Batch { .. } | LeafSaid::Done(_) => return Err("it passes rows on".to_owned()),
                     };
-                    let target = close(piece.leaf, open)?;
+                    let target = close(piece.leaf, open)?.0;
                     ended.send(Said::Ended(target, Err(lost))).await.map_err(over)?;
                 }
             }
@@ -151,6 +158,7 @@ impl Relays {
         let mut combining = Combining {
             combine: combine.into(),
             deadline: ask.deadline.into(),
+            pulse: pulse(&ask),
             pool: self.pool(),
             ready: Vec::new(),
             batches: Vec::new(),
@@ -198,6 +206,7 @@ async fn ask_all(
 struct Combining {
     combine: Arc<[Combine]>,
     deadline: Instant,
+    pulse: Duration,
     pool: Arc<MergePool>,
     /// Whole answers: who gave them, and their rows.
     ready: Vec<(u32, NodeStats)>,
@@ -216,7 +225,7 @@ impl Combining {
     ) -> Result<(), NodeError> {
         let last = self.deadline + GRACE;
         while waited_for > 0 {
-            let until = (Instant::now() + PULSE).min(last);
+            let until = (Instant::now() + self.pulse).min(last);
             while waited_for > 0 && self.bytes < SHIP_BYTES {
                 match timeout_at(until, inbox.recv()).await {
                     Ok(Some((leaf, outcome))) => {

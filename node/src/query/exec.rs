@@ -15,8 +15,9 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{Admission, MOST_UNDER_WAY, Place, Turn};
-use super::kept::{Kept, SnapshotUse};
+use super::admission::{Admission, Asker, MOST_UNDER_WAY, Place, Turn};
+use super::kept::{Kept, SnapshotUse, Taken};
+use super::own_catalog::OwnCatalog;
 use super::polite;
 use crate::store::{ColumnExecutor, Source};
 
@@ -66,10 +67,12 @@ struct RowsOut {
     batches: mpsc::Sender<(usize, Batch)>,
     place: Place,
     deadline: Instant,
+    runtime: Handle,
+    stop: CancellationToken,
 }
 
 impl RowsOut {
-    /// Sends rows. A task that waits for its reader needs no turn meanwhile: somebody else may work.
+    /// Sends rows. A task that waits for its reader needs no turn meanwhile: somebody else may work. Stopped, it waits no longer.
     fn send(&mut self, part: usize, batch: Batch) -> Result<(), NodeError> {
         let gone = || NodeError::Stopped("the asker went away".into());
         let piece = match self.batches.try_send((part, batch)) {
@@ -78,7 +81,13 @@ impl RowsOut {
             Err(TrySendError::Full(piece)) => piece,
         };
         self.place.rest();
-        self.batches.blocking_send(piece).map_err(|_| gone())?;
+        let (batches, stop) = (&self.batches, &self.stop);
+        self.runtime.block_on(async {
+            tokio::select! {
+                sent = batches.send(piece) => sent.map_err(|_| gone()),
+                () = stop.cancelled() => Err(NodeError::Stopped("cancelled".into())),
+            }
+        })?;
         if !self.place.back(self.deadline) {
             return Err(NodeError::Stopped("the deadline passed".into()));
         }
@@ -91,6 +100,7 @@ impl RowsOut {
 pub struct Executor {
     node: String,
     source: Arc<Source>,
+    catalog: OwnCatalog,
     idle: Mutex<Vec<Connection>>,
     kept: Arc<Kept>,
     /// Questions that may run at once: capture and the job have priority on this host.
@@ -124,7 +134,15 @@ impl Executor {
     /// An executor for `node` over `source`, running at most `concurrent` tasks at once.
     pub fn new(node: String, source: Arc<Source>, concurrent: usize) -> Self {
         let turns = Admission::of_node(u32::try_from(concurrent.max(1)).unwrap_or(1));
-        Self { node, source, idle: Mutex::default(), kept: Arc::default(), turns, under_way: Arc::default() }
+        Self {
+            node,
+            source,
+            catalog: OwnCatalog::default(),
+            idle: Mutex::default(),
+            kept: Arc::default(),
+            turns,
+            under_way: Arc::default(),
+        }
     }
 
     /// Tasks that have begun and not ended.
@@ -146,10 +164,8 @@ impl Executor {
     ///
     /// # Errors
     /// The store cannot be opened or read.
-    pub fn catalog(&self) -> Result<Catalog, NodeError> {
-        // A connection of its own: a hardened one may not read the schema.
-        let reader = self.source.open_reader().map_err(|error| NodeError::Failed(error.to_string()))?;
-        Catalog::of(&reader, &self.source.replicated()).map_err(|error| NodeError::Failed(error.to_string()))
+    pub fn catalog(&self) -> Result<Arc<Catalog>, NodeError> {
+        self.catalog.of(&self.source)
     }
 
     /// Runs `task` for `asker` and hands its batches to `batches` (bounded: a slow reader slows the query down). `snapshot` says what
@@ -168,22 +184,31 @@ impl Executor {
         batches: mpsc::Sender<(usize, Batch)>,
     ) -> Result<NodeStats, NodeError> {
         let under_way = UnderWay::begin(&self.under_way)?;
+        let asker = Asker::of_the_house(asker);
         let turn: Turn = tokio::select! {
-            turn = self.turns.enter(asker, 1) => turn.map_err(|busy| NodeError::Failed(busy.to_string()))?,
+            turn = self.turns.enter(&asker, 1) => turn.map_err(|busy| NodeError::Failed(busy.to_string()))?,
             () = cancelled.cancelled() => return Err(NodeError::Stopped("cancelled".into())),
             () = tokio::time::sleep_until(deadline.into()) => {
                 return Err(NodeError::Stopped("the deadline passed while waiting for other questions".into()));
             }
         };
+        let taken = match snapshot {
+            None => None,
+            Some(wanted) => tokio::select! {
+                taken = self.kept.take(wanted, &cancelled) => Some(taken?),
+                () = cancelled.cancelled() => return Err(NodeError::Stopped("cancelled".into())),
+                () = tokio::time::sleep_until(deadline.into()) => {
+                    return Err(NodeError::Stopped("the deadline passed while its earlier task was at work".into()));
+                }
+            },
+        };
+        let cancelled = taken.as_ref().map_or(cancelled, |taken| taken.stop.clone());
         let executor = Arc::clone(&self);
-        let mut rows = RowsOut { batches, place: Place::new(turn, Handle::current()), deadline };
-        let worked = polite::run(move || executor.run_blocking(&task, snapshot, deadline, &cancelled, &mut rows)).await;
+        let (runtime, stop) = (Handle::current(), cancelled.clone());
+        let mut rows = RowsOut { batches, place: Place::new(turn, runtime.clone()), deadline, runtime, stop };
+        let worked = polite::run(move || executor.run_blocking(&task, taken, deadline, &cancelled, &mut rows)).await;
         drop(under_way);
-        let (stats, reader) = worked.unwrap_or_else(|| Err(NodeError::Failed("the query executor failed".into())))?;
-        if let (Some(snapshot), Some(reader)) = (snapshot, reader) {
-            self.kept.keep(snapshot, reader, LONGEST_KEPT);
-        }
-        Ok(stats)
+        worked.unwrap_or_else(|| Err(NodeError::Failed("the query executor failed".into())))
     }
 
     /// Tries a task on the spot: most questions of a dashboard are a few index look-ups, for which handing over to
@@ -228,22 +253,21 @@ impl Executor {
         }
     }
 
-    /// What was done, and the connection where its snapshot is to be kept.
     fn run_blocking(
         &self,
         task: &NodeTask,
-        snapshot: Option<SnapshotUse>,
+        mut taken: Option<Taken>,
         deadline: Instant,
         cancelled: &CancellationToken,
         rows: &mut RowsOut,
-    ) -> Result<(NodeStats, Option<Connection>), NodeError> {
+    ) -> Result<NodeStats, NodeError> {
         let _cap = query_planner::memory::cap(MEMORY_BYTES);
-        let earlier = snapshot.map(|wanted| self.kept.take(wanted)).transpose()?.flatten();
+        let earlier = taken.as_mut().and_then(|taken| taken.earlier.take());
         let own = |uid| self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed);
         let begin = || task.viewer.map_or_else(|| self.reader(), own);
         let mut reader = earlier.map_or_else(begin, Ok)?;
         let failed = |error: rusqlite::Error| NodeError::Failed(error.to_string());
-        if snapshot.is_some() && reader.is_autocommit() {
+        if taken.is_some() && reader.is_autocommit() {
             reader.execute_batch("BEGIN").map_err(failed)?;
         }
         let (watch, source) = (cancelled.clone(), Arc::clone(&self.source));
@@ -266,12 +290,14 @@ impl Executor {
             Some(_) => query_planner::execute_task(&reader, &self.node, task, &mut emit),
         };
         let _ = reader.progress_handler(0, None::<fn() -> bool>);
+        let keeping = taken.as_ref().filter(|taken| taken.keeps());
         match result {
             Ok(mut stats) => {
                 stats.notes.extend(self.notes(task));
-                if snapshot.is_some_and(|wanted| wanted.keep_ms > 0) {
+                if let Some(taken) = keeping {
                     let _ = reader.release_memory();
-                    return Ok((stats, Some(reader)));
+                    taken.keep(reader, LONGEST_KEPT);
+                    return Ok(stats);
                 }
                 if !reader.is_autocommit() {
                     reader.execute_batch("COMMIT").map_err(failed)?;
@@ -279,12 +305,21 @@ impl Executor {
                 if task.viewer.is_none() {
                     self.give_back(reader);
                 }
-                Ok((stats, None))
+                Ok(stats)
             }
-            // SQLite only says "interrupted": say by what.
-            Err(_) if cancelled.is_cancelled() => Err(NodeError::Stopped("cancelled".into())),
-            Err(_) if Instant::now() >= deadline => Err(NodeError::Stopped("the deadline passed".into())),
-            Err(error) => Err(error),
+            Err(error) => {
+                let stopped = cancelled.is_cancelled();
+                // The question may ask anew.
+                if let (Some(taken), true) = (keeping, stopped || matches!(error, NodeError::Stopped(_))) {
+                    taken.keep(reader, LONGEST_KEPT);
+                }
+                // SQLite only says "interrupted": say by what.
+                Err(match error {
+                    _ if stopped => NodeError::Stopped("cancelled".into()),
+                    _ if Instant::now() >= deadline => NodeError::Stopped("the deadline passed".into()),
+                    error => error,
+                })
+            }
         }
     }
 
@@ -384,8 +419,30 @@ mod tests {
         assert_eq!(executor.kept_snapshots(), 1);
         writer.execute_batch("INSERT INTO t VALUES (2)").expect("a row");
         assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(2)));
+        // As often as it has to be asked: what it told an inner node may have been lost with that.
+        let through_inner = SnapshotUse { keep_ms: 60_000, ..second };
+        for _ in 0..2 {
+            assert_eq!(first_value(&executor, COUNT, Some(through_inner)).await, Ok(Value::Integer(1)));
+            assert_eq!(executor.kept_snapshots(), 1);
+        }
         assert_eq!(first_value(&executor, COUNT, Some(second)).await, Ok(Value::Integer(1)));
         assert_eq!(executor.kept_snapshots(), 0);
+
+        // An earlier task that is stuck since nobody reads its rows gives way.
+        writer.execute_batch("CREATE TABLE long(x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) INSERT INTO long SELECT i FROM n").expect("rows");
+        let (batches, mut unread) = mpsc::channel(1);
+        let long = task(&executor, "SELECT x FROM long");
+        let (first, deadline) = (SnapshotUse { question: 8, ..first }, Instant::now() + Duration::from_secs(60));
+        let stuck = Arc::clone(&executor).run("test", long, Some(first), deadline, CancellationToken::new(), batches);
+        let stuck = tokio::spawn(stuck);
+        unread.recv().await.expect("its first rows");
+        let same = SnapshotUse { of_earlier: true, ..first };
+        let counted = first_value(&executor, "SELECT count(*) FROM long", Some(same));
+        assert_eq!(counted.await, Ok(Value::Integer(100_000)));
+        let stopped = stuck.await.expect("no panic").expect_err("nobody waits for it");
+        assert_eq!(stopped, NodeError::Stopped("cancelled".into()));
+        executor.release(8);
+        let first = SnapshotUse { question: 7, ..first };
 
         // It came already; another question's, and another life's, would be another snapshot.
         let gone = first_value(&executor, COUNT, Some(second)).await.expect_err("the snapshot is gone");

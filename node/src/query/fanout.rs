@@ -1,7 +1,7 @@
 //! The fan-out of one question over the mesh: implements the planner's [`Fanout`] with QUIC.
 //!
-//! Every target is asked at once, in a large mesh through inner nodes (`subtree`). A node's batches are held until its answer is whole, so that a node that fails half
-//! way contributes nothing. When a node that answered an earlier round fails in a later one, or no longer has the snapshot
+//! Every target is asked at once, in a large mesh through inner nodes (`subtree`). A node's batches are held until its answer is
+//! whole, so that a node that fails half way contributes nothing. When a node that answered an earlier round fails in a later one, or no longer has the snapshot
 //! that it answered from (`kept`), the question must run again without it: `lost_midway` says so and [`super::ask`] does
 //! it.
 
@@ -9,21 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
 use query_planner::{Fanout, NodeStats, NodeTask, Round, RunError, Sink, Targets};
 use rand::RngExt;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Place;
 use super::exec::Executor;
+use super::inbox::{Ends, Inbox, inbox};
 use super::kept::SnapshotUse;
 use super::leaf::{Flow, Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
+use super::release;
 use super::subtree::{self, FanoutPolicy};
 use super::time::RoundTime;
 use crate::lock::lock;
-use crate::mesh::wire::Request;
 use crate::mesh::{Encoded, Mesh};
 
 /// Rows of nodes whose answers are not whole yet are held back up to so many bytes, of each within these bounds, where
@@ -36,10 +35,6 @@ const FLOW_PIECES: usize = 8;
 /// A question that waits for nodes keeps its turn so long; and it keeps it where it holds more than so much.
 const PATIENCE: Duration = Duration::from_millis(20);
 const LITTLE_BYTES: u64 = 1 << 20;
-
-/// How long nodes are told that a question is over, and how many at a time.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
-const RELEASES_AT_ONCE: usize = 32;
 
 /// Asks `targets`; lives for one question, on a blocking thread.
 pub struct MeshFanout {
@@ -57,6 +52,8 @@ pub struct MeshFanout {
     question_ends: Instant,
     /// The number under which nodes keep snapshots between its rounds.
     question: u128,
+    /// Whether nodes may still keep some.
+    snapshots_kept: bool,
     /// Where in it the next ask is.
     at: Round,
     /// Whether it will not begin again, whoever is lost.
@@ -84,26 +81,35 @@ struct Asking {
     gathered: Gathered,
     /// Where rows go on as they come: bytes of a target's that are held back until its answer is whole.
     flow: Option<u64>,
-    ends: mpsc::Sender<Said>,
+    ends: Ends,
     stop: CancellationToken,
 }
 
 impl Asking {
     /// Where the rows of a target go.
     fn rows_of(&self, target: usize) -> Rows {
-        match self.flow {
-            Some(most) => Rows::Flowing(Flow::new(&self.gathered, most, target, self.ends.clone())),
-            None => Rows::Held(Held::new(&self.gathered)),
+        match (self.flow, &self.ends) {
+            (Some(most), Ends::Flowing(to)) => Rows::Flowing(Flow::new(&self.gathered, most, target, to.clone())),
+            _ => Rows::Held(Held::new(&self.gathered)),
         }
     }
 
-    async fn direct(&self, ask: &LeafAsk, target: usize, to: &Target) -> Result<Whole, Lost> {
-        let mut rows = self.rows_of(target);
+    /// Asks one target directly, and says what came of it.
+    fn start(&self, runtime: &Handle, (target, to): (usize, Target)) {
+        let round = self.clone();
+        runtime.spawn(async move {
+            let outcome = round.direct(target, &to).await;
+            let _ = round.ends.send(Said::Ended(target, outcome)).await;
+        });
+    }
+
+    async fn direct(&self, target: usize, to: &Target) -> Result<Whole, Lost> {
+        let (ask, mut rows) = (&self.ask, self.rows_of(target));
         let outcome = if to.local {
             ask.here(self.stop.clone(), &mut rows).await
         } else {
             tokio::select! {
-                stats = ask.there(to, &self.request, &mut rows) => stats,
+                stats = ask.there(to, &self.request, ask.deadline, &mut rows) => stats,
                 () = self.stop.cancelled() => return Err(Lost::Missing("cancelled".to_owned())),
             }
         };
@@ -133,6 +139,7 @@ impl MeshFanout {
             viewer: None,
             question_ends: deadline,
             question: rand::rng().random(),
+            snapshots_kept: false,
             at: Round::Only,
             last_run: false,
             cancelled,
@@ -181,88 +188,65 @@ impl MeshFanout {
         self.lost.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Tells the nodes of a question that ended between its rounds that their snapshots may go. Who does not hear it
-    /// gives its snapshot up when the question's time is over.
+    /// Tells the nodes of a question that is over that the snapshots which they still keep for it may go: between its rounds, or
+    /// after the second through a tree.
     pub fn release(&self) {
-        if self.at != Round::First {
+        if !self.snapshots_kept {
             return;
         }
-        let (question, mesh) = (self.question, self.mesh.clone());
-        self.executor.release(question);
+        self.executor.release(self.question);
+        let (question, mesh, tree_above) = (self.question, self.mesh.clone(), self.policy.tree_above);
         let others: Vec<Target> =
             self.present().filter_map(|index| self.targets.get(index)).filter(|to| !to.local).cloned().collect();
-        let until = Instant::now() + RELEASE_PATIENCE;
-        self.runtime.spawn(async move {
-            let told = others.into_iter().map(|to| {
-                let mesh = mesh.clone();
-                async move {
-                    let asked = mesh.ask(&to.name, to.address, Request::Release(question), until.into()).await;
-                    if let Ok(mut answer) = asked {
-                        let _ = answer.next().await;
-                    }
-                }
-            });
-            futures::stream::iter(told).for_each_concurrent(RELEASES_AT_ONCE, |told| told).await;
-        });
+        self.runtime.spawn(async move { release::tell(&mesh, question, others, tree_above).await });
     }
 
-    /// What this round's tasks have to do with the other round's; `of_earlier` for nodes that answered that.
-    fn snapshot(&self, of_earlier: bool) -> Option<SnapshotUse> {
-        let keep_ms = match self.at {
+    /// Whether these targets are asked through inner nodes.
+    fn through_tree(&self, targets: &[usize]) -> bool {
+        targets.iter().filter(|&&index| !self.targets[index].local).count() > self.policy.tree_above
+    }
+
+    /// What this round's tasks have to do with the other round's; `of_earlier` for nodes that answered that. Nodes keep their
+    /// snapshot from the first round on until the second has been answered; behind an inner node until the question is over,
+    /// since what an inner node was told may be lost with it.
+    fn snapshot(&mut self, of_earlier: bool, through_tree: bool) -> Option<SnapshotUse> {
+        let keeps = match self.at {
             Round::Only | Round::Flowing => return None,
-            Round::First => {
-                let left = self.question_ends.saturating_duration_since(Instant::now());
-                u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
-            }
-            Round::Second => 0,
+            Round::First => true,
+            Round::Second => through_tree,
         };
+        self.snapshots_kept |= keeps;
+        let left = self.question_ends.saturating_duration_since(Instant::now());
+        let keep_ms = if keeps { u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1) } else { 0 };
         Some(SnapshotUse { question: self.question, of_earlier, keep_ms })
     }
 
     /// Starts to ask `targets` the same.
-    fn start_all(&self, targets: &[usize], round: &Asking) {
+    fn start_all(&self, targets: &[usize], through_tree: bool, round: &Asking) {
         let (here, there): (Vec<usize>, Vec<usize>) = targets.iter().partition(|&&index| self.targets[index].local);
-        if there.len() > self.policy.tree_above {
+        let direct = |target: usize| round.start(&self.runtime, (target, self.targets[target].clone()));
+        if through_tree {
             for group in subtree::groups(there) {
                 self.start_group(&group, round);
             }
         } else {
-            for target in there {
-                self.start(target, round);
-            }
+            there.into_iter().for_each(direct);
         }
-        for target in here {
-            self.start(target, round);
-        }
-    }
-
-    /// Asks one target directly.
-    fn start(&self, target: usize, round: &Asking) {
-        let (to, round, ask) = (self.targets[target].clone(), round.clone(), Arc::clone(&round.ask));
-        self.runtime.spawn(async move {
-            let outcome = round.direct(&ask, target, &to).await;
-            let _ = round.ends.send(Said::Ended(target, outcome)).await;
-        });
+        here.into_iter().for_each(direct);
     }
 
     /// Asks a group through one of its nodes; what that leaves open is asked directly.
     fn start_group(&self, group: &[usize], round: &Asking) {
         let group: Vec<_> = group.iter().map(|&target| (target, self.targets[target].clone())).collect();
-        let (round, ask) = (round.clone(), Arc::clone(&round.ask));
+        let round = round.clone();
+        let runtime = self.runtime.clone();
         self.runtime.spawn(async move {
             let rows_of = |target| round.rows_of(target);
-            let open = tokio::select! {
-                open = subtree::ask(&ask, &group, &rows_of, &round.ends) => open,
-                () = round.stop.cancelled() => return,
-            };
-            let direct = open.into_iter().map(|(target, to)| {
-                let (round, ask) = (&round, &ask);
-                async move {
-                    let outcome = round.direct(ask, target, &to).await;
-                    let _ = round.ends.send(Said::Ended(target, outcome)).await;
-                }
-            });
-            futures::future::join_all(direct).await;
+            let direct = |leaf| round.start(&runtime, leaf);
+            tokio::select! {
+                () = subtree::ask(&round.ask, &group, &rows_of, &round.ends, &direct) => {}
+                () = round.stop.cancelled() => {}
+            }
         });
     }
 
@@ -280,8 +264,7 @@ impl MeshFanout {
             let each = FLOW_BYTES / asked.len().max(1) as u64;
             each.clamp(*FLOW_BYTES_EACH.start(), *FLOW_BYTES_EACH.end())
         });
-        let room = if flow.is_some() { asked.len().min(FLOW_PIECES) } else { asked.len() };
-        let (ends, mut inbox) = mpsc::channel(room.max(1));
+        let (ends, mut inbox) = inbox(flow.is_some().then(|| asked.len().min(FLOW_PIECES)));
         // Dropping the guard stops whatever still runs, here and (by stream reset) on every node.
         let stop = self.cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
@@ -292,16 +275,17 @@ impl MeshFanout {
             if targets.is_empty() {
                 continue;
             }
+            let through_tree = self.through_tree(&targets);
             let ask = LeafAsk {
                 mesh: self.mesh.clone(),
                 executor: Arc::clone(&self.executor),
                 task: NodeTask { viewer: self.viewer, ..task.clone() },
-                snapshot: self.snapshot(of_earlier),
+                snapshot: self.snapshot(of_earlier, through_tree),
                 deadline: self.deadline,
             };
             let request = ask.request().map_err(|error| RunError::Internal(error.to_string()))?;
             let (gathered, ends, stop) = (gathered.clone(), ends.clone(), stop.clone());
-            self.start_all(&targets, &Asking { ask: Arc::new(ask), request, gathered, flow, ends, stop });
+            self.start_all(&targets, through_tree, &Asking { ask: Arc::new(ask), request, gathered, flow, ends, stop });
         }
         drop(ends);
 
@@ -362,15 +346,16 @@ impl MeshFanout {
 
     /// What a target says next. While nothing comes and little is held, other questions have the turn; a question that does not
     /// get it again in time goes on without: there is little to merge.
-    fn next_said(&self, inbox: &mut mpsc::Receiver<Said>, gathered: &Gathered) -> Option<Said> {
-        let Some(place) = &self.place else { return inbox.blocking_recv() };
-        if let Ok(said) = inbox.try_recv() {
-            return Some(said);
+    fn next_said(&self, inbox: &mut Inbox, gathered: &Gathered) -> Option<Said> {
+        let heard = inbox.heard();
+        if heard.is_some() {
+            return heard;
         }
+        let Some(place) = &self.place else { return self.runtime.block_on(inbox.next()) };
         let mut place = lock(place);
         let holds_little = || self.brought_bytes + gathered.bytes() <= LITTLE_BYTES;
         let patience = if holds_little() { PATIENCE } else { Duration::MAX };
-        let said = place.wait_for(patience, inbox.recv());
+        let said = place.wait_for(patience, inbox.next());
         place.back(if holds_little() { self.deadline } else { self.question_ends });
         said
     }
@@ -383,7 +368,9 @@ impl MeshFanout {
 impl Fanout for MeshFanout {
     fn round(&mut self, round: Round) {
         self.at = round;
-        if round != Round::Second {
+        if round == Round::Second {
+            self.snapshots_kept = false;
+        } else {
             self.answered.clear();
         }
     }

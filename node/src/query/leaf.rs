@@ -276,11 +276,23 @@ impl LeafAsk {
         outcome.map_err(Lost::of)
     }
 
-    /// Another node's part.
-    pub(super) async fn there(&self, to: &Target, request: &Encoded, rows: &mut Rows) -> Result<NodeStats, Lost> {
+    /// Another node's part. One that has not been reached by `reached_by` counts as unreachable.
+    pub(super) async fn there(
+        &self,
+        to: &Target,
+        request: &Encoded,
+        reached_by: Instant,
+        rows: &mut Rows,
+    ) -> Result<NodeStats, Lost> {
         let lost = |error: AskError| Lost::on_the_way(&error);
-        let mut responses =
-            self.mesh.ask_encoded(&to.name, to.address, request, self.deadline.into()).await.map_err(lost)?;
+        let asked = self.mesh.ask_encoded(&to.name, to.address, request, self.deadline.into());
+        let mut responses = if reached_by < self.deadline {
+            let reached = tokio::time::timeout_at(reached_by.into(), asked).await;
+            reached.map_err(|_| Lost::Unreached("unreachable: no sign of it in half of the time".into()))?
+        } else {
+            asked.await
+        }
+        .map_err(lost)?;
         loop {
             match responses.next().await.map_err(lost)? {
                 Some(Response::Batch { part, batch }) => rows.take(part as usize, batch).await?,

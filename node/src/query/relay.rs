@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::leaf::{LeafAsk, Lost, Rows, Target};
+use super::subtree::pulse;
 use crate::mesh::wire::{Leaf, LeafPiece, LeafSaid, Response};
 use crate::mesh::{Encoded, Responder};
 
@@ -23,7 +24,7 @@ const MOST_LEAVES: usize = 4_096;
 pub(super) const LEAVES_AT_ONCE: usize = 128;
 /// Pieces between the leaves and the way to the asker.
 const QUEUE: usize = 32;
-/// Silence after which a sign of life is sent.
+/// Silence after which a sign of life is sent, at the latest.
 pub(super) const PULSE: Duration = Duration::from_millis(500);
 /// Pieces are sent together when they come within this time, up to so many bytes.
 const TOGETHER: Duration = Duration::from_millis(2);
@@ -76,7 +77,7 @@ impl Relays {
         let _stop_on_return = stop.clone().drop_guard();
         let asking = tokio::spawn(ask_all(Arc::clone(&ask), leaves, pieces, stop.clone()));
         let sent = tokio::select! {
-            sent = send_on(inbox, waited_for, out) => sent,
+            sent = send_on(inbox, waited_for, pulse(&ask), out) => sent,
             () = stop.cancelled() => Err(()),
             () = tokio::time::sleep_until(ask.deadline.into()) => Err(()),
         };
@@ -115,7 +116,7 @@ async fn ask_all(ask: Arc<LeafAsk>, leaves: Vec<Leaf>, pieces: mpsc::Sender<Leaf
     while asked.join_next().await.is_some() {}
 }
 
-/// Asks one leaf, which may be this node.
+/// Asks one leaf, which may be this node. One that cannot be reached soon is left to the asker, whose way to it may be better.
 pub(super) async fn ask_leaf(
     ask: &LeafAsk,
     leaf: Leaf,
@@ -125,18 +126,26 @@ pub(super) async fn ask_leaf(
 ) -> Result<NodeStats, Lost> {
     match leaf.node.parse() {
         Ok(name) if name == *ask.mesh.identity().node() => ask.here(stop, rows).await,
-        Ok(name) => ask.there(&Target { name, address: leaf.address, local: false }, request, rows).await,
+        Ok(name) => {
+            let reached_by = std::time::Instant::now() + Duration::from_millis(ask.left_ms().into()) / 2;
+            ask.there(&Target { name, address: leaf.address, local: false }, request, reached_by, rows).await
+        }
         Err(error) => Err(Lost::Missing(format!("failed: {error}"))),
     }
 }
 
 /// Sends pieces until every leaf's answer has ended: together where they come together, and a sign of life where
 /// nothing comes.
-async fn send_on(mut inbox: mpsc::Receiver<LeafPiece>, mut waited_for: usize, out: &mut Responder) -> Result<(), ()> {
+async fn send_on(
+    mut inbox: mpsc::Receiver<LeafPiece>,
+    mut waited_for: usize,
+    pulse: Duration,
+    out: &mut Responder,
+) -> Result<(), ()> {
     while waited_for > 0 {
         let mut pieces = Vec::new();
         let mut bytes = 0;
-        let mut until = Instant::now() + PULSE;
+        let mut until = Instant::now() + pulse;
         while bytes < TOGETHER_BYTES && waited_for > 0 {
             match tokio::time::timeout_at(until, inbox.recv()).await {
                 Ok(Some(piece)) => {

@@ -7,17 +7,30 @@ use std::time::Duration;
 
 use certs::NodeName;
 
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::combining;
+use super::inbox::Ends;
 use super::leaf::{LeafAsk, Lost, Rows, Said, Target};
 use super::relay::PULSE;
 use crate::mesh::wire::{Leaf, LeafSaid, Request, Response};
 
-/// An inner node that says nothing for this long is lost.
-pub(super) const SILENCE: Duration = Duration::from_secs(3);
-const _: () = assert!(SILENCE.as_millis() > 4 * PULSE.as_millis());
+/// An inner node that says nothing for this long, or for this share of the question's time, is lost: its leaves can then still be
+/// asked directly. It gives a sign of life several times as often.
+const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE_SHARE: u32 = 4;
+const PULSE_SHARE: u32 = 20;
+const _: () = assert!(SILENCE.as_millis() > 4 * PULSE.as_millis() && PULSE_SHARE > 4 * SILENCE_SHARE);
+
+/// How long an inner node may be silent that is asked now.
+pub(super) fn silence(ask: &LeafAsk) -> Duration {
+    SILENCE.min(Duration::from_millis(ask.left_ms().into()) / SILENCE_SHARE)
+}
+
+/// How often an inner node gives a sign of life that was asked now.
+pub(super) fn pulse(ask: &LeafAsk) -> Duration {
+    PULSE.min(Duration::from_millis(ask.left_ms().into()) / PULSE_SHARE)
+}
 
 /// Of the time left, what an inner node may not use: then it tells what it has and the asker can still take it.
 const KEPT_BACK_SHARE: u32 = 10;
@@ -36,8 +49,9 @@ impl Default for FanoutPolicy {
     }
 }
 
-/// Never by itself: a tree was not measured faster yet (docs/measurements.md).
-const TREE_ABOVE: usize = usize::MAX;
+/// Where asking directly begins to cost an asker more than a host should pay for a question: 512 connections of some 100 KB are half
+/// of an agent's budget (docs/decisions/trees-above-512.md).
+const TREE_ABOVE: usize = 512;
 
 /// Splits `targets` into groups of about the square root of their number, so that the asker and each inner node ask
 /// about as many.
@@ -46,34 +60,34 @@ pub(super) fn groups(targets: Vec<usize>) -> Vec<Vec<usize>> {
     targets.chunks(size).map(<[usize]>::to_vec).collect()
 }
 
-/// Asks the nodes of a group through one of them, gathers each leaf's rows in `rows_of` it, and hands its end to `ended`. Returns the leaves that have
-/// to be asked directly: those without an outcome when the inner node was lost, and those it could not reach.
+/// Asks the nodes of a group through one of them, gathers each leaf's rows in `rows_of` it, and hands its end to `ended`. The leaves
+/// that have to be asked directly go to `direct`: at once those that the inner node cannot reach, at the end those without an outcome
+/// when it was lost.
 pub(super) async fn ask(
     ask: &LeafAsk,
     group: &[(usize, Target)],
     rows_of: &(impl Fn(usize) -> Rows + Sync),
-    ended: &mpsc::Sender<Said>,
-) -> Vec<(usize, Target)> {
-    if let Some(open) = combining::ask(ask, group, rows_of, ended).await {
-        return open;
+    ended: &Ends,
+    direct: &(impl Fn((usize, Target)) + Sync),
+) {
+    if combining::ask(ask, group, rows_of, ended, direct).await {
+        return;
     }
     let mut waiting: Vec<Option<Rows>> = group.iter().map(|(target, _)| Some(rows_of(*target))).collect();
-    let mut again = Vec::new();
-    let lost = through_inner(ask, group, &mut waiting, &mut again, ended).await.err();
+    let lost = through_inner(ask, group, &mut waiting, ended, direct).await.err();
     if let Some(why) = &lost {
         tracing::debug!(%why, "a subtree was lost; its open leaves are asked directly");
     }
-    for (at, rows) in waiting.into_iter().enumerate() {
-        match (rows, group.get(at)) {
-            (Some(rows), Some((target, _))) if rows.passed_rows() > 0 => {
+    for (leaf, rows) in group.iter().zip(waiting) {
+        match rows {
+            Some(rows) if rows.passed_rows() > 0 => {
                 let why = format!("the node that asked it was lost: {}", lost.as_deref().unwrap_or("it ended early"));
-                let _ = ended.send(Said::Ended(*target, rows.ended(Err(Lost::Missing(why))))).await;
+                let _ = ended.send(Said::Ended(leaf.0, rows.ended(Err(Lost::Missing(why))))).await;
             }
-            (Some(_), _) => again.push(at),
-            (None, _) => {}
+            Some(_) => direct(leaf.clone()),
+            None => {}
         }
     }
-    again.into_iter().filter_map(|at| group.get(at).cloned()).collect()
 }
 
 /// The one of the group that asks for `asker`: always the same, since its connections to the others are warm then; for
@@ -100,8 +114,8 @@ async fn through_inner(
     ask: &LeafAsk,
     group: &[(usize, Target)],
     waiting: &mut [Option<Rows>],
-    again: &mut Vec<usize>,
-    ended: &mpsc::Sender<Said>,
+    ended: &Ends,
+    direct: &(impl Fn((usize, Target)) + Sync),
 ) -> Result<(), String> {
     let inner = inner_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
     let (deadline_ms, task, leaves) = (left_for_inner(ask), ask.task.clone(), leaves_of(group));
@@ -109,10 +123,11 @@ async fn through_inner(
         None => Request::Relay { deadline_ms, task, leaves },
         Some(snapshot) => Request::RoundRelay { deadline_ms, task, leaves, snapshot },
     };
-    let asked = ask.mesh.ask(&inner.name, inner.address, request, ask.deadline.into());
-    let mut responses = asked.await.map_err(|error| error.to_string())?;
+    let silence = silence(ask);
+    let asked = timeout(silence, ask.mesh.ask(&inner.name, inner.address, request, ask.deadline.into()));
+    let mut responses = asked.await.map_err(|_| "no sign of life")?.map_err(|error| error.to_string())?;
     loop {
-        let response = timeout(SILENCE, responses.next()).await.map_err(|_| "no sign of life")?;
+        let response = timeout(silence, responses.next()).await.map_err(|_| "no sign of life")?;
         let pieces = match response.map_err(|error| error.to_string())? {
             Some(Response::Leaves(pieces)) => pieces,
             Some(Response::Done(_)) => return Ok(()),
@@ -122,7 +137,7 @@ async fn through_inner(
             let at = piece.leaf as usize;
             let held = waiting.get_mut(at).ok_or("it names a leaf that it was not given")?;
             let rows = held.as_mut().ok_or("it says more of a leaf that has ended")?;
-            let (target, _) = group.get(at).ok_or("it names a leaf that it was not given")?;
+            let leaf = group.get(at).ok_or("it names a leaf that it was not given")?;
             let outcome = match piece.said {
                 LeafSaid::Batch { part, batch } => match rows.take(part as usize, batch).await {
                     Ok(()) => continue,
@@ -132,14 +147,14 @@ async fn through_inner(
                 LeafSaid::Failed(error) => Err(Lost::of(error)),
                 LeafSaid::Missing(why) if why.starts_with("unreachable") && rows.passed_rows() == 0 => {
                     *held = None;
-                    again.push(at);
+                    direct(leaf.clone());
                     continue;
                 }
                 LeafSaid::Missing(why) => Err(Lost::Missing(why)),
             };
             let Some(rows) = held.take() else { continue };
             // Nobody waits any more: the question is over.
-            ended.send(Said::Ended(*target, rows.ended(outcome))).await.map_err(|_| "the question is over")?;
+            ended.send(Said::Ended(leaf.0, rows.ended(outcome))).await.map_err(|_| "the question is over")?;
         }
     }
 }

@@ -174,14 +174,24 @@ pub fn socket(runtime: &Path, run: &str, node: &str) -> PathBuf {
     runtime.join(format!("{run}@{node}")).join("agent.sock")
 }
 
-/// Takes away what agents of this user that were killed have left behind on this host: sockets that nobody listens on.
+/// An agent that starts has opened its socket so long after it made the socket's directory.
+const STARTING: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Takes away what agents of this user that were killed have left behind on this host: sockets that nobody listens on, and
+/// directories without one.
 pub fn tidy(runtime: &Path) {
+    let is_old = |path: &Path| {
+        let modified = std::fs::symlink_metadata(path).and_then(|found| found.modified());
+        modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > STARTING))
+    };
     for entry in std::fs::read_dir(runtime).into_iter().flatten().flatten() {
         let socket = entry.path().join("agent.sock");
         let refused = std::os::unix::net::UnixStream::connect(&socket)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
         if refused {
             let _ = std::fs::remove_file(&socket);
+            let _ = std::fs::remove_dir(entry.path());
+        } else if !socket.exists() && is_old(&entry.path()) {
             let _ = std::fs::remove_dir(entry.path());
         }
     }
@@ -351,7 +361,14 @@ mod tests {
         let (dead, dead_path) = listen("1");
         let (_live, live_path) = listen("2");
         drop(dead);
+        // Two that were killed before they opened a socket, or just after they closed it: one may only be about to.
+        let [starting, killed] = ["3@n1", "4@n1"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&starting).unwrap();
+        std::fs::create_dir(&killed).unwrap();
+        let before = std::time::SystemTime::now() - 2 * STARTING;
+        std::fs::File::open(&killed).and_then(|opened| opened.set_modified(before)).unwrap();
         tidy(dir.path());
         assert!(!dead_path.parent().unwrap().exists() && live_path.exists());
+        assert!(starting.exists() && !killed.exists());
     }
 }

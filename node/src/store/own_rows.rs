@@ -19,18 +19,8 @@ use super::columnar;
 use super::error::StoreError;
 use super::reader::{attach_own, quoted, settle};
 
-/// Tables with rows of processes, and the column of their time.
-const BY_PROCESS: [(&str, &str); 9] = [
-    ("collectives", "ts_ns"),
-    ("offcpu", "ts_ns"),
-    ("net_events", "ts_ns"),
-    ("cuda_calls", "ts_ns"),
-    ("symbol_calls", "ts_ns"),
-    ("block_io", "ts_ns"),
-    ("call_rollups", "bucket_ns"),
-    ("memory_events", "ts_ns"),
-    ("process_events", "ts_ns"),
-];
+/// Tables with rows of processes, beside the frequent ones ([`columnar::COLUMNAR`], all of processes), and the column of their time.
+const BY_PROCESS: [(&str, &str); 2] = [("memory_events", "ts_ns"), ("process_events", "ts_ns")];
 /// Tables that tell of the host as a whole, of what is recorded, or of names: everybody may see them.
 const HOST_WIDE: [&str; 9] = [
     "host_samples",
@@ -141,7 +131,7 @@ impl Behind {
         if HOST_WIDE.contains(&table) {
             return "1".to_owned();
         }
-        if let Some((_, time)) = BY_PROCESS.iter().find(|(name, _)| *name == table) {
+        if let Some((_, time)) = BY_PROCESS.iter().chain(columnar::COLUMNAR).find(|(name, _)| *name == table) {
             let time = format!("t.{time}");
             return if time == "t.bucket_ns" {
                 self.is_own("t.pid", &time, &format!("{time} + {BUCKET_NS}"))

@@ -331,8 +331,9 @@ pub(crate) fn push(record: &Record, rows: &mut RowColumns, rollups: &mut Rollups
 fn collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) {
     let library = c.library.name();
     let comm_hash = c.comm_hash.map(bits);
+    let duration_ns = c.ret.map(|_| c.duration_ns); // else it never returned
     rows.integer(c.ts_ns)
-        .integer(c.duration_ns)
+        .integer(duration_ns)
         .integer(i64::from(c.pid))
         .integer(i64::from(c.tid))
         .integer(c.rank.map(i64::from))
@@ -349,13 +350,15 @@ fn collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) {
         .integer(c.stream.map(bits))
         .text(library)
         .integer(i64::from(c.tier))
-        .integer(i64::from(c.ret))
+        .integer(c.ret.map(i64::from))
         .integer(bits(c.cgroup_id))
         .text(c.job_id.as_deref())
         .integer(c.captured.map(i64::from))
         .end();
-    let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
-    rollups.add(key, c.duration_ns);
+    if let Some(duration_ns) = duration_ns {
+        let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
+        rollups.add(key, duration_ns);
+    }
 }
 
 fn offcpu(o: &OffCpu, rows: &mut RowColumns, rollups: &mut Rollups) {

@@ -82,6 +82,7 @@ const LADDER: &[Step] = &[
     |tx| tx.execute_batch(include_str!("schema_v4.sql")),
     columnar::make_frequent_columnar,
     |tx| tx.execute_batch(include_str!("schema_v6.sql")),
+    columnar::let_calls_end_without_return,
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its side files the

@@ -33,7 +33,7 @@ pub(crate) fn collective(i: u64) -> Collective {
         stream: Some(7),
         library: Library::Nccl,
         tier: 0,
-        ret: 0,
+        ret: Some(0),
         cgroup_id: 1,
         job_id: Some("42".to_owned()),
         captured: None,

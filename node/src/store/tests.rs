@@ -39,6 +39,21 @@ const ROLLUP_DIFFERENCE: &str = "WITH raw AS (
          + (SELECT count(*) FROM (SELECT * FROM kept EXCEPT SELECT * FROM raw))";
 
 #[test]
+fn a_call_that_never_returned_has_no_duration_and_is_in_no_sum() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("s.db"));
+    for i in 0..3 {
+        let ret = (i != 2).then_some(0);
+        store.ingest().record(Record::Collective(node_bpf::Collective { ret, ..collective(i) }));
+    }
+    store.flush(PATIENCE).unwrap();
+    let conn = store.reader().unwrap();
+    assert_eq!(int(&conn, "SELECT seq FROM collectives WHERE duration_ns IS NULL AND ret IS NULL"), 2);
+    assert_eq!(int(&conn, "SELECT seq FROM nccl_events WHERE duration_ns IS NULL"), 2);
+    assert_eq!(int(&conn, "SELECT sum(count) FROM call_rollups WHERE source = 'nccl'"), 2);
+}
+
+#[test]
 fn records_become_rows_and_views() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("s.db"));

@@ -289,7 +289,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
-    use crate::stragglers::{Report, Rules, Verdict, analyse, text};
+    use crate::stragglers::{Rules, Verdict, analyse, text};
 
     fn data(name: &str) -> String {
         format!("{}/../../shared/data/straggler/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -308,28 +308,21 @@ mod tests {
         Some(String::from_utf8(unpacked.stdout).unwrap())
     }
 
-    fn named(report: &Report) -> Vec<i32> {
-        match &report.verdict {
-            Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
-            _ => Vec::new(),
-        }
-    }
-
     #[test]
     fn the_recorded_slow_replica_is_slow_because_of_rank_0() {
         let Some(csv) = recorded("AR") else { return };
         let report = analyse(&bytedance_csv(&csv).unwrap(), &Rules::default());
         println!("{}", text(&report));
-        assert_eq!(named(&report), [0], "{:#?}", report.verdict);
+        assert_eq!(report.verdict.named_ranks(), [0], "{:#?}", report.verdict);
         let Verdict::Rank { held_up, .. } = &report.verdict else { unreachable!() };
         assert_eq!(held_up.iter().map(|h| h.rank).collect::<Vec<_>>(), [16, 32, 48], "its replica's later stages");
-        // The study simulates the job without its stragglers: 23.48 s a step instead of 46.33, 1.973 times as long. By own
-        // time the cost is a bound: idle time of the pipeline would take up a part.
+        // The study simulates the job with the mean of all in place of every single time: 23.48 s a step instead of 46.33, 1.973 times as long.
+        // In the recording the other replicas' first stages are done 23.6 s before rank 0's.
         let step = report.cost.per_step.unwrap();
         assert_eq!((step.steps, step.collectives), (44, 2));
         assert!((46.0e9..47.5e9).contains(&(step.step_ns as f64)), "{step:?}");
-        assert!((22.8e9..27.0e9).contains(&(step.wasted_ns as f64)), "{step:?}");
-        assert!((1.973..2.4).contains(&step.slowdown.unwrap()), "at most: {step:?}");
+        assert!((22.85e9..23.9e9).contains(&(step.wasted_ns as f64)), "{step:?}");
+        assert!((1.973..2.06).contains(&step.slowdown.unwrap()), "at most: {step:?}");
         assert!(report.cost.upper_bound);
     }
 
@@ -416,7 +409,7 @@ mod tests {
             let altered = Altered::draw(&mut rng, &ranks, &steps, others);
             let report = analyse(&bytedance_csv(&altered.apply(&csv)).unwrap(), &Rules::default());
             let what = format!("seed {seed}, without ranks {:?}, {} steps", altered.dropped, altered.steps.len());
-            assert_eq!(named(&report), [altered.names[&0] as i32], "{what}: {:#?}", report.verdict);
+            assert_eq!(report.verdict.named_ranks(), [altered.names[&0] as i32], "{what}: {:#?}", report.verdict);
             if altered.dropped.is_empty() {
                 let wasted = report.cost.gpu_seconds_wasted / altered.steps.len() as f64 / altered.pace;
                 assert!((0.9..1.1).contains(&(wasted / per_step)), "{what}: {wasted} s a step instead of {per_step}");
@@ -425,7 +418,7 @@ mod tests {
             without.push(0);
             let altered = Altered::draw(&mut rng, &ranks, &steps, without);
             let report = analyse(&bytedance_csv(&altered.apply(&csv)).unwrap(), &Rules::default());
-            assert_eq!(named(&report), [] as [i32; 0], "seed {seed}, without {:?}", altered.dropped);
+            assert_eq!(report.verdict.named_ranks(), [] as [i32; 0], "seed {seed}, without {:?}", altered.dropped);
         }
     }
 
@@ -451,7 +444,7 @@ mod tests {
             let altered = Altered::draw(&mut rng, &ranks, &steps, dropped);
             let report = analyse(&bytedance_csv(&altered.apply(&csv)).unwrap(), &Rules::default());
             let what = format!("seed {seed}, without ranks {:?}, {} steps", altered.dropped, altered.steps.len());
-            assert_eq!(named(&report), [] as [i32; 0], "{what}: {:#?}", report.verdict);
+            assert_eq!(report.verdict.named_ranks(), [] as [i32; 0], "{what}: {:#?}", report.verdict);
             // One replica of the slow stage alone could be a slow rank: it is not called one, nor a stage.
             if !altered.dropped.iter().any(|r| [6, 7].contains(r)) {
                 let Verdict::StageImbalance { ranks, .. } = &report.verdict else {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::classes::{Process, classes, refine};
 use super::meet::reconstruct;
 use super::observation::{ClockOffset, Coupling, Input, Observation};
-use super::own::{Waited, own_times, waited};
+use super::own::{Own, Waited, own_times, waited};
 use super::rules::Rules;
-use super::sampled::{LaneTotal, Totals};
+use super::sampled::{LaneTotal, Totals, Unsure};
 use super::stats::median;
 
 /// A rank of a communicator: one process.
@@ -49,6 +49,10 @@ pub(crate) struct Cell {
     /// Own time since this rank left the previous collective of the communicator; own clock only: the work timed in
     /// between, else the time outside any communication call. None for the first, and where a record was lost.
     pub(crate) own_ns: Option<i64>,
+    /// The same with what it waited for single ranks; see [`Own::apart_ns`].
+    pub(crate) apart_ns: Option<i64>,
+    /// Own time was told from aligned entries: how far the clocks' bounds leave it open.
+    pub(crate) unsure: Option<Unsure>,
 }
 
 /// One collective, matched.
@@ -95,6 +99,8 @@ pub(crate) struct Comm {
     pub(crate) worked: bool,
     /// Own time rests on when the ranks met, told from aligned entries: it may be wrong by the clock bound.
     pub(crate) reconstructed: bool,
+    /// It is known of some collectives only, by the steps of digests.
+    pub(crate) told: bool,
 }
 
 /// Match everything.
@@ -107,7 +113,7 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
     for (i, seen) in input.observations.iter().enumerate() {
         by_comm.entry(seen.comm_hash).or_default().calls.push(Part {
             seen,
-            own_ns: own[i],
+            own: own[i],
             weight: 1,
             waited: waited[i],
             called_ns: seen.duration_ns,
@@ -119,7 +125,8 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
             true => (Waited::Until(end_ns), 0),
             false => (Waited::Unseen, cell.seen.duration_ns),
         };
-        let part = Part { seen: &cell.seen, own_ns: cell.own_ns, weight: cell.weight, waited, called_ns };
+        let own = Own { own_ns: cell.own_ns, apart_ns: None, unsure: cell.unsure };
+        let part = Part { seen: &cell.seen, own, weight: cell.weight, waited, called_ns };
         by_comm.entry(cell.seen.comm_hash).or_default().calls.push(part);
     }
     for totals in &input.totals {
@@ -128,10 +135,13 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
         }
     }
     let reconstructed = met.is_some();
+    let told: HashSet<u64> =
+        input.sampled.iter().filter(|cell| cell.unsure.is_some()).map(|cell| cell.seen.comm_hash).collect();
     let mut comms: Vec<Comm> =
         by_comm.into_iter().map(|(hash, heap)| one(hash, &heap, &classes, input, rules)).collect();
     for comm in &mut comms {
-        comm.reconstructed = reconstructed && comm.tier == 0 && !comm.worked;
+        comm.told = told.contains(&comm.hash);
+        comm.reconstructed = (reconstructed || comm.told) && comm.tier == 0 && !comm.worked;
     }
     refine(&mut comms, input);
     comms
@@ -149,7 +159,7 @@ struct Heap<'a> {
 /// One call, or a run of calls by their means.
 struct Part<'a> {
     seen: &'a Observation,
-    own_ns: Option<i64>,
+    own: Own,
     weight: u32,
     waited: Waited,
     /// Time in the call itself.
@@ -213,7 +223,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
     let workers: HashSet<(&str, i64)> = input.work.iter().map(|w| (&*w.node, w.pid)).collect();
     comm.worked = comm.members.iter().all(|m| workers.contains(&(&*m.node, m.pid)));
     let mut groups: HashMap<(&Arc<str>, u64), Meeting> = HashMap::new();
-    for &Part { seen, own_ns, weight, waited, called_ns } in &heap.calls {
+    for &Part { seen, own, weight, waited, called_ns } in &heap.calls {
         if Coupling::of(&seen.func) != Coupling::All {
             continue;
         }
@@ -224,7 +234,8 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         };
         let place = places[&(seen.rank, &*seen.node, seen.pid)];
         let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
-        let cell = Cell { entry_ns, duration_ns, called_ns, own_ns };
+        let Own { own_ns, apart_ns, unsure } = own;
+        let cell = Cell { entry_ns, duration_ns, called_ns, own_ns, apart_ns, unsure };
         let meeting = groups.entry((&seen.func, seen.seq)).or_default();
         meeting.weight = weight.max(meeting.weight);
         meeting.cells.push((place, cell));

@@ -21,10 +21,61 @@ const TELLING: usize = 10;
 pub(crate) enum Left {
     /// When the call returned: it does not only enqueue, or its wait was seen.
     Returned,
-    /// When the last of the ranks it meets had entered, on its node's own clock.
-    At(i64),
+    /// When the last of the ranks it meets had entered.
+    At(Met),
     /// A rank that it meets was not heard, or a record was lost.
     Unknown,
+}
+
+/// An instant on a node's own clock, told from what was entered on other hosts: as the clocks say, and at the earliest and latest were they
+/// wrong by their bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Met {
+    pub(crate) at_ns: i64,
+    pub(crate) earliest_ns: i64,
+    pub(crate) latest_ns: i64,
+}
+
+/// An entry on the asker's clock, and how far that may be wrong.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) at_ns: i64,
+    pub(crate) bound_ns: i64,
+}
+
+impl Entry<'_> {
+    fn of<'a>(input: &Input, seen: &'a Observation) -> Option<Entry<'a>> {
+        let clock = input.clocks.get(&*seen.node)?;
+        let at_ns = clock.align(seen.entry_ns);
+        Some(Entry { node: &seen.node, at_ns, bound_ns: clock.bound_within(at_ns, at_ns) })
+    }
+}
+
+/// The last entries of ranks that meet, by node.
+pub(crate) struct Lasts<'a>(pub(crate) Vec<Entry<'a>>);
+
+impl<'a> Lasts<'a> {
+    fn of(mut entries: Vec<Entry<'a>>) -> Self {
+        entries.sort_by_key(|entry| (entry.node, std::cmp::Reverse(entry.at_ns)));
+        entries.dedup_by_key(|entry| entry.node);
+        // The latest first: who looks for the latest of the others mostly finds it there.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.at_ns.saturating_add(entry.bound_ns)));
+        Self(entries)
+    }
+
+    /// When the last of them had entered, for one that entered as `mine` says; on the clock of its node, where that is `entry_ns`.
+    pub(crate) fn met(&self, mine: Entry<'_>, entry_ns: i64) -> Met {
+        let (mut at, mut earliest, mut latest) = (mine.at_ns, mine.at_ns, mine.at_ns);
+        for last in &self.0 {
+            let bound_ns = if last.node == mine.node { 0 } else { last.bound_ns.saturating_add(mine.bound_ns) };
+            at = at.max(last.at_ns);
+            earliest = earliest.max(last.at_ns.saturating_sub(bound_ns));
+            latest = latest.max(last.at_ns.saturating_add(bound_ns));
+        }
+        let on_node = |at_ns: i64| entry_ns.saturating_add(at_ns.saturating_sub(mine.at_ns));
+        Met { at_ns: on_node(at), earliest_ns: on_node(earliest), latest_ns: on_node(latest) }
+    }
 }
 
 /// For each observation when its process went on; none where no call needs it, or where hosts do not wait for calls.
@@ -34,7 +85,6 @@ pub(crate) fn reconstruct(input: &Input, waited: &[Waited]) -> Option<Vec<Left>>
     if !(0..seen.len()).any(needs) || (0..seen.len()).any(|i| seen[i].tier == 0 && !needs(i)) {
         return None;
     }
-    let aligned = |o: &Observation| input.clocks.get(&*o.node).map(|c| c.align(o.entry_ns));
     let mut groups: HashMap<(u64, &str, u64), Vec<usize>> = HashMap::new();
     for i in (0..seen.len()).filter(|&i| needs(i) && Coupling::of(&seen[i].func) == Coupling::All) {
         groups.entry((seen[i].comm_hash, &seen[i].func, seen[i].seq)).or_default().push(i);
@@ -46,19 +96,15 @@ pub(crate) fn reconstruct(input: &Input, waited: &[Waited]) -> Option<Vec<Left>>
         let everybody = group.len() as f64 >= MOST * processes.len() as f64 && group.len() > 2;
         let all = group.first().and_then(|&i| usize::try_from(seen[i].nranks?).ok()).filter(|_| !everybody);
         let all = all.or(everybody.then_some(group.len()));
-        let entries: Option<Vec<i64>> = group.iter().map(|&i| aligned(&seen[i])).collect();
-        let last = entries.filter(|_| all == Some(group.len())).and_then(|entries| entries.into_iter().max());
+        let entries: Option<Vec<Entry<'_>>> = group.iter().map(|&i| Entry::of(input, &seen[i])).collect();
+        let lasts = entries.filter(|_| all == Some(group.len())).map(Lasts::of);
         for &i in group {
-            left[i] = last.zip(aligned(&seen[i])).map_or(Left::Unknown, |(last, entry)| on_node(&seen[i], entry, last));
+            let met = lasts.as_ref().zip(Entry::of(input, &seen[i]));
+            left[i] = met.map_or(Left::Unknown, |(lasts, mine)| Left::At(lasts.met(mine, seen[i].entry_ns)));
         }
     }
     pairs(input, &needs, &mut left);
     hosts_wait(input, &left).then_some(left)
-}
-
-/// An aligned time on the clock of the node that made an observation, whose own entry is known on both.
-fn on_node(seen: &Observation, entry: i64, at: i64) -> Left {
-    Left::At(seen.entry_ns.saturating_add(at.saturating_sub(entry)))
 }
 
 /// Sends and receives from one rank to another between two meetings of the job: communicator, from, to, which meeting.
@@ -87,10 +133,9 @@ fn pairs(input: &Input, needs: &dyn Fn(usize) -> bool, left: &mut [Left]) {
         sends.sort_by_key(|&i| seen[i].entry_ns);
         receives.sort_by_key(|&i| seen[i].entry_ns);
         for (i, &peer) in receives.into_iter().zip(&*sends) {
-            let clocks = (input.clocks.get(&*seen[i].node), input.clocks.get(&*seen[peer].node));
-            let (Some(mine), Some(theirs)) = clocks else { continue };
-            let (entry, sent) = (mine.align(seen[i].entry_ns), theirs.align(seen[peer].entry_ns));
-            left[i] = on_node(&seen[i], entry, sent.max(entry));
+            if let (Some(mine), Some(theirs)) = (Entry::of(input, &seen[i]), Entry::of(input, &seen[peer])) {
+                left[i] = Left::At(Lasts(vec![theirs]).met(mine, seen[i].entry_ns));
+            }
         }
     }
 }
@@ -130,7 +175,7 @@ fn hosts_wait(input: &Input, left: &[Left]) -> bool {
     for calls in processes.values_mut() {
         calls.sort_by_key(|&i| seen[i].entry_ns);
         for pair in calls.windows(2) {
-            let Left::At(at) = left[pair[0]] else { continue };
+            let Left::At(Met { at_ns: at, .. }) = left[pair[0]] else { continue };
             let returned = seen[pair[0]].entry_ns.saturating_add(seen[pair[0]].duration_ns);
             if at > returned.saturating_add(2 * widest) {
                 telling += 1;

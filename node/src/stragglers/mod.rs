@@ -4,17 +4,20 @@
 //! clock offsets in as [`Input`], and prints the [`Report`] of [`analyse`]. docs/verdicts.md says what each figure
 //! means and where its formula is from.
 //!
-//! `observation` is what goes in (with `sampled`: cells out of digests), `number` numbers calls whose start was not seen, `matching` brings ranks together (with `classes`: who does the same work), `windows`
+//! `observation` is what goes in (with `sampled`: cells out of digests), `number` numbers calls whose start was not seen, `meet` tells when ranks met and `own` what they did on their own, `matching` brings ranks together (with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
 //! imbalances, `hang` for who is waited for (with `activity`: what processes do that do not get on), `cycle` tells steps, `verdict` decides by the thresholds in `rules`, `doubts` says why nobody can be named, `report` is what comes out (with `summary`), `text` says it
 //! to a person. `digest` is how windows travel: summaries made where the data lies, turned into an input here, of which `standing` keeps the current verdict; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
 mod activity;
 mod classes;
+mod common;
 mod cycle;
 mod device;
 pub mod digest;
 mod doubts;
+#[cfg(test)]
+mod enqueued;
 mod hang;
 pub mod import;
 mod matching;
@@ -22,6 +25,8 @@ mod meet;
 mod number;
 mod observation;
 mod own;
+#[cfg(test)]
+mod properties;
 mod rating;
 mod relative;
 mod report;
@@ -59,7 +64,7 @@ pub use report::{
     Verdict,
 };
 pub use rules::Rules;
-pub use sampled::{LaneTotal, Sampled, Totals};
+pub use sampled::{LaneTotal, Sampled, Totals, Unsure};
 pub use score::Waits;
 pub use show_sql::{Shown, show_sql};
 pub use text::text;

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use super::meet::Left;
 use super::observation::{Coupling, Input};
+use super::sampled::Unsure;
 
 /// Until when a process waited for what a call enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,22 +57,62 @@ pub(crate) fn waited(input: &Input) -> Vec<Waited> {
 struct Busy {
     start_ns: i64,
     end_ns: i64,
+    /// The earliest and the latest that it may have ended, where the end was told by other hosts' clocks.
+    within_ns: [i64; 2],
     /// Which observation; none for a synchronise call and for a call without a number.
     call: Option<usize>,
+}
+
+/// Time outside stretches, as they are taken in order of their starts.
+#[derive(Default)]
+struct Outside {
+    until_ns: Option<i64>,
+    sum_ns: i64,
+}
+
+impl Outside {
+    fn take(&mut self, start_ns: i64, end_ns: i64) {
+        let gap = self.until_ns.map_or(0, |until| start_ns.saturating_sub(until).max(0));
+        self.sum_ns = self.sum_ns.saturating_add(gap);
+        self.until_ns = self.until_ns.max(Some(end_ns));
+    }
+}
+
+/// What a process did between two collectives of a communicator, on its own clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Own {
+    /// Its own time.
+    pub(crate) own_ns: Option<i64>,
+    /// The time outside the calls in which all ranks of a communicator meet, waits for single ranks included; only where its work was timed.
+    pub(crate) apart_ns: Option<i64>,
+    /// How far the clocks' bounds leave it open, where waits were told from other hosts' entries.
+    pub(crate) unsure: Option<Unsure>,
+}
+
+/// How things stand at a call: its place, own time, time apart, and the time outside with the earliest and the latest ends.
+#[derive(Clone, Copy)]
+struct Stand {
+    place: usize,
+    own_ns: i64,
+    apart_ns: i64,
+    most_ns: i64,
+    least_ns: i64,
 }
 
 /// For each observation that starts a coupling collective: the time its process spent outside any communication or
 /// synchronise call since it left the previous coupling collective of the same communicator, or the work timed since.
 /// None where that is not known: for the first one, and where a gap in a seq says that a record between the two is missing.
-pub(crate) fn own_times(input: &Input, waited: &[Waited], met: Option<&[Left]>) -> Vec<Option<i64>> {
+pub(crate) fn own_times(input: &Input, waited: &[Waited], met: Option<&[Left]>) -> Vec<Own> {
     let (observations, work) = (&input.observations, &input.work);
     let mut processes: HashMap<(&str, i64), Vec<Busy>> = HashMap::new();
     for (i, seen) in observations.iter().enumerate() {
         let mut end_ns = seen.entry_ns.saturating_add(seen.duration_ns);
-        if let Some(Left::At(left_ns)) = met.map(|met| met[i]) {
-            end_ns = end_ns.max(left_ns);
+        let mut within_ns = [end_ns; 2];
+        if let Some(Left::At(left)) = met.map(|met| met[i]) {
+            within_ns = [end_ns.max(left.earliest_ns), end_ns.max(left.latest_ns)];
+            end_ns = end_ns.max(left.at_ns);
         }
-        let busy = Busy { start_ns: seen.entry_ns, end_ns, call: Some(i) };
+        let busy = Busy { start_ns: seen.entry_ns, end_ns, within_ns, call: Some(i) };
         processes.entry((&seen.node, seen.pid)).or_default().push(busy);
     }
     let left_out = input.unnumbered.iter().map(|o| (&o.node, o.pid, o.entry_ns, o.duration_ns));
@@ -79,7 +120,7 @@ pub(crate) fn own_times(input: &Input, waited: &[Waited], met: Option<&[Left]>) 
     for (node, pid, start_ns, duration_ns) in synced.chain(left_out) {
         let end_ns = start_ns.saturating_add(duration_ns.max(0));
         if let Some(list) = processes.get_mut(&(&**node, pid)) {
-            list.push(Busy { start_ns, end_ns, call: None });
+            list.push(Busy { start_ns, end_ns, within_ns: [end_ns; 2], call: None });
         }
     }
     let mut worked: HashMap<(&str, i64), Vec<(i64, i64)>> = HashMap::new();
@@ -94,7 +135,7 @@ pub(crate) fn own_times(input: &Input, waited: &[Waited], met: Option<&[Left]>) 
             *length
         });
     }
-    let mut own = vec![None; observations.len()];
+    let mut own = vec![Own::default(); observations.len()];
     for (process, mut stretches) in processes {
         stretches.sort_by_key(|busy| busy.start_ns);
         // Places (in `stretches`) before which a record may be missing, as a running count.
@@ -122,26 +163,35 @@ pub(crate) fn own_times(input: &Input, waited: &[Waited], met: Option<&[Left]>) 
             total += i64::from(open > 0);
             missing_before.push(total);
         }
-        let mut busy_until = i64::MIN;
-        let mut outside = 0i64;
-        let mut previous: HashMap<u64, (usize, i64)> = HashMap::new();
+        let (mut outside, mut most, mut least) = (Outside::default(), Outside::default(), Outside::default());
+        let mut apart = Outside::default();
+        let mut previous: HashMap<u64, Stand> = HashMap::new();
         for (place, busy) in stretches.iter().enumerate() {
-            if busy_until != i64::MIN {
-                outside += busy.start_ns.saturating_sub(busy_until).max(0);
-            }
-            busy_until = busy_until.max(busy.end_ns);
+            outside.take(busy.start_ns, busy.end_ns);
+            most.take(busy.start_ns, busy.within_ns[0]);
+            least.take(busy.start_ns, busy.within_ns[1]);
             let Some((i, seen)) = busy.call.map(|i| (i, &observations[i])) else { continue };
             if Coupling::of(&seen.func) != Coupling::All || waited[i] == Waited::WithLater {
                 continue;
             }
-            let so_far = worked.get(&process).map_or(outside, |list| {
+            apart.take(busy.start_ns, busy.end_ns);
+            let work = worked.get(&process);
+            let so_far = work.map_or(outside.sum_ns, |list| {
                 let before = list.partition_point(|(start, _)| *start < seen.entry_ns);
                 before.checked_sub(1).map_or(0, |last| list[last].1)
             });
-            if let Some((before, at)) = previous.insert(seen.comm_hash, (place, so_far))
-                && missing_before[place] == missing_before[before]
+            let now =
+                Stand { place, own_ns: so_far, apart_ns: apart.sum_ns, most_ns: most.sum_ns, least_ns: least.sum_ns };
+            if let Some(before) = previous.insert(seen.comm_hash, now)
+                && missing_before[place] == missing_before[before.place]
             {
-                own[i] = Some(so_far - at);
+                let own_ns = now.own_ns - before.own_ns;
+                let unsure = (met.is_some() && work.is_none()).then(|| Unsure {
+                    less_ns: (own_ns - (now.least_ns - before.least_ns)).max(0),
+                    more_ns: (now.most_ns - before.most_ns - own_ns).max(0),
+                });
+                let apart_ns = work.map(|_| now.apart_ns - before.apart_ns);
+                own[i] = Own { own_ns: Some(own_ns), apart_ns, unsure };
             }
         }
     }

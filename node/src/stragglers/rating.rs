@@ -22,7 +22,11 @@ pub(crate) struct Rating {
     pub(crate) excess_ns: f64,
     /// The excess as a share of wall time.
     pub(crate) share: f64,
-    /// How consistent the excess is over the collectives, as a normal deviate.
+    /// The mean excess that ranks usually have, 0 and more: where delays are skewed, the mean of every rank lies above the others' median.
+    pub(crate) usual_ns: f64,
+    /// What the share is over that of the usual excess.
+    pub(crate) beyond: f64,
+    /// How consistently the excess is more than the usual one over the collectives, as a normal deviate.
     pub(crate) consistency: f64,
     /// Share of its collectives in which it lay above the median of the others.
     pub(crate) mostly: f64,
@@ -69,16 +73,29 @@ impl Frame<'_> {
         self.all_z || rating.share >= rules.effect
     }
 
-    fn rating(&self, excess: &Moments) -> Rating {
+    /// Of a rank's excess, and those of the others that it is compared with.
+    fn rating<'m>(&self, excess: &Moments, rules: &Rules, others: impl Iterator<Item = &'m Moments> + Clone) -> Rating {
         let excess_ns = excess.mean().unwrap_or(0.0);
-        Rating {
+        let share = |excess_ns: f64| if self.wall_ns > 0.0 { excess_ns * self.stands_for / self.wall_ns } else { 0.0 };
+        let mut rating = Rating {
             z: None,
             excess_ns,
-            share: if self.wall_ns > 0.0 { excess_ns * self.stands_for / self.wall_ns } else { 0.0 },
-            consistency: excess.consistency().unwrap_or(0.0),
+            share: share(excess_ns),
+            usual_ns: 0.0,
+            beyond: share(excess_ns),
+            consistency: 0.0,
             mostly: excess.positive / excess.n.max(1.0),
             flagged: false,
+        };
+        if self.wanted(&rating, rules) {
+            let others = others.filter_map(Moments::mean);
+            // Two or three ranks: what the others have is nothing but the other side of what this one has.
+            let population = others.clone().count() + 1 >= POPULATION;
+            rating.usual_ns = median(others).filter(|_| population).unwrap_or(0.0).max(0.0);
+            rating.beyond = share(excess_ns - rating.usual_ns);
+            rating.consistency = excess.consistency(rating.usual_ns).unwrap_or(0.0);
         }
+        rating
     }
 }
 
@@ -97,7 +114,8 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
             if t.duration.n * 2.0 < frame.collectives as f64 {
                 return Score::default();
             }
-            let mut late = frame.rating(&t.later);
+            let others = || tally.iter().enumerate().filter(|(o, _)| *o != r).map(|(_, t)| t);
+            let mut late = frame.rating(&t.later, rules, others().map(|t| &t.later));
             late.z = frame.wanted(&late, rules).then(|| entries.z(r)).flatten();
             let bound = frame.bounds[r];
             late.flagged = bound.is_some_and(|b| late.excess_ns > b)
@@ -105,7 +123,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                 && late.z.map_or_else(|| times_all(&entries.values, r, rules.ratio), |z| z > rules.z);
             match frame.waits {
                 Waits::Seen | Waits::Assumed => {
-                    let mut least = frame.rating(&t.less_wait);
+                    let mut least = frame.rating(&t.less_wait, rules, others().map(|t| &t.less_wait));
                     least.z = frame.wanted(&least, rules).then(|| waits.z(r)).flatten();
                     let stands = least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
@@ -123,6 +141,16 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
         .collect()
 }
 
+/// By how much a rank's excess of own time may be too large where own times were told from entries: were all clocks wrong by their bounds at
+/// every wait, its own would be less, and that of the others of its class more. Of two ranks that wait for each other alone, this is at each
+/// meeting the sum of their clocks' bounds, whoever comes first.
+pub(crate) fn unsure(tally: &[Tally], members: &[Member], r: usize) -> f64 {
+    let class = members[r].class;
+    let others = tally.iter().zip(members).enumerate().filter(|(o, (_, m))| *o != r && m.class == class);
+    let more = median(others.filter_map(|(_, (t, _))| t.own_more.mean())).unwrap_or(0.0);
+    tally[r].own_less.mean().unwrap_or(0.0) + more
+}
+
 /// Own time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps are not their own.
 fn rate_own(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating]) {
     if frame.waits == Waits::Enqueued && !frame.worked && !frame.reconstructed {
@@ -132,19 +160,22 @@ fn rate_own(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating
         if tally[r].own.n * 2.0 < frame.collectives as f64 {
             continue;
         }
-        own[r] = frame.rating(&tally[r].more_own);
+        let class = frame.members[r].class;
+        let peer = |o: usize| frame.members[o].class == class;
+        let others = tally.iter().enumerate().filter(|(o, _)| *o != r && peer(*o));
+        own[r] = frame.rating(&tally[r].more_own, rules, others.map(|(_, t)| &t.more_own));
         if !frame.wanted(&own[r], rules) {
             continue;
         }
-        let class = frame.members[r].class;
-        let peer = |o: usize| frame.members[o].class == class;
-        let values: Vec<Option<f64>> =
+        let mut values: Vec<Option<f64>> =
             tally.iter().enumerate().map(|(o, t)| t.own.mean().filter(|_| peer(o))).collect();
-        let floor = |r: usize| if frame.reconstructed { frame.bounds[r].unwrap_or(f64::INFINITY) } else { 0.0 };
-        let figure = Figure::new(values, floor);
+        // What the clocks may make of it is no evidence.
+        let unsure = if frame.reconstructed { unsure(tally, frame.members, r) } else { 0.0 };
+        values[r] = values[r].map(|own| own - unsure);
+        let figure = Figure::new(values, |_| 0.0);
         own[r].z = figure.z(r);
         own[r].flagged = own[r].share >= rules.effect
-            && own[r].excess_ns > floor(r)
+            && own[r].excess_ns > unsure
             && own[r].z.map_or_else(|| times_all(&figure.values, r, rules.own_ratio), |z| z > rules.z);
     }
 }

@@ -75,6 +75,23 @@ pub enum Verdict {
     },
 }
 
+impl Verdict {
+    /// The ranks that are late by themselves, the dearest first; none where nobody is named so (whom a hang waits for is [`Hang::missing`]).
+    #[must_use]
+    pub fn named(&self) -> Vec<&Culprit> {
+        match self {
+            Self::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Their numbers.
+    #[must_use]
+    pub fn named_ranks(&self) -> Vec<i32> {
+        self.named().iter().map(|culprit| culprit.rank).collect()
+    }
+}
+
 /// A process of the job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct RankRef {

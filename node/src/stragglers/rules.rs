@@ -44,6 +44,14 @@ pub struct Rules {
     pub present: f64,
 }
 
+impl Rules {
+    /// The usual rules with windows of this length only, nanoseconds: for digests, which hold one window each.
+    #[must_use]
+    pub fn with_windows(window_ns: i64) -> Self {
+        Self { window_ns, short_window_ns: window_ns, ..Self::default() }
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
         Self {

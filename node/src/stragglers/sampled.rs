@@ -13,10 +13,22 @@ pub struct Sampled {
     pub seen: Observation,
     /// Mean own time before a call of the run, computed where all calls were seen; none when it is not known.
     pub own_ns: Option<i64>,
+    /// Own time was told from when all ranks entered: how far the clocks' bounds leave it open.
+    pub unsure: Option<Unsure>,
     /// Calls in the run. The same for every rank of the collective.
     pub weight: u32,
     /// The calls only enqueue: their figures are of those that a synchronise call waited for, and reach to its end.
     pub waited: bool,
+}
+
+/// By how much own time may be wrong that was told from when ranks on several hosts entered calls, were all clocks wrong by their bounds at every
+/// wait. Nanoseconds, 0 and more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unsure {
+    /// It may be so much less: the waits were longer.
+    pub less_ns: i64,
+    /// It may be so much more: they were shorter.
+    pub more_ns: i64,
 }
 
 /// What a process called in the span, exactly.

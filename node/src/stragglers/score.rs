@@ -11,7 +11,7 @@ use super::matching::{Comm, Member, Met};
 use super::rating::{Frame, Score, rate};
 use super::rules::Rules;
 use super::stats::{Moments, median_without};
-use super::windows::{Window, WindowKind, cut};
+use super::windows::{FEW, Window, WindowKind, cut};
 
 /// Whether the time inside the calls shows the wait for the other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -48,6 +48,10 @@ pub(crate) struct Tally {
     pub(crate) own: Moments,
     /// How much more own time it took than the median of the others of its class.
     pub(crate) more_own: Moments,
+    /// How much less its own time may be, where it was told from aligned entries,
+    pub(crate) own_less: Moments,
+    /// and how much more.
+    pub(crate) own_more: Moments,
 }
 
 impl Tally {
@@ -59,6 +63,8 @@ impl Tally {
         self.later.merge(&other.later);
         self.own.merge(&other.own);
         self.more_own.merge(&other.more_own);
+        self.own_less.merge(&other.own_less);
+        self.own_more.merge(&other.own_more);
     }
 }
 
@@ -72,6 +78,8 @@ pub(crate) struct Scored {
     pub(crate) tallies: Vec<Vec<Tally>>,
     /// By window, then member.
     pub(crate) scores: Vec<Vec<Score>>,
+    /// The same windows put together into [`FEW`]: which, and the ratings of each by member. Empty where there are not twice as many.
+    pub(crate) coarse: Vec<(Range<usize>, Vec<Score>)>,
     /// For each member, how far its aligned lateness may be wrong; none where clocks are not known.
     pub(crate) bounds: Vec<Option<f64>>,
 }
@@ -104,7 +112,13 @@ pub(crate) fn score(mut comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> 
         .zip(&tallies)
         .map(|(w, tally)| rate(tally, &frame(&comm, w.met.clone(), w.wall_ns, waits, &bounds), rules))
         .collect();
-    Ok(Scored { comm, waits, kind, windows, tallies, scores, bounds })
+    let mut scored = Scored { comm, waits, kind, windows, tallies, scores, coarse: Vec::new(), bounds };
+    let count = scored.windows.len();
+    if count >= 2 * FEW {
+        let ranges = (0..FEW).map(|i| i * count / FEW..(i + 1) * count / FEW);
+        scored.coarse = ranges.map(|range| (range.clone(), scored.pooled(range, rules).1)).collect();
+    }
+    Ok(scored)
 }
 
 fn frame<'a>(comm: &'a Comm, met: Range<usize>, wall_ns: f64, waits: Waits, bounds: &'a [Option<f64>]) -> Frame<'a> {
@@ -126,6 +140,12 @@ impl Scored {
     /// The figures over a run of windows together; z only of ranks that stand out.
     pub(crate) fn pooled(&self, windows: Range<usize>, rules: &Rules) -> (Vec<Tally>, Vec<Score>) {
         self.pool(windows, rules, false)
+    }
+
+    /// The windows of the time between two instants.
+    pub(crate) fn between(&self, since_ns: i64, until_ns: i64) -> Range<usize> {
+        let from = self.windows.partition_point(|w| w.end_ns < since_ns);
+        from..self.windows.partition_point(|w| w.start_ns <= until_ns).max(from)
     }
 
     /// The figures over all windows together, with every z.
@@ -221,6 +241,12 @@ fn add(met: &Met, members: &[Member], bounds: &[Option<f64>], tally: &mut [Tally
             tally[r].later.add(excess);
         }
     });
+    for (r, cell) in met.cells.iter().enumerate() {
+        if let Some(unsure) = cell.and_then(|cell| cell.unsure) {
+            tally[r].own_less.add(unsure.less_ns as f64);
+            tally[r].own_more.add(unsure.more_ns as f64);
+        }
+    }
     let mut classes: Vec<usize> = members.iter().map(|m| m.class).collect();
     classes.sort_unstable();
     classes.dedup();

@@ -4,16 +4,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::simulate::{Grid, Job, Noise, Slow};
-use super::{Report, Rules, Verdict, analyse};
+use super::{Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
-
-fn named(report: &Report) -> Vec<i32> {
-    match &report.verdict {
-        Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
-        _ => Vec::new(),
-    }
-}
 
 /// A job drawn from all shapes: 2-64 ranks, steps of 5 ms to 1 s, every kind of noise, imperfect observation.
 fn drawn(rng: &mut StdRng) -> Job {
@@ -97,7 +90,7 @@ fn late(draw: u64, jobs: u64) {
             job.missing_nodes = vec![(rank / job.ranks_per_node + 1) % nodes];
         }
         let report = analyse(&job.observe(seed), &Rules::default());
-        let found = named(&report);
+        let found = report.verdict.named_ranks();
         if found == [rank as i32] {
             right += 1;
         } else if found.is_empty() {
@@ -147,7 +140,7 @@ fn a_rank_that_becomes_late_is_dated() {
 fn a_slow_host_names_its_ranks() {
     let slow = |rank| Slow { rank, extra_ns: 40 * MS, from_step: 0 };
     let job = Job { slow: vec![slow(2), slow(3)], ..Job::default() };
-    let mut found = named(&analyse(&job.observe(5), &Rules::default()));
+    let mut found = analyse(&job.observe(5), &Rules::default()).verdict.named_ranks();
     found.sort_unstable();
     assert_eq!(found, [2, 3]);
 }
@@ -156,7 +149,7 @@ fn a_slow_host_names_its_ranks() {
 fn enqueue_times_alone_name_with_an_upper_bound() {
     let job = Job { enqueues: true, slow: vec![Slow { rank: 6, extra_ns: 50 * MS, from_step: 0 }], ..Job::default() };
     let report = analyse(&job.observe(6), &Rules::default());
-    assert_eq!(named(&report), [6]);
+    assert_eq!(report.verdict.named_ranks(), [6]);
     assert!(report.cost.upper_bound);
     assert_eq!(report.evidence.tier, 0);
     assert!(report.evidence.not_visible.iter().any(|u| u.starts_with("waits")), "{:?}", report.evidence.not_visible);
@@ -171,12 +164,12 @@ fn a_wrong_clock_never_makes_a_culprit() {
         if let Some(clock) = input.clocks.get_mut("n3") {
             clock.offset_ns -= 40 * MS;
         }
-        assert_eq!(named(&analyse(&input, &Rules::default())), [] as [i32; 0], "seed {seed}");
+        assert_eq!(analyse(&input, &Rules::default()).verdict.named_ranks(), [] as [i32; 0], "seed {seed}");
         // Not known at all: the waits decide, for a late rank too.
         let late = Job { slow: vec![Slow { rank: 3, extra_ns: 20 * MS, from_step: 0 }], ..healthy };
         let mut input = late.observe(seed);
         input.clocks.clear();
-        assert_eq!(named(&analyse(&input, &Rules::default())), [3], "seed {seed}");
+        assert_eq!(analyse(&input, &Rules::default()).verdict.named_ranks(), [3], "seed {seed}");
     }
 }
 
@@ -264,7 +257,7 @@ fn grids(draw: u64, many: u64) {
             }
         }
         let report = analyse(&job.observe(seed), &Rules::default());
-        let found = named(&report);
+        let found = report.verdict.named_ranks();
         let truth = job.job.slow.first().map(|s| s.rank as i32);
         jobs += u32::from(truth.is_some());
         match truth {
@@ -289,7 +282,12 @@ fn what_an_analysis_costs_at_512_ranks() {
         let input = job.observe(1);
         let started = std::time::Instant::now();
         let report = analyse(&input, &Rules::default());
-        eprintln!("{} observations in {:?}: {:?}", input.observations.len(), started.elapsed(), named(&report));
+        eprintln!(
+            "{} observations in {:?}: {:?}",
+            input.observations.len(),
+            started.elapsed(),
+            report.verdict.named_ranks()
+        );
     }
 }
 
@@ -307,7 +305,7 @@ fn groups_whose_calls_only_enqueue_blame_no_victim() {
             let extra_ns = (0.6 * job.job.own_ns as f64) as i64;
             job.job.slow = vec![Slow { rank, extra_ns, from_step: 0 }];
         }
-        let found = named(&analyse(&job.observe(seed), &Rules::default()));
+        let found = analyse(&job.observe(seed), &Rules::default()).verdict.named_ranks();
         assert!(found.is_empty() || (slow && found == [rank as i32]), "seed {seed}: {found:?} of {job:#?}");
         flat += u32::from(slow && job.pipeline == 1);
         right += u32::from(slow && job.pipeline == 1 && !found.is_empty());

@@ -11,7 +11,7 @@ use super::matching::Comm;
 use super::report::{RankRef, Stage, StageRank, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, Waits};
-use super::stats::median;
+use super::stats::{Moments, median};
 use super::summary::hex;
 
 /// Autocorrelation that counts, in its standard errors (1 / sqrt n).
@@ -61,28 +61,43 @@ pub(crate) fn stage_imbalance(
 }
 
 /// A process, its share of own time, and the communicator that shows it.
-type Own = (Process, f64, u64);
+type Own = (Process, Share, u64);
+
+/// Own time as a share of wall time, and between which shares the clocks leave it, where it was told from entries.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    told: f64,
+    least: f64,
+    most: f64,
+}
 
 fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, rules: &Rules) -> Option<Verdict> {
-    let middle = |stage: &[Own]| median(stage.iter().map(|(_, share, _)| *share)).unwrap_or(0.0);
+    let median_of =
+        |stage: &[Own], of: fn(&Share) -> f64| median(stage.iter().map(|(_, share, _)| of(share))).unwrap_or(0.0);
+    let middle = |stage: &[Own]| median_of(stage, |share| share.told);
     stages.sort_by(|a, b| middle(b).total_cmp(&middle(a)));
     let (slowest, others) = stages.split_first()?;
     // One process alone could as well be a slow rank.
     if slowest.len() < 2 || others.is_empty() {
         return None;
     }
-    let usual = median(others.iter().map(|stage| middle(stage)))?;
-    let next = others.iter().map(|stage| middle(stage)).fold(0.0, f64::max);
-    let least = slowest.iter().map(|(_, share, _)| *share).fold(f64::INFINITY, f64::min);
-    let (share, ratio) = (middle(slowest) - usual, middle(slowest) / usual.max(f64::MIN_POSITIVE));
-    if share < rules.effect || ratio < rules.stage_ratio || least <= next {
+    // Whatever the clocks leave open speaks against it.
+    let most = |stage: &[Own]| median_of(stage, |share| share.most);
+    let (surely, at_most) = (median_of(slowest, |share| share.least), median(others.iter().map(|stage| most(stage)))?);
+    let next = others.iter().map(|stage| most(stage)).fold(0.0, f64::max);
+    let least = slowest.iter().map(|(_, share, _)| share.least).fold(f64::INFINITY, f64::min);
+    // And all of its ranks have more to do than any other stage, by half of it at least: a slow link takes time of a part of them.
+    let all = least - next >= (surely - at_most) / 2.0;
+    if surely - at_most < rules.effect || surely < rules.stage_ratio * at_most || !all {
         return None;
     }
+    let usual = median(others.iter().map(|stage| middle(stage)))?;
+    let (share, ratio) = (middle(slowest) - usual, middle(slowest) / usual.max(f64::MIN_POSITIVE));
     let who = |p: &Process| RankRef { rank: job_rank.get(p).copied().unwrap_or(-1), node: p.0.to_string(), pid: p.1 };
     let mut ranks: Vec<RankRef> = slowest.iter().map(|(p, ..)| who(p)).collect();
     ranks.sort();
     let of_stage = |stage: &Vec<Own>| {
-        let one = |(p, share, comm): &Own| StageRank { who: who(p), comm_hash: hex(*comm), own_share: *share };
+        let one = |(p, share, comm): &Own| StageRank { who: who(p), comm_hash: hex(*comm), own_share: share.told };
         let mut ranks: Vec<StageRank> = stage.iter().map(one).collect();
         ranks.sort_by(|a, b| a.who.cmp(&b.who));
         Stage { ranks, own_share: middle(stage) }
@@ -92,14 +107,17 @@ fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, ru
 }
 
 /// The share of wall time that each process spends on its own, in the communicator that shows most of it, and which that is.
-fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, (f64, u64)> {
-    let mut best: BTreeMap<Process, (f64, f64, u64)> = BTreeMap::new();
-    for s in scored.iter().filter(|s| s.waits == Waits::Seen || s.comm.worked) {
+fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, (Share, u64)> {
+    let mut best: BTreeMap<Process, (f64, Share, u64)> = BTreeMap::new();
+    for s in scored.iter().filter(|s| s.waits == Waits::Seen || s.comm.own_known()) {
         let (tallies, _) = s.pooled(0..s.windows.len(), rules);
         let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
         for (m, tally) in s.comm.members.iter().zip(&tallies) {
             let Some(mean) = tally.own.mean().filter(|_| wall_ns > 0.0) else { continue };
-            let share = mean * s.comm.stands_for(0..s.comm.met.len()) / wall_ns;
+            let share = |own_ns: f64| own_ns * s.comm.stands_for(0..s.comm.met.len()) / wall_ns;
+            let unsure = |moments: &Moments| moments.mean().unwrap_or(0.0);
+            let (less, more) = (unsure(&tally.own_less), unsure(&tally.own_more));
+            let share = Share { told: share(mean), least: share(mean - less), most: share(mean + more) };
             let entry = best.entry((Arc::clone(&m.node), m.pid)).or_default();
             if tally.own.n > entry.0 {
                 *entry = (tally.own.n, share, s.comm.hash);
@@ -185,7 +203,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
         let late = (mid - bound_ns).max(0.0);
         count += 1;
         // Only what its own time explains: a rank that is passed a delay is not taking its turn.
-        if !own_known || excess[r].is_some_and(|own| own >= rules.own_share * late) {
+        if !own_known || excess[r].map_or(s.comm.told, |own| own >= rules.own_share * late) {
             lost += late * f64::from(met.weight);
             clear += usize::from(late >= rules.effect * period);
             last[r] += 1;

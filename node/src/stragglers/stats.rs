@@ -98,22 +98,23 @@ impl Moments {
         (self.n > 0.0).then(|| self.sum / self.n)
     }
 
-    /// How surely the mean differs from 0 given how the single values scatter: Student's t of the mean, brought to the
+    /// How surely the mean differs from a usual one (in the values' unit) given how the single values scatter: Student's t of the mean, brought to the
     /// scale of a standard normal deviate of the same tail (Wallace, "Bounds on normal approximations to Student's and
     /// the chi-square distributions", 1959). A few spikes among many zeros give about the root of their number however
     /// tall they are; a rank that is late every time gives a large figure soon. Capped as z is. None below two values.
-    pub(crate) fn consistency(&self) -> Option<f64> {
+    pub(crate) fn consistency(&self, usual: f64) -> Option<f64> {
         if self.n < 2.0 {
             return None;
         }
         let (freedom, mean) = (self.n - 1.0, self.sum / self.n);
-        if mean == 0.0 {
+        let apart = mean - usual;
+        if apart == 0.0 {
             return Some(0.0);
         }
         let variance = ((self.squares - self.n * mean * mean) / freedom).max(0.0);
-        let t = (mean / (variance / self.n).sqrt()).clamp(-Z_CAP, Z_CAP);
+        let t = (apart / (variance / self.n).sqrt()).clamp(-Z_CAP, Z_CAP);
         let normal = (freedom * (t * t / freedom).ln_1p()).sqrt() * (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0);
-        Some(normal.copysign(mean))
+        Some(normal.copysign(apart))
     }
 }
 
@@ -153,13 +154,15 @@ mod tests {
             spikes.add(if i % 50 == 0 { 1e9 } else { 0.0 });
             steady.add(1.0 + f64::from(i % 3) * 0.1);
         }
-        assert!(spikes.consistency().unwrap() < 2.0);
-        assert!(steady.consistency().unwrap() > 20.0);
+        assert!(spikes.consistency(0.0).unwrap() < 2.0);
+        assert!(steady.consistency(0.0).unwrap() > 20.0);
+        // What everybody else has as well is nothing of its own.
+        assert!(steady.consistency(1.1).unwrap().abs() < 2.0 && steady.consistency(1.2).unwrap() < -5.0);
         // Student's t of -3.078 with one degree of freedom has a tail of 10 %, as -1.2816 has.
         let mut two = Moments::default();
         two.add(-3.078 - 1.0);
         two.add(-3.078 + 1.0);
-        assert!((two.consistency().unwrap() + 1.2816).abs() < 0.1, "{:?}", two.consistency());
+        assert!((two.consistency(0.0).unwrap() + 1.2816).abs() < 0.1, "{two:?}");
     }
 
     /// Median of a sorted slice; none when it is empty.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::classes::Process;
 use super::matching::{Comm, Met};
-use super::rating::{POPULATION, Rating, Score, history};
+use super::rating::{POPULATION, Rating, Score, history, unsure};
 use super::report::{Basis, Culprit, RankRef};
 use super::rules::Rules;
 use super::score::{Scored, Waits};
@@ -22,6 +22,9 @@ const HISTORY: usize = 3;
 const HALF: f64 = 0.5;
 /// So many places in communicators are looked at without asking for more certainty.
 const FEW_COMPARED: f64 = 64.0;
+
+/// Consistency asked of the neighbours of a named rank: 2.3 % show it by chance.
+const NEIGHBOUR: f64 = 2.0;
 
 /// Share of the windows of an episode without gaps in which it must be flagged.
 const TIGHT: f64 = 0.9;
@@ -159,18 +162,8 @@ pub(crate) fn suspects(
     elsewhere: &Elsewhere,
     findings: &mut Findings,
 ) {
-    let case = |m: usize| {
-        let member = &s.comm.members[m];
-        let process: Process = (Arc::clone(&member.node), member.pid);
-        let rank = job_rank.get(&process).copied().unwrap_or(member.rank);
-        let paired = elsewhere.paired.contains(&process);
-        let several = s.comm.one_sided > 0 || elsewhere.several.contains(&process);
-        let me = RankRef { rank, node: member.node.to_string(), pid: member.pid };
-        Case { index, s, m, me, several, paired, elsewhere, rules }
-    };
-    let first = findings.found.len();
     for m in 0..s.comm.members.len() {
-        let case = case(m);
+        let case = Case::of(index, s, m, rules, job_rank, elsewhere);
         case.contradiction(findings);
         let late = case.late(findings);
         let own = case.own();
@@ -180,18 +173,30 @@ pub(crate) fn suspects(
             (late, own) => own.or(late),
         });
     }
-    // A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours.
-    let mut neighbours = Vec::new();
-    for (m, member) in s.comm.members.iter().enumerate() {
-        let found = &findings.found[first..];
-        if found.iter().any(|f| f.member == m) {
-            continue;
+}
+
+/// A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours, in whichever communicator they show.
+pub(crate) fn neighbours(
+    scored: &[Scored],
+    rules: &Rules,
+    job_rank: &HashMap<Process, i32>,
+    elsewhere: &Elsewhere,
+    findings: &mut Findings,
+) {
+    let mut beside = Vec::new();
+    for (index, s) in scored.iter().enumerate() {
+        for (m, member) in s.comm.members.iter().enumerate() {
+            let of_host: Vec<&Found> = findings.found.iter().filter(|f| *f.culprit.node == *member.node).collect();
+            let here = of_host.iter().any(|f| f.comm == index);
+            // Where none of them is in this communicator, it may be named already.
+            let known = |f: &&Found| f.culprit.pid == member.pid && (f.comm == index || !here);
+            if !of_host.is_empty() && !of_host.iter().any(known) {
+                beside.extend(Case::of(index, s, m, rules, job_rank, elsewhere).beside(&of_host));
+            }
         }
-        let beside = found.iter().find(|f| *f.culprit.node == *member.node);
-        neighbours.extend(beside.and_then(|f| case(m).beside(f)));
     }
-    findings.held_up.retain(|h| !neighbours.iter().any(|f| f.culprit.node == h.node && f.culprit.pid == h.pid));
-    findings.found.append(&mut neighbours);
+    findings.held_up.retain(|h| !beside.iter().any(|f| f.culprit.node == h.node && f.culprit.pid == h.pid));
+    findings.found.append(&mut beside);
 }
 
 /// One rank of one communicator under suspicion.
@@ -208,18 +213,57 @@ struct Case<'a> {
     rules: &'a Rules,
 }
 
-impl Case<'_> {
-    /// It stands out as its neighbour on the host does, over the same windows and by the same figure.
-    fn beside(&self, neighbour: &Found) -> Option<Found> {
-        let (tallies, scores) = self.s.pooled(neighbour.episode.clone(), self.rules);
+impl<'a> Case<'a> {
+    fn of(
+        index: usize,
+        s: &'a Scored,
+        m: usize,
+        rules: &'a Rules,
+        job_rank: &HashMap<Process, i32>,
+        elsewhere: &'a Elsewhere,
+    ) -> Self {
+        let member = &s.comm.members[m];
+        let process: Process = (Arc::clone(&member.node), member.pid);
+        let rank = job_rank.get(&process).copied().unwrap_or(member.rank);
+        let paired = elsewhere.paired.contains(&process);
+        let several = s.comm.one_sided > 0 || elsewhere.several.contains(&process);
+        let me = RankRef { rank, node: member.node.to_string(), pid: member.pid };
+        Self { index, s, m, me, several, paired, elsewhere, rules }
+    }
+
+    /// It stands out as its neighbours on the host do, by the same figure: over the windows of one in the same communicator; else at the time of
+    /// the dearest, or of all of them.
+    fn beside(&self, neighbours: &[&Found]) -> Option<Found> {
+        if let Some(f) = neighbours.iter().find(|f| f.comm == self.index) {
+            return self.as_much_as(f, f.episode.clone());
+        }
+        // Elsewhere a late entry may be what it was passed; its own time is not.
+        let own = neighbours.iter().filter(|f| f.culprit.basis == Basis::OwnTime);
+        let dearest = own.max_by(|a, b| a.culprit.share.total_cmp(&b.culprit.share))?;
+        let since_ns = neighbours.iter().map(|f| f.culprit.since_ns).min()?;
+        let until_ns = neighbours.iter().map(|f| f.culprit.until_ns).max()?;
+        let run = self.s.between(dearest.culprit.since_ns, dearest.culprit.until_ns);
+        self.as_much_as(dearest, run).or_else(|| self.as_much_as(dearest, self.s.between(since_ns, until_ns)))
+    }
+
+    fn as_much_as(&self, neighbour: &Found, run: Range<usize>) -> Option<Found> {
+        if run.is_empty() {
+            return None;
+        }
+        let (tallies, scores) = self.s.pooled(run.clone(), self.rules);
         let own_time = neighbour.culprit.basis == Basis::OwnTime;
         let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
         let own = tallies[self.m].more_own.mean();
         // Its own time must not say that it is held up.
         let itself = own_time || own.is_none_or(|own| own >= self.rules.own_share * rating.excess_ns);
         let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
-        let stands = rating.flagged && rating.mostly >= HALF && itself && 2.0 * rating.share >= neighbour.culprit.share;
-        stands.then(|| self.found(neighbour.culprit.basis, rating, &flags, neighbour.episode.clone()))
+        // Those that are slow as it is are among the others, and widen their spread: what it has in every collective tells as well.
+        let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
+        // One collective, however long, is no habit.
+        let habit = || rating.mostly >= HALF && self.consistency(rating, neighbour.culprit.basis, &run) >= NEIGHBOUR;
+        let stands = rating.share >= self.rules.effect && (own_time && surely || rating.flagged && habit());
+        (stands && itself && 2.0 * rating.share >= neighbour.culprit.share)
+            .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
     }
 
     fn column(&self, flag: fn(&Score) -> bool) -> Vec<bool> {
@@ -266,8 +310,8 @@ impl Case<'_> {
         }
         if s.waits != Waits::Enqueued || s.comm.own_known() {
             let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
-            // Told from entries it may be wrong by the clock bound.
-            let unsure = if s.comm.reconstructed { s.bounds[m].unwrap_or(0.0) } else { 0.0 };
+            // Told from entries, the clocks may make it.
+            let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
             if own.is_some_and(|own| {
                 own >= rules.own_share * rating.excess_ns && own - unsure < rules.own_share * rating.excess_ns
             }) {
@@ -281,7 +325,7 @@ impl Case<'_> {
                     return None;
                 }
                 let rating = Rating {
-                    consistency: tally.more_own.consistency().unwrap_or(0.0),
+                    consistency: tally.more_own.consistency(scores[m].own.usual_ns).unwrap_or(0.0),
                     mostly: tally.more_own.positive / tally.more_own.n,
                     ..*rating
                 };
@@ -328,6 +372,14 @@ impl Case<'_> {
                 flagged > self.rules.persistence && flagged as f64 >= TIGHT * run.len() as f64 && !runs.contains(run)
             }));
         }
+        // Where windows hold few collectives or ranks are few, the spread of a single window is a poor measure: then it is enough that it
+        // costs as much in most of the longer ones; what it stands out of is asked over the whole run.
+        let costs = |scores: &Vec<Score>| which(&scores[self.m]).share >= self.rules.effect;
+        let coarse: Vec<bool> = self.s.coarse.iter().map(|(_, scores)| costs(scores)).collect();
+        if let Some(run) = episode(&coarse, self.rules) {
+            let (first, last) = (&self.s.coarse[run.start].0, &self.s.coarse[run.end - 1].0);
+            runs.push(first.start..last.end);
+        }
         runs
     }
 
@@ -340,21 +392,28 @@ impl Case<'_> {
         basis: Basis,
         which: fn(&Score) -> &Rating,
     ) -> bool {
-        let needed = if peers >= POPULATION && rating.mostly >= self.rules.mostly {
-            self.rules.steady_consistency
-        } else {
-            self.rules.consistency
-        };
-        // Of many that are looked at, some stand out by chance: as much surer as the tail of a normal deviate asks for.
+        // Of many that are looked at some stand out by chance: the places in communicators, and the episodes of this length that find room in
+        // the span. As much surer as the tail of a normal deviate asks for.
+        let episodes = (self.s.windows.len() as f64 / run.len().max(1) as f64).max(1.0);
+        let steady = peers >= POPULATION && rating.mostly >= self.rules.mostly;
+        let needed = if steady { self.rules.steady_consistency } else { self.rules.consistency };
         // Sooner where no population says how far ranks usually are apart.
         let few = if peers >= POPULATION { FEW_COMPARED } else { FEW_COMPARED / 8.0 };
         let many = (self.elsewhere.compared as f64 / few).max(1.0);
-        let needed = (needed * needed + 2.0 * many.ln()).sqrt();
+        let needed = (needed * needed + 2.0 * (many * episodes).ln()).sqrt();
         rating.flagged
             && rating.mostly >= HALF
-            && rating.consistency >= needed
-            && rating.consistency * independent(self.s, self.m, basis, run).sqrt() >= needed
+            && rating.beyond >= self.rules.effect
+            && self.consistency(rating, basis, run) >= needed
             && self.departs_from_history(rating, peers, run, which)
+    }
+
+    /// How surely its excess over an episode is no chance, as a normal deviate: the surer of two tests, less what the collectives depend on each
+    /// other.
+    fn consistency(&self, rating: &Rating, basis: Basis, run: &Range<usize>) -> f64 {
+        let series = excesses(self.s, self.m, basis, run);
+        let surest = rating.consistency.max(steadiness(series.get(self.m).map_or(&[], Vec::as_slice)));
+        surest * independent(&series).sqrt()
     }
 
     /// Three ranks: two others are no population, so where the rank has a past of its own, it must depart from it.
@@ -415,16 +474,36 @@ fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
     after * 5 > pairs
 }
 
-/// Which part of an episode's collectives count as independent: (1 - r) / (1 + r) for the lag-1 autocorrelation r of the
-/// ranks' excess (Bartlett 1946; median over the ranks). Uneven data keeps a rank late for all the collectives of a step.
-fn independent(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> f64 {
+/// For each member that can be compared with `m`, how far it lies above the median in each collective of an episode.
+fn excesses(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> Vec<Vec<f64>> {
     let mut series: Vec<Vec<f64>> = vec![Vec::new(); s.comm.members.len()];
     for met in of_run(s, run) {
         let order = order(s, m, basis, met);
-        if let Some(mid) = median(order.iter().map(|(_, v)| *v as f64)) {
-            order.iter().for_each(|(r, v)| series[*r].push(*v as f64 - mid));
+        // From the first: as floats, times since 1970 lose digits.
+        let Some(&(_, from)) = order.first() else { continue };
+        if let Some(mid) = median(order.iter().map(|(_, v)| v.saturating_sub(from) as f64)) {
+            order.iter().for_each(|(r, v)| series[*r].push(v.saturating_sub(from) as f64 - mid));
         }
     }
+    series
+}
+
+/// How surely a rank is usually late, however far single collectives lie out: the sign test (Dixon and Mood, "The statistical sign test",
+/// 1946) of its excess against half of its mean, as a normal deviate. Delays with heavy tails leave a mean no finite variance, and one of
+/// them, of whichever rank, hides from Student's t what is there in every collective.
+fn steadiness(excess: &[f64]) -> f64 {
+    let n = excess.len() as f64;
+    let half = excess.iter().sum::<f64>() / n.max(1.0) / 2.0;
+    if half <= 0.0 {
+        return 0.0;
+    }
+    let above = excess.iter().filter(|x| **x > half).count() as f64;
+    (2.0 * above - n) / n.max(1.0).sqrt()
+}
+
+/// Which part of an episode's collectives count as independent: (1 - r) / (1 + r) for the lag-1 autocorrelation r of the
+/// ranks' excess (Bartlett 1946; median over the ranks). Uneven data keeps a rank late for all the collectives of a step.
+fn independent(series: &[Vec<f64>]) -> f64 {
     let length = median(series.iter().map(|x| x.len() as f64)).unwrap_or(0.0);
     let r = median(series.iter().filter_map(|x| autocorrelation(x))).unwrap_or(0.0).clamp(0.0, 0.95);
     // Within what independent values show by chance, nothing is taken off.
@@ -497,6 +576,15 @@ fn late_by(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> (i64, usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_delay_far_out_does_not_hide_what_is_always_there() {
+        let steady: Vec<f64> = (0..36).map(|i| if i == 7 { -2_000.0 } else { 100.0 + f64::from(i % 5) }).collect();
+        assert!(steady.iter().sum::<f64>() > 0.0 && steadiness(&steady) > 5.0, "{}", steadiness(&steady));
+        let spikes: Vec<f64> = (0..36).map(|i| if i % 9 == 0 { 2_000.0 } else { 1.0 }).collect();
+        assert!(steadiness(&spikes) < 0.0);
+        assert_eq!((steadiness(&[]), steadiness(&[-1.0; 9])), (0.0, 0.0));
+    }
 
     #[test]
     fn a_rise_is_found_where_it_begins() {

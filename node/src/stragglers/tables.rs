@@ -3,16 +3,9 @@
 use super::hang::{Progress, find};
 use super::simulate::{Job, Noise, Slow};
 use super::stats::robust_z;
-use super::{Input, Observation, Rules, Verdict, analyse};
+use super::{Input, Observation, Rules, analyse};
 
 const MS: i64 = 1_000_000;
-
-fn named(verdict: &Verdict) -> Vec<i32> {
-    match verdict {
-        Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
-        _ => Vec::new(),
-    }
-}
 
 #[test]
 fn the_rank_with_the_shortest_wait_is_it() {
@@ -46,7 +39,7 @@ fn the_rank_with_the_shortest_wait_is_it() {
         }
     }
     // Rank 5 is late as well, by less.
-    assert_eq!(named(&analyse(&input, &Rules::default()).verdict), [4, 5]);
+    assert_eq!(analyse(&input, &Rules::default()).verdict.named_ranks(), [4, 5]);
 }
 
 #[test]
@@ -65,7 +58,7 @@ fn a_rank_busy_for_200_ms_is_named_though_outer_times_are_alike() {
         slow: vec![Slow { rank: 1, extra_ns: 200 * MS, from_step: 0 }],
         ..Job::default()
     };
-    assert_eq!(named(&analyse(&job.observe(1), &Rules::default()).verdict), [1]);
+    assert_eq!(analyse(&job.observe(1), &Rules::default()).verdict.named_ranks(), [1]);
 }
 
 #[test]

@@ -243,7 +243,9 @@ fn cause(cause: &Cause, out: &mut String) {
         let what = part.what.first().map_or_else(String::new, |what| format!(": {}", printable(&what.name)));
         let _ = writeln!(out, "  seen: {} {}{what}", part.kind.name(), percent(part.share));
     }
-    let _ = writeln!(out, "  looked at: {}", cause.looked_at.join(", "));
+    if !cause.looked_at.is_empty() {
+        let _ = writeln!(out, "  looked at: {}", cause.looked_at.join(", "));
+    }
     for unseen in &cause.not_visible {
         let _ = writeln!(out, "  not visible: {}", printable(unseen));
     }

@@ -6,18 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::common::{drop_common, drop_held_up_by_entries};
 use super::cycle::per_step;
 use super::doubts::nobody;
 use super::hang::{self, complete_together, progress_of};
-use super::matching::{Comm, Member, communicators};
+use super::matching::{Comm, Met, communicators};
 use super::number::number;
 use super::observation::{Input, Observation};
-use super::report::{Basis, Cost, Culprit, RankRef, Report, Verdict};
+use super::report::{Basis, Cost, Report, Verdict};
 use super::rules::Rules;
-use super::score::{Scored, Waits, score};
+use super::score::{Scored, score};
 use super::stages::{job_size, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
-use super::suspects::{Elsewhere, Findings, Found, job_ranks, of_run, order, suspects};
+use super::suspects::{Elsewhere, Findings, Found, job_ranks, neighbours, of_run, order, suspects};
 
 /// Other late ranks are listed down to this part of the first one's share.
 const ALSO: f64 = 0.2;
@@ -96,8 +97,9 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     for (index, s) in scored.iter().enumerate() {
         suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
     }
+    neighbours(&scored, rules, &job_rank, &elsewhere, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
-    drop_common(&scored, &thin, &mut findings);
+    drop_common(&scored, &thin, rules, &mut findings);
     // One process may be late in several communicators: the one where it costs most speaks for it.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
@@ -156,101 +158,10 @@ fn means(scored: &[Scored]) -> Option<String> {
         .then(|| format!("{calls:.0} collectives were compared by the means of {runs} runs of consecutive ones"))
 }
 
-/// By entries alone it cannot be seen whether a rank is held up. Whoever makes it late is late, too: so a rank is to
-/// blame only if in each communicator that it is in, it is late itself, or nobody else is that it could wait for. Ranks
-/// that were not heard could be late.
-fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings: &mut Findings) {
-    let is = |f: &Found, m: &Member| *f.culprit.node == *m.node && f.culprit.pid == m.pid;
-    let found = &findings.found;
-    let late_somewhere = |m: &Member| found.iter().any(|f| is(f, m));
-    // What stands against each.
-    let against: Vec<Option<Against>> = found
-        .iter()
-        .map(|p| {
-            if p.culprit.basis != Basis::Entries || scored[p.comm].comm.own_known() {
-                return None;
-            }
-            let elsewhere = scored.iter().enumerate().map(|(i, s)| (Some(i), &s.comm));
-            let elsewhere = elsewhere.chain(thin.iter().map(|c| (None, c)));
-            elsewhere
-                .filter(|(i, c)| *i != Some(p.comm) && c.coupled > 0 && c.members.iter().any(|m| is(p, m)))
-                .filter(|(i, _)| {
-                    !found.iter().any(|f| Some(f.comm) == *i && is(f, &scored[p.comm].comm.members[p.member]))
-                })
-                // Who waits for somebody there waits alike: that makes nobody late against those that are there, too.
-                .filter(|(_, c)| !scored[p.comm].comm.members.iter().all(|m| c.has(m)))
-                .filter_map(|(i, c)| {
-                    let others = || c.members.iter().filter(|m| !is(p, m));
-                    let late_here = i.is_some() && found.iter().any(|f| Some(f.comm) == i);
-                    let heard = c.nranks.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n <= c.members.len()));
-                    match () {
-                        () if late_here => Some(Against::Another),
-                        () if !heard || others().any(late_somewhere) => Some(Against::Unclear),
-                        () => None,
-                    }
-                })
-                .max()
-        })
-        .collect();
-    let mut against = against.into_iter();
-    let mut kept = Vec::new();
-    for p in findings.found.drain(..) {
-        let Culprit { rank, node, pid, .. } = &p.culprit;
-        let me = RankRef { rank: *rank, node: node.clone(), pid: *pid };
-        match against.next().flatten() {
-            Some(Against::Another) => findings.held_up.push(me),
-            Some(Against::Unclear) => findings.alone.push(me),
-            None => kept.push(p),
-        }
-    }
-    findings.found = kept;
-}
-
-/// Where the waits in calls are not seen, what a call takes all its ranks longer than usual looks like time of their own. So where
-/// most of a smaller communicator that reaches over several hosts are late, it may be the network between them: none of them is named.
-fn drop_common(scored: &[Scored], thin: &[Comm], findings: &mut Findings) {
-    let is = |f: &Found, m: &Member| *f.culprit.node == *m.node && f.culprit.pid == m.pid;
-    let found = &findings.found;
-    let common = |c: &&Comm| {
-        let spread = c.members.windows(2).any(|m| m[0].node != m[1].node);
-        let late = c.members.iter().filter(|m| found.iter().any(|f| is(f, m))).count();
-        c.coupled > 0 && spread && late > 1 && 2 * late > c.members.len()
-    };
-    let together: Vec<&Comm> = scored.iter().map(|s| &s.comm).chain(thin).filter(common).collect();
-    let dropped: Vec<bool> = found
-        .iter()
-        .map(|f| {
-            let s = &scored[f.comm];
-            let smaller = |c: &&&Comm| c.hash != s.comm.hash && c.members.iter().any(|m| is(f, m));
-            s.waits == Waits::Enqueued && together.iter().any(|c| smaller(&c))
-        })
-        .collect();
-    let mut dropped = dropped.into_iter();
-    let mut kept = Vec::new();
-    for f in findings.found.drain(..) {
-        if dropped.next() == Some(true) {
-            let Culprit { rank, node, pid, .. } = f.culprit;
-            findings.alone.push(RankRef { rank, node, pid });
-        } else {
-            kept.push(f);
-        }
-    }
-    findings.found = kept;
-}
-
-/// What stands against naming a rank that enters late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Against {
-    /// In another communicator of it others may be late: those that are late elsewhere, or were not heard.
-    Unclear,
-    /// In another communicator of it another rank is late.
-    Another,
-}
-
 /// What the named ranks cost in the communicator of the dearest, collective by collective of its episode: the time
 /// between the last entry of the ranks that are not named and the last entry of those that are, times the ranks that
 /// wait for it. By own time, the same with own times, and the whole job waits: an upper bound, since slack elsewhere may
-/// hide part of it.
+/// hide part of it; but never more than by how much longer the named ranks stay away from the collective than all others do, where that is known.
 fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
     let Some(first) = named.first() else {
         return Cost::default();
@@ -273,7 +184,7 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
             }
         }
         if let (Some(late), Some(rest)) = (late, rest) {
-            let longer = (late - rest).max(0) as f64 * f64::from(met.weight);
+            let longer = later_by(met, &members, s, first, late - rest).max(0) as f64 * f64::from(met.weight);
             longer_ns += longer;
             wasted_ns += longer * job.map_or(waiting, |n| n as f64);
         }
@@ -285,5 +196,23 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
         upper_bound: basis != Basis::Waits || by_means,
         charged: job,
         per_step: per_step(of_run(s, &first.episode), longer_ns, wasted_ns),
+    }
+}
+
+/// By how much the named ranks hold a collective up, whose own time is longer by `own_ns`: idle time of a pipeline takes up a part of that, so at
+/// most by how much longer they stay away from it than the others that do the same work. `own_ns` where that is not known of all.
+fn later_by(met: &Met, members: &[usize], s: &Scored, first: &Found, own_ns: i64) -> i64 {
+    if first.culprit.basis != Basis::OwnTime || s.comm.mixed() {
+        return own_ns;
+    }
+    let apart = |r: usize| met.cells[r].map(|cell| cell.apart_ns);
+    let longest = |of: &dyn Fn(&usize) -> bool| {
+        let known: Option<Vec<i64>> = (0..met.cells.len()).filter(of).filter_map(apart).collect();
+        known?.into_iter().max()
+    };
+    let named = |r: &usize| members.contains(r);
+    match (longest(&named), longest(&|r| !named(r))) {
+        (Some(late), Some(rest)) => own_ns.min(late.saturating_sub(rest)),
+        _ => own_ns,
     }
 }

@@ -20,10 +20,10 @@ macro_rules! in_span {
         "(:in_span OR ts_ns >= :since - :slack AND ts_ns < :until + :slack)"
     };
 }
-/// Calls that can be told apart; what was captured into a graph did not run then.
+/// Calls that can be told apart; what was captured into a graph did not run then, and one in which its rank died never returned.
 macro_rules! numbered {
     () => {
-        "captured IS NOT 1 AND comm_hash IS NOT NULL AND seq IS NOT NULL AND rank IS NOT NULL"
+        "captured IS NOT 1 AND duration_ns IS NOT NULL AND comm_hash IS NOT NULL AND seq IS NOT NULL AND rank IS NOT NULL"
     };
 }
 macro_rules! calls {
@@ -87,7 +87,7 @@ macro_rules! plain {
             "SELECT *, ts_ns + duration_ns AS end_ns, ifnull(seq IS NOT NULL AND ",
             meets!(),
             ", 0) AS counts FROM (SELECT comm_hash, func, seq, rank, node, pid, nranks, ts_ns, duration_ns, cluster_ns(ts_ns) AS entry_ns \
-             FROM collectives WHERE captured IS NOT 1 AND comm_hash IS NOT NULL AND rank IS NOT NULL AND ",
+             FROM collectives WHERE captured IS NOT 1 AND duration_ns IS NOT NULL AND comm_hash IS NOT NULL AND rank IS NOT NULL AND ",
             in_span!(),
             ")"
         )
@@ -103,7 +103,7 @@ macro_rules! with_syncs {
              FROM (SELECT comm_hash, func, seq, rank, node, pid, nranks, ts_ns, ts_ns + duration_ns AS end_ns, cluster_ns(ts_ns) AS entry_ns, \
              tier, NULL AS syncs, ifnull(seq IS NOT NULL AND ",
             meets!(),
-            ", 0) AS meets FROM collectives WHERE captured IS NOT 1 AND comm_hash IS NOT NULL AND rank IS NOT NULL AND ",
+            ", 0) AS meets FROM collectives WHERE captured IS NOT 1 AND duration_ns IS NOT NULL AND comm_hash IS NOT NULL AND rank IS NOT NULL AND ",
             in_span!(),
             " UNION ALL SELECT NULL, NULL, NULL, NULL, node, pid, NULL, ts_ns, ts_ns + max(duration_ns, 0), NULL, 0, 1, 0 \
              FROM cuda_calls WHERE kind = 'after_collective' AND ",

@@ -9,7 +9,7 @@ use super::matching::Comm;
 use super::rules::Rules;
 
 /// Fewest windows worth speaking of persistence over.
-const FEW: usize = 5;
+pub(crate) const FEW: usize = 5;
 
 /// Windows aimed at where they count collectives.
 const MANY: usize = 8;

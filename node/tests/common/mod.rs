@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod jobs;
+pub mod netns;
 pub mod slurm;
 
 use std::path::{Path, PathBuf};
@@ -65,6 +66,8 @@ pub struct Agent {
     pub name: String,
     child: Child,
     arguments: Vec<String>,
+    /// Where it runs; none: in this process's network.
+    netns: Option<String>,
 }
 
 /// Agents of one mesh, with the CA they share.
@@ -109,11 +112,15 @@ impl Lab {
 
     /// Starts an agent with an identity of the lab's CA; it joins the first one. `more` are further flags.
     pub fn start(&mut self, name: &str, more: &[&str]) {
+        self.start_at(name, None, "127.0.0.1", more);
+    }
+
+    /// As [`Lab::start`], in a network namespace where it listens at `address`.
+    pub fn start_at(&mut self, name: &str, netns: Option<&str>, address: &str, more: &[&str]) {
         let identity = self.issue(name);
-        let mut arguments: Vec<String> = ["up", "--name", name, "--listen", "127.0.0.1:0", "--identity"]
-            .iter()
-            .map(|word| (*word).to_owned())
-            .collect();
+        let listen = format!("{address}:0");
+        let mut arguments: Vec<String> =
+            ["up", "--name", name, "--listen", &listen, "--identity"].iter().map(|word| (*word).to_owned()).collect();
         arguments.push(identity.display().to_string());
         arguments.push("--socket".into());
         arguments.push(self.socket(name).display().to_string());
@@ -128,7 +135,7 @@ impl Lab {
         if let Some(first) = &self.first_address {
             arguments.extend(["--join".into(), first.clone()]);
         }
-        self.spawn(name, arguments);
+        self.spawn(name, arguments, netns.map(str::to_owned));
         if self.first_address.is_none() {
             let address = wait_for("the first agent answers", || {
                 let nodes = self.nodes(name)?;
@@ -138,19 +145,33 @@ impl Lab {
         }
     }
 
-    fn spawn(&mut self, name: &str, arguments: Vec<String>) {
+    fn spawn(&mut self, name: &str, arguments: Vec<String>, netns: Option<String>) {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.path(&format!("{name}.log")))
             .expect("a log file");
-        let child = rankmesh()
+        let mut command = rankmesh();
+        if let Some(netns) = &netns {
+            let program = command.get_program().to_owned();
+            command = Command::new("ip");
+            // It becomes the agent itself, under the same process id.
+            command.args(["netns", "exec", netns]).arg(program).stdin(Stdio::null());
+            command.env_remove("RANKMESH_SOCKET").env_remove("RANKMESH_LOG");
+        }
+        let child = command
             .args(&arguments)
             .stdout(log.try_clone().expect("clone"))
             .stderr(log)
             .spawn()
             .expect("the agent starts");
-        self.agents.push(Agent { name: name.to_owned(), child, arguments });
+        self.agents.push(Agent { name: name.to_owned(), child, arguments, netns });
+    }
+
+    /// Runs a command made elsewhere as an agent of this lab.
+    pub fn adopt(&mut self, name: &str, mut command: Command) {
+        let child = command.spawn().expect("the agent starts");
+        self.agents.push(Agent { name: name.to_owned(), child, arguments: Vec::new(), netns: None });
     }
 
     /// SIGKILL.
@@ -172,7 +193,7 @@ impl Lab {
     pub fn restart(&mut self, name: &str) {
         let index = self.agents.iter().position(|agent| agent.name == name).expect("a started agent");
         let agent = self.agents.remove(index);
-        self.spawn(name, agent.arguments);
+        self.spawn(name, agent.arguments, agent.netns);
     }
 
     /// Its process id.
@@ -214,9 +235,12 @@ impl Lab {
         }
     }
 
-    /// A query's JSON and its exit code.
+    /// A query's JSON and its exit code. It has a minute, so that on a busy machine no answer is missing.
     pub fn query(&self, name: &str, sql: &str, more: &[&str]) -> (Value, i32) {
         let mut arguments = vec!["--format", "json"];
+        if !more.contains(&"--timeout") {
+            arguments.extend(["--timeout", "60s"]);
+        }
         arguments.extend(more);
         arguments.push(sql);
         let output = self.ask(name, "query", &arguments);
@@ -246,11 +270,13 @@ impl Drop for Lab {
 
 /// A job hangs: where each rank of the verdict stands comes out of the questions that `--show-sql` prints, too.
 pub fn assert_hang_by_sql(lab: &Lab, asker: &str) {
-    let output = lab.ask(asker, "stragglers", &["--since", "30s", "--format", "json", "--show-sql"]);
-    let answer: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+    let answer = wait_for("the hang in a complete answer", || {
+        let output = lab.ask(asker, "stragglers", &["--since", "30s", "--format", "json", "--show-sql"]);
+        let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+        let complete = output.status.success() && answer["verdict"]["kind"] == "hang";
+        if complete { Ok(answer) } else { Err(format!("{} {}", answer["verdict"], answer["coverage"])) }
+    });
     let verdict = &answer["verdict"];
-    assert_eq!(verdict["kind"], "hang", "{verdict}");
     let shown = answer["sql"].as_array().expect("questions");
     let ask = |of: &Value| {
         let title = format!(

@@ -53,9 +53,10 @@ impl Slurm {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../packaging/slurm/{name}.sh"));
         let path = self.path(name);
         let text = format!(
-            "#!/bin/bash\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin RANKMESH={} SLURM_CONF={}\nexec {}\n",
+            "#!/bin/bash\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin RANKMESH={} SLURM_CONF={} RANKMESH_LOG_FILE={}\nexec {}\n",
             self.binary.display(),
             self.path("cluster/slurm.conf").display(),
+            self.path("site.log").display(),
             script.display()
         );
         std::fs::write(&path, text).expect("a script");
@@ -169,10 +170,14 @@ impl Slurm {
         });
     }
 
-    fn logs(&self) -> String {
-        let log = std::fs::read_to_string(self.path("cluster/log/slurmctld.log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(15)..].join("\n")
+    /// The last of what Slurm and the site's scripts said.
+    pub fn logs(&self) -> String {
+        let last = |name: &str| {
+            let log = std::fs::read_to_string(self.path(name)).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(15)..].join("\n")
+        };
+        format!("{}\n{}", last("cluster/log/slurmctld.log"), last("site.log"))
     }
 }
 

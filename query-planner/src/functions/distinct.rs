@@ -193,6 +193,13 @@ impl Partial for Hashes {
         Ok(())
     }
 
+    fn held_bytes(&self) -> usize {
+        match self {
+            Hashes::Sparse(set) => set.len() * 2 * size_of::<u64>(),
+            Hashes::Dense(registers) => registers.capacity(),
+        }
+    }
+
     fn write(&mut self, out: &mut Vec<u8>) {
         match self {
             Hashes::Sparse(set) => {

@@ -9,6 +9,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, Result, ffi};
 
 use crate::batch::Value;
+use crate::memory::Held;
 
 /// An aggregate function. Errors are the messages that the question fails with.
 pub(super) trait Fold: 'static {
@@ -17,6 +18,9 @@ pub(super) trait Fold: 'static {
     fn step(&self, state: &mut Self::State, args: &Args<'_>) -> std::result::Result<(), String>;
 
     fn finish(&self, state: Self::State) -> std::result::Result<Value, String>;
+
+    /// What a state holds outside SQLite's memory: counted against the question's cap after each row.
+    fn held_bytes(&self, state: &Self::State) -> usize;
 
     /// Whether the function can be used with OVER.
     const WINDOW: bool = false;
@@ -131,11 +135,23 @@ unsafe extern "C" fn destroy<F: Fold>(fold: *mut c_void) {
     drop(unsafe { Box::from_raw(fold.cast::<F>()) });
 }
 
+/// What stands behind the pointer in SQLite's memory.
+struct Counted<F: Fold> {
+    state: F::State,
+    held: Held,
+}
+
+impl<F: Fold> Default for Counted<F> {
+    fn default() -> Self {
+        Self { state: F::State::default(), held: Held::default() }
+    }
+}
+
 /// SQLite's memory for one group holds a pointer to a boxed state, null before the first row.
 ///
 /// # Safety
 /// `context` must be the context of a running call of `F`.
-unsafe fn slot<F: Fold>(context: *mut ffi::sqlite3_context, size: usize) -> Option<*mut *mut F::State> {
+unsafe fn slot<F: Fold>(context: *mut ffi::sqlite3_context, size: usize) -> Option<*mut *mut Counted<F>> {
     let size = c_int::try_from(size).unwrap_or_default();
     // SAFETY: as promised by the caller; SQLite zeroes the memory when it makes it.
     let memory = unsafe { ffi::sqlite3_aggregate_context(context, size) };
@@ -170,21 +186,23 @@ unsafe fn on_row<F: Fold>(
 ) {
     // SAFETY: as promised by the caller; the user data is the fold that was registered.
     unsafe {
-        let Some(slot) = slot::<F>(context, size_of::<*mut F::State>()) else {
+        let Some(slot) = slot::<F>(context, size_of::<*mut Counted<F>>()) else {
             ffi::sqlite3_result_error_nomem(context);
             return;
         };
         if (*slot).is_null() {
-            *slot = Box::into_raw(Box::<F::State>::default());
+            *slot = Box::into_raw(Box::<Counted<F>>::default());
         }
         let fold = &*ffi::sqlite3_user_data(context).cast::<F>();
         let args = match usize::try_from(count) {
             Ok(count) if count > 0 => std::slice::from_raw_parts(args, count),
             _ => &[],
         };
-        let state = &mut **slot;
+        let Counted { state, held } = &mut **slot;
         if let Err(message) = caught(|| work(fold, state, &Args(args))) {
             fail(context, &message);
+        } else if !held.is_within(fold.held_bytes(state)) {
+            ffi::sqlite3_result_error_nomem(context);
         }
     }
 }
@@ -201,8 +219,8 @@ unsafe extern "C" fn value<F: Fold>(context: *mut ffi::sqlite3_context) {
         let fold = &*ffi::sqlite3_user_data(context).cast::<F>();
         let result = match slot::<F>(context, 0) {
             Some(slot) if !(*slot).is_null() => {
-                let state = &**slot;
-                caught(|| fold.value(state))
+                let counted = &**slot;
+                caught(|| fold.value(&counted.state))
             }
             _ => caught(|| fold.finish(F::State::default())),
         };
@@ -215,9 +233,9 @@ unsafe extern "C" fn finish<F: Fold>(context: *mut ffi::sqlite3_context) {
     unsafe {
         let state = match slot::<F>(context, 0) {
             Some(slot) if !(*slot).is_null() => {
-                let state = Box::from_raw(*slot);
+                let counted = Box::from_raw(*slot);
                 *slot = std::ptr::null_mut();
-                *state
+                counted.state
             }
             _ => F::State::default(),
         };

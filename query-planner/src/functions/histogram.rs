@@ -155,6 +155,10 @@ impl Partial for Buckets {
         Ok(())
     }
 
+    fn held_bytes(&self) -> usize {
+        (self.positive.len() + self.negative.len()) * 2 * size_of::<(i64, u64)>()
+    }
+
     fn write(&mut self, out: &mut Vec<u8>) {
         write_varint(out, u128::from(self.zero));
         for side in [&self.positive, &self.negative] {

@@ -214,6 +214,10 @@ impl Partial for Sketch {
         Ok(())
     }
 
+    fn held_bytes(&self) -> usize {
+        (self.positive.len() + self.negative.len()) * 2 * size_of::<(i32, u64)>()
+    }
+
     fn write(&mut self, out: &mut Vec<u8>) {
         if self.count() == 0 {
             return;

@@ -65,6 +65,10 @@ impl Fold for Unexpanded {
         Ok(Value::Null)
     }
 
+    fn held_bytes(&self, (): &()) -> usize {
+        0
+    }
+
     fn value(&self, (): &()) -> std::result::Result<Value, String> {
         Ok(Value::Null)
     }
@@ -87,6 +91,10 @@ fn numeric(args: &Args<'_>) -> std::result::Result<Option<f64>, String> {
 impl Fold for Gather {
     type State = Vec<f64>;
     const WINDOW: bool = true;
+
+    fn held_bytes(&self, state: &Vec<f64>) -> usize {
+        state.capacity() * size_of::<f64>()
+    }
 
     fn step(&self, state: &mut Vec<f64>, args: &Args<'_>) -> std::result::Result<(), String> {
         state.extend(numeric(args)?);

@@ -186,6 +186,12 @@ impl Partial for Runs {
         other.sorted.into_iter().chain(other.pending).try_for_each(|(key, count)| self.push(key, count))
     }
 
+    fn held_bytes(&self) -> usize {
+        let values = self.sorted.capacity() + self.pending.capacity();
+        // Sorting needs half of it once more.
+        (values + values / 2) * size_of::<(u64, u64)>()
+    }
+
     fn write(&mut self, out: &mut Vec<u8>) {
         self.settle();
         let integers: Option<Vec<i64>> = self.sorted.iter().map(|(key, _)| integer(value(*key))).collect();

@@ -113,6 +113,11 @@ pub(super) trait Partial: Default + Clone + 'static {
 
     fn merge(&mut self, other: Self) -> std::result::Result<(), Problem>;
 
+    /// What it holds beside itself, bytes: with what sorting takes for a moment.
+    fn held_bytes(&self) -> usize {
+        0
+    }
+
     fn write(&mut self, out: &mut Vec<u8>);
 
     /// None when the bytes are not such a state.
@@ -249,6 +254,10 @@ impl<P: Partial> Fold for Combine<P> {
     fn finish(&self, state: Shipped<P>) -> std::result::Result<Value, String> {
         Ok(Value::Blob(state.into_bytes()))
     }
+
+    fn held_bytes(&self, state: &Shipped<P>) -> usize {
+        state.partial.held_bytes()
+    }
 }
 
 struct Node<P>(std::marker::PhantomData<P>);
@@ -266,6 +275,10 @@ impl<P: Partial> Fold for Node<P> {
 
     fn finish(&self, state: Shipped<P>) -> std::result::Result<Value, String> {
         Ok(Value::Blob(state.into_bytes()))
+    }
+
+    fn held_bytes(&self, state: &Shipped<P>) -> usize {
+        state.partial.held_bytes()
     }
 }
 
@@ -314,6 +327,10 @@ impl<F: Finish> Fold for Whole<F> {
         self.0.finish(state.partial, state.parameter)
     }
 
+    fn held_bytes(&self, state: &Finishing<F>) -> usize {
+        state.partial.held_bytes()
+    }
+
     const WINDOW: bool = true;
 
     fn value(&self, state: &Finishing<F>) -> std::result::Result<Value, String> {
@@ -353,6 +370,10 @@ impl<F: Finish> Fold for Merge<F> {
 
     fn finish(&self, state: Finishing<F>) -> std::result::Result<Value, String> {
         self.0.finish(state.partial, state.parameter)
+    }
+
+    fn held_bytes(&self, state: &Finishing<F>) -> usize {
+        state.partial.held_bytes()
     }
 }
 

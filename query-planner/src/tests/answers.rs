@@ -216,12 +216,13 @@ fn nodes_may_lack_columns_and_tables() {
         "CREATE TABLE e(a INTEGER, b TEXT); INSERT INTO e VALUES (1, 'x'), (2, 'y'); CREATE TABLE f(a INTEGER)",
         "CREATE TABLE e(b TEXT, fresh REAL, a INTEGER); INSERT INTO e VALUES ('z', 0.5, 3); INSERT INTO e VALUES ('w', 1.5, 4)",
         "CREATE TABLE g(a)",
+        "CREATE TABLE h(a)",
     ]);
     let text = |value: &str| Value::Text(value.as_bytes().to_vec());
     let answer = mesh.ask("SELECT * FROM e ORDER BY a").expect("answer");
     assert_eq!(answer.rows[0], [Value::Integer(1), text("x"), Value::Null]);
     assert_eq!(answer.rows[3], [Value::Integer(4), text("w"), Value::Real(1.5)]);
-    assert_eq!(answer.notes, ["n0 has no column fresh in e", "n2 has no table e"]);
+    assert_eq!(answer.notes, ["n0 has no column fresh in e", "n2, n3 has no table e"]);
     let answer =
         mesh.ask("SELECT count(*), sum(fresh), max(b) FROM e WHERE fresh IS NULL OR fresh > 1").expect("answer");
     assert_eq!(answer.rows, [[Value::Integer(3), Value::Real(1.5), text("y")]]);

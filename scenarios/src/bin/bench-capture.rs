@@ -21,8 +21,9 @@ const BATCHES: usize = 5;
 const CALLS: u32 = 5_000;
 /// A call without probes takes a few nanoseconds: when it takes longer, another recorder probes the same file.
 const BARE_NS: f64 = 100.0;
-/// Blocks with and without the agent, in one job: many short ones, so that what the machine does besides meets both.
-const MPI_PAIRS: usize = 16;
+/// Rounds of blocks with nothing, with empty probes and with the agent, in one job: many short ones, so that what the machine
+/// does besides meets all.
+const MPI_ROUNDS: usize = 16;
 const MPI_RANKS: usize = 8;
 /// Allreduces a second that the MPI job is tuned to, and how many a run makes.
 const MPI_RATE: f64 = 1000.0;
@@ -41,20 +42,25 @@ fn main() -> anyhow::Result<()> {
     compile(dir.path())?;
     let mut figures = vec![];
     if wanted("calls") {
-        let (ratio, least) = calls(dir.path(), "nccl", "libnccl.so.2", "ncclAllReduce")?;
-        figures.push(("collective_over_empty_probes", ratio, "ratio", 1.2));
-        figures.push(("smallest_record_over_empty_probes", least, "ratio", 1.2));
-        let (ratio, _) = calls(dir.path(), "cuda", "libcudart.so.12", "cudaMemcpyAsync")?;
-        figures.push(("cuda_call_over_empty_probes", ratio, "ratio", 1.2));
+        let of = calls(dir.path(), "nccl", "libnccl.so.2", "ncclAllReduce")?;
+        figures.push(("collective_over_empty_probes", of.recorded, "ratio", 1.2));
+        figures.push(("smallest_record_over_empty_probes", of.least, "ratio", 1.2));
+        figures.push(("collective_over_smallest_record", of.recorded / of.least, "ratio", 1.2));
+        let of = calls(dir.path(), "cuda", "libcudart.so.12", "cudaMemcpyAsync")?;
+        figures.push(("cuda_call_over_empty_probes", of.recorded, "ratio", 1.2));
     }
     if wanted("switches") {
         figures.push(("switch_of_an_untracked_task", switches()?, "ns", 300.0));
     }
     if wanted("mpi") {
         match mpi(dir.path()) {
-            Ok((slower, width)) => {
-                figures.push(("mpi_allreduce_loop_slower", slower, "%", 0.5));
-                figures.push(("mpi_allreduce_loop_interval", width, "%", 0.5));
+            Ok(slower) => {
+                figures.push(("mpi_allreduce_loop_slower", slower.agent.0, "%", 0.5));
+                figures.push(("mpi_allreduce_loop_interval", slower.agent.1, "%", 0.5));
+                figures.push(("mpi_allreduce_loop_slower_by_empty_probes", slower.empty, "%", 0.5));
+                figures.push(("mpi_allreduce_loop_slower_than_with_empty_probes", slower.over_empty, "%", 0.5));
+                figures.push(("mpi_allreduce_loop_cpu_more", slower.cpu[0], "%", 0.5));
+                figures.push(("mpi_allreduce_loop_cpu_more_by_empty_probes", slower.cpu[1], "%", 0.5));
             }
             Err(error) => eprintln!("no figure for MPI: {error:#}"),
         }
@@ -199,9 +205,14 @@ fn undisturbed(caller: &mut Talker) -> anyhow::Result<f64> {
     }
 }
 
-/// How much longer a recorded call takes, over how much longer one with an empty entry and return probe takes; and the
-/// same of a call of which the least is recorded that makes a record.
-fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> anyhow::Result<(f64, f64)> {
+/// How much longer a probed call takes than a bare one, over how much longer one with an empty entry and return probe takes.
+struct Longer {
+    recorded: f64,
+    /// Of which the least is recorded that makes a record: the floor.
+    least: f64,
+}
+
+fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> anyhow::Result<Longer> {
     let path = dir.join(library);
     let mut caller = Talker::start(Command::new(dir.join("call-loop")).arg(which))?;
     let mut best = [f64::INFINITY; 5];
@@ -256,7 +267,7 @@ fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> anyhow::Result
     println!("  over an empty uprobe and uretprobe: {ratio:.3} (rounds: {})", spread(&ratios));
     println!("  over the quickest empty probes: {:.3}", (recorded - bare) / (same - bare));
     println!("  the smallest record over an empty uprobe and uretprobe: {least:.3}");
-    Ok((ratio, least))
+    Ok(Longer { recorded: ratio, least })
 }
 
 /// What `on_switch` takes, mostly for tasks that nobody follows: two threads that wake each other.
@@ -278,6 +289,22 @@ fn switches() -> anyhow::Result<f64> {
     let [runs, cpu_ns] = numbers[..] else { bail!("unreadable: {line}") };
     println!("\nsched_switch: {runs} switches, {:.0} ns each", cpu_ns / runs);
     Ok(cpu_ns / runs)
+}
+
+/// Processor time of all threads of a process so far; none where /proc does not tell.
+fn cpu_seconds(pid: u32) -> Option<f64> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let of_thread = |path: PathBuf| -> Option<f64> {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)
+    };
+    Some(tasks.flatten().filter_map(|task| of_thread(task.path())).sum())
+}
+
+/// The processes that run a program.
+fn running(program: &Path) -> anyhow::Result<Vec<u32>> {
+    let pids = std::fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(pids.filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program)).collect())
 }
 
 /// An agent that records and stores, as it comes.
@@ -309,6 +336,28 @@ impl Agent {
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(agent)
+    }
+
+    /// Once it has done what it does at its start only (naming the kernel's functions, looking at every process).
+    fn settled(self) -> Self {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let pause = Duration::from_millis(250);
+        let mut before = self.cpu_seconds();
+        while Instant::now() < deadline {
+            std::thread::sleep(pause);
+            let now = self.cpu_seconds();
+            if let (Some(before), Some(now)) = (before, now)
+                && now - before <= pause.as_secs_f64() * 0.1
+            {
+                break;
+            }
+            before = now;
+        }
+        self
+    }
+
+    fn cpu_seconds(&self) -> Option<f64> {
+        cpu_seconds(self.child.id())
     }
 
     /// One number; none while it does not answer.
@@ -344,45 +393,126 @@ fn interval(samples: &[f64]) -> (f64, f64) {
     (medians[100], medians[3899])
 }
 
-/// How many per cent longer an MPI job takes with the agent beside it: the median of pairs of blocks in one job, with and
-/// without in turns; and how wide the interval is that it lies in.
-fn mpi(dir: &Path) -> anyhow::Result<(f64, f64)> {
+/// How many per cent longer the MPI job takes: medians over the rounds.
+struct Slower {
+    /// With the agent beside it than without; and how wide the interval is that this lies in.
+    agent: (f64, f64),
+    /// With probes that do nothing than without.
+    empty: f64,
+    /// With the agent than with probes that do nothing.
+    over_empty: f64,
+    /// How many per cent more processor time the job and the agent take for an allreduce: ranks that wait poll, and use up all
+    /// that they get, so that this does not move with what else runs on the machine. With the agent, and with empty probes.
+    cpu: [f64; 2],
+}
+
+/// What is beside the MPI job in a block.
+#[derive(Clone, Copy)]
+enum Beside {
+    Nothing,
+    EmptyProbes,
+    Agent,
+}
+
+/// Open MPI's library, as the dynamic loader finds it.
+fn libmpi() -> anyhow::Result<PathBuf> {
+    let output = Command::new("ldconfig").arg("-p").output().context("starting ldconfig")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find(|line| line.trim_start().starts_with("libmpi.so."));
+    let path = line.and_then(|line| line.split(" => ").nth(1)).context("the loader's cache has no libmpi.so")?;
+    Ok(std::fs::canonicalize(path)?)
+}
+
+/// In one job, in turns: nothing beside it, probes that do nothing, an agent.
+fn mpi(dir: &Path) -> anyhow::Result<Slower> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/mpi-loop.c");
     cc(Command::new("mpicc").args(["-O2", "-o"]).arg(dir.join("mpi-loop")).arg(source))?;
+    let library = libmpi()?;
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "--mca", "oob_tcp_if_include", "lo"]);
     command.args(["--mca", "btl", "self,vader,tcp", "-np", &MPI_RANKS.to_string()]).arg(dir.join("mpi-loop"));
     let mut job = Talker::start(command.stderr(Stdio::null()))?;
     let mut work_us = 50.0;
     for _ in 0..4 {
-        let each_us = job.ask(&format!("300 {work_us:.0}"))? / 300e3;
+        // the least of several: what else runs on the machine only adds
+        let mut each_us = f64::INFINITY;
+        for _ in 0..4 {
+            each_us = each_us.min(job.ask(&format!("300 {work_us:.0}"))? / 300e3);
+        }
         let cores = std::thread::available_parallelism()?.get().min(MPI_RANKS) as f64;
         work_us = (work_us + (1e6 / MPI_RATE - each_us) * cores / MPI_RANKS as f64).max(20.0);
     }
     let order = format!("{MPI_CALLS} {work_us:.0}");
-    let mut slower = vec![];
     println!(
         "\n{MPI_RANKS} ranks of Open MPI, {MPI_CALLS} MPI_Allreduce after {work_us:.0} us of work each; allreduces a second"
     );
-    for pair in 0..MPI_PAIRS {
-        let with = |job: &mut Talker, on: bool| {
-            let agent = on.then(|| Agent::start(dir)).transpose()?;
+    let (mut agent, mut empty, mut over_empty) = (vec![], vec![], vec![]);
+    let mut cpu = vec![];
+    let ranks = running(&std::fs::canonicalize(dir.join("mpi-loop"))?)?;
+    ensure!(ranks.len() == MPI_RANKS, "{} ranks run", ranks.len());
+    let (mut cpu_agent, mut cpu_empty) = (vec![], vec![]);
+    for round in 0..MPI_ROUNDS {
+        let mut block = |beside: Beside| {
+            let (mut probes, mut running) = (None, None);
+            match beside {
+                Beside::Nothing => {}
+                Beside::EmptyProbes => probes = Some(quickest_empty(&library, "MPI_Allreduce")?),
+                Beside::Agent => running = Some(Agent::start(dir)?.settled()),
+            }
+            let of_ranks = || ranks.iter().map(|rank| cpu_seconds(*rank)).sum::<Option<f64>>();
+            let of_agent = || running.as_ref().map_or(Some(0.0), Agent::cpu_seconds);
+            let before = (of_ranks(), of_agent());
             let time = job.ask(&order)?;
-            drop(agent);
-            anyhow::Ok(time)
+            let (Some(ranks), Some(agent)) = (
+                of_ranks().zip(before.0).map(|(after, before)| after - before),
+                of_agent().zip(before.1).map(|(after, before)| after - before),
+            ) else {
+                bail!("/proc does not tell processor times");
+            };
+            if running.is_some() {
+                cpu.push(agent / (time / 1e9) * 100.0);
+            }
+            drop((probes, running));
+            anyhow::Ok((time, ranks + agent))
         };
-        let first = with(&mut job, pair % 2 == 1)?;
-        let second = with(&mut job, pair % 2 == 0)?;
-        let (off, on) = if pair % 2 == 0 { (first, second) } else { (second, first) };
+        let mut blocks = [(0.0, 0.0); 3];
+        let mut arms = [(0, Beside::Nothing), (1, Beside::EmptyProbes), (2, Beside::Agent)];
+        arms.rotate_left(round % 3);
+        for (slot, beside) in arms {
+            blocks[slot] = block(beside)?;
+        }
+        let [(off, off_cpu), (floor, floor_cpu), (on, on_cpu)] = blocks;
+        cpu_agent.push((on_cpu / off_cpu - 1.0) * 100.0);
+        cpu_empty.push((floor_cpu / off_cpu - 1.0) * 100.0);
         let rate = |ns: f64| f64::from(MPI_CALLS) * 1e9 / ns;
-        println!("  pair {pair}: off {:.0}, on {:.0}", rate(off), rate(on));
-        slower.push((on / off - 1.0) * 100.0);
+        println!("  round {round}: nothing {:.0}, empty probes {:.0}, agent {:.0}", rate(off), rate(floor), rate(on));
+        agent.push((on / off - 1.0) * 100.0);
+        empty.push((floor / off - 1.0) * 100.0);
+        over_empty.push((on / floor - 1.0) * 100.0);
     }
-    let middle = median(&mut slower);
-    let (low, high) = interval(&slower);
-    println!("  slower by {middle:.3} % ({}), with 95 % confidence {low:.3} to {high:.3}", spread(&slower));
-    if high - low > 0.5 {
+    let say = |what: &str, samples: &mut [f64]| {
+        let middle = median(samples);
+        let (low, high) = interval(samples);
+        println!("  {what}: slower by {middle:.3} % ({}), with 95 % confidence {low:.3} to {high:.3}", spread(samples));
+        (middle, high - low)
+    };
+    let agent = say("agent over nothing", &mut agent);
+    let (empty, _) = say("empty probes over nothing", &mut empty);
+    let (over_empty, _) = say("agent over empty probes", &mut over_empty);
+    println!("  processor time of ranks and agent for an allreduce:");
+    let cpu_more = [say("agent over nothing", &mut cpu_agent).0, say("empty probes over nothing", &mut cpu_empty).0];
+    if !cpu.is_empty() {
+        println!("  the agent's own threads: {:.2} % of a core", median(&mut cpu));
+    }
+    if agent.1 > 0.5 {
         println!("  that is too wide an interval to judge 0.5 % by: repeat it on a machine with nothing else to do");
     }
-    Ok((middle, high - low))
+    Ok(Slower { agent, empty, over_empty, cpu: cpu_more })
+}
+
+/// An entry and a return probe that do nothing, attached as the recorder's are.
+fn quickest_empty(library: &Path, symbol: &str) -> anyhow::Result<EmptyProbes> {
+    let modes = [AttachMode::Session, AttachMode::Multi];
+    let attach = |mode| EmptyProbes::attach(library, symbol, mode, Floor::Nothing);
+    Ok(modes.into_iter().find_map(|mode| attach(mode).ok()).map_or_else(|| attach(AttachMode::Single), Ok)?)
 }

@@ -5,7 +5,8 @@
 //! Every node says of itself what an agent without ranks does, with a seal as long as an agent's. What sealing and judging seals costs
 //! is not in it, nor the digests of hosts with ranks (`bench-standing` has those), nor QUIC.
 //!
-//! `bench-gossip [NODES…]`
+//! A thousand nodes at their pace are more than two cores can carry, so large meshes run slowed down: rounds, time to death and the
+//! allowance of bytes are stretched alike, and what is printed is what it would be at the usual pace. `bench-gossip [NODES[:SLOWED]…]`
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,7 +20,8 @@ use scenarios::figures::{cpu_time, figure};
 use scenarios::lab::leaks::Held;
 use tokio::sync::mpsc;
 
-const SIZES: [usize; 4] = [10, 100, 400, 1_000];
+/// Sizes, and how many times slowed down.
+const SIZES: [(usize, u32); 4] = [(10, 1), (100, 1), (400, 2), (1_000, 8)];
 /// How long all may take to know all.
 const MEETING: Duration = Duration::from_secs(240);
 /// How long the mesh is left alone before it is measured, and how long that takes.
@@ -76,17 +78,23 @@ impl Sealer for Blank {
 }
 
 fn main() -> anyhow::Result<()> {
-    let named: Vec<usize> =
-        std::env::args().skip(1).map(|n| n.parse()).collect::<Result<_, _>>().context("NODES are numbers")?;
+    let named: Vec<(usize, u32)> = std::env::args()
+        .skip(1)
+        .map(|named| {
+            let (n, slowed) = named.split_once(':').unwrap_or((&named, "1"));
+            Ok((n.parse()?, slowed.parse::<u32>()?.max(1)))
+        })
+        .collect::<Result<_, std::num::ParseIntError>>()
+        .context("NODES and SLOWED are numbers")?;
     let sizes = if named.is_empty() { SIZES.to_vec() } else { named };
     println!(
-        "{:>6} {:>10} {:>12} {:>12} {:>10} {:>11} {:>9} {:>6}",
-        "nodes", "all know", "sent", "messages", "CPU", "memory", "a death", "lost"
+        "{:>6} {:>6} {:>10} {:>12} {:>12} {:>10} {:>11} {:>9} {:>6}",
+        "nodes", "slowed", "all know", "sent", "messages", "CPU", "memory", "a death", "lost"
     );
     let mut measured = Vec::new();
-    for n in sizes {
+    for (n, slowed) in sizes {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        measured.push((n, runtime.block_on(measure(n)).with_context(|| format!("{n} gossipers"))?));
+        measured.push((n, runtime.block_on(measure(n, slowed)).with_context(|| format!("{n} gossipers"))?));
         runtime.shutdown_timeout(Duration::from_secs(5));
     }
     for (n, cost) in measured {
@@ -113,7 +121,7 @@ fn address(index: usize) -> SocketAddr {
     ([10, 0, high, low], 7117).into()
 }
 
-async fn measure(n: usize) -> anyhow::Result<Cost> {
+async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
     let net = Arc::new(Net::default());
     let before = Held::now()?.memory_bytes;
     let began = Instant::now();
@@ -124,6 +132,9 @@ async fn measure(n: usize) -> anyhow::Result<Cost> {
         net.listeners.write().map_err(|_| anyhow::anyhow!("poisoned"))?.insert(own, tx);
         let mut config = GossipConfig::new("lab", format!("n{index:04}"), 1, own).with_sealer(Arc::new(Blank));
         config.seeds = vec![address(0)];
+        config.interval *= slowed;
+        config.dead_after *= slowed;
+        config.digest_bytes_per_s /= slowed;
         let facts = NodeFacts {
             labels: [("rack".to_owned(), format!("r{}", index / 32))].into(),
             store_rows: index as u64,
@@ -135,13 +146,15 @@ async fn measure(n: usize) -> anyhow::Result<Cost> {
         let link = Arc::new(Wire { net: Arc::clone(&net), own });
         nodes.push(Gossip::start(config, link, rx, facts).await?);
     }
-    let met = wait(&nodes, MEETING, began, |list| list.iter().filter(|member| member.is_live()).count() == n).await?;
+    let met = wait(&nodes, MEETING * slowed, began, |list| list.iter().filter(|member| member.is_live()).count() == n)
+        .await?;
 
-    tokio::time::sleep(CALM).await;
+    tokio::time::sleep(CALM * slowed).await;
     let (cpu, bytes, messages) = (cpu_time(), net.bytes.load(Ordering::Relaxed), net.messages.load(Ordering::Relaxed));
     let began = Instant::now();
-    tokio::time::sleep(MEASURED).await;
-    let seconds = began.elapsed().as_secs_f64() * n as f64;
+    tokio::time::sleep(MEASURED * slowed).await;
+    // Of the usual pace.
+    let seconds = began.elapsed().as_secs_f64() * n as f64 / f64::from(slowed);
     let core_share = (cpu_time() - cpu).as_secs_f64() / seconds;
     let bytes_per_s = (net.bytes.load(Ordering::Relaxed) - bytes) as f64 / seconds;
     let messages_per_s = (net.messages.load(Ordering::Relaxed) - messages) as f64 / seconds;
@@ -155,10 +168,13 @@ async fn measure(n: usize) -> anyhow::Result<Cost> {
     net.listeners.write().map_err(|_| anyhow::anyhow!("poisoned"))?.remove(&address(n / 2));
     nodes.remove(n / 2);
     let dead = format!("n{:04}", n / 2);
-    let death = wait(&nodes, DYING, Instant::now(), |list| list.iter().any(|m| m.name == dead && !m.is_live())).await?;
+    let death =
+        wait(&nodes, DYING * slowed, Instant::now(), |list| list.iter().any(|m| m.name == dead && !m.is_live()))
+            .await?;
+    let (met, death) = (met / slowed, death / slowed);
     let lost = net.lost.load(Ordering::Relaxed);
     println!(
-        "{n:>6} {:>8.1} s {:>7.1} KiB/s {:>10.2}/s {:>8.3} % {:>7.2} MiB {:>7.1} s {lost:>6}",
+        "{n:>6} {slowed:>6} {:>8.1} s {:>7.1} KiB/s {:>10.2}/s {:>8.3} % {:>7.2} MiB {:>7.1} s {lost:>6}",
         met.as_secs_f64(),
         bytes_per_s / 1024.0,
         messages_per_s,

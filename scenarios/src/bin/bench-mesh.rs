@@ -1,37 +1,73 @@
-//! Warm latency of a trivial indexed question over 4, 16 and 64 in-process agents, beside bare quinn in the same run; then a
-//! thousand light agents, asked directly and through a tree. `bench-mesh tree [NODES]` does only the latter.
+//! Warm latency of a trivial indexed question over 4, 16, 64 and 256 in-process agents, beside bare quinn in the same run
+//! (`bench-mesh direct [NODES…]`); whole agents started at once that find each other by gossip over QUIC, and then one of them
+//! falls silent (`bench-mesh meet [NODES]`); a thousand light agents, asked directly and through a tree (`bench-mesh tree [NODES]`);
+//! and the command line beside clush, pdsh and serf, those that are installed, with 16 hosts (`bench-mesh peers`).
 //!
 //! The two are measured in turns (one round each), so that both see the same noise of the machine.
 
+use std::cell::Cell;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rankmesh::query::FanoutPolicy;
-use rankmesh::query::ask::Asked;
+use rankmesh::query::ask::{AskError, Asked};
 use scenarios::cluster::{Cluster, make_database};
 use scenarios::figures::{cpu_time, cpu_time_of_threads, figure, quantile};
 use scenarios::floor::Floor;
 use scenarios::light::LightCluster;
+use scenarios::peers::{self, Serf, Ssh};
 
-const SIZES: [usize; 3] = [4, 16, 64];
+const SIZES: [usize; 4] = [4, 16, 64, 256];
 const WARM_UP: usize = 30;
 const ROUNDS: usize = 300;
 /// An aggregate that SQLite answers from one index lookup a node.
 const SQL: &str = "SELECT count(*), max(v) FROM t WHERE k = 7";
 
+/// Rows of each node for it.
+const ROWS: &str = "CREATE TABLE t(k INTEGER NOT NULL, v INTEGER NOT NULL);
+    WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 9999)
+    INSERT INTO t SELECT i % 1000, i FROM r;
+    CREATE INDEX t_k ON t(k);";
+/// More agents than this are light ones: the gossip of so many in one process leaves little of two cores for questions.
+const MOST_WHOLE: usize = 64;
+
+/// Whole agents in one process, how long they may take to meet, and how long a death may take to be known.
+const FULL: usize = 128;
+const MEETING: Duration = Duration::from_secs(120);
+const DYING: Duration = Duration::from_secs(60);
+/// Time of a question that is asked meanwhile.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// Hosts of other tools, and how often each asks them.
+const PEER_HOSTS: usize = 16;
+const PEER_ROUNDS: usize = 20;
+
 /// Light agents, and questions asked of them each way.
 const LIGHT: usize = 1_000;
 const LIGHT_ROUNDS: usize = 40;
 const ASKER: &str = "asker";
+/// Longer than QUIC may delay an acknowledgement (25 ms, RFC 9000 section 18.2) and its probes after it.
+const SETTLING: Duration = Duration::from_millis(150);
 
 fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("tree") => tree(args.next().map_or(Ok(LIGHT), |n| n.parse()).context("NODES is a number")?),
-        Some(other) => bail!("{other}: no such part; give nothing, or tree [NODES]"),
+        Some("direct") => {
+            let named: Vec<usize> = args.map(|n| n.parse()).collect::<Result<_, _>>().context("NODES are numbers")?;
+            direct(if named.is_empty() { &SIZES } else { &named })
+        }
+        Some("meet") => meet(args.next().map_or(Ok(FULL), |n| n.parse()).context("NODES is a number")?),
+        Some("peers") => beside_peers(),
+        Some(other) => {
+            bail!("{other}: no such part; give nothing, direct [NODES…], peers, meet [NODES] or tree [NODES]")
+        }
         None => {
-            direct()?;
+            direct(&SIZES)?;
+            beside_peers()?;
+            meet(FULL)?;
             tree(LIGHT)
         }
     }
@@ -62,6 +98,8 @@ fn tree(n: usize) -> anyhow::Result<()> {
         if coverage.answered != n || answer.rows[0][0] != expected {
             bail!("wrong answer: {answer:?} {coverage:?}");
         }
+        // Acknowledgements that QUIC holds back are this question's cost, and no burden of the next one.
+        std::thread::sleep(SETTLING);
         Ok((took, cpu_time_of_threads(ASKER)?.saturating_sub(cpu)))
     };
     let (cold, _) = ask(0)?;
@@ -97,7 +135,145 @@ fn tree(n: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn direct() -> anyhow::Result<()> {
+/// Whole agents that start at once from one seed, and one that falls silent.
+fn meet(n: usize) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let (met, gone, longest) = runtime.block_on(async {
+        let dir = tempfile::tempdir()?;
+        let databases: Vec<_> = (0..n).map(|index| dir.path().join(format!("{index}.db"))).collect();
+        for path in &databases {
+            let sql = "PRAGMA synchronous = OFF; CREATE TABLE t(k INTEGER, v INTEGER); INSERT INTO t VALUES (7, 1);";
+            make_database(path, sql)?;
+        }
+        let (cluster, met) = Cluster::serve_at_once(&databases, MEETING).await?;
+        let silent = cluster.agents[n / 2].shared();
+        let name = silent.identity.node().to_string();
+        silent.mesh.vanish()?;
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
+        let asks_it = |agent: &rankmesh::agent::Agent| {
+            agent.shared().gossip.list().iter().any(|member| member.name == name && member.is_live())
+        };
+        while cluster.agents.iter().enumerate().any(|(index, agent)| index != n / 2 && asks_it(agent)) {
+            if began.elapsed() > DYING {
+                bail!("{name} is still asked after {DYING:?}");
+            }
+            let asked = Instant::now();
+            // Complete, partial or none: here only its time counts.
+            let _ = cluster.ask_within(0, SQL, SHORT).await;
+            longest = longest.max(asked.elapsed());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let gone = began.elapsed();
+        cluster.shutdown().await;
+        anyhow::Ok((met, gone, longest))
+    })?;
+    println!(
+        "{n} whole agents over QUIC: all know all {:.1} s after they started at once; one that fell silent is asked by nobody after \
+         {:.1} s, and meanwhile a question with {SHORT:?} took {:.0} ms at most",
+        met.as_secs_f64(),
+        gone.as_secs_f64(),
+        longest.as_secs_f64() * 1e3
+    );
+    figure(&format!("full_agents_know_all_{n}"), met.as_secs_f64(), "s", "<=", 10.0);
+    figure(&format!("dead_node_asked_by_nobody_{n}"), gone.as_secs_f64(), "s", "<=", 10.0);
+    figure(
+        "question_beside_a_dead_node_over_its_deadline",
+        longest.as_secs_f64() / SHORT.as_secs_f64(),
+        "ratio",
+        "<=",
+        1.1,
+    );
+    Ok(())
+}
+
+/// The command line, and what else there is, in turns. One that is not installed says so and is left out.
+fn beside_peers() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let dir = tempfile::tempdir()?;
+    let databases: Vec<_> = (0..PEER_HOSTS).map(|host| peers::database(dir.path(), host)).collect();
+    databases.iter().try_for_each(|path| make_database(path, ROWS))?;
+    let socket = dir.path().join("socket");
+    let cluster = runtime.block_on(Cluster::serve_with_socket(&databases, socket.clone(), MEETING))?;
+    let rankmesh = std::env::current_exe()?.with_file_name("rankmesh");
+    let expected = format!("{}|9007", 10 * PEER_HOSTS);
+    let ours = || -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        let output = Command::new(&rankmesh)
+            .args(["query", "--format", "csv", "--socket"])
+            .arg(&socket)
+            .arg(SQL)
+            .output()
+            .with_context(|| format!("{} (build it with the same profile)", rankmesh.display()))?;
+        let took = began.elapsed();
+        let text = String::from_utf8_lossy(&output.stdout).replace(',', "|");
+        if !text.lines().any(|line| line == expected) {
+            bail!("wrong answer: {text} {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(took)
+    };
+    let ssh = || Ssh::start(dir.path(), PEER_HOSTS).map(Arc::new);
+    let (ssh, serf) = (ssh(), Serf::start(dir.path(), PEER_HOSTS, SQL));
+    let incomplete = Cell::new(0);
+    type Ask<'a> = Box<dyn Fn() -> anyhow::Result<Duration> + 'a>;
+    let mut tools: Vec<(&str, Ask<'_>)> = vec![("rankmesh query", Box::new(ours))];
+    match &ssh {
+        Ok(ssh) => {
+            if peers::installed("clush").is_some() {
+                tools.push(("clush", Box::new(|| ssh.clush(SQL, false))));
+                tools.push(("clush, connections kept", Box::new(|| ssh.clush(SQL, true))));
+            } else {
+                println!("clush is not installed (clustershell): left out");
+            }
+            if peers::installed("pdsh").is_some() {
+                tools.push(("pdsh", Box::new(|| ssh.pdsh(SQL))));
+            } else {
+                println!("pdsh is not installed: left out");
+            }
+        }
+        Err(error) => println!("clush and pdsh are left out: {error:#}"),
+    }
+    match &serf {
+        Ok(serf) => tools.push((
+            "serf query, last answer",
+            Box::new(|| {
+                let (answers, last) = serf.query()?;
+                incomplete.set(incomplete.get() + usize::from(answers < PEER_HOSTS));
+                Ok(last)
+            }),
+        )),
+        Err(error) => println!("serf is left out: {error:#}"),
+    }
+    let mut times = vec![Vec::new(); tools.len()];
+    for round in 0..=PEER_ROUNDS {
+        for ((tool, ask), times) in tools.iter().zip(&mut times) {
+            let took = ask().with_context(|| (*tool).to_owned())?;
+            // The first is to warm up.
+            if round > 0 {
+                times.push(took);
+            }
+        }
+    }
+    println!("{SQL} at {PEER_HOSTS} hosts, whole commands, p50 of {PEER_ROUNDS} in turns:");
+    let mut p50s = Vec::new();
+    for ((tool, _), times) in tools.iter().zip(&mut times) {
+        let p50 = quantile(times, 0.5);
+        println!("{tool:>26} {:>9.1} ms", p50.as_secs_f64() * 1e3);
+        p50s.push((*tool, p50.as_secs_f64()));
+    }
+    if serf.is_ok() {
+        println!("{} of serf's {} answers lacked agents", incomplete.get(), PEER_ROUNDS + 1);
+    }
+    let (_, ours) = p50s[0];
+    for (tool, p50) in &p50s[1..] {
+        let name = tool.replace(", ", "_").replace(' ', "_");
+        figure(&format!("{name}_over_rankmesh_{PEER_HOSTS}"), p50 / ours, "ratio", ">=", 1.0);
+    }
+    drop(tools);
+    runtime.block_on(cluster.shutdown());
+    Ok(())
+}
+
+fn direct(sizes: &[usize]) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     println!("{SQL}; {ROUNDS} warm rounds each, in turns; times are p50 of one whole fan-out");
     println!(
@@ -105,33 +281,45 @@ fn direct() -> anyhow::Result<()> {
         "nodes", "bare quinn", "rankmesh", "ratio", "floor CPU/answer", "our CPU/answer"
     );
     let mut ratios = Vec::new();
-    for n in SIZES {
+    for &n in sizes {
         ratios.push((n, runtime.block_on(measure(n)).with_context(|| format!("{n} agents"))?));
     }
     for (n, (latency, cpu)) in ratios {
-        figure(&format!("fanout_p50_over_bare_quinn_{n}"), latency, "ratio", "<=", 2.0);
+        figure(&format!("fanout_p50_over_bare_quinn_{n}"), latency, "ratio", "<=", 1.5);
         figure(&format!("cpu_per_answer_over_bare_quinn_{n}"), cpu, "ratio", "<=", 2.0);
     }
     Ok(())
 }
 
+/// Those that are asked; the first is the asker.
+enum Agents {
+    Whole(Cluster),
+    Light(Box<LightCluster>),
+}
+
+impl Agents {
+    async fn ask(&self) -> Result<Asked, AskError> {
+        match self {
+            Self::Whole(cluster) => cluster.ask(0, SQL).await,
+            Self::Light(cluster) => cluster.ask(0, SQL, Duration::from_secs(30)).await,
+        }
+    }
+}
+
 /// Ratios (latency p50, CPU) of ours over the floor.
 async fn measure(n: usize) -> anyhow::Result<(f64, f64)> {
     let dir = tempfile::tempdir()?;
-    let mut databases = Vec::with_capacity(n);
-    for index in 0..n {
-        let path = dir.path().join(format!("n{index}.db"));
-        make_database(
-            &path,
-            "CREATE TABLE t(k INTEGER NOT NULL, v INTEGER NOT NULL);
-             WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 9999)
-             INSERT INTO t SELECT i % 1000, i FROM r;
-             CREATE INDEX t_k ON t(k);",
-        )?;
-        databases.push(path);
-    }
+    let agents = if n > MOST_WHOLE {
+        let cluster = LightCluster::start(n, |_| ROWS.to_owned())?;
+        cluster.introduce(0);
+        Agents::Light(Box::new(cluster))
+    } else {
+        let databases: Vec<_> = (0..n).map(|index| dir.path().join(format!("n{index}.db"))).collect();
+        databases.iter().try_for_each(|path| make_database(path, ROWS))?;
+        Agents::Whole(Cluster::serve(&databases, &[], Duration::from_secs(120)).await?)
+    };
+    // Last: its connections would not outlast a slow start of the agents.
     let floor = Floor::start(n).await?;
-    let cluster = Cluster::serve(&databases, &[], Duration::from_secs(120)).await?;
     let expected = i64::try_from(n)? * 10;
     let (mut floor_times, mut our_times) = (Vec::new(), Vec::new());
     let (mut floor_cpu, mut our_cpu) = (Duration::ZERO, Duration::ZERO);
@@ -140,7 +328,7 @@ async fn measure(n: usize) -> anyhow::Result<(f64, f64)> {
         let floor_time = floor.round().await?;
         let between = cpu_time();
         let started = Instant::now();
-        let Asked::Answer { answer, coverage, .. } = cluster.ask(0, SQL).await? else { bail!("no answer") };
+        let Asked::Answer { answer, coverage, .. } = agents.ask().await? else { bail!("no answer") };
         let our_time = started.elapsed();
         let after = cpu_time();
         if coverage.answered != n || answer.rows[0][0] != query_planner::Value::Integer(expected) {
@@ -153,7 +341,9 @@ async fn measure(n: usize) -> anyhow::Result<(f64, f64)> {
             our_cpu += after - between;
         }
     }
-    cluster.shutdown().await;
+    if let Agents::Whole(cluster) = agents {
+        cluster.shutdown().await;
+    }
     let (floor_p50, our_p50) = (quantile(&mut floor_times, 0.5), quantile(&mut our_times, 0.5));
     let ratio = our_p50.as_secs_f64() / floor_p50.as_secs_f64();
     let per_answer = |cpu: Duration| cpu.as_secs_f64() * 1e6 / (ROUNDS * n) as f64;

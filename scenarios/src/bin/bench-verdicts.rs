@@ -1,7 +1,7 @@
 //! `make bench-verdicts`: verdicts over thousands of simulated jobs of known truth, as a table by case and by mode of
 //! calling, and the figures of precision, recall, false names and the cost of an analysis.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ struct Arguments {
     /// How many jobs.
     #[arg(long, default_value_t = 2_000)]
     jobs: u64,
-    /// Another seed draws other jobs.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// Another seed draws other jobs. Of several (1,7,11) as many jobs each.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    seed: Vec<u64>,
     /// Threads; as many as there are processors where it is not given.
     #[arg(long)]
     threads: Option<usize>,
@@ -33,6 +33,9 @@ struct Arguments {
     /// Only jobs whose number is this modulo 20 (cases go by that; may be given several times).
     #[arg(long)]
     case: Vec<u64>,
+    /// Only jobs that call so (may be given several times).
+    #[arg(long)]
+    mode: Vec<Mode>,
     /// Only the job of this number, with its whole report.
     #[arg(long)]
     only: Option<u64>,
@@ -40,38 +43,52 @@ struct Arguments {
 
 /// A job that was judged.
 struct Judged {
+    seed: u64,
     drawn: Drawn,
     outcome: Outcome,
     /// Of the same job by its digests, as the standing verdict sees it.
     by_digests: Outcome,
     verdict: String,
     digests_verdict: String,
+    /// Of digests, a second and rank that was heard.
+    bytes: f64,
     took: Duration,
 }
 
 fn main() {
     let arguments = Arguments::parse();
     if let Some(number) = arguments.only {
-        let drawn = draw(arguments.seed, number);
-        let report = analyse(&drawn.observe(), &Rules::default());
-        println!("{}\n{:?}\n\n{}", drawn.title(), judge(&drawn, &report), text(&report));
-        let report = by_digests(&drawn.observe());
-        println!("\nBy digests: {:?}\n\n{}", judge(&drawn, &report), text(&report));
+        for seed in &arguments.seed {
+            let drawn = draw(*seed, number);
+            let report = analyse(&drawn.observe(), &Rules::default());
+            println!("{}\n{:?}\n\n{}", drawn.title(), judge(&drawn, &report), text(&report));
+            let (report, _) = by_digests(&drawn.observe());
+            println!("\nBy digests: {:?}\n\n{}", judge(&drawn, &report), text(&report));
+        }
         return;
     }
     let judged = run(&arguments);
     if arguments.list {
         for job in judged.iter().filter(|job| job.outcome != Outcome::Right) {
-            println!("{:?}: {}\n    {}", job.outcome, job.drawn.title(), job.verdict);
+            println!("{:?}: seed {} {}\n    {}", job.outcome, job.seed, job.drawn.title(), job.verdict);
         }
     }
     if arguments.list_digests {
         for job in judged.iter().filter(|job| job.by_digests != Outcome::Right) {
-            println!("by digests {:?}: {}\n    {}", job.by_digests, job.drawn.title(), job.digests_verdict);
+            println!(
+                "by digests {:?}: seed {} {}\n    {}",
+                job.by_digests,
+                job.seed,
+                job.drawn.title(),
+                job.digests_verdict
+            );
         }
     }
     tables(&judged);
-    figures(judged);
+    if arguments.seed.len() > 1 {
+        seeds(&arguments.seed, &judged);
+    }
+    figures(&judged);
 }
 
 fn run(arguments: &Arguments) -> Vec<Judged> {
@@ -82,43 +99,50 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
         for _ in 0..threads.unwrap_or(1).max(1) {
             scope.spawn(|| {
                 loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= arguments.jobs {
-                        break;
-                    }
+                    let of_all = next.fetch_add(1, Ordering::Relaxed);
+                    let seed = usize::try_from(of_all / arguments.jobs.max(1)).ok();
+                    let Some(&seed) = seed.and_then(|place| arguments.seed.get(place)) else { break };
+                    let number = of_all % arguments.jobs.max(1);
                     if !arguments.case.is_empty() && !arguments.case.contains(&(number % 20)) {
                         continue;
                     }
-                    let drawn = draw(arguments.seed, number);
+                    let drawn = draw(seed, number);
+                    if !arguments.mode.is_empty() && !arguments.mode.contains(&drawn.mode) {
+                        continue;
+                    }
                     let input = drawn.observe();
                     let started = Instant::now();
                     let report = analyse(&input, &Rules::default());
                     let took = started.elapsed();
                     let outcome = judge(&drawn, &report);
-                    let from_digests = by_digests(&input);
+                    let (from_digests, bytes) = by_digests(&input);
                     let by_digests = judge(&drawn, &from_digests);
                     let words = |report: &Report| format!("{:?}", report.verdict).chars().take(900).collect();
                     let (verdict, digests_verdict) = (words(&report), words(&from_digests));
                     if let Ok(mut done) = done.lock() {
-                        done.push(Judged { drawn, outcome, by_digests, verdict, digests_verdict, took });
+                        done.push(Judged { seed, drawn, outcome, by_digests, verdict, digests_verdict, bytes, took });
                     }
                 }
             });
         }
     });
     let mut judged = done.into_inner().unwrap_or_default();
-    judged.sort_by_key(|job| job.drawn.number);
+    judged.sort_by_key(|job| (job.seed, job.drawn.number));
     judged
 }
 
 /// The verdict that digests of the job give, with the windows of the standing verdict. How far ranks got, which digests say as well,
-/// is taken over as it is.
-fn by_digests(rows: &Input) -> Report {
-    let (mut input, _) = replay(rows);
+/// is taken over as it is. With the bytes of the digests a second and rank that was heard.
+fn by_digests(rows: &Input) -> (Report, f64) {
+    let (mut input, bytes) = replay(rows);
+    let ranks: BTreeSet<(&str, i64)> =
+        rows.observations.iter().chain(&rows.unnumbered).map(|seen| (&*seen.node, seen.pid)).collect();
+    let seconds = rows.until_ns.saturating_sub(rows.since_ns) as f64 / 1e9;
+    let bytes = bytes as f64 / (ranks.len() as f64 * seconds).max(1.0);
     input.progress.clone_from(&rows.progress);
     input.gone.clone_from(&rows.gone);
     input.doing.clone_from(&rows.doing);
-    analyse(&input, &Rules { window_ns: WINDOW_NS, short_window_ns: WINDOW_NS, ..Rules::default() })
+    (analyse(&input, &Rules::with_windows(WINDOW_NS)), bytes)
 }
 
 fn tables(judged: &[Judged]) {
@@ -156,6 +180,18 @@ fn tables(judged: &[Judged]) {
     for (i, name) in ["1 % of the records lost", "a host missing", "recorders came late"].into_iter().enumerate() {
         line(name, count(&|job| is_rank(job) && faults(job)[i]));
     }
+    println!("\nbytes of digests a rank and second                 n  median  largest");
+    for pipeline in [false, true] {
+        for mode in Mode::ALL {
+            let of = |job: &&Judged| job.drawn.mode == mode && (job.drawn.grid.pipeline > 1) == pipeline;
+            let mut bytes: Vec<f64> = judged.iter().filter(of).map(|job| job.bytes).collect();
+            bytes.sort_by(f64::total_cmp);
+            let name = format!("{}{}", mode.name(), if pipeline { ", pipeline" } else { "" });
+            if let (Some(middle), Some(largest)) = (bytes.get(bytes.len() / 2), bytes.last()) {
+                println!("{name:<52} {:>6} {middle:>7.0} {largest:>8.0}", bytes.len());
+            }
+        }
+    }
     println!();
 }
 
@@ -169,36 +205,71 @@ fn faults(job: &Judged) -> [bool; 3] {
     [observed.loss > 0.0, !observed.missing_nodes.is_empty(), !observed.late_nodes.is_empty()]
 }
 
-fn figures(judged: Vec<Judged>) {
-    let (mut ranks, mut names, mut stops) = (Tally::default(), Tally::default(), Tally::default());
-    let (mut by_digests, mut quiet, mut quiet_by_digests) = (Tally::default(), 0, 0);
+/// Verdicts that name ranks, of some jobs.
+struct Named {
+    /// Of those that name one, the share that name the right one, whatever is the matter with the job; hangs apart.
+    precision: f64,
+    /// Of the jobs with a slow rank or host, by 10 % of a step and more, the share that name exactly that.
+    recall: f64,
+    /// Healthy jobs and those of stage or data imbalance in which one is named.
+    false_names: usize,
+}
+
+impl Named {
+    fn of<'a>(judged: impl IntoIterator<Item = &'a Judged>, outcome: fn(&Judged) -> Outcome) -> Self {
+        let (mut ranks, mut all, mut quiet) = (Tally::default(), Tally::default(), 0);
+        for job in judged {
+            let outcome = outcome(job);
+            if is_rank(job) {
+                ranks.add(outcome);
+            }
+            if !matches!(job.drawn.case, Case::Hang | Case::Crash) {
+                all.add(outcome);
+            }
+            let quiet_case = matches!(job.drawn.case, Case::Healthy | Case::StageImbalance | Case::DataImbalance);
+            quiet += usize::from(quiet_case && outcome == Outcome::FalseName);
+        }
+        let named = ranks.right + all.wrong + all.false_names;
+        let precision = if named == 0 { 1.0 } else { ranks.right as f64 / named as f64 };
+        Self { precision, recall: ranks.recall(), false_names: quiet }
+    }
+}
+
+fn seeds(seeds: &[u64], judged: &[Judged]) {
+    println!(
+        "{:<12} {:>9} {:>7} {:>11}  | {:>8} {:>7} {:>11}  by digests",
+        "seed", "precision", "recall", "false names", "precision", "recall", "false names"
+    );
+    let line = |name: &str, of: &dyn Fn(&&Judged) -> bool| {
+        let rows = Named::of(judged.iter().filter(of), |job| job.outcome);
+        let digests = Named::of(judged.iter().filter(of), |job| job.by_digests);
+        print!("{name:<12} {:>9.4} {:>7.4} {:>11}", rows.precision, rows.recall, rows.false_names);
+        println!("  | {:>9.4} {:>7.4} {:>11}", digests.precision, digests.recall, digests.false_names);
+    };
+    for seed in seeds {
+        line(&seed.to_string(), &|job| job.seed == *seed);
+    }
+    line("all", &|_| true);
+    println!();
+}
+
+fn figures(judged: &[Judged]) {
+    let rows = Named::of(judged, |job| job.outcome);
+    let digests = Named::of(judged, |job| job.by_digests);
+    let mut stops = Tally::default();
     let mut took: BTreeMap<bool, Vec<Duration>> = BTreeMap::new();
     for job in judged {
-        match job.drawn.case {
-            _ if is_rank(&job) => {
-                ranks.add(job.outcome);
-                by_digests.add(job.by_digests);
-            }
-            Case::Hang | Case::Crash => stops.add(job.outcome),
-            _ => {}
-        }
-        let quiet_case = matches!(job.drawn.case, Case::Healthy | Case::StageImbalance | Case::DataImbalance);
-        quiet += usize::from(quiet_case && job.outcome == Outcome::FalseName);
-        quiet_by_digests += usize::from(quiet_case && job.by_digests == Outcome::FalseName);
-        if !matches!(job.drawn.case, Case::Hang | Case::Crash) {
-            names.add(job.outcome);
+        if matches!(job.drawn.case, Case::Hang | Case::Crash) {
+            stops.add(job.outcome);
         }
         took.entry(job.drawn.grid.job.ranks == 512).or_default().push(job.took);
     }
-    let named_right = ranks.right;
-    let named = named_right + names.wrong + names.false_names;
-    let precision = if named == 0 { 1.0 } else { named_right as f64 / named as f64 };
-    figure("verdicts_rank_precision", precision, "share", ">=", 0.99);
-    figure("verdicts_rank_recall", ranks.recall(), "share", ">=", 0.99);
-    figure("verdicts_false_names", quiet as f64, "jobs", "<=", 0.0);
-    figure("verdicts_by_digests_rank_precision", by_digests.precision(), "share", ">=", 0.99);
-    figure("verdicts_by_digests_rank_recall", by_digests.recall(), "share", ">=", 0.99);
-    figure("verdicts_by_digests_false_names", quiet_by_digests as f64, "jobs", "<=", 0.0);
+    figure("verdicts_rank_precision", rows.precision, "share", ">=", 0.99);
+    figure("verdicts_rank_recall", rows.recall, "share", ">=", 0.99);
+    figure("verdicts_false_names", rows.false_names as f64, "jobs", "<=", 0.0);
+    figure("verdicts_by_digests_rank_precision", digests.precision, "share", ">=", 0.99);
+    figure("verdicts_by_digests_rank_recall", digests.recall, "share", ">=", 0.99);
+    figure("verdicts_by_digests_false_names", digests.false_names as f64, "jobs", "<=", 0.0);
     figure("verdicts_hang_precision", stops.precision(), "share", ">=", 0.99);
     figure("verdicts_hang_recall", stops.recall(), "share", ">=", 0.99);
     if let Some(mut at_512) = took.remove(&true) {

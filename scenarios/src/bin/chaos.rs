@@ -31,6 +31,9 @@ struct Arguments {
     /// No question begins after so many seconds.
     #[arg(long, default_value_t = 3_600)]
     at_most_s: u64,
+    /// More hosts than this are asked through inner nodes [default: none are].
+    #[arg(long)]
+    tree_above: Option<usize>,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -45,6 +48,7 @@ fn main() -> anyhow::Result<ExitCode> {
         new_rows: true,
         timeout: (shortest, 4 * shortest),
         at_most: Duration::from_secs(arguments.at_most_s),
+        tree_above: arguments.tree_above.unwrap_or(usize::MAX),
     })?;
     print!("{report}");
     let count = |n: usize| n as f64;
@@ -66,6 +70,8 @@ fn main() -> anyhow::Result<ExitCode> {
     );
     let [_, second, _, last] = report.memory_bytes;
     figure("chaos_memory_last_quarter_over_second", last as f64 / second.max(1) as f64, "ratio", "<=", 1.1);
+    let [_, second, _, last] = report.live_bytes;
+    figure("chaos_live_memory_last_quarter_over_second", last as f64 / second.max(1) as f64, "ratio", "<=", 1.1);
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -11,6 +11,7 @@ use anyhow::Context;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rankmesh::agent::Shared;
+use rankmesh::query::FanoutPolicy;
 use rankmesh::query::ask::{self, AskError, Asked};
 use tokio_util::sync::CancellationToken;
 
@@ -28,9 +29,9 @@ const TOLD: usize = 12;
 /// Operations told with a fault.
 const REMEMBERED: usize = 12;
 /// How long hosts may take to find each other, at the beginning and after everything was healed.
-const MEETING: Duration = Duration::from_secs(120);
+const MEETING: Duration = Duration::from_secs(240);
 /// How long the ends of threads and sockets may take.
-const ENDING: Duration = Duration::from_secs(30);
+const ENDING: Duration = Duration::from_secs(120);
 /// How often the machine's own lateness is looked at.
 const LAG_STEP: Duration = Duration::from_millis(10);
 /// Questions between two looks at the memory.
@@ -53,8 +54,11 @@ pub struct Options {
     pub new_rows: bool,
     /// Shortest and longest deadline of a question.
     pub timeout: (Duration, Duration),
-    /// No question begins after this time.
+    /// No question begins after this time, once there was an answer from all and one from some: on a machine that stands still
+    /// the time alone says nothing.
     pub at_most: Duration,
+    /// More hosts than this are asked through inner nodes.
+    pub tree_above: usize,
 }
 
 /// What came of a run.
@@ -92,6 +96,8 @@ pub struct Report {
     pub held: Option<(Held, Held)>,
     /// The most resident memory seen in each quarter of the questions, bytes.
     pub memory_bytes: [u64; 4],
+    /// The most memory seen allocated and not freed in each quarter of the questions, without the oracle's databases, bytes.
+    pub live_bytes: [u64; 4],
     /// Datagrams carried, and lost on purpose.
     pub datagrams: (u64, u64),
     /// Longest time that the machine was late with a short sleep.
@@ -134,13 +140,15 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "healed: all know all after {:.1} s, whole answers everywhere {:.1} s later; tasks of the busiest agent {} -> {}; memory {} -> {} MiB",
+            "healed: all know all after {:.1} s, whole answers everywhere {:.1} s later; tasks of the busiest agent {} -> {}; memory {} -> {} MiB, live {} -> {} MiB",
             self.healed.as_secs_f64(),
             self.whole.as_secs_f64(),
             self.tasks.0,
             self.tasks.1,
             self.memory_bytes[1] >> 20,
             self.memory_bytes[3] >> 20,
+            self.live_bytes[1] >> 20,
+            self.live_bytes[3] >> 20,
         )?;
         if let Some((before, after)) = &self.held {
             writeln!(f, "files {} -> {}, threads {} -> {}", before.files, after.files, before.threads, after.threads)?;
@@ -174,6 +182,8 @@ struct Run {
     reasons: Mutex<BTreeMap<String, usize>>,
     operations: Mutex<VecDeque<(Instant, Operation)>>,
     lags: Mutex<VecDeque<(Instant, Duration)>>,
+    /// Up to when the machine's lateness is known.
+    watched: Mutex<Instant>,
     drawn: AtomicUsize,
     over: AtomicBool,
     began: Instant,
@@ -197,6 +207,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         reasons: Mutex::default(),
         operations: Mutex::default(),
         lags: Mutex::default(),
+        watched: Mutex::new(Instant::now()),
         drawn: AtomicUsize::new(0),
         over: AtomicBool::new(false),
         began: Instant::now(),
@@ -218,7 +229,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 
     let healed = run.fleet.wait_for_all(MEETING).context("after everything was healed")?;
     let whole = run.wait_for_whole_answers()?;
-    let tasks_after = run.fleet.tasks().into_iter().max().unwrap_or(0);
+    let tasks_after = run.tasks_at_rest();
     let Run { fleet, report, began, .. } = run;
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.took = began.elapsed();
@@ -260,11 +271,16 @@ impl Run {
             while lags.front().is_some_and(|(at, _)| at.elapsed() > Duration::from_secs(120)) {
                 lags.pop_front();
             }
+            *lock(&self.watched) = began;
         }
     }
 
-    /// By how much the machine was late in all between two instants.
+    /// By how much the machine was late in all between two instants, of which the second is not to come.
     fn lag(&self, from: Instant, until: Instant) -> Duration {
+        // After a standstill who asked may go on before the watch has noticed.
+        while *lock(&self.watched) < until && !self.over.load(Ordering::Relaxed) {
+            std::thread::sleep(LAG_STEP);
+        }
         let lags = lock(&self.lags);
         lags.iter().filter(|(at, lag)| *at + *lag >= from && *at <= until).map(|(_, lag)| *lag).sum()
     }
@@ -296,7 +312,11 @@ impl Run {
 
     fn put_questions(&self, index: usize) {
         let mut rng = StdRng::seed_from_u64(self.options.seed.wrapping_mul(1_000_003).wrapping_add(index as u64));
-        while self.began.elapsed() < self.options.at_most
+        let both_seen = || {
+            let report = lock(&self.report);
+            report.complete > 0 && report.partial > 0
+        };
+        while (self.began.elapsed() < self.options.at_most || !both_seen())
             && self.drawn.fetch_add(1, Ordering::Relaxed) < self.options.questions
         {
             let drawn = draw(&mut rng, self.options.hosts);
@@ -317,6 +337,8 @@ impl Run {
     /// Puts one question; `None` where the asker does not run.
     fn put(&self, asker: HostId, drawn: &Drawn, timeout: Duration) -> Option<Put> {
         let (shared, runtime) = self.fleet.asked(asker)?;
+        *shared.fanout.lock().unwrap_or_else(PoisonError::into_inner) =
+            FanoutPolicy { tree_above: self.options.tree_above };
         let live: BTreeSet<HostId> = shared
             .gossip
             .list()
@@ -354,9 +376,10 @@ impl Run {
     }
 
     fn account(&self, put: &Put) {
-        let judgement = {
+        let (judgement, oracle_bytes) = {
             let timeline = self.fleet.timeline();
-            judge(put, &timeline, &mut lock(&self.oracle))
+            let mut oracle = lock(&self.oracle);
+            (judge(put, &timeline, &mut oracle), oracle.bytes())
         };
         let Judgement { wrong_rows, wrong_coverage, failed, late, missing, complete } = judgement;
         if let Came::Answer(_, coverage) = &put.came {
@@ -380,8 +403,11 @@ impl Run {
         report.late_at_all += usize::from(late.is_some());
         if report.questions % MEMORY_EVERY == 1 {
             let quarter = (4 * (report.questions - 1) / self.options.questions.max(1)).min(3);
-            let held = Held::now().map_or(0, |held| held.memory_bytes);
-            report.memory_bytes[quarter] = report.memory_bytes[quarter].max(held);
+            if let Ok(held) = Held::now() {
+                report.memory_bytes[quarter] = report.memory_bytes[quarter].max(held.memory_bytes);
+                let live = held.live_bytes.saturating_sub(oracle_bytes);
+                report.live_bytes[quarter] = report.live_bytes[quarter].max(live);
+            }
         }
         let late = late.filter(|_| !excused).map(|late| format!("late by {late:?}, the machine by {:?}", put.lag));
         let faults = [("rows", wrong_rows), ("coverage", wrong_coverage), ("failed", failed), ("late", late)];
@@ -410,6 +436,21 @@ impl Run {
             text.push_str(&format!("\n    {when:+.2} s {operation}"));
         }
         text
+    }
+
+    /// Tasks of the busiest agent when they are as few as they will be: those of connections that died go with time.
+    fn tasks_at_rest(&self) -> usize {
+        let until = Instant::now() + ENDING;
+        let (mut fewest, mut since) = (usize::MAX, Instant::now());
+        // None less for so long.
+        while since.elapsed() < Duration::from_secs(2) && Instant::now() < until {
+            let now = self.fleet.tasks().into_iter().max().unwrap_or(0);
+            if now < fewest {
+                (fewest, since) = (now, Instant::now());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        fewest
     }
 
     /// Waits until every host gives a whole and right answer.

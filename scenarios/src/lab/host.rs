@@ -16,9 +16,9 @@ use super::questions::{REPLICATED, SCHEMA, dictionary, name_of, rows_of};
 use super::relay::{HostId, Relay};
 
 /// How long a killed agent's threads may take to end.
-const KILL_PATIENCE: Duration = Duration::from_secs(2);
+const KILL_PATIENCE: Duration = Duration::from_secs(60);
 /// How long an agent's worker may take to be held.
-const HOLD_PATIENCE: Duration = Duration::from_secs(10);
+const HOLD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ports are counted from here, below those that systems give away, so that nobody else gets one between two lives.
 const FIRST_PORT: u16 = 21_000;

@@ -9,8 +9,10 @@ pub struct Held {
     pub files: usize,
     /// Threads.
     pub threads: usize,
-    /// Resident memory, bytes.
+    /// Resident memory, bytes: with it what the allocator keeps of freed memory.
     pub memory_bytes: u64,
+    /// Memory that is allocated and not freed, bytes: glibc's `uordblks` and `hblkhd` (mallinfo2(3)).
+    pub live_bytes: u64,
 }
 
 impl Held {
@@ -28,8 +30,15 @@ impl Held {
             files: fs::read_dir("/proc/self/fd")?.count(),
             threads: usize::try_from(field("Threads:"))?,
             memory_bytes: field("VmRSS:") * 1024,
+            live_bytes: live_bytes(),
         })
     }
+}
+
+fn live_bytes() -> u64 {
+    // SAFETY: it takes no arguments and gives a structure of numbers by value.
+    let heap = unsafe { libc::mallinfo2() };
+    (heap.uordblks + heap.hblkhd) as u64
 }
 
 /// What this process's file handles lead to.

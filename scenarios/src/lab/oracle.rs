@@ -17,7 +17,8 @@ pub type Union = Vec<(HostId, usize)>;
 /// Knows the rows of every host in every version.
 pub struct Oracle {
     seed: u64,
-    kept: HashMap<Union, Connection>,
+    /// Databases with their sizes in bytes.
+    kept: HashMap<Union, (Connection, u64)>,
 }
 
 impl Oracle {
@@ -25,6 +26,12 @@ impl Oracle {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, kept: HashMap::new() }
+    }
+
+    /// Bytes of the databases that are kept, which lie in memory: the oracle's own, not the hosts'.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.kept.values().map(|(_, bytes)| bytes).sum()
     }
 
     /// The rows that SQLite gives for `sql` over `union`.
@@ -38,7 +45,7 @@ impl Oracle {
             }
             self.kept.insert(union.clone(), database(union, self.seed)?);
         }
-        let mut statement = self.kept[union].prepare(sql)?;
+        let mut statement = self.kept[union].0.prepare(sql)?;
         let width = statement.column_count();
         let mut rows = statement.query([])?;
         let mut answer = Vec::new();
@@ -51,7 +58,8 @@ impl Oracle {
     }
 }
 
-fn database(union: &Union, seed: u64) -> anyhow::Result<Connection> {
+/// A database of these rows, and its size in bytes.
+fn database(union: &Union, seed: u64) -> anyhow::Result<(Connection, u64)> {
     let mut conn = Connection::open_in_memory()?;
     conn.execute_batch(SCHEMA)?;
     conn.execute_batch("ALTER TABLE t ADD COLUMN node TEXT; ALTER TABLE u ADD COLUMN node TEXT; BEGIN;")?;
@@ -67,8 +75,10 @@ fn database(union: &Union, seed: u64) -> anyhow::Result<Connection> {
         }
     }
     conn.execute_batch("COMMIT")?;
+    let pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()";
+    let bytes = conn.query_row(pages, [], |row| row.get::<_, i64>(0))?;
     query_planner::harden(&mut conn)?;
-    Ok(conn)
+    Ok((conn, u64::try_from(bytes)?))
 }
 
 /// Whether two answers are the same: rows in order where the question fixes it, doubles up to the order of additions.
@@ -130,6 +140,7 @@ mod tests {
         let versions: Vec<_> =
             [0, 1].map(|version| oracle.answer(&vec![(0, version)], "SELECT sum(v) FROM t").unwrap()).into();
         assert!(!same(&versions[0], &versions[1], true));
+        assert!(oracle.bytes() >= 5 * 2 * 4096, "five databases of two tables and more: {}", oracle.bytes());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::transport::{Answered, Reply, Transport};
 use crate::cluster::Cluster;
 
 /// How long agents may take to find each other, and to learn a new schema.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A mesh of agents in this process, started at the first question.
 pub struct QuicTransport {

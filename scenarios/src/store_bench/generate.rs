@@ -123,7 +123,7 @@ impl Iterator for Generator {
             stream: Some(0x7f00_0000_1000 + 0x100 * comm as u64),
             library: Library::Nccl,
             tier: 0,
-            ret: 0,
+            ret: Some(0),
             cgroup_id: 8021,
             job_id: Some("4711".to_owned()),
             captured: None,
@@ -161,7 +161,7 @@ pub fn write_csv(row: &Collective, out: &mut impl Write) -> std::io::Result<()> 
         bits(row.stream),
         row.library.name(),
         row.tier,
-        row.ret,
+        or_empty(row.ret),
         row.cgroup_id,
         or_empty(row.job_id.as_deref()),
     )

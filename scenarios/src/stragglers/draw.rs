@@ -94,7 +94,7 @@ impl Case {
 }
 
 /// How the job's calls behave, and what is recorded of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
 pub enum Mode {
     /// Calls return when the ranks have met.
     Blocking,

@@ -23,9 +23,8 @@ pub enum Outcome {
 #[must_use]
 pub fn named(report: &Report) -> BTreeSet<i32> {
     match &report.verdict {
-        Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
         Verdict::Hang(hang) => hang.missing.iter().map(|m| m.who.rank).collect(),
-        _ => BTreeSet::new(),
+        verdict => verdict.named_ranks().into_iter().collect(),
     }
 }
 

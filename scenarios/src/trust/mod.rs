@@ -1,6 +1,7 @@
 //! What trust costs and how fast it acts, measured on whole agents: `revoke` how long a revoked node is still served, `renew`
 //! whether certificates that renew cost a question, `seal` what the owner's signature on gossip facts costs. The binary
-//! `bench-trust` prints the figures; the same things are tried, not timed, in `node/tests/trust.rs`.
+//! `bench-trust` prints the figures; the same things are tried, not timed, in `tests/trust.rs`.
+//! [`TrustMesh`] also serves tests of what whole agents show whom (`tests/own_rows.rs`).
 
 pub mod renew;
 pub mod revoke;
@@ -18,29 +19,42 @@ use tempfile::TempDir;
 use crate::cluster::make_database;
 
 /// How long the agents may take to know each other, and then to do what is expected of them.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Between two looks at whether it is done: the grain of what is timed.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Whole agents of one mesh in this process, each serving the same small file; the first one holds the CA.
+/// Where an agent's rows come from, by its number and the directory of the mesh.
+type SourceOf = Box<dyn Fn(usize, &Path) -> SourceConfig + Send + Sync>;
+
+/// Whole agents of one mesh in this process; the first one holds the CA.
 pub struct TrustMesh {
     /// The agents: n0, n1, …
     pub agents: Vec<Agent>,
     dir: TempDir,
     validity: Duration,
+    source: SourceOf,
     started: usize,
 }
 
 impl TrustMesh {
-    /// Starts `size` agents whose certificates last `validity`, and waits until all know all.
+    /// Starts `size` agents whose certificates last `validity`, each serving the same small file, and waits until all know all.
     ///
     /// # Errors
     /// An agent cannot start, or they do not meet.
     pub async fn start(size: usize, validity: Duration) -> anyhow::Result<Self> {
+        let source = |_: usize, dir: &Path| SourceConfig::Served { path: dir.join("t.db"), replicated: Vec::new() };
+        Self::start_over(size, validity, Box::new(source)).await
+    }
+
+    /// The same over sources of their own.
+    ///
+    /// # Errors
+    /// As [`TrustMesh::start`].
+    pub async fn start_over(size: usize, validity: Duration, source: SourceOf) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         make_database(&dir.path().join("t.db"), "CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1), (2);")?;
         Issuer::init(&dir.path().join("n0"), &"bench".parse()?)?;
-        let mut mesh = Self { agents: Vec::new(), dir, validity, started: 0 };
+        let mut mesh = Self { agents: Vec::new(), dir, validity, source, started: 0 };
         for _ in 0..size {
             mesh.add().await?;
         }
@@ -54,11 +68,12 @@ impl TrustMesh {
     /// It cannot start.
     pub async fn add(&mut self) -> anyhow::Result<()> {
         let name: certs::NodeName = format!("n{}", self.started).parse()?;
+        let source = (self.source)(self.started, self.dir.path());
         self.started += 1;
         let identity = self.identity(name.as_str());
         self.issuer()?.issue(&name, self.validity, Reissue::Refuse)?.save(&identity)?;
         let join = self.agents.first().map(|first| first.shared().advertise).into_iter().collect();
-        let agent = Agent::start(config(&name, &identity, &self.dir.path().join("t.db"), join, self.validity)).await;
+        let agent = Agent::start(config(&name, &identity, source, join, self.validity)).await;
         self.agents.push(agent.with_context(|| format!("starting {name}"))?);
         Ok(())
     }
@@ -92,7 +107,7 @@ impl TrustMesh {
 fn config(
     name: &certs::NodeName,
     identity: &Path,
-    database: &Path,
+    source: SourceConfig,
     join: Vec<SocketAddr>,
     cert_validity: Duration,
 ) -> AgentConfig {
@@ -105,7 +120,7 @@ fn config(
         identity: identity.to_owned(),
         cert_validity,
         socket_access: Default::default(),
-        source: SourceConfig::Served { path: database.to_owned(), replicated: Vec::new() },
+        source,
         socket: None,
         capture: CaptureChoice::Off,
         on_finding: None,

@@ -44,6 +44,8 @@ impl Feed {
         match record {
             // Put into a graph, not run: what runs later is not seen.
             Record::Collective(call) if call.captured == Some(true) => self.state().collector.unplaced(),
+            // Its process ended in it: nothing was passed by.
+            Record::Collective(call) if call.ret.is_none() => {}
             Record::Collective(call) => {
                 let mut state = self.state();
                 let (Some(rank), Some(comm_hash)) = (call.rank, call.comm_hash) else {

@@ -26,8 +26,9 @@ mod tell;
 
 pub(super) use feed::Feed;
 
-/// A window is closed so long after its end: what ended in it has come through the ring buffer by then.
-const LAG: Duration = Duration::from_millis(60);
+/// A window is closed so long after its end: what ended in it has come through the ring buffer by then, which is read every
+/// 50 ms.
+const LAG: Duration = Duration::from_millis(90);
 /// Digests are gossiped under so many names in turn, each once; who misses a few rounds still gets them.
 const SLOTS: i64 = 8;
 /// Most bytes of one digest.

@@ -63,7 +63,7 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
         report.cause = super::super::causes::cause(
             shared,
             &report,
-            crate::agent::access::Access::Owner,
+            &crate::agent::access::Caller::agent(),
             Instant::now() + CAUSE,
             stop,
         )

@@ -118,7 +118,7 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
     list.extend(lockdown(host));
     list.push(capabilities(seen));
     list.extend(whose(seen.survey));
-    list.extend(without_root(seen));
+    list.push(from_ranks(seen));
     list.extend(settings(host));
     list.push(cgroup(host));
     list.extend(memlock(host));
@@ -210,13 +210,21 @@ fn whose(survey: &Survey) -> Option<Finding> {
     })
 }
 
-/// What there is where eBPF cannot be had.
-fn without_root(seen: &Seen<'_>) -> Option<Finding> {
+/// What ranks hand over by themselves: for where eBPF cannot be had.
+fn from_ranks(seen: &Seen<'_>) -> Finding {
+    const WHAT: &str = "MPI shim, NCCL plugin";
+    if seen.survey.attach.is_ok() {
+        return ok(
+            WHAT,
+            "not needed (`rankmesh env`): eBPF records these calls, and what ranks hand over beside it is left out, NCCL's \
+             device times (tier 3), too",
+        );
+    }
     let detail = "ranks can hand their MPI and NCCL calls over by themselves (NCCL's with device times); CUDA calls, network, \
                   block IO and who takes the CPU stay unseen";
     let remedy = "start the agent (`rankmesh up`, `rankmesh slurm up`) as the user of the ranks, and the ranks after \
                   eval \"$(rankmesh env)\" (docs/slurm.md)";
-    seen.survey.attach.is_err().then(|| not("without root", State::Warning, detail, remedy))
+    not(WHAT, State::Warning, detail, remedy)
 }
 
 /// What the system's settings mean for those without capabilities; with them they do not matter.
@@ -357,6 +365,8 @@ mod tests {
         let report = judged(&healthy(), &every());
         assert!(report.capture.possible);
         assert!(report.findings.iter().all(|finding| finding.state == State::Ok), "{:?}", report.findings);
+        let beside = &finding(&report, "MPI shim, NCCL plugin").detail;
+        assert!(beside.contains("left out") && beside.contains("tier 3"), "{beside}");
         let collectives = report.classes.iter().find(|class| class.name == "collectives").expect("the class");
         assert_eq!(collectives.state, "waiting");
         assert!(collectives.why.as_deref().is_some_and(|why| why.contains("libnccl.so")));
@@ -393,6 +403,8 @@ mod tests {
         assert!(remedy.contains("setcap cap_bpf,cap_perfmon,") && remedy.ends_with(" /opt/rankmesh"), "{remedy}");
         // a file's capabilities are anybody's who runs it
         assert!(!["sys_admin", "ptrace", "dac"].iter().any(|name| remedy.contains(name)), "{remedy}");
+        let remedy = finding(&report, "MPI shim, NCCL plugin").remedy.as_deref().expect("a remedy");
+        assert!(remedy.contains("rankmesh env"), "{remedy}");
         assert!(report.findings.iter().all(|finding| finding.what != "processes"), "others' are not recorded anyway");
         let state = |name: &str| report.classes.iter().find(|class| class.name == name).map(|class| class.state);
         assert_eq!((state("collectives"), state("offcpu")), (Some("off"), Some("off")));

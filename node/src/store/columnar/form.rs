@@ -48,6 +48,26 @@ pub(crate) fn make_frequent_columnar(tx: &Transaction<'_>) -> rusqlite::Result<(
         .try_for_each(|(table, time)| move_rows(tx, table, time))
 }
 
+/// Version 7: a call in which its process ended has neither a duration nor a return code. Segments stay as they are.
+pub(crate) fn let_calls_end_without_return(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    let columns: Vec<String> = declared(tx, "collectives")?
+        .into_iter()
+        .map(|column| match column.strip_suffix(" NOT NULL") {
+            Some(nullable @ ("duration_ns INTEGER" | "ret INTEGER")) => nullable.to_owned(),
+            _ => column,
+        })
+        .collect();
+    if is_plain(tx)? {
+        return tx.execute_batch(&format!(
+            "CREATE TABLE kept AS SELECT * FROM collectives ORDER BY rowid; DROP TABLE collectives; \
+             CREATE TABLE collectives ({}) STRICT; INSERT INTO collectives SELECT * FROM kept ORDER BY rowid; DROP TABLE kept; \
+             CREATE INDEX collectives_ts ON collectives (ts_ns);",
+            columns.join(", ")
+        ));
+    }
+    declare(tx, "collectives", &columns)
+}
+
 fn is_plain(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT count(*) = 0 FROM sqlite_schema WHERE name = ?1", [OWN_TABLES[0]], |row| row.get(0))
 }
@@ -114,9 +134,14 @@ fn move_rows(tx: &Connection, table: &str, time: &str) -> rusqlite::Result<()> {
             waiting += 1;
         }
     }
+    declare(tx, table, &declared)
+}
+
+/// Declare a columnar table anew, or first.
+fn declare(tx: &Connection, table: &str, columns: &[String]) -> rusqlite::Result<()> {
     let module = super::MODULE.to_string_lossy();
     tx.execute_batch(&format!(
         "DROP TABLE {table}; CREATE VIRTUAL TABLE {table} USING {module}({});",
-        declared.join(", ")
+        columns.join(", ")
     ))
 }

@@ -21,8 +21,8 @@ mod vtab;
 pub(crate) use append::{Appender, RowColumns};
 pub(crate) use compact::Compactor;
 pub(crate) use form::{
-    COLUMNAR, OWN_TABLES, is_columnar, make_collectives_columnar, make_columnar_again, make_frequent_columnar,
-    make_plain,
+    COLUMNAR, OWN_TABLES, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
+    make_frequent_columnar, make_plain,
 };
 pub(crate) use scan::{ColumnExecutor, understands};
 pub(crate) use segment::{

@@ -4,6 +4,8 @@
 //! before is written as the difference: the ranks of a host leave a collective together, and own time is mostly what lies between two
 //! calls. docs/wire.md has the layout. Reading takes any bytes: every count is bounded by what is left to read.
 
+mod steps;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, ReferenceClock,
 const VERSION: u8 = 2;
 /// The same layout with lanes in it that say nothing of how far they got: who knows only [`VERSION`] would take them to be at their start.
 const WITH_LATE: u8 = 3;
+/// The same with steps behind the lanes, which who knows only the others would take for bytes left over.
+const WITH_STEPS: u8 = 4;
 /// What a process does, where this version has no word for it: nothing.
 const NO_ACTIVITY: u8 = 0;
 /// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
@@ -64,7 +68,7 @@ const OTHER_LIBRARY: u8 = 15;
 pub enum DecodeError {
     /// Of another version.
     #[error(
-        "a digest of layout {0}, this version reads {VERSION} and {WITH_LATE}: the sender runs another version of rankmesh"
+        "a digest of layout {0}, this version reads {VERSION} to {WITH_STEPS}: the sender runs another version of rankmesh"
     )]
     Version(u8),
     /// It ends too early, or has something left over.
@@ -81,11 +85,15 @@ pub fn encode(digest: &Digest) -> String {
     to_text(&Writer::default().digest(digest))
 }
 
-/// Write a digest in at most `limit` bytes: if it does not fit, runs are merged, then the lanes with fewest calls are left out,
-/// and the digest says that it was cut.
+/// Write a digest in at most `limit` bytes: if it does not fit, steps are left out, then the earlier runs of each lane, then the lanes with
+/// fewest calls, and the digest says that it was cut.
 #[must_use]
 pub fn encode_within(mut digest: Digest, limit: usize) -> String {
     let mut text = encode(&digest);
+    if text.len() > limit && !digest.steps.is_empty() {
+        (digest.cut, digest.steps) = (true, Vec::new());
+        text = encode(&digest);
+    }
     while text.len() > limit && !digest.lanes.is_empty() {
         digest.cut = true;
         let blocks: usize = digest.lanes.iter().map(|lane| lane.blocks.len()).sum();
@@ -238,7 +246,11 @@ struct Writer {
 impl Writer {
     fn digest(mut self, digest: &Digest) -> Vec<u8> {
         let late = digest.lanes.iter().any(|lane| lane.last_seq.is_none() && lane.open.is_none());
-        self.bytes.push(if late { WITH_LATE } else { VERSION });
+        self.bytes.push(match digest.steps.is_empty() {
+            false => WITH_STEPS,
+            true if late => WITH_LATE,
+            true => VERSION,
+        });
         self.signed(digest.window);
         let said = [!digest.gone.is_empty(), !digest.resent.is_empty()];
         let flags = [digest.clock.is_some(), digest.cut, digest.lost > 0, digest.unplaced > 0, said[0], said[1]];
@@ -301,6 +313,9 @@ impl Writer {
             }
             self.lane(lane, before.entry((lane.comm_hash, &lane.func)).or_default());
             last = Some(lane);
+        }
+        if !digest.steps.is_empty() {
+            self.steps(digest);
         }
         self.bytes
     }
@@ -443,7 +458,7 @@ impl Head {
 impl Reader<'_> {
     fn digest(&mut self) -> Result<Digest, DecodeError> {
         let version = self.byte()?;
-        if ![VERSION, WITH_LATE].contains(&version) {
+        if !(VERSION..=WITH_STEPS).contains(&version) {
             return Err(DecodeError::Version(version));
         }
         let mut digest = Digest { window: self.time("window")?, ..Digest::default() };
@@ -507,6 +522,15 @@ impl Reader<'_> {
             }
             let lane = self.lane(&head, before.entry((head.comm_hash, Arc::clone(&head.func))).or_default())?;
             digest.lanes.push(lane);
+        }
+        if version == WITH_STEPS {
+            for _ in 0..self.count(4)? {
+                let steps = self.steps(&digest)?;
+                digest.steps.push(steps);
+            }
+            if digest.steps.is_empty() {
+                return Err(DecodeError::Value("version"));
+            }
         }
         Ok(digest)
     }

@@ -262,8 +262,11 @@ impl Collector {
         };
         let mut places: BTreeMap<u32, usize> = BTreeMap::new();
         let mut activities = std::mem::take(&mut self.activities);
+        let stepping = self.stepping();
         for ((pid, comm_hash, func), track) in &mut self.tracks {
-            let Some(mut lane) = track.lane(*comm_hash, func, window) else { continue };
+            let Some(mut lane) = track.lane(*comm_hash, func, window, stepping.get(pid) == Some(&true)) else {
+                continue;
+            };
             lane.process = *places.entry(*pid).or_insert_with(|| {
                 let opens = self.processes.get_mut(pid).and_then(OwnTime::opens);
                 digest.processes.push(Process { pid: *pid, opens, activity: activities.remove(pid) });
@@ -271,11 +274,32 @@ impl Collector {
             });
             digest.lanes.push(lane);
         }
+        for (place, process) in digest.processes.iter().enumerate() {
+            let Some(own) = self.processes.get_mut(&process.pid) else { continue };
+            let lanes = digest.lanes.iter().enumerate().filter(|(_, lane)| lane.process == place);
+            let lanes: Vec<(usize, &Lane)> = lanes.collect();
+            let steps = own.steps.ship(place, &lanes, window.saturating_mul(WINDOW_NS) / 1_000);
+            digest.steps.extend(steps.into_iter().filter(|_| stepping.contains_key(&process.pid)));
+        }
         // Those that have nothing else to say.
         for (pid, activity) in activities.into_iter().filter(|(pid, _)| self.processes.contains_key(pid)) {
             digest.processes.push(Process { pid, opens: None, activity: Some(activity) });
         }
         digest
+    }
+
+    /// Processes whose calls only enqueue and whose waits are not seen: their steps are told, so that others can lay theirs beside. With whether
+    /// there are any to be told.
+    fn stepping(&self) -> BTreeMap<u32, bool> {
+        let mut unseen: BTreeMap<u32, bool> = BTreeMap::new();
+        for ((pid, ..), track) in &self.tracks {
+            *unseen.entry(*pid).or_insert(true) &= track.tier == 0 && !track.late && !track.pending.waits();
+        }
+        unseen.retain(|_, unseen| *unseen);
+        for (pid, ready) in &mut unseen {
+            *ready = self.processes.get(pid).is_some_and(|own| own.steps.ready());
+        }
+        unseen
     }
 
     /// Segments sent again before the end of a window, by where from and to.
@@ -323,7 +347,9 @@ impl Collector {
         let Ok(pid) = u32::try_from(call.pid) else { return };
         let left_ns = call.entry_ns.saturating_add(call.duration_ns);
         self.unplaced += 1;
-        self.processes.entry(pid).or_default().busy(call.entry_ns, left_ns);
+        let own = self.processes.entry(pid).or_default();
+        own.busy(call.entry_ns, left_ns);
+        own.steps.interrupt();
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
         if let Some(track) = self.tracks.get_mut(&(pid, call.comm_hash, Arc::clone(&call.func))) {
@@ -376,14 +402,14 @@ impl Track {
         }
     }
 
-    /// What is to be said of it in a window; none when there is nothing.
-    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64) -> Option<Lane> {
+    /// What is to be said of it in a window; none when there is nothing, unless that is `wanted`.
+    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, wanted: bool) -> Option<Lane> {
         let blocks = self.pending.ship(window);
         let calls = std::mem::take(&mut self.calls);
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
         let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
         let open = open.or(enqueued).filter(|_| !self.late);
-        if calls == 0 && open.is_none() && blocks.is_empty() && window - self.said < REMIND {
+        if calls == 0 && open.is_none() && blocks.is_empty() && window - self.said < REMIND && !wanted {
             return None;
         }
         self.said = window;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::blocks::Sum;
+use super::told::Told;
 use super::{Block, Digest, WINDOW_NS, end_of};
 use crate::stragglers::activity::Doing;
 use crate::stragglers::hang::Progress;
@@ -46,6 +47,7 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
     let mut input = Input::default();
     let names: Vec<Arc<str>> = all.iter().map(|heard| heard.node.into()).collect();
     let mut tracks: Tracks<'_> = BTreeMap::new();
+    let mut told = Told::default();
     for (heard, name) in all.iter().zip(&names) {
         let clock_of = |digest: &Digest| digest.clock.filter(|clock| clock.reference == reference);
         let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest));
@@ -70,6 +72,7 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
                 *input.unplaced.entry("rank, communicator or number not known".to_owned()).or_default() +=
                     digest.unplaced;
             }
+            told.add(name, digest, base_us);
             for process in &digest.processes {
                 let known = totals.entry(process.pid).or_insert_with(|| Totals {
                     node: Arc::clone(name),
@@ -106,10 +109,13 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
         input.progress.extend(progress.into_values());
     }
     complete_together(&mut input.progress);
-    for lanes in tracks.into_values() {
+    // Where steps tell own times, their ends are the collectives.
+    let told = told.tell(&input.clocks);
+    for (_, lanes) in tracks.into_iter().filter(|((comm, func), _)| !told.ends.contains(&(*comm, *func))) {
         let lanes: Vec<Track<'_>> = lanes.into_values().collect();
         cells(&lanes, &mut input.sampled);
     }
+    told.spread(&mut input.sampled);
     input
 }
 
@@ -250,6 +256,7 @@ fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
                     root: None,
                 },
                 own_ns,
+                unsure: None,
                 weight: u32::try_from(whole).unwrap_or(u32::MAX),
                 waited,
             });

@@ -5,8 +5,8 @@
 //! aligned runs of 2^level consecutive sequence numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to
 //! another, runs merge into longer ones in any order, and every figure of the analysis is linear in their means.
 //!
-//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the synchronise calls after them, `own` follows each process's own time, `collect` makes digests of calls, `late` numbers those whose communicator's start was not seen, `codec` writes
-//! and reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests, `replay` of recorded
+//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the synchronise calls after them, `own` follows each process's own time, `steps` what it does in each step, `collect` makes digests of calls, `late` numbers those whose communicator's start was not seen, `codec` writes
+//! and reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests (`told`: own times told from steps), `replay` of recorded
 //! rows.
 
 mod blocks;
@@ -16,8 +16,12 @@ mod input;
 mod late;
 mod own;
 mod replay;
+mod steps;
+#[cfg(test)]
+mod steps_tests;
 #[cfg(test)]
 mod tests;
+mod told;
 mod waits;
 
 use std::net::IpAddr;
@@ -72,6 +76,8 @@ pub struct Digest {
     pub processes: Vec<Process>,
     /// Their calls, by process, communicator and function.
     pub lanes: Vec<Lane>,
+    /// Steps of processes whose calls only enqueue and of which no synchronise call was seen.
+    pub steps: Vec<Steps>,
 }
 
 /// A node's clock against that of the node that all are aligned to.
@@ -151,6 +157,43 @@ pub struct Lane {
     pub open: Option<Open>,
     /// Runs of calls, for functions that make all ranks meet; in order.
     pub blocks: Vec<Block>,
+}
+
+/// One step of a process: from one call of the largest communicator that it is in to the next. Of 2^level consecutive ones, the one whose number is
+/// a multiple of that is told. Microseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steps {
+    /// Place of the process in [`Digest::processes`].
+    pub process: usize,
+    /// The lane whose calls end the steps, by its place in [`Digest::lanes`].
+    pub ends: usize,
+    /// Number of the call that ends it.
+    pub number: u64,
+    /// Binary logarithm of the number of steps that it stands for.
+    pub level: u8,
+    /// When that call was entered, after the start of the digest's window.
+    pub end_us: i64,
+    /// How long before it the call was entered that ended the step before.
+    pub length_us: u64,
+    /// How much of this was spent in calls. The rest is own time, and waits that calls do not show.
+    pub called_us: u64,
+    /// The calls inside the step, by whom they meet.
+    pub calls: Vec<StepCalls>,
+}
+
+/// The calls of a step in one lane to one peer: the first alone, the others together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepCalls {
+    /// Place in [`Digest::lanes`]: a lane of the same process.
+    pub lane: usize,
+    /// The rank that is sent to or received from; none where all ranks meet.
+    pub peer: Option<i32>,
+    /// It is the first of the step.
+    pub first: bool,
+    /// How many.
+    pub calls: u32,
+    /// How long before the end of the step they were entered, in the mean.
+    pub before_us: u64,
 }
 
 /// A call that lasts. With the number of the last call that ended: that one only enqueued, and the process waits for its device.

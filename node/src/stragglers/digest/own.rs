@@ -1,9 +1,10 @@
 //! Follows a process's own time: the time outside any communication call since it left the previous coupling call of the
-//! same communicator, as `matching.rs` computes it from rows; and the call with which it opens a step.
+//! same communicator, as `own.rs` of the analysis computes it from rows; the call with which it opens a step; and its steps (`steps.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::steps::Stepping;
 use crate::stragglers::Observation;
 use crate::stragglers::observation::Coupling;
 
@@ -24,6 +25,7 @@ pub(super) struct OwnTime {
     largest: Option<(Option<i32>, u64)>,
     met: bool,
     openers: HashMap<Arc<str>, u64>,
+    pub(super) steps: Stepping,
 }
 
 impl OwnTime {
@@ -40,6 +42,7 @@ impl OwnTime {
         {
             self.gap_at = self.place;
         }
+        self.steps.take(seen, self.outside_ns);
         match Coupling::of(&seen.func) {
             Coupling::All => {}
             Coupling::Pair if self.met => {

@@ -11,13 +11,6 @@ use crate::stragglers::{ClockOffset, Input, Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
 
-fn named(report: &Report) -> Vec<i32> {
-    match &report.verdict {
-        Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).map(|c| c.rank).collect(),
-        _ => Vec::new(),
-    }
-}
-
 fn judged(rows: &Input) -> Report {
     analyse(&replay(rows).0, &Rules::default())
 }
@@ -47,14 +40,14 @@ fn verdicts_from_digests_are_those_from_rows() {
     for seed in 0..jobs {
         let mut job = drawn(&mut rng);
         let healthy = judged(&job.observe(seed));
-        assert!(named(&healthy).is_empty(), "seed {seed}: {:#?} {job:?}", healthy.verdict);
+        assert!(healthy.verdict.named_ranks().is_empty(), "seed {seed}: {:#?} {job:?}", healthy.verdict);
         let rank = rng.random_range(0..job.ranks);
         let effect = 0.12 * 80f64.powf(rng.random::<f64>());
         job.slow = vec![Slow { rank, extra_ns: (effect * job.own_ns as f64) as i64, from_step: 0 }];
         job.collectives = [1, 1, 4][rng.random_range(0..3)];
         let rows = job.observe(seed);
-        let found = named(&judged(&rows));
-        let by_rows = named(&analyse(&rows, &Rules::default()));
+        let found = judged(&rows).verdict.named_ranks();
+        let by_rows = analyse(&rows, &Rules::default()).verdict.named_ranks();
         if found == [rank as i32] || found == by_rows {
             right += 1;
         } else {
@@ -152,7 +145,7 @@ fn enqueued(calls: u64, syncing: &[i32]) -> Report {
     let heard: Vec<Heard<'_>> = names.iter().zip(&refs).map(|(node, digests)| Heard { node, digests }).collect();
     let mut input = to_input(&heard, reference);
     (input.since_ns, input.until_ns) = (0, until_ns);
-    analyse(&input, &Rules { window_ns: WINDOW_NS, short_window_ns: WINDOW_NS, ..Rules::default() })
+    analyse(&input, &Rules::with_windows(WINDOW_NS))
 }
 
 #[test]
@@ -160,7 +153,7 @@ fn where_calls_only_enqueue_the_synchronise_calls_after_them_are_the_evidence() 
     let all: Vec<i32> = (0..8).collect();
     for calls in [1, 3, 40] {
         let report = enqueued(calls, &all);
-        assert_eq!((named(&report), report.evidence.tier), (vec![5], 1), "{calls}: {report:#?}");
+        assert_eq!((report.verdict.named_ranks(), report.evidence.tier), (vec![5], 1), "{calls}: {report:#?}");
         let Verdict::Rank { culprit, .. } = &report.verdict else { unreachable!() };
         assert_eq!(culprit.basis, crate::stragglers::Basis::Waits);
         assert!((25 * MS..35 * MS).contains(&culprit.late_by_ns), "{culprit:?}");
@@ -168,10 +161,10 @@ fn where_calls_only_enqueue_the_synchronise_calls_after_them_are_the_evidence() 
         assert!((0.5..0.65).contains(&culprit.share), "{culprit:?}");
     }
     let report = enqueued(3, &[]);
-    assert_eq!((named(&report), report.evidence.tier), (vec![5], 0), "by entries: {:#?}", report.verdict);
+    assert_eq!((report.verdict.named_ranks(), report.evidence.tier), (vec![5], 0), "by entries: {:#?}", report.verdict);
     // Where one rank alone synchronises, the entries of all are compared.
     let report = enqueued(1, &[0]);
-    assert_eq!((named(&report), report.evidence.tier), (vec![5], 0), "{:#?}", report.verdict);
+    assert_eq!((report.verdict.named_ranks(), report.evidence.tier), (vec![5], 0), "{:#?}", report.verdict);
 }
 
 #[test]
@@ -185,9 +178,9 @@ fn groups_and_stages_are_told_apart_as_from_rows() {
             heavy_stage: None,
             job: Job { ranks: 8, ranks_per_node: 4, steps: 40, own_ns: 200 * MS, ..Job::default() },
         };
-        assert!(named(&judged(&grid.observe(seed))).is_empty(), "seed {seed}");
+        assert!(judged(&grid.observe(seed)).verdict.named_ranks().is_empty(), "seed {seed}");
         grid.job.slow = vec![Slow { rank: 5, extra_ns: 100 * MS, from_step: 0 }];
-        assert_eq!(named(&judged(&grid.observe(seed))), [5], "seed {seed}");
+        assert_eq!(judged(&grid.observe(seed)).verdict.named_ranks(), [5], "seed {seed}");
     }
 }
 
@@ -203,7 +196,7 @@ fn a_job_that_becomes_slow_is_seen_at_once() {
     };
     let rows = job.observe(3);
     let report = judged(&rows);
-    assert_eq!(named(&report), [2], "{:#?}", report.verdict);
+    assert_eq!(report.verdict.named_ranks(), [2], "{:#?}", report.verdict);
 }
 
 #[test]
@@ -402,7 +395,7 @@ proptest! {
             Resent { from: [0xfe80u16, 0, 0, 0, 0, 0, 0, 1].into(), to: [1u16; 8].into(), segments: 1, at_ms: vec![] },
         ];
         let resent = if lost % 2 == 0 { resent } else { Vec::new() };
-        let digest = Digest { window, clock, lost, unplaced: 4, cut: false, gone, resent, processes, lanes };
+        let digest = Digest { window, clock, lost, unplaced: 4, cut: false, gone, resent, processes, lanes, steps: Vec::new() };
         prop_assert_eq!(decode(&encode(&digest)), Ok(digest));
     }
 }
@@ -423,7 +416,7 @@ fn a_late_rank_is_named_by_digests_though_no_start_was_seen() {
                 let slow = vec![Slow { rank: 3, extra_ns: 30 * MS, from_step: 0 }];
                 let job = late(nodes.clone(), slow, enqueues);
                 assert_eq!(
-                    named(&judged(&job.observe(seed))),
+                    judged(&job.observe(seed)).verdict.named_ranks(),
                     [3],
                     "seed {seed}: {nodes:?} came late, enqueues: {enqueues}"
                 );

@@ -20,6 +20,8 @@ pub(super) struct Pending {
     settled: usize,
     /// The window of the last synchronise call after a call of this lane; none where there was none, or long ago.
     waited: Option<i64>,
+    /// Entry of the last call that was shipped before anybody was seen to wait for it.
+    unwaited_us: Option<i64>,
 }
 
 impl Pending {
@@ -32,6 +34,11 @@ impl Pending {
     pub(super) fn restart(&mut self, seq: u64) {
         self.points.retain(|point| point.seq < seq);
         self.settled = self.settled.min(self.points.len());
+    }
+
+    /// Synchronise calls after its calls were seen.
+    pub(super) fn waits(&self) -> bool {
+        self.waited.is_some()
     }
 
     /// Calls that none has waited for yet.
@@ -69,6 +76,9 @@ impl Pending {
         let base_us = window.saturating_mul(WINDOW_NS) / 1_000;
         let mut shipped: Vec<Point> = self.points.drain(..cut_at).collect();
         self.settled -= cut_at.min(self.settled);
+        if let Some(last) = shipped.last().filter(|_| !waited) {
+            self.unwaited_us = Some(entry_us(last));
+        }
         shipped.iter_mut().for_each(|point| point.exit_us -= base_us);
         cut(&shipped, level, waited)
     }
@@ -88,6 +98,10 @@ pub(super) fn wait<'a>(
     let mut lanes: Vec<(&mut Pending, usize, i64)> = lanes
         .filter_map(|lane| {
             let (count, last) = lane.before(start_us);
+            // Where waits are longer than windows the first call was shipped before its synchronise call ended: the next are held back.
+            if lane.unwaited_us.take_if(|at| *at <= start_us).is_some() {
+                lane.waited = Some(window);
+            }
             last.map(|last| (lane, count, last))
         })
         .collect();

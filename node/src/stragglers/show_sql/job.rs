@@ -118,7 +118,7 @@ pub(super) fn hang(report: &Report, hang: &Hang) -> Vec<Shown> {
             };
             let sql = format!(
                 "WITH {sync}got AS (SELECT c.rank, c.node, c.pid, max(c.seq) AS last_recorded, {through} AS completed\n  \
-                 FROM collectives c WHERE c.captured IS NOT 1 AND c.comm_hash = {hash} AND c.func = {func} AND c.ts_ns >= {since_ns} \
+                 FROM collectives c WHERE c.captured IS NOT 1 AND c.duration_ns IS NOT NULL AND c.comm_hash = {hash} AND c.func = {func} AND c.ts_ns >= {since_ns} \
                  AND c.ts_ns < {until_ns}\n  GROUP BY c.rank, c.node, c.pid),\n\
                  stands AS (SELECT *, completed + 1 AS stands_at, {named} AS missing FROM got)\n\
                  SELECT rank, node, pid, last_recorded, completed, stands_at, missing,\n  \

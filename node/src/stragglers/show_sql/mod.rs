@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::report::{Culprit, Report, Verdict};
+use super::report::{Report, Verdict};
 use cells::Cells;
 
 mod cells;
@@ -36,10 +36,7 @@ impl Shown {
 /// The questions behind a report.
 #[must_use]
 pub fn show_sql(report: &Report) -> Vec<Shown> {
-    let named: Vec<&Culprit> = match &report.verdict {
-        Verdict::Rank { culprit, also, .. } => std::iter::once(culprit).chain(also).collect(),
-        _ => Vec::new(),
-    };
+    let named = report.verdict.named();
     let scored = || report.per_comm.iter().filter(|comm| !comm.ranks.is_empty());
     let mut shown = Vec::new();
     if let Verdict::Hang(hang) = &report.verdict {

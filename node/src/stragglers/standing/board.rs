@@ -194,12 +194,7 @@ impl Board {
         if cells(&input) < FEW {
             input = self.input(window, LONG_LOOKBACK);
         }
-        let rules = Rules {
-            window_ns: WINDOW_NS,
-            short_window_ns: WINDOW_NS,
-            hang_ns: self.hang_ns(window),
-            ..Rules::default()
-        };
+        let rules = Rules { hang_ns: self.hang_ns(window), ..Rules::with_windows(WINDOW_NS) };
         let mut report = analyse(&input, &rules);
         let span = window_of(input.since_ns)..=window;
         let said = self.pages.iter().flat_map(|(node, page)| page.digests.values().map(move |d| (node.as_str(), d)));

@@ -116,7 +116,7 @@ mod tests {
         rows.until_ns += later(job.steps as u64 + 6);
         rows.clocks.values_mut().for_each(|clock| *clock = ClockOffset::steady(0, 100_000));
         let (input, _) = replay(&rows);
-        let rules = Rules { window_ns: WINDOW_NS, short_window_ns: WINDOW_NS, ..Rules::default() };
+        let rules = Rules::with_windows(WINDOW_NS);
         let report = analyse(&input, &rules);
         let address = |n: u8| std::net::IpAddr::from([10, 0, 0, n]);
         let lost = |at_ms: u16| Resent { from: address(1), to: address(3), segments: 1, at_ms: vec![at_ms] };

@@ -90,8 +90,8 @@ impl Topic {
             let process = if self == Self::Gpu { String::new() } else { format!("pid = {} AND ", s.who.pid) };
             format!("node = '{node}' AND {process}ts_ns >= {} AND ts_ns < {}", from_ns(s), s.to_ns)
         });
-        // Calls recorded into a graph take their time when it is replayed.
-        let counts = if self == Self::Calls { "captured IS NOT 1 AND " } else { "" };
+        // Calls recorded into a graph take their time when it is replayed; one in which the process ended is over with it.
+        let counts = if self == Self::Calls { "captured IS NOT 1 AND duration_ns IS NOT NULL AND " } else { "" };
         let nodes = subjects.iter().map(|s| format!("'{}'", s.who.node.replace('\'', "''")));
         format!(
             "SELECT node, {pid}, ts_ns, {duration}, {columns} FROM {table} WHERE {counts}node IN ({}) AND ts_ns >= {} AND ts_ns < {} \

@@ -127,7 +127,7 @@ fn scan_of(conn: &Connection, part: &NodePart) -> Option<Scan> {
     let [(read, _)] = part.reads.as_slice() else { return None };
     // Most parts are told apart by their tables alone.
     let read = read.to_ascii_lowercase();
-    if !is_columnar(&read) && view(conn, &read).is_none() {
+    if !is_columnar(&read) && (is_table(conn, &read) || view(conn, &read).is_none()) {
         return None;
     }
     let of_table = |table: &str| {
@@ -148,6 +148,12 @@ pub(crate) fn understands(catalog: &Catalog, part: &NodePart) -> bool {
     };
     let of_view = |name: &str| catalog.tables.get(&name.to_ascii_lowercase()).map(|table| table.sql.clone());
     Scan::through_views(&part.sql, &of_table, &of_view).is_some()
+}
+
+/// Whether it is a table of this file, by what the connection knows of the schema: without a statement. (A schema that has
+/// changed since only makes SQLite answer instead.)
+fn is_table(conn: &Connection, name: &str) -> bool {
+    conn.table_exists(Some("main"), name).unwrap_or(false)
 }
 
 /// The statement that made a view of this file.

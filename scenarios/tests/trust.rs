@@ -2,79 +2,20 @@
 
 // A failed step is a failed test.
 #![allow(clippy::unwrap_used)]
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use certs::{Issuer, Reissue};
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
-use rankmesh::query::ask::{self, AskError, Asked, Question};
+use rankmesh::agent::Agent;
+use rankmesh::query::ask::{self, AskError, Asked};
+use scenarios::light::question;
+use scenarios::trust::{TrustMesh, until};
 use tokio_util::sync::CancellationToken;
 
-/// Long enough for a busy two-core machine; a test that waits so long has failed.
-const PATIENCE: Duration = Duration::from_secs(90);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A mesh in this process; the CA lies with n0.
-struct Mesh {
-    dir: tempfile::TempDir,
-    agents: Vec<Agent>,
-}
-
-impl Mesh {
-    async fn start(size: usize, validity: Duration) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let database = dir.path().join("t.db");
-        rusqlite::Connection::open(&database)
-            .and_then(|db| db.execute_batch("CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1), (2);"))
-            .unwrap();
-        let issuer = Issuer::init(&dir.path().join("n0"), &"m".parse().unwrap()).unwrap();
-        let mut agents: Vec<Agent> = Vec::new();
-        for index in 0..size {
-            let name: certs::NodeName = format!("n{index}").parse().unwrap();
-            let identity = dir.path().join(name.as_str());
-            issuer.issue(&name, validity, Reissue::Refuse).unwrap().save(&identity).unwrap();
-            let join = agents.first().map(|first: &Agent| first.shared().advertise).into_iter().collect();
-            agents.push(Agent::start(config(&name, &identity, &database, join, validity)).await.unwrap());
-        }
-        let mesh = Self { dir, agents };
-        eventually("everybody knows everybody", || mesh.agents.iter().all(|agent| live(agent) == size)).await;
-        mesh
-    }
-
-    fn dir(&self, index: usize) -> PathBuf {
-        self.dir.path().join(format!("n{index}"))
-    }
-
-    fn issuer(&self) -> Issuer {
-        Issuer::open(&self.dir(0)).unwrap()
-    }
-}
-
-fn config(
-    name: &certs::NodeName,
-    identity: &Path,
-    database: &Path,
-    join: Vec<SocketAddr>,
-    cert_validity: Duration,
-) -> AgentConfig {
-    AgentConfig {
-        name: name.clone(),
-        listen: ([127, 0, 0, 1], 0).into(),
-        advertise: None,
-        join,
-        token: None,
-        identity: identity.to_owned(),
-        cert_validity,
-        socket_access: Default::default(),
-        source: SourceConfig::Served { path: database.to_owned(), replicated: Vec::new() },
-        socket: None,
-        capture: CaptureChoice::Off,
-        on_finding: None,
-        labels: Vec::new(),
-    }
+async fn started(size: usize, validity: Duration) -> TrustMesh {
+    TrustMesh::start(size, validity).await.unwrap()
 }
 
 fn live(agent: &Agent) -> usize {
@@ -82,24 +23,12 @@ fn live(agent: &Agent) -> usize {
 }
 
 async fn eventually(what: &str, seen: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !seen() {
-        assert!(Instant::now() < until, "never happened: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until(what, seen).await.unwrap();
 }
 
 /// Sum over all nodes, and who is missing.
 async fn sum(agent: &Agent) -> Result<(String, Vec<String>), AskError> {
-    let question = Question {
-        sql: "SELECT sum(x) FROM t".to_owned(),
-        timeout_ms: 30_000,
-        nodes: Vec::new(),
-        labels: Vec::new(),
-        per_node: false,
-        plan_only: false,
-        analyze: false,
-    };
+    let question = question("SELECT sum(x) FROM t", Duration::from_secs(240));
     match ask::ask(agent.shared(), question, CancellationToken::new()).await? {
         Asked::Answer { answer, coverage, .. } => {
             let missing = coverage.missing.iter().map(|missing| format!("{missing:?}")).collect();
@@ -111,9 +40,9 @@ async fn sum(agent: &Agent) -> Result<(String, Vec<String>), AskError> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_renew_under_load_and_no_question_is_lost() {
-    let validity = Duration::from_secs(24);
-    let mesh = Mesh::start(3, validity).await;
-    let serials = |mesh: &Mesh| -> Vec<String> {
+    let validity = Duration::from_secs(36);
+    let mesh = started(3, validity).await;
+    let serials = |mesh: &TrustMesh| -> Vec<String> {
         mesh.agents.iter().map(|agent| agent.shared().mesh.identity().serial().to_owned()).collect()
     };
     let first = serials(&mesh);
@@ -142,7 +71,7 @@ async fn certificates_renew_under_load_and_no_question_is_lost() {
     eprintln!("{} questions, none lost", asked.load(Ordering::SeqCst));
     // What was renewed is on disk, for the next start.
     for (index, agent) in mesh.agents.iter().enumerate() {
-        let saved = certs::Identity::load(&mesh.dir(index)).unwrap();
+        let saved = certs::Identity::load(&mesh.identity(&format!("n{index}"))).unwrap();
         assert!(saved.check_valid(std::time::SystemTime::now()).is_ok());
         assert_eq!(agent.shared().identity.node(), saved.node());
     }
@@ -150,13 +79,13 @@ async fn certificates_renew_under_load_and_no_question_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_node_is_shut_out_by_all_of_sixteen_while_connected() {
-    let mesh = Mesh::start(16, DAY).await;
+    let mesh = started(16, DAY).await;
     let outcast = &mesh.agents[15];
     // It talks to everybody, so that there are connections to close.
     let (total, missing) = sum(outcast).await.unwrap();
     assert_eq!((total.as_str(), missing.len()), ("Integer(48)", 0));
-    let started = Instant::now();
-    mesh.issuer().revoke("n15").unwrap();
+    let began = Instant::now();
+    mesh.issuer().unwrap().revoke("n15").unwrap();
     let others = &mesh.agents[..15];
     eventually("all go by the list", || others.iter().all(|agent| agent.shared().mesh.identity().trust_number() == 1))
         .await;
@@ -164,7 +93,7 @@ async fn a_revoked_node_is_shut_out_by_all_of_sixteen_while_connected() {
         others.iter().all(|agent| agent.shared().mesh.stats().shut_out > 0)
     })
     .await;
-    eprintln!("revoked at 15 agents, live connections closed, after {:?}", started.elapsed());
+    eprintln!("revoked at 15 agents, live connections closed, after {:?}", began.elapsed());
     // Nobody answers it, nobody asks it, and what it says of itself is believed no more.
     match sum(outcast).await {
         Ok((_, missing)) => assert_eq!(missing.len(), 15, "{missing:?}"),
@@ -175,16 +104,17 @@ async fn a_revoked_node_is_shut_out_by_all_of_sixteen_while_connected() {
     assert_eq!(total, "Integer(45)");
     // A restart changes nothing: the list is on disk.
     assert!(
-        certs::tls::peer(outcast.shared().identity.chain(), &certs::Identity::load(&mesh.dir(7)).unwrap()).is_err()
+        certs::tls::peer(outcast.shared().identity.chain(), &certs::Identity::load(&mesh.identity("n7")).unwrap())
+            .is_err()
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_ca_takes_over_and_the_old_one_is_forgotten() {
-    let mesh = Mesh::start(3, DAY).await;
-    let before = mesh.issuer().authority().fingerprint();
+    let mesh = started(3, DAY).await;
+    let before = mesh.issuer().unwrap().authority().fingerprint();
     // A day's certificate renews under a new CA after half a minute: this test is in a hurry, and plays the nodes' part.
-    let issuer = mesh.issuer().rotate().unwrap();
+    let issuer = mesh.issuer().unwrap().rotate().unwrap();
     assert_ne!(issuer.authority().fingerprint(), before);
     eventually("all trust both", || {
         mesh.agents.iter().all(|agent| agent.shared().mesh.identity().authorities().len() == 2)
@@ -194,7 +124,7 @@ async fn a_new_ca_takes_over_and_the_old_one_is_forgotten() {
     let under_new = |agent: &Agent| agent.shared().mesh.identity().is_of_first_authority();
     eventually("all have renewed under it", || mesh.agents.iter().all(under_new)).await;
     assert_eq!(sum(&mesh.agents[2]).await.unwrap().0, "Integer(9)");
-    mesh.issuer().finish_rotation(false).unwrap();
+    mesh.issuer().unwrap().finish_rotation(false).unwrap();
     eventually("all trust the new one only", || {
         mesh.agents.iter().all(|agent| agent.shared().mesh.identity().authorities().len() == 1)
     })
@@ -203,7 +133,7 @@ async fn a_new_ca_takes_over_and_the_old_one_is_forgotten() {
         assert_eq!(sum(agent).await.unwrap(), ("Integer(9)".to_owned(), Vec::new()));
     }
     // Who joins now joins the new CA.
-    let token = mesh.issuer().tokens().create(DAY, None).unwrap();
+    let token = mesh.issuer().unwrap().tokens().create(DAY, None).unwrap();
     let joined = Arc::new(
         rankmesh::mesh::join::join(mesh.agents[0].shared().advertise, &token, &"late".parse().unwrap()).await.unwrap(),
     );

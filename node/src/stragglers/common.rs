@@ -1,0 +1,146 @@
+//! Late ranks that may not be to blame, though they stand out: held up by another, or late together because of the network between them.
+//!
+//! All of this matters where calls only enqueue, so that waits are not seen. `suspects.rs` finds them, `verdict.rs` asks here whom to drop.
+
+use std::collections::BTreeSet;
+
+use super::matching::{Comm, Member};
+use super::report::{Basis, Culprit, RankRef};
+use super::rules::Rules;
+use super::score::{Scored, Waits};
+use super::suspects::{Findings, Found};
+
+fn is(f: &Found, m: &Member) -> bool {
+    *f.culprit.node == *m.node && f.culprit.pid == m.pid
+}
+
+/// By entries alone it cannot be seen whether a rank is held up. Whoever makes it late is late, too: so a rank is to
+/// blame only if in each communicator that it is in, it is late itself, or nobody else is that it could wait for. Ranks
+/// that were not heard could be late.
+pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings: &mut Findings) {
+    let found = &findings.found;
+    let late_somewhere = |m: &Member| found.iter().any(|f| is(f, m));
+    // What stands against each.
+    let against: Vec<Option<Against>> = found
+        .iter()
+        .map(|p| {
+            if p.culprit.basis != Basis::Entries || scored[p.comm].comm.own_known() {
+                return None;
+            }
+            let elsewhere = scored.iter().enumerate().map(|(i, s)| (Some(i), &s.comm));
+            let elsewhere = elsewhere.chain(thin.iter().map(|c| (None, c)));
+            elsewhere
+                .filter(|(i, c)| *i != Some(p.comm) && c.coupled > 0 && c.members.iter().any(|m| is(p, m)))
+                .filter(|(i, _)| {
+                    !found.iter().any(|f| Some(f.comm) == *i && is(f, &scored[p.comm].comm.members[p.member]))
+                })
+                // Who waits for somebody there waits alike: that makes nobody late against those that are there, too.
+                .filter(|(_, c)| !scored[p.comm].comm.members.iter().all(|m| c.has(m)))
+                .filter_map(|(i, c)| {
+                    let others = || c.members.iter().filter(|m| !is(p, m));
+                    let late_here = i.is_some() && found.iter().any(|f| Some(f.comm) == i);
+                    let heard = c.nranks.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n <= c.members.len()));
+                    match () {
+                        () if late_here => Some(Against::Another),
+                        () if !heard || others().any(late_somewhere) => Some(Against::Unclear),
+                        () => None,
+                    }
+                })
+                .max()
+        })
+        .collect();
+    let mut against = against.into_iter();
+    let mut kept = Vec::new();
+    for p in findings.found.drain(..) {
+        let Culprit { rank, node, pid, .. } = &p.culprit;
+        let me = RankRef { rank: *rank, node: node.clone(), pid: *pid };
+        match against.next().flatten() {
+            Some(Against::Another) => findings.held_up.push(me),
+            Some(Against::Unclear) => findings.alone.push(me),
+            None => kept.push(p),
+        }
+    }
+    findings.found = kept;
+}
+
+/// Where the waits in calls are not seen, what a call takes all its ranks longer than usual looks like time of their own. So where
+/// most of a smaller communicator that reaches over several hosts are late, or ranks of two hosts that pass data to each other, it may be the
+/// network between them: none of them is named.
+pub(crate) fn drop_common(scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
+    let found = &findings.found;
+    let common = |c: &&Comm| {
+        let spread = c.members.windows(2).any(|m| m[0].node != m[1].node);
+        let late = c.members.iter().filter(|m| found.iter().any(|f| is(f, m))).count();
+        c.coupled > 0 && spread && late > 1 && 2 * late > c.members.len()
+    };
+    let all = || scored.iter().map(|s| &s.comm).chain(thin);
+    let together: Vec<&Comm> = all().filter(common).collect();
+    let links = links(scored, thin, found, rules);
+    let dropped: Vec<bool> = found
+        .iter()
+        .map(|f| {
+            let s = &scored[f.comm];
+            let smaller = |c: &&&Comm| c.hash != s.comm.hash && c.members.iter().any(|m| is(f, m));
+            let linked =
+                |c: &Comm| c.members.iter().any(|m| link(&f.culprit.node, &m.node).is_some_and(|l| links.contains(&l)));
+            let linked = || all().any(|c| c.paired > 0 && c.members.iter().any(|m| is(f, m)) && linked(c));
+            s.waits == Waits::Enqueued && (together.iter().any(|c| smaller(&c)) || linked())
+        })
+        .collect();
+    let mut dropped = dropped.into_iter();
+    let mut kept = Vec::new();
+    for f in findings.found.drain(..) {
+        if dropped.next() == Some(true) {
+            let Culprit { rank, node, pid, .. } = f.culprit;
+            findings.alone.push(RankRef { rank, node, pid });
+        } else {
+            kept.push(f);
+        }
+    }
+    findings.found = kept;
+}
+
+/// Two hosts, in order; none where they are one.
+fn link<'a>(a: &'a str, b: &'a str) -> Option<(&'a str, &'a str)> {
+    (a != b).then(|| (a.min(b), a.max(b)))
+}
+
+/// Hosts whose ranks pass data to each other, one of them late and the other as much so by at least half: the network between the two makes both
+/// ends late, and what it takes a call is part of what is told of own times from entries.
+fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Rules) -> BTreeSet<(&'a str, &'a str)> {
+    let mut links = BTreeSet::new();
+    for f in found.iter().filter(|f| scored[f.comm].waits == Waits::Enqueued && scored[f.comm].comm.own_known()) {
+        let own =
+            |node: &str, pid: i64| own_share(scored, (node, pid), (f.culprit.since_ns, f.culprit.until_ns), rules);
+        let mine = own(&f.culprit.node, f.culprit.pid);
+        if mine < rules.effect {
+            continue;
+        }
+        for comm in scored.iter().map(|s| &s.comm).chain(thin).filter(|c| c.paired > 0) {
+            let Some(me) = comm.members.iter().find(|m| is(f, m)) else { continue };
+            let others = comm.members.iter().filter(|m| m.node != me.node);
+            let alike = others.filter(|m| own(&m.node, m.pid) >= mine / 2.0);
+            links.extend(alike.filter_map(|m| link(&me.node, &m.node)));
+        }
+    }
+    links
+}
+
+/// The excess of own time of a process between two instants as a share of wall time, in the communicator where it is largest.
+fn own_share(scored: &[Scored], (node, pid): (&str, i64), (since_ns, until_ns): (i64, i64), rules: &Rules) -> f64 {
+    let shares = scored.iter().filter_map(|s| {
+        let place = s.comm.members.iter().position(|m| *m.node == *node && m.pid == pid)?;
+        let run = s.between(since_ns, until_ns);
+        (!run.is_empty()).then(|| s.pooled(run, rules).1[place].own.share)
+    });
+    shares.fold(0.0, f64::max)
+}
+
+/// What stands against naming a rank that enters late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Against {
+    /// In another communicator of it others may be late: those that are late elsewhere, or were not heard.
+    Unclear,
+    /// In another communicator of it another rank is late.
+    Another,
+}

@@ -1,0 +1,61 @@
+//! An agent as a service manager runs it: what it prints goes to the journal, and its flags stay the same for every start.
+
+mod common;
+
+use std::os::unix::fs::MetadataExt;
+
+use common::{Lab, run, stderr, stdout, wait_for};
+
+#[test]
+fn a_founder_prints_no_token_into_the_journal() {
+    let mut lab = Lab::new();
+    // Neither identity nor CA yet: it founds.
+    let own = lab.path("own");
+    let journal = std::fs::File::create(lab.path("journal")).expect("a file");
+    let of_journal = journal.metadata().expect("its inode");
+    let stream = format!("{}:{}", of_journal.dev(), of_journal.ino());
+    let mut founder = common::rankmesh();
+    founder.args(["up", "--name", "f", "--listen", "127.0.0.1:0", "--capture", "off", "--identity"]).arg(&own);
+    founder.arg("--store").arg(lab.path("f.db")).arg("--socket").arg(lab.socket("f"));
+    founder.env("JOURNAL_STREAM", stream).stdout(journal.try_clone().expect("clone")).stderr(journal);
+    lab.adopt("f", founder);
+    let said = wait_for("it says how to get a token", || {
+        let said = std::fs::read_to_string(lab.path("journal")).map_err(|error| error.to_string())?;
+        if said.contains("rankmesh identity token --dir") { Ok(said) } else { Err(said) }
+    });
+    lab.wait_for_members(&["f"]);
+    assert!(!said.contains("--token") && !said.contains("rankmesh up --join"), "{said}");
+    let issued = run(&["identity", "token", "--dir", &own.display().to_string()]);
+    assert!(issued.status.success(), "{}", stderr(&issued));
+    assert!(!said.contains(stdout(&issued).trim()), "{said}");
+}
+
+#[test]
+fn who_has_joined_starts_again_without_the_tokens_file() {
+    let mut lab = Lab::new();
+    lab.start("first", &[]);
+    lab.wait_for_members(&["first"]);
+    let missing = lab.path("taken-away");
+    lab.start("member", &["--token-file", &missing.display().to_string()]);
+    lab.wait_for_members(&["first", "member"]);
+    // Who has not joined needs it.
+    let address = lab.nodes("first").expect("nodes")[0]["address"].as_str().expect("an address").to_owned();
+    let stranger = lab.path("stranger.id").display().to_string();
+    let refused = run(&[
+        "up",
+        "--name",
+        "stranger",
+        "--listen",
+        "127.0.0.1:0",
+        "--capture",
+        "off",
+        "--identity",
+        &stranger,
+        "--join",
+        &address,
+        "--token-file",
+        &missing.display().to_string(),
+    ]);
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("reading the token from"), "{}", stderr(&refused));
+}
