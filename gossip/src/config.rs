@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::members::Member;
 use crate::seal::Sealer;
 
 /// Longest node or mesh name, bytes. Names travel with every digest, so they are kept short: at 63 bytes a digest of
@@ -26,6 +27,10 @@ pub struct GossipConfig {
     pub advertise: SocketAddr,
     /// Members to call first, and again whenever one of them is not a live member. May hold the own address.
     pub seeds: Vec<SocketAddr>,
+    /// Members that an earlier life of this node knew, and how long ago each was last heard. They are listed until gossip tells of
+    /// them, as dead where it does not, and forgotten as any dead member is; where nobody lives they are called, however
+    /// long ago it was.
+    pub remembered: Vec<(Member, Duration)>,
     /// Time between two rounds.
     pub interval: Duration,
     /// Silence after which a member counts as dead. It is stretched when a member's heartbeats have been arriving slowly.
@@ -61,6 +66,7 @@ impl GossipConfig {
             generation,
             advertise,
             seeds: Vec::new(),
+            remembered: Vec::new(),
             interval: Duration::from_millis(500),
             dead_after: Duration::from_secs(5),
             forget_after: Duration::from_secs(3600),

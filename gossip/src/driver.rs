@@ -16,6 +16,7 @@ use crate::facts::{KEY_LEFT, NodeFacts, extra_key};
 use crate::link::{Inbound, Link, LinkTransport};
 use crate::meeting::Meeting;
 use crate::members::{Directory, Member};
+use crate::remembered::Remembered;
 use crate::seal::{KEY_SEAL, Sealing};
 use crate::{Error, GossipConfig};
 
@@ -206,6 +207,7 @@ impl Driver {
         let seed_pause = (4 * self.cfg.interval).min(Duration::from_secs(2));
         let mut seeds_called = Instant::now();
         let mut meeting: Option<Meeting> = None;
+        self.call_remembered(&members_tx.borrow());
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
@@ -248,6 +250,7 @@ impl Driver {
                     if seeds_called.elapsed() >= seed_pause {
                         seeds_called = Instant::now();
                         self.call_absent_seeds(&members_tx.borrow());
+                        self.call_remembered(&members_tx.borrow());
                     }
                 }
                 () = Meeting::next(&mut meeting) => {
@@ -349,6 +352,15 @@ impl Driver {
         }
     }
 
+    /// Where nobody else lives, and the seeds may be gone for good: calls whom an earlier life knew.
+    fn call_remembered(&mut self, members: &[Member]) {
+        if !members.iter().any(|member| member.is_live() && !member.is_self) {
+            for to in self.directory.remembered().into_iter().filter(|to| *to != self.cfg.advertise) {
+                let _ = self.chitchat.gossip(to);
+            }
+        }
+    }
+
     async fn leave(&mut self, members_tx: &watch::Sender<MemberList>) {
         let sealing = &self.sealing;
         self.chitchat
@@ -385,6 +397,7 @@ impl Driver {
     async fn relaunch(&mut self, generation: u64) {
         self.chitchat.abort();
         self.cfg.generation = generation.saturating_add(1);
+        self.cfg.remembered = self.directory.for_next_life();
         match launch(&self.cfg, &self.transport, &self.all(&self.facts), &self.sealing).await {
             Ok((chitchat, ending, directory)) => {
                 self.chitchat = chitchat;
@@ -425,7 +438,8 @@ pub(crate) async fn launch(
     keys.extend(sealing.seal(&id, keys.iter().map(|(key, value)| (key.as_str(), value.as_str()))));
     let chitchat = spawn_chitchat(config, keys, transport).await.map_err(|e| Error::Start(e.to_string()))?;
     let ending: Ending = Box::pin(chitchat.termination_watcher());
-    Ok((chitchat, ending, Directory::new(id, cfg.dead_after, sealing.clone())))
+    let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.dead_after, cfg.forget_after, Instant::now());
+    Ok((chitchat, ending, Directory::new(id, cfg.dead_after, sealing.clone(), remembered)))
 }
 
 /// chitchat declares a peer dead when the time since its last heartbeat exceeds `phi_threshold` times the smoothed mean

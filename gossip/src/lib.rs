@@ -15,6 +15,7 @@ mod link;
 mod meeting;
 mod members;
 mod pace;
+mod remembered;
 mod seal;
 
 pub use config::{Error, GossipConfig, next_generation};

@@ -2,7 +2,7 @@
 //!
 //! chitchat knows incarnations (name, generation, address); several of one name may be known at a time, and one that was
 //! only just heard of counts as dead until its heartbeat has moved twice. This module turns that into a list a person can
-//! read: of each name the highest generation, and nobody before they could be judged.
+//! read: of each name the highest generation, from the first word about it on, and as dead only where it could be judged.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -12,6 +12,7 @@ use chitchat::{Chitchat, ChitchatId, NodeState};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{KEY_LEFT, NodeFacts};
+use crate::remembered::Remembered;
 use crate::seal::{Reading, Sealing};
 
 /// Whether a member is there.
@@ -20,6 +21,9 @@ use crate::seal::{Reading, Sealing};
 pub enum MemberState {
     /// Its heartbeat arrives.
     Live,
+    /// Others told of it, or an earlier life of this node knew it; whether it is there is not known yet. Not for long: it
+    /// comes to be live or dead.
+    Heard,
     /// Its heartbeat has stopped, or it said good-bye.
     Dead,
 }
@@ -46,6 +50,12 @@ impl Member {
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.state == MemberState::Live
+    }
+
+    /// Whether it may be there: who wants an answer of all asks it.
+    #[must_use]
+    pub fn may_live(&self) -> bool {
+        self.state != MemberState::Dead
     }
 }
 
@@ -75,6 +85,7 @@ pub(crate) struct Directory {
     patience: Duration,
     sealing: Sealing,
     seen: HashMap<ChitchatId, Seen>,
+    remembered: Remembered,
     /// When the last look was, and until when others' silence may be this node's own.
     looked: Option<Instant>,
     excused_until: Option<Instant>,
@@ -90,8 +101,8 @@ pub(crate) struct Look {
 }
 
 impl Directory {
-    pub(crate) fn new(self_id: ChitchatId, patience: Duration, sealing: Sealing) -> Self {
-        Self { self_id, patience, sealing, seen: HashMap::new(), looked: None, excused_until: None }
+    pub(crate) fn new(self_id: ChitchatId, patience: Duration, sealing: Sealing, remembered: Remembered) -> Self {
+        Self { self_id, patience, sealing, seen: HashMap::new(), remembered, looked: None, excused_until: None }
     }
 
     /// Whether silence says nothing about others now. Looks come many times in [`Self::patience`]: where one is late by half of it,
@@ -124,10 +135,11 @@ impl Directory {
             let alive = seen.believed.is_some() && (is_self || (heard && !seen.left));
             seen.ever_live |= alive;
             let judged = seen.ever_live || now.duration_since(seen.first) >= self.patience;
-            let standing = match (judged && seen.believed.is_some(), alive) {
+            let standing = match (seen.believed.is_some(), alive) {
                 (false, _) => None,
                 (true, true) => Some(MemberState::Live),
-                (true, false) => Some(MemberState::Dead),
+                (true, false) if judged || seen.left => Some(MemberState::Dead),
+                (true, false) => Some(MemberState::Heard),
             };
             changed |= std::mem::take(&mut seen.fresh) || standing != seen.standing;
             seen.standing = standing;
@@ -140,7 +152,19 @@ impl Directory {
             self.seen.retain(|id, _| states.contains_key(id));
             changed = true;
         }
+        let known = |name: &str| self.seen.iter().any(|(id, seen)| *id.node_id == *name && seen.standing.is_some());
+        changed |= self.remembered.look(now, excused, known);
         Look { members: changed.then(|| self.list()), outranked_by }
+    }
+
+    /// The members for a further life of this node.
+    pub(crate) fn for_next_life(&self) -> Vec<(Member, Duration)> {
+        self.list().into_iter().map(|member| (member, Duration::ZERO)).collect()
+    }
+
+    /// Whom to call where nobody lives but this node.
+    pub(crate) fn remembered(&mut self) -> Vec<SocketAddr> {
+        self.remembered.whom()
     }
 
     /// Of each name the highest generation, and of this node's own only this life.
@@ -156,7 +180,13 @@ impl Directory {
                 newest.insert(&id.node_id, (id, seen, standing));
             }
         }
-        newest.into_values().map(|(id, seen, state)| seen.member(id, state, *id == self.self_id)).collect()
+        let mut members: Vec<Member> =
+            newest.into_values().map(|(id, seen, state)| seen.member(id, state, *id == self.self_id)).collect();
+        if !self.remembered.is_empty() {
+            members.extend(self.remembered.members().cloned());
+            members.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        members
     }
 }
 

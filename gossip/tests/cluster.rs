@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gossip::{Gossip, GossipConfig, Inbound, Link, Member, NodeFacts};
+use gossip::{Gossip, GossipConfig, Inbound, Link, Member, MemberState, NodeFacts};
 use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -57,12 +57,18 @@ impl Cluster {
     }
 
     async fn start(&mut self, n: u16, generation: u64, seeds: &[u16], facts: NodeFacts) {
+        self.start_again(n, generation, seeds, facts, Vec::new()).await;
+    }
+
+    /// Starts one that knew `remembered` in an earlier life, lately.
+    async fn start_again(&mut self, n: u16, generation: u64, seeds: &[u16], facts: NodeFacts, remembered: Vec<Member>) {
         let (tx, rx) = mpsc::channel(256);
         self.net.listeners.lock().unwrap().insert(addr(n), tx);
         let mut cfg = GossipConfig::new(self.mesh.as_str(), format!("n{n}"), generation, addr(n));
         cfg.seeds = seeds.iter().map(|s| addr(*s)).collect();
         cfg.interval = Duration::from_millis(40);
         cfg.dead_after = self.dead_after;
+        cfg.remembered = remembered.into_iter().map(|member| (member, Duration::ZERO)).collect();
         let link = Arc::new(MemLink { net: self.net.clone(), own: addr(n) });
         self.nodes.insert(n, Gossip::start(cfg, link, rx, facts).await.unwrap());
     }
@@ -143,6 +149,51 @@ async fn five_find_each_other_from_one_seed_and_a_killed_one_returns() {
     cluster
         .eventually("n3 is back as itself", |list| {
             find(list, 3).is_some_and(|m| m.is_live() && m.generation == 2 && m.facts.version == "2") && list.len() == 5
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_lists_whom_it_hears_of_before_it_can_judge_them() {
+    let net = Arc::new(Net::default());
+    let mut cluster = Cluster::grown(&net, "m", 0..3).await;
+    cluster.kill(2);
+    cluster.eventually("n2 is dead", |list| find(list, 2).is_some_and(|m| !m.is_live())).await;
+    // For as long as this test waits it will not say that n2 is dead, and it never heard it.
+    cluster.dead_after = 4 * PATIENCE;
+    cluster.start(3, 1, &[0], facts("1")).await;
+    let nodes = [(3, cluster.nodes.remove(&3).unwrap())].into();
+    let newcomer = Cluster { nodes, ..Cluster::new(&net, "m") };
+    newcomer
+        .eventually("n2 was heard of", |list| {
+            find(list, 2).is_some_and(|m| m.state == MemberState::Heard && m.may_live() && m.facts == facts("1"))
+        })
+        .await;
+    newcomer.eventually("the others live", |list| lives(list) == names(&[0, 1, 3])).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_node_lists_and_finds_whom_it_knew() {
+    let net = Arc::new(Net::default());
+    let mut cluster = Cluster::grown(&net, "m", 0..4).await;
+    let known = cluster.nodes[&3].members();
+    cluster.kill(3);
+    // Its seed is gone for good, and one of those it knew.
+    cluster.kill(0);
+    cluster.start_again(3, 2, &[0], facts("2"), known.clone()).await;
+    let first: Vec<_> = cluster.nodes[&3].members().into_iter().map(|member| member.name).collect();
+    assert_eq!(first, names(&[0, 1, 2, 3]), "from its first moment on");
+    cluster.eventually("the living found each other", |list| lives(list) == names(&[1, 2, 3])).await;
+    cluster.eventually("n0 is dead", |list| find(list, 0).is_some_and(|m| !m.may_live())).await;
+
+    // Alone: it says who is missing.
+    for n in 1..=3 {
+        cluster.kill(n);
+    }
+    cluster.start_again(3, 3, &[0], facts("3"), known).await;
+    cluster
+        .eventually("all others are dead", |list| {
+            list.len() == 4 && list.iter().all(|member| member.is_self || member.state == MemberState::Dead)
         })
         .await;
 }

@@ -105,6 +105,37 @@ fn a_killed_agent_is_named_and_comes_back() {
 }
 
 #[test]
+fn a_restarted_agent_knows_who_is_missing_and_finds_the_mesh_without_its_seed() {
+    let mut lab = Lab::new();
+    let names = ["r1", "r2", "r3"];
+    for name in names {
+        let file = lab.path(&format!("{name}-trace.db"));
+        make_db(&file, "CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1);");
+        lab.start(name, &["--serve-db", &file.display().to_string()]);
+    }
+    lab.wait_for_members(&names);
+    let kept = lab.path("r3.id").join("members.json");
+    wait_for("r3 keeps whom it knows", || {
+        let kept = std::fs::read_to_string(&kept).map_err(|error| error.to_string())?;
+        if ["r1", "r2"].iter().all(|name| kept.contains(&format!("\"{name}\""))) { Ok(()) } else { Err(kept) }
+    });
+    // The first one, which the others were told to join.
+    lab.kill("r1");
+    lab.kill("r3");
+    lab.restart("r3");
+    wait_for("r3 answers", || lab.nodes("r3"));
+    // From its first answer on, whoever it has found by then.
+    let coverage = wait_for("r3 has found r2", || {
+        let (answer, _) = lab.query("r3", "SELECT count(*) FROM t", &[]);
+        let coverage = answer["coverage"].clone();
+        assert_eq!(coverage["asked"], 3, "{coverage}");
+        if coverage["answered"] == 2 { Ok(coverage) } else { Err(coverage.to_string()) }
+    });
+    assert_eq!(coverage["missing"][0]["node"], "r1", "{coverage}");
+    lab.wait_for_members(&["r2", "r3"]);
+}
+
+#[test]
 fn a_stranger_gets_nothing_and_is_seen_nowhere() {
     let mut lab = Lab::new();
     lab.start("home", &[]);

@@ -53,7 +53,7 @@ pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: 
     for (node, pid) in known {
         pids.entry(node).or_default().extend(u32::try_from(pid));
     }
-    let asked = shared.gossip.members().into_iter().filter(Member::is_live).filter_map(|member| {
+    let asked = shared.gossip.members().into_iter().filter(Member::may_live).filter_map(|member| {
         let pids: Vec<u32> = pids.remove(member.name.as_str())?.into_iter().collect();
         Some((member, pids))
     });

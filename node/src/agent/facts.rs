@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gossip::{MemberState, NodeFacts};
+use gossip::NodeFacts;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +70,7 @@ pub(super) fn node_list(shared: &Shared) -> Vec<Value> {
             json!({
                 "name": member.name,
                 "address": member.address.to_string(),
-                "state": match member.state { MemberState::Live => "live", MemberState::Dead => "dead" },
+                "state": member.state,
                 "labels": member.facts.labels,
                 "ranks": member.facts.ranks,
                 "version": member.facts.version,

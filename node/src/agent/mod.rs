@@ -36,6 +36,7 @@ pub mod local;
 mod memory;
 mod places;
 mod recording;
+mod remembered;
 pub mod seal;
 mod serve;
 mod source;
@@ -131,6 +132,7 @@ impl Agent {
         let gossip = Gossip::start(
             GossipConfig {
                 seeds: config.join.clone(),
+                remembered: remembered::read_in(&config.identity, identity.mesh().as_str()),
                 ..GossipConfig::new(identity.mesh().as_str(), name, generation, advertise)
             }
             .with_sealer(Arc::new(seal::NodeSeal::new({
@@ -166,6 +168,7 @@ impl Agent {
         tasks.spawn(facts::keep_true(Arc::clone(&shared), config.clone(), stop.clone()));
         tasks.spawn(trust::keep(Arc::clone(&shared), keeper, stop.clone()));
         tasks.spawn(memory::keep_small(stop.clone()));
+        tasks.spawn(remembered::keep(Arc::clone(&shared), config.identity.clone(), stop.clone()));
         standing::start(&shared, config.on_finding.clone(), &stop, &mut tasks);
         if let Some(socket) = &config.socket {
             let listener =

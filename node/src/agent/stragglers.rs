@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use gossip::{Member, MemberState};
+use gossip::Member;
 use query_planner::Value;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -247,10 +247,10 @@ async fn syncs(
     }
 }
 
-/// The clock offset of every live peer towards this node; a peer that cannot be measured is left out, and the analysis
+/// The clock offset of every peer that is not known to be dead towards this node; a peer that cannot be measured is left out, and the analysis
 /// then uses no times of that node across nodes.
 pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOffset> {
-    let peers = shared.gossip.members().into_iter().filter(|member| member.state == MemberState::Live);
+    let peers = shared.gossip.members().into_iter().filter(Member::may_live);
     futures::stream::iter(peers)
         .map(|member| async move {
             if member.is_self {
@@ -276,7 +276,7 @@ pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<Strin
         .await
 }
 
-/// The calls that ranks are in right now, of every live member that says so within the deadline, and whether they have a
+/// The calls that ranks are in right now, of every member that says so within the deadline, and whether they have a
 /// number; and the synchronise calls that they are in. A member that does not is silent here, and its rows' coverage says why.
 async fn open_calls(
     shared: &Shared,
@@ -288,7 +288,7 @@ async fn open_calls(
         .gossip
         .members()
         .into_iter()
-        .filter(Member::is_live)
+        .filter(Member::may_live)
         .filter(|member| ask::is_chosen(member, &wanted.nodes, &wanted.labels))
         .collect();
     futures::stream::iter(members)

@@ -176,7 +176,7 @@ async fn ask_to(
     };
     let place = Arc::new(Mutex::new(Place::new(turn, tokio::runtime::Handle::current())));
     let targets: Vec<Target> =
-        members.iter().filter(|member| member.state == MemberState::Live).filter_map(|member| target(member)).collect();
+        members.iter().filter(|member| member.may_live()).filter_map(|member| target(member)).collect();
     let mut fanout = MeshFanout::new(
         tokio::runtime::Handle::current(),
         shared.mesh.clone(),

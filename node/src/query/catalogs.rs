@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use gossip::{Member, MemberState};
+use gossip::Member;
 use query_planner::Catalog;
 
 use crate::agent::Shared;
@@ -58,7 +58,7 @@ impl Catalogs {
         members: &[&Member],
         deadline: Instant,
     ) -> Result<Arc<Catalog>, String> {
-        let live: Vec<&Member> = members.iter().copied().filter(|member| member.state == MemberState::Live).collect();
+        let live: Vec<&Member> = members.iter().copied().filter(|member| member.may_live()).collect();
         if let Some(union) = lock(&self.last_union).as_ref()
             && union.is_of(&live)
         {
@@ -96,6 +96,10 @@ impl Catalogs {
         let mut groups: BTreeMap<u64, Vec<&Member>> = BTreeMap::new();
         for member in members {
             groups.entry(member.facts.schema_hash).or_default().push(member);
+        }
+        for members in groups.values_mut() {
+            // Who may not be there is asked last.
+            members.sort_by_key(|member| !member.is_live());
         }
         let fetched = groups.into_iter().map(|(hash, members)| async move {
             for member in members {

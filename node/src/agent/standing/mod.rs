@@ -4,7 +4,7 @@
 //! What a verdict is made of and when a window can be judged is the pure `crate::stragglers::standing`. Here: `feed` collects calls,
 //! `clocks` follows the reference node's clock, `tell` writes findings and runs the operator's command.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -212,12 +212,17 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
             }
             let presence: BTreeMap<String, Presence> = list
                 .iter()
-                .map(|member| {
-                    let live = member.state == MemberState::Live;
-                    (member.name.clone(), if live { Presence::Live } else { Presence::Dead })
+                .filter_map(|member| {
+                    let presence = match member.state {
+                        MemberState::Live => Presence::Live,
+                        MemberState::Dead => Presence::Dead,
+                        MemberState::Heard => return None,
+                    };
+                    Some((member.name.clone(), presence))
                 })
                 .collect();
-            heard.retain(|(name, _), _| presence.contains_key(name));
+            let listed: HashSet<&str> = list.iter().map(|member| member.name.as_str()).collect();
+            heard.retain(|(name, _), _| listed.contains(name.as_str()));
             board.presence(&presence);
         }
         let judging = Arc::clone(&shared);

@@ -1,0 +1,132 @@
+//! Members that an earlier life of this node knew, until gossip tells of them again.
+//!
+//! A node that has just started knows nobody. Were it asked then, its answer would be one of itself alone and say that
+//! nobody is missing. So it is told whom it knew: they are listed from the start on, called where its seeds are not there,
+//! and dead only after the silence that makes any member dead.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::members::{Member, MemberState};
+
+/// So many are called at a time.
+const AT_A_TIME: usize = 8;
+
+/// Who is remembered and not known otherwise.
+pub(crate) struct Remembered {
+    /// Until when they may be silent without being dead.
+    patience_ends: Instant,
+    /// Of each name the member and when it is forgotten.
+    members: BTreeMap<String, (Member, Instant)>,
+    /// Where all of them were, those long forgotten included.
+    addresses: Vec<SocketAddr>,
+    turn: usize,
+}
+
+impl Remembered {
+    /// `members` and how long each had been silent at `now`; the node's own earlier life is left out.
+    pub(crate) fn new(
+        members: &[(Member, Duration)],
+        own: &str,
+        patience: Duration,
+        forget_after: Duration,
+        now: Instant,
+    ) -> Self {
+        let others = || members.iter().filter(|(member, _)| member.name != own);
+        let mut addresses: Vec<SocketAddr> = others().map(|(member, _)| member.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let listed = others().filter(|(_, silent)| *silent < forget_after).map(|(member, silent)| {
+            let member = Member { state: MemberState::Heard, is_self: false, ..member.clone() };
+            (member.name.clone(), (member, now + (forget_after - *silent)))
+        });
+        Self { patience_ends: now + patience, members: listed.collect(), addresses, turn: 0 }
+    }
+
+    /// What has changed by now, `known` being whom gossip tells of. `excused`: silence says nothing.
+    pub(crate) fn look(&mut self, now: Instant, excused: bool, known: impl Fn(&str) -> bool) -> bool {
+        if self.members.is_empty() {
+            return false;
+        }
+        let before = self.members.len();
+        self.members.retain(|name, (_, forgotten)| now < *forgotten && !known(name));
+        let mut changed = self.members.len() != before;
+        if now >= self.patience_ends && !excused {
+            for (member, _) in self.members.values_mut() {
+                changed |= std::mem::replace(&mut member.state, MemberState::Dead) != MemberState::Dead;
+            }
+        }
+        changed
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.values().map(|(member, _)| member)
+    }
+
+    /// Whom to call where nobody lives: some of them, others the next time.
+    pub(crate) fn whom(&mut self) -> Vec<SocketAddr> {
+        let count = self.addresses.len().min(AT_A_TIME);
+        let whom = (0..count).map(|n| self.addresses[(self.turn + n) % self.addresses.len()]).collect();
+        self.turn = (self.turn + count).checked_rem(self.addresses.len()).unwrap_or(0);
+        whom
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeFacts;
+
+    fn member(n: u16) -> Member {
+        Member {
+            name: format!("n{n}"),
+            address: ([127, 0, 0, 1], n).into(),
+            generation: 1,
+            state: MemberState::Live,
+            facts: NodeFacts::default(),
+            is_self: n == 1,
+        }
+    }
+
+    fn states(remembered: &Remembered) -> Vec<(&str, MemberState)> {
+        remembered.members().map(|member| (&*member.name, member.state)).collect()
+    }
+
+    #[test]
+    fn the_silent_come_to_be_dead_and_then_forgotten_and_the_known_are_gossips() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let before = [(member(1), second), (member(2), second), (member(3), 50 * second), (member(4), 3600 * second)];
+        let mut remembered = Remembered::new(&before, "n1", 5 * second, 60 * second, start);
+        let heard = |name| (name, MemberState::Heard);
+        let dead = |name| (name, MemberState::Dead);
+        assert_eq!(states(&remembered), [heard("n2"), heard("n3")]);
+        assert!(!remembered.look(start + 4 * second, false, |_| false));
+        assert!(!remembered.look(start + 6 * second, true, |_| false), "this node stood still");
+        assert!(remembered.look(start + 7 * second, false, |_| false));
+        assert_eq!(states(&remembered), [dead("n2"), dead("n3")]);
+        assert!(!remembered.look(start + 8 * second, false, |_| false));
+        assert!(remembered.look(start + 11 * second, false, |_| false));
+        assert_eq!(states(&remembered), [dead("n2")]);
+        assert!(remembered.look(start + 12 * second, false, |name| name == "n2"));
+        assert!(remembered.is_empty());
+    }
+
+    #[test]
+    fn all_addresses_are_called_in_turn() {
+        let before: Vec<_> = (1..=20).map(|n| (member(n), Duration::from_secs(99_999))).collect();
+        let mut remembered =
+            Remembered::new(&before, "n1", Duration::from_secs(5), Duration::from_secs(60), Instant::now());
+        let mut called: Vec<u16> = (0..3).flat_map(|_| remembered.whom()).map(|address| address.port()).collect();
+        assert_eq!(called.len(), 24);
+        called.sort_unstable();
+        called.dedup();
+        assert_eq!(called, (2..=20).collect::<Vec<u16>>());
+        let mut none = Remembered::new(&before[..1], "n1", Duration::ZERO, Duration::ZERO, Instant::now());
+        assert!(none.whom().is_empty());
+    }
+}

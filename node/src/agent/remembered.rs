@@ -1,0 +1,201 @@
+//! Whom this agent knows, kept in its identity directory for its next start: an agent that has just started must not answer as if
+//! it were alone, and must find the mesh again when the hosts that it was told to join are gone.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, ensure};
+use gossip::{Member, MemberList, NodeFacts};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+
+const FILE: &str = "members.json";
+/// More than the members of a mesh of ten thousand take.
+const MAX_BYTES: u64 = 16 << 20;
+/// Written where somebody came, went or moved, looked at so often …
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// … and this often in any case, so that it says until when they were heard.
+const WRITE_EVERY: Duration = Duration::from_secs(300);
+
+#[derive(Serialize, Deserialize)]
+struct Memory {
+    mesh: String,
+    members: Vec<Known>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Known {
+    member: Member,
+    /// When it was last not dead, milliseconds since 1970.
+    heard_ms: u64,
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+fn read(file: &Path) -> anyhow::Result<Option<Memory>> {
+    let opened = match std::fs::File::open(file) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut text = Vec::new();
+    opened.take(MAX_BYTES + 1).read_to_end(&mut text)?;
+    ensure!(text.len() as u64 <= MAX_BYTES, "more than {MAX_BYTES} bytes");
+    Ok(Some(serde_json::from_slice(&text)?))
+}
+
+fn write(file: &Path, memory: &Memory) -> anyhow::Result<()> {
+    let fresh = file.with_extension("json.new");
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let mut made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    made.write_all(&serde_json::to_vec(memory)?)?;
+    std::fs::rename(&fresh, file)?;
+    Ok(())
+}
+
+/// Whom this node's earlier life knew in this mesh, and how long ago each was heard. A file that cannot be read is told in the log and
+/// counts as none: it is written anew.
+pub(super) fn read_in(identity: &Path, mesh: &str) -> Vec<(Member, Duration)> {
+    let file = identity.join(FILE);
+    match read(&file).with_context(|| format!("the members known before, in {}", file.display())) {
+        Ok(Some(memory)) if memory.mesh == mesh => {
+            let now = now_ms();
+            let silent = |heard_ms: u64| Duration::from_millis(now.saturating_sub(heard_ms));
+            memory.members.into_iter().map(|known| (known.member, silent(known.heard_ms))).collect()
+        }
+        Ok(_) => Vec::new(),
+        Err(error) => {
+            tracing::warn!("{error:#}: begun anew");
+            Vec::new()
+        }
+    }
+}
+
+/// The members but this one, each with when it was last not dead: now, or what was known before.
+fn memory(mesh: &str, list: &MemberList, before: &[Known], now_ms: u64) -> Memory {
+    let members = list.iter().filter(|member| !member.is_self).map(|member| {
+        let heard_before = before.iter().find(|known| known.member.name == member.name).map(|known| known.heard_ms);
+        // What others publish beside their facts is theirs to say again.
+        let facts = NodeFacts { extra: std::collections::BTreeMap::new(), ..member.facts.clone() };
+        Known {
+            member: Member { facts, ..member.clone() },
+            heard_ms: if member.is_live() { now_ms } else { heard_before.unwrap_or(now_ms) },
+        }
+    });
+    Memory { mesh: mesh.to_owned(), members: members.collect() }
+}
+
+/// Whether somebody came, went, moved, began anew or has other labels or tables.
+fn differ(known: &[Known], list: &MemberList) -> bool {
+    let others = || list.iter().filter(|member| !member.is_self);
+    let same = |(known, member): (&Known, &Member)| {
+        let before = &known.member;
+        (&before.name, before.address, before.generation, before.state, &before.facts.labels, before.facts.schema_hash)
+            == (
+                &member.name,
+                member.address,
+                member.generation,
+                member.state,
+                &member.facts.labels,
+                member.facts.schema_hash,
+            )
+    };
+    known.len() != others().count() || !known.iter().zip(others()).all(same)
+}
+
+/// Keeps the file true until the agent stops.
+pub(super) async fn keep(shared: Arc<Shared>, identity: PathBuf, stop: CancellationToken) {
+    let file = identity.join(FILE);
+    let mesh = shared.identity.mesh().to_string();
+    let mut known = match read(&file) {
+        Ok(Some(memory)) if memory.mesh == mesh => memory.members,
+        _ => Vec::new(),
+    };
+    let mut written = tokio::time::Instant::now();
+    let mut failed = false;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = stop.cancelled() => return,
+        }
+        let list = shared.gossip.list();
+        if !differ(&known, &list) && written.elapsed() < WRITE_EVERY {
+            continue;
+        }
+        let memory = memory(&mesh, &list, &known, now_ms());
+        match write(&file, &memory) {
+            Ok(()) => failed = false,
+            Err(error) if !failed => {
+                failed = true;
+                tracing::warn!("the members could not be kept for the next start, in {}: {error:#}", file.display());
+            }
+            Err(_) => {}
+        }
+        (known, written) = (memory.members, tokio::time::Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gossip::MemberState;
+
+    use super::*;
+
+    fn member(n: u16, state: MemberState) -> Member {
+        let facts = NodeFacts {
+            labels: [("zone".to_owned(), "a".to_owned())].into(),
+            extra: [("d0".to_owned(), "digest".to_owned())].into(),
+            store_rows: 7,
+            ..NodeFacts::default()
+        };
+        let address = ([127, 0, 0, 1], n).into();
+        Member { name: format!("n{n}"), address, generation: 3, state, facts, is_self: n == 1 }
+    }
+
+    #[test]
+    fn who_was_known_is_known_after_a_restart_and_since_when_silent() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        assert_eq!(read_in(dir.path(), "m"), []);
+        let list: MemberList =
+            Arc::new(vec![member(1, MemberState::Live), member(2, MemberState::Live), member(3, MemberState::Dead)]);
+        let long_ago = now_ms() - 100_000;
+        let before = [Known { member: member(3, MemberState::Live), heard_ms: long_ago }];
+        let memory = memory("m", &list, &before, now_ms());
+        write(&file, &memory).unwrap();
+        assert!(!differ(&memory.members, &list));
+        let known = read_in(dir.path(), "m");
+        let names: Vec<_> = known.iter().map(|(member, silent)| (&*member.name, silent.as_secs() >= 100)).collect();
+        assert_eq!(names, [("n2", false), ("n3", true)]);
+        assert_eq!(known[0].0.facts, NodeFacts { extra: [].into(), ..list[1].facts.clone() });
+        assert_eq!(read_in(dir.path(), "another"), []);
+
+        let mut moved = list.as_ref().clone();
+        moved[1].facts.store_rows = 8;
+        assert!(!differ(&memory.members, &Arc::new(moved.clone())), "rows come all the time");
+        moved[1].address.set_port(9);
+        assert!(differ(&memory.members, &Arc::new(moved)));
+        assert!(differ(&memory.members, &Arc::new(list[..2].to_vec())));
+    }
+
+    #[test]
+    fn a_torn_file_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["", "{\"mesh\":\"m\",\"mem", "[1,2]", "\u{0}\u{1}"] {
+            std::fs::write(dir.path().join(FILE), text).unwrap();
+            assert_eq!(read_in(dir.path(), "m"), []);
+        }
+        write(&dir.path().join(FILE), &Memory { mesh: "m".into(), members: Vec::new() }).unwrap();
+        assert!(read(&dir.path().join(FILE)).unwrap().is_some());
+    }
+}
