@@ -26,6 +26,8 @@ if [ "${1:-}" = --test ]; then
     need libgloo-dev test -e /usr/include/gloo/allreduce.h  # a real gloo job
     need libibverbs-dev test -e /usr/include/infiniband/verbs.h  # its structures, for a stand-in
     need libcap2-bin test -x /usr/sbin/setcap  # a program with capabilities of its own
+    need iproute2 have ip                      # hosts in network namespaces …
+    need nftables test -x /usr/sbin/nft        # … that lose packets
 fi
 if [ "${1:-}" = --kernels ]; then
     need qemu-system-x86 have qemu-system-x86_64
