@@ -13,6 +13,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
 use crate::facts::{KEY_LEFT, NodeFacts, extra_key};
+use crate::farewell;
 use crate::link::{Inbound, Link, LinkTransport};
 use crate::meeting::Meeting;
 use crate::members::{Directory, Member};
@@ -24,16 +25,6 @@ use crate::{Error, GossipConfig};
 /// short window keeps the time to death near the configured one while still following a mesh that runs slowly; it also
 /// keeps a peer's memory small (a window of 1,000 takes 8 KB).
 const SAMPLING_WINDOW: usize = 8;
-
-/// Members told directly when this node leaves.
-const FAREWELLS: usize = 8;
-
-/// Half of those told must have been sent the farewell before a leaving node goes. It looks so often, and at most so many times:
-/// not until a moment of the clock, which would be over at once on a host that stands still for a while.
-const FAREWELL_LOOK: Duration = Duration::from_millis(20);
-const FAREWELL_LOOKS: usize = 100;
-/// What the link then has to get the last message out.
-const FAREWELL_TIME: Duration = Duration::from_millis(150);
 
 /// The member list, shared: sorted by name, this node included, one entry a name.
 pub type MemberList = Arc<Vec<Member>>;
@@ -370,25 +361,8 @@ impl Driver {
                 sealing.reseal(state);
             })
             .await;
-        let told: Vec<SocketAddr> = {
-            let members = members_tx.borrow();
-            members.iter().filter(|m| m.is_live() && !m.is_self).map(|m| m.address).take(FAREWELLS).collect()
-        };
-        if !told.is_empty() {
-            self.transport.hurry(told.len());
-            // The farewell goes out with the third message of each exchange; there is no receipt to wait for.
-            let enough = self.transport.completed() + told.len().div_ceil(2);
-            for to in told {
-                let _ = self.chitchat.gossip(to);
-            }
-            for _ in 0..FAREWELL_LOOKS {
-                if self.transport.completed() >= enough {
-                    break;
-                }
-                tokio::time::sleep(FAREWELL_LOOK).await;
-            }
-            tokio::time::sleep(FAREWELL_TIME).await;
-        }
+        let told = farewell::whom(&members_tx.borrow());
+        farewell::say(&self.chitchat, &self.transport, &told).await;
         let _ = self.chitchat.initiate_shutdown();
         let _ = tokio::time::timeout(self.cfg.interval, &mut self.ending).await;
     }
@@ -430,7 +404,9 @@ pub(crate) async fn launch(
         failure_detector_config: failure_detector(cfg),
         marked_for_deletion_grace_period: cfg.forget_after,
         catchup_callback: None,
-        extra_liveness_predicate: None,
+        // Tells whom to copy for chitchat's own watchers, which nobody has here: otherwise it would copy all facts of all members whenever
+        // any of them has changed.
+        extra_liveness_predicate: Some(Box::new(|_| false)),
     };
     let mut keys = facts.encode()?;
     keys.sort();

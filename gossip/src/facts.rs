@@ -29,7 +29,7 @@ const PREFIX_EXTRA: &str = "x.";
 pub(crate) const KEY_LEFT: &str = "left";
 
 /// What a node says about itself.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// Where to ask the node, when that differs from where it gossips.
     pub address: Option<SocketAddr>,

@@ -11,6 +11,7 @@
 mod config;
 mod driver;
 mod facts;
+mod farewell;
 mod link;
 mod meeting;
 mod members;

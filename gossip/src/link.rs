@@ -65,9 +65,9 @@ impl LinkTransport {
         }
     }
 
-    /// The next so many exchanges begin whatever the allowance says.
+    /// So many exchanges more begin whatever the allowance says.
     pub(crate) fn hurry(&self, exchanges: usize) {
-        self.urgent.store(exchanges, Ordering::Relaxed);
+        self.urgent.fetch_add(exchanges, Ordering::Relaxed);
     }
 
     /// Exchanges begun here whose third message, with what the peer lacked, has been handed to the link.

@@ -76,7 +76,7 @@ mod tests {
             address: ([127, 0, 0, 1], n).into(),
             generation: 1,
             state,
-            facts: crate::NodeFacts::default(),
+            facts: std::sync::Arc::default(),
             is_self: n == 1,
         }
     }

@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chitchat::{Chitchat, ChitchatId, NodeState};
+use foldhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{KEY_LEFT, NodeFacts};
@@ -39,10 +41,28 @@ pub struct Member {
     pub generation: u64,
     /// Live or dead.
     pub state: MemberState,
-    /// What it last said about itself.
-    pub facts: NodeFacts,
+    /// What it last said about itself; shared by all lists until it says something else.
+    #[serde(with = "shared")]
+    pub facts: Arc<NodeFacts>,
     /// Whether it is this node.
     pub is_self: bool,
+}
+
+/// Encodes what is shared as if it were not.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(shared: &Arc<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        T::serialize(shared, serializer)
+    }
+
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<T>, D::Error> {
+        T::deserialize(deserializer).map(Arc::new)
+    }
 }
 
 impl Member {
@@ -71,12 +91,16 @@ struct Seen {
     /// Since when keys are there whose seal is not.
     incomplete: Option<Instant>,
     left: bool,
-    facts: NodeFacts,
+    facts: Arc<NodeFacts>,
     /// The facts were read anew since the last look.
     fresh: bool,
     /// As what it was listed after the last look; `None`: not yet, or nobody vouches for it.
     standing: Option<MemberState>,
 }
+
+/// Hashes well below what SipHash costs: all members are looked up several times a round. Seeded at random, since names come from outside.
+type FastMap<K, V> = HashMap<K, V, RandomState>;
+type FastSet<K> = HashSet<K, RandomState>;
 
 /// Builds the list, remembering what it has parsed and whom it has seen alive.
 pub(crate) struct Directory {
@@ -84,7 +108,7 @@ pub(crate) struct Directory {
     /// How long an incarnation may stay unjudged before it is listed as dead.
     patience: Duration,
     sealing: Sealing,
-    seen: HashMap<ChitchatId, Seen>,
+    seen: FastMap<ChitchatId, Seen>,
     remembered: Remembered,
     /// When the last look was, and until when others' silence may be this node's own.
     looked: Option<Instant>,
@@ -102,7 +126,7 @@ pub(crate) struct Look {
 
 impl Directory {
     pub(crate) fn new(self_id: ChitchatId, patience: Duration, sealing: Sealing, remembered: Remembered) -> Self {
-        Self { self_id, patience, sealing, seen: HashMap::new(), remembered, looked: None, excused_until: None }
+        Self { self_id, patience, sealing, seen: FastMap::default(), remembered, looked: None, excused_until: None }
     }
 
     /// Whether silence says nothing about others now. Looks come many times in [`Self::patience`]: where one is late by half of it,
@@ -118,7 +142,7 @@ impl Directory {
     /// The members, where anything about them has changed since the last look: most looks find nothing new, and then cost little
     /// however many there are.
     pub(crate) fn look(&mut self, chitchat: &Chitchat, now: Instant) -> Look {
-        let live: HashSet<&ChitchatId> = chitchat.live_nodes().collect();
+        let live: FastSet<&ChitchatId> = chitchat.live_nodes().collect();
         let states = chitchat.node_states();
         let own = Sealing::default();
         let (mut changed, mut outranked_by) = (false, None);
@@ -152,8 +176,11 @@ impl Directory {
             self.seen.retain(|id, _| states.contains_key(id));
             changed = true;
         }
-        let known = |name: &str| self.seen.iter().any(|(id, seen)| *id.node_id == *name && seen.standing.is_some());
-        changed |= self.remembered.look(now, excused, known);
+        if !self.remembered.is_empty() {
+            let told = self.seen.iter().filter(|(_, seen)| seen.standing.is_some());
+            let known: FastSet<&str> = told.map(|(id, _)| &*id.node_id).collect();
+            changed |= self.remembered.look(now, excused, |name| known.contains(name));
+        }
         Look { members: changed.then(|| self.list()), outranked_by }
     }
 
@@ -200,7 +227,7 @@ impl Seen {
             believed: None,
             incomplete: None,
             left: false,
-            facts: NodeFacts::default(),
+            facts: Arc::default(),
             fresh: false,
             standing: None,
         }
@@ -227,7 +254,7 @@ impl Seen {
                 self.incomplete = None;
                 self.fresh = true;
                 self.left = state.contains_key(KEY_LEFT);
-                self.facts = NodeFacts::decode(state.key_values());
+                self.facts = Arc::new(NodeFacts::decode(state.key_values()));
             }
             Reading::Incomplete => {
                 self.incomplete.get_or_insert(now);
@@ -256,7 +283,7 @@ impl Seen {
             address: self.facts.address.unwrap_or(id.gossip_advertise_addr),
             generation: id.generation_id,
             state,
-            facts: self.facts.clone(),
+            facts: Arc::clone(&self.facts),
             is_self,
         }
     }

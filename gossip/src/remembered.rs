@@ -80,7 +80,6 @@ impl Remembered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NodeFacts;
 
     fn member(n: u16) -> Member {
         Member {
@@ -88,7 +87,7 @@ mod tests {
             address: ([127, 0, 0, 1], n).into(),
             generation: 1,
             state: MemberState::Live,
-            facts: NodeFacts::default(),
+            facts: std::sync::Arc::default(),
             is_self: n == 1,
         }
     }

@@ -86,7 +86,7 @@ impl Cluster {
         }
         let all: Vec<u16> = nodes.collect();
         // A heartbeat may be heard of before the facts are.
-        let known = |list: &[Member]| lives(list) == names(&all) && list.iter().all(|m| m.facts == facts("1"));
+        let known = |list: &[Member]| lives(list) == names(&all) && list.iter().all(|m| *m.facts == facts("1"));
         cluster.eventually("all know all", known).await;
         cluster
     }
@@ -137,7 +137,7 @@ async fn five_find_each_other_from_one_seed_and_a_killed_one_returns() {
         let list = gossip.members();
         assert_eq!(list.iter().filter(|m| m.is_self).map(|m| m.name.clone()).collect::<Vec<_>>(), names(&[*n]));
         assert!(list.is_sorted_by_key(|m| m.name.clone()));
-        assert!(list.iter().all(|m| m.facts == facts("1")), "{list:#?}");
+        assert!(list.iter().all(|m| *m.facts == facts("1")), "{list:#?}");
         assert_eq!(find(&list, 3).unwrap().address, addr(3));
     }
 
@@ -166,7 +166,7 @@ async fn a_newcomer_lists_whom_it_hears_of_before_it_can_judge_them() {
     let newcomer = Cluster { nodes, ..Cluster::new(&net, "m") };
     newcomer
         .eventually("n2 was heard of", |list| {
-            find(list, 2).is_some_and(|m| m.state == MemberState::Heard && m.may_live() && m.facts == facts("1"))
+            find(list, 2).is_some_and(|m| m.state == MemberState::Heard && m.may_live() && *m.facts == facts("1"))
         })
         .await;
     newcomer.eventually("the others live", |list| lives(list) == names(&[0, 1, 3])).await;
@@ -206,17 +206,17 @@ async fn changed_facts_reach_everyone_and_removed_ones_go() {
     changed.store_rows = 77;
     changed.extra.insert("verdict".to_owned(), "rank 5".to_owned());
     cluster.nodes[&2].set_facts(changed.clone()).await;
-    assert_eq!(find(&cluster.nodes[&2].members(), 2).unwrap().facts, changed);
-    cluster.eventually("n2's facts changed", |list| find(list, 2).is_some_and(|m| m.facts == changed)).await;
+    assert_eq!(*find(&cluster.nodes[&2].members(), 2).unwrap().facts, changed);
+    cluster.eventually("n2's facts changed", |list| find(list, 2).is_some_and(|m| *m.facts == changed)).await;
 
     changed.extra.clear();
     cluster.nodes[&2].set_facts(changed.clone()).await;
-    cluster.eventually("n2's verdict went", |list| find(list, 2).is_some_and(|m| m.facts == changed)).await;
+    cluster.eventually("n2's verdict went", |list| find(list, 2).is_some_and(|m| *m.facts == changed)).await;
 
     let mut huge = changed.clone();
     huge.labels.insert("x".to_owned(), "y".repeat(100_000));
     cluster.nodes[&2].set_facts(huge).await;
-    assert_eq!(find(&cluster.nodes[&2].members(), 2).unwrap().facts, changed);
+    assert_eq!(*find(&cluster.nodes[&2].members(), 2).unwrap().facts, changed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -229,7 +229,7 @@ async fn published_values_reach_everyone_and_survive_new_facts() {
     cluster.nodes[&2].set_facts(facts("2")).await;
     let mut expected = facts("2");
     expected.extra.insert("d0".to_owned(), text);
-    cluster.eventually("n2 published", |list| find(list, 2).is_some_and(|m| m.facts == expected)).await;
+    cluster.eventually("n2 published", |list| find(list, 2).is_some_and(|m| *m.facts == expected)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -308,7 +308,7 @@ async fn who_stood_still_itself_takes_nobody_for_dead() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     cluster.nodes[&1].set_facts(facts("2")).await;
-    cluster.eventually("n1 is heard again", |list| find(list, 1).is_some_and(|m| m.facts == facts("2"))).await;
+    cluster.eventually("n1 is heard again", |list| find(list, 1).is_some_and(|m| *m.facts == facts("2"))).await;
     for death in deaths {
         assert!(!death.is_finished(), "seen to live: {:?}", death.await);
         death.abort();

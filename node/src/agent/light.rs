@@ -92,7 +92,7 @@ impl LightAgent {
             address: self.shared.advertise,
             generation: 1,
             state: MemberState::Live,
-            facts,
+            facts: Arc::new(facts),
             is_self: false,
         })
     }

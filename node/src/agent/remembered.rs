@@ -86,9 +86,9 @@ fn memory(mesh: &str, list: &MemberList, before: &[Known], now_ms: u64) -> Memor
     let members = list.iter().filter(|member| !member.is_self).map(|member| {
         let heard_before = before.iter().find(|known| known.member.name == member.name).map(|known| known.heard_ms);
         // What others publish beside their facts is theirs to say again.
-        let facts = NodeFacts { extra: std::collections::BTreeMap::new(), ..member.facts.clone() };
+        let facts = NodeFacts { extra: std::collections::BTreeMap::new(), ..NodeFacts::clone(&member.facts) };
         Known {
-            member: Member { facts, ..member.clone() },
+            member: Member { facts: facts.into(), ..member.clone() },
             heard_ms: if member.is_live() { now_ms } else { heard_before.unwrap_or(now_ms) },
         }
     });
@@ -159,7 +159,7 @@ mod tests {
             ..NodeFacts::default()
         };
         let address = ([127, 0, 0, 1], n).into();
-        Member { name: format!("n{n}"), address, generation: 3, state, facts, is_self: n == 1 }
+        Member { name: format!("n{n}"), address, generation: 3, state, facts: facts.into(), is_self: n == 1 }
     }
 
     #[test]
@@ -177,11 +177,11 @@ mod tests {
         let known = read_in(dir.path(), "m");
         let names: Vec<_> = known.iter().map(|(member, silent)| (&*member.name, silent.as_secs() >= 100)).collect();
         assert_eq!(names, [("n2", false), ("n3", true)]);
-        assert_eq!(known[0].0.facts, NodeFacts { extra: [].into(), ..list[1].facts.clone() });
+        assert_eq!(*known[0].0.facts, NodeFacts { extra: [].into(), ..NodeFacts::clone(&list[1].facts) });
         assert_eq!(read_in(dir.path(), "another"), []);
 
         let mut moved = list.as_ref().clone();
-        moved[1].facts.store_rows = 8;
+        Arc::make_mut(&mut moved[1].facts).store_rows = 8;
         assert!(!differ(&memory.members, &Arc::new(moved.clone())), "rows come all the time");
         moved[1].address.set_port(9);
         assert!(differ(&memory.members, &Arc::new(moved)));
