@@ -53,5 +53,5 @@ pub use harden::{harden, harden_with};
 pub use local::{Local, LocalError, NamedOut, plan_for_one};
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
-pub use run::{run, run_into, run_with};
+pub use run::{FirstAsk, first_ask, run, run_into, run_with};
 pub use time_range::time_range;

@@ -95,11 +95,7 @@ fn run_once(
     mut out: Option<Out<'_>>,
 ) -> Result<Answer, RunError> {
     let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
-    fanout.round(match out {
-        Some(_) if plan.flows() => Round::Flowing,
-        _ if plan.reductions.is_empty() => Round::Only,
-        _ => Round::First,
-    });
+    fanout.round(first_round(plan, out.is_some()));
     let mut meter = Meter { left: budget.asker_bytes, limit: budget.asker_bytes };
     match &plan.merge {
         Merge::Concat { with_node } => {
@@ -153,6 +149,42 @@ fn run_once(
     Ok(answer)
 }
 
+fn first_round(plan: &Plan, with_out: bool) -> Round {
+    match plan.reductions.is_empty() {
+        _ if with_out && plan.flows() => Round::Flowing,
+        true => Round::Only,
+        false => Round::First,
+    }
+}
+
+/// What a run of a plan asks for first.
+#[derive(Debug, Clone)]
+pub struct FirstAsk {
+    /// The round that it belongs to.
+    pub round: Round,
+    /// The task.
+    pub task: NodeTask,
+    /// For whom it is.
+    pub targets: Targets,
+    /// Whether the run asks for nothing else.
+    pub is_all: bool,
+}
+
+/// What [`run_with`], or with `with_out` [`run_into`], is going to ask for first with the same arguments: for a fan-out that begins
+/// before the run does. None where no node is asked.
+pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64) -> Option<FirstAsk> {
+    let asks = match &plan.merge {
+        Merge::Concat { .. } => Asks::whole(plan),
+        Merge::Sql { .. } => Asks::first(plan),
+    };
+    let mut groups = asks.groups().into_iter().filter(|(targets, _)| *targets != Targets::Named(Vec::new()));
+    let (targets, members) = groups.next()?;
+    let is_all = groups.next().is_none() && plan.reductions.is_empty() && plan.lazily.is_none();
+    // A run that is perhaps made again hands nothing on.
+    let round = first_round(plan, with_out && plan.lazily.is_none());
+    Some(FirstAsk { round, task: asks.task(&members, budget, now_unix_ns), targets, is_all })
+}
+
 /// Some parts of a plan that are asked for together: index in the plan, the part, its keys.
 struct Asks {
     parts: Vec<(usize, NodePart, Vec<Value>)>,
@@ -186,6 +218,45 @@ impl Asks {
         }
         Ok(round)
     }
+
+    /// Whom to ask for what: indices of these parts by kind of target.
+    fn groups(&self) -> Vec<(Targets, Vec<usize>)> {
+        let mut groups: Vec<(Targets, Vec<usize>)> = Vec::new();
+        // What some parts ask of some nodes rides along with what others ask of all: one round, one snapshot.
+        let all = self.parts.iter().any(|(_, part, _)| part.targets == Targets::All);
+        let named: BTreeSet<String> = self
+            .parts
+            .iter()
+            .flat_map(|(_, part, _)| match &part.targets {
+                Targets::Named(names) => names.clone(),
+                Targets::All | Targets::AnyOne => Vec::new(),
+            })
+            .collect();
+        for (at, (_, part, _)) in self.parts.iter().enumerate() {
+            let targets = match &part.targets {
+                Targets::AnyOne => Targets::AnyOne,
+                _ if all => Targets::All,
+                _ => Targets::Named(named.iter().cloned().collect()),
+            };
+            match groups.iter_mut().find(|(other, _)| *other == targets) {
+                Some((_, parts)) => parts.push(at),
+                None => groups.push((targets, vec![at])),
+            }
+        }
+        groups
+    }
+
+    /// The task of one group.
+    fn task(&self, members: &[usize], budget: &Budget, now_unix_ns: i64) -> NodeTask {
+        let members = || members.iter().filter_map(|at| self.parts.get(*at));
+        NodeTask {
+            parts: members().map(|(_, part, _)| part.clone()).collect(),
+            keys: members().map(|(_, _, keys)| keys.clone()).collect(),
+            now_unix_ns,
+            budget: *budget,
+            viewer: None,
+        }
+    }
 }
 
 /// The distinct values of a column but NULL; None when they are too many.
@@ -213,46 +284,19 @@ fn ask(
     answer: &mut Answer,
     sink: Sink<'_>,
 ) -> Result<(), RunError> {
-    let mut groups: Vec<(Targets, Vec<usize>)> = Vec::new();
-    // What some parts ask of some nodes rides along with what others ask of all: one round, one snapshot.
-    let all = round.parts.iter().any(|(_, part, _)| part.targets == Targets::All);
-    let named: BTreeSet<String> = round
-        .parts
-        .iter()
-        .flat_map(|(_, part, _)| match &part.targets {
-            Targets::Named(names) => names.clone(),
-            Targets::All | Targets::AnyOne => Vec::new(),
-        })
-        .collect();
-    for (at, (_, part, _)) in round.parts.iter().enumerate() {
-        let targets = match &part.targets {
-            Targets::AnyOne => Targets::AnyOne,
-            _ if all => Targets::All,
-            _ => Targets::Named(named.iter().cloned().collect()),
-        };
-        match groups.iter_mut().find(|(other, _)| *other == targets) {
-            Some((_, parts)) => parts.push(at),
-            None => groups.push((targets, vec![at])),
-        }
-    }
-    for (targets, members) in groups {
+    for (targets, members) in round.groups() {
         if stop.is_stopped() {
             return Err(RunError::Stopped("before all nodes were asked".to_owned()));
         }
         if targets == Targets::Named(Vec::new()) {
             continue;
         }
-        let members: Vec<_> = members.iter().map(|at| &round.parts[*at]).collect();
-        let task = NodeTask {
-            parts: members.iter().map(|(_, part, _)| part.clone()).collect(),
-            keys: members.iter().map(|(_, _, keys)| keys.clone()).collect(),
-            now_unix_ns,
-            budget: *budget,
-            viewer: None,
-        };
+        let task = round.task(&members, budget, now_unix_ns);
         let stats = fanout.ask(&task, &targets, &mut |node, part, batch| {
-            let (part, ..) =
-                members.get(part).ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
+            let (part, ..) = members
+                .get(part)
+                .and_then(|at| round.parts.get(*at))
+                .ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
             sink(node, *part, batch)
         })?;
         let known: HashMap<String, usize> =

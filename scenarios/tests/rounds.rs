@@ -63,3 +63,20 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
+
+/// Few rows are merged where they arrive, without handing over to another thread; but not for long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_merge_of_few_rows_that_turns_out_to_be_long_is_done_all_the_same() {
+    let each = "CREATE TABLE a(k INTEGER); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20)
+                INSERT INTO a SELECT i FROM n;";
+    let cluster = LightCluster::start(3, |_| each.to_owned()).expect("agents");
+    cluster.introduce(0);
+    let long = ("SELECT count(*), sum(x.k + y.k + z.k) FROM a AS x, a AS y, a AS z", [216_000, 6_804_000]);
+    let short = ("SELECT count(*), sum(k) FROM a", [60, 630]);
+    for (sql, expected) in [long, short, long] {
+        let asked = cluster.ask(0, sql, PATIENCE).await.expect("an answer");
+        let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+        assert_eq!(answer.rows, [expected.map(Value::Integer)], "{sql}");
+        assert_eq!((coverage.asked, coverage.answered), (3, 3), "{coverage:?}");
+    }
+}

@@ -32,6 +32,8 @@ const NODE_BYTES: u64 = 256 << 20;
 const ASKER_BYTES: u64 = 1 << 30;
 /// How often a question is run again because a node was lost between two rounds.
 const RESTARTS: usize = 3;
+/// Looks at its stop that a merge on the spot may take: some tenths of a millisecond of SQLite's work.
+const SMALL_LOOKS: u32 = 4;
 
 /// A question as it comes over the local socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -189,30 +191,51 @@ async fn ask_to(
     .in_time(RoundTime::of(started, deadline))
     .in_place(Arc::clone(&place))
     .for_viewer(caller.access.viewer());
+    let (budget, now_unix_ns) = (budget(&plan, out.is_some()), unix_now_ns());
+    if let Some(first) = query_planner::first_ask(&plan, out.is_some(), &budget, now_unix_ns) {
+        fanout.begin(first);
+        fanout.gather().await;
+    }
     let stop = Stop::at(Some(deadline));
-    let stopper = stop.clone();
-    let watch = tokio::spawn(async move {
-        cancelled.cancelled().await;
-        stopper.stop();
-    });
-    let merges = Arc::clone(&shared.merges);
-    let (outcome, fanout, plan) = tokio::task::spawn_blocking(move || {
-        // The merge holds what the nodes sent once more, sorted.
-        let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
-        let outcome = match out {
-            None => run_to_the_end(&plan, &mut fanout, &stop, &merges, None),
-            Some(out) => {
-                let mut out = |rows| hand_on(&plan.columns, rows, &out, &place, deadline);
-                run_to_the_end(&plan, &mut fanout, &stop, &merges, Some(&mut out))
+    let small = fanout.on_the_spot(
+        |fanout| {
+            let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
+            query_planner::run_with(&plan, fanout, &budget, now_unix_ns, &stop.or_after(SMALL_LOOKS), &shared.merges)
+        },
+        || cancelled.is_cancelled() || Instant::now() >= deadline,
+    );
+    let (outcome, fanout, plan) = if let Some(outcome) = small {
+        (outcome, fanout, plan)
+    } else {
+        // Who gives the question up gives up its merge.
+        let _stop_on_drop = StopOnDrop(stop.clone());
+        let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
+        let mut running = tokio::task::spawn_blocking(move || {
+            // The merge holds what the nodes sent once more, sorted.
+            let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
+            let mut run =
+                Run { plan: &plan, fanout: &mut fanout, budget, now_unix_ns, stop: &stopping, merges: &merges };
+            let outcome = match out {
+                None => run.until_over(None),
+                Some(out) => {
+                    let mut out = |rows| hand_on(&plan.columns, rows, &out, &place, deadline);
+                    run.until_over(Some(&mut out))
+                }
+            };
+            fanout.release();
+            (outcome, fanout, plan)
+        });
+        let ended = tokio::select! {
+            biased;
+            ended = &mut running => ended,
+            () = cancelled.cancelled() => {
+                stop.stop();
+                running.await
             }
         };
-        fanout.release();
-        (outcome, fanout, plan)
-    })
-    .await
-    .map_err(|panic| AskError::Failed { message: format!("the merge failed: {panic}"), coverage: None })?;
+        ended.map_err(|panic| AskError::Failed { message: format!("the merge failed: {panic}"), coverage: None })?
+    };
 
-    watch.abort();
     let mut coverage = covered(&members, &plan, &question, &fanout);
     let answer = match outcome {
         Ok(answer) => answer,
@@ -280,33 +303,53 @@ fn hand_on(
     if place.back(deadline) { Ok(()) } else { Err(late()) }
 }
 
-/// Runs the plan; when a node is lost between two rounds, runs it again without that node.
-fn run_to_the_end(
-    plan: &Plan,
-    fanout: &mut MeshFanout,
-    stop: &Stop,
-    merges: &MergePool,
-    mut out: Option<Out<'_>>,
-) -> Result<Answer, RunError> {
-    let budget = if out.is_some() && plan.flows() {
+/// What a question may cost.
+fn budget(plan: &Plan, with_out: bool) -> Budget {
+    if with_out && plan.flows() {
         // Nothing is held: only the deadline and the reader's patience limit such an answer.
         Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: ASKER_BYTES }
     } else {
         Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES }
-    };
-    let now_unix_ns = unix_now_ns();
-    let mut restarts = 0;
-    loop {
-        let outcome = match &mut out {
-            None => query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges),
-            Some(out) => query_planner::run_into(plan, fanout, &budget, now_unix_ns, stop, merges, *out),
-        };
-        match outcome {
-            Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_begin_again() => {
-                restarts += 1;
-                fanout.restart(restarts == RESTARTS);
+    }
+}
+
+/// Stops a merge whose answer nobody waits for any more.
+struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// One question's run, on a thread that may block.
+struct Run<'r> {
+    plan: &'r Plan,
+    fanout: &'r mut MeshFanout,
+    budget: Budget,
+    now_unix_ns: i64,
+    stop: &'r Stop,
+    merges: &'r MergePool,
+}
+
+impl Run<'_> {
+    /// Runs the plan; when a node is lost between two rounds, runs it again without that node.
+    fn until_over(&mut self, mut out: Option<Out<'_>>) -> Result<Answer, RunError> {
+        let Self { plan, budget, now_unix_ns, stop, merges, .. } = *self;
+        let mut restarts = 0;
+        loop {
+            let fanout = &mut *self.fanout;
+            let outcome = match &mut out {
+                None => query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges),
+                Some(out) => query_planner::run_into(plan, fanout, &budget, now_unix_ns, stop, merges, *out),
+            };
+            match outcome {
+                Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_begin_again() => {
+                    restarts += 1;
+                    fanout.restart(restarts == RESTARTS);
+                }
+                outcome => return outcome,
             }
-            outcome => return outcome,
         }
     }
 }

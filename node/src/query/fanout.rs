@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use query_planner::{Fanout, NodeStats, NodeTask, Round, RunError, Sink, Targets};
+use query_planner::{Fanout, FirstAsk, NodeStats, NodeTask, Round, RunError, Sink, Targets};
 use rand::RngExt;
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::admission::Place;
 use super::exec::Executor;
@@ -35,6 +35,8 @@ const FLOW_PIECES: usize = 8;
 /// A question that waits for nodes keeps its turn so long; and it keeps it where it holds more than so much.
 const PATIENCE: Duration = Duration::from_millis(20);
 const LITTLE_BYTES: u64 = 1 << 20;
+/// So much is merged on the spot.
+const SMALL_BYTES: u64 = 64 << 10;
 
 /// Asks `targets`; lives for one question, on a blocking thread.
 pub struct MeshFanout {
@@ -61,6 +63,10 @@ pub struct MeshFanout {
     cancelled: CancellationToken,
     /// The turn of its question, where there are turns.
     place: Option<Arc<Mutex<Place>>>,
+    /// What was asked before the run asks for it.
+    begun: Option<Begun>,
+    /// Whether the run may not wait: all that it asks for has been said.
+    on_the_spot: bool,
     /// What rounds of this run have brought, bytes.
     brought_bytes: u64,
     /// Nodes whose rows are in the result of this run.
@@ -83,6 +89,35 @@ struct Asking {
     flow: Option<u64>,
     ends: Ends,
     stop: CancellationToken,
+}
+
+/// An ask that is out: who was asked, and where they answer.
+struct Started {
+    asked: Vec<usize>,
+    inbox: Inbox,
+    gathered: Gathered,
+    /// Others have had the turn since there was nothing to hear for long enough.
+    waited: bool,
+    /// Stops whatever still runs, here and (by stream reset) on every node.
+    _stop_on_drop: DropGuard,
+}
+
+/// What a run is going to ask for first, asked for already.
+struct Begun {
+    first: FirstAsk,
+    started: Started,
+}
+
+impl Begun {
+    fn is(&self, round: Round, task: &NodeTask, targets: &Targets) -> bool {
+        let first = &self.first.task;
+        self.first.round == round
+            && self.first.targets == *targets
+            && first.now_unix_ns == task.now_unix_ns
+            && first.parts == task.parts
+            && first.keys == task.keys
+            && first.budget == task.budget
+    }
 }
 
 impl Asking {
@@ -144,6 +179,8 @@ impl MeshFanout {
             last_run: false,
             cancelled,
             place: None,
+            begun: None,
+            on_the_spot: false,
             brought_bytes: 0,
             answered: BTreeSet::new(),
             missing: BTreeMap::new(),
@@ -250,13 +287,64 @@ impl MeshFanout {
         });
     }
 
-    /// Asks the listed targets at once and waits for every one of them.
-    fn ask_these(
+    /// Asks for what the run will ask for first, so that its thread need not be there to wait: to be called within a runtime. What the
+    /// run asks for instead, if it does, is asked anew.
+    pub(super) fn begin(&mut self, first: FirstAsk) {
+        let asked = match &first.targets {
+            Targets::All => self.present().collect(),
+            Targets::Named(names) => self.named(names),
+            Targets::AnyOne => return,
+        };
+        self.round(first.round);
+        // What is wrong with it the run will meet again.
+        if let Ok(started) = self.start(asked, &first.task) {
+            self.begun = Some(Begun { first, started });
+        }
+    }
+
+    /// Waits until those asked by [`MeshFanout::begin`] have spoken or there is enough to work on, but not for long.
+    pub(super) async fn gather(&mut self) {
+        if let Some(Begun { started, .. }) = &mut self.begun {
+            started.waited = tokio::time::timeout(PATIENCE, started.inbox.ready()).await.is_err();
+        }
+    }
+
+    /// Runs what asks for nothing but what was begun, if all of that has been said and is little: without waiting for anything. None
+    /// where that is not so, or `run` turned out to be long and was stopped: then nothing has happened.
+    pub(super) fn on_the_spot<T>(
         &mut self,
-        asked: &[usize],
-        task: &NodeTask,
-        sink: Sink<'_>,
-    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        run: impl FnOnce(&mut Self) -> Result<T, RunError>,
+        over: impl FnOnce() -> bool,
+    ) -> Option<Result<T, RunError>> {
+        let begun = self.begun.as_mut().filter(|begun| begun.first.is_all && begun.first.round == Round::Only)?;
+        if begun.started.gathered.bytes() > SMALL_BYTES {
+            return None;
+        }
+        let said = begun.started.inbox.take_all()?;
+        let (asked, gathered) = (begun.started.asked.clone(), begun.started.gathered.clone());
+        let first = begun.first.clone();
+        begun.started.inbox = Inbox::of(said.clone());
+        self.on_the_spot = true;
+        let outcome = run(self);
+        self.on_the_spot = false;
+        if !matches!(outcome, Err(RunError::Stopped(_))) || over() {
+            return Some(outcome);
+        }
+        self.restart(false);
+        self.missing.clear();
+        let started = Started {
+            asked,
+            inbox: Inbox::of(said),
+            gathered,
+            waited: true,
+            _stop_on_drop: CancellationToken::new().drop_guard(),
+        };
+        self.begun = Some(Begun { first, started });
+        None
+    }
+
+    /// Asks the listed targets at once.
+    fn start(&mut self, asked: Vec<usize>, task: &NodeTask) -> Result<Started, RunError> {
         if let Some(time) = self.time {
             self.deadline = time.round_ends(Instant::now(), self.at, self.last_run);
         }
@@ -264,10 +352,9 @@ impl MeshFanout {
             let each = FLOW_BYTES / asked.len().max(1) as u64;
             each.clamp(*FLOW_BYTES_EACH.start(), *FLOW_BYTES_EACH.end())
         });
-        let (ends, mut inbox) = inbox(flow.is_some().then(|| asked.len().min(FLOW_PIECES)));
-        // Dropping the guard stops whatever still runs, here and (by stream reset) on every node.
+        let (ends, inbox) = inbox(flow.is_some().then(|| asked.len().min(FLOW_PIECES)));
         let stop = self.cancelled.child_token();
-        let _stop_on_return = stop.clone().drop_guard();
+        let _stop_on_drop = stop.clone().drop_guard();
         let gathered = Gathered::new(task.budget.asker_bytes);
         let asked_before = |index: &&usize| self.answered.contains(self.targets[**index].name.as_str());
         let (before, anew): (Vec<usize>, Vec<usize>) = asked.iter().partition(asked_before);
@@ -288,9 +375,29 @@ impl MeshFanout {
             self.start_all(&targets, through_tree, &Asking { ask: Arc::new(ask), request, gathered, flow, ends, stop });
         }
         drop(ends);
+        Ok(Started { asked, inbox, gathered, waited: false, _stop_on_drop })
+    }
 
-        let mut answered = Vec::with_capacity(asked.len());
-        while let Some(said) = self.next_said(&mut inbox, &gathered) {
+    /// Asks the listed targets at once and waits for every one of them.
+    fn ask_these(
+        &mut self,
+        asked: Vec<usize>,
+        task: &NodeTask,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        let started = self.start(asked, task)?;
+        self.hear(started, task, sink)
+    }
+
+    /// Waits for every one of those that were asked.
+    fn hear(
+        &mut self,
+        mut started: Started,
+        task: &NodeTask,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        let mut answered = Vec::with_capacity(started.asked.len());
+        while let Some(said) = self.next_said(&mut started) {
             let (target, outcome) = match said {
                 Said::Rows(target, (part, batch)) => {
                     sink(self.targets[target].name.as_str(), part, batch)?;
@@ -333,7 +440,7 @@ impl MeshFanout {
                 }
             }
         }
-        self.brought_bytes += gathered.bytes();
+        self.brought_bytes += started.gathered.bytes();
         if self.cancelled.is_cancelled() {
             return Err(RunError::Stopped("cancelled".into()));
         }
@@ -346,18 +453,28 @@ impl MeshFanout {
 
     /// What a target says next. While nothing comes and little is held, other questions have the turn; a question that does not
     /// get it again in time goes on without: there is little to merge.
-    fn next_said(&self, inbox: &mut Inbox, gathered: &Gathered) -> Option<Said> {
+    fn next_said(&self, started: &mut Started) -> Option<Said> {
+        let Started { inbox, gathered, waited, .. } = started;
         let heard = inbox.heard();
-        if heard.is_some() {
+        if heard.is_some() || self.on_the_spot {
             return heard;
         }
         let Some(place) = &self.place else { return self.runtime.block_on(inbox.next()) };
         let mut place = lock(place);
         let holds_little = || self.brought_bytes + gathered.bytes() <= LITTLE_BYTES;
-        let patience = if holds_little() { PATIENCE } else { Duration::MAX };
+        let patience = match (holds_little(), std::mem::take(waited)) {
+            (true, true) => Duration::ZERO,
+            (true, false) => PATIENCE,
+            (false, _) => Duration::MAX,
+        };
         let said = place.wait_for(patience, inbox.next());
         place.back(if holds_little() { self.deadline } else { self.question_ends });
         said
+    }
+
+    fn named(&self, names: &[String]) -> Vec<usize> {
+        let is_named = |index: &usize| names.iter().any(|name| name == self.targets[*index].name.as_str());
+        self.present().filter(is_named).collect()
     }
 
     fn present(&self) -> impl Iterator<Item = usize> {
@@ -381,24 +498,27 @@ impl Fanout for MeshFanout {
         targets: &Targets,
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        if let Some(begun) = self.begun.take().filter(|begun| begun.is(self.at, task, targets)) {
+            return self.hear(begun.started, task, sink);
+        }
+        if self.on_the_spot {
+            return Err(RunError::Stopped("not all of it has been said".into()));
+        }
         match targets {
             Targets::All => {
-                let asked: Vec<usize> = self.present().collect();
-                self.ask_these(&asked, task, sink)
+                let asked = self.present().collect();
+                self.ask_these(asked, task, sink)
             }
             Targets::Named(names) => {
-                let asked: Vec<usize> = self
-                    .present()
-                    .filter(|&index| names.iter().any(|name| name == self.targets[index].name.as_str()))
-                    .collect();
-                self.ask_these(&asked, task, sink)
+                let asked = self.named(names);
+                self.ask_these(asked, task, sink)
             }
             Targets::AnyOne => {
                 // This node first, then the others until one answers.
                 let mut candidates: Vec<usize> = self.present().collect();
                 candidates.sort_by_key(|&index| !self.targets[index].local);
                 for candidate in candidates {
-                    let answered = self.ask_these(&[candidate], task, &mut *sink)?;
+                    let answered = self.ask_these(vec![candidate], task, &mut *sink)?;
                     if !answered.is_empty() {
                         return Ok(answered);
                     }

@@ -130,6 +130,26 @@ impl Ends {
 }
 
 impl Inbox {
+    /// An inbox in which this has been said, and nobody says more.
+    pub(super) fn of(said: Vec<Said>) -> Self {
+        Self::Together(Arc::default(), said.into_iter())
+    }
+
+    /// Waits until there is enough to work on, which stays in it; where rows flow, not at all. Cancel-safe.
+    pub(super) async fn ready(&self) {
+        let Self::Together(gathering, _) = self else { return };
+        while !lock(&gathering.heap).is_enough() {
+            gathering.enough.notified().await;
+        }
+    }
+
+    /// All that was ever said, where all have spoken and nothing has been taken out.
+    pub(super) fn take_all(&mut self) -> Option<Vec<Said>> {
+        let Self::Together(gathering, heard) = self else { return None };
+        let mut heap = lock(&gathering.heap);
+        (heap.speakers == 0 && heard.len() == 0).then(|| std::mem::take(&mut heap.said))
+    }
+
     /// What is at hand, without waiting.
     pub(super) fn heard(&mut self) -> Option<Said> {
         match self {
@@ -220,5 +240,27 @@ mod tests {
         assert_eq!(target(inbox.heard()), None);
         drop(ends);
         assert!(inbox.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn all_is_taken_only_when_all_have_spoken_and_can_be_heard_again() {
+        let (ends, mut inbox) = inbox(None);
+        let other = ends.clone();
+        ends.send(ended(0)).await.expect("somebody listens");
+        drop(ends);
+        assert!(inbox.take_all().is_none(), "one has not spoken");
+        assert!(futures::poll!(std::pin::pin!(inbox.ready())).is_pending());
+        other.send(ended(1)).await.expect("somebody listens");
+        drop(other);
+        inbox.ready().await;
+        let all = inbox.take_all().expect("all have spoken");
+        for _ in 0..2 {
+            let mut again = Inbox::of(all.clone());
+            assert_eq!((target(again.heard()), target(again.next().await)), (Some(0), Some(1)));
+            assert!(again.heard().is_none() && again.next().await.is_none());
+        }
+        let (_flowing, mut inbox) = super::inbox(Some(1));
+        inbox.ready().await;
+        assert!(inbox.take_all().is_none());
     }
 }

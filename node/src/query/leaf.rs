@@ -31,7 +31,7 @@ pub struct Target {
 }
 
 /// Why a target's answer is not in the result.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Lost {
     /// It was not reached, or broke off: somebody else, or another attempt, may have more luck.
     Unreached(String),
@@ -135,7 +135,7 @@ impl Drop for Held {
 }
 
 /// What a target of a round said: its number among all of them, and some rows or the end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Said {
     /// Rows of a part, of an answer that is not whole yet.
     Rows(usize, (usize, Batch)),

@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use crate::{
-    Answer, AskOptions, Budget, Catalog, Fanout, MergePool, NodeError, NodeStats, NodeTask, Plan, QueryError, RunError,
-    Sink, Stop, Targets, Value, execute_task, harden, plan, run,
+    Answer, AskOptions, Budget, Catalog, Fanout, FirstAsk, MergePool, NodeError, NodeStats, NodeTask, Plan, QueryError,
+    Round, RunError, Sink, Stop, Targets, Value, execute_task, harden, plan, run,
 };
 
 /// 2026-11-20 00:00:00 UTC.
@@ -98,7 +98,12 @@ impl Mesh {
     }
 
     pub(crate) fn run(&mut self, plan: &Plan) -> Result<Answer, RunError> {
-        let answer = run(plan, self, &Budget::default(), NOW_NS, &Stop::default())?;
+        let first = crate::first_ask(plan, false, &Budget::default(), NOW_NS);
+        let mut foretold = Foretold { mesh: &mut *self, first, at: None, asks: 0 };
+        let outcome = run(plan, &mut foretold, &Budget::default(), NOW_NS, &Stop::default());
+        let most = foretold.first.as_ref().map_or(0, |first| if first.is_all { 1 } else { usize::MAX });
+        assert!(foretold.asks <= most, "more was asked for than was foretold: {plan:?}");
+        let answer = outcome?;
         self.shipped_rows = answer.node_stats.iter().map(|(_, stats)| stats.rows).sum();
         Ok(answer)
     }
@@ -205,5 +210,35 @@ impl Fanout for Mesh {
             ));
         }
         Ok(all)
+    }
+}
+
+/// A mesh that is asked first for what was foretold.
+struct Foretold<'m> {
+    mesh: &'m mut Mesh,
+    first: Option<FirstAsk>,
+    at: Option<Round>,
+    asks: usize,
+}
+
+impl Fanout for Foretold<'_> {
+    fn round(&mut self, round: Round) {
+        self.at = Some(round);
+        Fanout::round(&mut *self.mesh, round);
+    }
+
+    fn ask(
+        &mut self,
+        task: &NodeTask,
+        targets: &Targets,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        self.asks += 1;
+        if self.asks == 1 {
+            let first =
+                self.first.as_ref().map(|first| (Some(first.round), format!("{:?}", first.task), &first.targets));
+            assert_eq!(first, Some((self.at, format!("{task:?}"), targets)));
+        }
+        Fanout::ask(&mut *self.mesh, task, targets, sink)
     }
 }
