@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use gossip::MemberState;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use rankmesh::query::ask::{self, AskError, Asked, Question};
+use rankmesh::store::{Finding, Source, StoreConfig};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,26 @@ impl Cluster {
     /// An agent cannot start, or they do not find each other within `wait`.
     pub async fn serve(databases: &[PathBuf], replicated: &[String], wait: Duration) -> anyhow::Result<Self> {
         Self::one_by_one(configs(databases, replicated)?, wait).await
+    }
+
+    /// Starts `n` agents that each write a trace store of their own, in which `findings` are, and waits as [`Cluster::serve`] does.
+    ///
+    /// # Errors
+    /// As [`Cluster::serve`], or a store cannot be written.
+    pub async fn with_stores(n: usize, findings: &[Finding], wait: Duration) -> anyhow::Result<Self> {
+        let (dir, mut configs) = configs(&vec![PathBuf::new(); n], &[])?;
+        for config in &mut configs {
+            let path = dir.path().join(format!("{}.db", config.name));
+            config.source = SourceConfig::Store { path, limits: StoreConfig::default() };
+        }
+        let cluster = Self::one_by_one((dir, configs), wait).await?;
+        for agent in &cluster.agents {
+            let Source::Store(store) = agent.shared().source.as_ref() else { bail!("no store") };
+            let ingest = store.ingest();
+            findings.iter().for_each(|finding| ingest.finding(finding.clone()));
+            store.flush(wait)?;
+        }
+        Ok(cluster)
     }
 
     /// As [`Cluster::serve`], with a socket at the first agent, for the command line.

@@ -1,5 +1,5 @@
-//! Warm latency of a trivial indexed question over 4, 16, 64 and 256 in-process agents, beside bare quinn in the same run
-//! (`bench-mesh direct [NODES…]`); whole agents started at once that find each other by gossip over QUIC, and then one of them
+//! Warm latency of a trivial indexed question over 4, 16, 64 and 256 in-process agents, of files that they serve and, up to 16, of the
+//! trace stores that they write themselves, beside bare quinn in the same run (`bench-mesh direct [NODES…]`); whole agents started at once that find each other by gossip over QUIC, and then one of them
 //! falls silent (`bench-mesh meet [NODES]`); a thousand light agents, asked directly and through a tree (`bench-mesh tree [NODES]`);
 //! and the command line beside clush, pdsh and serf, those that are installed, with 16 hosts (`bench-mesh peers`).
 //!
@@ -8,11 +8,12 @@
 use std::cell::Cell;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use rankmesh::query::FanoutPolicy;
 use rankmesh::query::ask::{AskError, Asked};
+use rankmesh::store::Finding;
 use scenarios::cluster::{Cluster, make_database};
 use scenarios::figures::{cpu_time, cpu_time_of_threads, figure, quantile};
 use scenarios::floor::Floor;
@@ -32,6 +33,8 @@ const ROWS: &str = "CREATE TABLE t(k INTEGER NOT NULL, v INTEGER NOT NULL);
     CREATE INDEX t_k ON t(k);";
 /// More agents than this are light ones: the gossip of so many in one process leaves little of two cores for questions.
 const MOST_WHOLE: usize = 64;
+/// More agents than this are not asked for stores of their own besides: that many start slowly.
+const MOST_STORES: usize = 16;
 
 /// Whole agents in one process, how long they may take to meet, and how long a death may take to be known.
 const FULL: usize = 128;
@@ -277,18 +280,66 @@ fn direct(sizes: &[usize]) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     println!("{SQL}; {ROUNDS} warm rounds each, in turns; times are p50 of one whole fan-out");
     println!(
-        "{:>6} {:>12} {:>12} {:>7} {:>20} {:>20}",
-        "nodes", "bare quinn", "rankmesh", "ratio", "floor CPU/answer", "our CPU/answer"
+        "{:>6} {:>10} {:>12} {:>12} {:>7} {:>20} {:>20}",
+        "nodes", "data", "bare quinn", "rankmesh", "ratio", "floor CPU/answer", "our CPU/answer"
     );
     let mut ratios = Vec::new();
     for &n in sizes {
-        ratios.push((n, runtime.block_on(measure(n)).with_context(|| format!("{n} agents"))?));
+        for of in [Data::Served, Data::Stores] {
+            if of == Data::Stores && n > MOST_STORES {
+                continue;
+            }
+            let measured = runtime.block_on(measure(n, of)).with_context(|| format!("{n} agents, {of}"))?;
+            ratios.push((n, of, measured));
+        }
     }
-    for (n, (latency, cpu)) in ratios {
-        figure(&format!("fanout_p50_over_bare_quinn_{n}"), latency, "ratio", "<=", 1.5);
-        figure(&format!("cpu_per_answer_over_bare_quinn_{n}"), cpu, "ratio", "<=", 2.0);
+    for (n, of, (latency, cpu)) in ratios {
+        let of = if of == Data::Stores { "_own_stores" } else { "" };
+        figure(&format!("fanout_p50_over_bare_quinn_{n}{of}"), latency, "ratio", "<=", 1.5);
+        figure(&format!("cpu_per_answer_over_bare_quinn_{n}{of}"), cpu, "ratio", "<=", 2.0);
     }
     Ok(())
+}
+
+/// What the agents are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Data {
+    /// Rows of a file with a rollback journal that nobody writes.
+    Served,
+    /// Rows of the trace store that each writes itself, which also keeps who asked what.
+    Stores,
+}
+
+impl std::fmt::Display for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Served => "files",
+            Self::Stores => "own stores",
+        })
+    }
+}
+
+/// As many as the question is about in the files, of an instant, and as many others again a second later and so on.
+fn findings(at_ns: i64) -> Vec<Finding> {
+    let finding = |number: i64| Finding {
+        ts_ns: at_ns + number / 10 * 1_000_000_000,
+        since_ns: at_ns,
+        until_ns: at_ns + number,
+        verdict: "none".to_owned(),
+        rank: None,
+        culprit_node: None,
+        job_id: None,
+        comm_hash: None,
+        func: None,
+        tier: None,
+        lateness_ns: None,
+        clock_bound_ns: None,
+        score: None,
+        cost_gpu_s: None,
+        cause: None,
+        detail: String::new(),
+    };
+    (0..1_000).map(finding).collect()
 }
 
 /// Those that are asked; the first is the asker.
@@ -298,18 +349,23 @@ enum Agents {
 }
 
 impl Agents {
-    async fn ask(&self) -> Result<Asked, AskError> {
+    async fn ask(&self, sql: &str) -> Result<Asked, AskError> {
         match self {
-            Self::Whole(cluster) => cluster.ask(0, SQL).await,
-            Self::Light(cluster) => cluster.ask(0, SQL, Duration::from_secs(30)).await,
+            Self::Whole(cluster) => cluster.ask(0, sql).await,
+            Self::Light(cluster) => cluster.ask(0, sql, Duration::from_secs(30)).await,
         }
     }
 }
 
 /// Ratios (latency p50, CPU) of ours over the floor.
-async fn measure(n: usize) -> anyhow::Result<(f64, f64)> {
+async fn measure(n: usize, of: Data) -> anyhow::Result<(f64, f64)> {
     let dir = tempfile::tempdir()?;
-    let agents = if n > MOST_WHOLE {
+    let mut sql = SQL.to_owned();
+    let agents = if of == Data::Stores {
+        let now_ns = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
+        sql = format!("SELECT count(*), max(until_ns) FROM findings WHERE ts_ns = {now_ns}");
+        Agents::Whole(Cluster::with_stores(n, &findings(now_ns), Duration::from_secs(120)).await?)
+    } else if n > MOST_WHOLE {
         let cluster = LightCluster::start(n, |_| ROWS.to_owned())?;
         cluster.introduce(0);
         Agents::Light(Box::new(cluster))
@@ -328,7 +384,7 @@ async fn measure(n: usize) -> anyhow::Result<(f64, f64)> {
         let floor_time = floor.round().await?;
         let between = cpu_time();
         let started = Instant::now();
-        let Asked::Answer { answer, coverage, .. } = agents.ask().await? else { bail!("no answer") };
+        let Asked::Answer { answer, coverage, .. } = agents.ask(&sql).await? else { bail!("no answer") };
         let our_time = started.elapsed();
         let after = cpu_time();
         if coverage.answered != n || answer.rows[0][0] != query_planner::Value::Integer(expected) {
@@ -348,7 +404,7 @@ async fn measure(n: usize) -> anyhow::Result<(f64, f64)> {
     let ratio = our_p50.as_secs_f64() / floor_p50.as_secs_f64();
     let per_answer = |cpu: Duration| cpu.as_secs_f64() * 1e6 / (ROUNDS * n) as f64;
     println!(
-        "{n:>6} {:>9.3} ms {:>9.3} ms {ratio:>7.2} {:>17.1} us {:>17.1} us",
+        "{n:>6} {of:>10} {:>9.3} ms {:>9.3} ms {ratio:>7.2} {:>17.1} us {:>17.1} us",
         floor_p50.as_secs_f64() * 1e3,
         our_p50.as_secs_f64() * 1e3,
         per_answer(floor_cpu),
