@@ -6,7 +6,7 @@
 //! long the runs are. Where nobody's start was seen, the process that sorts first counts its calls from 0 and the others follow it. `collect`
 //! keeps the calls until they are numbered or given up; `stragglers/number.rs` does the same with rows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Digest, Heard, ReferenceClock, WINDOW_NS};
@@ -21,6 +21,10 @@ const SHARP: f64 = 0.25;
 const MOST: f64 = 0.5;
 /// Windows for which calls wait for their numbers.
 const PATIENCE: i64 = 6;
+/// Distances between a lane's calls for which there is hope that they coincide, where these are longer than that.
+const DISTANCES: i64 = 3;
+/// Windows for which a call that only enqueues waits for the synchronise call after it, where its process makes some.
+const ENQUEUED: i64 = 120;
 /// Windows after which it is tried again with a lane of which nothing coincided.
 const AGAIN: i64 = 120;
 /// Windows that a process waits for others to speak before it counts its own calls for all.
@@ -53,6 +57,8 @@ pub(super) type Key = (u32, u64, Arc<str>);
 #[derive(Debug, Default)]
 pub(super) struct LateLanes {
     lanes: BTreeMap<Key, LateLane>,
+    /// Processes of which a synchronise call was seen.
+    synchronise: BTreeSet<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +69,9 @@ struct LateLane {
     counts: Option<u64>,
     /// Numbers below were given already.
     next: u64,
+    /// When its last call was entered, and how far apart the last three were.
+    entered_ns: Option<i64>,
+    distances_ns: [Option<i64>; 2],
 }
 
 /// Another's lane that has numbers.
@@ -86,6 +95,7 @@ impl LateLanes {
     /// A process has ended.
     pub(super) fn forget(&mut self, pid: u32) {
         self.lanes.retain(|(of, ..), _| *of != pid);
+        self.synchronise.remove(&pid);
     }
 
     /// Give numbers to what can be numbered, and up what has waited too long. `ends` are the synchronise calls of processes, ordered by start:
@@ -105,14 +115,20 @@ impl LateLanes {
                 missing.entry((pid, kept.call.comm_hash, Arc::clone(&kept.call.func))).or_default().push(i);
             }
         }
+        self.synchronise.extend(syncs.iter().map(|(pid, ..)| *pid));
         for ((pid, comm, func), mut places) in missing {
             places.sort_by_key(|i| calls[*i].call.entry_ns);
             let key = (pid, comm, func);
-            let lane = self.lanes.entry(key.clone()).or_insert(LateLane { since: window, counts: None, next: 0 });
-            if window - lane.since > AGAIN {
+            let new = LateLane { since: window, counts: None, next: 0, entered_ns: None, distances_ns: [None; 2] };
+            let lane = self.lanes.entry(key.clone()).or_insert(new);
+            places.iter().for_each(|i| lane.entered(calls[*i].call.entry_ns));
+            // Steps may be longer than any wait: what comes rarely had fewer chances.
+            let rare = lane.rare_ns();
+            let patience = rare.map_or(PATIENCE, |longest_ns| DISTANCES * longest_ns / WINDOW_NS);
+            if window - lane.since > AGAIN.max(patience) {
                 lane.since = window;
             }
-            let patient = window - lane.since <= PATIENCE;
+            let patient = window - lane.since <= patience;
             if let Some(clock) = clock.filter(|_| patient || lane.counts.is_some()) {
                 let found = lane.find(me, &key, window, clock, calls, &places, syncs, heard);
                 if !found.is_empty() {
@@ -129,7 +145,14 @@ impl LateLanes {
             let old_ns = (window - if patient { PATIENCE } else { 0 }).saturating_mul(WINDOW_NS);
             for &i in &places {
                 let kept = &mut calls[i];
-                let left_ns = kept.call.entry_ns.saturating_add(kept.call.duration_ns);
+                let left_ns = match ended_us(&kept.call, pid, syncs) {
+                    Some(end_us) => end_us.saturating_mul(1_000),
+                    // Its wait is not over.
+                    None if patient && rare.is_some() && self.synchronise.contains(&pid) => {
+                        kept.call.entry_ns.saturating_add((ENQUEUED - PATIENCE) * WINDOW_NS)
+                    }
+                    None => kept.call.entry_ns.saturating_add(kept.call.duration_ns),
+                };
                 if kept.number == Number::Missing && (kept.call.entry_ns < before_ns || left_ns < old_ns) {
                     kept.number = Number::Never;
                 }
@@ -139,6 +162,21 @@ impl LateLanes {
 }
 
 impl LateLane {
+    /// A call was entered; those that wait for their numbers come again, in order.
+    fn entered(&mut self, entry_ns: i64) {
+        match self.entered_ns {
+            Some(before) if entry_ns <= before => return,
+            Some(before) => self.distances_ns = [Some(entry_ns - before), self.distances_ns[0]],
+            None => {}
+        }
+        self.entered_ns = Some(entry_ns);
+    }
+
+    /// The longest distance between its last calls, where no call waits for so long: there are never two of another's at hand.
+    fn rare_ns(&self) -> Option<i64> {
+        self.distances_ns.into_iter().flatten().max().filter(|longest_ns| *longest_ns > PATIENCE * WINDOW_NS)
+    }
+
     /// The numbers that can be told now, by place in `calls`.
     #[allow(clippy::too_many_arguments, reason = "what is known, each once")]
     fn find(
@@ -197,7 +235,9 @@ impl LateLane {
             .map(|end| end.saturating_sub(clock.offset_us))
             .collect();
         let (Some(&first), Some(&last), false) = (ends.first(), ends.last(), own) else { return Vec::new() };
-        let Some(period_us) = theirs.period_us() else { return Vec::new() };
+        let shortest_us = || self.distances_ns.into_iter().flatten().min().map(|distance| distance as f64 / 1e3);
+        let own_us = || self.rare_ns().and_then(|_| shortest_us());
+        let Some(period_us) = theirs.period_us().or_else(own_us) else { return Vec::new() };
         let bound_us = if *theirs.node == *me { 0 } else { theirs.bound_us.saturating_add(clock.bound_us.into()) };
         let close = (CLOSE * period_us).max(bound_us as f64);
         if bound_us as f64 > SHARP * period_us {

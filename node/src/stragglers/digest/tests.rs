@@ -428,6 +428,25 @@ fn a_late_rank_is_named_by_digests_though_no_start_was_seen() {
 }
 
 #[test]
+fn calls_of_steps_that_are_longer_than_any_wait_get_their_numbers() {
+    for (nodes, enqueues) in [(vec![0, 1, 2, 3], false), (vec![1], false), (vec![0, 1, 2, 3], true), (vec![1], true)] {
+        // A step takes 12 s; those that wait in it do so for 4 s.
+        let job = Job {
+            steps: 18,
+            own_ns: 8_000 * MS,
+            slow: vec![Slow { rank: 3, extra_ns: 4_000 * MS, from_step: 0 }],
+            late_nodes: nodes.iter().map(|node| (*node, 2)).collect(),
+            enqueues,
+            runs_ahead: enqueues,
+            syncs: enqueues,
+            ..Job::default()
+        };
+        let named = judged(&job.observe(1)).verdict.named_ranks();
+        assert_eq!(named, [3], "{nodes:?} came late, enqueues: {enqueues}");
+    }
+}
+
+#[test]
 fn calls_that_only_enqueue_get_no_numbers_and_nobody_is_said_to_be_behind() {
     let job = Job { late_nodes: vec![(1, 10)], enqueues: true, ..Job::default() };
     let (input, _) = replay(&job.observe(1));
