@@ -3,7 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::simulate::{Grid, Job, Noise, Slow};
+use super::simulate::{Grid, Job, Noise, Slow, Stop};
 use super::{Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
@@ -143,6 +143,35 @@ fn a_slow_host_names_its_ranks() {
     let mut found = analyse(&job.observe(5), &Rules::default()).verdict.named_ranks();
     found.sort_unstable();
     assert_eq!(found, [2, 3]);
+}
+
+#[test]
+fn ranks_of_a_slow_host_that_hide_each_other_are_named_together() {
+    // Of sixteen and of twelve: each of the four has three slow others among those that it is compared with, which widen the spread.
+    for (ranks, sigma, extra_ns) in [(16, 0.05, 15 * MS), (12, 0.1, 40 * MS)] {
+        for seed in 0..20 {
+            let job = Job { ranks, ranks_per_node: 4, steps: 20, noise: Noise::LogNormal(sigma), ..Job::default() };
+            let report = analyse(&job.with_slow_host(1, extra_ns).observe(seed), &Rules::default());
+            let mut found = report.verdict.named_ranks();
+            found.sort_unstable();
+            assert_eq!(found, [4, 5, 6, 7], "seed {seed} of {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn a_record_lost_before_the_wait_makes_nobody_stuck_where_the_recorders_came_late() {
+    let stop = Stop { rank: 5, step: 60, gone: false };
+    let job = Job { stop: Some(stop), late_nodes: (0..4).map(|node| (node, 10)).collect(), ..Job::default() };
+    for rank in (0..8).filter(|rank| *rank != 5) {
+        let mut input = job.observe(9);
+        let calls = input.unnumbered.iter().enumerate().filter(|(_, seen)| seen.rank == rank);
+        let last = calls.max_by_key(|(_, seen)| seen.entry_ns).map(|(place, _)| place);
+        input.unnumbered.remove(last.unwrap());
+        let report = analyse(&input, &Rules::default());
+        let Verdict::Hang(hang) = &report.verdict else { panic!("rank {rank}: {:#?}", report.verdict) };
+        assert_eq!(hang.missing.iter().map(|m| m.who.rank).collect::<Vec<_>>(), [5], "a record of rank {rank} is lost");
+    }
 }
 
 #[test]

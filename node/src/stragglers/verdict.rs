@@ -3,7 +3,7 @@
 //! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures beside the verdict from `summary.rs`; the
 //! report's shape lies in `report.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::common::{drop_common, drop_held_up_by_entries};
@@ -12,7 +12,7 @@ use super::doubts::nobody;
 use super::hang::{self, complete_together, progress_of};
 use super::matching::{Comm, Met, communicators};
 use super::number::number;
-use super::observation::{Input, Observation};
+use super::observation::{ClockOffset, Coupling, Input, Observation};
 use super::report::{Basis, Cost, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, score};
@@ -69,16 +69,50 @@ fn late_progress(all: &mut Input, late: &BTreeSet<(Arc<str>, i64)>) {
             finished.push(Observation { seq: *seq, ..seen.clone() });
         }
     }
+    let left = Left::of(all);
     let open: Vec<Observation> = std::mem::take(&mut all.open_unnumbered)
         .into_iter()
         .filter_map(|seen| {
-            let seq = last.get(&lane(&seen))?.0 + 1;
+            let seq = left.not_before(&seen, last.get(&lane(&seen))?.0 + 1, &all.clocks);
             Some(Observation { seq, ..seen })
         })
         .collect();
     if !open.is_empty() || !all.progress.is_empty() || !all.syncing.is_empty() {
         all.progress.extend(progress_of(&finished, &open, &all.syncs, &all.syncing));
         complete_together(&mut all.progress);
+    }
+}
+
+/// When the first rank had surely left each call in which all ranks of a communicator meet, on the asker's clock.
+struct Left(HashMap<(u64, Arc<str>), BTreeMap<u64, i64>>);
+
+impl Left {
+    fn of(all: &Input) -> Self {
+        let mut left: HashMap<(u64, Arc<str>), BTreeMap<u64, i64>> = HashMap::new();
+        let lanes: BTreeSet<(u64, &Arc<str>)> = all.open_unnumbered.iter().map(|o| (o.comm_hash, &o.func)).collect();
+        for seen in all.observations.iter().filter(|o| o.tier > 0 && Coupling::of(&o.func) == Coupling::All) {
+            let Some(clock) = all.clocks.get(&*seen.node).filter(|_| lanes.contains(&(seen.comm_hash, &seen.func)))
+            else {
+                continue;
+            };
+            let end_ns = clock.align(seen.entry_ns.saturating_add(seen.duration_ns));
+            let surely_ns = end_ns.saturating_add(clock.bound_within(end_ns, end_ns));
+            let at =
+                left.entry((seen.comm_hash, Arc::clone(&seen.func))).or_default().entry(seen.seq).or_insert(surely_ns);
+            *at = surely_ns.min(*at);
+        }
+        Self(left)
+    }
+
+    /// The number of a call that is not over, at least `seq`. Records between it and the last call with a number may be lost; but nobody leaves a
+    /// call that all have not entered, so it is none of those that another had left before it was entered.
+    fn not_before(&self, open: &Observation, seq: u64, clocks: &BTreeMap<String, ClockOffset>) -> u64 {
+        let lane = self.0.get(&(open.comm_hash, Arc::clone(&open.func)));
+        let Some((left, clock)) = lane.zip(clocks.get(&*open.node)).filter(|_| open.tier > 0) else { return seq };
+        let entry_ns = clock.align(open.entry_ns);
+        let surely_ns = entry_ns.saturating_sub(clock.bound_within(entry_ns, entry_ns));
+        let before = left.range(seq..).filter(|(_, at)| **at < surely_ns).map(|(number, _)| number + 1);
+        before.max().unwrap_or(seq)
     }
 }
 
