@@ -1,0 +1,241 @@
+//! The thread that reads the ring buffer and makes records of what it holds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::MapHandle;
+
+use super::{Shared, Wake, loss};
+use crate::decode;
+use crate::process::Process;
+use crate::record::Record;
+use crate::ring::Ring;
+use crate::signals::decode as signals;
+use crate::signals::kernel_names;
+use crate::signals::record::HostRecord;
+use crate::signals::wire::RawHost;
+use crate::sockets::Sockets;
+use crate::tally;
+use crate::tally::wire::RawRow;
+use crate::wire::{self, RawOffCpu, RawRecord};
+
+/// The reader looks this often; the kernel wakes it earlier only when the ring fills up. Each look takes the CPU from a rank
+/// where ranks use all of them. Who waits for records to have come (the standing verdict's `LAG`) waits longer than this.
+const RING_INTERVAL: Duration = Duration::from_millis(50);
+
+pub(super) fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
+    let mut reader = Reader {
+        shared: Arc::clone(&shared),
+        wake,
+        sockets: Sockets::default(),
+        parents: HashMap::new(),
+        waits: vec![],
+        leaving: vec![],
+        unparsed: 0,
+    };
+    let mut ring = match Ring::open(events) {
+        Ok(ring) => ring,
+        Err(error) => {
+            shared.problem(format!("cannot read the ring buffer: {error}"));
+            return;
+        }
+    };
+    loop {
+        let last = shared.detached.load(Ordering::Acquire);
+        if !last {
+            ring.wait(RING_INTERVAL);
+        }
+        let mut all = ring.consume(|bytes| reader.take(bytes)); // also records that woke nobody
+        let until = Instant::now() + MOST_OF_A_RECORD;
+        while last && !all && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+            all = ring.consume(|bytes| reader.take(bytes));
+        }
+        if last && !all {
+            shared.problem("a record was not finished when capture ended: what came after it is not stored".to_owned());
+        }
+        reader.deliver_waits(last);
+        reader.release_groups();
+        if last {
+            let left = shared.groups().release_all();
+            left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
+            return;
+        }
+    }
+}
+
+/// A program that was about to write a record when its probe was taken away does so when its CPU lets it: a rank that has used up
+/// its share, or a virtual CPU that does not run, keeps it waiting.
+const MOST_OF_A_RECORD: Duration = Duration::from_secs(10);
+
+/// So long after a process's end one of its threads may be heard of: they end at once, and its end is told by the first that sees
+/// no other running.
+const LAST_THREADS: Duration = Duration::from_secs(1);
+
+/// Most processes whose parents are remembered.
+const MOST_PARENTS: usize = 16_384;
+
+struct Reader {
+    /// Who started the processes that followed ones start.
+    parents: HashMap<u32, u32>,
+    shared: Arc<Shared>,
+    wake: Sender<Wake>,
+    sockets: Sockets,
+    /// Stretches off the CPU that wait for the names of kernel functions: who they are of is looked at meanwhile.
+    waits: Vec<(RawOffCpu, Option<Arc<Process>>)>,
+    /// Processes that have ended, whose groups' calls are still held.
+    leaving: Vec<(Instant, u32)>,
+    unparsed: u64,
+}
+
+/// Most stretches that are held back for names.
+const MOST_WAITS: usize = 65_536;
+
+impl Reader {
+    /// Delivers what was held back, when the names are there or there is no more time.
+    fn deliver_waits(&mut self, last: bool) {
+        if self.waits.is_empty() || (kernel_names::are_being_read() && !last && self.waits.len() < MOST_WAITS) {
+            return;
+        }
+        for (raw, process) in std::mem::take(&mut self.waits) {
+            let names = &kernel_names::KERNEL_NAMES;
+            let record = decode::off_cpu(&raw, &self.shared.clock, process.as_ref(), names);
+            self.shared.rows.fetch_add(1, Ordering::Relaxed);
+            self.shared.deliver(Record::OffCpu(record));
+        }
+    }
+
+    /// Hands on what ended processes called in groups that have not ended: nobody will say how.
+    fn release_groups(&mut self) {
+        let due = self.leaving.extract_if(.., |(since, _)| since.elapsed() >= LAST_THREADS);
+        due.for_each(|(_, pid)| self.shared.release_groups(pid));
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let shared = Arc::clone(&self.shared);
+        if let Some(row) = RawRow::parse(bytes) {
+            let process = self.process(row.pid);
+            if let Some(record) = tally::row(&row, &shared.counted, &shared.clock, process.as_ref()) {
+                return shared.deliver(record);
+            }
+        }
+        let record = match wire::parse(bytes) {
+            Some(RawRecord::Call(mut raw)) => {
+                if let Some(handle) = decode::communicator(&raw) {
+                    shared.late.complete(&mut raw, handle);
+                }
+                if decode::is_group_end(&raw) {
+                    let end_ns = shared.clock.unix_ns(raw.exit_ns);
+                    let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));
+                    return calls.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
+                }
+                let process = self.process(raw.pid);
+                let mut call = decode::call(&raw, &shared.clock, process.as_ref());
+                let waits_for_group = raw.flags & wire::IN_GROUP != 0 && decode::returned(&raw).is_some();
+                if waits_for_group && let Some(grouped) = call {
+                    call = shared.groups().hold(grouped);
+                    if call.is_none() {
+                        return;
+                    }
+                }
+                call.map(Record::Collective)
+            }
+            Some(RawRecord::OffCpu(raw)) => {
+                let process = self.process(raw.pid);
+                if kernel_names::are_being_read() {
+                    self.waits.push((raw, process));
+                    return;
+                }
+                Some(Record::OffCpu(decode::off_cpu(
+                    &raw,
+                    &shared.clock,
+                    process.as_ref(),
+                    &kernel_names::KERNEL_NAMES,
+                )))
+            }
+            Some(RawRecord::Tcp(raw)) => {
+                let owner = self.sockets.owner(raw.socket_inode, || shared.processes.pids());
+                let owner = owner.and_then(|pid| shared.processes.known(pid));
+                Some(Record::Net(decode::tcp(&raw, &shared.clock, owner.as_ref())))
+            }
+            Some(RawRecord::Host(raw)) => self.host(&raw).map(Record::Host),
+            Some(RawRecord::Verbs(raw)) => {
+                let rank = self.rank(raw.pid);
+                Some(Record::Net(raw.record(&shared.clock, rank)))
+            }
+            Some(RawRecord::Exec { pid, ts_ns }) => {
+                shared.processes.exec(pid, ts_ns);
+                shared.late.forget(pid);
+                shared.release_groups(pid);
+                let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
+                return;
+            }
+            Some(RawRecord::Found { pid }) => {
+                shared.processes.is_same(pid); // the end of one that had this pid before may have been lost
+                if let Some(process) = shared.announced(shared.processes.look(pid)) {
+                    process.mpi(); // a short-lived process may be gone when its first call is decoded
+                }
+                return;
+            }
+            Some(RawRecord::Exit { pid }) => {
+                self.parents.remove(&pid);
+                shared.processes.forget(pid);
+                shared.late.forget(pid);
+                self.leaving.push((Instant::now(), pid));
+                let _ = self.wake.send(Wake::Exit(pid));
+                return;
+            }
+            None => None,
+        };
+        if matches!(record, Some(Record::OffCpu(_) | Record::Host(HostRecord::Block(_)))) {
+            shared.rows.fetch_add(1, Ordering::Relaxed);
+        }
+        match record {
+            Some(record) => shared.deliver(record),
+            None => {
+                self.unparsed += 1;
+                let ts_ns = shared.clock.now_unix_ns();
+                shared.deliver(loss(ts_ns, "ring", "parse", 1));
+            }
+        }
+    }
+
+    fn host(&mut self, raw: &RawHost) -> Option<HostRecord> {
+        let shared = Arc::clone(&self.shared);
+        let clock = &shared.clock;
+        Some(match raw {
+            RawHost::Block(raw) => HostRecord::Block(signals::block(raw, clock, self.rank(raw.pid))),
+            RawHost::Memory(raw) => HostRecord::Memory(signals::memory(raw, clock, self.rank(raw.pid))?),
+            RawHost::Life(raw) => {
+                if raw.is_beginning() {
+                    shared.processes.begins(raw.pid);
+                }
+                if self.parents.len() < MOST_PARENTS {
+                    self.parents.insert(raw.pid, raw.parent);
+                }
+                // Not looked up in /proc: what only begins and ends is no process to follow.
+                HostRecord::Life(signals::life(raw, clock, self.known_rank(raw.pid))?)
+            }
+        })
+    }
+
+    /// The rank of a process with something to tell.
+    fn rank(&self, pid: u32) -> Option<i32> {
+        // one that is gone already, or is just being killed, has no environment to be read
+        self.process(pid).and_then(|process| process.seen.rank).or_else(|| self.known_rank(pid))
+    }
+
+    /// The rank of a process as far as it is known: its own, else that of the one that started it.
+    fn known_rank(&self, pid: u32) -> Option<i32> {
+        let line = std::iter::successors(Some(pid), |pid| self.parents.get(pid).copied()).take(8);
+        line.filter_map(|pid| self.shared.processes.known(pid)?.seen.rank).next()
+    }
+
+    fn process(&self, pid: u32) -> Option<Arc<Process>> {
+        self.shared.process(pid)
+    }
+}

@@ -1,0 +1,179 @@
+//! The thread that owns the BPF object: it discovers libraries, counts what was lost, says what capture costs and leaves out more
+//! where there is too much.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::MapHandle;
+
+use super::{Shared, Wake, loss};
+use crate::clock;
+use crate::discovery::Discovery;
+use crate::loader::{self, ProbeStatus};
+use crate::open_calls::OpenCalls;
+use crate::process::runs;
+use crate::record::Record;
+use crate::self_stats::SelfStats;
+use crate::shedding::{Backlog, Second, Shedding};
+use crate::signals::record::HostRecord;
+use crate::tally::Tallies;
+
+/// The thread that owns the probes.
+pub(super) struct Watcher {
+    pub(super) discovery: Discovery,
+    pub(super) open_calls: Arc<OpenCalls>,
+    pub(super) stats: MapHandle,
+    pub(super) host_stats: MapHandle,
+    pub(super) programs: MapHandle,
+    pub(super) tallies: Tallies,
+    /// The counters as of the last count.
+    pub(super) counted: Vec<ProbeStatus>,
+    /// The map of thresholds, what turns them, and by what.
+    pub(super) tuning: MapHandle,
+    pub(super) shedding: Shedding,
+    pub(super) backlog: Backlog,
+    /// [`Shared::rows`] as of the last count, and when that was.
+    pub(super) rows: u64,
+    pub(super) shed_at: Instant,
+    pub(super) self_stats: SelfStats,
+    pub(super) shared: Arc<Shared>,
+}
+
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// How often capture says what it costs.
+const SELF_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it looks for processes whose end nobody told.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Watcher {
+    pub(super) fn run(mut self, woken: &Receiver<Wake>, rescan: Duration) {
+        let (mut next_rescan, mut next_count) = (Instant::now() + rescan, Instant::now());
+        let mut next_self = Instant::now();
+        let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
+        loop {
+            let due = self.discovery.next_due().into_iter().chain([next_rescan, next_count]).min();
+            let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
+            match woken.recv_timeout(wait) {
+                Ok(Wake::Exec(pid)) => self.discovery.on_exec(pid),
+                Ok(Wake::Exit(pid)) => self.discovery.on_exit(pid),
+                Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.discovery.look_at_new();
+            let now = Instant::now();
+            if now >= next_rescan {
+                self.discovery.rescan();
+                next_rescan = now + rescan;
+            }
+            if now >= next_sweep {
+                self.sweep();
+                next_sweep = Instant::now() + SWEEP_INTERVAL;
+            }
+            if now >= next_count {
+                self.count();
+                self.shared.clock.refresh();
+                // from here on, not from before: counting takes a while under load
+                next_count = Instant::now() + self.until_next_second();
+                if now >= next_self {
+                    self.observe_self();
+                    next_self = now + SELF_INTERVAL;
+                }
+            }
+        }
+        self.discovery.detach();
+        self.count();
+        self.observe_self();
+        let open = self.open_calls.read(clock::kernel_now_ns());
+        let in_flight = open.iter().filter(|open| !open.group_end).count() as u64;
+        if in_flight > 0 {
+            self.shared.deliver(loss(self.shared.clock.now_unix_ns(), "calls", "in_flight", in_flight));
+        }
+        self.shared.detached.store(true, Ordering::Release);
+    }
+
+    /// Forgets processes whose end was not told.
+    fn sweep(&mut self) {
+        for pid in self.discovery.sweep() {
+            self.shared.processes.forget(pid);
+            self.shared.late.forget(pid);
+            self.shared.release_groups(pid);
+        }
+    }
+
+    /// Counting begins with the seconds of the clock, as the rollups do; at least half a second apart.
+    fn until_next_second(&self) -> Duration {
+        let into_ns = self.shared.clock.now_unix_ns().rem_euclid(1_000_000_000).unsigned_abs();
+        let left = COUNT_INTERVAL.saturating_sub(Duration::from_nanos(into_ns));
+        if left < COUNT_INTERVAL / 2 { left + COUNT_INTERVAL } else { left }
+    }
+
+    /// Delivers what capture costs.
+    fn observe_self(&mut self) {
+        let ts_ns = self.shared.clock.now_unix_ns();
+        let processes = self.shared.processes.pids().len();
+        let tuning = self.shedding.tuning();
+        let rules = self.shared.status().rows.clone();
+        for stat in self.self_stats.look(ts_ns, &self.programs, &self.counted, &rules, tuning, processes) {
+            self.shared.deliver(Record::Host(HostRecord::SelfStat(stat)));
+        }
+    }
+
+    /// Leaves out more when there is too much, and less again.
+    fn shed(&mut self, lost: u64) {
+        let rows = self.shared.rows.load(Ordering::Relaxed);
+        // a thread that waited for its CPU comes late: what came meanwhile is not of one second
+        let since = self.shed_at.elapsed().max(COUNT_INTERVAL / 2);
+        let per_second = rows.saturating_sub(self.rows) as f64 / since.as_secs_f64();
+        let second = Second { lost, backlog: self.backlog.thousandths(), rows: per_second as u64 };
+        self.rows = rows;
+        self.shed_at = Instant::now();
+        let Some(tuning) = self.shedding.after(second) else { return };
+        match tuning.apply(&self.tuning) {
+            Ok(()) => tracing::warn!(
+                offcpu_min_ms = tuning.offcpu_min_ns / 1_000_000,
+                block_min_ms = tuning.block_min_ns / 1_000_000,
+                point_to_point = !tuning.shed_p2p,
+                ?second,
+                "what is recorded changes with the load"
+            ),
+            Err(error) => tracing::warn!(%error, "cannot change what is recorded"),
+        }
+        self.observe_self();
+    }
+
+    /// Delivers what was counted and what was lost since the last time, per probe and reason.
+    fn count(&mut self) {
+        let mut lost_ring = 0;
+        let mut now = loader::read_stats(&self.stats, &self.host_stats);
+        let ts_ns = self.shared.clock.now_unix_ns();
+        let shared = &self.shared;
+        // of a new process it may hear before the ring's reader does
+        let process = |pid| shared.processes.lately(pid).or_else(|| runs(pid).then(|| shared.process(pid)).flatten());
+        let records = self.tallies.read(ts_ns, |pid| process(pid).and_then(|process| process.seen.rank));
+        for record in records {
+            self.shared.deliver(record);
+        }
+        let (counted, rows) = self.tallies.status();
+        now.extend(counted);
+        self.shared.status().rows = rows;
+        for probe in &now {
+            let before = self.counted.iter().find(|b| b.probe == probe.probe);
+            let since = |field: fn(&ProbeStatus) -> u64| field(probe).saturating_sub(before.map_or(0, field));
+            lost_ring += since(|p| p.lost_ring);
+            let lost = [
+                ("ringbuf", since(|p| p.lost_ring)),
+                ("map_full", since(|p| p.lost_map)),
+                ("unmatched", since(|p| p.unmatched)),
+                ("shed", since(|p| p.shed)),
+            ];
+            for (reason, lost) in lost.into_iter().filter(|(_, lost)| *lost > 0) {
+                self.shared.deliver(loss(ts_ns, &probe.probe, reason, lost));
+            }
+        }
+        self.shared.status().probes.clone_from(&now);
+        self.counted = now;
+        self.shed(lost_ring);
+    }
+}
