@@ -1,6 +1,7 @@
 //! Whom this agent knows, kept in its identity directory for its next start: an agent that has just started must not answer as if
 //! it were alone, and must find the mesh again when the hosts that it was told to join are gone.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -83,10 +84,11 @@ pub(super) fn read_in(identity: &Path, mesh: &str) -> Vec<(Member, Duration)> {
 
 /// The members but this one, each with when it was last not dead: now, or what was known before.
 fn memory(mesh: &str, list: &MemberList, before: &[Known], now_ms: u64) -> Memory {
+    let before: BTreeMap<&str, u64> = before.iter().map(|known| (known.member.name.as_str(), known.heard_ms)).collect();
     let members = list.iter().filter(|member| !member.is_self).map(|member| {
-        let heard_before = before.iter().find(|known| known.member.name == member.name).map(|known| known.heard_ms);
+        let heard_before = before.get(member.name.as_str()).copied();
         // What others publish beside their facts is theirs to say again.
-        let facts = NodeFacts { extra: std::collections::BTreeMap::new(), ..NodeFacts::clone(&member.facts) };
+        let facts = NodeFacts { extra: BTreeMap::new(), ..NodeFacts::clone(&member.facts) };
         Known {
             member: Member { facts: facts.into(), ..member.clone() },
             heard_ms: if member.is_live() { now_ms } else { heard_before.unwrap_or(now_ms) },
