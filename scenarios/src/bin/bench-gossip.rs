@@ -88,8 +88,8 @@ fn main() -> anyhow::Result<()> {
         .context("NODES and SLOWED are numbers")?;
     let sizes = if named.is_empty() { SIZES.to_vec() } else { named };
     println!(
-        "{:>6} {:>6} {:>10} {:>12} {:>12} {:>10} {:>11} {:>9} {:>6}",
-        "nodes", "slowed", "all know", "sent", "messages", "CPU", "memory", "a death", "lost"
+        "{:>6} {:>6} {:>10} {:>12} {:>12} {:>10} {:>11} {:>6} {:>9} {:>6}",
+        "nodes", "slowed", "all know", "sent", "messages", "CPU", "memory", "wrong", "a death", "lost"
     );
     let mut measured = Vec::new();
     for (n, slowed) in sizes {
@@ -102,6 +102,7 @@ fn main() -> anyhow::Result<()> {
         figure(&format!("gossip_sent_a_node_{n}"), cost.bytes_per_s / 1024.0, "KiB/s", "<=", 128.0);
         figure(&format!("gossip_cpu_a_node_{n}"), cost.core_share * 100.0, "percent of a core", "<=", 1.0);
         figure(&format!("gossip_memory_a_node_{n}"), cost.memory_bytes / 1_048_576.0, "MiB", "<=", 8.0);
+        figure(&format!("gossip_wrongly_dead_of_all_entries_{n}"), cost.wrongly_dead as f64, "entries", "<=", 0.0);
         figure(&format!("gossip_death_known_by_all_{n}"), cost.death.as_secs_f64(), "s", "<=", 10.0);
     }
     Ok(())
@@ -113,6 +114,8 @@ struct Cost {
     bytes_per_s: f64,
     core_share: f64,
     memory_bytes: f64,
+    /// Entries of all nodes' lists that are wrong at one moment at rest.
+    wrongly_dead: usize,
     death: Duration,
 }
 
@@ -159,10 +162,9 @@ async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
     let bytes_per_s = (net.bytes.load(Ordering::Relaxed) - bytes) as f64 / seconds;
     let messages_per_s = (net.messages.load(Ordering::Relaxed) - messages) as f64 / seconds;
     let memory_bytes = Held::now()?.memory_bytes.saturating_sub(before) as f64 / n as f64;
-    for node in &nodes {
-        let live = node.list().iter().filter(|member| member.is_live()).count();
-        ensure!(live == n, "at rest a node lists {live} of {n} as live");
-    }
+    let live: usize = nodes.iter().map(|node| node.list().iter().filter(|member| member.is_live()).count()).sum();
+    let wrongly_dead = (n * n).saturating_sub(live);
+    ensure!(wrongly_dead * 100 < n * n, "at rest {wrongly_dead} of {} entries say that one who lives is dead", n * n);
 
     // Without a word.
     net.listeners.write().map_err(|_| anyhow::anyhow!("poisoned"))?.remove(&address(n / 2));
@@ -174,7 +176,7 @@ async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
     let (met, death) = (met / slowed, death / slowed);
     let lost = net.lost.load(Ordering::Relaxed);
     println!(
-        "{n:>6} {slowed:>6} {:>8.1} s {:>7.1} KiB/s {:>10.2}/s {:>8.3} % {:>7.2} MiB {:>7.1} s {lost:>6}",
+        "{n:>6} {slowed:>6} {:>8.1} s {:>7.1} KiB/s {:>10.2}/s {:>8.3} % {:>7.2} MiB {wrongly_dead:>6} {:>7.1} s {lost:>6}",
         met.as_secs_f64(),
         bytes_per_s / 1024.0,
         messages_per_s,
@@ -182,7 +184,7 @@ async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
         memory_bytes / 1_048_576.0,
         death.as_secs_f64(),
     );
-    Ok(Cost { met, bytes_per_s, core_share, memory_bytes, death })
+    Ok(Cost { met, bytes_per_s, core_share, memory_bytes, wrongly_dead, death })
 }
 
 /// Time from `began` until every node's list fulfils `seen`.
