@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{Cgroup, Recorded, Recorder, can_capture, wait_for, workloads};
@@ -102,21 +102,24 @@ fn rows(recorded: &Recorded) -> Vec<&CudaCall> {
     recorded.0.iter().filter_map(|r| if let Record::CudaCall(call) = r { Some(call) } else { None }).collect()
 }
 
+/// Records the built libraries' calls in a cgroup, and nothing else.
+fn of_built(built: &tempfile::TempDir, cgroup: &Cgroup, attach_mode: Option<AttachMode>) -> CaptureConfig {
+    CaptureConfig {
+        cgroup: Some(cgroup.0.clone()),
+        libraries: LIBRARIES.iter().map(|name| built.path().join(name)).collect(),
+        system_libraries: false,
+        attach_mode,
+        ..CaptureConfig::default()
+    }
+}
+
 fn every_call_is_counted(mode: Option<AttachMode>) {
     if !can_capture() {
         return;
     }
     let built = compile();
     let cgroup = Cgroup::new();
-    let libraries: Vec<PathBuf> = LIBRARIES.iter().map(|name| built.path().join(name)).collect();
-    let config = CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries,
-        system_libraries: false,
-        attach_mode: mode,
-        ..CaptureConfig::default()
-    };
-    let recorder = Recorder::start(config);
+    let recorder = Recorder::start(of_built(&built, &cgroup, mode));
     let pid = calls(built.path(), &cgroup, [2_000, 0], || {}, |pid| wait_until_known(&recorder, pid));
     let recorded = recorder.stop();
     let n = 2_000;
@@ -217,13 +220,7 @@ fn a_synchronisation_follows_collectives_of_other_threads_on_the_main_thread_onl
     }
     let built = compile();
     let cgroup = Cgroup::new();
-    let config = CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: LIBRARIES.iter().map(|name| built.path().join(name)).collect(),
-        system_libraries: false,
-        ..CaptureConfig::default()
-    };
-    let recorder = Recorder::start(config);
+    let recorder = Recorder::start(of_built(&built, &cgroup, None));
     let pid = run_to_end(built.path(), &cgroup, "gpu_threads");
     assert!(recorder.device_waits().is_empty(), "all have ended");
     let recorded = recorder.stop();
@@ -244,14 +241,7 @@ fn what_goes_into_a_graph_is_told_by_stream(mode: Option<AttachMode>) {
     }
     let built = compile();
     let cgroup = Cgroup::new();
-    let config = CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: LIBRARIES.iter().map(|name| built.path().join(name)).collect(),
-        system_libraries: false,
-        attach_mode: mode,
-        ..CaptureConfig::default()
-    };
-    let recorder = Recorder::start(config);
+    let recorder = Recorder::start(of_built(&built, &cgroup, mode));
     let pid = run_to_end(built.path(), &cgroup, "gpu_graph");
     let recorded = recorder.stop();
     let calls: Vec<_> = recorded.calls().into_iter().filter(|call| call.pid == pid).collect();
