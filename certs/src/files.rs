@@ -46,6 +46,14 @@ pub(crate) fn write(path: &Path, contents: &[u8], mode: u32, replace: Replace) -
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::io("sync", dir))
 }
 
+/// Replaces a file that only its owner may read, or makes it: a reader, and a host that crashes meanwhile, has the old contents or the new ones.
+///
+/// # Errors
+/// It cannot be written.
+pub fn replace_private_file(path: &Path, contents: &[u8]) -> Result<(), Error> {
+    write(path, contents, SECRET, Replace::Yes)
+}
+
 /// Gives `temporary` the name `path` unless that is taken.
 fn place_new(temporary: &Path, path: &Path) -> Result<(), Error> {
     let exists = || Error::Exists { path: path.to_owned() };
@@ -87,8 +95,11 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
         .map_err(|_| Error::Sign { what: "random number", reason: "the system has no randomness".into() })
 }
 
-/// Reads a file; `None` where there is none.
-pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+/// Reads a file of an identity directory; `None` where there is none.
+///
+/// # Errors
+/// It cannot be read, or is larger than any file of ours.
+pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -46,6 +46,7 @@ mod trust;
 
 pub use authority::{Authority, CA_VALIDITY, NODE_VALIDITY};
 pub use error::Error;
+pub use files::{read_if_there, replace_private_file};
 pub use fingerprint::Fingerprint;
 pub use host_key::HostKey;
 pub use identity::Identity;

@@ -128,11 +128,12 @@ impl Agent {
         let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
 
         let own_facts = facts::of(&config, &executor, &source, &recording)?;
+        let known = remembered::read_in(&config.identity, identity.mesh().as_str());
         let generation = gossip::next_generation(&config.identity.join("generation")).context("counting this start")?;
         let gossip = Gossip::start(
             GossipConfig {
                 seeds: config.join.clone(),
-                remembered: remembered::read_in(&config.identity, identity.mesh().as_str()),
+                remembered: remembered::silences(&known),
                 ..GossipConfig::new(identity.mesh().as_str(), name, generation, advertise)
             }
             .with_sealer(Arc::new(seal::NodeSeal::new({
@@ -168,7 +169,7 @@ impl Agent {
         tasks.spawn(facts::keep_true(Arc::clone(&shared), config.clone(), stop.clone()));
         tasks.spawn(trust::keep(Arc::clone(&shared), keeper, stop.clone()));
         tasks.spawn(memory::keep_small(stop.clone()));
-        tasks.spawn(remembered::keep(Arc::clone(&shared), config.identity.clone(), stop.clone()));
+        tasks.spawn(remembered::keep(Arc::clone(&shared), config.identity.clone(), known, stop.clone()));
         standing::start(&shared, config.on_finding.clone(), &stop, &mut tasks);
         if let Some(socket) = &config.socket {
             let listener =

@@ -2,22 +2,19 @@
 //! it were alone, and must find the mesh again when the hosts that it was told to join are gone.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use gossip::{Member, MemberList, NodeFacts};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+use crate::now::unix_now_ns;
 
 const FILE: &str = "members.json";
-/// More than the members of a mesh of ten thousand take.
-const MAX_BYTES: u64 = 16 << 20;
 /// Written where somebody came, went or moved, looked at so often …
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// … and this often in any case, so that it says until when they were heard.
@@ -29,51 +26,29 @@ struct Memory {
     members: Vec<Known>,
 }
 
+/// A member, and when it was last heard.
 #[derive(Serialize, Deserialize)]
-struct Known {
+pub(super) struct Known {
     member: Member,
-    /// When it was last not dead, milliseconds since 1970.
-    heard_ms: u64,
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    /// When it was last not dead, Unix nanoseconds.
+    heard_ns: i64,
 }
 
 fn read(file: &Path) -> anyhow::Result<Option<Memory>> {
-    let opened = match std::fs::File::open(file) {
-        Ok(opened) => opened,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let mut text = Vec::new();
-    opened.take(MAX_BYTES + 1).read_to_end(&mut text)?;
-    ensure!(text.len() as u64 <= MAX_BYTES, "more than {MAX_BYTES} bytes");
-    Ok(Some(serde_json::from_slice(&text)?))
+    let text = certs::read_if_there(file)?;
+    text.map(|text| serde_json::from_slice(&text)).transpose().map_err(Into::into)
 }
 
 fn write(file: &Path, memory: &Memory) -> anyhow::Result<()> {
-    let fresh = file.with_extension("json.new");
-    match std::fs::remove_file(&fresh) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let mut made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    made.write_all(&serde_json::to_vec(memory)?)?;
-    std::fs::rename(&fresh, file)?;
-    Ok(())
+    Ok(certs::replace_private_file(file, &serde_json::to_vec(memory)?)?)
 }
 
-/// Whom this node's earlier life knew in this mesh, and how long ago each was heard. A file that cannot be read is told in the log and
-/// counts as none: it is written anew.
-pub(super) fn read_in(identity: &Path, mesh: &str) -> Vec<(Member, Duration)> {
+/// Whom this node's earlier life knew in this mesh. A file that cannot be read is told in the log and counts as none: it is written
+/// anew.
+pub(super) fn read_in(identity: &Path, mesh: &str) -> Vec<Known> {
     let file = identity.join(FILE);
     match read(&file).with_context(|| format!("the members known before, in {}", file.display())) {
-        Ok(Some(memory)) if memory.mesh == mesh => {
-            let now = now_ms();
-            let silent = |heard_ms: u64| Duration::from_millis(now.saturating_sub(heard_ms));
-            memory.members.into_iter().map(|known| (known.member, silent(known.heard_ms))).collect()
-        }
+        Ok(Some(memory)) if memory.mesh == mesh => memory.members,
         Ok(_) => Vec::new(),
         Err(error) => {
             tracing::warn!("{error:#}: begun anew");
@@ -82,16 +57,23 @@ pub(super) fn read_in(identity: &Path, mesh: &str) -> Vec<(Member, Duration)> {
     }
 }
 
+/// Those members, and how long ago each was heard.
+pub(super) fn silences(known: &[Known]) -> Vec<(Member, Duration)> {
+    let now_ns = unix_now_ns();
+    let silent = |heard_ns: i64| Duration::from_nanos(u64::try_from(now_ns.saturating_sub(heard_ns)).unwrap_or(0));
+    known.iter().map(|known| (known.member.clone(), silent(known.heard_ns))).collect()
+}
+
 /// The members but this one, each with when it was last not dead: now, or what was known before.
-fn memory(mesh: &str, list: &MemberList, before: &[Known], now_ms: u64) -> Memory {
-    let before: BTreeMap<&str, u64> = before.iter().map(|known| (known.member.name.as_str(), known.heard_ms)).collect();
+fn memory(mesh: &str, list: &MemberList, before: &[Known], now_ns: i64) -> Memory {
+    let before: BTreeMap<&str, i64> = before.iter().map(|known| (known.member.name.as_str(), known.heard_ns)).collect();
     let members = list.iter().filter(|member| !member.is_self).map(|member| {
         let heard_before = before.get(member.name.as_str()).copied();
         // What others publish beside their facts is theirs to say again.
         let facts = NodeFacts { extra: BTreeMap::new(), ..NodeFacts::clone(&member.facts) };
         Known {
             member: Member { facts: facts.into(), ..member.clone() },
-            heard_ms: if member.is_live() { now_ms } else { heard_before.unwrap_or(now_ms) },
+            heard_ns: if member.is_live() { now_ns } else { heard_before.unwrap_or(now_ns) },
         }
     });
     Memory { mesh: mesh.to_owned(), members: members.collect() }
@@ -115,14 +97,10 @@ fn differ(known: &[Known], list: &MemberList) -> bool {
     known.len() != others().count() || !known.iter().zip(others()).all(same)
 }
 
-/// Keeps the file true until the agent stops.
-pub(super) async fn keep(shared: Arc<Shared>, identity: PathBuf, stop: CancellationToken) {
+/// Keeps the file true until the agent stops; `known` is what it says at the start.
+pub(super) async fn keep(shared: Arc<Shared>, identity: PathBuf, mut known: Vec<Known>, stop: CancellationToken) {
     let file = identity.join(FILE);
     let mesh = shared.identity.mesh().to_string();
-    let mut known = match read(&file) {
-        Ok(Some(memory)) if memory.mesh == mesh => memory.members,
-        _ => Vec::new(),
-    };
     let mut written = tokio::time::Instant::now();
     let mut failed = false;
     loop {
@@ -134,8 +112,18 @@ pub(super) async fn keep(shared: Arc<Shared>, identity: PathBuf, stop: Cancellat
         if !differ(&known, &list) && written.elapsed() < WRITE_EVERY {
             continue;
         }
-        let memory = memory(&mesh, &list, &known, now_ms());
-        match write(&file, &memory) {
+        let memory = memory(&mesh, &list, &known, unix_now_ns());
+        // It waits for the disk.
+        let to = file.clone();
+        let Ok((memory, outcome)) = tokio::task::spawn_blocking(move || {
+            let outcome = write(&to, &memory);
+            (memory, outcome)
+        })
+        .await
+        else {
+            return;
+        };
+        match outcome {
             Ok(()) => failed = false,
             Err(error) if !failed => {
                 failed = true;
@@ -168,19 +156,19 @@ mod tests {
     fn who_was_known_is_known_after_a_restart_and_since_when_silent() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
-        assert_eq!(read_in(dir.path(), "m"), []);
+        assert!(read_in(dir.path(), "m").is_empty());
         let list: MemberList =
             Arc::new(vec![member(1, MemberState::Live), member(2, MemberState::Live), member(3, MemberState::Dead)]);
-        let long_ago = now_ms() - 100_000;
-        let before = [Known { member: member(3, MemberState::Live), heard_ms: long_ago }];
-        let memory = memory("m", &list, &before, now_ms());
+        let long_ago = unix_now_ns() - 100_000_000_000;
+        let before = [Known { member: member(3, MemberState::Live), heard_ns: long_ago }];
+        let memory = memory("m", &list, &before, unix_now_ns());
         write(&file, &memory).unwrap();
         assert!(!differ(&memory.members, &list));
-        let known = read_in(dir.path(), "m");
+        let known = silences(&read_in(dir.path(), "m"));
         let names: Vec<_> = known.iter().map(|(member, silent)| (&*member.name, silent.as_secs() >= 100)).collect();
         assert_eq!(names, [("n2", false), ("n3", true)]);
         assert_eq!(*known[0].0.facts, NodeFacts { extra: [].into(), ..NodeFacts::clone(&list[1].facts) });
-        assert_eq!(read_in(dir.path(), "another"), []);
+        assert!(read_in(dir.path(), "another").is_empty());
 
         let mut moved = list.as_ref().clone();
         Arc::make_mut(&mut moved[1].facts).store_rows = 8;
@@ -195,7 +183,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for text in ["", "{\"mesh\":\"m\",\"mem", "[1,2]", "\u{0}\u{1}"] {
             std::fs::write(dir.path().join(FILE), text).unwrap();
-            assert_eq!(read_in(dir.path(), "m"), []);
+            assert!(read_in(dir.path(), "m").is_empty());
         }
         write(&dir.path().join(FILE), &Memory { mesh: "m".into(), members: Vec::new() }).unwrap();
         assert!(read(&dir.path().join(FILE)).unwrap().is_some());
