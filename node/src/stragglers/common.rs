@@ -4,11 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use super::matching::{Comm, Member};
-use super::report::{Basis, Culprit, RankRef};
+use super::matching::{Comm, Member, Met};
+use super::report::{Culprit, RankRef};
 use super::rules::Rules;
 use super::score::{Scored, Waits};
-use super::suspects::{Findings, Found};
+use super::suspects::{Findings, Found, of_run};
+
+/// Of its lateness, what a wait for others must explain.
+const HALF: f64 = 0.5;
 
 fn is(f: &Found, m: &Member) -> bool {
     *f.culprit.node == *m.node && f.culprit.pid == m.pid
@@ -24,7 +27,7 @@ pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings
     let against: Vec<Option<Against>> = found
         .iter()
         .map(|p| {
-            if p.culprit.basis != Basis::Entries || scored[p.comm].comm.own_known() {
+            if !p.by_entries {
                 return None;
             }
             let elsewhere = scored.iter().enumerate().map(|(i, s)| (Some(i), &s.comm));
@@ -40,9 +43,13 @@ pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings
                     let others = || c.members.iter().filter(|m| !is(p, m));
                     let late_here = i.is_some() && found.iter().any(|f| Some(f.comm) == i);
                     let heard = c.nranks.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n <= c.members.len()));
+                    // Whoever was not heard would make all that it meets late.
+                    let in_time = || others().any(|m| scored[p.comm].comm.has(m) && !late_somewhere(m));
+                    let waits =
+                        || others().any(late_somewhere) && i.is_none_or(|i| !waits_little(scored, p, &scored[i]));
                     match () {
                         () if late_here => Some(Against::Another),
-                        () if !heard || others().any(late_somewhere) => Some(Against::Unclear),
+                        () if !heard && !in_time() || waits() => Some(Against::Unclear),
                         () => None,
                     }
                 })
@@ -61,6 +68,29 @@ pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings
         }
     }
     findings.found = kept;
+}
+
+/// In the collectives of another communicator it waited, at the time when it was late, for less than what would explain half of that, as far as the
+/// clocks can tell: who is late with it there does not make it late.
+fn waits_little(scored: &[Scored], p: &Found, there: &Scored) -> bool {
+    let here = &scored[p.comm];
+    let wall_ns: f64 = here.windows[p.episode.clone()].iter().map(|w| w.wall_ns).sum();
+    let Some(me) = there.comm.members.iter().position(|m| is(p, m)) else { return false };
+    let bounds: Option<Vec<i64>> = there.comm.members.iter().map(|m| there.comm.members[me].bound_to(m)).collect();
+    let run = there.between(p.culprit.since_ns, p.culprit.until_ns);
+    let Some(bounds) = bounds.filter(|_| !run.is_empty()) else { return false };
+    let waited = |met: &Met| {
+        let mine = met.cells[me]?.entry_ns;
+        let last =
+            met.cells.iter().zip(&bounds).map(|(cell, bound)| Some(cell.as_ref()?.entry_ns.saturating_add(*bound)));
+        let last: Option<Vec<i64>> = last.collect();
+        Some(last?.into_iter().max()?.saturating_sub(mine).max(0) as f64 * f64::from(met.weight))
+    };
+    let met = of_run(there, &run);
+    let known: Vec<f64> = met.iter().filter_map(waited).collect();
+    // A record that was lost leaves a wait open; the others speak for it.
+    2 * known.len() > met.len()
+        && known.iter().sum::<f64>() * met.len() as f64 / known.len() as f64 <= p.culprit.share * wall_ns * HALF
 }
 
 /// Where the waits in calls are not seen, what a call takes all its ranks longer than usual looks like time of their own. So where

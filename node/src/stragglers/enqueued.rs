@@ -62,3 +62,46 @@ fn what_clocks_may_be_wrong_by_at_every_wait_names_nobody() {
         }
     }
 }
+
+/// Flat or in tensor groups of one host each, two or four ranks to a host; calls only enqueue, hosts wait.
+fn replicas(tensor: usize, per_node: usize, own_ns: i64) -> Grid {
+    let job = Job { ranks: 32, ranks_per_node: per_node, steps: 100, own_ns, enqueues: true, ..Job::default() };
+    Grid { tensor, data: 32 / tensor, pipeline: 1, microbatches: 2, heavy_stage: None, job }
+}
+
+#[test]
+fn a_host_that_enters_later_than_clocks_are_wrong_is_named_where_they_leave_own_times_open() {
+    for seed in 0..6 {
+        let mut grid = replicas(1, 2, 20 * MS);
+        grid.job.clock_bound_ns = 2 * MS / 5;
+        grid.job = grid.job.with_slow_host(3, 7 * MS / 2);
+        let mut found = judged(&grid, seed)[0].verdict.named_ranks();
+        found.sort_unstable();
+        assert_eq!(found, [6, 7], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_host_that_was_not_heard_makes_all_alike_wait_and_hides_no_other() {
+    for seed in 0..6 {
+        let mut grid = replicas(4, 4, 20 * MS);
+        grid.job.missing_nodes = vec![1];
+        grid.job = grid.job.with_slow_host(3, 10 * MS);
+        let mut found = judged(&grid, seed)[0].verdict.named_ranks();
+        found.sort_unstable();
+        assert_eq!(found, [12, 13, 14, 15], "seed {seed}");
+    }
+}
+
+#[test]
+fn ranks_that_may_wait_for_one_that_was_not_heard_are_not_named() {
+    for seed in 0..6 {
+        // Each tensor group lies on two hosts; of the slow one's nothing was heard.
+        let mut grid = replicas(4, 2, 20 * MS);
+        grid.job.missing_nodes = vec![7];
+        grid.job = grid.job.with_slow_host(7, 10 * MS);
+        for report in judged(&grid, seed) {
+            assert_eq!(report.verdict.named_ranks(), [] as [i32; 0], "seed {seed}");
+        }
+    }
+}

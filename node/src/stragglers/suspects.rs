@@ -43,6 +43,8 @@ pub(crate) struct Found {
     pub(crate) member: usize,
     /// Which of its windows.
     pub(crate) episode: Range<usize>,
+    /// It enters late, and nothing tells whether that is its own doing: its own time is not known, or the clocks leave it open.
+    pub(crate) by_entries: bool,
 }
 
 /// What was found in all communicators.
@@ -308,13 +310,16 @@ impl<'a> Case<'a> {
             findings.alone.push(self.me.clone());
             return None;
         }
-        if s.waits != Waits::Enqueued || s.comm.own_known() {
-            let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
-            // Told from entries, the clocks may make it.
-            let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
-            if own.is_some_and(|own| {
-                own >= rules.own_share * rating.excess_ns && own - unsure < rules.own_share * rating.excess_ns
-            }) {
+        let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
+        // Told from entries, the clocks may make it.
+        let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
+        let explained = rules.own_share * rating.excess_ns;
+        let open = own.is_some_and(|own| own >= explained && own - unsure < explained);
+        // It entered late for certain; where it does not pass data to single ranks, it may still be seen whether somebody else made it late.
+        let entries_tell = !s.comm.mixed() && !self.paired;
+        let by_entries = s.waits == Waits::Enqueued && (!s.comm.own_known() || (open || own.is_none()) && entries_tell);
+        if !by_entries {
+            if open {
                 findings.alone.push(self.me.clone());
                 return None;
             }
@@ -344,7 +349,7 @@ impl<'a> Case<'a> {
                 return None;
             }
         }
-        Some(self.found(basis, rating, &flags, run))
+        Some(Found { by_entries, ..self.found(basis, rating, &flags, run) })
     }
 
     /// It takes more time of its own than the others of its class.
@@ -452,7 +457,7 @@ impl<'a> Case<'a> {
             flagged: flags[run.clone()].iter().filter(|f| **f).count(),
             windows: run.len(),
         };
-        Found { culprit, comm: self.index, member: self.m, episode: run }
+        Found { culprit, comm: self.index, member: self.m, episode: run, by_entries: false }
     }
 }
 
