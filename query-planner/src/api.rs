@@ -1,5 +1,6 @@
 //! The crate's contracts with its callers: what is asked of a node, what comes back, how it fails.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
@@ -172,8 +173,8 @@ pub enum RunError {
 }
 
 /// How a part's answers reach the merge: called by [`Fanout::ask`] for each batch with the node's name and the index of
-/// the part. An error stops the question on every node.
-pub type Sink<'a> = &'a mut dyn FnMut(&str, usize, Batch) -> Result<(), RunError>;
+/// the part; lent where the fan-out may need it once more. An error stops the question on every node.
+pub type Sink<'a> = &'a mut dyn FnMut(&str, usize, Cow<'_, Batch>) -> Result<(), RunError>;
 
 /// Where the rows of an answer go, some at a time, in order. It may block: that holds the nodes up. An error stops the
 /// question on every node.

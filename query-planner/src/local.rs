@@ -1,5 +1,7 @@
 //! A question to one store: the same checks, functions and executors, and no fan-out.
 
+use std::borrow::Cow;
+
 use rusqlite::Connection;
 
 use crate::api::{
@@ -105,7 +107,7 @@ impl Fanout for &Local<'_> {
     fn ask(&mut self, task: &NodeTask, _: &Targets, sink: Sink<'_>) -> Result<Vec<(String, NodeStats)>, RunError> {
         let mut stopped = None;
         let mut emit = |part: usize, batch: Batch| {
-            sink(self.node, part, batch).map_err(|error| {
+            sink(self.node, part, Cow::Owned(batch)).map_err(|error| {
                 let reason = error.to_string();
                 stopped = Some(error);
                 NodeError::Stopped(reason)

@@ -1,9 +1,10 @@
 //! The asker's side: ask the nodes for the parts, put their rows into an in-memory SQLite, run the merge.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{CachedStatement, Connection, ErrorCode, Statement};
 
 use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink, Stop, Targets};
 use crate::batch::{Batch, Value};
@@ -105,7 +106,7 @@ fn run_once(
             ask(&all, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
                 whole(&batch, width, node)?;
                 let bytes = batch.size_bytes();
-                let named = into_rows(batch).map(|mut row| {
+                let named = into_rows(batch.into_owned()).map(|mut row| {
                     if *with_node {
                         row.insert(0, Value::Text(node.as_bytes().to_vec()));
                     }
@@ -124,14 +125,21 @@ fn run_once(
             let conn = pool.take(tables, setup, stop).map_err(|error| internal(&error))?;
             let mut rows = 0_u64;
             let inserts: Vec<(usize, String)> = tables.iter().map(|table| (filled(table), insert_sql(table))).collect();
-            let mut sink = |node: &str, part: usize, batch: Batch| {
+            // Looked up once, not for each node's row or two.
+            let mut statements: Vec<Option<CachedStatement<'_>>> = tables.iter().map(|_| None).collect();
+            let mut sink = |node: &str, part: usize, batch: Cow<'_, Batch>| {
                 let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
                 meter.take(batch.size_bytes(), label)?;
-                let (filled, sql) =
-                    inserts.get(part).ok_or_else(|| RunError::Internal(format!("no merge table {part}")))?;
+                let no_table = || RunError::Internal(format!("no merge table {part}"));
+                let (filled, sql) = inserts.get(part).ok_or_else(no_table)?;
                 whole(&batch, *filled, node)?;
                 rows += u64::from(batch.rows);
-                insert(&conn, sql, &batch).map_err(|error| internal(&error))
+                let statement = statements.get_mut(part).ok_or_else(no_table)?;
+                let statement = match statement {
+                    Some(statement) => statement,
+                    none => none.insert(conn.prepare_cached(sql).map_err(|error| internal(&error))?),
+                };
+                insert(&conn, statement, &batch).map_err(|error| internal(&error))
             };
             let first = Asks::first(plan);
             ask(&first, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
@@ -140,6 +148,7 @@ fn run_once(
                 let second = Asks::second(plan, &conn, tables).map_err(|error| internal(&error))?;
                 ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             }
+            drop(statements);
             let started = Instant::now();
             answer.rows = query(&conn, sql, now_unix_ns, &mut meter, out)?;
             answer.merge_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -373,8 +382,7 @@ pub(crate) fn insert_sql(table: &MergeTable) -> String {
 }
 
 /// Puts rows in with the statement of [`insert_sql`].
-pub(crate) fn insert(conn: &Connection, sql: &str, batch: &Batch) -> rusqlite::Result<()> {
-    let mut statement = conn.prepare_cached(sql)?;
+pub(crate) fn insert(conn: &Connection, statement: &mut Statement<'_>, batch: &Batch) -> rusqlite::Result<()> {
     // One transaction spares a journal entry a row; for a row or two it would cost more than it spares.
     let transaction = if batch.rows > 8 { Some(conn.unchecked_transaction()?) } else { None };
     for row in 0..batch.rows as usize {

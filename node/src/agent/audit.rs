@@ -126,7 +126,8 @@ impl Auditor {
 }
 
 fn cut(text: &str, most: usize) -> String {
-    text.chars().take(most).collect()
+    // Bytes are no fewer than characters: mostly there is nothing to count.
+    if text.len() <= most { text.to_owned() } else { text.chars().take(most).collect() }
 }
 
 #[cfg(test)]

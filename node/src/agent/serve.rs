@@ -175,6 +175,19 @@ impl NodeHandler {
             Some(Err(error)) => return Response::Failed(error),
             None => {}
         }
+        // Apart, so that small ones do not carry it about.
+        Box::pin(self.task_on_a_thread(deadline, asker, task, snapshot, out, cancelled)).await
+    }
+
+    async fn task_on_a_thread(
+        &self,
+        deadline: Instant,
+        asker: &str,
+        task: NodeTask,
+        snapshot: Option<SnapshotUse>,
+        out: &mut Responder,
+        cancelled: CancellationToken,
+    ) -> Response {
         let (batches, mut produced) = mpsc::channel(4);
         // When the stream to the asker breaks, the work stops.
         let stop = cancelled.child_token();
@@ -239,7 +252,7 @@ impl Handler for NodeHandler {
         let response = match request {
             // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
             Request::Ping => return,
-            Request::Ask(request) => return self.person(&peer, request, out, cancelled).await,
+            Request::Ask(request) => return Box::pin(self.person(&peer, request, out, cancelled)).await,
             Request::Catalog => match self.executor.catalog() {
                 Ok(catalog) => match frame::encode(&*catalog) {
                     Ok(bytes) => Response::Catalog(bytes),
@@ -257,7 +270,7 @@ impl Handler for NodeHandler {
             Request::Renew { csr } => {
                 let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "renew");
                 let response = match &self.trust {
-                    Some(trust) => trust.renew(peer.clone(), csr).await,
+                    Some(trust) => Box::pin(trust.renew(peer.clone(), csr)).await,
                     None => Response::Unsupported("this node does not hold the mesh's CA".into()),
                 };
                 self.note(asking, &response);
@@ -271,16 +284,16 @@ impl Handler for NodeHandler {
             }
             Request::Relay { deadline_ms, task, leaves } => {
                 let ask = self.relayed(mesh, until(deadline_ms), task, None);
-                self.noted_relay(&peer, ask, leaves, out, cancelled).await
+                Box::pin(self.noted_relay(&peer, ask, leaves, out, cancelled)).await
             }
             Request::RoundRelay { deadline_ms, task, leaves, snapshot } => {
                 let ask = self.relayed(mesh, until(deadline_ms), task, Some(snapshot));
-                self.noted_relay(&peer, ask, leaves, out, cancelled).await
+                Box::pin(self.noted_relay(&peer, ask, leaves, out, cancelled)).await
             }
             Request::Combine { deadline_ms, task, leaves, combine, snapshot } => {
                 let ask = self.relayed(mesh, until(deadline_ms), task, snapshot);
                 let asking = asking(&peer, "relay", &ask.task);
-                let response = self.relays.combine(ask, leaves, combine, out, cancelled).await;
+                let response = Box::pin(self.relays.combine(ask, leaves, combine, out, cancelled)).await;
                 self.note(asking, &response);
                 response
             }
@@ -294,7 +307,7 @@ impl Handler for NodeHandler {
                 Response::Done(NodeStats::default())
             }
             Request::ReleaseBelow { question, leaves } => {
-                release::below(mesh, &self.executor, question, leaves).await;
+                Box::pin(release::below(mesh, &self.executor, question, leaves)).await;
                 Response::Done(NodeStats::default())
             }
         };

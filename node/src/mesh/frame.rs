@@ -26,9 +26,9 @@ const HEADER_BYTES: usize = 5;
 /// Room that a frame is given to begin with; most fit.
 const FIRST_WRITE_BYTES: usize = 256;
 
-/// The receive buffer starts with room for a small answer and grows as a frame arrives, in steps of at most the second
-/// size, whatever length the frame claims.
-const FIRST_READ_BYTES: usize = 2 * 1024;
+/// The receive buffer starts with room for a small answer (so much the allocator keeps at hand for each thread) and grows as a
+/// frame arrives, in steps of at most the second size, whatever length the frame claims.
+const FIRST_READ_BYTES: usize = 1024;
 const READ_STEP_BYTES: usize = 256 * 1024;
 
 /// A frame could not be written or read.

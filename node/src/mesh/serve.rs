@@ -116,25 +116,32 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
     mesh.stands(&peer);
     let left = peer.who.not_after.duration_since(SystemTime::now()).unwrap_or_default();
     let mut certificate_ends = std::pin::pin!(tokio::time::sleep(left));
+    let mut shut_out = false;
+    // Both are waited for on and on: to begin anew for each question would cost as much as the question's stream.
+    let mut questions = std::pin::pin!(peer.connection.accept_bi());
+    let mut gossip = std::pin::pin!(peer.connection.accept_uni());
     let ended = loop {
         tokio::select! {
-            () = &mut certificate_ends, if peer.connection.close_reason().is_none() => {
-                mesh.shut_out(&peer, "the certificate has ended");
-            }
-            stream = peer.connection.accept_bi() => match stream {
+            stream = &mut questions => match stream {
                 Ok((send, recv)) => {
                     let using = Using::of(&peer);
                     tokio::spawn(question(mesh.clone(), using, send, recv, cancelled.child_token()));
+                    questions.set(peer.connection.accept_bi());
                 }
                 Err(error) => break error,
             },
-            stream = peer.connection.accept_uni() => match stream {
+            stream = &mut gossip => match stream {
                 Ok(recv) => {
                     peer.usage.touch();
                     tokio::spawn(gossip_message(mesh.clone(), peer.clone(), recv));
+                    gossip.set(peer.connection.accept_uni());
                 }
                 Err(error) => break error,
             },
+            () = &mut certificate_ends, if !shut_out => {
+                shut_out = true;
+                mesh.shut_out(&peer, "the certificate has ended");
+            }
         }
     };
     cancelled.cancel();

@@ -9,9 +9,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use query_planner::{Batch, Combine, MergePool, NodeError, NodeStats, NodeTask, Stop};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -185,21 +186,27 @@ async fn ask_all(
 ) {
     let Ok(request) = ask.request() else { return };
     let gathered = Gathered::new(ask.task.budget.asker_bytes.min(HELD_BYTES));
-    let turns = Arc::new(Semaphore::new(LEAVES_AT_ONCE));
-    let mut asked = JoinSet::new();
-    for (index, leaf) in leaves.into_iter().enumerate() {
-        let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
-        let (ask, request, ends, stop) = (Arc::clone(&ask), request.clone(), ends.clone(), stop.clone());
+    let of_one = |(index, leaf): (usize, Leaf)| {
+        let (ask, request, stop) = (Arc::clone(&ask), request.clone(), stop.clone());
         let mut rows = Rows::Held(Held::new(&gathered));
-        asked.spawn(async move {
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
+        async move {
             let outcome = ask_leaf(&ask, leaf, &request, stop, &mut rows).await;
-            let _ = ends.send((index, rows.ended(outcome))).await;
-            drop(turn);
-        });
+            (u32::try_from(index).unwrap_or(u32::MAX), rows.ended(outcome))
+        }
+    };
+    let mut leaves: Vec<(usize, Leaf)> = leaves.into_iter().enumerate().collect();
+    // This node's own part last: it may be worked on then and there, and nobody need wait for it to be asked.
+    let own = ask.mesh.identity().node().clone();
+    leaves.sort_by_key(|(_, leaf)| own.as_str() == leaf.node);
+    let mut leaves = leaves.into_iter();
+    // One task for all: what a leaf says here is little, and a task of its own for each would cost as much as hearing it.
+    let mut asked: FuturesUnordered<_> = leaves.by_ref().take(LEAVES_AT_ONCE).map(of_one).collect();
+    while let Some(said) = asked.next().await {
+        asked.extend(leaves.next().map(of_one));
+        if ends.send(said).await.is_err() {
+            return;
+        }
     }
-    drop(ends);
-    while asked.join_next().await.is_some() {}
 }
 
 /// What an inner node has of its leaves' answers and has not sent yet.

@@ -4,7 +4,7 @@
 //! SQLite blocks, so a task runs on a blocking thread; its progress handler looks at the deadline and at the
 //! cancellation token every few thousand virtual-machine steps, which stops a runaway question within milliseconds.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -101,12 +101,36 @@ pub struct Executor {
     node: String,
     source: Arc<Source>,
     catalog: OwnCatalog,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<Reader>>,
     kept: Arc<Kept>,
     /// Questions that may run at once: capture and the job have priority on this host.
     turns: Arc<Admission>,
     /// Tasks that have begun and not ended, those included that wait for whoever reads their rows.
     under_way: Arc<AtomicUsize>,
+}
+
+/// A connection kept between questions.
+#[derive(Debug)]
+struct Reader {
+    conn: Connection,
+    /// How often its progress handler has been called, where that is the one of small tasks: it stays from one to the next.
+    looks: Option<Arc<AtomicI32>>,
+}
+
+impl Reader {
+    /// Lets the next statements take as many steps as a small task may, and no more.
+    fn wind_up(&mut self) {
+        if let Some(looks) = &self.looks {
+            looks.store(0, Ordering::Relaxed);
+            return;
+        }
+        let looks = Arc::new(AtomicI32::new(0));
+        let counted = Arc::clone(&looks);
+        let is_over = move || counted.fetch_add(1, Ordering::Relaxed) + 1 >= SMALL_CHECKS;
+        if self.conn.progress_handler(SMALL_STEPS / SMALL_CHECKS, Some(is_over)).is_ok() {
+            self.looks = Some(looks);
+        }
+    }
 }
 
 /// One task, counted while it is under way.
@@ -221,14 +245,7 @@ impl Executor {
         let _turn = self.turns.try_enter(1)?;
         let _cap = query_planner::memory::cap(MEMORY_BYTES);
         let mut reader = self.lock().pop()?;
-        let mut checks = 0;
-        let _ = reader.progress_handler(
-            SMALL_STEPS / SMALL_CHECKS,
-            Some(move || {
-                checks += 1;
-                checks >= SMALL_CHECKS
-            }),
-        );
+        reader.wind_up();
         let mut batches = Vec::new();
         let mut rows = 0;
         let mut emit = |part: usize, batch: Batch| {
@@ -240,8 +257,7 @@ impl Executor {
             Ok(())
         };
         let columns = ColumnExecutor::new(&|| false, SMALL_SCAN_ROWS);
-        let result = query_planner::execute_task_with(&reader, &self.node, task, &columns, &mut emit);
-        let _ = reader.progress_handler(0, None::<fn() -> bool>);
+        let result = query_planner::execute_task_with(&reader.conn, &self.node, task, &columns, &mut emit);
         self.give_back(reader);
         match result {
             Ok(mut stats) => {
@@ -303,7 +319,7 @@ impl Executor {
                     reader.execute_batch("COMMIT").map_err(failed)?;
                 }
                 if task.viewer.is_none() {
-                    self.give_back(reader);
+                    self.give_back(Reader { conn: reader, looks: None });
                 }
                 Ok(stats)
             }
@@ -339,15 +355,19 @@ impl Executor {
     }
 
     fn reader(&self) -> Result<Connection, NodeError> {
-        if let Some(reader) = self.lock().pop() {
-            return Ok(reader);
+        let idle = self.lock().pop();
+        if let Some(Reader { mut conn, looks }) = idle {
+            if looks.is_some() {
+                let _ = conn.progress_handler(0, None::<fn() -> bool>);
+            }
+            return Ok(conn);
         }
         let mut reader = self.source.open_reader().map_err(|error| NodeError::Failed(error.to_string()))?;
         query_planner::harden(&mut reader).map_err(|error| NodeError::Failed(error.to_string()))?;
         Ok(reader)
     }
 
-    fn give_back(&self, reader: Connection) {
+    fn give_back(&self, reader: Reader) {
         if !self.source.may_keep_readers() {
             return;
         }
@@ -357,7 +377,7 @@ impl Executor {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Reader>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -454,6 +474,28 @@ mod tests {
         first_value(&next_life, COUNT, Some(SnapshotUse { of_earlier: false, ..second }))
             .await
             .expect("it was not asked");
+    }
+
+    #[tokio::test]
+    async fn what_is_too_much_for_the_spot_leaves_the_next_all_of_its_steps() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("rows.db");
+        let writer = Connection::open(&path).expect("a file");
+        writer.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1); CREATE TABLE long(x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) INSERT INTO long SELECT i FROM n").expect("rows");
+        let executor = served(&path);
+        let long_count = "SELECT count(x + 1) FROM long";
+        let (small, long) = (task(&executor, COUNT), task(&executor, long_count));
+        assert!(executor.run_small(&small).is_none(), "no reader is at hand yet");
+        assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(1)));
+        for _ in 0..3 {
+            assert!(executor.run_small(&long).is_none(), "100,000 rows on the spot");
+            let done = executor.run_small(&small).expect("small").expect("a count");
+            assert_eq!(done.batches[0].1.columns[0], [Value::Integer(1)]);
+        }
+        // The same connection, without that limit.
+        assert_eq!(first_value(&executor, long_count, None).await, Ok(Value::Integer(100_000)));
+        assert!(executor.run_small(&long).is_none());
+        assert!(executor.run_small(&small).is_some());
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@
 //! that it answered from (`kept`), the question must run again without it: `lost_midway` says so and [`super::ask`] does
 //! it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -65,8 +66,8 @@ pub struct MeshFanout {
     place: Option<Arc<Mutex<Place>>>,
     /// What was asked before the run asks for it.
     begun: Option<Begun>,
-    /// Whether the run may not wait: all that it asks for has been said.
-    on_the_spot: bool,
+    /// All that the run asks for, where it may not wait; lent, since it may have to be merged once more.
+    on_the_spot: Option<Arc<Vec<Said>>>,
     /// What rounds of this run have brought, bytes.
     brought_bytes: u64,
     /// Nodes whose rows are in the result of this run.
@@ -104,7 +105,7 @@ struct Started {
 
 /// What a run is going to ask for first, asked for already.
 struct Begun {
-    first: FirstAsk,
+    first: Arc<FirstAsk>,
     started: Started,
 }
 
@@ -180,7 +181,7 @@ impl MeshFanout {
             cancelled,
             place: None,
             begun: None,
-            on_the_spot: false,
+            on_the_spot: None,
             brought_bytes: 0,
             answered: BTreeSet::new(),
             missing: BTreeMap::new(),
@@ -298,7 +299,7 @@ impl MeshFanout {
         self.round(first.round);
         // What is wrong with it the run will meet again.
         if let Ok(started) = self.start(asked, &first.task) {
-            self.begun = Some(Begun { first, started });
+            self.begun = Some(Begun { first: Arc::new(first), started });
         }
     }
 
@@ -320,13 +321,12 @@ impl MeshFanout {
         if begun.started.gathered.bytes() > SMALL_BYTES {
             return None;
         }
-        let said = begun.started.inbox.take_all()?;
+        let said = Arc::new(begun.started.inbox.take_all()?);
         let (asked, gathered) = (begun.started.asked.clone(), begun.started.gathered.clone());
-        let first = begun.first.clone();
-        begun.started.inbox = Inbox::of(said.clone());
-        self.on_the_spot = true;
+        let first = Arc::clone(&begun.first);
+        self.on_the_spot = Some(Arc::clone(&said));
         let outcome = run(self);
-        self.on_the_spot = false;
+        self.on_the_spot = None;
         if !matches!(outcome, Err(RunError::Stopped(_))) || over() {
             return Some(outcome);
         }
@@ -334,7 +334,7 @@ impl MeshFanout {
         self.missing.clear();
         let started = Started {
             asked,
-            inbox: Inbox::of(said),
+            inbox: Inbox::of(Arc::unwrap_or_clone(said)),
             gathered,
             waited: true,
             _stop_on_drop: CancellationToken::new().drop_guard(),
@@ -397,10 +397,28 @@ impl MeshFanout {
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
         let mut answered = Vec::with_capacity(started.asked.len());
-        while let Some(said) = self.next_said(&mut started) {
+        let at_hand = self.on_the_spot.clone();
+        let mut at_hand = at_hand.as_ref().map(|said| said.iter());
+        loop {
+            let said = match &mut at_hand {
+                None => self.next_said(&mut started),
+                Some(said) => match said.next() {
+                    Some(Said::Ended(target, Ok((batches, stats)))) => {
+                        let name = self.targets[*target].name.to_string();
+                        for (part, batch) in batches {
+                            sink(&name, *part, Cow::Borrowed(batch))?;
+                        }
+                        self.answered.insert(name.clone());
+                        answered.push((name, stats.clone()));
+                        continue;
+                    }
+                    said => said.cloned(),
+                },
+            };
+            let Some(said) = said else { break };
             let (target, outcome) = match said {
                 Said::Rows(target, (part, batch)) => {
-                    sink(self.targets[target].name.as_str(), part, batch)?;
+                    sink(self.targets[target].name.as_str(), part, Cow::Owned(batch))?;
                     continue;
                 }
                 Said::Ended(target, outcome) => (target, outcome),
@@ -409,7 +427,7 @@ impl MeshFanout {
             match outcome {
                 Ok((batches, stats)) => {
                     for (part, batch) in batches {
-                        sink(&name, part, batch)?;
+                        sink(&name, part, Cow::Owned(batch))?;
                     }
                     self.answered.insert(name.clone());
                     answered.push((name, stats));
@@ -455,9 +473,8 @@ impl MeshFanout {
     /// get it again in time goes on without: there is little to merge.
     fn next_said(&self, started: &mut Started) -> Option<Said> {
         let Started { inbox, gathered, waited, .. } = started;
-        let heard = inbox.heard();
-        if heard.is_some() || self.on_the_spot {
-            return heard;
+        if let Some(heard) = inbox.heard() {
+            return Some(heard);
         }
         let Some(place) = &self.place else { return self.runtime.block_on(inbox.next()) };
         let mut place = lock(place);
@@ -501,7 +518,7 @@ impl Fanout for MeshFanout {
         if let Some(begun) = self.begun.take().filter(|begun| begun.is(self.at, task, targets)) {
             return self.hear(begun.started, task, sink);
         }
-        if self.on_the_spot {
+        if self.on_the_spot.is_some() {
             return Err(RunError::Stopped("not all of it has been said".into()));
         }
         match targets {

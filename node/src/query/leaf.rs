@@ -259,6 +259,11 @@ impl LeafAsk {
             }
             return Ok(small.stats);
         }
+        // Apart, so that those who never need it do not carry it about.
+        Box::pin(self.here_on_a_thread(stop, rows)).await
+    }
+
+    async fn here_on_a_thread(&self, stop: CancellationToken, rows: &mut Rows) -> Result<NodeStats, Lost> {
         let (batches, mut produced) = mpsc::channel(4);
         let running =
             Arc::clone(&self.executor).run(OWN, self.task.clone(), self.snapshot, self.deadline, stop, batches);

@@ -1,5 +1,7 @@
 //! An in-memory mesh: N stores, the union as one store, and the comparison of what both answer.
 
+use std::borrow::Cow;
+
 use rusqlite::Connection;
 
 use crate::{
@@ -163,7 +165,8 @@ impl Mesh {
                 let combine = part.combine.as_ref().expect("all have it");
                 let pool = MergePool::default();
                 let combined = combine.combined(&batches, &pool, &Stop::default());
-                sink(&pair[0].0, at, combined.map_err(|error| RunError::Internal(error.to_string()))?)?;
+                let combined = combined.map_err(|error| RunError::Internal(error.to_string()))?;
+                sink(&pair[0].0, at, Cow::Owned(combined))?;
             }
         }
         Ok(all)
@@ -192,7 +195,7 @@ impl Fanout for Mesh {
             }
             let mut failed = None;
             let stats = execute_task(conn, name, task, &mut |part, batch| {
-                sink(name, part, batch).map_err(|error| {
+                sink(name, part, Cow::Owned(batch)).map_err(|error| {
                     let reason = error.to_string();
                     failed = Some(error);
                     NodeError::Stopped(reason)

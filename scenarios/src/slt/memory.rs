@@ -3,6 +3,7 @@
 //! Each node runs its parts on a hardened read-only connection of its own, as an agent does. Nodes answer in an order
 //! that changes from question to question, as over a network.
 
+use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use query_planner::{
@@ -130,7 +131,7 @@ impl Fanout for MemoryFanout<'_> {
                 NodeError::Failed(message) => RunError::Internal(format!("{name}: {message}")),
             })?;
             for (part, batch) in batches {
-                sink(name, part, batch)?;
+                sink(name, part, Cow::Owned(batch))?;
             }
             answered.push((name.clone(), stats));
         }
