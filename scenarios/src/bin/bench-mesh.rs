@@ -22,7 +22,10 @@ use scenarios::peers::{self, Serf, Ssh};
 
 const SIZES: [usize; 4] = [4, 16, 64, 256];
 const WARM_UP: usize = 30;
-const ROUNDS: usize = 300;
+/// Questions asked of all agents together, and the bounds of the rounds that makes: some tenths of a second of rounds would tell more of
+/// the machine than of the code.
+const ANSWERS: usize = 32_000;
+const ROUNDS: std::ops::RangeInclusive<usize> = 300..=2_000;
 /// An aggregate that SQLite answers from one index lookup a node.
 const SQL: &str = "SELECT count(*), max(v) FROM t WHERE k = 7";
 
@@ -278,7 +281,11 @@ fn beside_peers() -> anyhow::Result<()> {
 
 fn direct(sizes: &[usize]) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    println!("{SQL}; {ROUNDS} warm rounds each, in turns; times are p50 of one whole fan-out");
+    println!(
+        "{SQL}; {} to {} warm rounds each, in turns; times are p50 of one whole fan-out",
+        ROUNDS.start(),
+        ROUNDS.end()
+    );
     println!(
         "{:>6} {:>10} {:>12} {:>12} {:>7} {:>20} {:>20}",
         "nodes", "data", "bare quinn", "rankmesh", "ratio", "floor CPU/answer", "our CPU/answer"
@@ -379,7 +386,8 @@ async fn measure(n: usize, of: Data) -> anyhow::Result<(f64, f64)> {
     let expected = i64::try_from(n)? * 10;
     let (mut floor_times, mut our_times) = (Vec::new(), Vec::new());
     let (mut floor_cpu, mut our_cpu) = (Duration::ZERO, Duration::ZERO);
-    for round in 0..WARM_UP + ROUNDS {
+    let rounds = (ANSWERS / n).clamp(*ROUNDS.start(), *ROUNDS.end());
+    for round in 0..WARM_UP + rounds {
         let cpu = cpu_time();
         let floor_time = floor.round().await?;
         let between = cpu_time();
@@ -402,7 +410,7 @@ async fn measure(n: usize, of: Data) -> anyhow::Result<(f64, f64)> {
     }
     let (floor_p50, our_p50) = (quantile(&mut floor_times, 0.5), quantile(&mut our_times, 0.5));
     let ratio = our_p50.as_secs_f64() / floor_p50.as_secs_f64();
-    let per_answer = |cpu: Duration| cpu.as_secs_f64() * 1e6 / (ROUNDS * n) as f64;
+    let per_answer = |cpu: Duration| cpu.as_secs_f64() * 1e6 / (rounds * n) as f64;
     println!(
         "{n:>6} {of:>10} {:>9.3} ms {:>9.3} ms {ratio:>7.2} {:>17.1} us {:>17.1} us",
         floor_p50.as_secs_f64() * 1e3,
