@@ -4,13 +4,14 @@
 //! clock offsets in as [`Input`], and prints the [`Report`] of [`analyse`]. docs/verdicts.md says what each figure
 //! means and where its formula is from.
 //!
-//! `observation` is what goes in (with `sampled`: cells out of digests), `number` numbers calls whose start was not seen, `meet` tells when ranks met and `own` what they did on their own, `matching` brings ranks together (with `classes`: who does the same work), `windows`
+//! `observation` is what goes in (with `sampled`: cells out of digests), `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen, `meet` tells when ranks met and `own` what they did on their own, `matching` brings ranks together (with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up and `rating` rates ranks (with `stats`), `suspects` looks for episodes, `stages` for
 //! imbalances, `hang` for who is waited for (with `activity`: what processes do that do not get on), `cycle` tells steps, `verdict` decides by the thresholds in `rules`, `doubts` says why nobody can be named, `report` is what comes out (with `summary`), `text` says it
 //! to a person. `digest` is how windows travel: summaries made where the data lies, turned into an input here, of which `standing` keeps the current verdict; `why` looks for the cause of a named rank's lateness. `simulate` makes jobs of known truth, `import` reads recorded ones.
 
 mod activity;
 mod classes;
+mod clocks;
 mod common;
 mod cycle;
 mod device;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::clocks::refined;
 use super::common::{drop_common, drop_held_up_by_entries};
 use super::cycle::per_step;
 use super::doubts::nobody;
@@ -26,10 +27,15 @@ const ALSO: f64 = 0.2;
 /// Analyse one span.
 #[must_use]
 pub fn analyse(input: &Input, rules: &Rules) -> Report {
-    if input.unnumbered.is_empty() {
+    let clocks = refined(input);
+    if input.unnumbered.is_empty() && clocks.is_none() {
         return judge(input, rules);
     }
     let mut all = input.clone();
+    all.clocks = clocks.unwrap_or(all.clocks);
+    if all.unnumbered.is_empty() {
+        return judge(&all, rules);
+    }
     let late: BTreeSet<(Arc<str>, i64)> = all.unnumbered.iter().map(|o| (Arc::clone(&o.node), o.pid)).collect();
     let numbered = number(&mut all);
     late_progress(&mut all, &late);

@@ -1,0 +1,201 @@
+//! Clocks, refined from the ends of collectives: nobody leaves a call in which all ranks meet before everybody has entered.
+//!
+//! Where that is sure (tier 1 and above: the call returns when the ranks have met), each collective bounds the clocks of its hosts against each
+//! other. With the offsets that were measured, these are difference constraints; an interval for each clock is narrowed by them until nothing changes
+//! (as in Cormen et al., "Introduction to Algorithms", on systems of difference constraints). Nothing is estimated: the true offset stays within.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::observation::{ClockOffset, Coupling, Input};
+
+/// Rounds of narrowing. Each is sound by itself; chains of more hosts than this are rare.
+const ROUNDS: usize = 16;
+
+/// The calls of one host in a collective, on aligned clocks: the last entry, the first end, and how far its clock may have drifted since it was
+/// measured.
+#[derive(Clone, Copy)]
+struct There {
+    host: usize,
+    entered_ns: i64,
+    ended_ns: i64,
+    drifted_ns: i64,
+}
+
+/// The clocks of an input with the bounds that its collectives leave, where they narrow any; none where they do not. Also none where they contradict what was
+/// measured: then a clock is wrong, or calls are numbered differently, and others say so.
+pub(crate) fn refined(input: &Input) -> Option<BTreeMap<String, ClockOffset>> {
+    let names: Vec<&String> = input.clocks.keys().collect();
+    if names.len() < 2 {
+        return None;
+    }
+    let clocks: Vec<ClockOffset> = input.clocks.values().copied().collect();
+    let least = constraints(input, &clocks);
+    let mut within: Vec<[i64; 2]> = clocks.iter().map(|c| [c.bound_ns.saturating_neg(), c.bound_ns]).collect();
+    for _ in 0..ROUNDS {
+        let mut narrowed = false;
+        for (&(a, b), &most_ns) in &least {
+            // The error of b's clock is at most that of a's and `most_ns`.
+            let (high, low) = (within[a][1].saturating_add(most_ns), within[b][0].saturating_sub(most_ns));
+            narrowed |= high < within[b][1] || low > within[a][0];
+            within[b][1] = within[b][1].min(high);
+            within[a][0] = within[a][0].max(low);
+        }
+        if within.iter().any(|[low, high]| low > high) {
+            return None;
+        }
+        if !narrowed {
+            break;
+        }
+    }
+    let mut any = false;
+    let refine = |(clock, [low, high]): (&ClockOffset, [i64; 2])| {
+        let bound_ns = (high - low + 1) / 2;
+        any |= bound_ns < clock.bound_ns;
+        // An error e of the aligned time is an offset that is e less.
+        ClockOffset { offset_ns: clock.offset_ns.saturating_sub(low.midpoint(high)), bound_ns, ..*clock }
+    };
+    let all: Vec<ClockOffset> = clocks.iter().zip(within).map(refine).collect();
+    any.then(|| names.into_iter().cloned().zip(all).collect())
+}
+
+/// For pairs of hosts (a, b), the most by which the error of b's clock may exceed that of a's: true time is aligned time and error, and a left no
+/// collective before b had entered it.
+fn constraints(input: &Input, clocks: &[ClockOffset]) -> HashMap<(usize, usize), i64> {
+    let place: HashMap<&str, usize> =
+        input.clocks.keys().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
+    let mut met: HashMap<(u64, &str, u64), Vec<There>> = HashMap::new();
+    for seen in input.observations.iter().filter(|o| o.tier > 0 && Coupling::of(&o.func) == Coupling::All) {
+        let Some(&host) = place.get(&*seen.node) else { continue };
+        let clock = &clocks[host];
+        let entered_ns = clock.align(seen.entry_ns);
+        let ended_ns = clock.align(seen.entry_ns.saturating_add(seen.duration_ns));
+        let drifted_ns = clock.bound_within(entered_ns, ended_ns).saturating_sub(clock.bound_ns);
+        let hosts = met.entry((seen.comm_hash, &seen.func, seen.seq)).or_default();
+        match hosts.iter_mut().find(|there| there.host == host) {
+            Some(there) => {
+                there.entered_ns = there.entered_ns.max(entered_ns);
+                there.ended_ns = there.ended_ns.min(ended_ns);
+                there.drifted_ns = there.drifted_ns.max(drifted_ns);
+            }
+            None => hosts.push(There { host, entered_ns, ended_ns, drifted_ns }),
+        }
+    }
+    let mut least: HashMap<(usize, usize), i64> = HashMap::new();
+    for hosts in met.values().filter(|hosts| hosts.len() > 1) {
+        let mut take = |a: &There, b: &There| {
+            let slack_ns = a.drifted_ns.saturating_add(b.drifted_ns);
+            let most_ns = a.ended_ns.saturating_sub(b.entered_ns).saturating_add(slack_ns);
+            let known = least.entry((a.host, b.host)).or_insert(most_ns);
+            *known = most_ns.min(*known);
+        };
+        // Of all pairs those say most that have the last entry, or the first end.
+        let (last, first) = (two(hosts, |there| -there.entered_ns), two(hosts, |there| there.ended_ns));
+        for there in hosts {
+            last.iter().filter(|b| b.host != there.host).for_each(|b| take(there, b));
+            first.iter().filter(|a| a.host != there.host).for_each(|a| take(a, there));
+        }
+    }
+    least
+}
+
+/// The two of least key, in order.
+fn two(hosts: &[There], key: impl Fn(&There) -> i64) -> Vec<There> {
+    let mut least: Vec<There> = Vec::with_capacity(3);
+    for there in hosts {
+        let at = least.partition_point(|known| key(known) <= key(there));
+        least.insert(at, *there);
+        least.truncate(2);
+    }
+    least
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::observation::Observation;
+    use super::*;
+
+    const US: i64 = 1_000;
+
+    /// Hosts with clocks that are ahead by `truth`, taken for `truth + error`; in each collective they enter so late and all leave when the last has
+    /// entered and the transfer is over.
+    fn input(truth: &[i64], error: &[i64], bound_ns: i64, entries: &[Vec<i64>], transfer_ns: i64) -> Input {
+        let mut input = Input::default();
+        for (host, (ahead, error)) in truth.iter().zip(error).enumerate() {
+            input.clocks.insert(format!("n{host}"), ClockOffset::steady(ahead + error, bound_ns));
+        }
+        for (seq, late) in entries.iter().enumerate() {
+            let start_ns = 1_000_000_000_000 + seq as i64 * 100_000_000;
+            let end_ns = start_ns + late.iter().max().unwrap() + transfer_ns;
+            input.observations.extend(late.iter().zip(truth).enumerate().map(|(host, (late, ahead))| Observation {
+                node: format!("n{host}").into(),
+                pid: 1,
+                comm_hash: 7,
+                func: "all_reduce".into(),
+                seq: seq as u64,
+                rank: host as i32,
+                nranks: i32::try_from(truth.len()).ok(),
+                entry_ns: start_ns + late + ahead,
+                duration_ns: end_ns - start_ns - late,
+                tier: 1,
+                library: "mpi".into(),
+                root: None,
+            }));
+        }
+        input
+    }
+
+    proptest! {
+        #[test]
+        fn the_true_offset_stays_within_the_bound(
+            hosts in prop::collection::vec((-50_000 * US..50_000 * US, -1_000 * US..=1_000 * US), 2..6),
+            late in prop::collection::vec(prop::collection::vec(0..20_000 * US, 6), 1..40),
+            transfer_ns in 0..500 * US,
+        ) {
+            let (truth, error): (Vec<i64>, Vec<i64>) = hosts.into_iter().unzip();
+            let late: Vec<Vec<i64>> = late.into_iter().map(|late| late[..truth.len()].to_vec()).collect();
+            let input = input(&truth, &error, 1_000 * US, &late, transfer_ns);
+            for (clock, truth) in refined(&input).unwrap_or(input.clocks).values().zip(truth) {
+                prop_assert!((clock.offset_ns - truth).abs() <= clock.bound_ns, "{clock:?} and {truth}");
+                prop_assert!(clock.bound_ns <= 1_000 * US);
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_that_come_last_in_turns_are_known_up_to_the_transfer() {
+        let turns = |host: usize| (0..3).map(|h| if h == host { 9_000 * US } else { h as i64 * US }).collect();
+        let late: Vec<Vec<i64>> = (0..3).map(turns).collect();
+        let mut input = input(&[0, 40_000 * US, -3_000 * US], &[0, 900 * US, -700 * US], 1_000 * US, &late, 30 * US);
+        input.clocks.insert("n0".to_owned(), ClockOffset::steady(0, 0));
+        let clocks = refined(&input).unwrap();
+        for (node, truth) in [("n1", 40_000 * US), ("n2", -3_000 * US)] {
+            let clock = clocks[node];
+            assert!(clock.bound_ns <= 30 * US && (clock.offset_ns - truth).abs() <= 30 * US, "{node}: {clock:?}");
+        }
+        // Calls that only enqueue return when they like.
+        input.observations.iter_mut().for_each(|seen| seen.tier = 0);
+        assert_eq!(refined(&input), None);
+    }
+
+    #[test]
+    fn what_contradicts_the_measured_offsets_changes_none() {
+        let late = vec![vec![0, 5_000 * US], vec![5_000 * US, 0]];
+        let wrong = input(&[0, 0], &[0, 8_000 * US], 1_000 * US, &late, 30 * US);
+        assert_eq!(refined(&wrong), None);
+    }
+
+    #[test]
+    fn a_drift_that_was_not_measured_leaves_what_it_allows() {
+        let late = vec![vec![0, 5_000 * US], vec![5_000 * US, 0]];
+        let mut input = input(&[0, 0], &[0, 0], 1_000 * US, &late, 0);
+        input.clocks.insert("n0".to_owned(), ClockOffset::steady(0, 0));
+        if let Some(clock) = input.clocks.get_mut("n1") {
+            // Measured four seconds after the collectives.
+            (clock.at_ns, clock.drift_bound_ppb) = (1_004_000_000_000, ClockOffset::DRIFT_BOUND_PPB);
+        }
+        let bound_ns = refined(&input).unwrap()["n1"].bound_ns;
+        assert!((190 * US..=200 * US).contains(&bound_ns), "{bound_ns}");
+    }
+}
