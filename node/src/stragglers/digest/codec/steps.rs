@@ -3,7 +3,9 @@
 //! The ranks of a stage on one host meet the same neighbours alike, so one is written against the one before.
 
 use super::super::{Digest, Lane, MAX_LEVEL, StepCalls, Steps};
-use super::{DecodeError, LARGEST, Reader, Writer, fold, unfold};
+use super::read::Reader;
+use super::write::Writer;
+use super::{DecodeError, LARGEST, fold, unfold};
 
 impl Writer {
     pub(super) fn steps(&mut self, digest: &Digest) {
