@@ -12,9 +12,11 @@ use rand::{Rng, RngExt};
 
 use super::observation::Input;
 
+mod clocks;
 mod grid;
 mod machine;
 
+pub use clocks::Clocks;
 pub use grid::Grid;
 use machine::{Group, Machine};
 

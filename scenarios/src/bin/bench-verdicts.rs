@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rankmesh::stragglers::digest::{WINDOW_NS, replay};
+use rankmesh::stragglers::digest::{WINDOW_NS, reference_of, replay_by};
 use rankmesh::stragglers::{Input, Report, Rules, analyse, text};
 use scenarios::figures::{figure, quantile};
-use scenarios::stragglers::{Case, Drawn, Mode, Outcome, Tally, draw, judge};
+use scenarios::stragglers::{AgentClocks, Case, Drawn, Mode, Outcome, Tally, draw, judge};
 
 /// Judge the verdicts on simulated jobs.
 #[derive(Debug, Parser)]
@@ -62,7 +62,7 @@ fn main() {
             let drawn = draw(*seed, number);
             let report = analyse(&drawn.observe(), &Rules::default());
             println!("{}\n{:?}\n\n{}", drawn.title(), judge(&drawn, &report), text(&report));
-            let (report, _) = by_digests(&drawn.observe());
+            let (report, _) = by_digests(&drawn, &drawn.observe());
             println!("\nBy digests: {:?}\n\n{}", judge(&drawn, &report), text(&report));
         }
         return;
@@ -115,7 +115,7 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
                     let report = analyse(&input, &Rules::default());
                     let took = started.elapsed();
                     let outcome = judge(&drawn, &report);
-                    let (from_digests, bytes) = by_digests(&input);
+                    let (from_digests, bytes) = by_digests(&drawn, &input);
                     let by_digests = judge(&drawn, &from_digests);
                     let words = |report: &Report| format!("{:?}", report.verdict).chars().take(900).collect();
                     let (verdict, digests_verdict) = (words(&report), words(&from_digests));
@@ -131,16 +131,15 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
     judged
 }
 
-/// The verdict that digests of the job give, with the windows of the standing verdict. How far ranks got, which digests say as well,
-/// is taken over as it is. With the bytes of the digests a second and rank that was heard.
-fn by_digests(rows: &Input) -> (Report, f64) {
-    let (mut input, bytes) = replay(rows);
+/// The verdict that digests of the job give, with the windows of the standing verdict and the clocks that agents measure. With the bytes of the
+/// digests a second and rank that was heard.
+fn by_digests(drawn: &Drawn, rows: &Input) -> (Report, f64) {
+    let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(rows));
+    let (mut input, bytes) = replay_by(rows, &mut |node, window| clocks.at(node, window));
     let ranks: BTreeSet<(&str, i64)> =
         rows.observations.iter().chain(&rows.unnumbered).map(|seen| (&*seen.node, seen.pid)).collect();
     let seconds = rows.until_ns.saturating_sub(rows.since_ns) as f64 / 1e9;
     let bytes = bytes as f64 / (ranks.len() as f64 * seconds).max(1.0);
-    input.progress.clone_from(&rows.progress);
-    input.gone.clone_from(&rows.gone);
     input.doing.clone_from(&rows.doing);
     (analyse(&input, &Rules::with_windows(WINDOW_NS)), bytes)
 }

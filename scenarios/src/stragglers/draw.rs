@@ -4,7 +4,7 @@
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use rankmesh::stragglers::Input;
-use rankmesh::stragglers::simulate::{Grid, Job, Noise, Slow, SlowLink, Stop};
+use rankmesh::stragglers::simulate::{Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
 
 const MS: i64 = 1_000_000;
 
@@ -145,6 +145,12 @@ impl Drawn {
     #[must_use]
     pub fn observe(&self) -> Input {
         self.grid.observe(self.seed)
+    }
+
+    /// Its hosts' clocks.
+    #[must_use]
+    pub fn clocks(&self) -> Clocks {
+        Clocks::of(&self.grid.job, self.seed)
     }
 
     /// In few words: case, shape, faults.

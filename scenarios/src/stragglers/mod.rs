@@ -1,11 +1,13 @@
 //! Verdicts against truth: jobs drawn from every shape and fault that the simulator knows, and how a verdict on one is
 //! judged.
 //!
-//! `draw` draws jobs, `judge` compares verdicts with their truth and counts. The simulator itself is
+//! `draw` draws jobs, `clocks` measures their hosts' clocks as agents do, `judge` compares verdicts with their truth and counts. The simulator itself is
 //! `rankmesh::stragglers::simulate`; the benchmark is `bin/bench-verdicts.rs`.
 
+pub mod clocks;
 pub mod draw;
 pub mod judge;
 
+pub use clocks::AgentClocks;
 pub use draw::{Case, Drawn, Mode, draw};
 pub use judge::{Outcome, Tally, judge};

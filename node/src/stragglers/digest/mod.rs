@@ -32,7 +32,7 @@ use super::activity::Activity;
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
 pub use input::{Heard, to_input};
-pub use replay::replay;
+pub use replay::{reference_of, replay, replay_by};
 
 /// Length of a window.
 pub const WINDOW_NS: i64 = 500_000_000;

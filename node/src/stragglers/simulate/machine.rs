@@ -49,7 +49,7 @@ pub(super) struct Machine<'a> {
     rng: StdRng,
     names: Vec<Arc<str>>,
     /// How far each node's clock is ahead at the start, and how fast it gets further ahead.
-    clocks: Vec<(i64, i64)>,
+    pub(super) clocks: Vec<(i64, i64)>,
     /// Next number by rank, communicator and function.
     sequence: HashMap<(usize, u64, &'static str), u64>,
     step: usize,
@@ -326,6 +326,6 @@ fn pid(rank: usize) -> i64 {
     1_000 + rank as i64
 }
 
-fn drifted(ppb: i64, length_ns: i64) -> i64 {
+pub(super) fn drifted(ppb: i64, length_ns: i64) -> i64 {
     (i128::from(length_ns) * i128::from(ppb) / 1_000_000_000) as i64
 }
