@@ -5,7 +5,7 @@
 //! aligned runs of 2^level consecutive sequence numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to
 //! another, runs merge into longer ones in any order, and every figure of the analysis is linear in their means.
 //!
-//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the synchronise calls after them, `own` follows each process's own time, `steps` what it does in each step, `collect` makes digests of calls, `late` numbers those whose communicator's start was not seen, `codec` writes
+//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the synchronise calls after them, `own` follows each process's own time, `steps` what it does in each step (`pattern`: lost records filled in), `collect` makes digests of calls, `late` numbers those whose communicator's start was not seen, `codec` writes
 //! and reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests (`told`: own times told from steps), `replay` of recorded
 //! rows.
 
@@ -15,6 +15,7 @@ mod collect;
 mod input;
 mod late;
 mod own;
+mod pattern;
 mod replay;
 mod steps;
 #[cfg(test)]

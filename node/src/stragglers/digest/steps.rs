@@ -1,6 +1,8 @@
 //! What a process does in a step, where its calls only enqueue and nothing shows how long it waits for them: how long it is outside calls, and
 //! when it enters those calls by which others can tell whom it waits for.
 //!
+//! Records that were lost are filled in by what the steps of a process have in common (`pattern.rs`).
+//!
 //! A step goes from one call of the largest communicator that a process is in to the next; every rank counts these alike. One step a window is
 //! told, chosen by its number, so that all ranks tell the same ones: waits are no sums of what single ranks know, and means over steps would
 //! hide them. What is made of the steps of all ranks lies in `told.rs`.
@@ -8,12 +10,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::pattern::{Called, Made, Pattern};
 use super::{Lane, MAX_LEVEL, StepCalls, Steps, WINDOW_NS};
 use crate::stragglers::Observation;
 use crate::stragglers::observation::Coupling;
 
 /// Kinds of calls in a step, at most: a process that sends to more peers than this is no stage of a pipeline.
 const MOST_KINDS: usize = 32;
+/// Calls in a step, at most: a longer one is not told.
+const MOST_CALLS: usize = 16_384;
 /// Steps kept until they are told, at most.
 const MOST_STEPS: usize = 64;
 /// A lane that has not ended a step for so long ends none any more.
@@ -39,21 +44,14 @@ pub(super) struct Stepping {
     /// Mean length of a step.
     length_ns: f64,
     level: u8,
-    /// Of the step that is under way: calls and the sum of their entries, from the last step's end.
-    kinds: BTreeMap<Kind, (u32, i64)>,
-    /// By communicator and function: the last call.
-    lanes: BTreeMap<(u64, Arc<str>), Before>,
-    /// Records of it are missing.
+    /// The calls of the step that is under way.
+    calls: Vec<Called>,
+    /// Communicators and functions of calls, by the number that lanes have in `calls`.
+    lanes: Vec<(u64, Arc<str>)>,
+    pattern: Pattern,
+    /// It cannot be told.
     broken: bool,
     done: Vec<Step>,
-}
-
-/// The last call of a lane.
-#[derive(Debug, Clone, Copy)]
-struct Before {
-    seq: u64,
-    entry_ns: i64,
-    peer: Option<i32>,
 }
 
 #[derive(Debug)]
@@ -85,7 +83,7 @@ impl Stepping {
                 return self.end(seen, outside_ns);
             }
         }
-        let Some((number, from_ns, _)) = self.last else { return };
+        let Some((_, from_ns, _)) = self.last else { return };
         let peer = match (coupling, &*seen.func, seen.root) {
             (Coupling::All, ..) => None,
             (Coupling::Pair, "send" | "recv", Some(peer)) => Some(peer),
@@ -93,26 +91,30 @@ impl Stepping {
             (Coupling::Pair, ..) => return self.interrupt(),
             _ => return,
         };
-        let now = Before { seq: seen.seq, entry_ns: seen.entry_ns, peer };
-        let before = self.lanes.insert((seen.comm_hash, Arc::clone(&seen.func)), now);
-        if self.broken || !self.told(number.wrapping_add(1)) {
-            return;
+        if self.calls.len() >= MOST_CALLS {
+            return self.interrupt();
         }
-        if let Some(before) = before.filter(|before| before.seq.wrapping_add(1) != seen.seq) {
-            // One lost record between two calls like it is filled in.
-            self.broken |= before.seq.wrapping_add(2) != seen.seq || before.entry_ns < from_ns || before.peer != peer;
-            self.sum(seen, peer, (before.entry_ns / 2 + seen.entry_ns / 2).saturating_sub(from_ns));
-        }
-        self.sum(seen, peer, seen.entry_ns.saturating_sub(from_ns));
+        let of = |lane: &(u64, Arc<str>)| lane.0 == seen.comm_hash && lane.1 == seen.func;
+        let lane = self.lanes.iter().position(of).unwrap_or_else(|| {
+            self.lanes.push((seen.comm_hash, Arc::clone(&seen.func)));
+            self.lanes.len() - 1
+        });
+        self.calls.push(Called { lane, peer, seq: seen.seq, after_ns: seen.entry_ns.saturating_sub(from_ns) });
     }
 
-    fn sum(&mut self, seen: &Observation, peer: Option<i32>, after_ns: i64) {
-        let kind = |first| (seen.comm_hash, Arc::clone(&seen.func), peer, first);
-        let first = !self.kinds.contains_key(&kind(true));
-        let of = self.kinds.entry(kind(first)).or_default();
-        of.0 += 1;
-        of.1 = of.1.saturating_add(after_ns);
-        self.broken |= self.kinds.len() > MOST_KINDS;
+    /// The calls of a step by kind: how many, and the mean distance of their entries to its end; none where there are too many kinds.
+    fn kinds(&self, made: &Made, length_ns: i64) -> Option<BTreeMap<Kind, (u32, i64)>> {
+        let mut kinds: BTreeMap<Kind, (u32, i64)> = BTreeMap::new();
+        for call in &made.calls {
+            let (comm, func) = self.lanes.get(call.lane)?;
+            let kind = |first| (*comm, Arc::clone(func), call.peer, first);
+            let of = kinds.entry(kind(!kinds.contains_key(&kind(true)))).or_default();
+            of.0 += 1;
+            of.1 = of.1.saturating_add(call.after_ns);
+        }
+        let before = |(calls, sum): (u32, i64)| (calls, length_ns.saturating_sub(sum / i64::from(calls.max(1))));
+        let few = kinds.len() <= MOST_KINDS;
+        few.then(|| kinds.into_iter().map(|(kind, sums)| (kind, before(sums))).collect())
     }
 
     /// A call that cannot be placed: the step is not whole.
@@ -126,24 +128,32 @@ impl Stepping {
     }
 
     fn end(&mut self, seen: &Observation, outside_ns: i64) {
-        let kinds = std::mem::take(&mut self.kinds);
+        let calls = std::mem::take(&mut self.calls);
         let broken = std::mem::take(&mut self.broken);
         let Some((number, from_ns, before_ns)) = self.last.replace((seen.seq, seen.entry_ns, outside_ns)) else {
             return;
         };
         let length_ns = seen.entry_ns.saturating_sub(from_ns);
-        if number.checked_add(1) != Some(seen.seq) {
+        let steps = seen.seq.wrapping_sub(number);
+        if broken || steps != 1 {
+            self.pattern.skip(steps);
+        }
+        if steps != 1 {
             return;
         }
-        if !broken && self.told(seen.seq) && !kinds.is_empty() && self.done.len() < MOST_STEPS {
-            let before = |(calls, sum): (u32, i64)| (calls, length_ns.saturating_sub(sum / i64::from(calls.max(1))));
+        let made = if broken { Made::default() } else { self.pattern.step(calls, length_ns) };
+        if self.told(seen.seq)
+            && self.done.len() < MOST_STEPS
+            && !(made.calls.is_empty() && made.unknown.is_empty())
+            && let Some(kinds) = self.kinds(&made, length_ns)
+        {
             self.done.push(Step {
                 number: seen.seq,
                 level: self.level,
                 end_ns: seen.entry_ns,
                 length_ns,
                 outside_ns: outside_ns.saturating_sub(before_ns),
-                kinds: kinds.into_iter().map(|(kind, sums)| (kind, before(sums))).collect(),
+                kinds,
             });
         }
         let mean = if self.length_ns > 0.0 { self.length_ns } else { length_ns as f64 };

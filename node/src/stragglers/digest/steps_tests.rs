@@ -112,7 +112,7 @@ fn a_step_is_told_once_a_window_with_what_it_holds_and_costs_little() {
 }
 
 #[test]
-fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_break_the_step() {
+fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lane_untold() {
     let rows = pipeline().observe(2);
     let told = |lost: &dyn Fn(&str, u64) -> bool| {
         let mut rows = rows.clone();
@@ -130,7 +130,20 @@ fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_break_the_step(
             assert!(a.before_us.abs_diff(b.before_us) < 20_000, "{a:?} {b:?}");
         }
     }
-    assert!(told(&|func, seq| func == "recv" && matches!(seq % 4, 1 | 2)).is_empty());
+    // Two in a row are lost in every step: receives are not told, the rest as before.
+    let partly = told(&|func, seq| func == "recv" && matches!(seq % 4, 1 | 2));
+    assert_eq!(partly.len(), whole.len());
+    let peers = |steps: &Steps| steps.calls.iter().filter(|of| of.peer.is_some()).count();
+    assert!(
+        partly.iter().zip(&whole).all(|(a, b)| (peers(a), peers(b)) == (2, 4) && a.calls.len() + 2 == b.calls.len())
+    );
+    // Where it is rare it is found out by the other steps where each lost one was, the first and the last as well.
+    let rare = told(&|func, seq| func == "recv" && seq % 29 == 0 || func == "send" && seq % 31 == 3);
+    assert_eq!(rare.len(), whole.len());
+    for (a, b) in rare.iter().zip(&whole).skip(3).flat_map(|(a, b)| a.calls.iter().zip(&b.calls)) {
+        assert_eq!((a.lane, a.peer, a.first, a.calls), (b.lane, b.peer, b.first, b.calls));
+        assert!(a.before_us.abs_diff(b.before_us) < 2_000, "{a:?} {b:?}");
+    }
 }
 
 #[test]

@@ -235,12 +235,15 @@ impl<'a> Stepped<'a> {
 /// By number and process: the steps of which it can be told for whom the process waited.
 fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTreeMap<(u64, Process<'a>), Own> {
     let mut numbers: BTreeMap<u64, Vec<(Process<'a>, &Stepped<'a>, &Step<'a>, i64)>> = BTreeMap::new();
+    let mut whole: BTreeSet<(u64, Process<'a>)> = BTreeSet::new();
     for (process, stepped) in job {
         let (Some(clock), usual) = (clocks.get(process.0), stepped.usual()) else { continue };
         for (number, step) in &stepped.steps {
+            // One that lacks records tells others whom they waited for, as far as it goes, but not how long its own process worked.
             if usual.iter().all(|kind| step.kinds.contains_key(kind)) {
-                numbers.entry(*number).or_default().push((*process, stepped, step, clock.align(step.end_ns)));
+                whole.insert((*number, *process));
             }
+            numbers.entry(*number).or_default().push((*process, stepped, step, clock.align(step.end_ns)));
         }
     }
     let mut own = BTreeMap::new();
@@ -272,7 +275,9 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
             let ends = (stepped.ends.comm_hash, &*stepped.ends.func);
             begun.entry(ends).or_default().add(node, end_ns.saturating_sub(step.length_ns));
         }
-        for (process, stepped, step, end_ns) in steps {
+        for (process, stepped, step, end_ns) in
+            steps.iter().filter(|(process, ..)| whole.contains(&(*number, *process)))
+        {
             // How long it waited from an entry on, and at most: clocks of two hosts may be wrong by their bounds.
             let until = |mine: i64, others: &Lasts<'_>| {
                 let met = others.met(entry(process.0, mine), 0);
