@@ -4,8 +4,9 @@
 //! before is written as the difference: the ranks of a host leave a collective together, and own time is mostly what lies between two
 //! calls. docs/wire.md has the layout. Reading takes any bytes: every count is bounded by what is left to read.
 //!
-//! `write` writes and `read` reads, `expected` says what both expect of a run, `steps` is the part behind the lanes, `text` makes characters of bytes.
+//! `write` writes and `read` reads, `beside` says which lane another is like, `expected` what both expect of a run, `steps` is the part behind the lanes, `text` makes characters of bytes.
 
+mod beside;
 mod expected;
 mod read;
 mod steps;
@@ -16,13 +17,13 @@ use read::Reader;
 use text::{from_text, to_text};
 use write::Writer;
 
-use super::{Digest, Lane};
+use super::Digest;
 
-/// Version of the layout. 1 was never in a release and is not read.
-const VERSION: u8 = 2;
-/// The same layout with lanes in it that say nothing of how far they got: who knows only [`VERSION`] would take them to be at their start.
-const WITH_LATE: u8 = 3;
-/// The same with steps behind the lanes, which who knows only the others would take for bytes left over.
+/// Version of the layout that is written.
+const VERSION: u8 = 5;
+/// The oldest that is read: 1 was never in a release. The same layout up to version 4, lanes written against the one before only.
+const OLDEST: u8 = 2;
+/// The oldest with steps behind the lanes; in this alone always.
 const WITH_STEPS: u8 = 4;
 /// What a process does, where this version has no word for it: nothing.
 const NO_ACTIVITY: u8 = 0;
@@ -73,7 +74,7 @@ const OTHER_LIBRARY: u8 = 15;
 pub enum DecodeError {
     /// Of another version.
     #[error(
-        "a digest of layout {0}, this version reads {VERSION} to {WITH_STEPS}: the sender runs another version of rankmesh"
+        "a digest of layout {0}, this version reads {OLDEST} to {VERSION}: the sender runs another version of rankmesh"
     )]
     Version(u8),
     /// It ends too early, or has something left over.
@@ -128,13 +129,14 @@ pub fn decode(text: &str) -> Result<Digest, DecodeError> {
     if reader.bytes.is_empty() { Ok(digest) } else { Err(DecodeError::Length) }
 }
 
-/// Whether a lane is that of the next process and the next rank, in all else like the one before.
-fn follows(last: &Lane, lane: &Lane) -> bool {
-    lane.process == last.process + 1
-        && last.rank.checked_add(1) == Some(lane.rank)
-        && (lane.comm_hash, lane.nranks, &lane.func) == (last.comm_hash, last.nranks, &last.func)
-        && (&lane.library, lane.tier) == (&last.library, last.tier)
-}
+/// How a lane is said to be like the one beside it: the same function, library and tier, and the same communicator and the next rank.
+const NEXT_RANK: u64 = 0;
+/// Or the next communicator of which no lane was written yet, and the same rank.
+const NEXT_COMM: u64 = 1;
+/// Or another communicator and rank, which follow.
+const OTHER_COMM: u64 = 2;
+/// Above are the places of processes: like no other.
+const HEADS: u64 = 3;
 
 fn fold(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
@@ -142,4 +144,70 @@ fn fold(value: i64) -> u64 {
 
 fn unfold(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two processes with a lane each, as version 2 wrote them, by hand.
+    const LANES: [u8; 26] = [
+        2, 0, 2, 80, 8, // window 1, no flags; processes 10 and 11
+        1, 7, 0, 0, 0, 0, 0, 0, 0, 3, // communicator 7 of two ranks
+        2, 1, 0, 2, 0x21, 0, 3, 2,
+        6, // first process, all_reduce, mpi, tier 1, rank 0: three calls up to number 3
+        0, 3, // the next process and rank: three calls
+    ];
+
+    fn old(version: u8, more: &[u8]) -> String {
+        to_text(&[&[version], &LANES[..], &[2, 0], more].concat())
+    }
+
+    #[test]
+    fn digests_of_agents_before_this_layout_are_read() {
+        let read = decode(&old(2, &[])).expect("version 2");
+        let said =
+            |digest: &Digest| digest.lanes.iter().map(|l| (l.process, l.rank, l.calls, l.last_seq)).collect::<Vec<_>>();
+        assert_eq!((said(&read), read.window), (vec![(0, 0, 3, Some(3)), (1, 1, 3, Some(3))], 1));
+        assert_eq!(decode(&old(3, &[])), Ok(read.clone()));
+        // A step of the first process: number 2, that ends 100 us after the start of the window.
+        let with = decode(&old(4, &[1, 0, 0x80, 1, 0xc8, 1, 0, 0, 100, 10])).expect("version 4");
+        assert_eq!((&with.lanes, with.steps.len()), (&read.lanes, 1));
+        assert_eq!((with.steps[0].number, with.steps[0].end_us, with.steps[0].length_us), (2, 100, 50));
+        assert_eq!(decode(&encode(&with)), Ok(with));
+        assert_eq!(decode(&old(6, &[])), Err(DecodeError::Version(6)));
+    }
+
+    #[test]
+    fn lanes_like_those_of_the_process_before_take_few_bytes() {
+        // Eight ranks, each in a communicator of all and in one of its own with the same rank on other hosts.
+        let lane = |process: usize, comm_hash: u64, rank: i32| super::super::Lane {
+            process,
+            comm_hash,
+            nranks: Some(8),
+            rank,
+            func: "all_reduce".into(),
+            library: "nccl".into(),
+            tier: 0,
+            calls: 20,
+            last_seq: Some(100_000),
+            open: None,
+            blocks: Vec::new(),
+        };
+        let process = |pid: u32| super::super::Process { pid, opens: None, activity: None };
+        let lanes = (0..8).flat_map(|p| [lane(p, 5, p as i32), lane(p, u64::MAX - p as u64, 3)]);
+        let digest = Digest { processes: (0..8).map(process).collect(), lanes: lanes.collect(), ..Digest::default() };
+        let one = Digest { processes: vec![process(0)], lanes: digest.lanes[..2].to_vec(), ..Digest::default() };
+        let (all, first) = (encode(&digest).len(), encode(&one).len());
+        assert_eq!(decode(&encode(&digest)).as_ref(), Ok(&digest));
+        // Of each further one its process, two bytes a lane, and the communicator of its own: nine bytes.
+        assert!((all - first) * 7 / 8 <= 7 * (1 + 4 + 9), "{first} {all}");
+        // A lane that lacks does not disturb what follows.
+        for gap in 0..16 {
+            let mut lanes = digest.lanes.clone();
+            lanes.remove(gap);
+            let less = Digest { lanes, ..digest.clone() };
+            assert_eq!(decode(&encode(&less)).as_ref(), Ok(&less));
+        }
+    }
 }

@@ -20,6 +20,9 @@ use crate::stragglers::observation::Coupling;
 const MOST_CALLS: usize = 131_072;
 /// Windows after which an idle lane of a living process is said again, so that who comes later learns how far it got.
 const REMIND: i64 = 4;
+/// Windows for which calls of a function that does not make all ranks meet are added up before its lane is said: what is told of them is only how many there
+/// were and how far they got. Once none came in a window it is said at once.
+const ADDED_UP: i64 = 4;
 /// Windows for which the end of a process is told.
 const TELL_GONE: i64 = 240;
 /// Processes whose end is told, at most: the latest.
@@ -43,6 +46,8 @@ struct Track {
     /// Ended and not shipped.
     pending: Pending,
     calls: u64,
+    /// So many of `calls` had come when the window before was closed.
+    calls_before: u64,
     open: Option<Open>,
     /// How long its process has waited for its device, milliseconds, where its calls only enqueue.
     device_ms: Option<u64>,
@@ -396,6 +401,7 @@ impl Track {
             counted: 0,
             pending: Pending::default(),
             calls: 0,
+            calls_before: 0,
             open: None,
             device_ms: None,
             said: 0,
@@ -405,10 +411,16 @@ impl Track {
     /// What is to be said of it in a window; none when there is nothing, unless that is `wanted`.
     fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, wanted: bool) -> Option<Lane> {
         let blocks = self.pending.ship(window);
-        let calls = std::mem::take(&mut self.calls);
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
         let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
         let open = open.or(enqueued).filter(|_| !self.late);
+        let goes_on = self.calls > std::mem::replace(&mut self.calls_before, self.calls);
+        let meets = Coupling::of(func) == Coupling::All;
+        if goes_on && !meets && open.is_none() && !wanted && window - self.said < ADDED_UP {
+            return None;
+        }
+        let calls = std::mem::take(&mut self.calls);
+        self.calls_before = 0;
         if calls == 0 && open.is_none() && blocks.is_empty() && window - self.said < REMIND && !wanted {
             return None;
         }

@@ -149,7 +149,7 @@ pub struct Lane {
     pub library: Arc<str>,
     /// Evidence tier of the durations.
     pub tier: u8,
-    /// Calls that ended since the window before.
+    /// Calls that ended since the lane was told last.
     pub calls: u64,
     /// Number of the last call that ended; none before the first, and where the start of the communicator was not seen: the numbers of
     /// its blocks were found by when calls ended, and say nothing of how far it got.

@@ -456,7 +456,7 @@ fn calls_that_only_enqueue_get_no_numbers_and_nobody_is_said_to_be_behind() {
 }
 
 #[test]
-fn older_versions_do_not_read_digests_of_lanes_that_came_late() {
+fn lanes_that_came_late_survive_the_way_without_saying_how_far_they_got() {
     let job = Job { late_nodes: vec![(1, 10)], ..Job::default() };
     let rows = job.observe(1);
     let mut collector = Collector::default();
@@ -464,6 +464,5 @@ fn older_versions_do_not_read_digests_of_lanes_that_came_late() {
     collector.push_unnumbered(late.clone());
     let digest = collector.close(window_of(late.entry_ns + late.duration_ns));
     assert!(digest.lanes.iter().all(|lane| lane.last_seq.is_none()) && !digest.lanes.is_empty());
-    let text = encode(&digest);
-    assert_eq!((decode(&text).as_ref(), text.as_bytes()[0]), (Ok(&digest), 3));
+    assert_eq!(decode(&encode(&digest)), Ok(digest));
 }

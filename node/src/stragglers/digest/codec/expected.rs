@@ -2,8 +2,8 @@
 
 use super::super::Block;
 
-/// The previous lane of the same communicator and function: what the next one is written against.
-#[derive(Default)]
+/// The previous lane of the same communicator and function, where there is none the lane beside: what the next one is written against.
+#[derive(Default, Clone)]
 pub(super) struct Before {
     pub(super) last_seq: u64,
     pub(super) blocks: Vec<Block>,

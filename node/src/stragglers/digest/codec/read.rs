@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use super::super::super::activity::Activity;
 use super::super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, ReferenceClock, Resent};
+use super::beside::Beside;
 use super::expected::Before;
 use super::{
-    DecodeError, FUNCS, LARGEST, LIBRARIES, LONGEST_NAME, MOST_BLOCKS, NO_ACTIVITY, OTHER_LIBRARY, VERSION, WITH_STEPS,
-    unfold,
+    DecodeError, FUNCS, HEADS, LARGEST, LIBRARIES, LONGEST_NAME, MOST_BLOCKS, NEXT_COMM, NEXT_RANK, NO_ACTIVITY,
+    OLDEST, OTHER_COMM, OTHER_LIBRARY, VERSION, WITH_STEPS, unfold,
 };
 
 pub(super) struct Reader<'a> {
@@ -28,16 +29,22 @@ struct Head {
 }
 
 impl Head {
-    /// The next process and rank.
-    fn after(last: &Lane) -> Result<Self, DecodeError> {
+    /// Of another rank or communicator, in all else like a lane.
+    fn like(
+        lane: &Lane,
+        process: usize,
+        (comm_hash, nranks): (u64, Option<i32>),
+        away: i64,
+    ) -> Result<Self, DecodeError> {
+        let rank = i64::from(lane.rank).checked_add(away).and_then(|rank| i32::try_from(rank).ok());
         Ok(Self {
-            process: last.process + 1,
-            comm_hash: last.comm_hash,
-            nranks: last.nranks,
-            func: Arc::clone(&last.func),
-            library: Arc::clone(&last.library),
-            tier: last.tier,
-            rank: last.rank.checked_add(1).ok_or(DecodeError::Value("rank"))?,
+            process,
+            comm_hash,
+            nranks,
+            func: Arc::clone(&lane.func),
+            library: Arc::clone(&lane.library),
+            tier: lane.tier,
+            rank: rank.ok_or(DecodeError::Value("rank"))?,
         })
     }
 }
@@ -45,7 +52,7 @@ impl Head {
 impl Reader<'_> {
     pub(super) fn digest(&mut self) -> Result<Digest, DecodeError> {
         let version = self.byte()?;
-        if !(VERSION..=WITH_STEPS).contains(&version) {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(DecodeError::Version(version));
         }
         let mut digest = Digest { window: self.time("window")?, ..Digest::default() };
@@ -98,28 +105,64 @@ impl Reader<'_> {
             comms.push((hash, nranks));
         }
         let mut before: HashMap<(u64, Arc<str>), Before> = HashMap::new();
-        for _ in 0..self.count(3)? {
-            let head = match (self.small("process")?.checked_sub(1), digest.lanes.last()) {
-                (None, Some(last)) => Head::after(last)?,
-                (None, None) => return Err(DecodeError::Value("process")),
-                (Some(process), _) => self.head(process as usize, &comms)?,
+        let (mut beside, mut unused) = (Beside::default(), 0);
+        for _ in 0..self.count(2)? {
+            let like = if version < VERSION {
+                digest.lanes.last().map(|last| (last, last.process + 1))
+            } else {
+                beside.like(&digest.lanes)
             };
+            let (head, like) = self.any_head(version, like, &comms, unused)?;
             if head.process >= digest.processes.len() {
                 return Err(DecodeError::Value("process"));
             }
-            let lane = self.lane(&head, before.entry((head.comm_hash, Arc::clone(&head.func))).or_default())?;
+            let used = comms.iter().position(|comm| *comm == (head.comm_hash, head.nranks));
+            unused = unused.max(used.map_or(0, |used| used + 1));
+            let known = like.and_then(|like| before.get(&(like.comm_hash, Arc::clone(&like.func)))).cloned();
+            let known = known.filter(|_| version >= VERSION);
+            let key = (head.comm_hash, Arc::clone(&head.func));
+            let before = before.entry(key).or_insert_with(|| known.unwrap_or_default());
+            let said = if version < VERSION { None } else { Some(like.map(|like| (like.calls, like.last_seq))) };
+            let lane = self.lane(&head, said, before)?;
             digest.lanes.push(lane);
+            beside.added(&digest.lanes);
         }
-        if version == WITH_STEPS {
+        if version == WITH_STEPS || version >= VERSION && flags & 64 != 0 {
             for _ in 0..self.count(4)? {
                 let steps = self.steps(&digest)?;
                 digest.steps.push(steps);
             }
             if digest.steps.is_empty() {
-                return Err(DecodeError::Value("version"));
+                return Err(DecodeError::Value("steps"));
             }
         }
         Ok(digest)
+    }
+
+    /// What the next lane is of, and the lane that it was written against.
+    fn any_head<'l>(
+        &mut self,
+        version: u8,
+        like: Option<(&'l Lane, usize)>,
+        comms: &[(u64, Option<i32>)],
+        unused: usize,
+    ) -> Result<(Head, Option<&'l Lane>), DecodeError> {
+        let code = u64::from(self.small("process")?);
+        let heads = if version < VERSION { NEXT_RANK + 1 } else { HEADS };
+        if let Some(process) = code.checked_sub(heads) {
+            return Ok((self.head(process as usize, comms)?, None));
+        }
+        let (like, process) = like.ok_or(DecodeError::Value("process"))?;
+        let comm = |place: usize| comms.get(place).copied().ok_or(DecodeError::Value("communicator"));
+        let head = match code {
+            NEXT_COMM => Head::like(like, process, comm(unused)?, 0),
+            OTHER_COMM => {
+                let comm = comm(self.small("communicator")? as usize)?;
+                Head::like(like, process, comm, self.time("rank")?)
+            }
+            _ => Head::like(like, process, (like.comm_hash, like.nranks), 1),
+        };
+        Ok((head?, Some(like)))
     }
 
     fn head(&mut self, process: usize, comms: &[(u64, Option<i32>)]) -> Result<Head, DecodeError> {
@@ -136,10 +179,29 @@ impl Reader<'_> {
         Ok(Head { process, comm_hash, nranks, func, library, tier: kind & 15, rank })
     }
 
-    fn lane(&mut self, head: &Head, before: &mut Before) -> Result<Lane, DecodeError> {
-        let calls = self.unsigned()?;
-        let what = self.unsigned()?;
-        let last_seq = (what & 2 != 0).then(|| self.relative(before.last_seq)).transpose()?;
+    /// The rest of a lane. `like` has the number of calls and the last number of the lane that it was written against; none at all in older versions.
+    fn lane(
+        &mut self,
+        head: &Head,
+        like: Option<Option<(u64, Option<u64>)>>,
+        before: &mut Before,
+    ) -> Result<Lane, DecodeError> {
+        let early = if like.is_none() { Some(self.unsigned()?) } else { None };
+        let mut what = self.unsigned()?;
+        let mut same = None;
+        if let Some(like) = like {
+            if what & 16 != 0 {
+                same = Some(like.ok_or(DecodeError::Value("lane"))?);
+            }
+            what = what >> 5 << 4 | what & 15;
+        }
+        let (calls, last_seq) = match same {
+            Some(same) => same,
+            None => {
+                let calls = early.map_or_else(|| self.unsigned(), Ok)?;
+                (calls, (what & 2 != 0).then(|| self.relative(before.last_seq)).transpose()?)
+            }
+        };
         before.last_seq = last_seq.unwrap_or(before.last_seq);
         let open = if what & 1 != 0 {
             let seq = self.relative(before.last_seq)?;

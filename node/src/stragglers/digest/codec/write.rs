@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::super::{Block, Digest, Lane, Resent};
+use super::beside::Beside;
 use super::expected::Before;
-use super::{FUNCS, LIBRARIES, LONGEST_NAME, OTHER_LIBRARY, VERSION, WITH_LATE, WITH_STEPS, fold, follows};
+use super::{FUNCS, HEADS, LIBRARIES, LONGEST_NAME, NEXT_COMM, NEXT_RANK, OTHER_COMM, OTHER_LIBRARY, VERSION, fold};
 
 #[derive(Default)]
 pub(super) struct Writer {
@@ -14,16 +15,11 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn digest(mut self, digest: &Digest) -> Vec<u8> {
-        let late = digest.lanes.iter().any(|lane| lane.last_seq.is_none() && lane.open.is_none());
-        self.bytes.push(match digest.steps.is_empty() {
-            false => WITH_STEPS,
-            true if late => WITH_LATE,
-            true => VERSION,
-        });
+        self.bytes.push(VERSION);
         self.signed(digest.window);
-        let said = [!digest.gone.is_empty(), !digest.resent.is_empty()];
-        let flags = [digest.clock.is_some(), digest.cut, digest.lost > 0, digest.unplaced > 0, said[0], said[1]];
-        self.bytes.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
+        let said = [!digest.gone.is_empty(), !digest.resent.is_empty(), !digest.steps.is_empty()];
+        let flags = [digest.clock.is_some(), digest.cut, digest.lost > 0, digest.unplaced > 0];
+        self.bytes.push(flags.iter().chain(&said).rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         if let Some(clock) = digest.clock {
             self.bytes.extend(clock.reference.to_le_bytes());
             self.signed(clock.offset_us);
@@ -70,23 +66,46 @@ impl Writer {
         }
         self.unsigned(digest.lanes.len() as u64);
         let mut before: HashMap<(u64, &str), Before> = HashMap::new();
-        let mut last: Option<&Lane> = None;
-        for lane in &digest.lanes {
-            // Mostly the lanes of a host are those of consecutive ranks in one communicator.
-            if last.is_some_and(|last| follows(last, lane)) {
-                self.bytes.push(0);
-            } else {
-                self.unsigned(lane.process as u64 + 1);
-                self.unsigned(place[&(lane.comm_hash, lane.nranks)] as u64);
-                self.head(lane);
+        let (mut beside, mut unused) = (Beside::default(), 0);
+        for (at, lane) in digest.lanes.iter().enumerate() {
+            let written = digest.lanes.get(..at).unwrap_or_default();
+            let comm = place[&(lane.comm_hash, lane.nranks)];
+            let kind = |lane: &Lane| (lane.func.clone(), lane.library.clone(), lane.tier);
+            let like =
+                beside.like(written).filter(|(like, process)| (*process, kind(like)) == (lane.process, kind(lane)));
+            let like = like.map(|(like, _)| like);
+            match like {
+                Some(like) => self.like(lane, like, comm, comm == unused),
+                None => {
+                    self.unsigned(lane.process as u64 + HEADS);
+                    self.unsigned(comm as u64);
+                    self.head(lane);
+                }
             }
-            self.lane(lane, before.entry((lane.comm_hash, &lane.func)).or_default());
-            last = Some(lane);
+            unused = unused.max(comm + 1);
+            let key = (lane.comm_hash, &*lane.func);
+            let known = like.and_then(|like| before.get(&(like.comm_hash, &*like.func))).cloned();
+            self.lane(lane, like, before.entry(key).or_insert_with(|| known.unwrap_or_default()));
+            beside.added(digest.lanes.get(..=at).unwrap_or_default());
         }
         if !digest.steps.is_empty() {
             self.steps(digest);
         }
         self.bytes
+    }
+
+    /// What a lane is of, against the one beside it.
+    fn like(&mut self, lane: &Lane, like: &Lane, comm: usize, unused: bool) {
+        let step = i64::from(lane.rank) - i64::from(like.rank);
+        if step == 1 && (lane.comm_hash, lane.nranks) == (like.comm_hash, like.nranks) {
+            self.unsigned(NEXT_RANK);
+        } else if step == 0 && unused {
+            self.unsigned(NEXT_COMM);
+        } else {
+            self.unsigned(OTHER_COMM);
+            self.unsigned(comm as u64);
+            self.signed(step);
+        }
     }
 
     fn head(&mut self, lane: &Lane) {
@@ -100,20 +119,26 @@ impl Writer {
         self.signed(lane.rank.into());
     }
 
-    fn lane(&mut self, lane: &Lane, before: &mut Before) {
-        self.unsigned(lane.calls);
+    fn lane(&mut self, lane: &Lane, like: Option<&Lane>, before: &mut Before) {
+        let same = like.is_some_and(|like| (like.calls, like.last_seq) == (lane.calls, lane.last_seq));
         let runs = |blocks: &[Block]| blocks.iter().map(|b| (b.start, b.level)).collect::<Vec<_>>();
         let alike = !lane.blocks.is_empty() && runs(&lane.blocks) == runs(&before.blocks);
         let waited = lane.blocks.iter().any(|block| block.waited.is_some());
         self.unsigned(
-            (if alike { 0 } else { lane.blocks.len() as u64 }) << 4
+            (if alike { 0 } else { lane.blocks.len() as u64 }) << 5
+                | u64::from(same) << 4
                 | u64::from(waited) << 3
                 | u64::from(alike) << 2
                 | u64::from(lane.last_seq.is_some()) << 1
                 | u64::from(lane.open.is_some()),
         );
+        if !same {
+            self.unsigned(lane.calls);
+        }
         if let Some(last) = lane.last_seq {
-            self.signed(last.wrapping_sub(before.last_seq).cast_signed());
+            if !same {
+                self.signed(last.wrapping_sub(before.last_seq).cast_signed());
+            }
             before.last_seq = last;
         }
         if let Some(open) = lane.open {
