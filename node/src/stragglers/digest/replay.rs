@@ -33,9 +33,6 @@ struct Host<'a> {
     digests: Vec<Digest>,
 }
 
-/// A node's clock as its digest of a window says it; windows ascend.
-pub type ClockOf<'a> = dyn FnMut(&str, i64) -> Option<ReferenceClock> + 'a;
-
 /// [`replay_by`] with clocks as they are in the input: measured once for all windows.
 ///
 /// # Panics
@@ -54,14 +51,15 @@ pub fn reference_of(rows: &Input) -> u16 {
 }
 
 /// Runs the rows of an input through each host's digests, as text and back: the input that an agent would make of
-/// them, and the bytes of the digests. Clocks are against the node of [`reference_of`]. Hosts hear each other's digests
+/// them, and the bytes of the digests. `clock_of` says a node's clock as its digest of a window has it; windows ascend.
+/// Clocks are against the node of [`reference_of`]. Hosts hear each other's digests
 /// one window later. What processes do is not taken over. Bytes are those of the windows up to the end of the span, and of later ones those that
 /// ship what was held back: a job that goes on has no others.
 ///
 /// # Panics
 /// Where a digest does not survive its encoding: a fault of this module.
 #[must_use]
-pub fn replay_by(rows: &Input, clock_of: &mut ClockOf<'_>) -> (Input, usize) {
+pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> (Input, usize) {
     let mut hosts = hosts(rows);
     let reference = reference_of(rows);
     let ends = rows.observations.iter().chain(&rows.unnumbered).map(ended).chain(rows.syncs.iter().map(synced));
