@@ -50,6 +50,7 @@ pub use attach::AttachMode;
 pub use capture::{Capture, CaptureConfig, CaptureStatus, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
 pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass, tables_of_probe};
+pub use clock::{steady_now_ns, steady_shift_now_ns, steady_shift_ns, wall_ahead_ns};
 pub use discovery::AttachedFile;
 pub use error::Error;
 pub use host::Host;

@@ -17,7 +17,7 @@ use super::super::Shared;
 use crate::now::unix_now_ns;
 use crate::query::ask::{self, Asked, Question};
 use crate::store::{Finding, Source};
-use crate::stragglers::digest::{WINDOW_NS, end_of};
+use crate::stragglers::digest::WINDOW_NS;
 use crate::stragglers::standing::{Key, LOOKBACK, Standing};
 use crate::stragglers::{self, Report, Verdict};
 
@@ -127,7 +127,7 @@ pub(super) fn sentence(report: &Report) -> String {
 }
 
 fn finding(standing: &Standing, report: &Report) -> Finding {
-    let until_ns = end_of(standing.window);
+    let until_ns = standing.end_ns();
     let mut finding = Finding {
         ts_ns: unix_now_ns(),
         since_ns: until_ns - LOOKBACK * WINDOW_NS,

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::stragglers::digest::{Collector, Digest, ReferenceClock, end_of, reference_id, window_of};
+use crate::stragglers::digest::{Collector, Digest, ReferenceClock, WINDOW_NS, end_of, reference_id, window_of};
 use crate::stragglers::simulate::{Job, Slow};
 use crate::stragglers::{Observation, Verdict};
 
 const MS: i64 = 1_000_000;
 
 /// What each node of a job gossips, in order of time: (when, node, digest).
-fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
+pub(super) fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
     let rows = job.observe(seed);
     let mut by_node: BTreeMap<Arc<str>, Vec<Observation>> = BTreeMap::new();
     for seen in rows.observations {
@@ -36,20 +36,20 @@ fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
     all
 }
 
-fn live(nodes: usize) -> BTreeMap<String, Presence> {
+pub(super) fn live(nodes: usize) -> BTreeMap<String, Presence> {
     (0..nodes).map(|n| (format!("n{n}"), Presence::Live)).collect()
 }
 
 /// The verdicts that a board gives as the digests come, each so long after it was made.
 fn watch(gossip: &[(i64, String, Digest)], delay_ns: impl Fn(usize) -> i64) -> Vec<Standing> {
-    let mut board = Board::default();
+    let (mut board, mut judge) = (Board::default(), Judge::default());
     let mut coming: Vec<(i64, usize)> = (0..gossip.len()).map(|i| (gossip[i].0 + delay_ns(i), i)).collect();
     coming.sort_unstable();
     let mut verdicts = Vec::new();
     for (now_ns, i) in coming {
-        board.hear(&gossip[i].1, gossip[i].2.clone());
+        board.hear(&gossip[i].1, gossip[i].2.clone(), now_ns);
         board.presence(&live(8));
-        verdicts.extend(board.judge(now_ns));
+        verdicts.extend(judge.judge(&board, now_ns));
     }
     verdicts
 }
@@ -142,7 +142,7 @@ fn a_window_is_judged_without_a_silent_node_after_the_grace_and_says_so() {
 fn a_rank_that_stops_is_a_hang_of_that_rank() {
     let job = Job { steps: 60, own_ns: 50 * MS, clock_offset_ns: 0, ..Job::default() };
     let rows = job.observe(2);
-    let mut board = Board::default();
+    let (mut board, mut judge) = (Board::default(), Judge::default());
     let stop = 40u64;
     let entered = rows.observations.iter().filter(|o| o.seq == stop).map(|o| o.entry_ns).max().unwrap();
     let mut found = None;
@@ -163,10 +163,10 @@ fn a_rank_that_stops_is_a_hang_of_that_rank() {
             collector.open(&open);
             let mut digest = collector.close(window);
             digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us: 0, bound_us: 100 });
-            board.hear(node, digest);
+            board.hear(node, digest, end_of(window) + 100 * MS);
         }
         board.presence(&live(4));
-        let standing = board.judge(end_of(window) + 100 * MS);
+        let standing = judge.judge(&board, end_of(window) + 100 * MS);
         if let Some(Verdict::Hang(hang)) = standing.map(|s| s.report.verdict.clone())
             && found.is_none()
         {
@@ -190,7 +190,7 @@ fn news_are_told_once() {
 #[test]
 fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     let gossip = gossiped(&Job { steps: 60, ..Job::default() }, 1);
-    let mut board = Board::default();
+    let (mut board, mut judge) = (Board::default(), Judge::default());
     let mut last = None;
     for (now_ns, node, digest) in &gossip {
         if node == "n3" {
@@ -198,10 +198,10 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
             let refused = crate::stragglers::digest::decode("\u{9}\0").unwrap_err();
             board.refuse(node, refused.to_string());
         } else {
-            board.hear(node, digest.clone());
+            board.hear(node, digest.clone(), *now_ns);
         }
         board.presence(&live(4));
-        last = board.judge(*now_ns).or(last);
+        last = judge.judge(&board, *now_ns).or(last);
     }
     let standing = last.expect("judged");
     let [(node, why)] = standing.report.coverage.missing.as_slice() else { panic!("{:?}", standing.report.coverage) };
@@ -210,9 +210,9 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     // Once it can be read again, it counts.
     let newest = |of: &str| gossip.iter().rfind(|(_, node, _)| node == of).expect("its last");
     let (now_ns, _, digest) = newest("n3");
-    board.hear("n3", digest.clone());
+    board.hear("n3", digest.clone(), *now_ns);
     let after = newest("n0").2.clone();
-    board.hear("n0", Digest { window: after.window + 1, ..after });
-    let standing = board.judge(now_ns + 2 * GRACE_NS).expect("judged");
+    board.hear("n0", Digest { window: after.window + 1, ..after }, now_ns + WINDOW_NS);
+    let standing = judge.judge(&board, now_ns + 2 * GRACE_NS).expect("judged");
     assert!(standing.report.coverage.missing.iter().all(|(_, why)| !why.contains("layout")));
 }
