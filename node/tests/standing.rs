@@ -136,6 +136,39 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
     }
 }
 
+#[test]
+fn the_end_of_a_job_ends_what_is_said_of_its_ranks() {
+    if !can_capture("the_end_of_a_job_ends_what_is_said_of_its_ranks") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("ended", &AGENTS);
+    agents(&mut lab, &cgroups);
+    let late = lab.path("late");
+    std::fs::write(&late, "3 60\n").expect("written");
+    let job = mpi_job(&lab, &cgroups, &format!("--iters 1000000 --work-ms 20 --late-file {}", late.display()));
+    for answer in all_say(&lab, "rank") {
+        assert_eq!(answer["verdict"]["ongoing"], true, "{answer}");
+    }
+    for cgroup in &cgroups.0 {
+        std::fs::write(cgroup.join("cgroup.kill"), "1").expect("the ranks are killed");
+    }
+    let ended = Instant::now();
+    drop(job);
+    for asker in AGENTS {
+        wait_for(&format!("{asker} says that the job has ended"), || {
+            let verdict = &standing(&lab, asker)?["verdict"];
+            match verdict["why"].as_str() {
+                Some("the job's 8 ranks have ended") => Ok(()),
+                _ => Err(verdict.to_string()),
+            }
+        });
+    }
+    eprintln!("every agent knows of the end after {:?}", ended.elapsed());
+    let text = stdout(&lab.ask("m1", "stragglers", &[]));
+    assert!(text.contains("the job's 8 ranks have ended") && !text.contains("still does"), "{text}");
+}
+
 /// Eight ranks on nccl-sim.
 fn nccl_job(lab: &Lab, cgroups: &Cgroups) -> (Job, std::path::PathBuf) {
     let bin = workloads(lab);

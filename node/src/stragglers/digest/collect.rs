@@ -28,7 +28,7 @@ const IDLE: i64 = 1_200;
 /// Windows for which the end of a process is told.
 const TELL_GONE: i64 = 240;
 /// Processes whose end is told, at most: the latest.
-const MOST_GONE: usize = 64;
+const MOST_GONE: usize = 256;
 /// Pairs of addresses of which it is told in one window that segments were sent again, at most, and of how many of these when.
 const MOST_PAIRS: usize = 16;
 const MOST_TIMES: usize = 12;

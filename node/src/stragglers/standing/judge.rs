@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::board::Board;
+use super::ended::Ended;
 use super::network;
 use super::page::{Page, RECENT_NS, aligned};
 use super::settle::settle;
@@ -63,7 +64,8 @@ impl Judge {
         }
         self.raw = self.raw.split_off(&(window - RAW * stride));
         self.judged = Some(window);
-        let mut report = settle(&self.raw, window, stride);
+        let gone = view.gone(window);
+        let mut report = settle(&self.raw, window, stride, &gone);
         let (mut heard, mut silent) = (0, Vec::new());
         for (node, last) in board.expected(now_ns, axis) {
             if last.is_some_and(|last| last >= window) {
@@ -110,13 +112,13 @@ impl<'a> View<'a> {
 
     /// The verdict of one window by the digests up to it, whatever other windows say.
     fn raw(&self, window: i64) -> Report {
-        let mut input = self.input(window, LOOKBACK);
+        let (mut input, mut ended) = self.input(window, LOOKBACK);
         let cells = |input: &Input| {
             let seqs: BTreeSet<(u64, u64)> = input.sampled.iter().map(|c| (c.seen.comm_hash, c.seen.seq)).collect();
             seqs.len()
         };
         if cells(&input) < FEW {
-            input = self.input(window, LONG_LOOKBACK);
+            (input, ended) = self.input(window, LONG_LOOKBACK);
         }
         let rules = Rules { hang_ns: self.hang_ns(window), ..Rules::with_windows(WINDOW_NS) };
         let mut report = analyse(&input, &rules);
@@ -129,17 +131,31 @@ impl<'a> View<'a> {
             report.verdict = verdict;
         }
         if matches!(&report.verdict, Verdict::Unknown { .. }) && input.sampled.is_empty() {
-            report.verdict = Verdict::Unknown {
-                why: "no rank communicated in the last minute, or none that is recorded: is the job running, and does capture \
+            let why = match ended.ranks {
+                0 => "no rank communicated in the last minute, or none that is recorded: is the job running, and does capture \
                       work where it does (rankmesh nodes)?"
                     .to_owned(),
+                1 => "the job's only rank that was heard has ended".to_owned(),
+                ranks => format!("the job's {ranks} ranks have ended"),
             };
+            report.verdict = Verdict::Unknown { why };
+        } else if ended.ranks > 0 {
+            report.evidence.notes.push(format!("{} ranks of another job have ended: they are not judged", ended.ranks));
         }
         report
     }
 
-    /// The input of a window's analysis.
-    fn input(&self, window: i64, lookback: i64) -> Input {
+    /// Processes whose hosts say in a window that they have ended: node and process.
+    fn gone(&self, window: i64) -> BTreeSet<(&'a str, i64)> {
+        let last = |page: &'a Page| page.within(window - LOOKBACK + 1..=window, self.reference).last();
+        let gone = |digest: &'a Digest| digest.gone.iter().map(|gone| i64::from(gone.pid));
+        self.pages()
+            .flat_map(|(name, page)| last(page).into_iter().flat_map(gone).map(move |pid| (name, pid)))
+            .collect()
+    }
+
+    /// The input of a window's analysis, without the communicators whose ranks have all ended, and what was left out so.
+    fn input(&self, window: i64, lookback: i64) -> (Input, Ended) {
         let digests: Vec<(&str, &Page, Vec<&Digest>)> = self
             .pages()
             .map(|(name, page)| (name, page, page.within(window - lookback + 1..=window, self.reference).collect()))
@@ -191,13 +207,14 @@ impl<'a> View<'a> {
                 }
             }
         }
+        let ended = Ended::leave_out(&mut input, &self.gone(window));
         if lost > 0 {
             input.heard.notes.push(format!("{lost} records were lost in capture"));
         }
         if cut > 0 {
             input.heard.notes.push(format!("{cut} digests were cut: more ranks or communicators on a host than fit"));
         }
-        input
+        (input, ended)
     }
 
     /// From when on a wait is a hang: the rule's threshold, or a few times what ranks were seen to wait without hanging.

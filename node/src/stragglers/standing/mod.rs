@@ -2,7 +2,7 @@
 //!
 //! Pure: digests and the time in, verdicts out. A verdict of a window is a function of the digests up to it (and of which nodes are
 //! dead), so that any two agents that heard the same give the same. [`Board`] keeps what was heard (`page`: of one node); a copy of it is
-//! cheap, and [`Judge`] works on one while the board takes in more. `network` looks whether segments that were sent again explain it;
+//! cheap, and [`Judge`] works on one while the board takes in more. `ended` leaves out jobs that are over, `network` looks whether segments that were sent again explain it;
 //! `settle` keeps verdicts from flapping; `change` says what is worth telling. The agent's side (gossip, clocks, findings) lies in
 //! `agent/standing`.
 //!
@@ -13,6 +13,7 @@ mod board;
 mod change;
 #[cfg(test)]
 mod clock_tests;
+mod ended;
 mod judge;
 mod network;
 mod page;

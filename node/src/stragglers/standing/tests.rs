@@ -216,3 +216,69 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     let standing = judge.judge(&board, now_ns + 2 * GRACE_NS).expect("judged");
     assert!(standing.report.coverage.missing.iter().all(|(_, why)| !why.contains("layout")));
 }
+
+/// What nodes gossip of a job that ends after its last call.
+fn gossiped_to_its_end(job: &Job, seed: u64) -> (i64, Vec<(i64, String, Digest)>) {
+    let rows = job.observe(seed);
+    let mut by_node: BTreeMap<Arc<str>, Vec<Observation>> = BTreeMap::new();
+    for seen in rows.observations {
+        by_node.entry(Arc::clone(&seen.node)).or_default().push(seen);
+    }
+    let mut all = Vec::new();
+    for (node, calls) in by_node {
+        let clock = rows.clocks[&*node];
+        let mut collector = Collector::default();
+        calls.into_iter().for_each(|call| collector.push(call));
+        let (first, last) = (window_of(rows.since_ns + clock.offset_ns), window_of(rows.until_ns + clock.offset_ns));
+        for window in first..=last + 150 {
+            let mut digest = collector.close(window);
+            if window == last {
+                let pids: Vec<u32> = collector.pids().collect();
+                collector.gone(&pids, &mut digest);
+            }
+            digest.clock = Some(ReferenceClock {
+                reference: reference_id("n0"),
+                offset_us: clock.offset_ns / 1_000,
+                bound_us: (clock.bound_ns / 1_000) as u32 + 1,
+            });
+            all.push((end_of(window) - clock.offset_ns, node.to_string(), digest));
+        }
+    }
+    all.sort_by_key(|(at, node, _)| (*at, node.clone()));
+    (rows.until_ns, all)
+}
+
+#[test]
+fn a_job_that_has_ended_names_nobody_any_more_and_says_so() {
+    let slow = vec![Slow { rank: 3, extra_ns: 30 * MS, from_step: 0 }];
+    let job = Job { steps: 150, own_ns: 40 * MS, slow, ..Job::default() };
+    let (ended_ns, gossip) = gossiped_to_its_end(&job, 5);
+    let verdicts = watch(&gossip, |_| 200 * MS);
+    let before = verdicts.iter().rfind(|v| end_of(v.window) < ended_ns - 500 * MS).expect("judged");
+    assert_eq!(named(before), Some(3));
+    let mut after = 0;
+    for v in verdicts.iter().filter(|v| end_of(v.window) > ended_ns + 1_000 * MS) {
+        let Verdict::Unknown { why } = &v.report.verdict else { panic!("{:?}", v.report.verdict) };
+        assert_eq!(why, "the job's 8 ranks have ended", "{} ms", (end_of(v.window) - ended_ns) / MS);
+        after += 1;
+    }
+    assert!(after > 120, "{after}");
+    // Another job, on other hosts, is judged all the same.
+    let other = Job { steps: 400, ..job };
+    let mut both = gossip;
+    both.extend(gossiped(&other, 6).into_iter().map(|(at, node, mut digest)| {
+        digest.lanes.iter_mut().for_each(|lane| lane.comm_hash += 1);
+        let host: usize = node[1..].parse().unwrap();
+        (at, format!("n{}", host + 4), digest)
+    }));
+    both.sort_by_key(|(at, node, _)| (*at, node.clone()));
+    let last = |verdicts: &[Standing]| {
+        let until = both.iter().rfind(|(_, node, _)| node == "n4").map(|(at, ..)| *at).unwrap();
+        verdicts.iter().rfind(|v| end_of(v.window) < until).cloned().expect("judged")
+    };
+    let standing = last(&watch(&both, |_| 200 * MS));
+    assert!(end_of(standing.window) > ended_ns + 5_000 * MS, "the other job goes on");
+    let Verdict::Rank { culprit, .. } = &standing.report.verdict else { panic!("{:?}", standing.report.verdict) };
+    assert_eq!((culprit.rank, culprit.node.as_str()), (3, "n5"));
+    assert!(standing.report.evidence.notes.iter().any(|note| note.contains("8 ranks of another job have ended")));
+}
