@@ -93,7 +93,7 @@ impl Current {
         About {
             window_end_ns: self.standing.end_ns(),
             reference: self.standing.reference.clone(),
-            age_ms: self.standing.age_ns.saturating_add(since_ns) / 1_000_000,
+            age_ms: self.standing.age_ns.saturating_add(since_ns).max(0) / 1_000_000,
             heard: self.standing.heard,
             silent: self.standing.silent.clone(),
         }
