@@ -13,7 +13,6 @@ pub mod demo;
 pub mod exchange;
 mod lock;
 pub mod mesh;
-mod now;
 pub mod output;
 pub mod privileges;
 pub mod query;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::lock::lock;
-use crate::now::unix_now_ns;
 use crate::store::{Audit, Source};
+use record::unix_now_ns;
 
 /// Rows a second; what is beyond is counted and told in one row.
 const ROWS_PER_SECOND: i64 = 50;

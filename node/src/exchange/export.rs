@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use crate::store::testing::{PATIENCE, collective};
     use crate::store::{Store, StoreConfig};
-    use node_bpf::{Collective, Record};
+    use record::{Collective, Record};
 
     /// A store as an agent would leave it, with collectives at 0, 1, … 9 seconds.
     fn recorded(dir: &Path) -> PathBuf {

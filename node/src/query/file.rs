@@ -7,8 +7,8 @@ use std::time::Instant;
 use query_planner::{Answer, Budget, Catalog, ColumnMeta, Local, LocalError, RunError, Value};
 use rusqlite::Connection;
 
-use crate::now::unix_now_ns;
 use crate::store::{ColumnExecutor, ServedDb, StoreError};
+use record::unix_now_ns;
 
 /// Why a file did not answer.
 #[derive(Debug, thiserror::Error)]

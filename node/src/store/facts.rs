@@ -132,7 +132,7 @@ impl FactsState {
         }
         for loss in self.losses.between(range.start, last_ns) {
             let table = self.tables.iter().map(|t| t.name.as_str()).find(|name| *name == loss.probe);
-            let hit = table.map(|table| vec![table]).or_else(|| node_bpf::tables_of_probe(&loss.probe));
+            let hit = table.map(|table| vec![table]).or_else(|| record::tables_of_probe(&loss.probe));
             if hit.is_none_or(|tables| tables.iter().any(|table| is_read(table, is_asked))) {
                 let how = match loss.reason.as_str() {
                     "shed" => "left out under load".to_owned(),

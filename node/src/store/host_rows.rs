@@ -1,6 +1,6 @@
 //! Owns the mapping from the host's signals and samples to rows; the other records' is in `rows`, which calls this one.
 
-use node_bpf::{FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
+use record::{FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
 use rusqlite::{Connection, Statement, params};
 
 use super::rows::{Kind, Stored, bits, plausible, quantity};

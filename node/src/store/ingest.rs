@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use node_bpf::Record;
+use record::Record;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::StoreConfig;
@@ -23,7 +23,7 @@ use super::rollups::{RollupWriter, Rollups};
 use super::rows::{self, Audit, Finding, Item, Kind, Statements, Stored};
 use super::schema::TIMED_TABLES;
 use super::sessions::{self, Session};
-use crate::now::unix_now_ns;
+use record::unix_now_ns;
 
 /// First and longest wait between attempts to commit.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));

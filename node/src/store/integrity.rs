@@ -55,7 +55,7 @@ mod tests {
         let store =
             Store::open(&path, StoreConfig { max_age: std::time::Duration::MAX, ..Default::default() }).unwrap();
         for i in 0..100 {
-            store.ingest().record(node_bpf::Record::Collective(collective(i)));
+            store.ingest().record(record::Record::Collective(collective(i)));
         }
         store.flush(PATIENCE).unwrap();
         drop(store);

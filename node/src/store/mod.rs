@@ -1,7 +1,7 @@
 //! The trace store: one SQLite file per node with everything capture recorded, bounded in size and age.
 //!
 //! Owns the file, its schema, the way in and the way out. Does not own what is asked of it (the query planner's
-//! executor runs on the connections given out here) nor how rows come to be (`node_bpf`).
+//! executor runs on the connections given out here) nor how rows come to be (`record`).
 //!
 //! | module | owns |
 //! |---|---|
@@ -50,7 +50,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use crate::now::unix_now_ns;
+use record::unix_now_ns;
 
 /// A map for keys of our own records: the standard one's hash was a twentieth of what storing a row costs. Seeded at
 /// random all the same, since names come from outside.

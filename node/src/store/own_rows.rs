@@ -206,7 +206,7 @@ fn is_readable(context: &AuthContext<'_>, store: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use node_bpf::{ProcessSeen, Record};
+    use record::{ProcessSeen, Record};
 
     use super::super::testing::{PATIENCE, T0, collective, connect, int, offcpu};
     use super::super::{Store, StoreConfig};

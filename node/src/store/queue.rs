@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use node_bpf::LossCount;
+use record::LossCount;
 
 use super::rows::{Item, Kind};
 
@@ -192,7 +192,7 @@ pub(crate) fn merge_loss(losses: &mut Losses, probe: String, reason: String, ts_
 
 #[cfg(test)]
 mod tests {
-    use node_bpf::Record;
+    use record::Record;
 
     use super::*;
     use crate::store::testing::collective;

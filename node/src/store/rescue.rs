@@ -49,7 +49,7 @@ mod tests {
     use super::super::testing::{PATIENCE, collective};
     use super::super::{Store, StoreConfig};
     use super::*;
-    use node_bpf::Record;
+    use record::Record;
 
     #[test]
     fn a_damaged_store_is_kept_beside_a_new_one_that_says_so() {

@@ -1,9 +1,7 @@
 //! Owns the mapping from what capture hands on to rows: this file and `host_rows` (the host's signals) know both
-//! `node_bpf`'s records and the columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
+//! `record`'s records and the columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
 
-use node_bpf::{
-    BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
-};
+use record::{BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
 use rusqlite::{Connection, Statement, params};
 
 use super::columnar::RowColumns;

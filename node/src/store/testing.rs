@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use node_bpf::{Collective, Library, NetEvent, OffCpu, ProcessSeen, Record};
+use record::{Collective, Library, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::Connection;
 
 /// An instant in the past of any clock these tests run on: 2026-01-01 UTC.

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use node_bpf::{CallTally, Collective, CudaCall, Library, LossCount, Record, SymbolCall};
 use proptest::prelude::*;
+use record::{CallTally, Collective, CudaCall, Library, LossCount, Record, SymbolCall};
 use rusqlite::Connection;
 
 use super::testing::{PATIENCE, T0, assert_whole, collective, connect, int, offcpu, process, retransmit};
@@ -44,7 +44,7 @@ fn a_call_that_never_returned_has_no_duration_and_is_in_no_sum() {
     let store = open(&dir.path().join("s.db"));
     for i in 0..3 {
         let ret = (i != 2).then_some(0);
-        store.ingest().record(Record::Collective(node_bpf::Collective { ret, ..collective(i) }));
+        store.ingest().record(Record::Collective(record::Collective { ret, ..collective(i) }));
     }
     store.flush(PATIENCE).unwrap();
     let conn = store.reader().unwrap();
@@ -63,7 +63,7 @@ fn records_become_rows_and_views() {
         c.duration_ns = if i == 2 { 60_000_000 } else { 1000 };
         ingest.record(Record::Collective(c));
     }
-    ingest.record(Record::Collective(node_bpf::Collective { library: Library::Mpi, ..collective(9) }));
+    ingest.record(Record::Collective(record::Collective { library: Library::Mpi, ..collective(9) }));
     ingest.record(offcpu(T0, 5000));
     ingest.record(retransmit(T0 + 3_000_000));
     ingest.record(retransmit(T0 + 900_000_000));
@@ -633,12 +633,12 @@ fn calls() -> impl Strategy<Value = Vec<Record>> {
                 let rank = (rank > 0).then_some(rank);
                 if kind == 0 {
                     let Record::OffCpu(o) = offcpu(ts_ns, duration_ns) else { unreachable!() };
-                    return Record::OffCpu(node_bpf::OffCpu { pid, rank, voluntary: flag, ..o });
+                    return Record::OffCpu(record::OffCpu { pid, rank, voluntary: flag, ..o });
                 }
                 let func = if flag { "all_reduce" } else { "send" };
                 let library = if kind == 1 { Library::Nccl } else { Library::Mpi };
                 let comm_hash = comm.map(|c| u64::MAX - c);
-                Record::Collective(node_bpf::Collective {
+                Record::Collective(record::Collective {
                     ts_ns,
                     duration_ns,
                     pid,
