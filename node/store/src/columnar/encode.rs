@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Kind;
 use super::bits::{pack, packed_sizes, unpack, width};
-use crate::store::FastMap;
+use crate::FastMap;
 
 /// Different integers up to which a dictionary is tried.
 const MOST_ENTRIES: usize = 1024;

@@ -11,7 +11,7 @@ use super::super::segment::Segment;
 use super::super::summary;
 use super::filter::{Pick, admitted};
 use super::{Emit, MORSEL, Work, damaged, failed};
-use crate::store::FastMap;
+use crate::FastMap;
 
 /// Groups beyond which SQLite does it, on disk if it must.
 const MOST_GROUPS: usize = 1 << 20;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use query_planner::{Answer, Budget, Catalog, ColumnMeta, Local, LocalError, RunError, Value};
 use rusqlite::Connection;
 
-use crate::store::{ColumnExecutor, ServedDb, StoreError};
+use crate::{ColumnExecutor, ServedDb, StoreError};
 use record::unix_now_ns;
 
 /// Why a file did not answer.

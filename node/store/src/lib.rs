@@ -1,7 +1,12 @@
 //! The trace store: one SQLite file per node with everything capture recorded, bounded in size and age.
 //!
-//! Owns the file, its schema, the way in and the way out. Does not own what is asked of it (the query planner's
-//! executor runs on the connections given out here) nor how rows come to be (`record`).
+//! Owns the file, its schema, the way in and the way out, and other forms of its rows (`exchange`). Does not own what is asked of
+//! it (the query planner's executor runs on the connections given out here) nor how rows come to be (`record`); it knows no
+//! network and no agent.
+//!
+//! The way in: [`Ingest::record`] puts a record into a bounded queue; the writer thread takes what is there, makes rows and
+//! column segments of it and commits them as a group. The way out: [`Source`] gives read-only connections, whose frequent
+//! tables are scanned from their columns ([`ColumnExecutor`]) or read through SQLite.
 //!
 //! | module | owns |
 //! |---|---|
@@ -15,11 +20,15 @@
 //! | `rescue` | what is done with a damaged file |
 //! | `own_rows` | a connection that shows one user's rows |
 //! | `reader`, `source` | connections for questions; any SQLite file served as it is |
+//! | `file` | a question to one file, without a mesh |
+//! | `exchange` | export of a store into other forms, import of recorded traces |
 
 mod checkpoint;
 mod columnar;
 mod error;
+pub mod exchange;
 mod facts;
+pub mod file;
 mod host_rows;
 mod ingest;
 mod integrity;
@@ -56,10 +65,9 @@ use record::unix_now_ns;
 /// random all the same, since names come from outside.
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
-pub(crate) use columnar::{ColumnExecutor, OWN_TABLES, understands};
+pub use columnar::{ColumnExecutor, OWN_TABLES, understands};
 pub use error::StoreError;
-pub(crate) use facts::UNFILLED;
-pub use facts::{Facts, TableFacts};
+pub use facts::{Facts, TableFacts, UNFILLED};
 pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;
 pub use losslog::LossFact;
@@ -67,8 +75,9 @@ pub use reader::ServedDb;
 pub(crate) use reader::{TIME_COLUMNS, quoted};
 pub use rescue::set_aside;
 pub use rows::{Audit, Finding};
+pub use schema::REPLICATED_TABLES;
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
-pub(crate) use schema::{REPLICATED_TABLES, TIMED_TABLES, write_plain_schema};
+pub(crate) use schema::{TIMED_TABLES, write_plain_schema};
 pub use source::Source;
 
 use checkpoint::Checkpointer;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::store::{self, APPLICATION_ID, ServedDb, StoreError, quoted};
+use crate::{APPLICATION_ID, ServedDb, StoreError, quoted};
 
 /// What to import.
 #[derive(Debug, Clone)]
@@ -199,7 +199,7 @@ fn copy(wanted: &Import, served: &ServedDb, form: &Form, part: &Path) -> Result<
     // The recording is somebody else's: nothing in its schema may do more than hold rows.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(to)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(to)?;
-    store::write_plain_schema(&conn).map_err(to)?;
+    crate::write_plain_schema(&conn).map_err(to)?;
     conn.execute("ATTACH ?1 AS src", [served.uri()?]).map_err(from)?;
     conn.execute_batch(&format!(
         "CREATE TEMP VIEW picked AS {}; CREATE TEMP TABLE recorded (host TEXT); BEGIN",
@@ -335,7 +335,7 @@ mod tests {
             );
             assert_eq!(std::fs::read(&file).unwrap(), before, "the recording stays as it is");
             // An agent takes it up as its own.
-            drop(crate::store::Store::open(&out, crate::store::StoreConfig::default()).unwrap());
+            drop(crate::Store::open(&out, crate::StoreConfig::default()).unwrap());
             assert!(matches!(
                 import(&Import { file: out, out: dir.path().join("x.db"), node: None }),
                 Err(ImportError::Ours(_))

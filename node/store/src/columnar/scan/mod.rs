@@ -24,7 +24,7 @@ use filter::Filter;
 const MORSEL: usize = 8192;
 
 /// Answers parts from columns.
-pub(crate) struct ColumnExecutor<'s> {
+pub struct ColumnExecutor<'s> {
     /// Looked at before each segment.
     stop: &'s dyn Fn() -> bool,
     /// More rows than this to look at are not for here.
@@ -37,7 +37,7 @@ type Emit<'e> = &'e mut dyn FnMut(Batch) -> Result<(), NodeError>;
 impl<'s> ColumnExecutor<'s> {
     /// An executor that gives up with [`NodeError::Stopped`] once `stop` says so, or when more than `most_rows` rows
     /// would have to be looked at.
-    pub(crate) fn new(stop: &'s dyn Fn() -> bool, most_rows: u64) -> Self {
+    pub fn new(stop: &'s dyn Fn() -> bool, most_rows: u64) -> Self {
         Self { stop, most_rows }
     }
 }
@@ -140,7 +140,7 @@ fn scan_of(conn: &Connection, part: &NodePart) -> Option<Scan> {
 }
 
 /// Whether a node with tables as in `catalog` answers such a part from columns.
-pub(crate) fn understands(catalog: &Catalog, part: &NodePart) -> bool {
+pub fn understands(catalog: &Catalog, part: &NodePart) -> bool {
     let module = MODULE.to_string_lossy();
     let of_table = |name: &str| {
         let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;

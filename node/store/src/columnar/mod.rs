@@ -20,11 +20,12 @@ mod vtab;
 
 pub(crate) use append::{Appender, RowColumns};
 pub(crate) use compact::Compactor;
+pub use form::OWN_TABLES;
 pub(crate) use form::{
-    COLUMNAR, OWN_TABLES, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
+    COLUMNAR, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
     make_frequent_columnar, make_plain,
 };
-pub(crate) use scan::{ColumnExecutor, understands};
+pub use scan::{ColumnExecutor, understands};
 pub(crate) use segment::{
     MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, compiles_ours, delete as delete_segment, drop_oldest,
     last as last_segment, oldest, span,

@@ -195,7 +195,7 @@ mod tests {
     use record::Record;
 
     use super::*;
-    use crate::store::testing::collective;
+    use crate::testing::collective;
 
     fn item(i: u64) -> Item {
         Item::Record(Record::Collective(collective(i)))

@@ -1,7 +1,7 @@
 //! Rows out of a store into other forms, and other programs' recorded traces into a store.
 //!
-//! Owns `rankmesh export` and `rankmesh import`. Does not own the store's own file (`crate::store`) nor how answers of
-//! questions are printed (`crate::output`).
+//! Owns `rankmesh export` and `rankmesh import`. Does not own the store's own file (the rest of this crate) nor how answers of
+//! questions are printed (the command line).
 //!
 //! | module | owns |
 //! |---|---|

@@ -67,7 +67,7 @@ fn is_raw(table: &str) -> bool {
 }
 
 /// What the note of a table says that no recorder fills.
-pub(crate) const UNFILLED: &str = "nothing records into this table yet";
+pub const UNFILLED: &str = "nothing records into this table yet";
 
 /// The facts in memory.
 #[derive(Debug, Default)]

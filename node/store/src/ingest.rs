@@ -109,7 +109,7 @@ pub struct Ingest {
 
 impl Ingest {
     /// As [`super::Store::not_recorded`], for what turns out later.
-    pub(crate) fn also_not_recorded(&self, tables: Vec<&'static str>, note: String) {
+    pub fn also_not_recorded(&self, tables: Vec<&'static str>, note: String) {
         self.shared.facts().not_recorded.push((tables, note));
     }
 

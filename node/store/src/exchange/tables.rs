@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::store::{APPLICATION_ID, OWN_TABLES, TIME_COLUMNS, TIMED_TABLES, quoted};
+use crate::{APPLICATION_ID, OWN_TABLES, TIME_COLUMNS, TIMED_TABLES, quoted};
 
 /// What a declared type says a column holds (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::encode::{Cell, Column, Scalar};
 use super::segment::{Segment, SegmentError, checksum, column_id};
-use crate::store::FastMap;
+use crate::FastMap;
 
 /// The place of the summary among a segment's columns.
 pub(super) const PLACE: usize = 255;

@@ -609,7 +609,7 @@ fn a_killed_process_loses_at_most_one_commit() {
 
 #[test]
 fn recorded_traces_are_served() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/ingero");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/ingero");
     if !dir.is_dir() {
         eprintln!("skipped: {} is not there", dir.display());
         return;
@@ -654,11 +654,11 @@ fn calls() -> impl Strategy<Value = Vec<Record>> {
 }
 
 /// Asks as people do, with all functions.
-struct FileAsker(std::cell::RefCell<crate::query::file::FileReader>);
+struct FileAsker(std::cell::RefCell<crate::file::FileReader>);
 
 impl FileAsker {
     fn open(path: &Path) -> Self {
-        Self(std::cell::RefCell::new(crate::query::file::FileReader::open(path).unwrap()))
+        Self(std::cell::RefCell::new(crate::file::FileReader::open(path).unwrap()))
     }
 
     fn rows(&self, sql: &str) -> Vec<Vec<query_planner::Value>> {

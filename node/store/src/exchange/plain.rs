@@ -8,7 +8,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 
 use super::export::{ExportError, Sink};
 use super::tables::{self, Table};
-use crate::store::{self, REPLICATED_TABLES, quoted};
+use crate::{REPLICATED_TABLES, quoted};
 
 /// Rows in one transaction.
 const ROWS_PER_COMMIT: u64 = 500_000;
@@ -44,7 +44,7 @@ impl PlainFile {
         let mut afterwards = Vec::new();
         let mut cut = Vec::new();
         if ours {
-            store::write_plain_schema(&conn).map_err(to)?;
+            crate::write_plain_schema(&conn).map_err(to)?;
             let timed = |table: &&&Table| table.time.is_some();
             cut = from_ns
                 .map(|ns| tables.iter().filter(timed).map(|table| (table.name.clone(), ns)).collect())

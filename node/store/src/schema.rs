@@ -57,7 +57,7 @@ pub(crate) const CHOSEN_TABLES: &[(&str, &str)] = &[
 ];
 
 /// Tables that are equal on every node.
-pub(crate) const REPLICATED_TABLES: &[&str] = &["sources", "ops"];
+pub const REPLICATED_TABLES: &[&str] = &["sources", "ops"];
 
 /// The tables a view reads, or the name itself when it is no view of ours.
 pub(crate) fn base_tables(name: &str) -> Vec<&str> {

@@ -8,7 +8,7 @@ use rusqlite::types::ValueRef;
 
 use super::tables::{self, Table, newest_ns};
 use super::{csv, parquet, plain};
-use crate::store::{ServedDb, StoreError, quoted};
+use crate::{ServedDb, StoreError, quoted};
 
 /// What to export.
 #[derive(Debug, Clone)]
@@ -241,8 +241,8 @@ mod tests {
     use ::parquet::record::RowAccessor;
 
     use super::*;
-    use crate::store::testing::{PATIENCE, collective};
-    use crate::store::{Store, StoreConfig};
+    use crate::testing::{PATIENCE, collective};
+    use crate::{Store, StoreConfig};
     use record::{Collective, Record};
 
     /// A store as an agent would leave it, with collectives at 0, 1, … 9 seconds.

@@ -18,7 +18,7 @@ pub(crate) const COLUMNAR: &[(&str, &str)] = &[
 ];
 
 /// The tables of the file that hold segments: no tables to ask for.
-pub(crate) const OWN_TABLES: &[&str] = &["segments", "segment_columns"];
+pub const OWN_TABLES: &[&str] = &["segments", "segment_columns"];
 
 /// Whether a table's rows are in segments.
 pub(crate) fn is_columnar(table: &str) -> bool {
