@@ -23,12 +23,12 @@ use crate::cuda::{self, functions::Api};
 use crate::error::Error;
 use crate::maps;
 use crate::process::{self, cgroup_path};
-use crate::record::{Library, Record};
 use crate::signals::kernel_names;
 use crate::symbol_probes::{self, ProbeSpec};
 use crate::symbols;
 use crate::verbs;
 use crate::wire;
+use record::{Library, Record};
 
 /// A library file that is being probed.
 #[derive(Debug, Clone, PartialEq, Eq)]

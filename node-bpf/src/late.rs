@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::comm_layout::{CommLayout, Layouts, MAGIC};
-use crate::record::Library;
 use crate::wire::{self, RawCall};
 use crate::{discovery, maps};
+use record::Library;
 
 /// No communicator is larger.
 const MOST_RANKS: i32 = 1 << 20;

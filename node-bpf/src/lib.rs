@@ -3,6 +3,8 @@
 //! [`Capture::start`] loads the BPF programs (`src/bpf/`), finds the communication libraries that processes have
 //! mapped, attaches to them and hands [`Record`]s to a sink. Storing them is the node's business.
 //!
+//! Records are the types of the crate `record`, which needs no libbpf.
+//!
 //! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes records with what
 //! `process` and `mpi` know; `classes` says what there is to record and what each kind needs; `discovery`, `symbols` and
 //! `attach` decide where the probes sit.
@@ -31,7 +33,6 @@ mod nccl_hash;
 mod open_calls;
 pub mod privileges;
 mod process;
-mod record;
 mod ring;
 pub mod rings;
 mod sampling;
@@ -49,20 +50,18 @@ mod wire;
 pub use attach::AttachMode;
 pub use capture::{Capture, CaptureConfig, CaptureStatus, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
-pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass, tables_of_probe};
+pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
 pub use discovery::AttachedFile;
 pub use error::Error;
 pub use host::Host;
 pub use loader::ProbeStatus;
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
 pub use record::{
-    CallTally, Collective, CudaCall, DeviceWait, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
+    BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,
+    LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,
 };
 pub use sampling::{Sampler, SamplerConfig, Watch};
 pub use shedding::Backlog;
-pub use signals::record::{
-    BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat,
-};
 pub use survey::{LibraryInUse, Survey, survey};
 pub use symbol_probes::{ProbeSpec, SpecError};
 pub use tally::RowRule;

@@ -10,13 +10,10 @@
 pub mod agent;
 pub mod cli;
 pub mod demo;
-pub mod exchange;
 mod lock;
 pub mod mesh;
-mod now;
 pub mod output;
 pub mod privileges;
 pub mod query;
 pub mod slurm;
-pub mod store;
 pub mod stragglers;

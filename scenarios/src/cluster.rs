@@ -8,7 +8,7 @@ use certs::Authority;
 use gossip::MemberState;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use rankmesh::query::ask::{self, AskError, Asked, Question};
-use rankmesh::store::{Finding, Source, StoreConfig};
+use store::{Finding, Source, StoreConfig};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 

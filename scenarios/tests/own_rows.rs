@@ -12,9 +12,9 @@ use rankmesh::agent::SourceConfig;
 use rankmesh::agent::access::{Access, Caller};
 use rankmesh::query::FanoutPolicy;
 use rankmesh::query::ask::{self, Asked};
-use rankmesh::store::{Store, StoreConfig};
 use scenarios::light::question;
 use scenarios::trust::TrustMesh;
+use store::{Store, StoreConfig};
 use tokio_util::sync::CancellationToken;
 
 const NODES: usize = 8;

@@ -26,7 +26,6 @@ use crate::late::LateComms;
 use crate::loader::{self, Loaded, ProbeStatus};
 use crate::open_calls::OpenCalls;
 use crate::process::{Process, Processes};
-use crate::record::{Collective, DeviceWait, LossCount, Record};
 use crate::self_stats::SelfStats;
 use crate::shedding::{Backlog, Shedding};
 use crate::signals::faults;
@@ -35,6 +34,7 @@ use crate::symbol_probes::ProbeSpec;
 use crate::tally::registry::Registry;
 use crate::tally::{RowRule, Tallies};
 use crate::wire::{self, RawInFlight};
+use record::{Collective, DeviceWait, LossCount, Record};
 
 /// What to capture, and how.
 #[derive(Debug, Clone)]

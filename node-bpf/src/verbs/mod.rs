@@ -17,9 +17,9 @@ use object::{Endianness, Object, ObjectSymbol};
 
 use crate::clock::Clock;
 use crate::elf::Elf;
-use crate::record::NetEvent;
 use crate::symbols::Target;
 use crate::wire::Reader;
+use record::NetEvent;
 
 const SYMBOL: &str = "ibv_get_async_event";
 

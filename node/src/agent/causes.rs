@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use query_planner::Value;
+use store::UNFILLED;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::access::Caller;
 use super::recording::NOT_RECORDED;
 use crate::query::ask::{self, Asked, Question};
-use crate::store::UNFILLED;
 use crate::stragglers::why::{self, Cause, LOOKED_AT_NS, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
 use crate::stragglers::{Culprit, RankRef, Report, Rules, Verdict, Waits};
 

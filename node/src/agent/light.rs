@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use certs::{HostKey, Identity};
 use gossip::{Gossip, Member, MemberList, MemberState, NodeFacts};
+use store::{ServedDb, Source};
 use tokio::sync::watch;
 
 use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, standing};
 use crate::mesh::{Mesh, MeshConfig};
 use crate::query::exec::Executor;
-use crate::store::{ServedDb, Source};
 
 /// What a light agent is made of.
 pub struct LightConfig {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::Context;
 use gossip::{Gossip, GossipConfig};
 use query_planner::MergePool;
+use store::Source;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,6 @@ use crate::query::FanoutPolicy;
 use crate::query::catalogs::Catalogs;
 use crate::query::exec::Executor;
 use crate::query::plans::Plans;
-use crate::store::Source;
 
 pub mod access;
 mod activity;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use node_bpf::{
     Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, Record, Sampler, SamplerConfig, SelfStat, Watch,
 };
+use store::{Ingest, Source};
 
 use node_bpf::rings::Rings;
 
@@ -15,7 +16,6 @@ use super::standing::Feed;
 use crate::lock::lock;
 use crate::mesh::wire::OpenCall;
 use crate::slurm::scope::Scope;
-use crate::store::{Ingest, Source};
 
 /// The state of recording on this host.
 #[derive(Debug)]

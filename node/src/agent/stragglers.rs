@@ -18,9 +18,9 @@ use super::access::Caller;
 use super::standing::{About, Current};
 use super::{Shared, device};
 use crate::mesh::wire::{OpenCall, Request, Response};
-use crate::now::unix_now_ns;
 use crate::query::ask::{self, AskError, Asked, Question};
 use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
+use record::unix_now_ns;
 
 /// Pings per peer; the one with the smallest round trip counts.
 const PINGS: u32 = 8;

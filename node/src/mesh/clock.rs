@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::Mesh;
 use super::ask::AskError;
 use super::wire::{Request, Response};
-use crate::now::unix_now_ns;
+use record::unix_now_ns;
 
 /// A peer's clock against ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use super::idle::{Usage, Using};
 use super::pool::Peer;
 use super::wire::{Request, Response};
 use super::{Mesh, code, count};
-use crate::now::unix_now_ns;
+use record::unix_now_ns;
 
 /// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry); beyond twice as many,
 /// they are refused.

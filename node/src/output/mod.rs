@@ -17,8 +17,9 @@ mod stream;
 mod table;
 
 pub use json::{quiet, value_to_json};
+pub use record::{printable, printable_lines};
 pub use stream::Printer;
-pub use table::{cell_text, printable, printable_lines, render};
+pub use table::{cell_text, render};
 
 /// A result to print.
 #[derive(Debug)]

@@ -21,8 +21,8 @@ use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::agent::Shared;
 use crate::agent::access::Caller;
 use crate::lock::lock;
-use crate::now::unix_now_ns;
 use crate::stragglers::{ClockOffset, VIEWS};
+use record::unix_now_ns;
 
 /// Rows a node may ship for one question.
 const NODE_ROWS: u64 = 5_000_000;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask};
 use rusqlite::Connection;
+use store::{ColumnExecutor, Source};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -19,7 +20,6 @@ use super::admission::{Admission, Asker, MOST_UNDER_WAY, Place, Turn};
 use super::kept::{Kept, SnapshotUse, Taken};
 use super::own_catalog::OwnCatalog;
 use super::polite;
-use crate::store::{ColumnExecutor, Source};
 
 /// SQLite virtual-machine steps between two looks at the deadline (about 0.1 ms of work).
 const STEPS_BETWEEN_CHECKS: i32 = 4_000;
@@ -389,7 +389,7 @@ mod tests {
     use query_planner::{AskOptions, Budget, Value};
 
     use super::*;
-    use crate::store::ServedDb;
+    use store::ServedDb;
 
     fn served(path: &Path) -> Arc<Executor> {
         let source = Source::Served(ServedDb::open(path, Vec::new()).expect("a file"));

@@ -4,7 +4,7 @@
 //! many, through inner nodes: `subtree`, whose other side is `relay`; on its way to the merge: `inbox`); `time` shares the time out;
 //! `kept` holds snapshots between two rounds, `release` gives them up; `admission` gives turns, `gate` in a fair order, `polite` threads that give way to
 //! capture; `ask` puts them together.
-//! `file` asks one file without a mesh. Planning and merging live in the `query-planner` crate.
+//! Planning and merging live in the `query-planner` crate.
 
 pub mod admission;
 pub mod ask;
@@ -13,7 +13,6 @@ mod combining;
 pub mod coverage;
 pub mod exec;
 pub mod fanout;
-pub mod file;
 mod gate;
 mod inbox;
 mod kept;

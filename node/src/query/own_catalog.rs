@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use query_planner::{Catalog, NodeError};
 use rusqlite::Connection;
+use store::Source;
 
 use crate::lock::lock;
-use crate::store::Source;
 
 /// What was read last. The connection is one of its own: a hardened one may not read the schema.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ fn schema_of(reader: &Connection) -> rusqlite::Result<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ServedDb;
+    use store::ServedDb;
 
     #[test]
     fn it_is_read_anew_where_the_schema_has_changed_and_only_there() {

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use query_planner::{AskOptions, Catalog, Plan, QueryError};
-
-use crate::store;
+use store;
 
 /// Plans kept.
 const KEPT: usize = 64;

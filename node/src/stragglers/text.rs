@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::output::printable;
+use record::printable;
 
 use super::activity::Activity;
 use super::hang::{Absence, Hang, Missing};

@@ -13,10 +13,10 @@ use clap::Parser;
 use node_bpf::Record;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use rankmesh::query::ask::{self, AskError, Asked};
-use rankmesh::store::{Source, StoreConfig};
 use scenarios::figures::figure;
 use scenarios::light::question;
 use scenarios::store_bench::generate::Generator;
+use store::{Source, StoreConfig};
 use tokio_util::sync::CancellationToken;
 
 /// A crowd of questions beside ingest.

@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
 use crate::mesh::ClockTrack;
-use crate::now::unix_now_ns;
 use crate::stragglers::digest::{ReferenceClock, reference_id};
+use record::unix_now_ns;
 
 /// Time between two pings.
 const EVERY: Duration = Duration::from_secs(1);

@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use crate::lock::lock;
-use crate::now::unix_now_ns;
 use crate::stragglers::digest::{self, Digest, Heard, end_of, window_of};
 use crate::stragglers::standing::{Board, Change, Presence, Standing};
+use record::unix_now_ns;
 
 mod clocks;
 mod feed;

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use store::{Finding, Source};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use crate::now::unix_now_ns;
 use crate::query::ask::{self, Asked, Question};
-use crate::store::{Finding, Source};
 use crate::stragglers::digest::{WINDOW_NS, end_of};
 use crate::stragglers::standing::{Key, LOOKBACK, Standing};
 use crate::stragglers::{self, Report, Verdict};
+use record::unix_now_ns;
 
 /// Changes that wait for a command to end.
 pub(super) const WAITING: usize = 16;

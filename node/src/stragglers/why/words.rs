@@ -2,8 +2,8 @@
 
 use super::evidence::Kind;
 use super::{Cause, Part, Topic, What};
-use crate::output::printable;
 use crate::stragglers::text::{duration, percent};
+use record::printable;
 
 impl Kind {
     /// As it stands in JSON and in `findings.cause`.
