@@ -16,4 +16,3 @@ pub mod output;
 pub mod privileges;
 pub mod query;
 pub mod slurm;
-pub mod stragglers;

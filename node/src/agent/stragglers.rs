@@ -1,7 +1,7 @@
 //! The stragglers question: gather the collectives of a span over the mesh, put them on this node's clock, score.
 //!
 //! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings; the analysis itself
-//! is `crate::stragglers`, which does no IO.
+//! is `verdicts`, which does no IO.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,13 +13,13 @@ use gossip::Member;
 use query_planner::Value;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
+use verdicts::{ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 
 use super::access::Caller;
 use super::standing::{About, Current};
 use super::{Shared, device};
 use crate::mesh::wire::{OpenCall, Request, Response};
 use crate::query::ask::{self, AskError, Asked, Question};
-use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 use record::unix_now_ns;
 
 /// Pings per peer; the one with the smallest round trip counts.
@@ -60,7 +60,7 @@ pub struct StragglersAnswer {
     /// The report as text for people.
     pub text: String,
     /// The questions that give its figures again; none of the standing verdict, which is made from digests.
-    pub sql: Vec<stragglers::Shown>,
+    pub sql: Vec<verdicts::Shown>,
     /// From question to verdict.
     pub elapsed_ms: f64,
 }
@@ -119,7 +119,7 @@ async fn from_stores(
     let asked = ask::ask_as(
         shared,
         Question {
-            sql: stragglers::sql(&span),
+            sql: verdicts::sql(&span),
             timeout_ms: u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis())
                 .unwrap_or(u64::MAX),
             nodes: question.nodes.clone(),
@@ -163,16 +163,16 @@ async fn from_stores(
     let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
     let numbered = calls(numbered);
     input.open_unnumbered = calls(unnumbered);
-    input.progress = stragglers::progress_of(&input.observations, &numbered, &input.syncs, &waits);
+    input.progress = verdicts::progress_of(&input.observations, &numbered, &input.syncs, &waits);
     input.syncing = waits;
     input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
-    let mut report = stragglers::analyse(&input, &Rules::default());
+    let mut report = verdicts::analyse(&input, &Rules::default());
     report.cause = super::causes::cause(shared, &report, caller, deadline, cancelled).await;
     if let Some(network) = super::causes::network(shared, &report, caller, deadline, cancelled).await {
         report.verdict = network;
     }
-    let text = stragglers::text(&report);
-    let sql = stragglers::show_sql(&report);
+    let text = verdicts::text(&report);
+    let sql = verdicts::show_sql(&report);
     Ok(StragglersAnswer { report, standing: None, text, sql, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
 }
 
@@ -201,7 +201,7 @@ async fn from_standing(
         report.verdict = network;
     }
     let about = current.about();
-    let mut text = stragglers::text(&report);
+    let mut text = verdicts::text(&report);
     let _ = writeln!(
         text,
         "Standing verdict, {:.1} s old, kept by every agent alike; times on {}'s clock. For more, ask the stores: --since 60s",
@@ -229,7 +229,7 @@ async fn syncs(
 ) -> Vec<Vec<Value>> {
     let left = deadline.saturating_duration_since(Instant::now());
     let asked = Question {
-        sql: stragglers::syncs_sql(span),
+        sql: verdicts::syncs_sql(span),
         timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
         nodes: question.nodes.clone(),
         labels: question.labels.clone(),

@@ -8,12 +8,12 @@
 use std::net::SocketAddr;
 
 use query_planner::{Batch, Combine, NodeError, NodeStats, NodeTask};
+use record::Activity;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{self, FrameError};
 use crate::agent::local::{LocalRequest, LocalResponse};
 use crate::query::SnapshotUse;
-use crate::stragglers::Activity;
 
 /// One question to a node. All are idempotent: asking again changes nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
+use verdicts::{ClockOffset, VIEWS};
 
 use super::admission::{Place, cost};
 use super::coverage::{Coverage, Missing, row_share};
@@ -21,7 +22,6 @@ use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::agent::Shared;
 use crate::agent::access::Caller;
 use crate::lock::lock;
-use crate::stragglers::{ClockOffset, VIEWS};
 use record::unix_now_ns;
 
 /// Rows a node may ship for one question.

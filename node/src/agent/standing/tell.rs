@@ -13,12 +13,12 @@ use store::{Finding, Source};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use verdicts::digest::{WINDOW_NS, end_of};
+use verdicts::standing::{Key, LOOKBACK, Standing};
+use verdicts::{Report, Verdict};
 
 use super::super::Shared;
 use crate::query::ask::{self, Asked, Question};
-use crate::stragglers::digest::{WINDOW_NS, end_of};
-use crate::stragglers::standing::{Key, LOOKBACK, Standing};
-use crate::stragglers::{self, Report, Verdict};
 use record::unix_now_ns;
 
 /// Changes that wait for a command to end.
@@ -121,7 +121,7 @@ async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Told>
 
 /// The first paragraph of the report's text, on one line.
 pub(super) fn sentence(report: &Report) -> String {
-    let text = stragglers::text(report);
+    let text = verdicts::text(report);
     let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     first.join(" ")
 }
