@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use futures::StreamExt;
 use gossip::Member;
+use model::wire::{Request, Response};
 use verdicts::{Activity, Doing, Input, Progress};
 
 use super::Shared;
-use crate::mesh::wire::{Request, Response};
 
 /// Threads of one process that are looked at; a process with more is judged by so many.
 const MOST_THREADS: usize = 256;

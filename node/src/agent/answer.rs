@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use async_trait::async_trait;
+use model::{LocalRequest, LocalResponse};
 use query_planner::{ColumnMeta, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use super::access::Caller;
 use super::audit::{Asking, Outcome};
-use super::local::{LocalRequest, LocalResponse};
 use crate::query::ask::{self, AskError, Asked, Question, Told};
 
 /// Rows of one frame to the command line, and their bytes.

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
+use model::StragglersQuestion;
+use model::wire::OpenCall;
 use tokio_util::sync::CancellationToken;
 use verdicts::{Span, SyncCall};
 
 use super::Shared;
 use super::access::Caller;
-use super::stragglers::StragglersQuestion;
-use crate::mesh::wire::OpenCall;
 use crate::query::ask::{self, Asked, Question};
 
 /// Under this name a wait for the device is among the open calls. An older asker takes it for a call that it cannot place.

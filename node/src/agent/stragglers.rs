@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use gossip::Member;
+use model::StragglersQuestion;
+use model::wire::{OpenCall, Request, Response};
 use query_planner::Value;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use verdicts::{ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 
 use super::access::Caller;
 use super::standing::{About, Current};
 use super::{Shared, device};
-use crate::mesh::wire::{OpenCall, Request, Response};
 use crate::query::ask::{self, AskError, Asked, Question};
 use record::unix_now_ns;
 
@@ -30,23 +31,6 @@ const SINCE_MS: u64 = 60_000;
 const LATELY_MS: u64 = 10_000;
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
-
-/// What `rankmesh stragglers` asks.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct StragglersQuestion {
-    /// How far back to ask the stores; none: answer from the standing verdict where that can be.
-    pub since_ms: Option<u64>,
-    /// Only this job.
-    pub job: Option<String>,
-    /// Only this communicator.
-    pub comm: Option<u64>,
-    /// Deadline.
-    pub timeout_ms: u64,
-    /// Ask only these nodes.
-    pub nodes: Vec<String>,
-    /// Ask only nodes with these labels.
-    pub labels: Vec<(String, String)>,
-}
 
 /// A verdict with its coverage, as it goes to the command line.
 #[derive(Debug, Serialize)]
@@ -174,17 +158,6 @@ async fn from_stores(
     let text = verdicts::text(&report);
     let sql = verdicts::show_sql(&report);
     Ok(StragglersAnswer { report, standing: None, text, sql, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
-}
-
-impl StragglersQuestion {
-    /// Whether the standing verdict answers it: it speaks of all jobs of the mesh at once.
-    fn takes_standing(&self) -> bool {
-        self.since_ms.is_none()
-            && self.job.is_none()
-            && self.comm.is_none()
-            && self.nodes.is_empty()
-            && self.labels.is_empty()
-    }
 }
 
 /// The verdict that stands, with the cause of the named rank's lateness.

@@ -11,13 +11,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use model::frame::{FrameError, FrameReader};
+use model::wire::{Request, Response};
 use quinn::ConnectionError;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::frame::{FrameError, FrameReader};
 use super::idle::Using;
 use super::pool::{Peer, Purpose};
-use super::wire::{Request, Response};
 use super::{Mesh, awake, code, probe};
 
 /// A request that the peer's QUIC has not acknowledged by then is lost.

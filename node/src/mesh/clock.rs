@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
+use model::wire::{Request, Response};
 use tokio::time::Instant;
 
 use super::Mesh;
 use super::ask::AskError;
-use super::wire::{Request, Response};
 use record::unix_now_ns;
 
 /// A peer's clock against ours.

@@ -214,8 +214,8 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::mesh::wire::{Request, Response};
     use crate::mesh::{Handler, Mesh, MeshConfig, Responder};
+    use model::wire::{Request, Response};
 
     const HOUR: Duration = Duration::from_secs(3600);
     const PATIENCE: Duration = Duration::from_secs(20);

@@ -5,8 +5,6 @@
 //! who may have a certificate (crate `certs`), what a question means (the [`Handler`] given by the agent), and how a host
 //! without a certificate gets one (the [`JoinHost`] given by the agent). `docs/wire.md` describes the bytes.
 //!
-//! - [`frame`]: length, version and body of a message; the only user of bincode. Also used on the local socket.
-//! - [`wire`]: the messages of a question.
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there? `awake`: patience with peers.
 //! - `standing`: the connections that stand, judged anew when trust changes and replaced when our certificate does.
 //! - `idle`: which connections stay. `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
@@ -19,7 +17,6 @@ mod awake;
 mod clock;
 mod drift;
 mod endpoint;
-pub mod frame;
 mod idle;
 pub mod join;
 mod outbox;
@@ -30,7 +27,6 @@ mod standing;
 #[cfg(test)]
 mod tests;
 pub mod via;
-pub mod wire;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +35,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use gossip::Inbound;
+use model::wire::Request;
 use quinn::{Endpoint, VarInt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -48,7 +45,6 @@ pub use clock::ClockOffset;
 pub use drift::{ClockTrack, Estimate};
 pub use idle::ConnectionPolicy;
 pub use serve::{Responder, SendError};
-use wire::Request;
 
 /// Gossip messages that may wait for the gossiper.
 const GOSSIP_QUEUE: usize = 256;
@@ -70,7 +66,7 @@ mod code {
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Answer `request` of `peer` through `out`; what was sent last must be a final response
-    /// ([`wire::Response::is_last`]), else the asker gets a failure. `cancelled` fires when the asker has gone or given up: stop
+    /// ([`model::wire::Response::is_last`]), else the asker gets a failure. `cancelled` fires when the asker has gone or given up: stop
     /// then, nobody reads the answer. Pings do not come here. `mesh` is the endpoint on which it came, for asking others in turn.
     async fn handle(
         &self,

@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime};
 use certs::Role;
 use certs::tls::{ALPN_JOIN, ALPN_MESH};
 use gossip::Inbound;
+use model::frame::{self, FrameError, FrameReader};
+use model::wire::{Request, Response};
 use query_planner::{Batch, NodeError};
 use quinn::VarInt;
 use quinn::crypto::rustls::HandshakeData;
@@ -17,10 +19,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::canonical;
-use super::frame::{self, FrameError, FrameReader};
 use super::idle::{Usage, Using};
 use super::pool::Peer;
-use super::wire::{Request, Response};
 use super::{Mesh, code, count};
 use record::unix_now_ns;
 

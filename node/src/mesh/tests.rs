@@ -8,12 +8,12 @@ use std::time::Instant as StdInstant;
 
 use certs::{Authority, HostKey, Identity, NODE_VALIDITY, NodeName};
 use gossip::{Gossip, GossipConfig, NodeFacts};
+use model::frame::{self, FrameReader, MAX_FRAME_BYTES, VERSION};
+use model::wire::Response;
 use query_planner::{Batch, NodeError, NodeStats, Value};
 use tokio::time::Instant;
 
-use super::frame::{FrameReader, MAX_FRAME_BYTES, VERSION};
 use super::pool::Purpose;
-use super::wire::Response;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,13 +5,13 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use model::frame::{self, FrameReader};
+use model::wire::{Request, Response};
+use model::{LocalRequest, LocalResponse};
 use quinn::{Endpoint, VarInt};
 
 use super::ask::AskError;
-use super::frame::{self, FrameReader};
-use super::wire::{Request, Response};
 use super::{code, endpoint, pool, probe};
-use crate::agent::local::{LocalRequest, LocalResponse};
 
 /// How long the handshake, and then sending the question, may take.
 const PATIENCE: Duration = Duration::from_secs(10);

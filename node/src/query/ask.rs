@@ -4,18 +4,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
+pub use model::Question;
+use model::{Coverage, Missing, row_share};
 use query_planner::{
     Answer, AskOptions, Budget, Catalog, Clocks, ColumnMeta, MergePool, NodeClock, Out, Plan, RunError, Stop, Targets,
     Value,
 };
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 use verdicts::{ClockOffset, VIEWS};
 
 use super::admission::{Place, cost};
-use super::coverage::{Coverage, Missing, row_share};
 use super::fanout::MeshFanout;
 use super::leaf::Target;
 use super::time::{RoundTime, SHORTEST_ROUND};
@@ -34,25 +34,6 @@ const ASKER_BYTES: u64 = 1 << 30;
 const RESTARTS: usize = 3;
 /// Looks at its stop that a merge on the spot may take: some tenths of a millisecond of SQLite's work.
 const SMALL_LOOKS: u32 = 4;
-
-/// A question as it comes over the local socket.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Question {
-    /// The user's SQL.
-    pub sql: String,
-    /// Deadline.
-    pub timeout_ms: u64,
-    /// Ask only these nodes; empty is all.
-    pub nodes: Vec<String>,
-    /// Ask only nodes with all these labels.
-    pub labels: Vec<(String, String)>,
-    /// Concatenate instead of merging.
-    pub per_node: bool,
-    /// Give the plan instead of running it.
-    pub plan_only: bool,
-    /// Give the plan and what running it cost beside the answer.
-    pub analyze: bool,
-}
 
 /// What came of a question.
 #[derive(Debug)]

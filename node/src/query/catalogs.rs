@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gossip::Member;
+use model::frame::FrameReader;
+use model::wire::{Request, Response};
 use query_planner::Catalog;
 
 use crate::agent::Shared;
 use crate::lock::lock;
-use crate::mesh::frame::FrameReader;
-use crate::mesh::wire::{Request, Response};
 
 /// A node that keeps its catalogue to itself may take half of a question's time: the others can still answer in the rest.
 fn half_way_to(deadline: Instant) -> Instant {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use model::SnapshotUse;
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask};
 use rusqlite::Connection;
 use store::{ColumnExecutor, Source};
@@ -17,7 +18,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, Asker, MOST_UNDER_WAY, Place, Turn};
-use super::kept::{Kept, SnapshotUse, Taken};
+use super::kept::{Kept, Taken};
 use super::own_catalog::OwnCatalog;
 use super::polite;
 

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use model::SnapshotUse;
 use query_planner::{Fanout, FirstAsk, NodeStats, NodeTask, Round, RunError, Sink, Targets};
 use rand::RngExt;
 use tokio::runtime::Handle;
@@ -18,7 +19,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::admission::Place;
 use super::exec::Executor;
 use super::inbox::{Ends, Inbox, inbox};
-use super::kept::SnapshotUse;
 use super::leaf::{Flow, Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
 use super::release;
 use super::subtree::{self, FanoutPolicy};

@@ -11,9 +11,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use model::SnapshotUse;
 use query_planner::NodeError;
 use rusqlite::Connection;
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -22,17 +22,6 @@ use crate::lock::lock;
 
 /// Snapshots kept at a time; a question in two rounds beyond that is refused here.
 const MOST: usize = 64;
-
-/// How a task stands to the other round of its question. Travels by value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotUse {
-    /// The question, by a number that nobody can guess.
-    pub question: u128,
-    /// Whether this node has answered a round of this question: then only that round's snapshot will do.
-    pub of_earlier: bool,
-    /// How long to keep the snapshot for another round, milliseconds; 0: not.
-    pub keep_ms: u32,
-}
 
 /// The snapshots of one node.
 #[derive(Debug, Default)]

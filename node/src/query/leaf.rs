@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use certs::NodeName;
+use model::SnapshotUse;
+use model::wire::{LeafPiece, LeafSaid, Request, Response};
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
-use super::kept::SnapshotUse;
-use crate::mesh::wire::{LeafPiece, LeafSaid, Request, Response};
 use crate::mesh::{AskError, Encoded, Mesh};
 
 /// The asker that a node's own questions wait as.

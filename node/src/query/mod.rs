@@ -1,6 +1,6 @@
 //! Questions: whom to ask, the fan-out, coverage, and running a task on this node's own store.
 //!
-//! `coverage` says who answered; `exec` runs a task here; `fanout` asks over the mesh (one node: `leaf`;
+//! `exec` runs a task here; `fanout` asks over the mesh (one node: `leaf`;
 //! many, through inner nodes: `subtree`, whose other side is `relay`; on its way to the merge: `inbox`); `time` shares the time out;
 //! `kept` holds snapshots between two rounds, `release` gives them up; `admission` gives turns, `gate` in a fair order, `polite` threads that give way to
 //! capture; `ask` puts them together.
@@ -10,7 +10,6 @@ pub mod admission;
 pub mod ask;
 pub mod catalogs;
 mod combining;
-pub mod coverage;
 pub mod exec;
 pub mod fanout;
 mod gate;
@@ -25,7 +24,6 @@ pub(crate) mod release;
 mod subtree;
 mod time;
 
-pub use ask::{Asked, Question};
-pub use coverage::{Coverage, Missing};
-pub use kept::SnapshotUse;
+pub use ask::Asked;
+pub use model::{Coverage, Missing, Question, SnapshotUse};
 pub use subtree::FanoutPolicy;

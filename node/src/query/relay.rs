@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::wire::{Leaf, LeafPiece, LeafSaid, Response};
 use query_planner::{MergePool, NodeError, NodeStats};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
@@ -13,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::leaf::{LeafAsk, Lost, Rows, Target};
 use super::subtree::pulse;
-use crate::mesh::wire::{Leaf, LeafPiece, LeafSaid, Response};
 use crate::mesh::{Encoded, Responder};
 
 /// Questions that are relayed at a time; more are left to their askers.

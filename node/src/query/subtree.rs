@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
 use certs::NodeName;
+use model::wire::{Leaf, LeafSaid, Request, Response};
 
 use tokio::time::timeout;
 
@@ -13,7 +14,6 @@ use super::combining;
 use super::inbox::Ends;
 use super::leaf::{LeafAsk, Lost, Rows, Said, Target};
 use super::relay::PULSE;
-use crate::mesh::wire::{Leaf, LeafSaid, Request, Response};
 
 /// An inner node that says nothing for this long, or for this share of the question's time, is lost: its leaves can then still be
 /// asked directly. It gives a sign of life several times as often.

@@ -254,7 +254,7 @@ async fn truncated_frames_are_given_up_and_the_next_is_read() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_role_gets_what_it_may_request_by_request() {
-    use crate::agent::local::LocalRequest;
+    use model::LocalRequest;
 
     let ca = authority();
     let mut b = start(&ca, "b");

@@ -199,7 +199,7 @@ mod tests {
     use tokio::io::ReadBuf;
 
     use super::*;
-    use crate::mesh::wire::{Request, Response};
+    use crate::wire::{Request, Response};
 
     /// Hands out `bytes` in pieces of `step`, being not ready between two pieces.
     struct Dribble {

@@ -1,9 +1,9 @@
 //! What nodes say to each other on a question's stream: one [`Request`], then [`Response`]s of which the last ends the
-//! answer. How these become bytes is in `frame`; who may send them is decided in `serve`.
+//! answer. How these become bytes is in `frame`; who may send them is decided in `mesh::serve`.
 //!
 //! The order of variants is part of the format: add at the end, never remove or reorder. A node that reads a kind it does
 //! not know answers [`Response::Unsupported`], so a new kind needs no new version; a changed kind does
-//! ([`super::frame::VERSION`]).
+//! ([`crate::frame::VERSION`]).
 
 use std::net::SocketAddr;
 
@@ -11,9 +11,9 @@ use query_planner::{Batch, Combine, NodeError, NodeStats, NodeTask};
 use record::Activity;
 use serde::{Deserialize, Serialize};
 
-use super::frame::{self, FrameError};
-use crate::agent::local::{LocalRequest, LocalResponse};
-use crate::query::SnapshotUse;
+use crate::frame::{self, FrameError};
+use crate::local::{LocalRequest, LocalResponse};
+use crate::snapshot::SnapshotUse;
 
 /// One question to a node. All are idempotent: asking again changes nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
