@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use certs::{HostKey, Identity};
 use gossip::{Gossip, Member, MemberList, MemberState, NodeFacts};
+use mesh::{Mesh, MeshConfig};
 use store::{ServedDb, Source};
 use tokio::sync::watch;
 
 use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, standing};
-use crate::mesh::{Mesh, MeshConfig};
 use crate::query::exec::Executor;
 
 /// What a light agent is made of.

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use gossip::{Gossip, GossipConfig};
+use mesh::{JoinHost, Mesh, MeshConfig, join};
 use query_planner::MergePool;
 use store::Source;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::mesh::{JoinHost, Mesh, MeshConfig, join};
 use crate::query::FanoutPolicy;
 use crate::query::catalogs::Catalogs;
 use crate::query::exec::Executor;

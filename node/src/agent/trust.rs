@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use certs::tls::Peer;
 use certs::{Identity, Issuer, TrustList};
+use mesh::join::Door;
 use model::wire::{Request, Response};
 use query_planner::NodeError;
 use rand::RngExt;
@@ -21,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use super::config::AgentConfig;
 use crate::lock::lock;
-use crate::mesh::join::Door;
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(500);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use mesh::via::Via;
 use model::Coverage;
 use model::frame::{self, FrameReader};
 use model::{LocalRequest, LocalResponse};
@@ -13,7 +14,6 @@ use tokio::net::UnixStream;
 
 use super::{SocketArg, UsageError};
 use crate::agent::config;
-use crate::mesh::via::Via;
 
 /// The port of an agent that was not told another.
 const DEFAULT_PORT: u16 = 7117;

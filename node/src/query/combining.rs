@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use mesh::Responder;
 use model::wire::{Leaf, LeafPiece, LeafSaid, Request, Response};
 use query_planner::{Batch, Combine, MergePool, NodeError, NodeStats, NodeTask, Stop};
 use tokio::sync::mpsc;
@@ -21,7 +22,6 @@ use super::inbox::Ends;
 use super::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
 use super::relay::{LEAVES_AT_ONCE, Relays, ask_leaf};
 use super::subtree::{inner_of, leaves_of, left_for_inner, pulse, silence};
-use crate::mesh::Responder;
 
 /// What an inner node may hold of its leaves' rows; with more it gives the subtree back to the asker.
 const HELD_BYTES: u64 = 48 << 20;

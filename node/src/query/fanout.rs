@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use mesh::{Encoded, Mesh};
 use model::SnapshotUse;
 use query_planner::{Fanout, FirstAsk, NodeStats, NodeTask, Round, RunError, Sink, Targets};
 use rand::RngExt;
@@ -24,7 +25,6 @@ use super::release;
 use super::subtree::{self, FanoutPolicy};
 use super::time::RoundTime;
 use crate::lock::lock;
-use crate::mesh::{Encoded, Mesh};
 
 /// Rows of nodes whose answers are not whole yet are held back up to so many bytes, of each within these bounds, where
 /// rows go on to the user as they come; so a node that fails early leaves nothing behind.

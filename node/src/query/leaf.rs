@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use certs::NodeName;
+use mesh::{AskError, Encoded, Mesh};
 use model::SnapshotUse;
 use model::wire::{LeafPiece, LeafSaid, Request, Response};
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
@@ -14,7 +15,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
-use crate::mesh::{AskError, Encoded, Mesh};
 
 /// The asker that a node's own questions wait as.
 const OWN: &str = "this node";

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh::{Encoded, Responder};
 use model::wire::{Leaf, LeafPiece, LeafSaid, Response};
 use query_planner::{MergePool, NodeError, NodeStats};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
@@ -14,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::leaf::{LeafAsk, Lost, Rows, Target};
 use super::subtree::pulse;
-use crate::mesh::{Encoded, Responder};
 
 /// Questions that are relayed at a time; more are left to their askers.
 const AT_ONCE: usize = 16;

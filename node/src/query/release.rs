@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use mesh::Mesh;
 use model::wire::{Leaf, Request};
 
 use super::exec::Executor;
 use super::leaf::Target;
 use super::subtree::{groups, inner_of, leaves_of};
-use crate::mesh::Mesh;
 
 /// How long nodes are told, and how many at a time.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rankmesh::mesh::ClockTrack;
+use mesh::ClockTrack;
 use verdicts::digest::{ReferenceClock, WINDOW_NS, end_of};
 use verdicts::simulate::Clocks;
 

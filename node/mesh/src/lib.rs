@@ -5,6 +5,9 @@
 //! who may have a certificate (crate `certs`), what a question means (the [`Handler`] given by the agent), and how a host
 //! without a certificate gets one (the [`JoinHost`] given by the agent). `docs/wire.md` describes the bytes.
 //!
+//! The way through: [`Mesh::ask`] opens a stream to a peer and writes a request; there `serve` reads it and gives it to the
+//! [`Handler`], whose [`Responder`] writes answers; here a [`ResponseStream`] reads them. The messages are `model`'s.
+//!
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there? `awake`: patience with peers.
 //! - `standing`: the connections that stand, judged anew when trust changes and replaced when our certificate does.
 //! - `idle`: which connections stay. `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.

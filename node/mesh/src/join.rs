@@ -214,7 +214,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::mesh::{Handler, Mesh, MeshConfig, Responder};
+    use crate::{Handler, Mesh, MeshConfig, Responder};
     use model::wire::{Request, Response};
 
     const HOUR: Duration = Duration::from_secs(3600);
