@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use query::FanoutPolicy;
+use query::ask::Asked;
 use query_planner::Value;
-use rankmesh::query::FanoutPolicy;
-use rankmesh::query::ask::Asked;
 use scenarios::light::{LightCluster, eventually, question};
 use tokio_util::sync::CancellationToken;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use query::ask::{self, AskError, Asked};
 use rankmesh::agent::Agent;
-use rankmesh::query::ask::{self, AskError, Asked};
 use scenarios::light::question;
 use scenarios::trust::{TrustMesh, until};
 use tokio_util::sync::CancellationToken;

@@ -4,6 +4,8 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use query::access::Caller;
+use query::ask::{self, Asked, Question};
 use query_planner::Value;
 use store::UNFILLED;
 use tokio_util::sync::CancellationToken;
@@ -11,9 +13,7 @@ use verdicts::why::{self, Cause, LOOKED_AT_NS, ROWS, Reading, Retransmission, Su
 use verdicts::{Culprit, RankRef, Report, Rules, Verdict, Waits};
 
 use super::Shared;
-use super::access::Caller;
 use super::recording::NOT_RECORDED;
-use crate::query::ask::{self, Asked, Question};
 
 /// Beside the episode on both sides.
 const MARGIN_NS: i64 = 500_000_000;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use model::StragglersQuestion;
 use model::wire::OpenCall;
+use query::access::Caller;
+use query::ask::{self, Asked, Question};
 use tokio_util::sync::CancellationToken;
 use verdicts::{Span, SyncCall};
 
 use super::Shared;
-use super::access::Caller;
-use crate::query::ask::{self, Asked, Question};
 
 /// Under this name a wait for the device is among the open calls. An older asker takes it for a call that it cannot place.
 pub(super) const LIBRARY: &str = "cuda";

@@ -14,13 +14,14 @@ use anyhow::{Context, bail};
 use async_trait::async_trait;
 use model::frame::{self, FrameReader};
 use model::{LocalRequest, LocalResponse};
+use query::access::{Access, Caller};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::{Access, Caller, Readers};
+use super::access::Readers;
 use super::answer::{self, Teller};
 use super::audit::{Asking, Outcome};
 use super::places::Places;

@@ -12,21 +12,21 @@ use model::SnapshotUse;
 use model::frame;
 use model::wire::{Leaf, Request, Response};
 use model::{LocalRequest, LocalResponse};
+use query::access::{Access, Caller};
+use query::exec::Executor;
+use query::leaf::LeafAsk;
+use query::relay::Relays;
+use query::release;
 use query_planner::{NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::{Access, Caller};
 use super::answer::{self, Teller};
 use super::audit::{Asking, Auditor, Outcome};
 use super::places::Places;
 use super::recording::Recording;
 use super::trust::Keeper;
-use crate::query::exec::Executor;
-use crate::query::leaf::LeafAsk;
-use crate::query::relay::Relays;
-use crate::query::release;
 
 /// No task runs longer than this here, whatever deadline the asker sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);

@@ -3,7 +3,6 @@
 //! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings; the analysis itself
 //! is `verdicts`, which does no IO.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,19 +11,17 @@ use futures::StreamExt;
 use gossip::Member;
 use model::StragglersQuestion;
 use model::wire::{OpenCall, Request, Response};
+use query::access::Caller;
+use query::ask::{self, AskError, Asked, Question};
 use query_planner::Value;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use verdicts::{ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
+use verdicts::{Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 
-use super::access::Caller;
 use super::standing::{About, Current};
 use super::{Shared, device};
-use crate::query::ask::{self, AskError, Asked, Question};
 use record::unix_now_ns;
 
-/// Pings per peer; the one with the smallest round trip counts.
-const PINGS: u32 = 8;
 /// How far back the stores are asked where the question does not say.
 const SINCE_MS: u64 = 60_000;
 /// And first where there is no standing verdict: what was before the agents came, or another job, is soon behind.
@@ -97,7 +94,7 @@ async fn from_stores(
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let now_ns = unix_now_ns();
     let since_ns = now_ns - i64::try_from(since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let clocks = clocks(shared, deadline).await;
+    let clocks = query::clocks::clocks(shared, deadline).await;
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
     let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job.clone(), comm: question.comm };
     let asked = ask::ask_as(
@@ -218,35 +215,6 @@ async fn syncs(
             Vec::new()
         }
     }
-}
-
-/// The clock offset of every peer that is not known to be dead towards this node; a peer that cannot be measured is left out, and the analysis
-/// then uses no times of that node across nodes.
-pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOffset> {
-    let peers = shared.gossip.members().into_iter().filter(Member::may_live);
-    futures::stream::iter(peers)
-        .map(|member| async move {
-            if member.is_self {
-                return Some((member.name, ClockOffset::default()));
-            }
-            let name = member.name.parse().ok()?;
-            match shared.mesh.clock_offset(&name, member.address, PINGS, deadline.into()).await {
-                Ok(clock) => {
-                    let (offset_ns, bound_ns) = (clock.offset_ns, clock.bound_ns);
-                    let drift_bound_ppb = ClockOffset::DRIFT_BOUND_PPB;
-                    let at_ns = unix_now_ns();
-                    Some((member.name, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb: 0, drift_bound_ppb }))
-                }
-                Err(error) => {
-                    tracing::debug!("clock of {}: {error}", member.name);
-                    None
-                }
-            }
-        })
-        .buffer_unordered(PEERS_AT_ONCE)
-        .filter_map(|measured| async move { measured })
-        .collect()
-        .await
 }
 
 /// The calls that ranks are in right now, of every member that says so within the deadline, and whether they have a

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gossip::MemberState;
+use query::lock::lock;
 use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -17,7 +18,6 @@ use verdicts::digest::{self, Digest, Heard, end_of, window_of};
 use verdicts::standing::{Board, Change, Presence, Standing};
 
 use super::Shared;
-use crate::lock::lock;
 use record::unix_now_ns;
 
 mod clocks;

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use query::ask::{self, Asked, Question};
 use serde_json::{Value, json};
 use store::{Finding, Source};
 use tokio::io::AsyncWriteExt;
@@ -18,7 +19,6 @@ use verdicts::standing::{Key, LOOKBACK, Standing};
 use verdicts::{Report, Verdict};
 
 use super::super::Shared;
-use crate::query::ask::{self, Asked, Question};
 use record::unix_now_ns;
 
 /// Changes that wait for a command to end.
@@ -60,14 +60,9 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
     }
     let writes = standing.reference.as_deref().is_none_or(|reference| reference == own);
     if writes || command.is_some() {
-        report.cause = super::super::causes::cause(
-            shared,
-            &report,
-            &crate::agent::access::Caller::agent(),
-            Instant::now() + CAUSE,
-            stop,
-        )
-        .await;
+        report.cause =
+            super::super::causes::cause(shared, &report, &query::access::Caller::agent(), Instant::now() + CAUSE, stop)
+                .await;
     }
     let finding = finding(&standing, &report);
     if writes

@@ -33,7 +33,7 @@ pub(super) async fn tell(mesh: &Mesh, question: u128, nodes: Vec<Target>, tree_a
 }
 
 /// Tells the leaves of an inner node, which may be this node.
-pub(crate) async fn below(mesh: &Mesh, executor: &Executor, question: u128, leaves: Vec<Leaf>) {
+pub async fn below(mesh: &Mesh, executor: &Executor, question: u128, leaves: Vec<Leaf>) {
     let identity = mesh.identity();
     let until = Instant::now() + PATIENCE;
     let mut others = Vec::new();

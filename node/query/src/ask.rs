@@ -19,8 +19,8 @@ use super::admission::{Place, cost};
 use super::fanout::MeshFanout;
 use super::leaf::Target;
 use super::time::{RoundTime, SHORTEST_ROUND};
-use crate::agent::Shared;
-use crate::agent::access::Caller;
+use crate::access::Caller;
+use crate::coordinator::Coordinator;
 use crate::lock::lock;
 use record::unix_now_ns;
 
@@ -73,7 +73,7 @@ pub enum AskError {
 ///
 /// # Errors
 /// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the deadline.
-pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
+pub async fn ask(shared: &Coordinator, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
     ask_as(shared, question, &Caller::agent(), cancelled).await
 }
 
@@ -82,7 +82,7 @@ pub async fn ask(shared: &Shared, question: Question, cancelled: CancellationTok
 /// # Errors
 /// As [`ask`]; what is not allowed is [`AskError::Wrong`].
 pub async fn ask_as(
-    shared: &Shared,
+    shared: &Coordinator,
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
@@ -105,7 +105,7 @@ pub struct Told {
 /// # Errors
 /// As [`ask_as`]; also where a node breaks off after rows of it were sent.
 pub async fn ask_into(
-    shared: &Shared,
+    shared: &Coordinator,
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
@@ -115,7 +115,7 @@ pub async fn ask_into(
 }
 
 async fn ask_to(
-    shared: &Shared,
+    shared: &Coordinator,
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
@@ -126,7 +126,8 @@ async fn ask_to(
     let list = shared.gossip.list();
     let members = chosen(&list, &question);
     let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
-    let catalog = shared.catalogs.of_mesh(shared, &members, deadline).await.map_err(AskError::Wrong)?;
+    let catalog =
+        shared.catalogs.of_mesh(&shared.mesh, &shared.executor, &members, deadline).await.map_err(AskError::Wrong)?;
     let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
     let sql = aligned.as_deref().unwrap_or(&question.sql);
     let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
@@ -248,11 +249,16 @@ async fn ask_to(
 }
 
 /// The question with the clocks of the mesh written out, where it needs them; only then are they measured.
-async fn aligned(shared: &Shared, sql: &str, catalog: &Catalog, deadline: Instant) -> Result<Option<String>, AskError> {
+async fn aligned(
+    shared: &Coordinator,
+    sql: &str,
+    catalog: &Catalog,
+    deadline: Instant,
+) -> Result<Option<String>, AskError> {
     if !query_planner::needs_clocks(sql, VIEWS) {
         return Ok(None);
     }
-    let clocks = crate::agent::stragglers::clocks(shared, deadline).await;
+    let clocks = crate::clocks::clocks(shared, deadline).await;
     let clocks: Clocks = clocks
         .into_iter()
         .map(|(node, clock)| {
@@ -345,7 +351,7 @@ fn chosen<'m>(members: &'m [Member], question: &Question) -> Vec<&'m Member> {
 }
 
 /// Whether `--nodes` (empty: all) and `--label` (all must match) leave this member.
-pub(crate) fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)]) -> bool {
+pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)]) -> bool {
     (nodes.is_empty() || nodes.contains(&member.name))
         && labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value))
 }

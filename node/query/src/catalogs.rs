@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gossip::Member;
+use mesh::Mesh;
 use model::frame::FrameReader;
 use model::wire::{Request, Response};
 use query_planner::Catalog;
 
-use crate::agent::Shared;
+use crate::exec::Executor;
 use crate::lock::lock;
 
 /// A node that keeps its catalogue to itself may take half of a question's time: the others can still answer in the rest.
@@ -54,7 +55,8 @@ impl Catalogs {
     /// Two nodes disagree about a table in a way that has no union; the text names them.
     pub async fn of_mesh(
         &self,
-        shared: &Shared,
+        mesh: &Mesh,
+        executor: &Executor,
         members: &[&Member],
         deadline: Instant,
     ) -> Result<Arc<Catalog>, String> {
@@ -67,7 +69,7 @@ impl Catalogs {
         let of: Vec<(String, u64)> =
             live.iter().map(|member| (member.name.clone(), member.facts.schema_hash)).collect();
         let mut known = Vec::with_capacity(live.len());
-        let found = self.by_hash(shared, &live, half_way_to(deadline)).await;
+        let found = self.by_hash(mesh, executor, &live, half_way_to(deadline)).await;
         for member in live {
             if let Some(catalog) = found.get(&member.facts.schema_hash) {
                 known.push((member.name.clone(), (**catalog).clone()));
@@ -75,8 +77,8 @@ impl Catalogs {
         }
         if known.is_empty() {
             known.push((
-                shared.identity.node().to_string(),
-                (*shared.executor.catalog().map_err(|error| error.to_string())?).clone(),
+                mesh.identity().node().to_string(),
+                (*executor.catalog().map_err(|error| error.to_string())?).clone(),
             ));
         }
         let whole = known.len() == of.len();
@@ -92,7 +94,13 @@ impl Catalogs {
 
     /// The catalogue of each hash: different ones are fetched at the same time, one from its members in turn until one of
     /// them has it.
-    async fn by_hash(&self, shared: &Shared, members: &[&Member], deadline: Instant) -> BTreeMap<u64, Arc<Catalog>> {
+    async fn by_hash(
+        &self,
+        mesh: &Mesh,
+        executor: &Executor,
+        members: &[&Member],
+        deadline: Instant,
+    ) -> BTreeMap<u64, Arc<Catalog>> {
         let mut groups: BTreeMap<u64, Vec<&Member>> = BTreeMap::new();
         for member in members {
             groups.entry(member.facts.schema_hash).or_default().push(member);
@@ -103,7 +111,7 @@ impl Catalogs {
         }
         let fetched = groups.into_iter().map(|(hash, members)| async move {
             for member in members {
-                if let Some(catalog) = self.of_member(shared, member, deadline).await {
+                if let Some(catalog) = self.of_member(mesh, executor, member, deadline).await {
                     return Some((hash, catalog));
                 }
                 if Instant::now() >= deadline {
@@ -115,16 +123,22 @@ impl Catalogs {
         futures::future::join_all(fetched).await.into_iter().flatten().collect()
     }
 
-    async fn of_member(&self, shared: &Shared, member: &Member, deadline: Instant) -> Option<Arc<Catalog>> {
+    async fn of_member(
+        &self,
+        mesh: &Mesh,
+        executor: &Executor,
+        member: &Member,
+        deadline: Instant,
+    ) -> Option<Arc<Catalog>> {
         let hash = member.facts.schema_hash;
         if let Some(catalog) = lock(&self.by_hash).get(&hash) {
             return Some(Arc::clone(catalog));
         }
         let catalog = if member.is_self {
-            shared.executor.catalog().map_err(|error| tracing::warn!("reading this node's catalogue: {error}")).ok()?
+            executor.catalog().map_err(|error| tracing::warn!("reading this node's catalogue: {error}")).ok()?
         } else {
             let name = member.name.parse().ok()?;
-            let mut answer = shared.mesh.ask(&name, member.address, Request::Catalog, deadline.into()).await.ok()?;
+            let mut answer = mesh.ask(&name, member.address, Request::Catalog, deadline.into()).await.ok()?;
             match answer.next().await {
                 Ok(Some(Response::Catalog(bytes))) => match FrameReader::new(&bytes[..]).read::<Catalog>().await {
                     Ok(Some(catalog)) => Arc::new(catalog),
