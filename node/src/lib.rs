@@ -10,10 +10,6 @@
 pub mod agent;
 pub mod cli;
 pub mod demo;
-mod lock;
-pub mod mesh;
 pub mod output;
 pub mod privileges;
-pub mod query;
 pub mod slurm;
-pub mod stragglers;

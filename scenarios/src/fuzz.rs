@@ -16,9 +16,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use certs::{Issuer, JoinToken, TrustList};
+use model::frame::{self, FrameReader};
+use model::wire::{Request, Response};
 use query_planner::{AskOptions, Catalog};
-use rankmesh::mesh::frame::{self, FrameReader};
-use rankmesh::mesh::wire::{Request, Response};
 use rusqlite::Connection;
 use store::ServedDb;
 

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use query::lock::lock;
 use store::{Audit, Source};
 
-use crate::lock::lock;
 use record::unix_now_ns;
 
 /// Rows a second; what is beyond is counted and told in one row.

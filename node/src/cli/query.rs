@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
+use model::Coverage;
+use model::LocalRequest;
+use model::Question;
 use query_planner::{ColumnMeta, LocalError, Value};
 use store::file::FileError;
 
 use super::local::{self, NoAnswer, Piece, Reply};
 use super::{Exit, Explain, Format, QueryArgs, UsageError};
-use crate::agent::local::LocalRequest;
 use crate::output::{Printer, printable, printable_lines};
-use crate::query::Coverage;
-use crate::query::ask::Question;
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
     let sql = if args.sql == "-" {

@@ -6,10 +6,10 @@
 
 use std::io::{self, Write};
 
+use model::Coverage;
 use query_planner::{ColumnMeta, Value};
 
 use crate::cli::Format;
-use crate::query::Coverage;
 
 mod csv;
 mod json;

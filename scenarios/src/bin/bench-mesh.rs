@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use rankmesh::query::FanoutPolicy;
-use rankmesh::query::ask::{AskError, Asked};
+use query::FanoutPolicy;
+use query::ask::{AskError, Asked};
 use scenarios::cluster::{Cluster, make_database};
 use scenarios::figures::{cpu_time, cpu_time_of_threads, figure, quantile};
 use scenarios::floor::Floor;
