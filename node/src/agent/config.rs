@@ -10,7 +10,7 @@ use node_bpf::ProbeSpec;
 use store::StoreConfig;
 
 use super::access::SocketAccess;
-use crate::slurm::JobScope;
+use super::scope::JobScope;
 
 /// Everything an agent needs to start.
 #[derive(Debug, Clone)]

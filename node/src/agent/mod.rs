@@ -34,6 +34,7 @@ mod memory;
 mod places;
 mod recording;
 mod remembered;
+pub mod scope;
 pub mod seal;
 mod serve;
 mod source;

@@ -14,8 +14,8 @@ use store::{Ingest, Source};
 use node_bpf::rings::Rings;
 
 use super::config::{AgentConfig, CaptureChoice};
+use super::scope::Scope;
 use super::standing::Feed;
-use crate::slurm::scope::Scope;
 
 /// The state of recording on this host.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::keeper::{Hear, Say};
 use super::place::{self, Charter, Place};
-use super::scope::{JobScope, job_cgroup};
+use crate::agent::scope::{JobScope, job_cgroup};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
 use crate::privileges::{self, Plan};
 

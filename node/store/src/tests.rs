@@ -569,7 +569,7 @@ fn a_killed_process_loses_at_most_one_commit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::endless_ingest", "--ignored", "--nocapture"])
+            .args(["--exact", "tests::endless_ingest", "--ignored", "--nocapture"])
             .env("RANKMESH_TEST_KILL_DIR", dir.path())
             .stdout(Stdio::null())
             .spawn()
