@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use node_bpf::steady_now_ns;
+use record::steady_now_ns;
 
-use crate::mesh::ClockTrack;
-use crate::stragglers::digest::{ReferenceClock, reference_id};
+use mesh::ClockTrack;
+use verdicts::digest::{ReferenceClock, reference_id};
 
 /// Time between two pings.
 const EVERY: Duration = Duration::from_secs(1);

@@ -5,13 +5,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use node_bpf::{Record, steady_shift_now_ns, steady_shift_ns};
+use node_bpf::Record;
+use record::{steady_shift_now_ns, steady_shift_ns};
 
 use super::super::activity::{activity, runs};
 use super::super::recording::Recording;
-use crate::mesh::wire::OpenCall;
-use crate::stragglers::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
-use crate::stragglers::{Activity, Observation};
+use model::wire::OpenCall;
+use verdicts::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
+use verdicts::{Activity, Observation};
 
 /// A call shorter than this is not said to be open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;

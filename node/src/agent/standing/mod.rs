@@ -1,7 +1,7 @@
 //! The standing verdict of this agent: closes this host's windows and gossips their digests, hears the others', judges, and tells
 //! what changes.
 //!
-//! What a verdict is made of and when a window can be judged is the pure `crate::stragglers::standing`. Here: `feed` collects calls,
+//! What a verdict is made of and when a window can be judged is the pure `verdicts::standing`. Here: `feed` collects calls,
 //! `clocks` follows the reference node's clock, `tell` writes findings and runs the operator's command.
 
 use std::collections::{BTreeMap, HashSet};
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gossip::MemberState;
-use node_bpf::{steady_now_ns, wall_ahead_ns};
+use record::{steady_now_ns, wall_ahead_ns};
 use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use crate::lock::lock;
-use crate::stragglers::digest::{self, Digest, Heard, end_of, window_of};
-use crate::stragglers::standing::{Board, Change, Judge, NODE_WINDOWS, Presence, Standing};
+use query::lock::lock;
+use verdicts::digest::{self, Digest, Heard, end_of, window_of};
+use verdicts::standing::{Board, Change, Judge, NODE_WINDOWS, Presence, Standing};
 
 mod clocks;
 mod feed;
