@@ -7,6 +7,7 @@
 
 pub mod coverage;
 mod pool;
+mod verdicts;
 
 pub use pool::Pool;
 
@@ -46,12 +47,23 @@ pub enum Target {
     ForeignDb,
     /// Records from the kernel's ring buffer.
     Records,
+    /// Digests of many hosts, and what is judged of them.
+    Verdicts,
 }
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 8] =
-        [Self::Frames, Self::Gossip, Self::Sql, Self::Tokens, Self::Csr, Self::Trust, Self::ForeignDb, Self::Records];
+    pub const ALL: [Self; 9] = [
+        Self::Frames,
+        Self::Gossip,
+        Self::Sql,
+        Self::Tokens,
+        Self::Csr,
+        Self::Trust,
+        Self::ForeignDb,
+        Self::Records,
+        Self::Verdicts,
+    ];
 
     /// Its name, and that of its corpus.
     #[must_use]
@@ -65,6 +77,7 @@ impl Target {
             Self::Trust => "trust",
             Self::ForeignDb => "foreign-db",
             Self::Records => "records",
+            Self::Verdicts => "verdicts",
         }
     }
 
@@ -96,6 +109,7 @@ impl Target {
             Self::Trust => vec![ca.list.clone()],
             Self::ForeignDb => vec![ca.database.clone()],
             Self::Records => [64, 128, 200, 256].iter().map(|length| vec![0; *length]).collect(),
+            Self::Verdicts => verdicts::seeds(),
         };
         if let Ok(saved) = std::fs::read_dir(self.corpus()) {
             // In order: what a generator of one seed makes of them is then the same in every checkout.
@@ -137,6 +151,7 @@ impl Target {
             }
             Self::ForeignDb => foreign(input)?,
             Self::Records => drop(node_bpf::reads_as_record(input)),
+            Self::Verdicts => verdicts::feed(input),
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ fn changed(target: Target) -> usize {
     match target {
         Target::Frames | Target::Gossip | Target::Records => 2_000,
         Target::Trust | Target::Csr => 300,
-        Target::Tokens | Target::Sql | Target::ForeignDb => 60,
+        Target::Tokens | Target::Sql | Target::ForeignDb | Target::Verdicts => 60,
     }
 }
 
