@@ -50,7 +50,7 @@ pub fn feed(input: &[u8]) {
     for later_ns in [0, 2_500_000_000] {
         now_ns += later_ns;
         let Some(standing) = judge.judge(&board, now_ns) else { continue };
-        let report = &standing.report;
+        let report = &*standing.report;
         let json = serde_json::to_string(report).map_or(0, |json| json.len());
         let printed = text(report).len() + show_sql(report).iter().map(|shown| shown.sql.len()).sum::<usize>();
         let most = FIXED_BYTES + MOST_TIMES * bytes;
