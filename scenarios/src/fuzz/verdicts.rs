@@ -23,7 +23,7 @@ const WINDOWS: i64 = 6;
 ///
 /// # Panics
 /// Where a report is larger than what was heard allows.
-pub fn feed(input: &[u8]) {
+pub(super) fn feed(input: &[u8]) {
     let mut input = &input[..input.len().min(MOST_BYTES)];
     let bytes = input.len();
     let (mut board, mut judge, mut now_ns) = (Board::default(), Judge::default(), 1_700_000_000_000_000_000);
@@ -60,7 +60,7 @@ pub fn feed(input: &[u8]) {
 
 /// Digests of simulated jobs, healthy and not.
 #[must_use]
-pub fn seeds() -> Vec<Vec<u8>> {
+pub(super) fn seeds() -> Vec<Vec<u8>> {
     let job = Job { ranks: 4, steps: 60, own_ns: 80_000_000, clock_offset_ns: 0, ..Job::default() };
     let slow = vec![Slow { rank: 3, extra_ns: 60_000_000, from_step: 0 }];
     let jobs = [
