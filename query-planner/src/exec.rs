@@ -8,6 +8,7 @@ use crate::api::{NodeError, NodeStats, NodeTask};
 use crate::batch::{Batch, Value};
 use crate::check::quoted;
 use crate::plan::NodePart;
+use crate::stop;
 
 /// Rows and bytes at which a batch is handed on.
 const BATCH_ROWS: u32 = 4096;
@@ -301,6 +302,11 @@ impl NodeError {
     pub fn of_sqlite(error: &rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::OperationInterrupted) => Self::Stopped("interrupted".to_owned()),
+            // Refused, not lacking.
+            Some(ErrorCode::OutOfMemory) if stop::is_over_here() => Self::Stopped("interrupted".to_owned()),
+            Some(ErrorCode::TooBig | ErrorCode::OutOfMemory) if stop::is_short_here() => {
+                Self::Stopped("not small".to_owned())
+            }
             Some(ErrorCode::OutOfMemory) => {
                 Self::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
             }
