@@ -22,6 +22,8 @@ mod combining;
 mod coordinator;
 pub mod exec;
 pub mod fanout;
+#[cfg(test)]
+mod full_store_tests;
 mod gate;
 mod inbox;
 mod kept;
