@@ -14,6 +14,7 @@ mod facts;
 mod farewell;
 mod link;
 mod meeting;
+mod member;
 mod members;
 mod pace;
 mod remembered;
@@ -23,7 +24,7 @@ pub use config::{Error, GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
 pub use facts::{MAX_RANKS, NodeFacts};
 pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
-pub use members::{Member, MemberState};
+pub use member::{Member, MemberState};
 pub use seal::Sealer;
 
 /// Whether `payload` reads as a gossip message. For fuzzing: it shows nothing of the message.

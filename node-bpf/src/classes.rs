@@ -9,7 +9,7 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use record::tables;
 
-use crate::capture::CaptureConfig;
+use crate::config::CaptureConfig;
 
 /// Something that capture records, on or off as a whole.
 #[derive(Debug)]

@@ -10,11 +10,13 @@
 //! `attach` decide where the probes sit.
 
 mod attach;
+mod bytes;
 mod capture;
 mod cgroup;
 mod classes;
 mod clock;
 mod comm_layout;
+mod config;
 mod container;
 mod cuda;
 mod decode;
@@ -25,6 +27,7 @@ mod functions;
 mod groups;
 mod host;
 mod late;
+mod libraries;
 mod loader;
 mod maps;
 pub mod measure;
@@ -37,6 +40,7 @@ mod ring;
 pub mod rings;
 mod sampling;
 mod self_stats;
+mod shared;
 mod shedding;
 mod signals;
 mod sockets;
@@ -47,11 +51,10 @@ mod tally;
 mod verbs;
 mod wire;
 
-pub use attach::AttachMode;
-pub use capture::{Capture, CaptureConfig, CaptureStatus, prepare, supported};
+pub use capture::{Capture, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
 pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
-pub use discovery::AttachedFile;
+pub use config::{AttachMode, CaptureConfig};
 pub use error::Error;
 pub use host::Host;
 pub use loader::ProbeStatus;
@@ -61,6 +64,7 @@ pub use record::{
     LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,
 };
 pub use sampling::{Sampler, SamplerConfig, Watch};
+pub use shared::{AttachedFile, CaptureStatus};
 pub use shedding::Backlog;
 pub use survey::{LibraryInUse, Survey, survey};
 pub use symbol_probes::{ProbeSpec, SpecError};

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use crate::bytes::Reader;
 use crate::loader::ProbeStatus;
 use crate::signals::wire::Tuning;
 use crate::tally::RowRule;
-use crate::wire::Reader;
 use record::SelfStat;
 
 /// `enum rm_program`.

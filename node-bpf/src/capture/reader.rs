@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
 
-use super::{Shared, Wake, loss};
+use super::{Wake, loss};
 use crate::decode;
 use crate::process::Process;
 use crate::ring::Ring;
+use crate::shared::Shared;
 use crate::signals::decode as signals;
 use crate::signals::kernel_names;
 use crate::signals::wire::RawHost;

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
 
-use super::{Shared, Wake, loss};
+use super::{Wake, loss};
 use crate::clock;
 use crate::discovery::Discovery;
 use crate::loader::{self, ProbeStatus};
 use crate::open_calls::OpenCalls;
 use crate::process::runs;
 use crate::self_stats::SelfStats;
+use crate::shared::Shared;
 use crate::shedding::{Backlog, Second, Shedding};
 use crate::tally::Tallies;
 use record::HostRecord;

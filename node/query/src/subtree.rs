@@ -34,7 +34,7 @@ impl Default for FanoutPolicy {
 }
 
 /// Where asking directly begins to cost an asker more than a host should pay for a question: 512 connections of some 100 KB are half
-/// of an agent's budget (docs/decisions/trees-above-512.md).
+/// of an agent's budget (docs/decisions/0012-trees-above-512.md).
 const TREE_ABOVE: usize = 512;
 
 /// Splits `targets` into groups of about the square root of their number, so that the asker and each inner node ask
