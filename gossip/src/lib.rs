@@ -10,6 +10,7 @@
 
 mod config;
 mod driver;
+mod error;
 mod facts;
 mod farewell;
 mod link;
@@ -20,8 +21,9 @@ mod pace;
 mod remembered;
 mod seal;
 
-pub use config::{Error, GossipConfig, next_generation};
+pub use config::{GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
+pub use error::Error;
 pub use facts::{MAX_RANKS, NodeFacts};
 pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
 pub use member::{Member, MemberState};

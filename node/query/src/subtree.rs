@@ -2,6 +2,8 @@
 //! they say (`relay`). Each piece names its leaf, so that coverage is exact per leaf and nothing counts twice: a leaf's
 //! answer counts when it is whole, once; what was not whole when its inner node was lost is asked for again, directly.
 
+mod combining;
+
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
@@ -10,27 +12,9 @@ use model::wire::{Leaf, LeafSaid, Request, Response};
 
 use tokio::time::timeout;
 
-use super::combining;
 use super::inbox::Ends;
 use super::leaf::{LeafAsk, Lost, Rows, Said, Target};
-use super::relay::PULSE;
-
-/// An inner node that says nothing for this long, or for this share of the question's time, is lost: its leaves can then still be
-/// asked directly. It gives a sign of life several times as often.
-const SILENCE: Duration = Duration::from_secs(3);
-const SILENCE_SHARE: u32 = 4;
-const PULSE_SHARE: u32 = 20;
-const _: () = assert!(SILENCE.as_millis() > 4 * PULSE.as_millis() && PULSE_SHARE > 4 * SILENCE_SHARE);
-
-/// How long an inner node may be silent that is asked now.
-pub(super) fn silence(ask: &LeafAsk) -> Duration {
-    SILENCE.min(Duration::from_millis(ask.left_ms().into()) / SILENCE_SHARE)
-}
-
-/// How often an inner node gives a sign of life that was asked now.
-pub(super) fn pulse(ask: &LeafAsk) -> Duration {
-    PULSE.min(Duration::from_millis(ask.left_ms().into()) / PULSE_SHARE)
-}
+use super::pulse::silence;
 
 /// Of the time left, what an inner node may not use: then it tells what it has and the asker can still take it.
 const KEPT_BACK_SHARE: u32 = 10;

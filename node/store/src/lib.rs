@@ -13,7 +13,7 @@
 //! | `schema` | the file's form, migration, refusal of other files |
 //! | `queue`, `ingest` | the bounded queue, the writer thread, group commits |
 //! | `checkpoint` | cutting the write-ahead log back, beside the writer |
-//! | `rows`, `host_rows`, `rollups`, `losslog`, `sessions` | what is written |
+//! | `rows`, `rollups`, `losslog`, `sessions` | what is written |
 //! | `columnar` | rows of the frequent tables as compressed columns |
 //! | `retention` | what is dropped |
 //! | `facts` | what the store knows of itself, for gossip and coverage |
@@ -29,7 +29,6 @@ mod error;
 pub mod exchange;
 mod facts;
 pub mod file;
-mod host_rows;
 mod ingest;
 mod integrity;
 mod losslog;

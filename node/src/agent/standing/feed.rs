@@ -120,7 +120,7 @@ impl Feed {
         state.collector.activities(quiet.map(|pid| (pid, activity(pid))).collect());
         let open: Vec<Observation> = open
             .into_iter()
-            .filter_map(|call| super::super::stragglers::observed(&"".into(), call))
+            .filter_map(|call| super::super::open_calls::observed(&"".into(), call))
             .map(|call| Observation { duration_ns: end_of(window).saturating_sub(call.entry_ns), ..call })
             .filter(|call| call.duration_ns >= OPEN_NS)
             .collect();

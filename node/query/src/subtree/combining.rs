@@ -18,10 +18,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::inbox::Ends;
-use super::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
-use super::relay::{LEAVES_AT_ONCE, Relays, ask_leaf};
-use super::subtree::{inner_of, leaves_of, left_for_inner, pulse, silence};
+use super::{inner_of, leaves_of, left_for_inner};
+use crate::inbox::Ends;
+use crate::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
+use crate::pulse::{pulse, silence};
+use crate::relay::{LEAVES_AT_ONCE, Relays, ask_leaf};
 
 /// What an inner node may hold of its leaves' rows; with more it gives the subtree back to the asker.
 const HELD_BYTES: u64 = 48 << 20;
