@@ -14,6 +14,8 @@ pub mod coverage;
 pub mod exec;
 pub mod fanout;
 pub mod file;
+#[cfg(test)]
+mod full_store_tests;
 mod gate;
 mod inbox;
 mod kept;

@@ -6,6 +6,9 @@ use std::time::Duration;
 use node_bpf::{Collective, Library, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::Connection;
 
+use super::columnar::{Appender, MOST_SPAN_NS};
+use super::{Store, StoreConfig, rollups::Rollups, rows};
+
 /// An instant in the past of any clock these tests run on: 2026-01-01 UTC.
 pub(crate) const T0: i64 = 1_767_225_600_000_000_000;
 
@@ -76,6 +79,32 @@ pub(crate) fn retransmit(ts_ns: i64) -> Record {
 
 pub(crate) fn process(pid: u32, rank: Option<i32>) -> Record {
     Record::Process(ProcessSeen { pid, start_ns: T0, comm: "python".to_owned(), rank, ..ProcessSeen::default() })
+}
+
+/// A store of `segments` segments of collectives with `rows` rows each, as a host has it after a day and more, only with fewer
+/// rows: ranks 0 to 7 in turn, `seq` counts. The segments lie so far apart in time that they stay segments.
+pub(crate) fn store_of_segments(path: &Path, segments: u64, rows: u64) -> Store {
+    // These rows lie in the past of the clock: no retention by age.
+    let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
+    Store::open(path, config.clone()).unwrap().close();
+    let conn = connect(path);
+    conn.execute_batch("BEGIN").unwrap();
+    let mut appender = Appender::open(&conn, "collectives", "ts_ns").unwrap();
+    for segment in 0..segments {
+        let mut columns = appender.rows();
+        for row in 0..rows {
+            let seq = segment * rows + row;
+            let ts_ns = T0 + i64::try_from(segment).unwrap() * (MOST_SPAN_NS + 1) + i64::try_from(row).unwrap() * 1_000;
+            let rank = Some(i32::try_from(seq % 8).unwrap());
+            let collective = Collective { ts_ns, rank, ..collective(seq) };
+            assert!(rows::push(&Record::Collective(collective), &mut columns, &mut Rollups::default()));
+        }
+        appender.write(&conn, &columns, 0).unwrap();
+        appender.committed(columns.rows());
+    }
+    conn.execute_batch("COMMIT").unwrap();
+    drop(conn);
+    Store::open(path, config).unwrap()
 }
 
 /// One integer.

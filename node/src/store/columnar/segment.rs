@@ -4,7 +4,7 @@
 //! The header is a version byte and bincode 2 (standard configuration) of [`Header`]. A column's row has the id
 //! `segment * 256 + its place in the header`; its bytes carry a checksum in the header, since SQLite's pages have none.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, ffi, params};
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
@@ -40,7 +40,8 @@ impl From<SegmentError> for rusqlite::Error {
     fn from(error: SegmentError) -> Self {
         match error {
             SegmentError::Sqlite(error) => error,
-            other => Self::ModuleError(other.to_string()),
+            // Not an error of the SQL: another store with the same rows would answer.
+            other => Self::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT_VTAB), Some(other.to_string())),
         }
     }
 }
