@@ -66,12 +66,7 @@ const DAMAGED: (i32, &str) = (1, "is damaged (");
 const ASIDE: Up = Up::Begins("it lies whole in", 0);
 
 const CASES: &[Case] = &[
-    Case {
-        name: "whole",
-        make: |good, path| write(path, &read(good)),
-        read: (0, ""),
-        up: Up::Begins("", ROWS),
-    },
+    Case { name: "whole", make: |good, path| write(path, &read(good)), read: (0, ""), up: Up::Begins("", ROWS) },
     Case { name: "missing", make: |_, _| (), read: (1, "does not exist: check the path"), up: Up::Begins("", 0) },
     Case {
         name: "ends in the middle",

@@ -169,7 +169,8 @@ pub fn compare(sql: &str, ours: &[Vec<Value>], oracle: &[Vec<Value>]) -> anyhow:
     }
     ensure!(ours.len() == oracle.len(), "{} rows, SQLite has {}", ours.len(), oracle.len());
     if !same(ours, oracle, false) {
-        let other = ours.iter().find(|row| oracle.iter().all(|known| !same(&[(*row).clone()], &[known.clone()], true)));
+        let equal = |a, b| same(std::slice::from_ref(a), std::slice::from_ref(b), true);
+        let other = ours.iter().find(|row| oracle.iter().all(|known| !equal(*row, known)));
         anyhow::bail!("other rows than SQLite's, such as {:?}", other.or(ours.first()));
     }
     // Rows that are equal in what they are sorted by may come in any order.
@@ -182,7 +183,8 @@ pub fn compare(sql: &str, ours: &[Vec<Value>], oracle: &[Vec<Value>]) -> anyhow:
     Ok(())
 }
 
-/// Figures that rest on measured clocks: within a millisecond or a twentieth, small counts within three.
+/// Figures that rest on measured clocks: within a millisecond or a twentieth; counts and scores up to a thousand within
+/// three.
 fn close(ours: &[Vec<Value>], oracle: &[Vec<Value>]) -> anyhow::Result<()> {
     ensure!(ours.len() == oracle.len(), "{} rows, SQLite has {}", ours.len(), oracle.len());
     let number = |value: &Value| match value {
@@ -191,7 +193,7 @@ fn close(ours: &[Vec<Value>], oracle: &[Vec<Value>]) -> anyhow::Result<()> {
         _ => None,
     };
     let is_close = |a: &Value, b: &Value| match (number(a), number(b)) {
-        (Some(a), Some(b)) => (a - b).abs() <= f64::max(if b.abs() < 1e5 { 3.0 } else { 1e6 }, b.abs() / 20.0),
+        (Some(a), Some(b)) => (a - b).abs() <= f64::max(if b.abs() < 1e3 { 3.0 } else { 1e6 }, b.abs() / 20.0),
         _ => same(&[vec![a.clone()]], &[vec![b.clone()]], true),
     };
     let mut open: Vec<&Vec<Value>> = oracle.iter().collect();
