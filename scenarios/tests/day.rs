@@ -12,6 +12,7 @@ use rankmesh::agent::SourceConfig;
 use rankmesh::exchange::{Export, export};
 use rankmesh::query::Coverage;
 use rankmesh::query::ask::{AskError, Asked as Answered};
+use rankmesh::stragglers::{self, ClockOffset, Heard, Input, Rules, Span};
 use scenarios::cluster::Cluster;
 use scenarios::day::fill::{Filled, fill, keeps_all};
 use scenarios::day::oracle::{Oracle, compare, unite};
@@ -71,6 +72,29 @@ async fn rows(cluster: &Cluster, at: usize, sql: &str) -> Result<(Vec<Vec<Value>
     }
 }
 
+/// The questions behind the verdict on a span: it names the rank that the day made late.
+fn investigation(oracle: &Oracle, (since_ns, until_ns): (i64, i64)) -> Vec<questions::Asked> {
+    let clocks = (0..3).map(|host| (Day::node(host), ClockOffset { at_ns: until_ns, ..ClockOffset::default() }));
+    let mut input = Input {
+        since_ns,
+        until_ns,
+        clocks: clocks.collect(),
+        heard: Heard { asked: 3, answered: 3, ..Heard::default() },
+        ..Input::default()
+    };
+    let job = Some("train-7".to_owned());
+    let sql = stragglers::sql(&Span { since_ns, until_ns, job, ..Span::default() });
+    for row in oracle.answer(&sql).expect("the calls of the span") {
+        input.push_row(&row).expect("a call");
+    }
+    let report = stragglers::analyse(&input, &Rules::default());
+    assert_eq!(report.verdict.named().first().map(|named| named.rank), Some(5), "{:?}", report.verdict);
+    let shown = stragglers::show_sql(&report).into_iter().filter(|shown| !shown.sql.is_empty());
+    let asked: Vec<_> = shown.map(|shown| questions::Asked { from: shown.title, sql: shown.sql }).collect();
+    assert!(asked.len() >= 4, "{asked:?}");
+    asked
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_question_is_answered_again_and_again_over_a_days_segments() {
     let stores = Stores::make(420);
@@ -85,6 +109,7 @@ async fn every_question_is_answered_again_and_again_over_a_days_segments() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut asked = questions::of_pages(&root, span).expect("questions of the documentation");
     asked.extend(questions::of_tables());
+    asked.extend(investigation(&oracle, span));
     let mut order: Vec<(usize, usize)> = (0..asked.len()).flat_map(|at| (0..3).map(move |by| (at, by))).collect();
     order.shuffle(&mut StdRng::seed_from_u64(SEED));
     let mut wrong = Vec::new();
