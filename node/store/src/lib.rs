@@ -140,9 +140,10 @@ impl Store {
     /// [`StoreError`] says what is wrong with the file or its place, and what to do.
     pub fn open(path: impl AsRef<Path>, config: StoreConfig) -> Result<Self, StoreError> {
         let path = path.as_ref().to_path_buf();
+        let is_there = schema::is_there(&path)?;
         // Refuse other people's files before anything is put beside them. Without a lock file no connection of this
         // process can be open on `path`, so looking at its header drops no lock.
-        if path.exists() && !beside(&path, ".lock").exists() {
+        if is_there && !beside(&path, ".lock").exists() {
             schema::check_header(&path)?;
         }
         let lock = lock_file(&path, config.mode)?;
