@@ -1,7 +1,7 @@
 //! What is seen on a host: one Rust type per row of the trace store's raw tables, and nothing that needs libbpf.
 //!
 //! Owns the records that capture (`node-bpf`) makes, what a process that does not get on is doing ([`Activity`]), the clock
-//! that all times are of ([`unix_now_ns`]), which tables a probe's loss leaves gaps in ([`tables`]), and how text that
+//! that all times are of ([`unix_now_ns`]) and one that is never stepped ([`steady_now_ns`]), which tables a probe's loss leaves gaps in ([`tables`]), and how text that
 //! programs chose is shown ([`printable`]). Does not own how records come to be (`node-bpf`), how they are stored (`store`)
 //! nor how they travel (`model`).
 //!
@@ -15,6 +15,7 @@ mod calls;
 mod host;
 mod now;
 mod printable;
+mod steady;
 pub mod tables;
 
 pub use activity::Activity;
@@ -24,4 +25,5 @@ pub use calls::{
 pub use host::{BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
 pub use now::unix_now_ns;
 pub use printable::{printable, printable_lines, steers};
+pub use steady::{measured_offset_ns, steady_now_ns, steady_shift_now_ns, steady_shift_ns, wall_ahead_ns};
 pub use tables::tables_of_probe;

@@ -54,7 +54,7 @@ impl Sample {
 }
 
 impl Mesh {
-    /// Measures the clock of `peer` with up to `samples` pings, one after the other, and keeps the one with the shortest
+    /// Measures the wall clock of `peer` with up to `samples` pings, one after the other, and keeps the one with the shortest
     /// round trip: it was delayed least on the way, so its bound is the narrowest.
     ///
     /// # Errors
@@ -66,10 +66,39 @@ impl Mesh {
         samples: u32,
         deadline: Instant,
     ) -> Result<ClockOffset, AskError> {
+        self.measure(peer, address, (&Request::Ping, unix_now_ns), samples, deadline).await
+    }
+
+    /// The same for the clocks of both that are never stepped. An agent that knows no such clock is asked for its wall clock.
+    ///
+    /// # Errors
+    /// As [`Self::clock_offset`].
+    pub async fn steady_clock_offset(
+        &self,
+        peer: &certs::NodeName,
+        address: SocketAddr,
+        samples: u32,
+        deadline: Instant,
+    ) -> Result<ClockOffset, AskError> {
+        let now_ns = record::steady_now_ns;
+        match self.measure(peer, address, (&Request::SteadyPing, now_ns), samples, deadline).await {
+            Err(AskError::Refused(_)) => self.measure(peer, address, (&Request::Ping, now_ns), samples, deadline).await,
+            measured => measured,
+        }
+    }
+
+    async fn measure(
+        &self,
+        peer: &certs::NodeName,
+        address: SocketAddr,
+        clock: (&Request, fn() -> i64),
+        samples: u32,
+        deadline: Instant,
+    ) -> Result<ClockOffset, AskError> {
         let mut best: Option<ClockOffset> = None;
         let mut answered = 0;
         for _ in 0..samples.max(1) {
-            match self.ping(peer, address, deadline).await {
+            match self.ping(peer, address, clock, deadline).await {
                 Ok(sample) => {
                     answered += 1;
                     let offset = sample.offset();
@@ -85,9 +114,15 @@ impl Mesh {
             .ok_or_else(|| AskError::Protocol("no ping was sent".into()))
     }
 
-    async fn ping(&self, peer: &certs::NodeName, address: SocketAddr, deadline: Instant) -> Result<Sample, AskError> {
-        let (sent, started) = (unix_now_ns(), Instant::now());
-        let mut answer = self.ask(peer, address, Request::Ping, deadline).await?;
+    async fn ping(
+        &self,
+        peer: &certs::NodeName,
+        address: SocketAddr,
+        (request, now_ns): (&Request, fn() -> i64),
+        deadline: Instant,
+    ) -> Result<Sample, AskError> {
+        let (sent, started) = (now_ns(), Instant::now());
+        let mut answer = self.ask(peer, address, request.clone(), deadline).await?;
         match answer.next().await? {
             Some(Response::Pong { recv_unix_ns, sent_unix_ns }) => {
                 // By the monotonic clock, so that a step of ours meanwhile does not count.
@@ -99,6 +134,7 @@ impl Mesh {
                     received: sent.saturating_add(took),
                 })
             }
+            Some(Response::Unsupported(why)) => Err(AskError::Refused(why)),
             other => Err(AskError::Protocol(format!("a ping was answered by {other:?}"))),
         }
     }

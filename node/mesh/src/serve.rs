@@ -197,9 +197,14 @@ async fn question(
         return;
     }
     count(&mesh.0.counters.served);
-    if let Request::Ping = request {
-        let recv_unix_ns = unix_now_ns();
-        let _ = out.send(Response::Pong { recv_unix_ns, sent_unix_ns: unix_now_ns() }).await;
+    let clock: Option<fn() -> i64> = match request {
+        Request::Ping => Some(unix_now_ns),
+        Request::SteadyPing => Some(record::steady_now_ns),
+        _ => None,
+    };
+    if let Some(now_ns) = clock {
+        let recv_unix_ns = now_ns();
+        let _ = out.send(Response::Pong { recv_unix_ns, sent_unix_ns: now_ns() }).await;
         out.finish().await;
         return;
     }

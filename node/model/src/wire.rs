@@ -105,6 +105,8 @@ pub enum Request {
         /// Whom to tell; may name the node itself.
         leaves: Vec<Leaf>,
     },
+    /// What time is it at yours, by the clock that is never stepped? Answered by [`Response::Pong`].
+    SteadyPing,
 }
 
 impl Request {
@@ -232,11 +234,11 @@ pub struct OpenCall {
 /// One piece of an answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Response {
-    /// The node's own clock, for `clock`.
+    /// The node's own clock, for `clock`: Unix time, or the steady one, as was asked.
     Pong {
-        /// When the request had been read, Unix nanoseconds.
+        /// When the request had been read, nanoseconds.
         recv_unix_ns: i64,
-        /// When this answer was written, Unix nanoseconds.
+        /// When this answer was written, nanoseconds.
         sent_unix_ns: i64,
     },
     /// The node's table catalogue, in the encoding of its owner.

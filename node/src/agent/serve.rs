@@ -251,7 +251,7 @@ impl Handler for NodeHandler {
     ) {
         let response = match request {
             // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
-            Request::Ping => return,
+            Request::Ping | Request::SteadyPing => return,
             Request::Ask(request) => return Box::pin(self.person(&peer, request, out, cancelled)).await,
             Request::Catalog => match self.executor.catalog() {
                 Ok(catalog) => match frame::encode(&*catalog) {

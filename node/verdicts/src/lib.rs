@@ -28,6 +28,7 @@ mod observation;
 mod own;
 #[cfg(test)]
 mod properties;
+mod ranks;
 mod rating;
 mod relative;
 mod report;
@@ -55,10 +56,11 @@ mod windows;
 
 pub use activity::{Activity, Doing};
 pub use device::{captured_sql, launch_sql, launches, replay_note};
-pub use hang::{Absence, Gone, Hang, Jam, Missing, Progress, Waiting, progress, progress_of};
+pub use hang::{Absence, Gone, Hang, Jam, Missing, NotHeard, Progress, Waiting, progress, progress_of};
 pub use observation::{
     COLUMNS, ClockOffset, Coupling, Heard, Input, Observation, Row, RowError, Span, SyncCall, Work, sql, syncs_sql,
 };
+pub use ranks::Ranks;
 pub use relative::{individual_scores, relative_scores};
 pub use report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Stage, StageRank,

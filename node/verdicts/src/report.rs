@@ -1,6 +1,8 @@
 //! What comes out: the verdict, the scores behind it, the evidence and the cost. Serialises as it stands for
 //! `--format json`; the rendering for people lies in `text.rs`.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::hang::Hang;
@@ -24,6 +26,33 @@ pub struct Report {
     pub per_comm: Vec<CommReport>,
     /// Who was asked and who answered.
     pub coverage: Heard,
+}
+
+impl Report {
+    /// Moves all times, of a clock by which a host's wall clock is ahead by `by_ns`, to that wall clock. `ahead_ns` says the same of
+    /// each node: offsets of their clocks become those of their wall clocks.
+    pub fn move_times(&mut self, by_ns: i64, ahead_ns: &BTreeMap<&str, i64>) {
+        let moved = |at_ns: &mut i64| *at_ns = at_ns.saturating_add(by_ns);
+        moved(&mut self.evidence.since_ns);
+        moved(&mut self.evidence.until_ns);
+        for (node, clock) in &mut self.evidence.clocks {
+            let ahead_ns = ahead_ns.get(&**node).copied().unwrap_or(by_ns);
+            clock.offset_ns = clock.offset_ns.saturating_add(ahead_ns).saturating_sub(by_ns);
+        }
+        match &mut self.verdict {
+            Verdict::Rank { culprit, also, .. } => {
+                for culprit in std::iter::once(culprit).chain(also) {
+                    moved(&mut culprit.since_ns);
+                    moved(&mut culprit.until_ns);
+                }
+            }
+            Verdict::Hang(hang) => {
+                let waits = hang.waiting.iter_mut().map(|waiting| &mut waiting.since_ns);
+                waits.chain([&mut hang.since_ns]).flatten().for_each(moved);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Who holds the others up.

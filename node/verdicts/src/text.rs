@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use record::printable;
 
 use super::activity::Activity;
-use super::hang::{Absence, Hang, Missing};
+use super::hang::{Absence, Hang, Missing, NotHeard};
 use super::report::{Basis, CommReport, Culprit, RankRef, RankScore, Report, Role, Verdict};
 use super::score::Waits;
 use super::why::{self, Cause, Network, PART};
@@ -258,8 +258,11 @@ fn hang_sentence(report: &Report, hang: &Hang, out: &mut String) {
         format!(" since {} ({})", clock(ns), duration(for_s))
     });
     let _ = writeln!(out, "Nothing moves{since}: {} ranks wait in a collective.", waiting.len());
-    for m in &hang.missing {
+    for m in hang.missing.iter().take(ROWS) {
         let _ = writeln!(out, "{}", absent(m));
+    }
+    if hang.missing.len() > ROWS {
+        let _ = writeln!(out, "… and {} ranks more that others wait for.", hang.missing.len() - ROWS);
     }
     for jam in &hang.jammed {
         let _ = writeln!(
@@ -268,8 +271,8 @@ fn hang_sentence(report: &Report, hang: &Hang, out: &mut String) {
             jam.ranks, jam.func, jam.seq, jam.comm_hash
         );
     }
-    for (comm, rank) in &hang.not_heard {
-        let _ = writeln!(out, "Rank {rank} of communicator {comm} was not heard: it, or its host, may be gone.");
+    for absent in &hang.not_heard {
+        let _ = writeln!(out, "{}", unheard(absent));
     }
     if hang.missing.is_empty() && hang.not_heard.is_empty() && hang.jammed.is_empty() {
         let _ = writeln!(out, "They wait for each other in a circle: ranks call collectives in different order.");
@@ -289,6 +292,30 @@ fn hang_sentence(report: &Report, hang: &Hang, out: &mut String) {
     }
     if hang.waiting.len() > ROWS {
         let _ = writeln!(out, "  … and {} waits more", hang.waiting.len() - ROWS);
+    }
+}
+
+/// Ranks of a communicator that nobody has heard of.
+fn unheard(absent: &NotHeard) -> String {
+    let ranges = absent.ranks.ranges();
+    let comm = &absent.comm_hash;
+    match (absent.count, ranges.len()) {
+        (1, _) => {
+            format!("Rank {} of communicator {comm} was not heard: it, or its host, may be gone.", absent.ranks)
+        }
+        (count, 0..=ROWS) => {
+            format!(
+                "{count} ranks of communicator {comm} were not heard: they, or their hosts, may be gone. They are {}.",
+                absent.ranks
+            )
+        }
+        (count, _) => {
+            let first = absent.ranks.first_ranges(ROWS);
+            format!(
+                "{count} ranks of communicator {comm} were not heard: they, or their hosts, may be gone. They are {first}, … \
+                 (all with --format json).",
+            )
+        }
     }
 }
 

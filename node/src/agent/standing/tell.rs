@@ -8,18 +8,18 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use query::ask::{self, Asked, Question};
 use serde_json::{Value, json};
-use store::{Finding, Source};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use verdicts::digest::{WINDOW_NS, end_of};
-use verdicts::standing::{Key, LOOKBACK, Standing};
-use verdicts::{Report, Verdict};
 
 use super::super::Shared;
+use query::ask::{self, Asked, Question};
 use record::unix_now_ns;
+use store::{Finding, Source};
+use verdicts::digest::WINDOW_NS;
+use verdicts::standing::{Key, LOOKBACK, Standing};
+use verdicts::{Report, Verdict};
 
 /// Changes that wait for a command to end.
 pub(super) const WAITING: usize = 16;
@@ -122,7 +122,7 @@ pub(super) fn sentence(report: &Report) -> String {
 }
 
 fn finding(standing: &Standing, report: &Report) -> Finding {
-    let until_ns = end_of(standing.window);
+    let until_ns = standing.end_ns();
     let mut finding = Finding {
         ts_ns: unix_now_ns(),
         since_ns: until_ns - LOOKBACK * WINDOW_NS,

@@ -19,12 +19,10 @@ use write::Writer;
 
 use super::Digest;
 
-/// Version of the layout that is written.
+/// Version of the layout.
 const VERSION: u8 = 5;
-/// The oldest that is read: 1 was never in a release. The same layout up to version 4, lanes written against the one before only.
-const OLDEST: u8 = 2;
-/// The oldest with steps behind the lanes; in this alone always.
-const WITH_STEPS: u8 = 4;
+/// The same, where it says how far the wall clock is ahead: agents that do not know of it refuse it, and read all others.
+const WITH_WALL: u8 = 6;
 /// What a process does, where this version has no word for it: nothing.
 const NO_ACTIVITY: u8 = 0;
 /// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
@@ -74,7 +72,7 @@ const OTHER_LIBRARY: u8 = 15;
 pub enum DecodeError {
     /// Of another version.
     #[error(
-        "a digest of layout {0}, this version reads {OLDEST} to {VERSION}: the sender runs another version of rankmesh"
+        "a digest of layout {0}, this version reads {VERSION} and {WITH_WALL}: the sender runs another version of rankmesh"
     )]
     Version(u8),
     /// It ends too early, or has something left over.
@@ -150,32 +148,16 @@ fn unfold(value: u64) -> i64 {
 mod tests {
     use super::*;
 
-    /// Two processes with a lane each, as version 2 wrote them, by hand.
-    const LANES: [u8; 26] = [
-        2, 0, 2, 80, 8, // window 1, no flags; processes 10 and 11
-        1, 7, 0, 0, 0, 0, 0, 0, 0, 3, // communicator 7 of two ranks
-        2, 1, 0, 2, 0x21, 0, 3, 2,
-        6, // first process, all_reduce, mpi, tier 1, rank 0: three calls up to number 3
-        0, 3, // the next process and rank: three calls
-    ];
-
-    fn old(version: u8, more: &[u8]) -> String {
-        to_text(&[&[version], &LANES[..], &[2, 0], more].concat())
-    }
-
     #[test]
-    fn digests_of_agents_before_this_layout_are_read() {
-        let read = decode(&old(2, &[])).expect("version 2");
-        let said =
-            |digest: &Digest| digest.lanes.iter().map(|l| (l.process, l.rank, l.calls, l.last_seq)).collect::<Vec<_>>();
-        assert_eq!((said(&read), read.window), (vec![(0, 0, 3, Some(3)), (1, 1, 3, Some(3))], 1));
-        assert_eq!(decode(&old(3, &[])), Ok(read.clone()));
-        // A step of the first process: number 2, that ends 100 us after the start of the window.
-        let with = decode(&old(4, &[1, 0, 0x80, 1, 0xc8, 1, 0, 0, 100, 10])).expect("version 4");
-        assert_eq!((&with.lanes, with.steps.len()), (&read.lanes, 1));
-        assert_eq!((with.steps[0].number, with.steps[0].end_us, with.steps[0].length_us), (2, 100, 50));
-        assert_eq!(decode(&encode(&with)), Ok(with));
-        assert_eq!(decode(&old(6, &[])), Err(DecodeError::Version(6)));
+    fn that_the_wall_clock_was_stepped_takes_a_version_of_its_own() {
+        let version = |digest: &Digest| from_text(&encode(digest)).expect("bytes")[0];
+        let digest = Digest { window: 7, ..Digest::default() };
+        assert_eq!(version(&digest), VERSION);
+        let stepped = Digest { wall_ahead_ms: -3_600_000, ..digest };
+        assert_eq!((version(&stepped), decode(&encode(&stepped))), (WITH_WALL, Ok(stepped.clone())));
+        for version in [4, 7] {
+            assert_eq!(decode(&to_text(&[version, 0, 0, 0, 0, 0])), Err(DecodeError::Version(version)));
+        }
     }
 
     #[test]

@@ -23,10 +23,12 @@ const REMIND: i64 = 4;
 /// Windows for which calls of a function that does not make all ranks meet are added up before its lane is said: what is told of them is only how many there
 /// were and how far they got. Once none came in a window it is said at once.
 const ADDED_UP: i64 = 4;
+/// Windows after which a lane without calls ends, where nobody waits in its communicator: that is no more, or nobody needs to know.
+const IDLE: i64 = 1_200;
 /// Windows for which the end of a process is told.
 const TELL_GONE: i64 = 240;
 /// Processes whose end is told, at most: the latest.
-const MOST_GONE: usize = 64;
+const MOST_GONE: usize = 256;
 /// Pairs of addresses of which it is told in one window that segments were sent again, at most, and of how many of these when.
 const MOST_PAIRS: usize = 16;
 const MOST_TIMES: usize = 12;
@@ -52,6 +54,8 @@ struct Track {
     /// How long its process has waited for its device, milliseconds, where its calls only enqueue.
     device_ms: Option<u64>,
     said: i64,
+    /// The last window in which it had a call; none before the first is closed.
+    active: Option<i64>,
 }
 
 /// A synchronise call after a call that only enqueued.
@@ -185,15 +189,41 @@ impl Collector {
         self.processes.keys().copied()
     }
 
-    /// A process has ended, noticed in `window`; it is told for some minutes.
-    pub fn gone(&mut self, pid: u32, window: i64) {
-        if self.processes.remove(&pid).is_some() {
-            self.tracks.retain(|(of, ..), _| *of != pid);
-            self.left_ns.remove(&pid);
-            self.late.forget(pid);
-            self.gone.push(Gone { pid, window });
-            if self.gone.len() > MOST_GONE {
-                self.gone.remove(0);
+    /// Processes have ended, noticed in `window`, whose digest is the last with calls of theirs, and says so already; as do those of
+    /// some minutes after it.
+    pub fn gone(&mut self, pids: &[u32], digest: &mut Digest) {
+        for &pid in pids {
+            if self.processes.remove(&pid).is_some() {
+                self.tracks.retain(|(of, ..), _| *of != pid);
+                self.left_ns.remove(&pid);
+                self.late.forget(pid);
+                self.gone.push(Gone { pid, window: digest.window });
+            }
+        }
+        self.gone.drain(..self.gone.len().saturating_sub(MOST_GONE));
+        digest.gone.clone_from(&self.gone);
+    }
+
+    /// Whether lanes have had no call for long up to `window`: then [`Self::end_idle`] ends those whose communicators nobody waits in.
+    #[must_use]
+    pub fn has_idle(&self, window: i64) -> bool {
+        self.tracks.values().any(|track| track.is_idle(window))
+    }
+
+    /// Ends the lanes that have had no call for long up to `window`, but for those of communicators that some rank, of any node, waits in:
+    /// there it matters how far this one got.
+    pub fn end_idle(&mut self, window: i64, waited_in: &BTreeSet<u64>) {
+        let ended =
+            self.tracks.extract_if(.., |(_, comm, _), track| track.is_idle(window) && !waited_in.contains(comm));
+        let ended: Vec<Key> = ended.map(|(key, _)| key).collect();
+        for key in ended {
+            self.late.end(&key);
+            let (pid, comm, _) = key;
+            let goes_on = self.tracks.range((pid, comm, "".into())..).next();
+            if goes_on.is_none_or(|((of, other, _), _)| (*of, *other) != (pid, comm))
+                && let Some(own) = self.processes.get_mut(&pid)
+            {
+                own.ended(comm);
             }
         }
     }
@@ -405,11 +435,19 @@ impl Track {
             open: None,
             device_ms: None,
             said: 0,
+            active: None,
         }
+    }
+
+    fn is_idle(&self, window: i64) -> bool {
+        self.active.is_some_and(|at| window - at > IDLE)
     }
 
     /// What is to be said of it in a window; none when there is nothing, unless that is `wanted`.
     fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, wanted: bool) -> Option<Lane> {
+        if self.calls > 0 || self.open.is_some() || self.device_ms.is_some() {
+            self.active = Some(window);
+        }
         let blocks = self.pending.ship(window);
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
         let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });

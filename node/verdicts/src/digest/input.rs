@@ -3,7 +3,8 @@
 //! Runs of different lengths are brought to common ones: where a tenth of the ranks or more gave a longer run, the others' shorter
 //! ones inside it are added up. Pure, and the same for everybody who has the same digests, in whatever order they came.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::blocks::Sum;
@@ -60,6 +61,7 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
             input.clocks.insert(heard.node.to_owned(), ClockOffset::steady(offset_ns, bound_ns));
         }
         let mut totals: BTreeMap<u32, Totals> = BTreeMap::new();
+        let mut counted: HashMap<(u32, u64, &str), usize> = HashMap::new();
         let mut progress: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
         for digest in heard.digests {
             // The clocks of one node and window agree within the drift between two digests; older windows are moved to the last.
@@ -84,7 +86,10 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
             }
             for lane in &digest.lanes {
                 let Some(pid) = digest.processes.get(lane.process).map(|p| p.pid) else { continue };
-                count(totals.get_mut(&pid), lane);
+                if let Some(of) = totals.get_mut(&pid) {
+                    let known = counted.entry((pid, lane.comm_hash, &lane.func));
+                    count(of, known, lane);
+                }
                 // Otherwise it is not known how far it got.
                 if lane.last_seq.is_some() || lane.open.is_some() {
                     advance(&mut progress, name, pid, lane, end_of(digest.window));
@@ -119,23 +124,26 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
     input
 }
 
-fn count(totals: Option<&mut Totals>, lane: &super::Lane) {
-    let Some(totals) = totals else { return };
-    let same = totals.lanes.iter_mut().find(|l| l.comm_hash == lane.comm_hash && l.func == lane.func);
-    match same {
-        Some(total) => {
+/// Adds a lane to its process's totals; `known` has its place there.
+fn count(totals: &mut Totals, known: Entry<'_, (u32, u64, &str), usize>, lane: &super::Lane) {
+    match known {
+        Entry::Occupied(place) => {
+            let Some(total) = totals.lanes.get_mut(*place.get()) else { return };
             total.calls = total.calls.saturating_add(lane.calls);
             total.nranks = total.nranks.max(lane.nranks);
         }
-        None => totals.lanes.push(LaneTotal {
-            comm_hash: lane.comm_hash,
-            nranks: lane.nranks,
-            rank: lane.rank,
-            func: Arc::clone(&lane.func),
-            calls: lane.calls,
-            tier: lane.tier,
-            library: Arc::clone(&lane.library),
-        }),
+        Entry::Vacant(place) => {
+            place.insert(totals.lanes.len());
+            totals.lanes.push(LaneTotal {
+                comm_hash: lane.comm_hash,
+                nranks: lane.nranks,
+                rank: lane.rank,
+                func: Arc::clone(&lane.func),
+                calls: lane.calls,
+                tier: lane.tier,
+                library: Arc::clone(&lane.library),
+            });
+        }
     }
 }
 

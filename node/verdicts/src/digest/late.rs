@@ -98,6 +98,11 @@ impl LateLanes {
         self.synchronise.remove(&pid);
     }
 
+    /// A lane has ended.
+    pub(super) fn end(&mut self, key: &Key) {
+        self.lanes.remove(key);
+    }
+
     /// Give numbers to what can be numbered, and up what has waited too long. `ends` are the synchronise calls of processes, ordered by start:
     /// process, start, end.
     pub(super) fn number(

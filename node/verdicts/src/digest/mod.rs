@@ -56,13 +56,16 @@ pub fn end_of(window: i64) -> i64 {
     window.saturating_add(1).saturating_mul(WINDOW_NS)
 }
 
-/// What one node says of one window. Times are of the node's own clock.
+/// What one node says of one window. Times are of the node's own clock that is never stepped: Unix time as its agent found it when it
+/// started, and monotonic time since.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Digest {
-    /// Which window: Unix time over [`WINDOW_NS`].
+    /// Which window: time over [`WINDOW_NS`].
     pub window: i64,
     /// The node's clock against the reference node's, when it is known.
     pub clock: Option<ReferenceClock>,
+    /// How far the node's wall clock is ahead of the one by which the digest tells time, milliseconds: 0 until it is stepped.
+    pub wall_ahead_ms: i64,
     /// Records that capture lost in the window.
     pub lost: u64,
     /// Calls that no other rank can be compared with: rank, communicator or number not known.
@@ -79,6 +82,14 @@ pub struct Digest {
     pub lanes: Vec<Lane>,
     /// Steps of processes whose calls only enqueue and of which no synchronise call was seen.
     pub steps: Vec<Steps>,
+}
+
+impl Digest {
+    /// Runs of calls in it.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.blocks.len()).sum()
+    }
 }
 
 /// A node's clock against that of the node that all are aligned to.

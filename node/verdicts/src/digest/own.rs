@@ -67,6 +67,13 @@ impl OwnTime {
         self.in_call_until = self.in_call_until.max(Some(end_ns));
     }
 
+    /// A communicator is no more.
+    pub(super) fn ended(&mut self, comm_hash: u64) {
+        self.previous.remove(&comm_hash);
+        self.last_of.retain(|(comm, _), _| *comm != comm_hash);
+        self.largest = self.largest.filter(|(_, comm)| *comm != comm_hash);
+    }
+
     /// The call that mostly opened a step since this was asked last; forgets it slowly.
     pub(super) fn opens(&mut self) -> Option<Arc<str>> {
         let most = self.openers.iter().max_by_key(|(name, n)| (**n, Arc::clone(name)));

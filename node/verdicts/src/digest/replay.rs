@@ -193,11 +193,11 @@ impl Host<'_> {
         let waits = self.waits.iter().map(|(pid, since_ns)| (*pid, lasted(*since_ns)));
         let waits = waits.filter(|(_, lasted_ns)| *lasted_ns >= OPEN_NS);
         self.collector.device_waits(&waits.map(|(pid, ns)| (pid, ns.unsigned_abs() / 1_000_000)).collect::<Vec<_>>());
-        let digest = self.collector.close(window);
-        // Only now, as agents do: its last calls are in this digest.
-        for (pid, _) in self.gone.extract_if(.., |(_, at_ns)| *at_ns < end_of(window)) {
-            self.collector.gone(pid, window);
-        }
+        let mut digest = self.collector.close(window);
+        // Only now, as agents do: their last calls are in this digest.
+        let gone: Vec<u32> =
+            self.gone.extract_if(.., |(_, at_ns)| *at_ns < end_of(window)).map(|(pid, _)| pid).collect();
+        self.collector.gone(&gone, &mut digest);
         Digest { clock, ..digest }
     }
 }

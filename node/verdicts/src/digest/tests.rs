@@ -395,7 +395,7 @@ proptest! {
             Resent { from: [0xfe80u16, 0, 0, 0, 0, 0, 0, 1].into(), to: [1u16; 8].into(), segments: 1, at_ms: vec![] },
         ];
         let resent = if lost % 2 == 0 { resent } else { Vec::new() };
-        let digest = Digest { window, clock, lost, unplaced: 4, cut: false, gone, resent, processes, lanes, steps: Vec::new() };
+        let digest = Digest { window, clock, wall_ahead_ms: window % 3 * 1_000, lost, unplaced: 4, cut: false, gone, resent, processes, lanes, steps: Vec::new() };
         prop_assert_eq!(decode(&encode(&digest)), Ok(digest));
     }
 }

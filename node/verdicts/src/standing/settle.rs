@@ -5,7 +5,7 @@
 //! What is much depends on whether other ranks stand out now and then, too.
 //! Imbalances and the network must show in three of four windows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::LOOKBACK;
@@ -25,8 +25,11 @@ const HOLD: usize = 4;
 const IMBALANCE: usize = 3;
 const IMBALANCE_OF: usize = 4;
 
-/// The verdict of a window; every `stride`-th is judged.
-pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64) -> Arc<Report> {
+/// Processes: node and pid.
+type Processes<'a> = BTreeSet<(&'a str, i64)>;
+
+/// The verdict of a window; every `stride`-th is judged. `gone` are processes that have ended: none of these is named any more.
+pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64, gone: &Processes<'_>) -> Arc<Report> {
     // Newest first.
     let judged: Vec<&Arc<Report>> =
         raw.range(window - (HOLD + BEFORE) as i64 * stride..=window).rev().map(|(_, report)| report).collect();
@@ -37,10 +40,13 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64)
     if matches!(report.verdict, Verdict::Hang(_)) {
         return Arc::clone(report);
     }
-    if let Some(held) = (0..=HOLD).find_map(|back| raised(judged.get(back..)?)) {
+    if let Some(held) = (0..=HOLD).find_map(|back| raised(judged.get(back..)?, gone)) {
         return Arc::clone(held);
     }
     let quiet = match &report.verdict {
+        Verdict::Rank { culprit, .. } if has_ended(culprit, gone) => {
+            Some(format!("rank {} on {} was late, and has ended", culprit.rank, culprit.node))
+        }
         Verdict::Rank { culprit, .. } => Some(if culprit.ongoing {
             format!(
                 "rank {} on {} was late in the last windows: not for long enough to be named",
@@ -71,10 +77,10 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64)
 }
 
 /// The verdict that a window raises, by it and those judged before: a rank that is late now, much or not for the first time.
-fn raised<'a>(judged: &[&'a Arc<Report>]) -> Option<&'a Arc<Report>> {
+fn raised<'a>(judged: &[&'a Arc<Report>], gone: &Processes<'_>) -> Option<&'a Arc<Report>> {
     let (report, before) = judged.split_first()?;
     let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
-    if !culprit.ongoing {
+    if !culprit.ongoing || has_ended(culprit, gone) {
         return None;
     }
     let same = |r: &&Arc<Report>| match &r.verdict {
@@ -84,6 +90,10 @@ fn raised<'a>(judged: &[&'a Arc<Report>]) -> Option<&'a Arc<Report>> {
     let again = || before.iter().take(BEFORE).any(same);
     let plain = PLAIN + RESTLESS * restless(report, culprit);
     (culprit.share >= plain || lasting(report, culprit) && again()).then_some(report)
+}
+
+fn has_ended(culprit: &Culprit, gone: &Processes<'_>) -> bool {
+    gone.contains(&(culprit.node.as_str(), culprit.pid))
 }
 
 /// In which part of the windows looked back on the ranks that are not named were flagged.
@@ -159,7 +169,8 @@ mod tests {
 
     fn is_named(share: f64, others: [usize; 7]) -> bool {
         let raw = (0..3).map(|window| (window, Arc::new(report(share, others)))).collect();
-        matches!(settle(&raw, 2, 1).verdict, Verdict::Rank { .. })
+        let gone = BTreeSet::new();
+        matches!(settle(&raw, 2, 1, &gone).verdict, Verdict::Rank { .. })
     }
 
     #[test]

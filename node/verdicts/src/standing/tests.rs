@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::digest::{Collector, Digest, ReferenceClock, end_of, reference_id, window_of};
+use crate::digest::{Collector, Digest, ReferenceClock, WINDOW_NS, end_of, reference_id, window_of};
 use crate::simulate::{Job, Slow};
 use crate::{Observation, Verdict};
 
 const MS: i64 = 1_000_000;
 
 /// What each node of a job gossips, in order of time: (when, node, digest).
-fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
+pub(super) fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
     let rows = job.observe(seed);
     let mut by_node: BTreeMap<Arc<str>, Vec<Observation>> = BTreeMap::new();
     for seen in rows.observations {
@@ -36,20 +36,20 @@ fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
     all
 }
 
-fn live(nodes: usize) -> BTreeMap<String, Presence> {
+pub(super) fn live(nodes: usize) -> BTreeMap<String, Presence> {
     (0..nodes).map(|n| (format!("n{n}"), Presence::Live)).collect()
 }
 
 /// The verdicts that a board gives as the digests come, each so long after it was made.
 fn watch(gossip: &[(i64, String, Digest)], delay_ns: impl Fn(usize) -> i64) -> Vec<Standing> {
-    let mut board = Board::default();
+    let (mut board, mut judge) = (Board::default(), Judge::default());
     let mut coming: Vec<(i64, usize)> = (0..gossip.len()).map(|i| (gossip[i].0 + delay_ns(i), i)).collect();
     coming.sort_unstable();
     let mut verdicts = Vec::new();
     for (now_ns, i) in coming {
-        board.hear(&gossip[i].1, gossip[i].2.clone());
+        board.hear(&gossip[i].1, gossip[i].2.clone(), now_ns);
         board.presence(&live(8));
-        verdicts.extend(board.judge(now_ns));
+        verdicts.extend(judge.judge(&board, now_ns));
     }
     verdicts
 }
@@ -142,7 +142,7 @@ fn a_window_is_judged_without_a_silent_node_after_the_grace_and_says_so() {
 fn a_rank_that_stops_is_a_hang_of_that_rank() {
     let job = Job { steps: 60, own_ns: 50 * MS, clock_offset_ns: 0, ..Job::default() };
     let rows = job.observe(2);
-    let mut board = Board::default();
+    let (mut board, mut judge) = (Board::default(), Judge::default());
     let stop = 40u64;
     let entered = rows.observations.iter().filter(|o| o.seq == stop).map(|o| o.entry_ns).max().unwrap();
     let mut found = None;
@@ -163,10 +163,10 @@ fn a_rank_that_stops_is_a_hang_of_that_rank() {
             collector.open(&open);
             let mut digest = collector.close(window);
             digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us: 0, bound_us: 100 });
-            board.hear(node, digest);
+            board.hear(node, digest, end_of(window) + 100 * MS);
         }
         board.presence(&live(4));
-        let standing = board.judge(end_of(window) + 100 * MS);
+        let standing = judge.judge(&board, end_of(window) + 100 * MS);
         if let Some(Verdict::Hang(hang)) = standing.map(|s| s.report.verdict.clone())
             && found.is_none()
         {
@@ -190,7 +190,7 @@ fn news_are_told_once() {
 #[test]
 fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     let gossip = gossiped(&Job { steps: 60, ..Job::default() }, 1);
-    let mut board = Board::default();
+    let (mut board, mut judge) = (Board::default(), Judge::default());
     let mut last = None;
     for (now_ns, node, digest) in &gossip {
         if node == "n3" {
@@ -198,10 +198,10 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
             let refused = crate::digest::decode("\u{9}\0").unwrap_err();
             board.refuse(node, refused.to_string());
         } else {
-            board.hear(node, digest.clone());
+            board.hear(node, digest.clone(), *now_ns);
         }
         board.presence(&live(4));
-        last = board.judge(*now_ns).or(last);
+        last = judge.judge(&board, *now_ns).or(last);
     }
     let standing = last.expect("judged");
     let [(node, why)] = standing.report.coverage.missing.as_slice() else { panic!("{:?}", standing.report.coverage) };
@@ -210,9 +210,75 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     // Once it can be read again, it counts.
     let newest = |of: &str| gossip.iter().rfind(|(_, node, _)| node == of).expect("its last");
     let (now_ns, _, digest) = newest("n3");
-    board.hear("n3", digest.clone());
+    board.hear("n3", digest.clone(), *now_ns);
     let after = newest("n0").2.clone();
-    board.hear("n0", Digest { window: after.window + 1, ..after });
-    let standing = board.judge(now_ns + 2 * GRACE_NS).expect("judged");
+    board.hear("n0", Digest { window: after.window + 1, ..after }, now_ns + WINDOW_NS);
+    let standing = judge.judge(&board, now_ns + 2 * GRACE_NS).expect("judged");
     assert!(standing.report.coverage.missing.iter().all(|(_, why)| !why.contains("layout")));
+}
+
+/// What nodes gossip of a job that ends after its last call.
+fn gossiped_to_its_end(job: &Job, seed: u64) -> (i64, Vec<(i64, String, Digest)>) {
+    let rows = job.observe(seed);
+    let mut by_node: BTreeMap<Arc<str>, Vec<Observation>> = BTreeMap::new();
+    for seen in rows.observations {
+        by_node.entry(Arc::clone(&seen.node)).or_default().push(seen);
+    }
+    let mut all = Vec::new();
+    for (node, calls) in by_node {
+        let clock = rows.clocks[&*node];
+        let mut collector = Collector::default();
+        calls.into_iter().for_each(|call| collector.push(call));
+        let (first, last) = (window_of(rows.since_ns + clock.offset_ns), window_of(rows.until_ns + clock.offset_ns));
+        for window in first..=last + 150 {
+            let mut digest = collector.close(window);
+            if window == last {
+                let pids: Vec<u32> = collector.pids().collect();
+                collector.gone(&pids, &mut digest);
+            }
+            digest.clock = Some(ReferenceClock {
+                reference: reference_id("n0"),
+                offset_us: clock.offset_ns / 1_000,
+                bound_us: (clock.bound_ns / 1_000) as u32 + 1,
+            });
+            all.push((end_of(window) - clock.offset_ns, node.to_string(), digest));
+        }
+    }
+    all.sort_by_key(|(at, node, _)| (*at, node.clone()));
+    (rows.until_ns, all)
+}
+
+#[test]
+fn a_job_that_has_ended_names_nobody_any_more_and_says_so() {
+    let slow = vec![Slow { rank: 3, extra_ns: 30 * MS, from_step: 0 }];
+    let job = Job { steps: 150, own_ns: 40 * MS, slow, ..Job::default() };
+    let (ended_ns, gossip) = gossiped_to_its_end(&job, 5);
+    let verdicts = watch(&gossip, |_| 200 * MS);
+    let before = verdicts.iter().rfind(|v| end_of(v.window) < ended_ns - 500 * MS).expect("judged");
+    assert_eq!(named(before), Some(3));
+    let mut after = 0;
+    for v in verdicts.iter().filter(|v| end_of(v.window) > ended_ns + 1_000 * MS) {
+        let Verdict::Unknown { why } = &v.report.verdict else { panic!("{:?}", v.report.verdict) };
+        assert_eq!(why, "the job's 8 ranks have ended", "{} ms", (end_of(v.window) - ended_ns) / MS);
+        after += 1;
+    }
+    assert!(after > 120, "{after}");
+    // Another job, on other hosts, is judged all the same.
+    let other = Job { steps: 400, ..job };
+    let mut both = gossip;
+    both.extend(gossiped(&other, 6).into_iter().map(|(at, node, mut digest)| {
+        digest.lanes.iter_mut().for_each(|lane| lane.comm_hash += 1);
+        let host: usize = node[1..].parse().unwrap();
+        (at, format!("n{}", host + 4), digest)
+    }));
+    both.sort_by_key(|(at, node, _)| (*at, node.clone()));
+    let last = |verdicts: &[Standing]| {
+        let until = both.iter().rfind(|(_, node, _)| node == "n4").map(|(at, ..)| *at).unwrap();
+        verdicts.iter().rfind(|v| end_of(v.window) < until).cloned().expect("judged")
+    };
+    let standing = last(&watch(&both, |_| 200 * MS));
+    assert!(end_of(standing.window) > ended_ns + 5_000 * MS, "the other job goes on");
+    let Verdict::Rank { culprit, .. } = &standing.report.verdict else { panic!("{:?}", standing.report.verdict) };
+    assert_eq!((culprit.rank, culprit.node.as_str()), (3, "n5"));
+    assert!(standing.report.evidence.notes.iter().any(|note| note.contains("8 ranks of another job have ended")));
 }

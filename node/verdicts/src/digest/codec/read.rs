@@ -9,8 +9,8 @@ use super::super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, Referenc
 use super::beside::Beside;
 use super::expected::Before;
 use super::{
-    DecodeError, FUNCS, HEADS, LARGEST, LIBRARIES, LONGEST_NAME, MOST_BLOCKS, NEXT_COMM, NEXT_RANK, NO_ACTIVITY,
-    OLDEST, OTHER_COMM, OTHER_LIBRARY, VERSION, WITH_STEPS, unfold,
+    DecodeError, FUNCS, HEADS, LARGEST, LIBRARIES, LONGEST_NAME, MOST_BLOCKS, NEXT_COMM, NO_ACTIVITY, OTHER_COMM,
+    OTHER_LIBRARY, VERSION, WITH_WALL, unfold,
 };
 
 pub(super) struct Reader<'a> {
@@ -52,7 +52,7 @@ impl Head {
 impl Reader<'_> {
     pub(super) fn digest(&mut self) -> Result<Digest, DecodeError> {
         let version = self.byte()?;
-        if !(OLDEST..=VERSION).contains(&version) {
+        if version != VERSION && version != WITH_WALL {
             return Err(DecodeError::Version(version));
         }
         let mut digest = Digest { window: self.time("window")?, ..Digest::default() };
@@ -64,6 +64,12 @@ impl Reader<'_> {
                 offset_us: self.time("clock offset")?,
                 bound_us: self.small("clock bound")?,
             });
+        }
+        if flags & 128 != 0 {
+            if version < WITH_WALL {
+                return Err(DecodeError::Value("flag"));
+            }
+            digest.wall_ahead_ms = self.time("wall clock")?;
         }
         digest.lost = if flags & 4 != 0 { self.unsigned()? } else { 0 };
         digest.unplaced = if flags & 8 != 0 { self.unsigned()? } else { 0 };
@@ -107,27 +113,20 @@ impl Reader<'_> {
         let mut before: HashMap<(u64, Arc<str>), Before> = HashMap::new();
         let (mut beside, mut unused) = (Beside::default(), 0);
         for _ in 0..self.count(2)? {
-            let like = if version < VERSION {
-                digest.lanes.last().map(|last| (last, last.process + 1))
-            } else {
-                beside.like(&digest.lanes)
-            };
-            let (head, like) = self.any_head(version, like, &comms, unused)?;
+            let (head, like) = self.any_head(beside.like(&digest.lanes), &comms, unused)?;
             if head.process >= digest.processes.len() {
                 return Err(DecodeError::Value("process"));
             }
             let used = comms.iter().position(|comm| *comm == (head.comm_hash, head.nranks));
             unused = unused.max(used.map_or(0, |used| used + 1));
             let known = like.and_then(|like| before.get(&(like.comm_hash, Arc::clone(&like.func)))).cloned();
-            let known = known.filter(|_| version >= VERSION);
             let key = (head.comm_hash, Arc::clone(&head.func));
             let before = before.entry(key).or_insert_with(|| known.unwrap_or_default());
-            let said = if version < VERSION { None } else { Some(like.map(|like| (like.calls, like.last_seq))) };
-            let lane = self.lane(&head, said, before)?;
+            let lane = self.lane(&head, like.map(|like| (like.calls, like.last_seq)), before)?;
             digest.lanes.push(lane);
             beside.added(&digest.lanes);
         }
-        if version == WITH_STEPS || version >= VERSION && flags & 64 != 0 {
+        if flags & 64 != 0 {
             for _ in 0..self.count(4)? {
                 let steps = self.steps(&digest)?;
                 digest.steps.push(steps);
@@ -142,14 +141,12 @@ impl Reader<'_> {
     /// What the next lane is of, and the lane that it was written against.
     fn any_head<'l>(
         &mut self,
-        version: u8,
         like: Option<(&'l Lane, usize)>,
         comms: &[(u64, Option<i32>)],
         unused: usize,
     ) -> Result<(Head, Option<&'l Lane>), DecodeError> {
         let code = u64::from(self.small("process")?);
-        let heads = if version < VERSION { NEXT_RANK + 1 } else { HEADS };
-        if let Some(process) = code.checked_sub(heads) {
+        if let Some(process) = code.checked_sub(HEADS) {
             return Ok((self.head(process as usize, comms)?, None));
         }
         let (like, process) = like.ok_or(DecodeError::Value("process"))?;
@@ -179,28 +176,19 @@ impl Reader<'_> {
         Ok(Head { process, comm_hash, nranks, func, library, tier: kind & 15, rank })
     }
 
-    /// The rest of a lane. `like` has the number of calls and the last number of the lane that it was written against; none at all in older versions.
+    /// The rest of a lane. `like` has the number of calls and the last number of the lane that it was written against.
     fn lane(
         &mut self,
         head: &Head,
-        like: Option<Option<(u64, Option<u64>)>>,
+        like: Option<(u64, Option<u64>)>,
         before: &mut Before,
     ) -> Result<Lane, DecodeError> {
-        let early = if like.is_none() { Some(self.unsigned()?) } else { None };
-        let mut what = self.unsigned()?;
-        let mut same = None;
-        if let Some(like) = like {
-            if what & 16 != 0 {
-                same = Some(like.ok_or(DecodeError::Value("lane"))?);
-            }
-            what = what >> 5 << 4 | what & 15;
-        }
-        let (calls, last_seq) = match same {
-            Some(same) => same,
-            None => {
-                let calls = early.map_or_else(|| self.unsigned(), Ok)?;
-                (calls, (what & 2 != 0).then(|| self.relative(before.last_seq)).transpose()?)
-            }
+        let what = self.unsigned()?;
+        let (calls, last_seq) = if what & 16 != 0 {
+            like.ok_or(DecodeError::Value("lane"))?
+        } else {
+            let calls = self.unsigned()?;
+            (calls, (what & 2 != 0).then(|| self.relative(before.last_seq)).transpose()?)
         };
         before.last_seq = last_seq.unwrap_or(before.last_seq);
         let open = if what & 1 != 0 {
@@ -216,7 +204,7 @@ impl Reader<'_> {
         // The same runs as the lane before has.
         let alike = what & 4 != 0;
         let waits = what & 8 != 0;
-        let count = if alike { before.blocks.len() as u64 } else { what >> 4 };
+        let count = if alike { before.blocks.len() as u64 } else { what >> 5 };
         // A block takes three bytes and more.
         if count > MOST_BLOCKS || count * 3 > self.bytes.len() as u64 {
             return Err(DecodeError::Length);

@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use super::super::{Block, Digest, Lane, Resent};
 use super::beside::Beside;
 use super::expected::Before;
-use super::{FUNCS, HEADS, LIBRARIES, LONGEST_NAME, NEXT_COMM, NEXT_RANK, OTHER_COMM, OTHER_LIBRARY, VERSION, fold};
+use super::{
+    FUNCS, HEADS, LIBRARIES, LONGEST_NAME, NEXT_COMM, NEXT_RANK, OTHER_COMM, OTHER_LIBRARY, VERSION, WITH_WALL, fold,
+};
 
 #[derive(Default)]
 pub(super) struct Writer {
@@ -15,15 +17,19 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn digest(mut self, digest: &Digest) -> Vec<u8> {
-        self.bytes.push(VERSION);
+        let stepped = digest.wall_ahead_ms != 0;
+        self.bytes.push(if stepped { WITH_WALL } else { VERSION });
         self.signed(digest.window);
-        let said = [!digest.gone.is_empty(), !digest.resent.is_empty(), !digest.steps.is_empty()];
+        let said = [!digest.gone.is_empty(), !digest.resent.is_empty(), !digest.steps.is_empty(), stepped];
         let flags = [digest.clock.is_some(), digest.cut, digest.lost > 0, digest.unplaced > 0];
         self.bytes.push(flags.iter().chain(&said).rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         if let Some(clock) = digest.clock {
             self.bytes.extend(clock.reference.to_le_bytes());
             self.signed(clock.offset_us);
             self.unsigned(clock.bound_us.into());
+        }
+        if stepped {
+            self.signed(digest.wall_ahead_ms);
         }
         for count in [digest.lost, digest.unplaced, digest.gone.len() as u64].into_iter().filter(|count| *count > 0) {
             self.unsigned(count);
