@@ -194,6 +194,9 @@ fn failed_parse(failure: &ParseFailure) -> QueryError {
         ParseFailure::NotSelect => {
             QueryError::wrong("only SELECT, VALUES and WITH … SELECT can be asked: no question changes a store")
         }
+        ParseFailure::TooDeep => {
+            QueryError::refused("the expressions and subqueries of this SQL are nested too deeply")
+        }
         ParseFailure::Unknown(what) => QueryError::refused(format!("{what} cannot be used in a question")),
     }
 }

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
+use crate::ast;
 use crate::catalog::Catalog;
 use crate::check::check;
 use crate::combine::Combine;
@@ -165,6 +166,9 @@ impl Plan {
 /// Statements longer than this are refused: they cost more to plan than a question may.
 pub(crate) const MAX_SQL_BYTES: usize = 1_000_000;
 
+/// A node refuses parts longer than this: a question with what planning adds to it.
+pub(crate) const MAX_PART_BYTES: usize = 2 * MAX_SQL_BYTES;
+
 /// Plan one SELECT against the union's catalogue.
 ///
 /// # Errors
@@ -173,15 +177,26 @@ pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, 
     if sql.len() > MAX_SQL_BYTES {
         return Err(QueryError::refused(format!("the SQL is longer than {MAX_SQL_BYTES} bytes")));
     }
-    // Deep expressions recurse: give long texts a stack of their own.
-    if sql.len() < 4096 {
-        return plan_here(sql, catalog, options);
+    with_stack_for(sql, || plan_here(sql, catalog, options))
+}
+
+/// Longer texts are not looked at to find out how deep they are.
+const SHORT_SQL_BYTES: usize = 4096;
+
+/// Works on a text: a deep one on a stack that is large enough for the deepest tree that the parser makes, since whoever walks
+/// a tree recurses.
+pub(crate) fn with_stack_for<T: Send>(
+    sql: &str,
+    work: impl FnOnce() -> Result<T, QueryError> + Send,
+) -> Result<T, QueryError> {
+    if sql.len() < SHORT_SQL_BYTES && ast::is_shallow(sql) {
+        return work();
     }
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("plan".to_owned())
             .stack_size(64 << 20)
-            .spawn_scoped(scope, || plan_here(sql, catalog, options))
+            .spawn_scoped(scope, work)
             .map_err(|error| QueryError::refused(format!("cannot start a planning thread: {error}")))?
             .join()
             .unwrap_or_else(|_| Err(QueryError::refused("the planner failed on this SQL; please report it")))

@@ -156,6 +156,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSe
     }
     let failed = |error: rusqlite::Error| QueryError::refused(format!("a view cannot be used: {error}"));
     let mut conn = Connection::open_in_memory().map_err(failed)?;
+    crate::merge_pool::only_views(&mut conn).map_err(failed)?;
     for table in question.catalog.tables.values() {
         let sql = if table.kind == Kind::View {
             table.sql.clone()
@@ -163,7 +164,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSe
             let columns: Vec<String> = table.columns.iter().map(|column| quoted(&column.name)).collect();
             format!("CREATE TABLE {}({})", quoted(&table.name), columns.join(", "))
         };
-        conn.execute_batch(&sql).map_err(failed)?;
+        conn.execute(&sql, []).map_err(failed)?;
     }
     let seen = Arc::new(Mutex::new(Reads::new()));
     let log = Arc::clone(&seen);

@@ -4,7 +4,7 @@
 //! The header is a version byte and bincode 2 (standard configuration) of [`Header`]. A column's row has the id
 //! `segment * 256 + its place in the header`; its bytes carry a checksum in the header, since SQLite's pages have none.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, ffi, params};
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
@@ -36,11 +36,17 @@ pub(crate) enum SegmentError {
     Newer { table: String, segment: i64 },
 }
 
+/// With a code by which the executor tells it from an error that the question's own SQL raises (SQLITE_ERROR): what is wrong
+/// with these bytes is this node's fault.
 impl From<SegmentError> for rusqlite::Error {
     fn from(error: SegmentError) -> Self {
         match error {
-            SegmentError::Sqlite(error) => error,
-            other => Self::ModuleError(other.to_string()),
+            SegmentError::Sqlite(error)
+                if error.sqlite_error().is_some_and(|error| error.extended_code & 0xff != ffi::SQLITE_ERROR) =>
+            {
+                error
+            }
+            other => Self::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT_VTAB), Some(other.to_string())),
         }
     }
 }
