@@ -406,6 +406,11 @@ fn edit_distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
+/// Whether questions can be checked against the tables of a catalogue.
+pub(crate) fn check_tables(catalog: &Catalog) -> rusqlite::Result<()> {
+    empty_copy(catalog).map(drop)
+}
+
 /// An in-memory database with every table of the catalogue as a virtual table without rows.
 fn empty_copy(catalog: &Catalog) -> rusqlite::Result<Connection> {
     let conn = Connection::open_in_memory()?;

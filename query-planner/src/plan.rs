@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
 use crate::ast;
+use crate::batch::Batch;
 use crate::catalog::Catalog;
 use crate::check::check;
-use crate::combine::Combine;
+use crate::combine::{Combine, How};
 use crate::ctes;
 use crate::hints;
 use crate::rewrite::normalise;
@@ -84,6 +85,30 @@ pub struct NodePart {
     /// How rows of several nodes become those of one, where that makes them fewer. Nodes that run the part need not know it.
     #[serde(skip)]
     pub combine: Option<Combine>,
+    /// What the columns are that are partial aggregates, by column; empty where none is. Nodes need not know it.
+    #[serde(skip)]
+    pub partials: Vec<Option<How>>,
+}
+
+impl NodePart {
+    /// Whether a batch is rows of this part: as many columns, all of one length, and in those that are partial aggregates what
+    /// such can be. It may come from a node of another version, or from a damaged one.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, batch: &Batch) -> Result<(), String> {
+        if batch.columns.len() != self.columns as usize {
+            return Err(format!("rows of {} columns instead of {}", batch.columns.len(), self.columns));
+        }
+        if !batch.is_whole(self.columns as usize) {
+            return Err(format!("a ragged batch of {} rows", batch.rows));
+        }
+        for (column, how) in batch.columns.iter().zip(&self.partials) {
+            let Some(how) = how else { continue };
+            column.iter().try_for_each(|value| how.check(value))?;
+        }
+        Ok(())
+    }
 }
 
 /// A part that is asked for in a second round, only with the rows whose `column` is among the keys that part `driver`
