@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-standstill test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom clean
+.PHONY: help deps build demo test test-standstill test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,12 @@ bench-trust: deps ## revocation on live connections, renewal under load, what se
 
 fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each; says how many were fed
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/fuzz-rustc.sh $(CARGO) run --locked --release -p scenarios --bin fuzz -- --seconds $(or $(SECONDS),60)
+
+msrv: ## everything still builds with the oldest compiler that Cargo.toml promises (fetches it by rustup)
+	@scripts/msrv.sh
+
+docs: deps ## the API documentation, its warnings as errors: target/doc
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 
 deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
 	@scripts/deny.sh

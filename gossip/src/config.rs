@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::members::Member;
+use crate::member::Member;
 use crate::seal::Sealer;
 
 /// Longest node or mesh name, bytes. Names travel with every digest, so they are kept short: at 63 bytes a digest of

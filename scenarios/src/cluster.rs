@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use gossip::MemberState;
+use query::ask::{self, AskError, Asked, Question};
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
-use rankmesh::query::ask::{self, AskError, Asked, Question};
-use rankmesh::store::{Finding, Source, StoreConfig};
+use store::{Finding, Source, StoreConfig};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::frame;
+use model::wire::{Request, Response};
+use query::FanoutPolicy;
+use query::ask::{AskError, Asked};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, Value};
-use rankmesh::mesh::frame;
-use rankmesh::mesh::wire::{Request, Response};
-use rankmesh::query::FanoutPolicy;
-use rankmesh::query::ask::{AskError, Asked};
 use scenarios::light::LightCluster;
 
 const NODES: usize = 6;
@@ -84,7 +84,7 @@ fn oddities() -> Vec<Oddity> {
         ("unexpected kind", |_| frames(&[Response::OpenCalls(Vec::new())])),
         ("broke off", |width| frames(&[batch(0, 0, vec![Vec::new(); width])])),
         ("inside a frame", |_| frames(&[done()])[..6].to_vec()),
-        ("xxxx", |_| sql_error(&format!("no such thing: {}", "x\n".repeat(1 << 20)))),
+        ("x x x x", |_| sql_error(&format!("no such thing: {}", "x\n".repeat(1 << 20)))),
     ]
 }
 

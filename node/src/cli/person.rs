@@ -11,11 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
 use certs::{Identity, Role, TrustList};
+use mesh::via::Via;
+use model::wire::{Request, Response};
+use model::{LocalRequest, LocalResponse};
 use serde_json::Value;
-
-use crate::agent::local::{LocalRequest, LocalResponse};
-use crate::mesh::via::Via;
-use crate::mesh::wire::{Request, Response};
 
 /// Says until when the certificate beside it is renewed.
 const RENEWS: &str = "renews";

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
-use rankmesh::store::StoreConfig;
-use rankmesh::stragglers::digest::{Collector, Digest, ReferenceClock, encode, end_of, reference_id, window_of};
-use rankmesh::stragglers::simulate;
-use rankmesh::stragglers::standing::{Board, Key, Presence};
-use rankmesh::stragglers::{Observation, Verdict, text};
 use scenarios::figures::{cpu_time, figure, quantile};
 use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
+use store::StoreConfig;
+use verdicts::digest::{Collector, Digest, ReferenceClock, encode, end_of, reference_id, window_of};
+use verdicts::simulate;
+use verdicts::standing::{Board, Key, Presence};
+use verdicts::{Observation, Verdict, text};
 
 const NODES: usize = 4;
 const RANKS: usize = 8;

@@ -3,12 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use mesh::ClockTrack;
 use tokio_util::sync::CancellationToken;
+use verdicts::digest::{ReferenceClock, reference_id};
 
 use super::super::Shared;
-use crate::mesh::ClockTrack;
-use crate::now::unix_now_ns;
-use crate::stragglers::digest::{ReferenceClock, reference_id};
+use record::unix_now_ns;
 
 /// Time between two pings.
 const EVERY: Duration = Duration::from_secs(1);

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use model::wire::OpenCall;
 use node_bpf::Record;
+use verdicts::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
+use verdicts::{Activity, Observation};
 
 use super::super::activity::{activity, runs};
-use crate::mesh::wire::OpenCall;
-use crate::stragglers::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
-use crate::stragglers::{Activity, Observation};
 
 /// A call shorter than this is not said to be open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;

@@ -1,7 +1,7 @@
 //! The standing verdict of this agent: closes this host's windows and gossips their digests, hears the others', judges, and tells
 //! what changes.
 //!
-//! What a verdict is made of and when a window can be judged is the pure `crate::stragglers::standing`. Here: `feed` collects calls,
+//! What a verdict is made of and when a window can be judged is the pure `verdicts::standing`. Here: `feed` collects calls,
 //! `clocks` follows the reference node's clock, `tell` writes findings and runs the operator's command.
 
 use std::collections::{BTreeMap, HashSet};
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gossip::MemberState;
+use query::lock::lock;
 use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use verdicts::digest::{self, Digest, Heard, end_of, window_of};
+use verdicts::standing::{Board, Change, Presence, Standing};
 
 use super::Shared;
-use crate::lock::lock;
-use crate::now::unix_now_ns;
-use crate::stragglers::digest::{self, Digest, Heard, end_of, window_of};
-use crate::stragglers::standing::{Board, Change, Presence, Standing};
+use record::unix_now_ns;
 
 mod clocks;
 mod feed;

@@ -8,18 +8,18 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use query::ask::{self, Asked, Question};
 use serde_json::{Value, json};
+use store::{Finding, Source};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use verdicts::digest::{WINDOW_NS, end_of};
+use verdicts::standing::{Key, LOOKBACK, Standing};
+use verdicts::{Report, Verdict};
 
 use super::super::Shared;
-use crate::now::unix_now_ns;
-use crate::query::ask::{self, Asked, Question};
-use crate::store::{Finding, Source};
-use crate::stragglers::digest::{WINDOW_NS, end_of};
-use crate::stragglers::standing::{Key, LOOKBACK, Standing};
-use crate::stragglers::{self, Report, Verdict};
+use record::unix_now_ns;
 
 /// Changes that wait for a command to end.
 pub(super) const WAITING: usize = 16;
@@ -60,14 +60,9 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
     }
     let writes = standing.reference.as_deref().is_none_or(|reference| reference == own);
     if writes || command.is_some() {
-        report.cause = super::super::causes::cause(
-            shared,
-            &report,
-            &crate::agent::access::Caller::agent(),
-            Instant::now() + CAUSE,
-            stop,
-        )
-        .await;
+        report.cause =
+            super::super::causes::cause(shared, &report, &query::access::Caller::agent(), Instant::now() + CAUSE, stop)
+                .await;
     }
     let finding = finding(&standing, &report);
     if writes
@@ -121,7 +116,7 @@ async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Told>
 
 /// The first paragraph of the report's text, on one line.
 pub(super) fn sentence(report: &Report) -> String {
-    let text = stragglers::text(report);
+    let text = verdicts::text(report);
     let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     first.join(" ")
 }
