@@ -34,3 +34,9 @@ pub use seal::Sealer;
 pub fn reads_as_message(payload: &[u8]) -> bool {
     link::parse(payload).is_ok()
 }
+
+/// A node's facts from gossip keys and their values, as they are read from other nodes.
+#[must_use]
+pub fn read_facts<'a>(keys: impl Iterator<Item = (&'a str, &'a str)>) -> NodeFacts {
+    NodeFacts::decode(keys)
+}

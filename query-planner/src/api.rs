@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
-use crate::plan::NodePart;
+use crate::plan::{MAX_PART_BYTES, NodePart};
+use crate::rules::semijoin::MAX_KEYS;
 
 /// A place in the user's SQL, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +105,36 @@ pub struct NodeTask {
     /// task says it beside the task, and a task that would be sent without it is refused.
     #[serde(with = "unsent")]
     pub viewer: Option<u32>,
+}
+
+/// Parts of a task; plans have one a table.
+const MOST_PARTS: usize = 1_000;
+/// Tables and columns that the parts of a task say they read, all together: each may have to be looked for.
+const MOST_READS: usize = 20_000;
+
+impl NodeTask {
+    /// Whether the task is no larger than plans make them. It may be another node's, and what is not bounded by its budget costs
+    /// time or stack before the first row: so this is looked at before anything of it is.
+    ///
+    /// # Errors
+    /// What is too large.
+    pub fn within_limits(&self) -> Result<(), NodeError> {
+        let refuse = |what: String| Err(NodeError::Failed(format!("the task is too large: {what}")));
+        if self.parts.len() > MOST_PARTS {
+            return refuse(format!("{} parts, {MOST_PARTS} are allowed", self.parts.len()));
+        }
+        if let Some(part) = self.parts.iter().find(|part| part.sql.len() > MAX_PART_BYTES) {
+            return refuse(format!("SQL of {} bytes, {MAX_PART_BYTES} are allowed", part.sql.len()));
+        }
+        let reads = self.parts.iter().flat_map(|part| &part.reads).map(|(_, columns)| 1 + columns.len()).sum::<usize>();
+        if reads > MOST_READS {
+            return refuse(format!("it reads {reads} tables and columns, {MOST_READS} are allowed"));
+        }
+        if self.keys.len() > self.parts.len() || self.keys.iter().any(|keys| keys.len() > MAX_KEYS) {
+            return refuse(format!("more than {MAX_KEYS} keys for a part, or keys for no part"));
+        }
+        Ok(())
+    }
 }
 
 /// Encodes nothing, and refuses to leave something out.

@@ -61,7 +61,26 @@ pub enum How {
     State(String),
 }
 
+impl How {
+    /// Whether a value can be such a partial aggregate.
+    pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
+        let is_sound = match (self, value) {
+            (How::Key | How::Min | How::Max, _) => true,
+            (How::Count, Value::Integer(count)) => *count >= 0,
+            (How::Sum, Value::Blob(bytes)) => functions::is_sum(bytes),
+            (How::State(state), Value::Blob(bytes)) => functions::check_state(state, bytes)?,
+            (How::Count | How::Sum | How::State(_), _) => false,
+        };
+        if is_sound { Ok(()) } else { Err("a damaged partial aggregate".to_owned()) }
+    }
+}
+
 impl Combine {
+    /// What each column is, as [`crate::NodePart::partials`] has it.
+    pub fn partials(&self) -> Vec<Option<How>> {
+        self.columns.iter().map(|column| Some(column.how.clone())).collect()
+    }
+
     /// One row, made of the rows of `batches`, for each group in them.
     ///
     /// # Errors

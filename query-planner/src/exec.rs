@@ -1,8 +1,9 @@
 //! The node's side: run the parts of a task inside one read transaction and hand their rows out in batches.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
-use rusqlite::{CachedStatement, Connection, ErrorCode, Statement};
+use rusqlite::{CachedStatement, Connection, Statement, ffi};
 
 use crate::api::{NodeError, NodeStats, NodeTask};
 use crate::batch::{Batch, Value};
@@ -87,6 +88,7 @@ pub fn execute_task_with(
     emit: &mut dyn FnMut(usize, Batch) -> Result<(), NodeError>,
 ) -> Result<NodeStats, NodeError> {
     let started = Instant::now();
+    task.within_limits()?;
     let mut stats = NodeStats::default();
     let own_transaction = conn.is_autocommit();
     if own_transaction {
@@ -149,7 +151,7 @@ fn execute_part(
     stats: &mut NodeStats,
     emit: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
-    let mut statement = prepare(conn, part, &mut stats.notes)?;
+    let (mut statement, sql) = prepare(conn, part, &mut stats.notes)?;
     let width = statement.column_count();
     if width != part.columns as usize {
         return Err(NodeError::Failed(format!("the part has {width} columns, {} were expected", part.columns)));
@@ -159,7 +161,7 @@ fn execute_part(
     let mut rows = statement.raw_query();
     let mut batch = Batch { rows: 0, columns: vec![Vec::new(); width] };
     let mut batch_bytes = 0;
-    while let Some(row) = rows.next().map_err(|error| NodeError::of_sqlite(&error))? {
+    while let Some(row) = rows.next().map_err(|error| raised(conn, &sql, &error))? {
         for (i, column) in batch.columns.iter_mut().enumerate() {
             let value = Value::from_sqlite(row.get_ref(i).map_err(|error| NodeError::of_sqlite(&error))?);
             batch_bytes += value.size_bytes();
@@ -212,14 +214,14 @@ fn bind_keys(statement: &mut Statement<'_>, keys: &[Value]) -> rusqlite::Result<
 
 /// Prepare a part. Where this store lacks a table or a column of it (an older agent, another file), the table counts as
 /// empty and the column as NULL: a common table expression of the table's name says so, and a note tells.
-fn prepare<'c>(
+fn prepare<'c, 'p>(
     conn: &'c Connection,
-    part: &NodePart,
+    part: &'p NodePart,
     notes: &mut Vec<String>,
-) -> Result<CachedStatement<'c>, NodeError> {
+) -> Result<(CachedStatement<'c>, Cow<'p, str>), NodeError> {
     // Kept by the connection: a question that comes again is not compiled again.
     let failed = match conn.prepare_cached(&part.sql) {
-        Ok(statement) => return Ok(statement),
+        Ok(statement) => return Ok((statement, Cow::Borrowed(&part.sql))),
         Err(error) => NodeError::of_sqlite(&error),
     };
     // Interrupted, a look at the schema would find nothing that is there.
@@ -270,7 +272,8 @@ fn prepare<'c>(
         }
         _ => format!("WITH {stand_ins} {sql}"),
     };
-    conn.prepare_cached(&sql).map_err(|error| NodeError::of_sqlite(&error))
+    let statement = conn.prepare_cached(&sql).map_err(|error| NodeError::of_sqlite(&error))?;
+    Ok((statement, Cow::Owned(sql)))
 }
 
 fn run_cached(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
@@ -296,24 +299,44 @@ fn julian_day(now_unix_ns: i64) -> f64 {
 }
 
 impl NodeError {
-    /// What an error of SQLite means for a task. Whoever reads the store for one, in whatever way, hands its errors through
-    /// here as they are: once made into text, "interrupted" looks like any other failure.
+    /// Why a node cannot do its task, where that has nothing to do with the rows: the statement does not compile here (a
+    /// function, table or column that only other versions have), the file is damaged, time or memory is over. The other
+    /// nodes' answers count. Whoever reads the store for a task, in whatever way, hands SQLite's errors through here as
+    /// they are: once made into text, "interrupted" looks like any other failure.
     #[must_use]
     pub fn of_sqlite(error: &rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(ErrorCode::OperationInterrupted) => Self::Stopped("interrupted".to_owned()),
+        match primary_code(error) {
+            Some(ffi::SQLITE_INTERRUPT) => Self::Stopped("interrupted".to_owned()),
             // Refused, not lacking.
-            Some(ErrorCode::OutOfMemory) if stop::is_over_here() => Self::Stopped("interrupted".to_owned()),
-            Some(ErrorCode::TooBig | ErrorCode::OutOfMemory) if stop::is_short_here() => {
+            Some(ffi::SQLITE_NOMEM) if stop::is_over_here() => Self::Stopped("interrupted".to_owned()),
+            Some(ffi::SQLITE_TOOBIG | ffi::SQLITE_NOMEM) if stop::is_short_here() => {
                 Self::Stopped("not small".to_owned())
             }
-            Some(ErrorCode::OutOfMemory) => {
+            Some(ffi::SQLITE_NOMEM) => {
                 Self::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
             }
-            Some(ErrorCode::Unknown | ErrorCode::TypeMismatch | ErrorCode::TooBig) => Self::Sql(message(error)),
             _ => Self::Failed(message(error)),
         }
     }
+}
+
+/// As [`NodeError::of_sqlite`], for an error in the midst of the rows, which may be the question's own: SQLite raises one by these codes when a
+/// value is wrong under the SQL's own rules (an integer overflow, malformed JSON, a text too long), and would over the union,
+/// too. A statement that does not compile any more (the schema has changed since) is no such error; neither is what a virtual
+/// table meets in its bytes, which has a code of its own.
+fn raised(conn: &Connection, sql: &str, error: &rusqlite::Error) -> NodeError {
+    match primary_code(error) {
+        Some(ffi::SQLITE_TOOBIG) if stop::is_short_here() => NodeError::of_sqlite(error),
+        Some(ffi::SQLITE_ERROR | ffi::SQLITE_TOOBIG | ffi::SQLITE_MISMATCH) if conn.prepare(sql).is_ok() => {
+            NodeError::Sql(message(error))
+        }
+        _ => NodeError::of_sqlite(error),
+    }
+}
+
+/// SQLite's result code without its extension.
+fn primary_code(error: &rusqlite::Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code & 0xff)
 }
 
 /// SQLite's own words without the code.

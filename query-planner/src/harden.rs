@@ -7,7 +7,7 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 
 use crate::functions;
-use crate::plan::MAX_SQL_BYTES;
+use crate::plan::MAX_PART_BYTES;
 
 /// Prepare a connection for questions: defensive, no double-quoted strings, bounded, an authorizer that allows SELECT,
 /// READ and listed functions only (no PRAGMA, ATTACH, load_extension, writes). Open it read-only besides.
@@ -32,7 +32,7 @@ pub fn harden_with(
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-    let length = i32::try_from(2 * MAX_SQL_BYTES).unwrap_or(i32::MAX);
+    let length = i32::try_from(MAX_PART_BYTES).unwrap_or(i32::MAX);
     conn.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, length)?;
     conn.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0).or_else(|error| {
         // Stores attached before stay; the limit only forbids more.

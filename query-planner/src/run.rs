@@ -324,9 +324,9 @@ fn ask(
             }
             match known.get(&node).and_then(|at| answer.node_stats.get_mut(*at)) {
                 Some((_, sum)) => {
-                    sum.rows += stat.rows;
-                    sum.bytes += stat.bytes;
-                    sum.elapsed_ns += stat.elapsed_ns;
+                    sum.rows = sum.rows.saturating_add(stat.rows);
+                    sum.bytes = sum.bytes.saturating_add(stat.bytes);
+                    sum.elapsed_ns = sum.elapsed_ns.saturating_add(stat.elapsed_ns);
                     sum.notes.extend(stat.notes);
                 }
                 None => answer.node_stats.push((node, stat)),

@@ -6,6 +6,7 @@
 //! together take most branches, lie in `scenarios/corpus/TARGET/` and are replayed by a test for ever.
 
 pub mod coverage;
+mod peers;
 mod pool;
 
 pub use pool::Pool;
@@ -46,12 +47,32 @@ pub enum Target {
     ForeignDb,
     /// Records from the kernel's ring buffer.
     Records,
+    /// Tasks of other nodes, worked on, and answers to ours, combined.
+    Tasks,
+    /// Catalogues of other nodes, planned against.
+    Catalogs,
+    /// Facts that other nodes gossip.
+    Facts,
+    /// Requests on the local socket, answered.
+    Local,
 }
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 8] =
-        [Self::Frames, Self::Gossip, Self::Sql, Self::Tokens, Self::Csr, Self::Trust, Self::ForeignDb, Self::Records];
+    pub const ALL: [Self; 12] = [
+        Self::Frames,
+        Self::Gossip,
+        Self::Sql,
+        Self::Tokens,
+        Self::Csr,
+        Self::Trust,
+        Self::ForeignDb,
+        Self::Records,
+        Self::Tasks,
+        Self::Catalogs,
+        Self::Facts,
+        Self::Local,
+    ];
 
     /// Its name, and that of its corpus.
     #[must_use]
@@ -65,6 +86,10 @@ impl Target {
             Self::Trust => "trust",
             Self::ForeignDb => "foreign-db",
             Self::Records => "records",
+            Self::Tasks => "tasks",
+            Self::Catalogs => "catalogs",
+            Self::Facts => "facts",
+            Self::Local => "local",
         }
     }
 
@@ -96,6 +121,10 @@ impl Target {
             Self::Trust => vec![ca.list.clone()],
             Self::ForeignDb => vec![ca.database.clone()],
             Self::Records => [64, 128, 200, 256].iter().map(|length| vec![0; *length]).collect(),
+            Self::Tasks => peers::task_seeds()?,
+            Self::Catalogs => peers::catalog_seeds()?,
+            Self::Facts => peers::fact_seeds(),
+            Self::Local => peers::local_seeds()?,
         };
         if let Ok(saved) = std::fs::read_dir(self.corpus()) {
             // In order: what a generator of one seed makes of them is then the same in every checkout.
@@ -137,6 +166,10 @@ impl Target {
             }
             Self::ForeignDb => foreign(input)?,
             Self::Records => drop(node_bpf::reads_as_record(input)),
+            Self::Tasks => peers::feed_task(input)?,
+            Self::Catalogs => peers::feed_catalog(input)?,
+            Self::Facts => peers::feed_facts(input),
+            Self::Local => peers::feed_local(input)?,
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -130,8 +131,9 @@ async fn ask_to(
     let list = shared.gossip.list();
     let members = chosen(&list, &question);
     let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
-    let catalog =
+    let tables =
         shared.catalogs.of_mesh(&shared.mesh, &shared.executor, &members, deadline).await.map_err(AskError::Wrong)?;
+    let catalog = Arc::clone(&tables.catalog);
     let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
     let sql = aligned.as_deref().unwrap_or(&question.sql);
     let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
@@ -163,8 +165,9 @@ async fn ask_to(
         }
     };
     let place = Arc::new(Mutex::new(Place::new(turn, tokio::runtime::Handle::current())));
-    let targets: Vec<Target> =
-        members.iter().filter(|member| member.may_live()).filter_map(|member| target(member)).collect();
+    let left_out = tables.left_out_of(&plan);
+    let is_asked = |member: &&&Member| member.may_live() && !left_out.contains_key(&member.name);
+    let targets: Vec<Target> = members.iter().filter(is_asked).filter_map(|member| target(member)).collect();
     let mut fanout = MeshFanout::new(
         tokio::runtime::Handle::current(),
         shared.mesh.clone(),
@@ -232,7 +235,7 @@ async fn ask_to(
         ended.ok_or_else(|| AskError::Failed { message: "the merge failed".into(), coverage: None })?
     };
 
-    let mut coverage = covered(&members, &plan, &question, &fanout);
+    let mut coverage = covered(&members, &plan, &question, &fanout, &left_out);
     let answer = match outcome {
         Ok(answer) => answer,
         Err(error) => {
@@ -372,7 +375,13 @@ pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)])
 /// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on `node` leave; where
 /// the plan needs no node, or any one of them, it is those that the fan-out turned to. Names in `--nodes` that no member
 /// bears are asked and missing.
-fn covered(members: &[&Member], plan: &Plan, question: &Question, fanout: &MeshFanout) -> Coverage {
+fn covered(
+    members: &[&Member],
+    plan: &Plan,
+    question: &Question,
+    fanout: &MeshFanout,
+    left_out: &BTreeMap<String, String>,
+) -> Coverage {
     let to_all = plan.parts.iter().any(|part| part.targets == Targets::All);
     let named = plan.nodes().unwrap_or_default();
     let turned_to = |name: &String| fanout.answered.contains(name) || fanout.missing.contains_key(name);
@@ -384,7 +393,7 @@ fn covered(members: &[&Member], plan: &Plan, question: &Question, fanout: &MeshF
     let mut missing: Vec<Missing> = asked
         .iter()
         .filter_map(|member| {
-            let reason = match fanout.missing.get(&member.name) {
+            let reason = match fanout.missing.get(&member.name).or_else(|| left_out.get(&member.name)) {
                 Some(reason) => reason.clone(),
                 None if member.state == MemberState::Dead => "unreachable: not heard from lately (dead)".into(),
                 None => return None,
@@ -395,7 +404,9 @@ fn covered(members: &[&Member], plan: &Plan, question: &Question, fanout: &MeshF
     let share = {
         let rows = |member: &&&Member| member.facts.store_rows;
         let seen = asked.iter().filter(|member| missing.iter().all(|gone| gone.node != member.name));
-        row_share(seen.map(|member| rows(&member)).sum(), asked.iter().map(|member| rows(&member)).sum())
+        // What nodes say of themselves is added up as it may be: any of them can claim any number.
+        let sum = |rows: &mut dyn Iterator<Item = u64>| rows.fold(0, u64::saturating_add);
+        row_share(sum(&mut seen.map(|member| rows(&member))), sum(&mut asked.iter().map(|member| rows(&member))))
     };
     let mut unknown: Vec<&String> =
         question.nodes.iter().filter(|name| members.iter().all(|member| member.name != **name)).collect();

@@ -115,16 +115,25 @@ async fn through_inner(
         let pieces = match response.map_err(|error| error.to_string())? {
             Some(Response::Leaves(pieces)) => pieces,
             Some(Response::Done(_)) => return Ok(()),
-            other => return Err(format!("{other:?}")),
+            Some(other) => return Err(other.in_short()),
+            None => return Err("its answer ended early".to_owned()),
         };
         for piece in pieces {
             let at = piece.leaf as usize;
             let held = waiting.get_mut(at).ok_or("it names a leaf that it was not given")?;
-            let rows = held.as_mut().ok_or("it says more of a leaf that has ended")?;
+            // What is left of one that is asked directly by now says nothing new.
+            let Some(rows) = held.as_mut() else { continue };
             let leaf = group.get(at).ok_or("it names a leaf that it was not given")?;
             let outcome = match piece.said {
-                LeafSaid::Batch { part, batch } => match rows.take(part as usize, batch).await {
+                LeafSaid::Batch { part, batch } => match ask.take(rows, part, batch).await {
                     Ok(()) => continue,
+                    // Whether the leaf said so, or the inner node: that one is asked itself.
+                    Err(Lost::Missing(why)) if rows.passed_rows() == 0 => {
+                        tracing::debug!(leaf = %leaf.1.name, %why, "asked directly");
+                        *held = None;
+                        direct(leaf.clone());
+                        continue;
+                    }
                     Err(lost) => Err(lost),
                 },
                 LeafSaid::Done(stats) => Ok(stats),
@@ -134,7 +143,7 @@ async fn through_inner(
                     direct(leaf.clone());
                     continue;
                 }
-                LeafSaid::Missing(why) => Err(Lost::Missing(why)),
+                LeafSaid::Missing(why) => Err(Lost::missing(&why)),
             };
             let Some(rows) = held.take() else { continue };
             // Nobody waits any more: the question is over.

@@ -40,6 +40,29 @@ pub(crate) fn exact_sum(name: &str) -> Option<&'static str> {
     }
 }
 
+/// Whether these bytes are the state of a sum.
+pub(crate) fn is_sum(bytes: &[u8]) -> bool {
+    exact::ExactSum::from_bytes(bytes).is_some()
+}
+
+/// Whether these bytes are a state of this name.
+///
+/// # Errors
+/// Why they are not: another version, say.
+pub(crate) fn check_state(state: &str, bytes: &[u8]) -> Result<bool, String> {
+    use self::state::Shipped;
+    match state {
+        "mesh_moments" => Shipped::<moments::Moments>::from_bytes(bytes).map(|_| true),
+        "mesh_runs" => Shipped::<runs::Runs>::from_bytes(bytes).map(|_| true),
+        "mesh_sketch" => Shipped::<quantile::Sketch>::from_bytes(bytes).map(|_| true),
+        "mesh_hashes" => Shipped::<distinct::Hashes>::from_bytes(bytes).map(|_| true),
+        "mesh_buckets" => Shipped::<histogram::Buckets>::from_bytes(bytes).map(|_| true),
+        "mesh_first" => Shipped::<edges::Edge<false>>::from_bytes(bytes).map(|_| true),
+        "mesh_last" => Shipped::<edges::Edge<true>>::from_bytes(bytes).map(|_| true),
+        _ => Ok(false),
+    }
+}
+
 /// The identity, with neither affinity nor collation: stands for a computed expression in merge SQL.
 pub(crate) const VALUE: &str = "mesh_value";
 
@@ -285,4 +308,27 @@ pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     text::register(conn)?;
     like::register(conn)?;
     sum::register(conn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_is_checked_by_its_own_kind() {
+        let conn = Connection::open_in_memory().expect("memory");
+        register(&conn).expect("functions");
+        for entry in state::TABLE {
+            let args = ["1.5", "2"][..entry.row_args].join(", ");
+            let bytes: Vec<u8> =
+                conn.query_row(&format!("SELECT {}({args})", entry.state), [], |row| row.get(0)).expect(entry.state);
+            assert_eq!(check_state(entry.state, &bytes), Ok(true), "{}", entry.state);
+            assert!(check_state(entry.state, &bytes[..bytes.len() - 1]).is_err(), "{}", entry.state);
+            let others = state::TABLE.iter().filter(|other| other.state != entry.state);
+            others.for_each(|other| assert!(check_state(other.state, &bytes).is_err(), "{}", other.state));
+        }
+        assert_eq!(check_state("load_extension", &[1, 2, 3]), Ok(false));
+        let sum: Vec<u8> = conn.query_row("SELECT mesh_sum(1)", [], |row| row.get(0)).expect("a sum");
+        assert!(is_sum(&sum) && !is_sum(&sum[1..]));
+    }
 }

@@ -61,6 +61,7 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
             reads: super::reads_of(question, question.tables()),
             targets: super::rows::targets(shape),
             combine: phases.combine(),
+            partials: phases.named().map(|(_, shipped)| shipped.combined.clone()).collect(),
         }],
         merge: Merge::Sql {
             tables: vec![MergeTable { name: GROUPS.to_owned(), columns: phases.merge_columns() }],

@@ -315,3 +315,38 @@ fn every_class_has_its_strategy() {
         }
     }
 }
+
+/// A task comes from another node: nothing of it is parsed or looked for before it is known to be no larger than plans are.
+#[test]
+fn a_task_that_no_plan_would_be_is_refused_before_any_of_it_is_read() {
+    use crate::{Budget, NodeError, NodeTask, Value};
+
+    let mut conn = rusqlite::Connection::open_in_memory().unwrap();
+    conn.execute_batch("CREATE TABLE t(x)").unwrap();
+    let catalog = crate::Catalog::of(&conn, &[]).unwrap();
+    crate::harden(&mut conn).unwrap();
+    let plan = crate::plan("SELECT count(*) FROM t", &catalog, &crate::AskOptions::default()).unwrap();
+    let task = |change: &dyn Fn(&mut NodeTask)| {
+        let mut task = NodeTask {
+            parts: plan.parts.clone(),
+            keys: Vec::new(),
+            now_unix_ns: 0,
+            budget: Budget::default(),
+            viewer: None,
+        };
+        change(&mut task);
+        crate::execute_task(&conn, "n", &task, &mut |_, _| Ok(()))
+    };
+    let refused = |what: &str, change: &dyn Fn(&mut NodeTask)| match task(change) {
+        Err(NodeError::Failed(message)) => assert!(message.contains(what), "{message}"),
+        other => panic!("{what}: {other:?}"),
+    };
+    assert!(task(&|_| ()).is_ok());
+    refused("SQL of 8000008 bytes", &|task| task.parts[0].sql = format!("SELECT {}1", "1+".repeat(4_000_000)));
+    refused("1001 parts", &|task| task.parts = vec![task.parts[0].clone(); 1_001]);
+    refused("tables and columns", &|task| task.parts[0].reads = vec![("t".to_owned(), vec![String::new(); 30_000])]);
+    refused("keys", &|task| task.keys = vec![vec![Value::Null; 10_001]]);
+    refused("keys", &|task| task.keys = vec![Vec::new(); 2]);
+    // Short enough, and deeper than any stack: SQLite says so.
+    refused("maximum depth", &|task| task.parts[0].sql = format!("SELECT {}1", "1+".repeat(900_000)));
+}

@@ -38,11 +38,16 @@ pub(crate) enum SegmentError {
     Newer { table: String, segment: i64 },
 }
 
+/// With a code by which the executor tells it from an error that the question's own SQL raises (SQLITE_ERROR): what is wrong
+/// with these bytes is this node's fault.
 impl From<SegmentError> for rusqlite::Error {
     fn from(error: SegmentError) -> Self {
         match error {
-            SegmentError::Sqlite(error) => error,
-            // Not an error of the SQL: another store with the same rows would answer.
+            SegmentError::Sqlite(error)
+                if error.sqlite_error().is_some_and(|error| error.extended_code & 0xff != ffi::SQLITE_ERROR) =>
+            {
+                error
+            }
             other => Self::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT_VTAB), Some(other.to_string())),
         }
     }
