@@ -10,20 +10,23 @@
 
 mod config;
 mod driver;
+mod error;
 mod facts;
 mod farewell;
 mod link;
 mod meeting;
+mod member;
 mod members;
 mod pace;
 mod remembered;
 mod seal;
 
-pub use config::{Error, GossipConfig, next_generation};
+pub use config::{GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
+pub use error::Error;
 pub use facts::{MAX_RANKS, NodeFacts};
 pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
-pub use members::{Member, MemberState};
+pub use member::{Member, MemberState};
 pub use seal::Sealer;
 
 /// Whether `payload` reads as a gossip message. For fuzzing: it shows nothing of the message.

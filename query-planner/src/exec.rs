@@ -223,7 +223,7 @@ fn prepare<'c>(
         Err(error) => NodeError::of_sqlite(&error),
     };
     // Interrupted, a look at the schema would find nothing that is there.
-    if !matches!(failed, NodeError::Sql(_)) {
+    if matches!(failed, NodeError::Stopped(_) | NodeError::OverBudget(_)) {
         return Err(failed);
     }
     let reads = |sql: String| conn.prepare(&sql).is_ok();

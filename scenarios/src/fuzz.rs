@@ -16,11 +16,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use certs::{Issuer, JoinToken, TrustList};
+use model::frame::{self, FrameReader};
+use model::wire::{Request, Response};
 use query_planner::{AskOptions, Catalog};
-use rankmesh::mesh::frame::{self, FrameReader};
-use rankmesh::mesh::wire::{Request, Response};
-use rankmesh::store::ServedDb;
 use rusqlite::Connection;
+use store::ServedDb;
 
 /// Nothing that reads an input of a few KiB may take longer (on a machine that does much else).
 pub const SLOW: Duration = Duration::from_secs(60);
@@ -209,7 +209,7 @@ fn sql(sql: &str) -> anyhow::Result<()> {
             let _ = query_planner::explain(&plan);
         }
     }
-    let _ = rankmesh::query::file::ask(&ca.path, sql, Instant::now() + Duration::from_millis(300));
+    let _ = store::file::ask(&ca.path, sql, Instant::now() + Duration::from_millis(300));
     Ok(())
 }
 
@@ -221,7 +221,7 @@ fn foreign(input: &[u8]) -> anyhow::Result<()> {
     if ServedDb::open(&path, Vec::new()).is_ok() {
         let deadline = Instant::now() + Duration::from_millis(300);
         for sql in ["SELECT * FROM events", "SELECT source, count(*) FROM events GROUP BY source", "SELECT * FROM v"] {
-            let _ = rankmesh::query::file::ask(&path, sql, deadline);
+            let _ = store::file::ask(&path, sql, deadline);
         }
     }
     Ok(())

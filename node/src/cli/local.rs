@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use mesh::via::Via;
+use model::Coverage;
+use model::frame::{self, FrameReader};
+use model::{LocalRequest, LocalResponse};
 use query_planner::{ColumnMeta, Value};
 use tokio::net::UnixStream;
 
 use super::{SocketArg, UsageError};
 use crate::agent::config;
-use crate::agent::local::{LocalRequest, LocalResponse};
-use crate::mesh::frame::{self, FrameReader};
-use crate::mesh::via::Via;
-use crate::query::Coverage;
 
 /// The port of an agent that was not told another.
 const DEFAULT_PORT: u16 = 7117;

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use model::Coverage;
+use model::LocalRequest;
+use model::Question;
 use query_planner::{ColumnMeta, LocalError, Value};
+use store::file::FileError;
 
 use super::local::{self, NoAnswer, Piece, Reply};
 use super::{Exit, Explain, Format, QueryArgs, UsageError};
-use crate::agent::local::LocalRequest;
 use crate::output::{Printer, printable, printable_lines};
-use crate::query::ask::Question;
-use crate::query::file::FileError;
-use crate::query::{self, Coverage};
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
     let sql = if args.sql == "-" {
@@ -183,7 +183,7 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
         FileError::Out(error) => error.into(),
     };
     if let Some(how) = args.explain {
-        let plan = query::file::explain(file, sql, how == Explain::Analyze, deadline).map_err(failed)?;
+        let plan = store::file::explain(file, sql, how == Explain::Analyze, deadline).map_err(failed)?;
         drop(alarm);
         writeln!(out, "{}", printable_lines(&plan).trim_end())?;
         return Ok(Exit::Complete);
@@ -192,7 +192,7 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let mut print = |columns: &[ColumnMeta], rows| {
         printer.get_or_insert_with(|| Printer::new(args.format, columns.to_vec())).rows(rows, &mut out)
     };
-    query::file::ask_into(file, sql, deadline, &mut print).map_err(failed)?;
+    store::file::ask_into(file, sql, deadline, &mut print).map_err(failed)?;
     drop(alarm);
     let printer = printer.context("the question has no columns")?;
     printer.end(None, started.elapsed().as_secs_f64() * 1e3, &mut out, &mut std::io::stderr().lock())?;
