@@ -115,3 +115,77 @@ async fn a_damaged_segment_is_the_nodes_failure_and_no_error_of_the_question() {
         assert!(matches!(&failed, NodeError::Failed(why) if why.contains("is damaged")), "{failed:?}: {sql}");
     }
 }
+
+#[test]
+fn what_a_join_keeps_of_the_columns_counts_as_its_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s.db");
+    drop(store_of_segments(&path, 40, 2_000));
+    let conn = connect(&path);
+    let joined =
+        "SELECT count(*) FROM collectives a JOIN collectives b ON a.seq = b.seq JOIN collectives c ON b.seq = c.seq";
+    let count = || conn.query_row(joined, [], |row| row.get::<_, i64>(0));
+    {
+        // 80,000 rows of 8 bytes in two kept cursors, with their indices of 16 bytes a row.
+        let _cap = query_planner::memory::cap(2 << 20);
+        let failed = count().expect_err("more than its memory");
+        assert_eq!(failed.sqlite_error_code(), Some(rusqlite::ErrorCode::OutOfMemory), "{failed}");
+        assert!(matches!(NodeError::of_sqlite(&failed), NodeError::OverBudget(_)));
+    }
+    let _cap = query_planner::memory::cap(64 << 20);
+    assert_eq!(count().expect("enough"), 80_000);
+}
+
+/// What SQLite's own functions would take a minute for, once for each pair of rows.
+const HOSTILE: &str = "SELECT sum(instr(printf('%.*c', 4000000 + a.seq * 0, 'a'), printf('%.*c', 2000000, 'a') || 'b')), \
+     sum(replace(hex(zeroblob(4000000)), '0' || b.seq, 'x') LIKE '%0%1%2%3') FROM collectives a, collectives b";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_questions_end_at_their_deadline_and_hold_nobody_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = Arc::new(Source::Store(store_of_segments(&dir.path().join("s.db"), 20, ROWS)));
+    let executor = executor(source);
+    let small = "SELECT count(*) FROM collectives";
+    ask(&executor, small).await.expect("a connection to keep");
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let hostile: Vec<_> = (0..16)
+        .map(|_| {
+            let (executor, task) = (Arc::clone(&executor), task(&executor, HOSTILE));
+            tokio::spawn(async move {
+                let (batches, _unread) = mpsc::channel(4);
+                let outcome = if executor.run_small(&task).is_some() {
+                    Ok(())
+                } else {
+                    executor.run("hostile", task, None, deadline, CancellationToken::new(), batches).await.map(|_| ())
+                };
+                (outcome, Instant::now())
+            })
+        })
+        .collect();
+    let mut took = Vec::new();
+    while Instant::now() + Duration::from_millis(200) < deadline {
+        let began = Instant::now();
+        ask(&executor, small).await.expect("an answer meanwhile");
+        took.push(began.elapsed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    took.sort();
+    let at = |share: usize| took[(took.len() - 1) * share / 100];
+    eprintln!("{} small questions beside 16 hostile ones: p50 {:?}, p99 {:?}", took.len(), at(50), at(99));
+    // The machine may be busy with others' work, too: half of them is what holds there.
+    assert!(at(50) < Duration::from_millis(100), "p50 {:?}", at(50));
+    let mut ends = Vec::new();
+    for hostile in hostile {
+        let (outcome, ended) = hostile.await.expect("no panic");
+        let why = outcome.expect_err("a minute's work");
+        assert!(matches!(&why, NodeError::Stopped(why) if why.starts_with("the deadline passed")), "{why}");
+        ends.push(ended.saturating_duration_since(deadline));
+    }
+    eprintln!("the last hostile one ended {:?} after its deadline", ends.iter().max());
+    let until = Instant::now() + Duration::from_secs(60);
+    while executor.at_work() > 0 {
+        assert!(Instant::now() < until, "their threads go on");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    eprintln!("their threads were free {:?} after the deadline", deadline.elapsed());
+}

@@ -10,6 +10,7 @@ mod fold;
 mod histogram;
 mod like;
 mod moments;
+mod patch;
 mod quantile;
 pub(crate) mod robust;
 mod runs;
@@ -307,6 +308,7 @@ pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     clock::register(conn)?;
     text::register(conn)?;
     like::register(conn)?;
+    patch::register(conn)?;
     sum::register(conn)
 }
 

@@ -152,6 +152,46 @@ fn bounds_are_sqlites() {
     }
 }
 
+#[test]
+fn patched_documents_are_sqlites() {
+    let text = |text: &str| Value::Text(text.as_bytes().to_vec());
+    let documents = [
+        "{}",
+        r#"{"a":1,"b":{"c":[2]}}"#,
+        r#"{"a":null,"d":"x","b":{"c":null,"e":1}}"#,
+        "[1,2]",
+        "5",
+        "{a:1}",
+        "nonsense",
+        "",
+    ];
+    let mut all: Vec<Value> = documents.map(text).to_vec();
+    all.extend([
+        Value::Null,
+        Value::Integer(5),
+        Value::Blob(vec![0x4c, 0x17, b'a', 0x13, b'1']),
+        Value::Blob(vec![1, 2, 3]),
+    ]);
+    for one in &all {
+        for other in &all {
+            let args = [one.clone(), other.clone()];
+            for call in [
+                "json_patch(?1, ?2)",
+                "jsonb_patch(?1, ?2)",
+                "json_array(json_patch(?1, ?2))",
+                "hex(json_array(jsonb_patch(?1, ?2)))",
+            ] {
+                same(call, &args).unwrap();
+            }
+        }
+    }
+    let long = "SELECT length(json_patch(a, a)) FROM (SELECT json_group_object(value, 1) AS a FROM generate)";
+    let conn = database(true);
+    conn.execute_batch("CREATE TABLE generate AS WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 20000) SELECT value FROM n").unwrap();
+    let refused = conn.query_row(long, [], |_| Ok(())).expect_err("two long documents");
+    assert!(refused.to_string().contains("takes too long"), "{refused}");
+}
+
 /// `cargo test -p query-planner --release -- --ignored --nocapture usual_sizes`: what a call costs beside SQLite's own.
 #[test]
 #[ignore = "a measurement"]
