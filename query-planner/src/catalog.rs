@@ -194,6 +194,9 @@ impl Catalog {
             if *key != table.name.to_ascii_lowercase() {
                 return Err(format!("table {:.60?} goes by the name {key:.60?}", table.name));
             }
+            if table.columns.is_empty() {
+                return Err(format!("table {:.60?} has no columns", table.name));
+            }
             let known = |column: &Column| COLLATIONS.iter().any(|name| name.eq_ignore_ascii_case(&column.collation));
             if let Some(column) = table.columns.iter().find(|column| !known(column)) {
                 return Err(format!("column {:.60?} collates by {:.60?}", column.name, column.collation));

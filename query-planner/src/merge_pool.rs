@@ -134,7 +134,7 @@ mod tests {
                     table
                 })
                 .collect();
-            assert!(database(&tables, &[text.clone()]).is_err(), "{text}");
+            assert!(database(&tables, std::slice::from_ref(&text)).is_err(), "{text}");
             assert!(!dir.exists(), "{text} wrote a file");
             let view =
                 "CREATE VIEW v AS WITH RECURSIVE r(i) AS (SELECT 1 UNION SELECT i FROM r) SELECT abs(x) FROM t, r";

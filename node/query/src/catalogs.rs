@@ -317,7 +317,7 @@ mod tests {
                 let again = table.columns[0].clone();
                 table.columns.push(again);
             }),
-            ("cannot be made", |catalog| catalog.tables.get_mut("t").expect("it is there").columns.clear()),
+            ("has no columns", |catalog| catalog.tables.get_mut("t").expect("it is there").columns.clear()),
             ("collates by", |catalog| {
                 catalog.tables.get_mut("t").expect("it is there").columns[0].collation = "x); DROP".to_owned();
             }),
