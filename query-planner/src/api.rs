@@ -1,9 +1,6 @@
 //! The crate's contracts with its callers: what is asked of a node, what comes back, how it fails.
 
 use std::borrow::Cow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -231,43 +228,6 @@ pub trait Fanout {
     -> Result<Vec<(String, NodeStats)>, RunError>;
 }
 
-/// Stops a running question from outside: by hand or at a deadline. Clones share one state.
-#[derive(Debug, Clone, Default)]
-pub struct Stop {
-    flag: Arc<AtomicBool>,
-    deadline: Option<Instant>,
-    /// Looks that are left, where they are counted.
-    looks: Option<Arc<AtomicU32>>,
-}
-
-impl Stop {
-    /// A stop that fires at `deadline`, or only by hand.
-    pub fn at(deadline: Option<Instant>) -> Stop {
-        Stop { flag: Arc::default(), deadline, looks: None }
-    }
-
-    /// This stop for work that is given up where it turns out to be long: it fires after that many looks, too. A look comes with every
-    /// ask and every few thousand steps of the merge.
-    #[must_use]
-    pub fn or_after(&self, looks: u32) -> Stop {
-        Stop { looks: Some(Arc::new(AtomicU32::new(looks))), ..self.clone() }
-    }
-
-    /// Stop now.
-    pub fn stop(&self) {
-        self.flag.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether to stop.
-    pub fn is_stopped(&self) -> bool {
-        let take =
-            |left: &AtomicU32| left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        self.flag.load(Ordering::Relaxed)
-            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-            || self.looks.as_deref().is_some_and(|left| take(left).is_err())
-    }
-}
-
 /// A column of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnMeta {
@@ -290,20 +250,4 @@ pub struct Answer {
     pub node_stats: Vec<(String, NodeStats)>,
     /// Time in the merge.
     pub merge_ns: u64,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stop_that_counts_its_looks_fires_after_the_last_and_by_hand() {
-        let whole = Stop::default();
-        let short = whole.or_after(2);
-        assert_eq!([0; 4].map(|_| short.is_stopped()), [false, false, true, true]);
-        assert!(!whole.is_stopped(), "only the short one counts");
-        let short = whole.or_after(1_000);
-        whole.stop();
-        assert!(short.is_stopped(), "they are one question's");
-    }
 }

@@ -7,7 +7,7 @@
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{NodeError, Stop};
+use crate::api::NodeError;
 use crate::batch::{Batch, Value};
 use crate::check::quoted;
 use crate::exec::message;
@@ -15,6 +15,7 @@ use crate::functions;
 use crate::merge_pool::MergePool;
 use crate::plan::{MergeColumn, MergeTable};
 use crate::run::{insert, insert_sql};
+use crate::stop::Stop;
 
 /// The table that the rows go into.
 const TABLE: &str = "partials";
@@ -79,7 +80,9 @@ impl Combine {
         }
         let tables = [table];
         let conn = pool.take(&tables, &[], stop).map_err(|error| failed(&error))?;
+        let watched = stop.watch(&conn);
         let outcome = fill_and_read(&conn, &tables[0], batches, &sql, self.columns.len());
+        drop(watched);
         let rows = batches.iter().map(|batch| u64::from(batch.rows)).sum();
         if outcome.is_ok() {
             pool.give_back(conn, &tables, &[], rows);

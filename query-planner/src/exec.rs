@@ -8,6 +8,7 @@ use crate::api::{NodeError, NodeStats, NodeTask};
 use crate::batch::{Batch, Value};
 use crate::check::quoted;
 use crate::plan::NodePart;
+use crate::stop;
 
 /// Rows and bytes at which a batch is handed on.
 const BATCH_ROWS: u32 = 4096;
@@ -94,7 +95,7 @@ pub fn execute_task_with(
             if !conn.is_autocommit() {
                 let _ = run_cached(conn, "ROLLBACK");
             }
-            node_error(&error)
+            NodeError::of_sqlite(&error)
         })?;
     }
     let mut result = Ok(());
@@ -131,7 +132,7 @@ pub fn execute_task_with(
         // Why the task failed says more than why its transaction could not be ended; and one that is over is over, also
         // where SQLite was interrupted while it ended it.
         if !conn.is_autocommit() {
-            result = result.and_then(|()| ended.map_err(|error| node_error(&error)));
+            result = result.and_then(|()| ended.map_err(|error| NodeError::of_sqlite(&error)));
         }
     }
     result?;
@@ -153,14 +154,14 @@ fn execute_part(
     if width != part.columns as usize {
         return Err(NodeError::Failed(format!("the part has {width} columns, {} were expected", part.columns)));
     }
-    bind(&mut statement, node, task.now_unix_ns).map_err(|error| node_error(&error))?;
-    bind_keys(&mut statement, keys).map_err(|error| node_error(&error))?;
+    bind(&mut statement, node, task.now_unix_ns).map_err(|error| NodeError::of_sqlite(&error))?;
+    bind_keys(&mut statement, keys).map_err(|error| NodeError::of_sqlite(&error))?;
     let mut rows = statement.raw_query();
     let mut batch = Batch { rows: 0, columns: vec![Vec::new(); width] };
     let mut batch_bytes = 0;
-    while let Some(row) = rows.next().map_err(|error| node_error(&error))? {
+    while let Some(row) = rows.next().map_err(|error| NodeError::of_sqlite(&error))? {
         for (i, column) in batch.columns.iter_mut().enumerate() {
-            let value = Value::from_sqlite(row.get_ref(i).map_err(|error| node_error(&error))?);
+            let value = Value::from_sqlite(row.get_ref(i).map_err(|error| NodeError::of_sqlite(&error))?);
             batch_bytes += value.size_bytes();
             column.push(value);
         }
@@ -219,8 +220,12 @@ fn prepare<'c>(
     // Kept by the connection: a question that comes again is not compiled again.
     let failed = match conn.prepare_cached(&part.sql) {
         Ok(statement) => return Ok(statement),
-        Err(error) => node_error(&error),
+        Err(error) => NodeError::of_sqlite(&error),
     };
+    // Interrupted, a look at the schema would find nothing that is there.
+    if !matches!(failed, NodeError::Sql(_)) {
+        return Err(failed);
+    }
     let reads = |sql: String| conn.prepare(&sql).is_ok();
     let mut stand_ins = Vec::new();
     for (table, columns) in &part.reads {
@@ -265,7 +270,7 @@ fn prepare<'c>(
         }
         _ => format!("WITH {stand_ins} {sql}"),
     };
-    conn.prepare_cached(&sql).map_err(|error| node_error(&error))
+    conn.prepare_cached(&sql).map_err(|error| NodeError::of_sqlite(&error))
 }
 
 fn run_cached(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
@@ -290,14 +295,24 @@ fn julian_day(now_unix_ns: i64) -> f64 {
     (ms + 210_866_760_000_000) as f64 / 86_400_000.0
 }
 
-fn node_error(error: &rusqlite::Error) -> NodeError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::OperationInterrupted) => NodeError::Stopped("interrupted".to_owned()),
-        Some(ErrorCode::OutOfMemory) => {
-            NodeError::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
+impl NodeError {
+    /// What an error of SQLite means for a task. Whoever reads the store for one, in whatever way, hands its errors through
+    /// here as they are: once made into text, "interrupted" looks like any other failure.
+    #[must_use]
+    pub fn of_sqlite(error: &rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) => Self::Stopped("interrupted".to_owned()),
+            // Refused, not lacking.
+            Some(ErrorCode::OutOfMemory) if stop::is_over_here() => Self::Stopped("interrupted".to_owned()),
+            Some(ErrorCode::TooBig | ErrorCode::OutOfMemory) if stop::is_short_here() => {
+                Self::Stopped("not small".to_owned())
+            }
+            Some(ErrorCode::OutOfMemory) => {
+                Self::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
+            }
+            Some(ErrorCode::Unknown | ErrorCode::TypeMismatch | ErrorCode::TooBig) => Self::Sql(message(error)),
+            _ => Self::Failed(message(error)),
         }
-        Some(ErrorCode::Unknown | ErrorCode::TypeMismatch | ErrorCode::TooBig) => NodeError::Sql(message(error)),
-        _ => NodeError::Failed(message(error)),
     }
 }
 

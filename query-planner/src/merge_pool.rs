@@ -8,14 +8,17 @@ use std::sync::{Mutex, PoisonError};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use crate::api::Stop;
 use crate::check::quoted;
 use crate::plan::MergeTable;
+use crate::stop::Stop;
 
 /// Databases kept.
 const KEPT: usize = 8;
 /// A database that held more rows is not kept.
 const MOST_ROWS: u64 = 10_000;
+
+/// SQLite's steps between two looks at the stop.
+const STEPS_BETWEEN_LOOKS: i32 = 4096;
 
 /// Merge databases between questions.
 #[derive(Debug, Default)]
@@ -39,8 +42,9 @@ impl MergePool {
             same.map(|index| idle.swap_remove(index).conn)
         };
         let mut conn = found.map_or_else(|| database(tables, setup), Ok)?;
-        let stop = stop.clone();
-        conn.progress_handler(4096, Some(move || stop.is_stopped()))?;
+        let looks = stop.clone();
+        conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || looks.is_stopped()))?;
+        crate::harden::bound_values(&conn, stop.is_short())?;
         Ok(conn)
     }
 

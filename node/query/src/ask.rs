@@ -18,6 +18,7 @@ use verdicts::{ClockOffset, VIEWS};
 use super::admission::{Place, cost};
 use super::fanout::MeshFanout;
 use super::leaf::Target;
+use super::polite;
 use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::access::Caller;
 use crate::coordinator::Coordinator;
@@ -34,6 +35,9 @@ const ASKER_BYTES: u64 = 1 << 30;
 const RESTARTS: usize = 3;
 /// Looks at its stop that a merge on the spot may take: some tenths of a millisecond of SQLite's work.
 const SMALL_LOOKS: u32 = 4;
+
+/// How long after its deadline a merge is given to end before its question is answered without it.
+const TO_END: Duration = Duration::from_millis(150);
 
 /// What came of a question.
 #[derive(Debug)]
@@ -143,7 +147,7 @@ async fn ask_to(
         ),
         coverage: None,
     };
-    let turn = match shared.turns.try_enter(cost(&plan)) {
+    let turn = match shared.turns.try_enter(&caller.asker, cost(&plan)) {
         Some(turn) => turn,
         None => {
             let entered = tokio::select! {
@@ -192,7 +196,7 @@ async fn ask_to(
         // Who gives the question up gives up its merge.
         let _stop_on_drop = StopOnDrop(stop.clone());
         let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
-        let mut running = tokio::task::spawn_blocking(move || {
+        let mut running = std::pin::pin!(polite::run(move || {
             // The merge holds what the nodes sent once more, sorted.
             let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
             let mut run =
@@ -206,16 +210,26 @@ async fn ask_to(
             };
             fanout.release();
             (outcome, fanout, plan)
-        });
+        }));
         let ended = tokio::select! {
             biased;
-            ended = &mut running => ended,
-            () = cancelled.cancelled() => {
+            ended = &mut running => Ok(ended),
+            () = cancelled.cancelled() => Err(()),
+            () = tokio::time::sleep_until(deadline.into()) => Err(()),
+        };
+        let ended = match ended {
+            Ok(ended) => ended,
+            // Most end at once and say who had answered; what does not ends by itself, without its asker.
+            Err(()) => {
                 stop.stop();
-                running.await
+                let Ok(ended) = tokio::time::timeout(TO_END, running).await else {
+                    let message = if cancelled.is_cancelled() { "cancelled".into() } else { late(&question) };
+                    return Err(AskError::Failed { message, coverage: None });
+                };
+                ended
             }
         };
-        ended.map_err(|panic| AskError::Failed { message: format!("the merge failed: {panic}"), coverage: None })?
+        ended.ok_or_else(|| AskError::Failed { message: "the merge failed".into(), coverage: None })?
     };
 
     let mut coverage = covered(&members, &plan, &question, &fanout);
@@ -224,12 +238,7 @@ async fn ask_to(
         Err(error) => {
             coverage.answered = fanout.answered.len();
             let message = match error {
-                RunError::Stopped(_) if Instant::now() >= deadline => {
-                    format!(
-                        "timeout: no answer within {} ms; give a longer --timeout or narrow the question",
-                        question.timeout_ms
-                    )
-                }
+                RunError::Stopped(_) if Instant::now() >= deadline => late(&question),
                 _ if fanout.lost_midway => format!(
                     "{} answered a part of the question and was lost before the rest, and no time was left to begin again \
                      without it; give a longer --timeout or ask again",
@@ -246,6 +255,10 @@ async fn ask_to(
     coverage.notes.extend(answer.notes.iter().cloned());
     let explained = if question.analyze { query_planner::explain_analyze(&plan, &answer) } else { String::new() };
     Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
+}
+
+fn late(question: &Question) -> String {
+    format!("timeout: no answer within {} ms; give a longer --timeout or narrow the question", question.timeout_ms)
 }
 
 /// The question with the clocks of the mesh written out, where it needs them; only then are they measured.

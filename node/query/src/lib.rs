@@ -21,6 +21,8 @@ pub mod clocks;
 mod coordinator;
 pub mod exec;
 pub mod fanout;
+#[cfg(test)]
+mod full_store_tests;
 mod gate;
 mod inbox;
 mod kept;

@@ -42,8 +42,8 @@ mod rows;
 mod schema;
 mod sessions;
 mod source;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -8,13 +8,16 @@ mod edges;
 mod exact;
 mod fold;
 mod histogram;
+mod like;
 mod moments;
 mod quantile;
 pub(crate) mod robust;
 mod runs;
+mod scalar;
 mod state;
 pub mod states;
 mod sum;
+mod text;
 
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
@@ -264,7 +267,7 @@ pub(crate) fn is_volatile(name: &str) -> bool {
     VOLATILE.contains(&unquote(name).to_ascii_lowercase().as_str())
 }
 
-/// Register what plans call beside SQLite's own functions.
+/// Register what plans call beside SQLite's own functions, and what stands in for those of SQLite's that look at no deadline.
 ///
 /// # Errors
 /// When SQLite has no memory for them.
@@ -279,5 +282,7 @@ pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     edges::register(conn)?;
     robust::register(conn)?;
     clock::register(conn)?;
+    text::register(conn)?;
+    like::register(conn)?;
     sum::register(conn)
 }

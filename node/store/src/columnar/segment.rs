@@ -6,7 +6,7 @@
 
 pub(super) mod summary;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, ffi, params};
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
@@ -42,7 +42,8 @@ impl From<SegmentError> for rusqlite::Error {
     fn from(error: SegmentError) -> Self {
         match error {
             SegmentError::Sqlite(error) => error,
-            other => Self::ModuleError(other.to_string()),
+            // Not an error of the SQL: another store with the same rows would answer.
+            other => Self::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT_VTAB), Some(other.to_string())),
         }
     }
 }
