@@ -117,7 +117,7 @@ impl Crate {
             }
         }
         while let Some(next) = rest.first() {
-            let child = [here.as_slice(), &[next.clone()]].concat();
+            let child = [here.as_slice(), std::slice::from_ref(next)].concat();
             if self.modules.contains_key(&child) {
                 here = child;
                 rest = &rest[1..];
