@@ -12,21 +12,23 @@
 //! Reading needs `CAP_SYS_PTRACE`, or the same user where the kernel allows that.
 
 mod memory;
-//mod merge;
+mod merge;
+#[cfg(test)]
+mod merge_tests;
 mod modules;
 mod native;
 mod process;
 pub mod python;
-//mod ranges;
+mod ranges;
 mod reader;
-//mod render;
-//mod sampler;
+mod render;
+mod sampler;
 mod types;
 
-//pub use merge::{Class, Member, Merged, Node, RankProfile, merge};
+pub use merge::{Class, Member, MemberStacks, Members, Merged, Node, Step, merge};
 pub use process::{Identity, descendants};
-//pub use ranges::fold_ranges;
+pub use ranges::fold_ranges;
 pub use reader::StackReader;
-//pub use render::{escape, folded, text};
-//pub use sampler::{CountedStack, Plan, ProcessProfile, Sampler, ThreadProfile};
+pub use render::{escape, folded, text};
+pub use sampler::{CountedStack, Plan, ProcessProfile, Sampler, ShortReason, ThreadProfile};
 pub use types::{Frame, Limits, ProcessStacks, StacksError, ThreadStack, ThreadState, Trust};
