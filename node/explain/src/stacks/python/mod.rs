@@ -212,9 +212,15 @@ impl PythonReader {
 
 /// The frames that may be shown: the `agreed` outermost ones, up to the first that is no function. Outermost first.
 fn kept(found: Vec<Option<Frame>>, agreed: usize, trust: Trust) -> (Vec<Frame>, Trust) {
-    let frames: Vec<Frame> = found.into_iter().rev().take(agreed).map_while(|frame| frame).collect();
+    let mut frames: Vec<Frame> = found.into_iter().rev().take(agreed).map_while(|frame| frame).collect();
     let whole = frames.len() == agreed;
+    frames.retain(|frame| !is_interpreters_own(frame));
     (frames, if whole { trust } else { Trust::Torn })
+}
+
+/// From 3.12 on the interpreter puts a frame of its own between a class and its `__init__`; CPython hides it from Python as well.
+fn is_interpreters_own(frame: &Frame) -> bool {
+    matches!(frame, Frame::Python { function, file, .. } if function == "__init__" && file == "__init__")
 }
 
 fn thread_head_bytes(layout: &Layout) -> usize {
