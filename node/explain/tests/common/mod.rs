@@ -1,5 +1,5 @@
 //! The interpreters of this machine, and programs that run on them.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
