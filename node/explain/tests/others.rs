@@ -1,5 +1,5 @@
 //! Reads native programs, workers, processes of others and processes that end.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
