@@ -17,7 +17,7 @@ const KNOWN: &[(&str, &[&str])] = &[
         "node/verdicts/src",
         &[
             "classes.rs",
-            "hang.rs",
+            "hang/mod.rs",
             "matching.rs",
             "meet.rs",
             "observation.rs",
