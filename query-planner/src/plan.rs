@@ -239,6 +239,11 @@ fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan,
     let (select, _) = normalise(&question)?;
     let shaped = ctes::inlined(&select);
     if let Some(shape) = Shape::of(shaped.as_ref().unwrap_or(&select), catalog) {
+        if rules::aggregate::suits_groups_by_node(&shape)
+            && let Some(plan) = rules::aggregate::plan(&question, &shape)?
+        {
+            return Ok(plan);
+        }
         if let Some(plan) = rules::rows::plan(&question, &shape)? {
             return Ok(plan);
         }

@@ -42,7 +42,7 @@ pub fn steady_shift_now_ns() -> i64 {
 /// Unix time minus kernel time when it was first asked for.
 fn base_ns() -> i64 {
     static BASE_NS: OnceLock<i64> = OnceLock::new();
-    *BASE_NS.get_or_init(|| measure_offset())
+    *BASE_NS.get_or_init(measure_offset)
 }
 
 fn offsets() -> MutexGuard<'static, Offsets> {

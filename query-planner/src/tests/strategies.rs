@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::mesh::Mesh;
-use crate::{Strategy, explain};
+use crate::{Strategy, Value, explain};
 
 const SCHEMA: &str = "
     CREATE TABLE t(a INTEGER, b TEXT COLLATE NOCASE, c REAL, d);
@@ -144,6 +144,39 @@ fn work_partitioned_by_node_is_pushed() {
     merge:
       SELECT k0, mesh_count_merge(p0) FROM groups GROUP BY k0
     ");
+}
+
+/// Leaves answer `node, rank, count(*)` from columns, but not `avg(c) / 1e6`: over ten million rows that is a thousand times the work.
+#[test]
+fn groups_by_node_with_expressions_around_aggregates_are_aggregated_in_two_phases() {
+    let mut mesh = mesh();
+    let sql = "SELECT node, a, count(*), avg(c) / 1e6 AS ms FROM t GROUP BY node, a ORDER BY ms DESC";
+    let plan = mesh.plan(sql).expect("plan");
+    assert_snapshot!(explain(&plan), @r"
+    strategy: aggregate
+    part 0 (every node, ships 4 columns of t):
+      SELECT node AS k0, a AS k1, count(*) AS p0, mesh_sum(c) AS p1 FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t GROUP BY 1, 2
+    merge table groups (part 0): k0 TEXT, k1 INT, p0, p1
+    merge:
+      SELECT k0, k1, mesh_count_merge(p0), mesh_avg_merge(p1) / 1e6 FROM groups GROUP BY k0, k1 ORDER BY 4 DESC
+    ");
+    let answer = mesh.run(&plan).expect("answer").rows;
+    let whole = mesh.plan("SELECT node, a, count(*), avg(c) FROM t GROUP BY node, a ORDER BY 4 DESC").expect("plan");
+    assert_eq!(whole.strategy, Strategy::Push);
+    let counts = |rows: &[Vec<Value>]| {
+        let mut counts: Vec<String> = rows.iter().map(|row| format!("{:?}", &row[..3])).collect();
+        counts.sort();
+        counts
+    };
+    assert_eq!(counts(&answer), counts(&mesh.run(&whole).expect("answer").rows));
+    for pushed in [
+        "SELECT node, a, avg(c) FROM t GROUP BY node, a",
+        "SELECT node, a, avg(c) / 1e6 FROM t GROUP BY node, a HAVING count(*) > 3",
+        "SELECT node, a, avg(c) / 1e6 FROM t GROUP BY node, a ORDER BY 3 LIMIT 2",
+        "SELECT node, a, median(c) / 1e6 FROM t GROUP BY node, a",
+    ] {
+        assert_eq!(mesh.plan(pushed).expect("plan").strategy, Strategy::Push, "{pushed}");
+    }
 }
 
 #[test]
