@@ -2,6 +2,9 @@
 //! from SQLite's own list of functions, so that one that comes with a new SQLite is tried, too.
 //!
 //! What is measured is the processor time of the thread, not the time that passes: other work on the machine does not count.
+//! It takes some minutes. `ONLY=json_` tries the statements with that in them, `TIME_MS=700` gives each more time: what is
+//! stopped early while it reads its arguments may be slow only after that.
+//!
 //! One process and one test: SQLite's allocator is replaced before the first database.
 
 use std::collections::BTreeMap;

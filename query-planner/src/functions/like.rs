@@ -120,8 +120,8 @@ fn compare(
         }
         let found = read(&mut text);
         let same = wanted == found || (folds && wanted < 0x80 && found < 0x80 && folded(wanted) == folded(found));
-        let is_any = wanted == one && !is_escaped && found != 0;
-        if !(same || is_any) {
+        let is_any_one = wanted == one && !is_escaped && found != 0;
+        if !(same || is_any_one) {
             return Ok(Match::No);
         }
     }
