@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
@@ -22,7 +22,7 @@ pub struct Identity {
 impl Identity {
     /// Of the process that has this pid now.
     pub fn of(pid: u32) -> Result<Identity, StacksError> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|_| StacksError::Ended { pid })?;
+        let stat = read_text(format!("/proc/{pid}/stat")).map_err(|_| StacksError::Ended { pid })?;
         let (state, fields) = stat_fields(&stat).ok_or(StacksError::Ended { pid })?;
         if matches!(state, 'Z' | 'X') {
             return Err(StacksError::Ended { pid });
@@ -36,6 +36,11 @@ impl Identity {
     pub fn is_current(&self) -> bool {
         Identity::of(self.pid).is_ok_and(|now| now == *self)
     }
+}
+
+/// A file of `/proc`. Names in it are cut at 15 bytes, so they need not be whole characters.
+fn read_text(path: impl AsRef<Path>) -> std::io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 /// State letter and the fields from the parent's pid on of a `stat` line; the name in between may hold anything.
@@ -54,7 +59,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Times on a CPU so far, by `schedstat`. `None` where the thread is gone or the kernel does not count.
     pub(crate) fn of(pid: u32, tid: u32) -> Option<Schedule> {
-        let run_times = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+        let run_times = read_text(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
         // A kernel without scheduler statistics says "0 0 0" for ever, which proves nothing.
         (run_times.trim() != "0 0 0").then_some(Schedule { run_times })
     }
@@ -62,7 +67,7 @@ impl Schedule {
 
 /// What a thread does now; `None` where it is gone.
 pub(crate) fn thread_state(pid: u32, tid: u32) -> Option<ThreadState> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let stat = read_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     match stat_fields(&stat)?.0 {
         'R' => Some(ThreadState::Running),
         'S' | 'I' => Some(ThreadState::Blocked),
@@ -75,19 +80,18 @@ pub(crate) fn thread_state(pid: u32, tid: u32) -> Option<ThreadState> {
 
 /// The kernel's name of a thread, without its line end.
 pub(crate) fn thread_name(pid: u32, tid: u32) -> String {
-    let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()
+    read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default().trim_end_matches('\n').to_owned()
 }
 
 /// The kernel function that a thread sleeps in.
 pub(crate) fn wait_channel(pid: u32, tid: u32) -> Option<String> {
-    let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).ok()?;
+    let name = read_text(format!("/proc/{pid}/task/{tid}/wchan")).ok()?;
     (!name.is_empty() && name != "0").then_some(name)
 }
 
 /// Stack pointer and program counter of a thread that sleeps in the kernel.
 pub(crate) fn blocked_registers(pid: u32, tid: u32) -> Result<Option<(u64, u64)>, StacksError> {
-    let line = match fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")) {
+    let line = match read_text(format!("/proc/{pid}/task/{tid}/syscall")) {
         Ok(line) => line,
         Err(error) => return Err(refused(pid, Errno::from_raw(error.raw_os_error().unwrap_or(0)))),
     };
@@ -134,7 +138,7 @@ impl ThreadIds {
 
 /// The innermost of the ids of a `status` file: the one in the process's own namespace.
 fn own_thread_id(status: &str) -> Option<u32> {
-    let status = fs::read_to_string(status).ok()?;
+    let status = read_text(status).ok()?;
     status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_ascii_whitespace().last()?.parse().ok()
 }
 
@@ -146,7 +150,7 @@ pub fn descendants(pids: &[u32]) -> Vec<u32> {
         .flatten()
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
             Some((pid, stat_fields(&stat)?.1.first()?.parse().ok()?))
         })
         .collect();
@@ -178,7 +182,7 @@ pub(crate) fn refused(pid: u32, errno: Errno) -> StacksError {
 
 fn missing_right(pid: u32) -> String {
     const CAP_SYS_PTRACE: u32 = 19;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = read_text("/proc/self/status").unwrap_or_default();
     let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
@@ -188,7 +192,7 @@ fn missing_right(pid: u32) -> String {
         return "CAP_SYS_PTRACE is there, so a security module, a seccomp filter or another user namespace forbids it"
             .into();
     }
-    let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    let yama = read_text("/proc/sys/kernel/yama/ptrace_scope").ok();
     match yama.as_deref().map(str::trim) {
         Some("3") => "kernel.yama.ptrace_scope is 3: no process may be read until the host is booted again".into(),
         Some(scope @ ("1" | "2")) if same_user(pid) => format!(
@@ -203,7 +207,7 @@ fn missing_right(pid: u32) -> String {
 
 fn same_user(pid: u32) -> bool {
     let user = |path: PathBuf| {
-        let status = fs::read_to_string(path).ok()?;
+        let status = read_text(path).ok()?;
         status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().next()?.parse::<u32>().ok()
     };
     let own = user("/proc/self/status".into());
@@ -219,6 +223,20 @@ mod tests {
         let (state, fields) = stat_fields("12 (a) S (b) R 1 2 3").unwrap();
         assert_eq!((state, fields), ('R', vec!["1", "2", "3"]));
         assert!(stat_fields("12 (a").is_none());
+    }
+
+    #[test]
+    fn a_name_that_is_cut_within_a_character_hides_no_thread() {
+        let (name, found) = std::thread::spawn(|| {
+            let tid = nix::unistd::gettid().as_raw().unsigned_abs();
+            let pid = std::process::id();
+            fs::write(format!("/proc/{pid}/task/{tid}/comm"), b"Thread-9 (gr\xc3\xb6\xc3").unwrap();
+            (thread_name(pid, tid), thread_state(pid, tid))
+        })
+        .join()
+        .unwrap();
+        assert_eq!(name, "Thread-9 (gr\u{f6}\u{fffd}");
+        assert!(found.is_some());
     }
 
     #[test]
