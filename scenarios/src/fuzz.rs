@@ -8,6 +8,7 @@
 pub mod coverage;
 mod peers;
 mod pool;
+mod verdicts;
 
 pub use pool::Pool;
 
@@ -55,11 +56,13 @@ pub enum Target {
     Facts,
     /// Requests on the local socket, answered.
     Local,
+    /// Digests of many hosts, and what is judged of them.
+    Verdicts,
 }
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Frames,
         Self::Gossip,
         Self::Sql,
@@ -72,6 +75,7 @@ impl Target {
         Self::Catalogs,
         Self::Facts,
         Self::Local,
+        Self::Verdicts,
     ];
 
     /// Its name, and that of its corpus.
@@ -90,6 +94,7 @@ impl Target {
             Self::Catalogs => "catalogs",
             Self::Facts => "facts",
             Self::Local => "local",
+            Self::Verdicts => "verdicts",
         }
     }
 
@@ -125,6 +130,7 @@ impl Target {
             Self::Catalogs => peers::catalog_seeds()?,
             Self::Facts => peers::fact_seeds(),
             Self::Local => peers::local_seeds()?,
+            Self::Verdicts => verdicts::seeds(),
         };
         if let Ok(saved) = std::fs::read_dir(self.corpus()) {
             // In order: what a generator of one seed makes of them is then the same in every checkout.
@@ -170,6 +176,7 @@ impl Target {
             Self::Catalogs => peers::feed_catalog(input)?,
             Self::Facts => peers::feed_facts(input),
             Self::Local => peers::feed_local(input)?,
+            Self::Verdicts => verdicts::feed(input),
         }
         Ok(())
     }

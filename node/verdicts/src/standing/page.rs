@@ -10,6 +10,8 @@ use crate::digest::{self, Digest, WINDOW_NS, end_of, reference_id, to_input, win
 
 /// Runs of calls kept of one node beyond the short look back.
 const MOST_BLOCKS: usize = 4_096;
+/// Lanes in these digests, likewise.
+const MOST_TOLD: usize = 16_384;
 /// Windows for which it is remembered how far a process got.
 const REMEMBER: i64 = 1_200;
 /// Lanes of one node of which that is remembered, at most: those that were told last.
@@ -165,10 +167,12 @@ impl Page {
                 !goes
             });
         }
-        let (mut blocks, mut keep_from) = (0, newest - LONG_LOOKBACK);
+        let (mut blocks, mut lanes, mut keep_from) = (0, 0, newest - LONG_LOOKBACK);
         for (window, received) in self.received.iter().rev() {
             blocks += received.digest.blocks();
-            if blocks > MOST_BLOCKS && *window < newest - LOOKBACK - NODE_WINDOWS {
+            lanes += received.digest.lanes.len();
+            let many = blocks > MOST_BLOCKS || lanes > MOST_TOLD;
+            if many && *window < newest - LOOKBACK - NODE_WINDOWS {
                 keep_from = keep_from.max(window + 1);
                 break;
             }
