@@ -11,7 +11,8 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::name::{parse_mesh_uri, parse_node_uri};
-use crate::{Error, MeshName, NodeName, Role, tls};
+use crate::provider::provider;
+use crate::{Error, MeshName, NodeName, Role};
 
 /// What a node certificate says of itself. Nothing in it is proven until [`verify`] said so.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +122,7 @@ pub(crate) fn verify(
 ) -> Result<Leaf, Error> {
     let (first, intermediates) = chain.split_first().ok_or(Error::NoCertificate)?;
     let parsed = ParsedCertificate::try_from(first).map_err(untrusted)?;
-    let algorithms = tls::provider().signature_verification_algorithms.all;
+    let algorithms = provider().signature_verification_algorithms.all;
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms).map_err(untrusted)?;
     let leaf = leaf(first)?;
     check_mesh(&leaf, mesh)?;

@@ -12,8 +12,9 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::files::{self, Replace};
+use crate::provider::provider;
 use crate::trust::TrustList;
-use crate::{Error, Fingerprint, MeshName, NodeName, Role, chain, pem, tls};
+use crate::{Error, Fingerprint, MeshName, NodeName, Role, chain, pem};
 
 /// Certificates of the mesh's CA.
 const CA_FILE: &str = "ca.pem";
@@ -244,7 +245,7 @@ impl Identity {
     /// Key and chain as rustls wants them, with `extra` certificates after the chain.
     pub(crate) fn certified_key(&self, extra: &[CertificateDer<'static>]) -> Result<CertifiedKey, Error> {
         let chain = self.chain.iter().chain(extra).cloned().collect();
-        CertifiedKey::from_der(chain, PrivateKeyDer::Pkcs8(self.key.clone_key()), tls::provider())
+        CertifiedKey::from_der(chain, PrivateKeyDer::Pkcs8(self.key.clone_key()), provider())
             .map_err(|error| Error::invalid("key for this certificate", error))
     }
 }

@@ -11,12 +11,12 @@
 //! the certificate anew, so it also holds for resumed sessions, where TLS itself does not look at certificates again.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
+use rustls::crypto::verify_tls13_signature;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
@@ -25,6 +25,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertSto
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::fingerprint::sha256;
+use crate::provider::provider;
 use crate::trust::TrustList;
 use crate::{Error, Fingerprint, Identity, JoinToken, MeshName, NodeName, Role, chain};
 
@@ -46,12 +47,6 @@ pub fn server_name(node: &NodeName) -> String {
     let hash = sha256(node.as_str().as_bytes());
     let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     hex + NODE_SUFFIX
-}
-
-/// The one crypto provider.
-pub fn provider() -> &'static Arc<CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider()))
 }
 
 /// Configuration of a node's listening side.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use chitchat::ChitchatHandle;
 
 use crate::link::LinkTransport;
-use crate::members::Member;
+use crate::member::Member;
 
 /// Members told at first, and as many more after so many looks at whether enough of them have been: some may just have gone themselves.
 const AT_A_TIME: usize = 8;
@@ -57,7 +57,7 @@ pub(crate) async fn say(chitchat: &ChitchatHandle, transport: &LinkTransport, to
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::members::MemberState;
+    use crate::member::MemberState;
 
     fn member(n: u16, state: MemberState, is_self: bool) -> Member {
         Member {

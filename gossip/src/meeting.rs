@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::members::Member;
+use crate::member::Member;
 
 /// Calls go out so often in a round.
 const CALLS_A_ROUND: u32 = 8;
@@ -68,7 +68,7 @@ impl Meeting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::members::MemberState;
+    use crate::member::MemberState;
 
     fn member(n: u16, state: MemberState) -> Member {
         Member {

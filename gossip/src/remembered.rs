@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::members::{Member, MemberState};
+use crate::member::{Member, MemberState};
 
 /// So many are called at a time.
 const AT_A_TIME: usize = 8;

@@ -8,21 +8,11 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 use crate::classes::ProbeClass;
+use crate::config::AttachMode;
 use crate::maps;
 use crate::signals::faults;
 use crate::symbol_probes::Places;
 use crate::symbols::Target;
-
-/// How calls are probed; the best that the kernel supports is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttachMode {
-    /// One session program for entry and return (Linux 6.13).
-    Session,
-    /// One link for all entries of a file, one for all returns (Linux 6.6).
-    Multi,
-    /// An entry and a return probe per symbol (Linux 5.15).
-    Single,
-}
 
 impl AttachMode {
     /// The endings of the names of the programs it uses: for returns, for entries. Returns first: an entry probe alone

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
+use record::tables;
 
-use crate::capture::CaptureConfig;
+use crate::config::CaptureConfig;
 
 /// Something that capture records, on or off as a whole.
 #[derive(Debug)]
@@ -84,7 +85,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "processes",
         records: "processes that use a traced library: rank, job, container, user",
-        tables: &["processes"],
+        tables: tables::PROCESSES,
         needs: &[Need::Tracepoint("sched_process_exec"), Need::Tracepoint("sched_process_exit")],
         libraries: &[],
         programs: &["on_exec", "on_exit"],
@@ -94,7 +95,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "collectives",
         records: "NCCL, RCCL and MPI calls",
-        tables: &["collectives"],
+        tables: tables::COLLECTIVES,
         needs: &[],
         libraries: &["libnccl.so", "libtorch_cuda.so", "librccl.so", "libtorch_hip.so", "libmpi"],
         programs: &[
@@ -111,7 +112,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "cuda",
         records: "CUDA and HIP calls, counted; slow ones and synchronisations after collectives one by one",
-        tables: &["cuda_calls", "call_rollups"],
+        tables: tables::CUDA,
         needs: &[],
         libraries: &["libcudart", "libcuda.so", "libamdhip64"],
         programs: &["cuda_session", "cuda_enter_multi", "cuda_return_multi", "cuda_enter_single", "cuda_return_single"],
@@ -121,7 +122,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "symbols",
         records: "calls of functions, and USDT points, that the user names (--probe, --usdt)",
-        tables: &["symbol_calls", "call_rollups"],
+        tables: tables::SYMBOLS,
         needs: &[],
         libraries: &[],
         programs: &[
@@ -146,7 +147,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "offcpu",
         records: "time that ranks are off the CPU, and who took it",
-        tables: &["offcpu"],
+        tables: tables::OFF_CPU,
         needs: &[
             Need::Tracepoint("sched_switch"),
             Need::Tracepoint("sched_wakeup"),
@@ -160,7 +161,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "tcp",
         records: "TCP retransmits",
-        tables: &["net_events"],
+        tables: tables::NET,
         needs: &[Need::Tracepoint("tcp_retransmit_skb"), Need::Field("sock", "sk_socket")],
         libraries: &[],
         programs: &["on_retransmit"],
@@ -170,7 +171,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "tcp-resets",
         records: "TCP resets sent and received",
-        tables: &["net_events"],
+        tables: tables::NET,
         needs: &[
             Need::Tracepoint("tcp_send_reset"),
             Need::Tracepoint("tcp_receive_reset"),
@@ -184,7 +185,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "process-events",
         records: "processes that ranks start, with their ends",
-        tables: &["process_events"],
+        tables: tables::PROCESS_EVENTS,
         needs: &[Need::Tracepoint("sched_process_fork")],
         libraries: &[],
         programs: &["on_fork"],
@@ -194,7 +195,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "block",
         records: "requests of ranks to disks",
-        tables: &["block_io"],
+        tables: tables::BLOCK,
         needs: &[
             Need::Tracepoint("block_rq_insert"),
             Need::Tracepoint("block_rq_issue"),
@@ -209,7 +210,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "faults",
         records: "page faults of ranks that read from a disk",
-        tables: &["memory_events"],
+        tables: tables::MEMORY,
         needs: &[Need::Path("/proc/sys/kernel/perf_event_paranoid")],
         libraries: &[],
         programs: &["on_major_fault"],
@@ -219,7 +220,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "reclaim",
         records: "ranks that have to free memory before they get some",
-        tables: &["memory_events"],
+        tables: tables::MEMORY,
         needs: &[Need::Tracepoint("mm_vmscan_direct_reclaim_begin"), Need::Tracepoint("mm_vmscan_direct_reclaim_end")],
         libraries: &[],
         programs: &["on_reclaim_begin", "on_reclaim_end"],
@@ -229,7 +230,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "cgroup-reclaim",
         records: "the same in a cgroup at its limit",
-        tables: &["memory_events"],
+        tables: tables::MEMORY,
         needs: &[Need::Tracepoint("mm_vmscan_memcg_reclaim_begin"), Need::Tracepoint("mm_vmscan_memcg_reclaim_end")],
         libraries: &[],
         programs: &["on_cgroup_reclaim_begin", "on_cgroup_reclaim_end"],
@@ -239,7 +240,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "oom",
         records: "ranks that the kernel kills for want of memory",
-        tables: &["memory_events", "process_events"],
+        tables: tables::OOM,
         needs: &[Need::Tracepoint("mark_victim")],
         libraries: &[],
         programs: &["on_oom"],
@@ -249,7 +250,7 @@ pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
         name: "fabric-events",
         records: "what InfiniBand and RoCE devices tell a process: ports down and up, queue pairs and devices that fail",
-        tables: &["net_events"],
+        tables: tables::NET,
         needs: &[],
         libraries: &["libibverbs.so"],
         programs: &[
@@ -359,31 +360,6 @@ impl Need {
     }
 }
 
-/// The tables that may miss rows when a probe has lost records; none for a probe that is not known, which may be any.
-/// Probes are named as in [`CaptureStatus::probes`](crate::CaptureStatus::probes).
-pub fn tables_of_probe(probe: &str) -> Option<Vec<&'static str>> {
-    let classes: &[&str] = match probe {
-        "sched_switch" => &["offcpu"],
-        "tcp" => &["tcp"],
-        // a process or thread that is not followed is missing everywhere
-        "sched_process" => &["processes", "collectives", "offcpu", "tcp", "block", "reclaim"],
-        "block_rq" => &["block"],
-        "major_fault" | "reclaim" => &["reclaim"],
-        "oom_kill" => &["oom"],
-        "ib_events" => &["fabric-events"],
-        "process_events" => &["process-events"],
-        "calls" => &["collectives"],
-        // the name of a call is its library's and its own
-        _ => match probe.split_once(':')?.0 {
-            "libnccl" | "libmpi" => &["collectives"],
-            "libcudart" | "libcuda" | "libamdhip64" => &["cuda"],
-            _ => &["symbols"],
-        },
-    };
-    let tables = CLASSES.iter().filter(|class| classes.contains(&class.name)).flat_map(|class| class.tables);
-    Some(tables.copied().collect())
-}
-
 /// Whether a class is on.
 pub(crate) fn is_on(classes: &[ClassStatus], name: &str) -> bool {
     classes.iter().any(|class| class.name == name && class.state == ClassState::On)
@@ -419,14 +395,9 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_loses_rows_of_its_class() {
-        assert_eq!(tables_of_probe("sched_switch"), Some(vec!["offcpu"]));
-        assert_eq!(tables_of_probe("libnccl:ncclSend"), Some(vec!["collectives"]));
-        assert_eq!(tables_of_probe("oom_kill"), Some(vec!["memory_events", "process_events"]));
-        assert_eq!(tables_of_probe("ring"), None);
-        assert!(tables_of_probe("libcudart:cudaMemcpy").unwrap().contains(&"cuda_calls"));
+    fn the_tables_of_every_probe_of_the_host_are_known() {
         for probe in crate::signals::wire::HOST_PROBES {
-            assert!(tables_of_probe(probe).is_some_and(|tables| !tables.is_empty()), "{probe}");
+            assert!(tables::tables_of_probe(probe).is_some_and(|tables| !tables.is_empty()), "{probe}");
         }
     }
 

@@ -2,23 +2,27 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The offset between the two clocks, measured now and then, so that steps and slewing of the wall clock are followed.
+/// The offset between the two clocks, measured now and then, so that steps and slewing of the wall clock are followed. One
+/// for all of the process.
 #[derive(Debug)]
-pub(crate) struct Clock {
-    offset_ns: AtomicI64,
-}
+pub(crate) struct Clock(());
+
+/// Unix time minus kernel time, as records are given it.
+static OFFSET_NS: AtomicI64 = AtomicI64::new(0);
 
 impl Clock {
     pub(crate) fn measure() -> Self {
-        Clock { offset_ns: AtomicI64::new(measure_offset(libc::CLOCK_MONOTONIC)) }
+        let clock = Clock(());
+        clock.refresh();
+        clock
     }
 
     pub(crate) fn refresh(&self) {
-        self.offset_ns.store(measure_offset(libc::CLOCK_MONOTONIC), Ordering::Relaxed);
+        OFFSET_NS.store(record::measured_offset_ns(), Ordering::Relaxed);
     }
 
     pub(crate) fn unix_ns(&self, kernel_ns: u64) -> i64 {
-        (kernel_ns as i64).saturating_add(self.offset_ns.load(Ordering::Relaxed))
+        (kernel_ns as i64).saturating_add(OFFSET_NS.load(Ordering::Relaxed))
     }
 
     pub(crate) fn now_unix_ns(&self) -> i64 {

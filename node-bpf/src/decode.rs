@@ -8,10 +8,10 @@ use crate::clock::Clock;
 use crate::functions::{self, Api, FUNCTIONS, Function, Role};
 use crate::mpi;
 use crate::process::Process;
-use crate::record::{Collective, Library, NetEvent, OffCpu};
 use crate::signals::kernel_names::KernelNames;
 use crate::signals::waits::{self, Stretch};
 use crate::wire::{self, RawCall, RawOffCpu, RawTcp};
+use record::{Collective, Library, NetEvent, OffCpu};
 
 /// A call; none when its function is unknown (a record of another build's programs).
 pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>) -> Option<Collective> {

@@ -16,46 +16,21 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, Object};
 
-use crate::attach::{self, AttachMode, Attached};
-use crate::capture::Shared;
+use crate::attach::{self, Attached};
 use crate::cgroup::Cgroup;
+use crate::config::AttachMode;
 use crate::cuda::{self, functions::Api};
 use crate::error::Error;
+use crate::libraries::library_of;
 use crate::maps;
 use crate::process::{self, cgroup_path};
-use crate::record::{Library, Record};
+use crate::shared::{AttachedFile, Shared};
 use crate::signals::kernel_names;
 use crate::symbol_probes::{self, ProbeSpec};
 use crate::symbols;
 use crate::verbs;
 use crate::wire;
-
-/// A library file that is being probed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttachedFile {
-    /// Its path as the process that led to it sees it.
-    pub path: PathBuf,
-    /// Which library it is: "nccl", "rccl", "mpi", "cuda", "cuda_driver", "hip", "verbs"; "symbol" for what the user named.
-    pub library: &'static str,
-    /// The symbols probed.
-    pub symbols: Vec<String>,
-}
-
-/// Which library a file of this name is.
-pub(crate) fn library_of(file_name: &[u8]) -> Option<Library> {
-    const NAMES: &[(&[u8], Library)] = &[
-        (b"libnccl.so", Library::Nccl),
-        (b"libtorch_cuda.so", Library::Nccl), // some builds carry NCCL inside
-        (b"librccl.so", Library::Rccl),
-        (b"libtorch_hip.so", Library::Rccl),
-        (b"libmpi.so", Library::Mpi),
-        (b"libmpich.so", Library::Mpi),
-        (b"libmpi_cray.so", Library::Mpi),
-        (b"libmpi_gnu", Library::Mpi),
-        (b"libmpi_intel", Library::Mpi),
-    ];
-    NAMES.iter().find(|(prefix, _)| file_name.starts_with(prefix)).map(|(_, library)| *library)
-}
+use record::{Library, Record};
 
 /// What is probed in a file. One file may hold several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -383,7 +358,7 @@ impl Discovery {
             return true;
         }
         let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
-        let Some(path) = path_to(pid, mapping) else { return true };
+        let Some(path) = maps::path_to(pid, mapping) else { return true };
         match self.attach_file(&path, &shown, probed) {
             Ok(()) => {
                 self.mapped_files.insert(identity, MOST_ATTEMPTS);
@@ -402,7 +377,7 @@ impl Discovery {
 
     /// So that communicators made before we came can be read.
     fn learn_layout(&mut self, pid: u32, mapping: &maps::Mapping<'_>) {
-        let Some(path) = path_to(pid, mapping) else { return };
+        let Some(path) = maps::path_to(pid, mapping) else { return };
         let Ok(file) = fs::metadata(&path) else { return };
         let Err(reason) = self.shared.late.maps(pid, (file.dev(), file.ino()), &path) else { return };
         let shown = String::from_utf8_lossy(mapping.path);
@@ -562,20 +537,6 @@ fn task_of(pid: u32) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// A path that leads to a mapped file from here; none when the process is gone.
-///
-/// The mapping itself does, whatever mount namespace or unlinked directory the file is in. Where that is not allowed
-/// (no CAP_SYS_ADMIN), the path as the process sees it, unless a link in there leads elsewhere.
-pub(crate) fn path_to(pid: u32, mapping: &maps::Mapping<'_>) -> Option<PathBuf> {
-    let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
-    if direct.metadata().is_ok() {
-        return Some(direct);
-    }
-    let shown = Path::new(std::ffi::OsStr::from_bytes(mapping.path));
-    let through_root = PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").ok()?);
-    through_root.metadata().is_ok_and(|file| file.ino() == mapping.inode).then_some(through_root)
-}
-
 /// The cache holds its paths as strings ended by zero bytes; which of its versions it is does not matter.
 fn libraries_in_loader_cache(cache: &[u8]) -> Vec<PathBuf> {
     paths_in_loader_cache(cache, |name, _| {
@@ -603,15 +564,6 @@ fn code_kb(pid: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_by_name() {
-        assert_eq!(library_of(b"libnccl.so.2.21.5"), Some(Library::Nccl));
-        assert_eq!(library_of(b"librccl.so"), Some(Library::Rccl));
-        assert_eq!(library_of(b"libmpi.so.40"), Some(Library::Mpi));
-        assert_eq!(library_of(b"libnccl-net.so"), None);
-        assert_eq!(library_of(b"libmpi_mpifh.so.40"), None);
-    }
 
     #[test]
     fn libraries_in_the_loaders_cache() {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::record::Collective;
+use record::Collective;
 
 /// A process and a thread of it.
 pub(crate) type Thread = (u32, u32);
@@ -72,7 +72,7 @@ fn last_until(call: &mut Collective, end_ns: i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Library;
+    use record::Library;
 
     fn call(pid: u32, tid: u32, ts_ns: i64) -> Collective {
         Collective {

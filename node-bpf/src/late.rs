@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::comm_layout::{CommLayout, Layouts, MAGIC};
-use crate::record::Library;
 use crate::wire::{self, RawCall};
-use crate::{discovery, maps};
+use crate::{libraries, maps};
+use record::Library;
 
 /// No communicator is larger.
 const MOST_RANKS: i32 = 1 << 20;
@@ -67,10 +67,10 @@ impl LateComms {
         self.known().of_process.insert(pid, None);
         let text = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
         let of_nccl = |m: &maps::Mapping<'_>| {
-            m.executable && matches!(discovery::library_of(m.file_name()), Some(Library::Nccl | Library::Rccl))
+            m.executable && matches!(libraries::library_of(m.file_name()), Some(Library::Nccl | Library::Rccl))
         };
         for mapping in maps::mappings(&text).filter(of_nccl) {
-            let path = discovery::path_to(pid, &mapping)?;
+            let path = maps::path_to(pid, &mapping)?;
             let file = std::fs::metadata(&path).ok()?;
             if let Err(reason) = self.maps(pid, (file.dev(), file.ino()), &path) {
                 tracing::debug!(pid, path = %path.display(), reason, "communicators cannot be read from memory");

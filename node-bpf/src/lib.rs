@@ -3,16 +3,20 @@
 //! [`Capture::start`] loads the BPF programs (`src/bpf/`), finds the communication libraries that processes have
 //! mapped, attaches to them and hands [`Record`]s to a sink. Storing them is the node's business.
 //!
+//! Records are the types of the crate `record`, which needs no libbpf.
+//!
 //! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes records with what
 //! `process` and `mpi` know; `classes` says what there is to record and what each kind needs; `discovery`, `symbols` and
 //! `attach` decide where the probes sit.
 
 mod attach;
+mod bytes;
 mod capture;
 mod cgroup;
 mod classes;
 mod clock;
 mod comm_layout;
+mod config;
 mod container;
 mod cuda;
 mod decode;
@@ -23,6 +27,7 @@ mod functions;
 mod groups;
 mod host;
 mod late;
+mod libraries;
 mod loader;
 mod maps;
 pub mod measure;
@@ -31,11 +36,11 @@ mod nccl_hash;
 mod open_calls;
 pub mod privileges;
 mod process;
-mod record;
 mod ring;
 pub mod rings;
 mod sampling;
 mod self_stats;
+mod shared;
 mod shedding;
 mod signals;
 mod sockets;
@@ -46,23 +51,21 @@ mod tally;
 mod verbs;
 mod wire;
 
-pub use attach::AttachMode;
-pub use capture::{Capture, CaptureConfig, CaptureStatus, prepare, supported};
+pub use capture::{Capture, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
-pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass, tables_of_probe};
-pub use discovery::AttachedFile;
+pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
+pub use config::{AttachMode, CaptureConfig};
 pub use error::Error;
 pub use host::Host;
 pub use loader::ProbeStatus;
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
 pub use record::{
-    CallTally, Collective, CudaCall, DeviceWait, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
+    BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,
+    LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,
 };
 pub use sampling::{Sampler, SamplerConfig, Watch};
+pub use shared::{AttachedFile, CaptureStatus};
 pub use shedding::Backlog;
-pub use signals::record::{
-    BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat,
-};
 pub use survey::{LibraryInUse, Survey, survey};
 pub use symbol_probes::{ProbeSpec, SpecError};
 pub use tally::RowRule;

@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
 
-use crate::attach::{self, AttachMode};
-use crate::capture::CaptureConfig;
+use crate::attach;
 use crate::cgroup::Cgroup;
 use crate::classes::{self, ClassStatus};
+use crate::config::{AttachMode, CaptureConfig};
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
 use crate::host::{self, Host};

@@ -1,6 +1,10 @@
 //! /proc/PID/maps: which files a process has mapped, and where. Paths are bytes: they may hold anything but a zero
 //! byte, and the kernel writes a newline in one as `\012`. Which files matter is `discovery`'s business.
 
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
 /// A mapped file, as one line of maps shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapping<'a> {
@@ -57,6 +61,20 @@ fn word(line: &[u8]) -> Option<(&[u8], &[u8])> {
 
 fn hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// A path that leads to a mapped file from here; none when the process is gone.
+///
+/// The mapping itself does, whatever mount namespace or unlinked directory the file is in. Where that is not allowed
+/// (no CAP_SYS_ADMIN), the path as the process sees it, unless a link in there leads elsewhere.
+pub(crate) fn path_to(pid: u32, mapping: &Mapping<'_>) -> Option<PathBuf> {
+    let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    if direct.metadata().is_ok() {
+        return Some(direct);
+    }
+    let shown = Path::new(std::ffi::OsStr::from_bytes(mapping.path));
+    let through_root = PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").ok()?);
+    through_root.metadata().is_ok_and(|file| file.ino() == mapping.inode).then_some(through_root)
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 
-use crate::attach::{self, AttachMode};
+use crate::attach;
+use crate::config::AttachMode;
 use crate::elf::Elf;
 use crate::error::Error;
 use crate::loader::Aligned;

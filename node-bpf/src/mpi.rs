@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::fs;
 
-use crate::discovery;
 use crate::elf::Elf;
+use crate::libraries;
 use crate::maps;
 
 /// The meaning of a handle in Open MPI.
@@ -110,7 +110,7 @@ impl MpiNames {
         let mut files = vec![];
         for mapping in maps::mappings(&text) {
             let is_exe = mapping.path == exe.as_os_str().as_encoded_bytes();
-            let is_library = discovery::library_of(mapping.file_name()) == Some(crate::Library::Mpi);
+            let is_library = libraries::library_of(mapping.file_name()) == Some(crate::Library::Mpi);
             let identity = (mapping.device.to_vec(), mapping.inode);
             if (is_exe || is_library) && !seen.contains(&identity) {
                 seen.push(identity); // the first mapping of a file is its lowest
@@ -119,7 +119,7 @@ impl MpiNames {
         }
         files.sort_by_key(|(is_exe, _)| *is_exe); // the executable last, so that its objects win
         for (_, mapping) in files {
-            let Some(path) = discovery::path_to(pid, &mapping) else { continue };
+            let Some(path) = maps::path_to(pid, &mapping) else { continue };
             let Ok(elf) = Elf::read(&path, |name| name.starts_with("ompi_mpi_")) else {
                 continue;
             };

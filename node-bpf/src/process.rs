@@ -13,7 +13,7 @@ use crate::cgroup;
 use crate::clock;
 use crate::container;
 use crate::mpi::MpiNames;
-use crate::record::ProcessSeen;
+use record::ProcessSeen;
 
 /// What the environment says of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

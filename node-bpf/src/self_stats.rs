@@ -8,11 +8,11 @@ use std::collections::HashMap;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use crate::bytes::Reader;
 use crate::loader::ProbeStatus;
-use crate::signals::record::SelfStat;
 use crate::signals::wire::Tuning;
 use crate::tally::RowRule;
-use crate::wire::Reader;
+use record::SelfStat;
 
 /// `enum rm_program`.
 const PROGRAMS: &[&str] = &[

@@ -8,10 +8,9 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::attach::{self, AttachMode};
-use crate::capture::CaptureConfig;
+use crate::attach;
 use crate::classes::{self, CLASSES, ClassStatus};
-use crate::discovery;
+use crate::config::{AttachMode, CaptureConfig};
 use crate::elf;
 use crate::error::Error;
 use crate::host::Host;
@@ -137,7 +136,7 @@ fn kind_of(file_name: &[u8]) -> Option<(&'static str, Option<&'static str>)> {
 }
 
 fn version_of(pid: u32, mapping: &maps::Mapping<'_>, kind: &str) -> Option<String> {
-    let from_text = ["NCCL", "RCCL"].contains(&kind).then(|| discovery::path_to(pid, mapping)).flatten();
+    let from_text = ["NCCL", "RCCL"].contains(&kind).then(|| maps::path_to(pid, mapping)).flatten();
     from_text.and_then(|path| elf::nccl_version(&path)).or_else(|| version_in_name(mapping.file_name()))
 }
 

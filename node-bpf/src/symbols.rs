@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::elf::{self, Elf};
 use crate::functions::{self, Api, FUNCTIONS};
 use crate::nccl_hash::HashStyle;
-use crate::record::Library;
+use record::Library;
 
 /// One probe to be.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The bytes the BPF programs write, parsed with size checks. The truth is `bpf/wire.h`; the sizes are asserted here
 //! and, for the record kinds, on every record. What a record means is `decode`'s business.
 
+use crate::bytes::Reader;
 use crate::signals::wire as signals;
 use crate::signals::wire::RawHost;
 use crate::verbs::{self, RawVerbs};
@@ -120,7 +121,7 @@ pub(crate) enum RawRecord {
 
 /// Parses one record; none when its kind is unknown or its size is not the kind's.
 pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
-    let kind = Reader(bytes).u32()?;
+    let kind = Reader::new(bytes).u32()?;
     let want = match kind {
         1 if bytes.len() == SHORT_CALL_BYTES => SHORT_CALL_BYTES,
         1 => CALL_BYTES,
@@ -133,7 +134,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
     if bytes.len() != want {
         return None;
     }
-    let mut r = Reader(bytes.get(4..)?);
+    let mut r = Reader::new(bytes.get(4..)?);
     Some(match kind {
         1 => {
             let func = r.u8()?;
@@ -232,7 +233,7 @@ pub(crate) const OPEN_CALL_BYTES: usize = 168;
 impl RawInFlight {
     /// None when the bytes are of another form, or the call is one that makes no record (`RM_ROLE_CALL` is 0).
     pub(crate) fn parse(bytes: &[u8], now_ns: u64) -> Option<RawInFlight> {
-        let mut r = Reader(bytes);
+        let mut r = Reader::new(bytes);
         let (pid, tid) = (r.u32()?, r.u32()?);
         let enter_ns = r.u64()?;
         let _sp = r.u64()?;
@@ -270,7 +271,7 @@ impl RawInFlight {
 
 /// An entry of the map `waiting`: thread (process id << 32 | thread id) and kernel time of the entry.
 pub(crate) fn waiting(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
-    Some((Reader(key).u64()?, Reader(value).u64()?))
+    Some((Reader::new(key).u64()?, Reader::new(value).u64()?))
 }
 
 /// Where `off.followed` lies in `struct thread_state` (`bpf/thread.bpf.h`), and its value `FOLLOWED`.
@@ -320,7 +321,7 @@ pub(crate) struct Stats {
 
 impl Stats {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        let mut r = Reader(bytes);
+        let mut r = Reader::new(bytes);
         for field in [&mut self.hits, &mut self.lost_ring, &mut self.lost_map, &mut self.unmatched, &mut self.shed] {
             *field += r.u64().unwrap_or(0);
         }
@@ -352,33 +353,6 @@ impl RawConfig {
         bytes[28..32].copy_from_slice(&self.only_uid.to_ne_bytes());
         bytes[32..40].copy_from_slice(&self.block_min_ns.to_ne_bytes());
         bytes
-    }
-}
-
-/// Takes numbers off the front; none at the end of the bytes.
-pub(crate) struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Reader(bytes)
-    }
-
-    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, tail) = self.0.split_first_chunk::<N>()?;
-        self.0 = tail;
-        Some(*head)
-    }
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_ne_bytes)
-    }
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_ne_bytes)
-    }
-    pub(crate) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_ne_bytes)
-    }
-    pub(crate) fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_ne_bytes)
     }
 }
 

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use common::{Lab, make_db, stderr};
-use rankmesh::stragglers::Input;
-use rankmesh::stragglers::simulate::{Grid, Job, Slow};
 use serde_json::Value;
+use verdicts::Input;
+use verdicts::simulate::{Grid, Job, Slow};
 
 const MS: i64 = 1_000_000;
 const NODES: [&str; 4] = ["n0", "n1", "n2", "n3"];

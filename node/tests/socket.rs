@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Lab, stderr, stdout, wait_for};
 use node_bpf::{Collective, Library, ProcessSeen, Record};
-use rankmesh::store::{Store, StoreConfig};
 use serde_json::json;
+use store::{Store, StoreConfig};
 
 /// "nobody" on most systems; any user but ours will do.
 const STRANGER: u32 = 65_534;

@@ -136,6 +136,89 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
     }
 }
 
+#[test]
+fn the_end_of_a_job_ends_what_is_said_of_its_ranks() {
+    if !can_capture("the_end_of_a_job_ends_what_is_said_of_its_ranks") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("ended", &AGENTS);
+    agents(&mut lab, &cgroups);
+    let late = lab.path("late");
+    std::fs::write(&late, "3 60\n").expect("written");
+    let job = mpi_job(&lab, &cgroups, &format!("--iters 1000000 --work-ms 20 --late-file {}", late.display()));
+    for answer in all_say(&lab, "rank") {
+        assert_eq!(answer["verdict"]["ongoing"], true, "{answer}");
+    }
+    for cgroup in &cgroups.0 {
+        std::fs::write(cgroup.join("cgroup.kill"), "1").expect("the ranks are killed");
+    }
+    let ended = Instant::now();
+    drop(job);
+    for asker in AGENTS {
+        wait_for(&format!("{asker} says that the job has ended"), || {
+            let verdict = &standing(&lab, asker)?["verdict"];
+            match verdict["why"].as_str() {
+                Some("the job's 8 ranks have ended") => Ok(()),
+                _ => Err(verdict.to_string()),
+            }
+        });
+    }
+    eprintln!("every agent knows of the end after {:?}", ended.elapsed());
+    let text = stdout(&lab.ask("m1", "stragglers", &[]));
+    assert!(text.contains("the job's 8 ranks have ended") && !text.contains("still does"), "{text}");
+}
+
+#[test]
+fn verdicts_go_on_when_wall_clocks_are_set() {
+    if !can_capture("verdicts_go_on_when_wall_clocks_are_set") {
+        return;
+    }
+    const S: i64 = 1_000_000_000;
+    let mut lab = Lab::new();
+    let bin = workloads(&lab);
+    lab.step_clocks(&bin);
+    let cgroups = Cgroups::new("clocks", &AGENTS);
+    agents(&mut lab, &cgroups);
+    let late = lab.path("late");
+    std::fs::write(&late, "3 60\n").expect("written");
+    let _job = mpi_job(&lab, &cgroups, &format!("--iters 1000000 --work-ms 20 --late-file {}", late.display()));
+    all_say(&lab, "rank");
+    // The reference is m1; certificates are valid from an hour before they were made.
+    for (host, ahead_ns) in [("m3", 3_600 * S), ("m1", 3_600 * S), ("m3", -3_300 * S), ("m1", -3_300 * S), ("m1", 0)] {
+        lab.step_clock(host, ahead_ns);
+        let began = Instant::now();
+        // Windows are judged at all agents that end after the step, of all hosts' digests, and name the rank.
+        for asker in AGENTS {
+            wait_for(&format!("{asker} names the rank after {host} was set by {} s", ahead_ns / S), || {
+                let answer = standing(&lab, asker)?;
+                let about = &answer["standing"];
+                let age_ms = about["age_ms"].as_i64().ok_or("no age")?;
+                assert!((0..60_000).contains(&age_ms), "{about}");
+                let fresh = i128::from(age_ms) < began.elapsed().as_millis().cast_signed();
+                let named = answer["verdict"]["rank"] == 3 && about["heard"] == 4;
+                if fresh && named { Ok(()) } else { Err(format!("{about} {}", answer["verdict"])) }
+            });
+        }
+        eprintln!("{host} set by {} s: every agent judged anew after {:?}", ahead_ns / S, began.elapsed());
+        // Times are told by the reference's wall clock, as it is now.
+        wait_for("times of the wall clock", || {
+            let answer = standing(&lab, "m2")?;
+            let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+            let wall_ns = i64::try_from(wall.as_nanos()).expect("a time");
+            let off_ns =
+                wall_ns + reference_ahead_ns(&lab) - answer["verdict"]["until_ns"].as_i64().ok_or("no rank")?;
+            if (0..60 * S).contains(&off_ns) { Ok(()) } else { Err(format!("off by {} s", off_ns / S)) }
+        });
+    }
+}
+
+/// By how much the wall clock of the reference node is ahead of this machine's.
+fn reference_ahead_ns(lab: &Lab) -> i64 {
+    let step = std::fs::read(lab.path("m1.step")).expect("its file");
+    i64::from_ne_bytes(step.try_into().expect("eight bytes"))
+}
+
 /// Eight ranks on nccl-sim.
 fn nccl_job(lab: &Lab, cgroups: &Cgroups) -> (Job, std::path::PathBuf) {
     let bin = workloads(lab);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use gossip::MemberState;
+use query::ask::{self, AskError, Asked, Question};
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
-use rankmesh::query::ask::{self, AskError, Asked, Question};
-use rankmesh::store::{Finding, Source, StoreConfig};
+use store::{Finding, Source, StoreConfig};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +50,18 @@ impl Cluster {
             store.flush(wait)?;
         }
         Ok(cluster)
+    }
+
+    /// Starts one agent a source, and waits as [`Cluster::serve`] does.
+    ///
+    /// # Errors
+    /// As [`Cluster::serve`].
+    pub async fn of_sources(sources: Vec<SourceConfig>, wait: Duration) -> anyhow::Result<Self> {
+        let (dir, mut configs) = configs(&vec![PathBuf::new(); sources.len()], &[])?;
+        for (config, source) in configs.iter_mut().zip(sources) {
+            config.source = source;
+        }
+        Self::one_by_one((dir, configs), wait).await
     }
 
     /// As [`Cluster::serve`], with a socket at the first agent, for the command line.

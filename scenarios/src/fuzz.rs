@@ -6,7 +6,9 @@
 //! together take most branches, lie in `scenarios/corpus/TARGET/` and are replayed by a test for ever.
 
 pub mod coverage;
+mod peers;
 mod pool;
+mod verdicts;
 
 pub use pool::Pool;
 
@@ -16,11 +18,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use certs::{Issuer, JoinToken, TrustList};
+use model::frame::{self, FrameReader};
+use model::wire::{Request, Response};
 use query_planner::{AskOptions, Catalog};
-use rankmesh::mesh::frame::{self, FrameReader};
-use rankmesh::mesh::wire::{Request, Response};
-use rankmesh::store::ServedDb;
 use rusqlite::Connection;
+use store::ServedDb;
 
 /// Nothing that reads an input of a few KiB may take longer (on a machine that does much else).
 pub const SLOW: Duration = Duration::from_secs(60);
@@ -46,12 +48,35 @@ pub enum Target {
     ForeignDb,
     /// Records from the kernel's ring buffer.
     Records,
+    /// Tasks of other nodes, worked on, and answers to ours, combined.
+    Tasks,
+    /// Catalogues of other nodes, planned against.
+    Catalogs,
+    /// Facts that other nodes gossip.
+    Facts,
+    /// Requests on the local socket, answered.
+    Local,
+    /// Digests of many hosts, and what is judged of them.
+    Verdicts,
 }
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 8] =
-        [Self::Frames, Self::Gossip, Self::Sql, Self::Tokens, Self::Csr, Self::Trust, Self::ForeignDb, Self::Records];
+    pub const ALL: [Self; 13] = [
+        Self::Frames,
+        Self::Gossip,
+        Self::Sql,
+        Self::Tokens,
+        Self::Csr,
+        Self::Trust,
+        Self::ForeignDb,
+        Self::Records,
+        Self::Tasks,
+        Self::Catalogs,
+        Self::Facts,
+        Self::Local,
+        Self::Verdicts,
+    ];
 
     /// Its name, and that of its corpus.
     #[must_use]
@@ -65,6 +90,11 @@ impl Target {
             Self::Trust => "trust",
             Self::ForeignDb => "foreign-db",
             Self::Records => "records",
+            Self::Tasks => "tasks",
+            Self::Catalogs => "catalogs",
+            Self::Facts => "facts",
+            Self::Local => "local",
+            Self::Verdicts => "verdicts",
         }
     }
 
@@ -96,6 +126,11 @@ impl Target {
             Self::Trust => vec![ca.list.clone()],
             Self::ForeignDb => vec![ca.database.clone()],
             Self::Records => [64, 128, 200, 256].iter().map(|length| vec![0; *length]).collect(),
+            Self::Tasks => peers::task_seeds()?,
+            Self::Catalogs => peers::catalog_seeds()?,
+            Self::Facts => peers::fact_seeds(),
+            Self::Local => peers::local_seeds()?,
+            Self::Verdicts => verdicts::seeds(),
         };
         if let Ok(saved) = std::fs::read_dir(self.corpus()) {
             // In order: what a generator of one seed makes of them is then the same in every checkout.
@@ -137,6 +172,11 @@ impl Target {
             }
             Self::ForeignDb => foreign(input)?,
             Self::Records => drop(node_bpf::reads_as_record(input)),
+            Self::Tasks => peers::feed_task(input)?,
+            Self::Catalogs => peers::feed_catalog(input)?,
+            Self::Facts => peers::feed_facts(input),
+            Self::Local => peers::feed_local(input)?,
+            Self::Verdicts => verdicts::feed(input),
         }
         Ok(())
     }
@@ -209,7 +249,7 @@ fn sql(sql: &str) -> anyhow::Result<()> {
             let _ = query_planner::explain(&plan);
         }
     }
-    let _ = rankmesh::query::file::ask(&ca.path, sql, Instant::now() + Duration::from_millis(300));
+    let _ = store::file::ask(&ca.path, sql, Instant::now() + Duration::from_millis(300));
     Ok(())
 }
 
@@ -221,7 +261,7 @@ fn foreign(input: &[u8]) -> anyhow::Result<()> {
     if ServedDb::open(&path, Vec::new()).is_ok() {
         let deadline = Instant::now() + Duration::from_millis(300);
         for sql in ["SELECT * FROM events", "SELECT source, count(*) FROM events GROUP BY source", "SELECT * FROM v"] {
-            let _ = rankmesh::query::file::ask(&path, sql, deadline);
+            let _ = store::file::ask(&path, sql, deadline);
         }
     }
     Ok(())

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use query::ask::{self, AskError, Asked};
 use query_planner::Value;
-use rankmesh::query::ask::{self, AskError, Asked};
 use scenarios::light::{LightCluster, eventually, question};
 use tokio_util::sync::CancellationToken;
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use query::access::Caller;
+use query::ask::{self, AskError, Asked, Question, Told};
 use query_planner::Value;
-use rankmesh::agent::access::Caller;
-use rankmesh::query::ask::{self, AskError, Asked, Question, Told};
 use scenarios::light::{LightCluster, eventually, question};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

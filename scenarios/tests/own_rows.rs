@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use node_bpf::{Collective, Library, ProcessSeen, Record};
+use query::FanoutPolicy;
+use query::access::{Access, Caller};
+use query::ask::{self, Asked};
 use query_planner::Value;
 use rankmesh::agent::SourceConfig;
-use rankmesh::agent::access::{Access, Caller};
-use rankmesh::query::FanoutPolicy;
-use rankmesh::query::ask::{self, Asked};
-use rankmesh::store::{Store, StoreConfig};
 use scenarios::light::question;
 use scenarios::trust::TrustMesh;
+use store::{Store, StoreConfig};
 use tokio_util::sync::CancellationToken;
 
 const NODES: usize = 8;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use query::ask::{self, Asked};
 use query_planner::Value;
-use rankmesh::query::ask::{self, Asked};
 use scenarios::light::{LightCluster, question};
 use tokio_util::sync::CancellationToken;
 

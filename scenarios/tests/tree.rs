@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use query::FanoutPolicy;
+use query::ask::Asked;
 use query_planner::Value;
-use rankmesh::query::FanoutPolicy;
-use rankmesh::query::ask::Asked;
 use scenarios::light::{LightCluster, eventually, question};
 use tokio_util::sync::CancellationToken;
 
@@ -115,7 +115,7 @@ async fn cancelling_stops_sqlite_on_every_node() {
         tree(&cluster, tree_above);
         let cancel = CancellationToken::new();
         // Hours of work on each node.
-        let heavy = rankmesh::query::ask::Question {
+        let heavy = model::Question {
             per_node: true,
             ..question("SELECT count(*) FROM t a, t b, t c, t d WHERE a.v + b.v + c.v + d.v = -1", 10 * PATIENCE)
         };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use query::ask::{self, AskError, Asked};
 use rankmesh::agent::Agent;
-use rankmesh::query::ask::{self, AskError, Asked};
 use scenarios::light::question;
 use scenarios::trust::{TrustMesh, until};
 use tokio_util::sync::CancellationToken;
@@ -134,8 +134,7 @@ async fn a_new_ca_takes_over_and_the_old_one_is_forgotten() {
     }
     // Who joins now joins the new CA.
     let token = mesh.issuer().unwrap().tokens().create(DAY, None).unwrap();
-    let joined = Arc::new(
-        rankmesh::mesh::join::join(mesh.agents[0].shared().advertise, &token, &"late".parse().unwrap()).await.unwrap(),
-    );
+    let joined =
+        Arc::new(mesh::join::join(mesh.agents[0].shared().advertise, &token, &"late".parse().unwrap()).await.unwrap());
     assert_eq!(joined.ca_fingerprint(), issuer.authority().fingerprint());
 }

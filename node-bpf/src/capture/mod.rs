@@ -5,122 +5,32 @@ mod reader;
 mod watcher;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::attach::AttachMode;
 use crate::cgroup::Cgroup;
-use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
 use crate::clock::{self, Clock};
+use crate::config::CaptureConfig;
 use crate::decode;
-use crate::discovery::{AttachedFile, Discovery};
+use crate::discovery::Discovery;
 use crate::error::Error;
-use crate::groups::Groups;
 use crate::late::LateComms;
-use crate::loader::{self, Loaded, ProbeStatus};
+use crate::loader::{self, Loaded};
 use crate::open_calls::OpenCalls;
-use crate::process::{Process, Processes};
-use crate::record::{Collective, DeviceWait, LossCount, Record};
+use crate::process::Processes;
 use crate::self_stats::SelfStats;
-use crate::shedding::{Backlog, Shedding};
+use crate::shared::{CaptureStatus, Shared, Sink};
+use crate::shedding::Shedding;
 use crate::signals::faults;
 use crate::signals::kernel_names;
-use crate::symbol_probes::ProbeSpec;
-use crate::tally::registry::Registry;
-use crate::tally::{RowRule, Tallies};
+use crate::tally::Tallies;
 use crate::wire::{self, RawInFlight};
-
-/// What to capture, and how.
-#[derive(Debug, Clone)]
-pub struct CaptureConfig {
-    /// Capture only the tasks of this cgroup v2 directory and its descendants.
-    pub cgroup: Option<PathBuf>,
-    /// Libraries to probe before anybody has them mapped, so that not even the first call of the first process is
-    /// missed. All others are found while they run.
-    pub libraries: Vec<PathBuf>,
-    /// Probe those in the dynamic loader's cache ahead, too.
-    pub system_libraries: bool,
-    /// Size of the ring buffer between kernel and reader; rounded up to a power of two.
-    pub ring_bytes: u32,
-    /// Record off-CPU stretches of followed processes.
-    pub offcpu: bool,
-    /// Shorter stretches are not recorded (nor summed).
-    pub offcpu_min: Duration,
-    /// Record TCP retransmits and resets.
-    pub tcp: bool,
-    /// Record block requests of followed processes.
-    pub block: bool,
-    /// Shorter requests, queueing included, are not recorded (nor summed).
-    pub block_min: Duration,
-    /// Record major faults, reclaim and kills for want of memory of followed processes.
-    pub memory: bool,
-    /// Count CUDA and HIP calls.
-    pub cuda: bool,
-    /// Record asynchronous events of InfiniBand and RoCE devices.
-    pub fabric_events: bool,
-    /// Functions and USDT points to probe besides.
-    pub probes: Vec<ProbeSpec>,
-    /// How often running processes are checked for newly loaded libraries.
-    pub rescan: Duration,
-    /// How full the queue behind the sink is: when it fills up, less is recorded.
-    pub backlog: Backlog,
-    /// Record nobody's processes but this user's. Without root's rights that is so whatever stands here, for the user that
-    /// this process runs as: see [`privileges::only_user`](crate::privileges::only_user).
-    pub only_user: Option<u32>,
-    /// The way of attaching; none takes the best the kernel supports.
-    pub attach_mode: Option<AttachMode>,
-}
-
-impl Default for CaptureConfig {
-    fn default() -> Self {
-        CaptureConfig {
-            cgroup: None,
-            libraries: vec![],
-            system_libraries: true,
-            ring_bytes: 4 << 20,
-            offcpu: true,
-            offcpu_min: Duration::from_millis(1),
-            tcp: true,
-            block: true,
-            block_min: Duration::from_millis(1),
-            memory: true,
-            cuda: true,
-            fabric_events: true,
-            probes: vec![],
-            rescan: Duration::from_secs(1),
-            backlog: Backlog::default(),
-            only_user: None,
-            attach_mode: None,
-        }
-    }
-}
-
-/// What capture is doing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CaptureStatus {
-    /// How calls are probed.
-    pub mode: AttachMode,
-    /// The only user whose processes are recorded; none: everybody's are.
-    pub only_user: Option<u32>,
-    /// The library files probed.
-    pub files: Vec<AttachedFile>,
-    /// Every probe's hits and losses since the start, as of the last second.
-    pub probes: Vec<ProbeStatus>,
-    /// Processes followed now.
-    pub processes: usize,
-    /// From when on counted calls (CUDA, HIP) become rows of their own.
-    pub rows: Vec<RowRule>,
-    /// What could not be probed, and why.
-    pub problems: Vec<String>,
-    /// Which classes of things are recorded, and why others are not.
-    pub classes: Vec<ClassStatus>,
-}
+use record::{Collective, DeviceWait, LossCount, Record};
 
 /// Running capture. Stops, and takes every probe away, when dropped.
 #[derive(Debug)]
@@ -142,86 +52,6 @@ pub fn supported() -> Result<(), Error> {
 pub fn prepare() {
     kernel_names::open_ahead();
     faults::open_ahead();
-}
-
-/// Where records go.
-type Sink = Box<dyn FnMut(Record) + Send>;
-
-/// What both threads use.
-pub(crate) struct Shared {
-    sink: Mutex<Sink>,
-    pub(crate) processes: Processes,
-    clock: Clock,
-    pub(crate) late: LateComms,
-    /// The functions whose calls are counted.
-    pub(crate) counted: Arc<Registry>,
-    /// Calls whose group has not ended.
-    groups: Mutex<Groups>,
-    status: Mutex<CaptureStatus>,
-    /// Rows of off-CPU stretches and block requests so far.
-    rows: AtomicU64,
-    /// The probes are gone: what is in the ring now is all there will be.
-    detached: AtomicBool,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("status", &self.status).finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    pub(crate) fn deliver(&self, record: Record) {
-        (self.sink.lock().unwrap_or_else(PoisonError::into_inner))(record);
-    }
-
-    /// The process of a record; announced to the sink before its first record.
-    fn process(&self, pid: u32) -> Option<Arc<Process>> {
-        self.announced(self.processes.of_record(pid))
-    }
-
-    fn announced(&self, found: Option<(Arc<Process>, bool)>) -> Option<Arc<Process>> {
-        let (process, new) = found?;
-        if new {
-            self.deliver(Record::Process(process.seen.clone()));
-        }
-        Some(process)
-    }
-
-    fn groups(&self) -> MutexGuard<'_, Groups> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands on the calls of a process's groups that have not ended, as they were made.
-    fn release_groups(&self, pid: u32) {
-        let left = self.groups().release(pid);
-        left.into_iter().for_each(|call| self.deliver(Record::Collective(call)));
-    }
-
-    fn status(&self) -> MutexGuard<'_, CaptureStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn attached(&self, file: AttachedFile) {
-        self.status().files.push(file);
-    }
-
-    /// The classes that are on.
-    pub(crate) fn classes_on(&self) -> Vec<&'static ProbeClass> {
-        let status = self.status();
-        CLASSES.iter().filter(|class| classes::is_on(&status.classes, class.name)).collect()
-    }
-
-    /// A class could not be attached.
-    pub(crate) fn class_off(&self, name: &'static str, why: String, remedy: String) {
-        tracing::warn!("not recorded: {name}: {why}; {remedy}");
-        classes::turn_off(&mut self.status().classes, name, why, remedy);
-    }
-
-    pub(crate) fn problem(&self, problem: String) {
-        tracing::warn!("{problem}");
-        self.status().problems.push(problem);
-    }
 }
 
 #[derive(Debug)]

@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
 
-use super::{Shared, Wake, loss};
+use super::{Wake, loss};
 use crate::decode;
 use crate::process::Process;
-use crate::record::Record;
 use crate::ring::Ring;
+use crate::shared::Shared;
 use crate::signals::decode as signals;
 use crate::signals::kernel_names;
-use crate::signals::record::HostRecord;
 use crate::signals::wire::RawHost;
 use crate::sockets::Sockets;
 use crate::tally;
 use crate::tally::wire::RawRow;
 use crate::wire::{self, RawOffCpu, RawRecord};
+use record::HostRecord;
+use record::Record;
 
 /// The reader looks this often; the kernel wakes it earlier only when the ring fills up. Each look takes the CPU from a rank
 /// where ranks use all of them. Who waits for records to have come (the standing verdict's `LAG`) waits longer than this.

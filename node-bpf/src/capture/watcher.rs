@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
 
-use super::{Shared, Wake, loss};
+use super::{Wake, loss};
 use crate::clock;
 use crate::discovery::Discovery;
 use crate::loader::{self, ProbeStatus};
 use crate::open_calls::OpenCalls;
 use crate::process::runs;
-use crate::record::Record;
 use crate::self_stats::SelfStats;
+use crate::shared::Shared;
 use crate::shedding::{Backlog, Second, Shedding};
-use crate::signals::record::HostRecord;
 use crate::tally::Tallies;
+use record::HostRecord;
+use record::Record;
 
 /// The thread that owns the probes.
 pub(super) struct Watcher {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use super::layout::{DEVICE_FIRST, DEVICE_LAST, DEVICE_OFFSET, OPEN_HASH, OPEN_RANKS};
 use crate::clock::Clock;
 use crate::decode;
-use crate::record::Collective;
 use crate::wire::{HAVE_HASH, HAVE_RANK, RawCall};
+use record::Collective;
 
 /// Evidence tier of times taken on the device.
 const TIER: u8 = 3;

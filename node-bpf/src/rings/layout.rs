@@ -1,8 +1,9 @@
 //! The bytes of a ring file. The truth is `shim/ring.h`; sizes and offsets are asserted there and used here. Nothing in
 //! a ring is trusted: a rank may write into its ring whatever it likes.
 
+use crate::bytes::Reader;
 use crate::functions::{FUNCTIONS, Role};
-use crate::wire::{MAX_ARGS, Reader};
+use crate::wire::MAX_ARGS;
 
 /// `RM_RING_MAGIC`.
 const MAGIC: u64 = 0x3147_4e49_5253_4d52;

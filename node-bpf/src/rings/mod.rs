@@ -27,10 +27,10 @@ use crate::decode;
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
 use crate::process::{Process, Processes};
-use crate::record::{Collective, LossCount, Record};
 use crate::wire::{
     self, CAPTURE_KNOWN, CAPTURED, FROM_RCCL, HAVE_HASH, HAVE_RANK, HAVE_SEQ, NOT_RETURNED, RawCall, RawRecord,
 };
+use record::{Collective, LossCount, Record};
 
 /// The shared library that stands before MPI (LD_PRELOAD), for this kind of machine.
 pub static MPI_SHIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/librankmesh_pmpi.so"));

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::process::Process;
-use crate::record::CallTally;
+use record::CallTally;
 
 /// `call_rollups.source` of what is sampled.
 const SOURCE: &str = "proc";

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::signals::record::FabricCounter;
+use record::FabricCounter;
 
 /// Device, port, counter.
 type Key = (String, Option<u32>, String);

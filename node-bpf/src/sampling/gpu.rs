@@ -9,7 +9,7 @@ use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
 
-use crate::signals::record::GpuSample;
+use record::GpuSample;
 
 /// Between two attempts to load the library.
 const RETRY: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::signals::record::HostSample;
+use record::HostSample;
 
 /// Keeps the last counters, of which samples are the differences.
 #[derive(Debug)]

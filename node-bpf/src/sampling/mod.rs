@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::Error;
-use crate::record::Record;
-use crate::signals::record::{HostRecord, SelfStat};
+use record::Record;
+use record::{HostRecord, SelfStat};
 
 mod fabric;
 mod gpu;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::signals::record::SelfStat;
+use record::SelfStat;
 
 /// Where to look.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! From the parsed signals to records: names, units, ranks and wall-clock times.
 
 use crate::clock::Clock;
-use crate::signals::record::{BlockIo, MemoryEvent, ProcessEvent};
 use crate::signals::wire::{RawBlock, RawLife, RawMemory};
+use record::{BlockIo, MemoryEvent, ProcessEvent};
 
 /// A block request.
 pub(crate) fn block(raw: &RawBlock, clock: &Clock, rank: Option<i32>) -> BlockIo {

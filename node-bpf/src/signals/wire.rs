@@ -3,7 +3,7 @@
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::wire::Reader;
+use crate::bytes::Reader;
 
 pub(crate) const BLOCK_KIND: u32 = 16;
 pub(crate) const MEMORY_KIND: u32 = 17;

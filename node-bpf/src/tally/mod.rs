@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::cuda::functions::{self, Kind};
 use crate::loader::{self, ProbeStatus};
 use crate::process::Process;
-use crate::record::{CallTally, CudaCall, Record, SymbolCall};
+use record::{CallTally, CudaCall, Record, SymbolCall};
 use registry::{Counted, FUNCS, Registry, SYMBOLS_FROM};
 use threshold::Histogram;
 use wire::{RawFunc, RawRow, RawTally};

@@ -15,11 +15,11 @@ use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
 
+use crate::bytes::Reader;
 use crate::clock::Clock;
 use crate::elf::Elf;
-use crate::record::NetEvent;
 use crate::symbols::Target;
-use crate::wire::Reader;
+use record::NetEvent;
 
 const SYMBOL: &str = "ibv_get_async_event";
 

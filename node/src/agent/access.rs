@@ -2,8 +2,8 @@
 //!
 //! On the socket the kernel says who is there (SO_PEERCRED). The agent's own user and root are owners and may ask
 //! everything. Users and groups that the agent was told of are readers: they may ask, but not for what tells on other users'
-//! processes ([`HIDDEN`]) nor for the audit. Everybody else may ask about her own processes, where the agent's owner wants that
-//! ([`Access::Own`]): the nodes then show nothing else (`store::own_rows`). Over the mesh roles are `mesh::serve`'s.
+//! processes nor for the audit. Everybody else may ask about her own processes, where the agent's owner wants that
+//! ([`Access::Own`]). What each role may not ask is `query::access`'s; over the mesh roles are `mesh::serve`'s.
 //! Environments and command lines are not stored at all, so nobody can ask for them.
 
 use std::os::unix::fs::PermissionsExt;
@@ -11,133 +11,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use nix::unistd::{Gid, Group, Uid, User, chown};
-use query_planner::Plan;
+use query::access::Access;
 use tokio::net::unix::UCred;
-
-use crate::query::admission::Asker;
-
-/// Columns that tell on other users' processes: table or view, column (`*`: all of them).
-const HIDDEN: [(&str, &str); 16] = [
-    ("processes", "exe"),
-    ("processes", "comm"),
-    ("processes", "container_id"),
-    ("processes", "cgroup_path"),
-    ("processes", "user"),
-    ("processes", "uid"),
-    ("processes", "pod"),
-    ("process_events", "comm"),
-    ("offcpu", "next_comm"),
-    ("offcpu", "next_pid"),
-    ("events", "comm"),
-    ("events", "details"),
-    ("block_io", "comm"),
-    ("audit", "*"),
-    ("segments", "*"),
-    ("segment_columns", "*"),
-];
-
-/// What is no user's: who asked what, and the packed form of all rows.
-const NOBODYS: [(&str, &str); 3] = [("audit", "*"), ("segments", "*"), ("segment_columns", "*")];
-
-/// What somebody may do here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Everything.
-    Owner,
-    /// Ask, but not for other users' processes.
-    Reader,
-    /// Ask, and see only what processes of this user did, on every node.
-    Own(u32),
-}
-
-impl Access {
-    /// In one word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Owner => "owner",
-            Self::Reader => "reader",
-            Self::Own(_) => "own",
-        }
-    }
-
-    /// The user whose rows alone count.
-    #[must_use]
-    pub fn viewer(self) -> Option<u32> {
-        match self {
-            Self::Own(uid) => Some(uid),
-            Self::Owner | Self::Reader => None,
-        }
-    }
-
-    /// Whether such a plan may be run.
-    ///
-    /// # Errors
-    /// Which column is not to be asked for.
-    pub fn allows(self, plan: &Plan) -> Result<(), String> {
-        self.allow_reads(plan.parts.iter().flat_map(|part| &part.reads))
-    }
-
-    fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), String> {
-        let hidden: &[(&str, &str)] = match self {
-            Self::Owner => return Ok(()),
-            Self::Reader => &HIDDEN,
-            // The nodes leave out others' rows.
-            Self::Own(_) => &NOBODYS,
-        };
-        for (table, columns) in reads {
-            for (hidden, column) in hidden.iter().filter(|(hidden, _)| table.eq_ignore_ascii_case(hidden)) {
-                if *column == "*" || columns.iter().any(|read| read.eq_ignore_ascii_case(column)) {
-                    return Err(format!(
-                        "not allowed: {hidden}.{column} tells on other users; {} may not ask for it (the agent's owner \
-                         and root may, or let readers with `rankmesh up --readers-see-processes`)",
-                        if self == Self::Reader { "readers" } else { "users" }
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Somebody who asks this agent.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// What may be asked.
-    pub access: Access,
-    /// Who waits for a turn.
-    pub asker: Asker,
-}
-
-impl Caller {
-    /// The agent itself, for its own work.
-    #[must_use]
-    pub fn agent() -> Self {
-        Self { access: Access::Owner, asker: Asker::of_the_house("agent") }
-    }
-
-    /// The agent's own user, or root.
-    #[must_use]
-    pub fn owner() -> Self {
-        Self { access: Access::Owner, asker: Asker::of_the_house("owner") }
-    }
-
-    /// Somebody else whom it lets ask, by a name of her own.
-    #[must_use]
-    pub fn guest(access: Access, name: impl Into<String>) -> Self {
-        Self { access, asker: Asker::guest(name) }
-    }
-
-    /// What the analysis of her question reads: it shows of it what its report says.
-    #[must_use]
-    pub(crate) fn of_analysis(&self) -> Self {
-        let access = match self.access {
-            Access::Own(uid) => Access::Own(uid),
-            Access::Owner | Access::Reader => Access::Owner,
-        };
-        Self { access, asker: self.asker.clone() }
-    }
-}
 
 /// Who may use the socket.
 #[derive(Debug, Clone, Default)]
@@ -245,26 +120,6 @@ impl Readers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn reads(table: &str, columns: &[&str]) -> Vec<(String, Vec<String>)> {
-        vec![(table.to_owned(), columns.iter().map(|column| (*column).to_owned()).collect())]
-    }
-
-    #[test]
-    fn readers_do_not_see_other_users_processes_and_owners_do() {
-        let hidden = [("processes", "exe"), ("Processes", "USER"), ("audit", "who"), ("offcpu", "next_comm")];
-        for (table, column) in hidden {
-            let reads = reads(table, &["pid", column]);
-            let error = Access::Reader.allow_reads(reads.iter()).unwrap_err();
-            assert!(error.contains("not allowed") && error.contains(&table.to_lowercase()), "{error}");
-            Access::Owner.allow_reads(reads.iter()).unwrap();
-        }
-        for (table, column) in [("processes", "rank"), ("collectives", "pid"), ("offcpu", "duration_ns")] {
-            Access::Reader.allow_reads(reads(table, &[column]).iter()).unwrap();
-        }
-        // Counting rows of the audit reads no column.
-        assert!(Access::Reader.allow_reads(reads("audit", &[]).iter()).is_err());
-    }
 
     #[test]
     fn names_are_looked_up() {

@@ -1,6 +1,6 @@
 //! What processes of this host do, read from /proc: for those of whom it matters because they do not get on.
 //!
-//! What the states mean is `crate::stragglers::Activity`.
+//! What the states mean is `verdicts::Activity`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use futures::StreamExt;
 use gossip::Member;
+use model::wire::{Request, Response};
+use verdicts::{Activity, Doing, Input, Progress};
 
 use super::Shared;
-use crate::mesh::wire::{Request, Response};
-use crate::stragglers::{Activity, Doing, Input, Progress};
 
 /// Threads of one process that are looked at; a process with more is judged by so many.
 const MOST_THREADS: usize = 256;

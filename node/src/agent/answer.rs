@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use async_trait::async_trait;
+use model::{LocalRequest, LocalResponse};
+use query::access::Caller;
+use query::ask::{self, AskError, Asked, Question, Told};
 use query_planner::{ColumnMeta, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::Caller;
 use super::audit::{Asking, Outcome};
-use super::local::{LocalRequest, LocalResponse};
-use crate::query::ask::{self, AskError, Asked, Question, Told};
 
 /// Rows of one frame to the command line, and their bytes.
 const ROWS_PER_FRAME: usize = 2_000;

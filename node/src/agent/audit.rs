@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::lock::lock;
-use crate::now::unix_now_ns;
-use crate::store::{Audit, Source};
+use query::lock::lock;
+use store::{Audit, Source};
+
+use record::unix_now_ns;
 
 /// Rows a second; what is beyond is counted and told in one row.
 const ROWS_PER_SECOND: i64 = 50;
@@ -133,7 +134,7 @@ fn cut(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{ServedDb, Store, StoreConfig};
+    use store::{ServedDb, Store, StoreConfig};
 
     fn row(ts_ns: i64) -> Audit {
         Audit { ts_ns, kind: "query", ..Audit::default() }

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use certs::{Identity, Issuer, JoinToken, MeshName, Reissue};
+use mesh::join;
 use rand::RngExt;
 
 use super::config::AgentConfig;
-use crate::mesh::join;
 
 /// Validity of the token that a founding agent prints.
 const FIRST_TOKEN_TTL: Duration = Duration::from_secs(24 * 3_600);

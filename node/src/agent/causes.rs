@@ -1,19 +1,19 @@
 //! Why the named rank is late: asks its host and one peer's for what they recorded, and hands that to
-//! `crate::stragglers::why`, which decides. Owns whom and when to ask; nothing else of the mesh is asked.
+//! `verdicts::why`, which decides. Owns whom and when to ask; nothing else of the mesh is asked.
 
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use query::access::Caller;
+use query::ask::{self, Asked, Question};
 use query_planner::Value;
+use store::UNFILLED;
 use tokio_util::sync::CancellationToken;
+use verdicts::why::{self, Cause, LOOKED_AT_NS, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
+use verdicts::{Culprit, RankRef, Report, Rules, Verdict, Waits};
 
 use super::Shared;
-use super::access::Caller;
 use super::recording::NOT_RECORDED;
-use crate::query::ask::{self, Asked, Question};
-use crate::store::UNFILLED;
-use crate::stragglers::why::{self, Cause, LOOKED_AT_NS, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
-use crate::stragglers::{Culprit, RankRef, Report, Rules, Verdict, Waits};
 
 /// Beside the episode on both sides.
 const MARGIN_NS: i64 = 500_000_000;

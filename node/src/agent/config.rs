@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use certs::NodeName;
 use node_bpf::ProbeSpec;
+use store::StoreConfig;
 
 use super::access::SocketAccess;
-use crate::slurm::JobScope;
-use crate::store::StoreConfig;
+use super::scope::JobScope;
 
 /// Everything an agent needs to start.
 #[derive(Debug, Clone)]

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
+use model::StragglersQuestion;
+use model::wire::OpenCall;
+use query::access::Caller;
+use query::ask::{self, Asked, Question};
 use tokio_util::sync::CancellationToken;
+use verdicts::{Span, SyncCall};
 
 use super::Shared;
-use super::access::Caller;
-use super::stragglers::StragglersQuestion;
-use crate::mesh::wire::OpenCall;
-use crate::query::ask::{self, Asked, Question};
-use crate::stragglers::{self, Span, SyncCall};
 
 /// Under this name a wait for the device is among the open calls. An older asker takes it for a call that it cannot place.
 pub(super) const LIBRARY: &str = "cuda";
@@ -49,15 +49,15 @@ pub(super) async fn blind_spots(
     cancelled: &CancellationToken,
 ) -> Vec<String> {
     let mut notes = vec![];
-    match ask(shared, question, caller, stragglers::launch_sql(span), cancelled).await {
+    match ask(shared, question, caller, verdicts::launch_sql(span), cancelled).await {
         Ok(rows) => {
-            if let Some(launches) = rows.first().and_then(|row| stragglers::launches(row)) {
-                let captured = ask(shared, question, caller, stragglers::captured_sql(span), cancelled).await.ok();
+            if let Some(launches) = rows.first().and_then(|row| verdicts::launches(row)) {
+                let captured = ask(shared, question, caller, verdicts::captured_sql(span), cancelled).await.ok();
                 let captured = captured.and_then(|rows| match rows.first()?.first()? {
                     query_planner::Value::Integer(calls) => Some(*calls),
                     _ => None,
                 });
-                notes.push(stragglers::replay_note(launches, captured));
+                notes.push(verdicts::replay_note(launches, captured));
             }
         }
         Err(error) => notes.push(format!("launches of graphs could not be asked for: {error}")),

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gossip::NodeFacts;
+use query::exec::Executor;
 use serde_json::{Value, json};
+use store::Source;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::config::AgentConfig;
 use super::recording::Recording;
-use crate::query::exec::Executor;
-use crate::store::Source;
 
 /// How often facts are looked at again.
 const REFRESH: Duration = Duration::from_secs(1);

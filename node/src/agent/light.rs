@@ -4,16 +4,17 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use certs::{HostKey, Identity};
 use gossip::{Gossip, Member, MemberList, MemberState, NodeFacts};
+use mesh::{Mesh, MeshConfig};
+use query::Coordinator;
+use query::exec::Executor;
+use store::{ServedDb, Source};
 use tokio::sync::watch;
 
 use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, standing};
-use crate::mesh::{Mesh, MeshConfig};
-use crate::query::exec::Executor;
-use crate::store::{ServedDb, Source};
 
 /// What a light agent is made of.
 pub struct LightConfig {
@@ -60,14 +61,7 @@ impl LightAgent {
         let shared = Arc::new(Shared {
             identity,
             advertise,
-            mesh,
-            gossip,
-            executor,
-            catalogs: super::Catalogs::default(),
-            plans: super::Plans::default(),
-            merges: Arc::default(),
-            turns: crate::query::admission::Admission::of_agent(),
-            fanout: Mutex::default(),
+            coordinator: Coordinator::new(mesh, gossip, executor),
             source,
             recording,
             auditor,

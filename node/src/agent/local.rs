@@ -1,6 +1,6 @@
 //! The local socket: the command line of this host asks its agent here.
 //!
-//! Frames are those of the mesh (`mesh::frame`). One request a connection; the answer is a sequence of
+//! Frames are those of the mesh (`model::frame`). One request a connection; the answer is a sequence of
 //! [`LocalResponse`]s that ends with `End`, `Failed` or `Wrong` (`answer` makes it). When the client closes the connection
 //! (Ctrl-C), the question is cancelled on every node. Who may ask what is `access`'s, by the kernel's word for who is at the
 //! other end. The same messages go over the mesh, for people with a certificate of their own (`mesh::via`).
@@ -12,22 +12,19 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use async_trait::async_trait;
-use query_planner::{ColumnMeta, Value};
-use serde::{Deserialize, Serialize};
+use model::frame::{self, FrameReader};
+use model::{LocalRequest, LocalResponse};
+use query::access::{Access, Caller};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::{Access, Caller, Readers};
+use super::access::Readers;
 use super::answer::{self, Teller};
 use super::audit::{Asking, Outcome};
 use super::places::Places;
-use super::stragglers::StragglersQuestion;
-use crate::mesh::frame::{self, FrameReader};
-use crate::query::Coverage;
-use crate::query::ask::Question;
 
 /// Questions asked on the socket at a time by owners and by readers, and by one reader.
 const CLIENTS: usize = 256;
@@ -35,54 +32,6 @@ const CLIENTS_OF_ONE: usize = 32;
 /// How long a client may take to ask, and to read a piece of its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_READER: Duration = Duration::from_secs(60);
-
-/// What the command line asks.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum LocalRequest {
-    /// A SQL question.
-    Query(Question),
-    /// Who holds the job up.
-    Stragglers(StragglersQuestion),
-    /// The members of the mesh.
-    Nodes,
-}
-
-/// What the agent answers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum LocalResponse {
-    /// Columns of the result that follows.
-    Columns(Vec<ColumnMeta>),
-    /// Some rows.
-    Rows(Vec<Vec<Value>>),
-    /// The result is whole.
-    End {
-        /// Who is in it.
-        coverage: Coverage,
-        /// From question to answer.
-        elapsed_ns: u64,
-        /// The plan with what each node shipped.
-        explained: String,
-    },
-    /// A text: a plan, or a JSON document (nodes, stragglers).
-    Text(String),
-    /// The question is wrong (exit code 2).
-    Wrong(String),
-    /// No answer (exit code 1).
-    Failed {
-        /// What happened.
-        message: String,
-        /// Who had answered by then.
-        coverage: Option<Coverage>,
-    },
-}
-
-impl LocalResponse {
-    /// Whether nothing follows this response.
-    #[must_use]
-    pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Columns(_) | Self::Rows(_))
-    }
-}
 
 /// Opens the socket. A socket file that nobody listens on (a killed agent's) is replaced.
 ///

@@ -6,21 +6,18 @@
 //! itself true; `memory` gives back what is free; `places` bounds how many ask at once; `standing` keeps the current verdict; `light` is an agent without all that, for many in one process.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::Context;
 use gossip::{Gossip, GossipConfig};
-use query_planner::MergePool;
+use mesh::{JoinHost, Mesh, MeshConfig, join};
+use query::Coordinator;
+use query::exec::Executor;
+use store::Source;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-
-use crate::mesh::{JoinHost, Mesh, MeshConfig, join};
-use crate::query::FanoutPolicy;
-use crate::query::catalogs::Catalogs;
-use crate::query::exec::Executor;
-use crate::query::plans::Plans;
-use crate::store::Source;
 
 pub mod access;
 mod activity;
@@ -34,9 +31,11 @@ mod facts;
 pub mod light;
 pub mod local;
 mod memory;
+mod open_calls;
 mod places;
 mod recording;
 mod remembered;
+pub mod scope;
 pub mod seal;
 mod serve;
 mod source;
@@ -55,22 +54,8 @@ pub struct Shared {
     pub identity: Arc<certs::Identity>,
     /// Address that other nodes dial.
     pub advertise: SocketAddr,
-    /// QUIC endpoint.
-    pub mesh: Mesh,
-    /// Membership.
-    pub gossip: Gossip,
-    /// Runs tasks on this node's source.
-    pub executor: Arc<Executor>,
-    /// What nodes offer.
-    pub catalogs: Catalogs,
-    /// Plans of the last questions.
-    pub plans: Plans,
-    /// Merge databases between questions.
-    pub merges: Arc<MergePool>,
-    /// Turns of the questions that are asked here.
-    pub turns: Arc<crate::query::admission::Admission>,
-    /// How many nodes are asked directly.
-    pub fanout: Mutex<FanoutPolicy>,
+    /// Asks the mesh; its parts are reached as this one's own.
+    pub coordinator: Coordinator,
     /// The trace store or the served file.
     pub source: Arc<Source>,
     /// Recording, and why not.
@@ -79,6 +64,14 @@ pub struct Shared {
     auditor: Arc<audit::Auditor>,
     /// The standing verdict.
     pub standing: standing::StandingState,
+}
+
+impl Deref for Shared {
+    type Target = Coordinator;
+
+    fn deref(&self) -> &Coordinator {
+        &self.coordinator
+    }
 }
 
 /// A running agent.
@@ -150,14 +143,7 @@ impl Agent {
         let shared = Arc::new(Shared {
             identity,
             advertise,
-            mesh,
-            gossip,
-            executor,
-            catalogs: Catalogs::default(),
-            plans: Plans::default(),
-            merges: Arc::default(),
-            turns: crate::query::admission::Admission::of_agent(),
-            fanout: Mutex::default(),
+            coordinator: Coordinator::new(mesh, gossip, executor),
             source,
             recording,
             auditor,

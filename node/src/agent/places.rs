@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::lock::lock;
+use query::lock::lock;
 
 /// Places that are taken, by who sits there.
 #[derive(Debug)]

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use model::wire::OpenCall;
 use node_bpf::{
     Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, Record, Sampler, SamplerConfig, SelfStat, Watch,
 };
+use query::lock::lock;
+use store::{Ingest, Source};
 
 use node_bpf::rings::Rings;
 
 use super::config::{AgentConfig, CaptureChoice};
+use super::scope::Scope;
 use super::standing::Feed;
-use crate::lock::lock;
-use crate::mesh::wire::OpenCall;
-use crate::slurm::scope::Scope;
-use crate::store::{Ingest, Source};
 
 /// The state of recording on this host.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use crate::now::unix_now_ns;
+use record::unix_now_ns;
 
 const FILE: &str = "members.json";
 /// Written where somebody came, went or moved, looked at so often …

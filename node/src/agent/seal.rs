@@ -10,8 +10,7 @@ use std::time::SystemTime;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use certs::{CertificateDer, Fingerprint, Identity, tls};
-
-use crate::lock::lock;
+use query::lock::lock;
 
 /// No seal is longer.
 const MAX_SEAL_BYTES: usize = 8 << 10;

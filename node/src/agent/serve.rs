@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use certs::Role;
 use certs::tls::Peer;
+use mesh::{Handler, Mesh, Responder};
+use model::SnapshotUse;
+use model::frame;
+use model::wire::{Leaf, Request, Response};
+use model::{LocalRequest, LocalResponse};
+use query::access::{Access, Caller};
+use query::exec::Executor;
+use query::leaf::LeafAsk;
+use query::relay::Relays;
+use query::release;
 use query_planner::{NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::access::{Access, Caller};
 use super::answer::{self, Teller};
 use super::audit::{Asking, Auditor, Outcome};
-use super::local::{LocalRequest, LocalResponse};
 use super::places::Places;
 use super::recording::Recording;
 use super::trust::Keeper;
-use crate::mesh::frame;
-use crate::mesh::wire::{Leaf, Request, Response};
-use crate::mesh::{Handler, Mesh, Responder};
-use crate::query::SnapshotUse;
-use crate::query::exec::Executor;
-use crate::query::leaf::LeafAsk;
-use crate::query::relay::Relays;
-use crate::query::release;
 
 /// No task runs longer than this here, whatever deadline the asker sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);
@@ -251,7 +251,7 @@ impl Handler for NodeHandler {
     ) {
         let response = match request {
             // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
-            Request::Ping => return,
+            Request::Ping | Request::SteadyPing => return,
             Request::Ask(request) => return Box::pin(self.person(&peer, request, out, cancelled)).await,
             Request::Catalog => match self.executor.catalog() {
                 Ok(catalog) => match frame::encode(&*catalog) {

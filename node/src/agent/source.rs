@@ -1,8 +1,8 @@
 //! Owns where the agent's tables come from at its start, and what it does when the store cannot be used as it should:
 //! a damaged one is set aside, one that cannot be written is served as it is. Either way the agent says so and goes on.
 
-use crate::now::unix_now_ns;
-use crate::store::{REPLICATED_TABLES, ServedDb, Source, Store, StoreConfig, StoreError, set_aside};
+use record::unix_now_ns;
+use store::{REPLICATED_TABLES, ServedDb, Source, Store, StoreConfig, StoreError, set_aside};
 
 use super::config::{AgentConfig, SourceConfig};
 
@@ -25,10 +25,13 @@ fn store(path: &std::path::Path, limits: &StoreConfig) -> Result<(Source, Option
         Err(error) => error,
     };
     match &error {
-        StoreError::Damaged { .. } => {
+        StoreError::Damaged { path, reason } => {
             let aside = set_aside(path, limits.mode, unix_now_ns())?;
-            tracing::error!("{error}");
-            tracing::error!("the damaged store lies in {} now; a new one begins", aside.display());
+            tracing::error!(
+                "{} was damaged ({reason}): it lies whole in {} now, from where `sqlite3 {1} .recover` may rescue rows; a new store begins",
+                path.display(),
+                aside.display()
+            );
             Ok((Source::Store(Store::open(path, limits.clone())?), None))
         }
         StoreError::DiskFull { .. } | StoreError::NotWritable { .. } if path.exists() => {

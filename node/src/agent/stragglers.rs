@@ -1,52 +1,34 @@
 //! The stragglers question: gather the collectives of a span over the mesh, put them on this node's clock, score.
 //!
 //! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings; the analysis itself
-//! is `crate::stragglers`, which does no IO.
+//! is `verdicts`, which does no IO.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use gossip::Member;
+use model::StragglersQuestion;
+use model::wire::{OpenCall, Request, Response};
+use query::access::Caller;
+use query::ask::{self, AskError, Asked, Question};
 use query_planner::Value;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+use verdicts::{Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 
-use super::access::Caller;
+use super::open_calls::observed;
 use super::standing::{About, Current};
 use super::{Shared, device};
-use crate::mesh::wire::{OpenCall, Request, Response};
-use crate::now::unix_now_ns;
-use crate::query::ask::{self, AskError, Asked, Question};
-use crate::stragglers::{self, ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
+use record::unix_now_ns;
 
-/// Pings per peer; the one with the smallest round trip counts.
-const PINGS: u32 = 8;
 /// How far back the stores are asked where the question does not say.
 const SINCE_MS: u64 = 60_000;
 /// And first where there is no standing verdict: what was before the agents came, or another job, is soon behind.
 const LATELY_MS: u64 = 10_000;
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
-
-/// What `rankmesh stragglers` asks.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct StragglersQuestion {
-    /// How far back to ask the stores; none: answer from the standing verdict where that can be.
-    pub since_ms: Option<u64>,
-    /// Only this job.
-    pub job: Option<String>,
-    /// Only this communicator.
-    pub comm: Option<u64>,
-    /// Deadline.
-    pub timeout_ms: u64,
-    /// Ask only these nodes.
-    pub nodes: Vec<String>,
-    /// Ask only nodes with these labels.
-    pub labels: Vec<(String, String)>,
-}
 
 /// A verdict with its coverage, as it goes to the command line.
 #[derive(Debug, Serialize)]
@@ -60,7 +42,7 @@ pub struct StragglersAnswer {
     /// The report as text for people.
     pub text: String,
     /// The questions that give its figures again; none of the standing verdict, which is made from digests.
-    pub sql: Vec<stragglers::Shown>,
+    pub sql: Vec<verdicts::Shown>,
     /// From question to verdict.
     pub elapsed_ms: f64,
 }
@@ -113,13 +95,13 @@ async fn from_stores(
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let now_ns = unix_now_ns();
     let since_ns = now_ns - i64::try_from(since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let clocks = clocks(shared, deadline).await;
+    let clocks = query::clocks::clocks(shared, deadline).await;
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
     let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job.clone(), comm: question.comm };
     let asked = ask::ask_as(
         shared,
         Question {
-            sql: stragglers::sql(&span),
+            sql: verdicts::sql(&span),
             timeout_ms: u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis())
                 .unwrap_or(u64::MAX),
             nodes: question.nodes.clone(),
@@ -163,28 +145,17 @@ async fn from_stores(
     let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
     let numbered = calls(numbered);
     input.open_unnumbered = calls(unnumbered);
-    input.progress = stragglers::progress_of(&input.observations, &numbered, &input.syncs, &waits);
+    input.progress = verdicts::progress_of(&input.observations, &numbered, &input.syncs, &waits);
     input.syncing = waits;
     input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
-    let mut report = stragglers::analyse(&input, &Rules::default());
+    let mut report = verdicts::analyse(&input, &Rules::default());
     report.cause = super::causes::cause(shared, &report, caller, deadline, cancelled).await;
     if let Some(network) = super::causes::network(shared, &report, caller, deadline, cancelled).await {
         report.verdict = network;
     }
-    let text = stragglers::text(&report);
-    let sql = stragglers::show_sql(&report);
+    let text = verdicts::text(&report);
+    let sql = verdicts::show_sql(&report);
     Ok(StragglersAnswer { report, standing: None, text, sql, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
-}
-
-impl StragglersQuestion {
-    /// Whether the standing verdict answers it: it speaks of all jobs of the mesh at once.
-    fn takes_standing(&self) -> bool {
-        self.since_ms.is_none()
-            && self.job.is_none()
-            && self.comm.is_none()
-            && self.nodes.is_empty()
-            && self.labels.is_empty()
-    }
 }
 
 /// The verdict that stands, with the cause of the named rank's lateness.
@@ -201,7 +172,7 @@ async fn from_standing(
         report.verdict = network;
     }
     let about = current.about();
-    let mut text = stragglers::text(&report);
+    let mut text = verdicts::text(&report);
     let _ = writeln!(
         text,
         "Standing verdict, {:.1} s old, kept by every agent alike; times on {}'s clock. For more, ask the stores: --since 60s",
@@ -229,7 +200,7 @@ async fn syncs(
 ) -> Vec<Vec<Value>> {
     let left = deadline.saturating_duration_since(Instant::now());
     let asked = Question {
-        sql: stragglers::syncs_sql(span),
+        sql: verdicts::syncs_sql(span),
         timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
         nodes: question.nodes.clone(),
         labels: question.labels.clone(),
@@ -245,35 +216,6 @@ async fn syncs(
             Vec::new()
         }
     }
-}
-
-/// The clock offset of every peer that is not known to be dead towards this node; a peer that cannot be measured is left out, and the analysis
-/// then uses no times of that node across nodes.
-pub(crate) async fn clocks(shared: &Shared, deadline: Instant) -> BTreeMap<String, ClockOffset> {
-    let peers = shared.gossip.members().into_iter().filter(Member::may_live);
-    futures::stream::iter(peers)
-        .map(|member| async move {
-            if member.is_self {
-                return Some((member.name, ClockOffset::default()));
-            }
-            let name = member.name.parse().ok()?;
-            match shared.mesh.clock_offset(&name, member.address, PINGS, deadline.into()).await {
-                Ok(clock) => {
-                    let (offset_ns, bound_ns) = (clock.offset_ns, clock.bound_ns);
-                    let drift_bound_ppb = ClockOffset::DRIFT_BOUND_PPB;
-                    let at_ns = unix_now_ns();
-                    Some((member.name, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb: 0, drift_bound_ppb }))
-                }
-                Err(error) => {
-                    tracing::debug!("clock of {}: {error}", member.name);
-                    None
-                }
-            }
-        })
-        .buffer_unordered(PEERS_AT_ONCE)
-        .filter_map(|measured| async move { measured })
-        .collect()
-        .await
 }
 
 /// The calls that ranks are in right now, of every member that says so within the deadline, and whether they have a
@@ -330,22 +272,4 @@ async fn open_calls(
 fn open(node: &Arc<str>, call: OpenCall) -> Option<(Observation, bool)> {
     let numbered = call.seq.is_some();
     Some((observed(node, OpenCall { seq: call.seq.or(Some(0)), ..call })?, numbered))
-}
-
-/// An open call as the analysis takes it; none when it cannot be matched across ranks.
-pub(super) fn observed(node: &Arc<str>, call: OpenCall) -> Option<Observation> {
-    Some(Observation {
-        node: Arc::clone(node),
-        pid: call.pid.into(),
-        rank: call.rank?,
-        nranks: call.nranks,
-        comm_hash: call.comm_hash?,
-        func: call.func.into(),
-        seq: call.seq?,
-        entry_ns: call.entry_ns,
-        duration_ns: 0,
-        tier: call.tier,
-        library: call.library.into(),
-        root: call.root,
-    })
 }

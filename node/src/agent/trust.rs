@@ -13,15 +13,15 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use certs::tls::Peer;
 use certs::{Identity, Issuer, TrustList};
+use mesh::join::Door;
+use model::wire::{Request, Response};
+use query::lock::lock;
 use query_planner::NodeError;
 use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::config::AgentConfig;
-use crate::lock::lock;
-use crate::mesh::join::Door;
-use crate::mesh::wire::{Request, Response};
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(500);

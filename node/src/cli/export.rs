@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use store::exchange::{Export, ExportError, export};
+
 use super::{Exit, ExportArgs, UsageError};
-use crate::exchange::{Export, ExportError, export};
 
 pub(super) fn run(args: ExportArgs) -> anyhow::Result<Exit> {
     let wanted = Export { db: args.db, out: args.out, tables: args.table, since: args.since };

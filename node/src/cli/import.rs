@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use store::exchange::{Import, ImportError, import};
+
 use super::export::say_rows;
 use super::{Exit, ImportArgs, UsageError};
-use crate::exchange::{Import, ImportError, import};
 
 pub(super) fn run(args: ImportArgs) -> anyhow::Result<Exit> {
     let out = match args.out {

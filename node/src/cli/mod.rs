@@ -1,8 +1,8 @@
 //! The command line: raw flags here, one module a command beside it.
 //!
 //! Data goes to standard output, everything else to standard error. Exit codes: 0 complete, 1 failed, 2 usage,
-//! 3 partial. This module owns the flags and the dispatch; what the commands do lives in `agent`, `query`,
-//! `stragglers` and `store`.
+//! 3 partial. This module owns the flags and the dispatch; what the commands do lives in `agent`, `slurm`,
+//! `demo` and the crates below.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,6 +10,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit::Exit;
+use crate::output::Format;
 
 mod check;
 mod demo;
@@ -27,6 +30,7 @@ mod slurm;
 mod stragglers;
 mod trace;
 mod up;
+mod utc;
 
 /// Which rank holds the job up, and why: ask any host.
 #[derive(Debug, Parser)]
@@ -151,19 +155,6 @@ pub enum CaptureMode {
     Auto,
     /// Do not record.
     Off,
-}
-
-/// How results are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// A table for people.
-    Table,
-    /// One JSON object.
-    Json,
-    /// One JSON object a row.
-    Ndjson,
-    /// RFC 4180.
-    Csv,
 }
 
 /// Which agent to ask.
@@ -392,20 +383,6 @@ pub fn run() -> ExitCode {
             ExitCode::from(if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed } as u8)
         }
     }
-}
-
-/// How a command ended. The numbers are a contract with people's scripts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// The answer is complete.
-    Complete = 0,
-    /// Nothing was answered.
-    Failed = 1,
-    /// The command line or the SQL is wrong.
-    Usage = 2,
-    /// An answer, with nodes missing.
-    Partial = 3,
 }
 
 /// An error of the person who typed, not of the machine: exit code 2.

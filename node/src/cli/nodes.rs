@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
+use model::LocalRequest;
 use serde_json::Value;
 
 use super::local::{self, Reply};
 use super::{Exit, NodesArgs, ReportFormat};
-use crate::agent::local::LocalRequest;
 use crate::output::{quiet, render};
 
 pub(super) fn run(args: NodesArgs) -> anyhow::Result<Exit> {

@@ -11,11 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
 use certs::{Identity, Role, TrustList};
+use mesh::via::Via;
+use model::wire::{Request, Response};
+use model::{LocalRequest, LocalResponse};
 use serde_json::Value;
-
-use crate::agent::local::{LocalRequest, LocalResponse};
-use crate::mesh::via::Via;
-use crate::mesh::wire::{Request, Response};
 
 /// Says until when the certificate beside it is renewed.
 const RENEWS: &str = "renews";
@@ -62,11 +61,11 @@ pub(super) fn load(dir: &Path) -> anyhow::Result<Identity> {
         bail!("the certificate of {role} {name} in {} is revoked; {}", dir.display(), anew());
     }
     if identity.not_after() < now {
-        let end = super::identity::utc(identity.not_after());
+        let end = super::utc::utc(identity.not_after());
         bail!("the certificate of {role} {name} in {} ended at {end}; {}", dir.display(), anew());
     }
     if now < identity.not_before() {
-        let begin = super::identity::utc(identity.not_before());
+        let begin = super::utc::utc(identity.not_before());
         bail!("the certificate of {role} {name} begins at {begin}: is this machine's clock right?");
     }
     identity.check_valid(now)?;
@@ -88,7 +87,7 @@ pub(super) async fn renew_if_due(dir: &Path, identity: &Identity, at: SocketAddr
     };
     let left = identity.not_after().duration_since(now).unwrap_or_default();
     if left < identity.not_after().duration_since(identity.renew_at()).unwrap_or_default() / 2 {
-        let end = super::identity::utc(identity.not_after());
+        let end = super::utc::utc(identity.not_after());
         eprintln!("note: this certificate ends at {end} and could not be renewed: {failure}");
     } else {
         tracing::debug!("not renewed yet: {failure}");

@@ -1,16 +1,16 @@
 //! `rankmesh stragglers --recorded`: verdicts on jobs that others recorded.
 //!
-//! Owns finding, unpacking and grouping the files; what they say is read by `crate::stragglers::import`.
+//! Owns finding, unpacking and grouping the files; what they say is read by `verdicts::import`.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use verdicts::{Input, Rules, analyse, import, text};
 
 use super::{Exit, ReportFormat};
 use crate::output::{printable, quiet};
-use crate::stragglers::{Input, Rules, analyse, import, text};
 
 /// Largest recording read, unpacked.
 const MOST_BYTES: u64 = 1 << 30;
@@ -175,7 +175,7 @@ mod tests {
         let found = recordings(&files).unwrap();
         assert_eq!(found.len(), 2);
         let report = analyse(&found[1].1, &Rules::default());
-        let crate::stragglers::Verdict::Hang(hang) = report.verdict else { panic!("{:?}", report.verdict) };
+        let verdicts::Verdict::Hang(hang) = report.verdict else { panic!("{:?}", report.verdict) };
         assert_eq!(hang.missing.iter().map(|m| m.who.rank).collect::<Vec<_>>(), [1]);
     }
 }

@@ -4,15 +4,15 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use model::LocalRequest;
+use model::StragglersQuestion;
+use model::{Coverage, Missing};
 use serde_json::Value;
 
 use super::local::{self, Reply};
 use super::query::say_coverage;
 use super::{Exit, ReportFormat, StragglersArgs};
-use crate::agent::local::LocalRequest;
-use crate::agent::stragglers::StragglersQuestion;
 use crate::output::{printable, printable_lines, quiet};
-use crate::query::{Coverage, Missing};
 use crate::slurm::ask;
 
 /// How far back `--show-sql` looks without `--since`.

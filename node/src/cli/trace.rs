@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use node_bpf::{Capture, CaptureConfig};
+use store::{Store, StoreConfig};
 
 use super::{Exit, TraceArgs, UsageError};
 use crate::privileges::{self, Plan};
-use crate::store::{Store, StoreConfig};
 
 pub(super) fn run(args: TraceArgs) -> anyhow::Result<Exit> {
     if args.out.exists() {

@@ -3,6 +3,7 @@
 use anyhow::{Context, bail};
 use certs::NodeName;
 use node_bpf::ProbeSpec;
+use store::StoreConfig;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{CaptureMode, Exit, UpArgs, UsageError, secret};
@@ -10,7 +11,6 @@ use crate::agent::access::SocketAccess;
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
 use crate::slurm::place;
-use crate::store::StoreConfig;
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     let config = resolve(args)?;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::{ITERATIONS, LATE_MS, LATE_RANK, LONGEST_WAIT, RANKS, WORK_MS};
-use crate::cli::Exit;
+use crate::exit::Exit;
 
 /// The workload, compiled from `scenarios/` when this crate was built.
 const NCCL_SIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnccl.so.2"));

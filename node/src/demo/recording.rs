@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use node_bpf::{Collective, Library, Record};
 use serde::{Deserialize, Serialize};
+use store::{ServedDb, Store, StoreConfig};
 
 use super::lab::Lab;
-use crate::store::{ServedDb, Store, StoreConfig};
 
 const RECORDING: &str = include_str!("recording.csv");
 

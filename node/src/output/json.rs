@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
+use model::Coverage;
 use query_planner::{ColumnMeta, Value};
 use serde_json::json;
 
 use super::hex;
-use super::table::steers;
-use crate::query::Coverage;
+use record::steers;
 
 /// The beginning of `{"columns":[{"name","type"}],"rows":[[…]],"coverage":{…},"elapsed_ms":F}`; a single file has no
 /// coverage member.

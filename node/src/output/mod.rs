@@ -6,10 +6,9 @@
 
 use std::io::{self, Write};
 
+use clap::ValueEnum;
+use model::Coverage;
 use query_planner::{ColumnMeta, Value};
-
-use crate::cli::Format;
-use crate::query::Coverage;
 
 mod csv;
 mod json;
@@ -17,8 +16,22 @@ mod stream;
 mod table;
 
 pub use json::{quiet, value_to_json};
+pub use record::{printable, printable_lines};
 pub use stream::Printer;
-pub use table::{cell_text, printable, printable_lines, render};
+pub use table::{cell_text, render};
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table for people.
+    Table,
+    /// One JSON object.
+    Json,
+    /// One JSON object a row.
+    Ndjson,
+    /// RFC 4180.
+    Csv,
+}
 
 /// A result to print.
 #[derive(Debug)]

@@ -6,11 +6,10 @@
 
 use std::io::{self, Write};
 
+use model::Coverage;
 use query_planner::{ColumnMeta, Value};
 
-use super::{coverage_lines, csv, json, printable, table};
-use crate::cli::Format;
-use crate::query::Coverage;
+use super::{Format, coverage_lines, csv, json, printable, table};
 
 /// Rows of a table that are laid out together.
 const TABLE_ROWS: usize = 1_000;

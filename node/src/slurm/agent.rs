@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gossip::MemberState;
+use store::StoreConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::keeper::{Hear, Say};
 use super::place::{self, Charter, Place};
-use super::scope::{JobScope, job_cgroup};
+use crate::agent::scope::{JobScope, job_cgroup};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
 use crate::privileges::{self, Plan};
-use crate::store::StoreConfig;
 
 /// How often it is looked whether slurmstepd still lives.
 const PARENT_LOOK: Duration = Duration::from_millis(500);

@@ -81,7 +81,7 @@ impl Job {
     pub fn of_environment() -> Result<Self, JobError> {
         Self::from_variables(
             &|name| std::env::var(name).ok().filter(|value| !value.is_empty()),
-            u64::try_from(crate::now::unix_now_ns() / 1_000_000_000).unwrap_or(0),
+            u64::try_from(record::unix_now_ns() / 1_000_000_000).unwrap_or(0),
         )
     }
 

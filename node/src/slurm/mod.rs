@@ -1,6 +1,6 @@
 //! Slurm: a job gets its own mesh, from its batch script or from outside.
 //!
-//! - [`hostlist`]: the syntax of node lists. [`job`]: what is known of a job. [`scope`]: whose records are the job's.
+//! - [`hostlist`]: the syntax of node lists. [`job`]: what is known of a job. Whose records are the job's is `agent::scope`'s.
 //! - [`place`]: the files of a job's mesh, on the shared directory and on each node.
 //! - [`up`]: `rankmesh slurm up` and `attach`: makes identities, starts the keeper, waits for the mesh.
 //! - `keeper`: the process that holds the job step (one srun) and tells the agents of each other.
@@ -15,8 +15,6 @@ pub mod hostlist;
 pub mod job;
 pub mod keeper;
 pub mod place;
-pub mod scope;
 pub mod up;
 
 pub use job::{Job, JobError};
-pub use scope::JobScope;

@@ -74,13 +74,20 @@ pub struct Agent {
 pub struct Lab {
     pub dir: tempfile::TempDir,
     pub agents: Vec<Agent>,
+    /// Agents that are started from now on load this library first; see [`Lab::step_clocks`].
+    preload: Option<PathBuf>,
     first_address: Option<String>,
 }
 
 impl Lab {
     /// An empty lab with a CA of its own.
     pub fn new() -> Self {
-        let lab = Self { dir: tempfile::tempdir().expect("a directory"), agents: Vec::new(), first_address: None };
+        let lab = Self {
+            dir: tempfile::tempdir().expect("a directory"),
+            agents: Vec::new(),
+            preload: None,
+            first_address: None,
+        };
         let made = rankmesh().args(["identity", "init", "--dir"]).arg(lab.path("ca")).output().expect("runs");
         assert!(made.status.success(), "{}", stderr(&made));
         lab
@@ -159,6 +166,11 @@ impl Lab {
             command.args(["netns", "exec", netns]).arg(program).stdin(Stdio::null());
             command.env_remove("RANKMESH_SOCKET").env_remove("RANKMESH_LOG");
         }
+        if let Some(preload) = &self.preload {
+            let step = self.path(&format!("{name}.step"));
+            std::fs::write(&step, 0i64.to_ne_bytes()).expect("written");
+            command.env("LD_PRELOAD", preload).env("CLOCK_STEP_FILE", step);
+        }
         let child = command
             .args(&arguments)
             .stdout(log.try_clone().expect("clone"))
@@ -166,6 +178,18 @@ impl Lab {
             .spawn()
             .expect("the agent starts");
         self.agents.push(Agent { name: name.to_owned(), child, arguments, netns });
+    }
+
+    /// Agents that are started from now on have a wall clock each that [`Lab::step_clock`] sets; `bin` holds the workloads.
+    pub fn step_clocks(&mut self, bin: &Path) {
+        self.preload = Some(bin.join("libclock-step.so"));
+    }
+
+    /// Sets an agent's wall clock: so far ahead of this machine's.
+    pub fn step_clock(&self, name: &str, ahead_ns: i64) {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::OpenOptions::new().write(true).open(self.path(&format!("{name}.step"))).expect("its file");
+        file.write_all_at(&ahead_ns.to_ne_bytes(), 0).expect("written");
     }
 
     /// Runs a command made elsewhere as an agent of this lab.

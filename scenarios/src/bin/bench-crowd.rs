@@ -11,12 +11,12 @@ use anyhow::bail;
 use certs::Authority;
 use clap::Parser;
 use node_bpf::Record;
+use query::ask::{self, AskError, Asked};
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
-use rankmesh::query::ask::{self, AskError, Asked};
-use rankmesh::store::{Source, StoreConfig};
 use scenarios::figures::figure;
 use scenarios::light::question;
 use scenarios::store_bench::generate::Generator;
+use store::{Source, StoreConfig};
 use tokio_util::sync::CancellationToken;
 
 /// A crowd of questions beside ingest.

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use rankmesh::query::FanoutPolicy;
-use rankmesh::query::ask::{AskError, Asked};
-use rankmesh::store::Finding;
+use query::FanoutPolicy;
+use query::ask::{AskError, Asked};
 use scenarios::cluster::{Cluster, make_database};
 use scenarios::figures::{cpu_time, cpu_time_of_threads, figure, quantile};
 use scenarios::floor::Floor;
 use scenarios::light::LightCluster;
 use scenarios::peers::{self, Serf, Ssh};
+use store::Finding;
 
 const SIZES: [usize; 4] = [4, 16, 64, 256];
 const WARM_UP: usize = 30;

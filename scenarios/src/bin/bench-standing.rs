@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
-use rankmesh::store::StoreConfig;
-use rankmesh::stragglers::digest::{Collector, Digest, ReferenceClock, encode, end_of, reference_id, window_of};
-use rankmesh::stragglers::simulate;
-use rankmesh::stragglers::standing::{Board, Key, Presence};
-use rankmesh::stragglers::{Observation, Verdict, text};
 use scenarios::figures::{cpu_time, figure, quantile};
 use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
+use store::StoreConfig;
+use verdicts::digest::{Collector, Digest, ReferenceClock, encode, end_of, reference_id, window_of};
+use verdicts::simulate;
+use verdicts::standing::{Board, Judge, Key, Presence};
+use verdicts::{Observation, Verdict, text};
 
 const NODES: usize = 4;
 const RANKS: usize = 8;
@@ -290,16 +290,16 @@ fn in_memory() -> anyhow::Result<()> {
         }
     }
     let presence: BTreeMap<String, Presence> = (0..HOSTS).map(|n| (format!("n{n}"), Presence::Live)).collect();
-    let mut board = Board::default();
+    let (mut board, mut judge) = (Board::default(), Judge::default());
     let (mut spent, mut windows, mut judged, mut named) = (Duration::ZERO, 0u32, 0, 0);
     for (window, digests) in &gossip {
         for (node, digest) in digests {
-            board.hear(node, digest.clone());
+            board.hear(node, digest.clone(), end_of(*window) + 200_000_000);
         }
         board.presence(&presence);
         let started = cpu_time();
         windows += 1;
-        if let Some(standing) = board.judge(end_of(*window) + 200_000_000) {
+        if let Some(standing) = judge.judge(&board, end_of(*window) + 200_000_000) {
             spent += cpu_time() - started;
             judged += 1;
             named +=

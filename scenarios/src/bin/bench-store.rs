@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 use query_planner::Value;
-use rankmesh::query::file::FileReader;
-use rankmesh::store::integrity;
 use rusqlite::Connection;
 use scenarios::figures::{figure, quantile};
 use scenarios::store_bench::child::{self, Mode, Report, memory_bytes};
 use scenarios::store_bench::duck::{Duck, python};
 use scenarios::store_bench::generate::{Generator, SPAN_NS, START_NS};
+use store::file::FileReader;
+use store::integrity;
 
 #[derive(Debug, Parser)]
 struct Args {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rankmesh::stragglers::digest::{WINDOW_NS, reference_of, replay_by};
-use rankmesh::stragglers::{Input, Report, Rules, analyse, text};
 use scenarios::figures::{figure, quantile};
 use scenarios::stragglers::{AgentClocks, Case, Drawn, Mode, Outcome, Tally, draw, judge};
+use verdicts::digest::{WINDOW_NS, reference_of, replay_by};
+use verdicts::{Input, Report, Rules, analyse, text};
 
 /// Judge the verdicts on simulated jobs.
 #[derive(Debug, Parser)]

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use query::FanoutPolicy;
+use query::ask::{self, AskError, Asked};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rankmesh::agent::Shared;
-use rankmesh::query::FanoutPolicy;
-use rankmesh::query::ask::{self, AskError, Asked};
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;

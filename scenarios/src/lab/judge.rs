@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use model::Coverage;
 use query_planner::Value;
-use rankmesh::query::Coverage;
 
 use super::oracle::{Oracle, same, unions};
 use super::questions::{Drawn, Scope, name_of};
@@ -183,7 +183,7 @@ fn wrong_rows(
 
 #[cfg(test)]
 mod tests {
-    use rankmesh::query::Missing;
+    use model::Missing;
 
     use super::super::timeline::HostState;
     use super::*;

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use query::ask::{AskError, Asked};
 use query_planner::{Catalog, Strategy};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rankmesh::query::ask::{AskError, Asked};
 use rusqlite::{Connection, OpenFlags};
 use tokio::runtime::Runtime;
 

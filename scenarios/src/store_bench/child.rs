@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Subcommand;
 use node_bpf::Record;
-use rankmesh::store::{Store, StoreConfig, StoreState};
+use store::{Store, StoreConfig, StoreState};
 
 use super::generate::Generator;
 use crate::figures::cpu_time;

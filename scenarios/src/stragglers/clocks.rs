@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use rankmesh::mesh::ClockTrack;
-use rankmesh::stragglers::digest::{ReferenceClock, WINDOW_NS, end_of};
-use rankmesh::stragglers::simulate::Clocks;
+use mesh::ClockTrack;
+use verdicts::digest::{ReferenceClock, WINDOW_NS, end_of};
+use verdicts::simulate::Clocks;
 
 /// Time between two pings, nanoseconds.
 const EVERY_NS: i64 = 1_000_000_000;

@@ -3,8 +3,8 @@
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use rankmesh::stragglers::Input;
-use rankmesh::stragglers::simulate::{Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
+use verdicts::Input;
+use verdicts::simulate::{Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
 
 const MS: i64 = 1_000_000;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rankmesh::stragglers::{Report, Verdict};
+use verdicts::{Report, Verdict};
 
 use super::draw::{Case, Drawn};
 

@@ -2,7 +2,7 @@
 //! judged.
 //!
 //! `draw` draws jobs, `clocks` measures their hosts' clocks as agents do, `judge` compares verdicts with their truth and counts. The simulator itself is
-//! `rankmesh::stragglers::simulate`; the benchmark is `bin/bench-verdicts.rs`.
+//! `verdicts::simulate`; the benchmark is `bin/bench-verdicts.rs`.
 
 pub mod clocks;
 pub mod draw;

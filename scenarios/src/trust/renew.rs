@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use query::ask::{self, Asked};
 use rankmesh::agent::Shared;
-use rankmesh::query::ask::{self, Asked};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

@@ -1,4 +1,5 @@
-//! This host's clock against the reference node's, kept fresh by a ping a second.
+//! This host's clock against the reference node's, kept fresh by a ping a second. Both are the steady clocks, so that a wall clock
+//! that is stepped changes nothing.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,9 +7,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use crate::mesh::ClockTrack;
-use crate::now::unix_now_ns;
-use crate::stragglers::digest::{ReferenceClock, reference_id};
+use record::steady_now_ns;
+
+use mesh::ClockTrack;
+use verdicts::digest::{ReferenceClock, reference_id};
 
 /// Time between two pings.
 const EVERY: Duration = Duration::from_secs(1);
@@ -48,7 +50,7 @@ impl ReferenceClocks {
         }
     }
 
-    /// How far this host's clock is ahead of the reference's, for a digest; none before it was measured.
+    /// How far this host's clock is ahead of the reference's at a (steady) time, for a digest; none before it was measured.
     pub(super) fn now(&self, own_ns: i64) -> Option<ReferenceClock> {
         let state = self.state();
         let reference = reference_id(state.reference.as_ref()?);
@@ -84,11 +86,11 @@ pub(super) async fn keep_fresh(shared: std::sync::Arc<Shared>, stop: Cancellatio
         let Ok(name) = reference.parse() else { continue };
         let pings = if measured.as_ref() == Some(&reference) { 1 } else { AT_FIRST };
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        match shared.mesh.clock_offset(&name, member.address, pings, deadline).await {
+        match shared.mesh.steady_clock_offset(&name, member.address, pings, deadline).await {
             Ok(clock) => {
                 let mut state = clocks.state();
                 if state.reference.as_ref() == Some(&reference) {
-                    state.track.add(unix_now_ns(), clock.offset_ns, clock.bound_ns);
+                    state.track.add(steady_now_ns(), clock.offset_ns, clock.bound_ns);
                 }
                 measured = Some(reference);
             }

@@ -1,19 +1,48 @@
 //! From capture to digests: the collector of this host's calls, fed by the recording's sink.
+//!
+//! Records have times of the wall clock, which may be stepped; the collector gets those of the steady one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use node_bpf::Record;
+use record::{steady_shift_now_ns, steady_shift_ns};
 
 use super::super::activity::{activity, runs};
-use crate::mesh::wire::OpenCall;
-use crate::stragglers::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
-use crate::stragglers::{Activity, Observation};
+use model::wire::OpenCall;
+use verdicts::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
+use verdicts::{Activity, Observation};
 
 /// A call shorter than this is not said to be open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;
+/// Less than this between two measurements of the wall clock is no step.
+const SLEWED_NS: u64 = 1_000_000;
 /// Processes whose threads are looked at in a window, at most.
 const MOST_LOOKED_AT: usize = 256;
+
+/// What ranks are in at a moment; times are of the wall clock.
+#[derive(Debug)]
+pub(super) struct InCalls {
+    open: Vec<OpenCall>,
+    /// Who waits for its device, and since when.
+    device_waits: Vec<(u32, i64)>,
+    /// What to subtract from these times to get steady ones.
+    shift_ns: i64,
+}
+
+impl InCalls {
+    /// Now: the calls that are open, and the waits for devices, of this host.
+    pub(super) fn now(open_calls: impl Fn() -> Vec<OpenCall>, device_waits: impl Fn() -> Vec<(u32, i64)>) -> Self {
+        loop {
+            let shift_ns = steady_shift_now_ns();
+            let now = Self { open: open_calls(), device_waits: device_waits(), shift_ns };
+            // Else the clock was stepped while these were read.
+            if shift_ns.abs_diff(steady_shift_now_ns()) < SLEWED_NS {
+                return now;
+            }
+        }
+    }
+}
 
 /// The collector, shared by capture's threads and the task that closes windows.
 #[derive(Debug, Default)]
@@ -53,6 +82,7 @@ impl Feed {
                     return;
                 };
                 let node = state.name("");
+                let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
                 let (func, library) = (state.name(call.func), state.name(call.library.name()));
                 let observed = Observation {
                     node,
@@ -62,7 +92,7 @@ impl Feed {
                     comm_hash,
                     func,
                     seq: call.seq.unwrap_or(0),
-                    entry_ns: call.ts_ns,
+                    entry_ns: call.ts_ns.saturating_sub(shift_ns),
                     duration_ns: call.duration_ns,
                     tier: call.tier,
                     library,
@@ -74,11 +104,14 @@ impl Feed {
                 }
             }
             Record::CudaCall(call) if call.kind == Some("after_collective") => {
-                self.state().collector.synced(call.pid, call.ts_ns, call.duration_ns);
+                let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
+                let start_ns = call.ts_ns.saturating_sub(shift_ns);
+                self.state().collector.synced(call.pid, start_ns, call.duration_ns);
             }
             Record::Net(net) if net.event == "tcp_retransmit_skb" => {
                 if let (Ok(from), Ok(to)) = (net.saddr.parse(), net.daddr.parse()) {
-                    self.state().collector.resent(net.ts_ns, from, to);
+                    let at_ns = net.ts_ns.saturating_sub(steady_shift_ns(net.ts_ns));
+                    self.state().collector.resent(at_ns, from, to);
                 }
             }
             Record::Loss(loss) => self.state().collector.lost(loss.lost),
@@ -110,31 +143,45 @@ impl Feed {
         pids.iter().filter_map(of).take(MOST_LOOKED_AT).collect()
     }
 
-    /// The digest of a window that is over; none where no rank runs here. `open` are the calls that ranks are in, `waits` who waits for
-    /// its device and since when.
-    pub(super) fn close(&self, window: i64, open: Vec<OpenCall>, waits: &[(u32, i64)]) -> Option<Digest> {
+    /// Ends the lanes of communicators that have been idle for long up to `window`, where nobody waits in them: `waited_in` tells where,
+    /// and is asked only if there are such lanes.
+    pub(super) fn end_idle(&self, window: i64, waited_in: impl FnOnce() -> BTreeSet<u64>) {
+        if self.state().collector.has_idle(window) {
+            let waited_in = waited_in();
+            self.state().collector.end_idle(window, &waited_in);
+        }
+    }
+
+    /// The digest of a window that is over; none where no rank runs here.
+    pub(super) fn close(&self, window: i64, now: &InCalls) -> Option<Digest> {
         let mut state = self.state();
         let gone: Vec<u32> = state.collector.pids().filter(|pid| !runs(*pid)).collect();
         let quiet = state.collector.quiet(end_of(window).saturating_sub(OPEN_NS));
         let quiet = quiet.into_iter().filter(|pid| !gone.contains(pid)).take(MOST_LOOKED_AT);
         state.collector.activities(quiet.map(|pid| (pid, activity(pid))).collect());
-        let open: Vec<Observation> = open
-            .into_iter()
-            .filter_map(|call| super::super::stragglers::observed(&"".into(), call))
-            .map(|call| Observation { duration_ns: end_of(window).saturating_sub(call.entry_ns), ..call })
+        let open: Vec<Observation> = now
+            .open
+            .iter()
+            .filter_map(|call| super::super::open_calls::observed(&"".into(), call.clone()))
+            .map(|call| {
+                let entry_ns = call.entry_ns.saturating_sub(now.shift_ns);
+                Observation { entry_ns, duration_ns: end_of(window).saturating_sub(entry_ns), ..call }
+            })
             .filter(|call| call.duration_ns >= OPEN_NS)
             .collect();
         state.collector.open(&open);
-        let waits: Vec<(u32, u64)> = waits
+        let lasted_ns = |since_ns: i64| end_of(window).saturating_sub(since_ns.saturating_sub(now.shift_ns));
+        let waits: Vec<(u32, u64)> = now
+            .device_waits
             .iter()
-            .map(|(pid, since_ns)| (*pid, end_of(window).saturating_sub(*since_ns)))
+            .map(|(pid, since_ns)| (*pid, lasted_ns(*since_ns)))
             .filter(|(_, lasted_ns)| *lasted_ns >= OPEN_NS)
             .map(|(pid, lasted_ns)| (pid, lasted_ns.unsigned_abs() / 1_000_000))
             .collect();
         state.collector.device_waits(&waits);
-        let digest = state.collector.close(window);
-        // Only now: its last calls are in this digest.
-        gone.into_iter().for_each(|pid| state.collector.gone(pid, window));
+        let mut digest = state.collector.close(window);
+        // Only now: their last calls are in this digest.
+        state.collector.gone(&gone, &mut digest);
         let speaks = state.collector.pids().next().is_some() || !digest.lanes.is_empty() || !digest.gone.is_empty();
         speaks.then_some(digest)
     }

@@ -1,7 +1,7 @@
 //! The standing verdict of this agent: closes this host's windows and gossips their digests, hears the others', judges, and tells
 //! what changes.
 //!
-//! What a verdict is made of and when a window can be judged is the pure `crate::stragglers::standing`. Here: `feed` collects calls,
+//! What a verdict is made of and when a window can be judged is the pure `verdicts::standing`. Here: `feed` collects calls,
 //! `clocks` follows the reference node's clock, `tell` writes findings and runs the operator's command.
 
 use std::collections::{BTreeMap, HashSet};
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gossip::MemberState;
+use record::{steady_now_ns, wall_ahead_ns};
 use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use crate::lock::lock;
-use crate::now::unix_now_ns;
-use crate::stragglers::digest::{self, Digest, Heard, end_of, window_of};
-use crate::stragglers::standing::{Board, Change, Presence, Standing};
+use query::lock::lock;
+use verdicts::digest::{self, Digest, Heard, end_of, window_of};
+use verdicts::standing::{Board, Change, Judge, NODE_WINDOWS, Presence, Standing};
 
 mod clocks;
 mod feed;
@@ -29,8 +29,6 @@ pub(super) use feed::Feed;
 /// A window is closed so long after its end: what ended in it has come through the ring buffer by then, which is read every
 /// 50 ms.
 const LAG: Duration = Duration::from_millis(90);
-/// Digests are gossiped under so many names in turn, each once; who misses a few rounds still gets them.
-const SLOTS: i64 = 8;
 /// Most bytes of one digest.
 const LARGEST: usize = 8_000;
 /// What came from others is looked at this often at most.
@@ -51,14 +49,14 @@ pub struct StandingState {
 pub struct Current {
     /// It.
     pub standing: Standing,
-    /// When it was judged, Unix nanoseconds of this host's clock.
+    /// When it was judged, on this host's steady clock.
     pub judged_ns: i64,
 }
 
 /// How the standing verdict came about, beside the report.
 #[derive(Debug, Serialize)]
 pub struct About {
-    /// End of the window, Unix nanoseconds of the reference node's clock.
+    /// End of the window, Unix nanoseconds of the reference node's wall clock.
     pub window_end_ns: i64,
     /// The node to whose clock all times are aligned.
     pub reference: Option<String>,
@@ -76,6 +74,11 @@ impl StandingState {
         lock(&self.current).clone()
     }
 
+    /// What was heard up to now.
+    fn board(&self) -> Board {
+        lock(&self.board).clone()
+    }
+
     /// Bytes of digests that this agent has published.
     pub fn published_bytes(&self) -> u64 {
         self.published_bytes.load(std::sync::atomic::Ordering::Relaxed)
@@ -86,11 +89,11 @@ impl Current {
     /// How it came about.
     #[must_use]
     pub fn about(&self) -> About {
-        let window_end_ns = end_of(self.standing.window);
+        let since_ns = steady_now_ns().saturating_sub(self.judged_ns);
         About {
-            window_end_ns,
+            window_end_ns: self.standing.end_ns(),
             reference: self.standing.reference.clone(),
-            age_ms: unix_now_ns().saturating_sub(window_end_ns) / 1_000_000,
+            age_ms: self.standing.age_ns.saturating_add(since_ns).max(0) / 1_000_000,
             heard: self.standing.heard,
             silent: self.standing.silent.clone(),
         }
@@ -118,39 +121,35 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
     }
     let own = shared.identity.node().to_string();
     let mut last = i64::MIN;
+    let lag = i64::try_from(LAG.as_nanos()).unwrap_or(0);
     loop {
-        let lag = i64::try_from(LAG.as_nanos()).unwrap_or(0);
-        let now_ns = unix_now_ns();
+        let now_ns = steady_now_ns();
         let window = window_of(now_ns - lag).max(last.saturating_add(1));
         let due_ns = end_of(window).saturating_add(lag);
         let wait = Duration::from_nanos(u64::try_from(due_ns - now_ns).unwrap_or(0));
-        // A clock set back by much would keep the agent silent for as long: begin anew.
-        let wait = if wait > Duration::from_secs(5) { Duration::ZERO } else { wait };
-        if wait.is_zero() {
-            last = i64::MIN;
-        }
         tokio::select! {
             () = tokio::time::sleep(wait.max(Duration::from_millis(1))) => {}
             () = stop.cancelled() => return,
         }
-        if wait.is_zero() {
-            continue;
-        }
         last = window;
         number(&shared, &own, window);
-        let recording = Arc::clone(&shared.recording);
+        let closing = Arc::clone(&shared);
         let closed = tokio::task::spawn_blocking(move || {
-            let (open, waits) = (recording.open_calls(), recording.device_waits());
-            recording.feed().close(window, open, &waits)
+            let feed = closing.recording.feed();
+            feed.end_idle(window, || closing.standing.board().waited_in());
+            let recording = &closing.recording;
+            let in_calls = feed::InCalls::now(|| recording.open_calls(), || recording.device_waits());
+            feed.close(window, &in_calls)
         })
         .await;
         let Ok(Some(mut digest)) = closed else { continue };
         digest.clock = shared.standing.clocks.now(end_of(window));
+        digest.wall_ahead_ms = wall_ahead_ns() / 1_000_000;
         let text = digest::encode_within(digest, LARGEST);
         shared.standing.published_bytes.fetch_add(text.len() as u64, std::sync::atomic::Ordering::Relaxed);
         // As the others will read it.
         if let Ok(read) = digest::decode(&text) {
-            lock(&shared.standing.board).hear(&own, read);
+            lock(&shared.standing.board).hear(&own, read, steady_now_ns());
         }
         shared.gossip.publish(slot(window), text).await;
     }
@@ -162,17 +161,15 @@ fn number(shared: &Shared, own: &str, window: i64) {
     if lanes.is_empty() {
         return;
     }
-    let said: Vec<(String, Vec<Digest>)> = {
-        let board = lock(&shared.standing.board);
-        board.said(&lanes, window).into_iter().map(|(node, digests)| (node.to_owned(), digests)).collect()
-    };
+    let board = shared.standing.board();
+    let said = board.said(&lanes);
     let refs: Vec<Vec<&Digest>> = said.iter().map(|(_, digests)| digests.iter().collect()).collect();
     let heard: Vec<Heard<'_>> = said.iter().zip(&refs).map(|((node, _), digests)| Heard { node, digests }).collect();
     shared.recording.feed().number(own, window, shared.standing.clocks.now(end_of(window)), &heard);
 }
 
 fn slot(window: i64) -> String {
-    format!("d{}", window.rem_euclid(SLOTS))
+    format!("d{}", window.rem_euclid(NODE_WINDOWS))
 }
 
 /// Hears the others, judges, and hands on what is news.
@@ -181,6 +178,7 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
     let mut members = shared.gossip.watch();
     let mut heard: BTreeMap<(String, String), String> = BTreeMap::new();
     let mut change = Change::default();
+    let mut judge = Judge::default();
     loop {
         tokio::select! {
             changed = members.changed() => if changed.is_err() { return },
@@ -188,26 +186,29 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
             () = stop.cancelled() => return,
         }
         let list = Arc::clone(&members.borrow_and_update());
+        let mut came = Vec::new();
+        for member in list.iter().filter(|member| !member.is_self) {
+            for slot in 0..NODE_WINDOWS {
+                let name = slot_name(slot);
+                let Some(text) = member.facts.extra.get(name) else { continue };
+                let key = (member.name.clone(), name.to_owned());
+                if heard.get(&key) != Some(text) {
+                    came.push((member.name.as_str(), digest::decode(text)));
+                    heard.insert(key, text.clone());
+                }
+            }
+        }
         {
             let mut board = lock(&shared.standing.board);
-            for member in list.iter().filter(|member| !member.is_self) {
-                for slot in 0..SLOTS {
-                    let name = slot_name(slot);
-                    let Some(text) = member.facts.extra.get(name) else { continue };
-                    let key = (member.name.clone(), name.to_owned());
-                    if heard.get(&key) == Some(text) {
-                        continue;
+            for (node, digest) in came {
+                match digest {
+                    Ok(digest) => {
+                        board.hear(node, digest, steady_now_ns());
                     }
-                    match digest::decode(text) {
-                        Ok(digest) => {
-                            board.hear(&member.name, digest);
-                        }
-                        Err(error) => {
-                            tracing::debug!("digest of {}: {error}", member.name);
-                            board.refuse(&member.name, error.to_string());
-                        }
+                    Err(error) => {
+                        tracing::debug!("digest of {node}: {error}");
+                        board.refuse(node, error.to_string());
                     }
-                    heard.insert(key, text.clone());
                 }
             }
             let presence: BTreeMap<String, Presence> = list
@@ -225,10 +226,14 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
             heard.retain(|(name, _), _| listed.contains(name.as_str()));
             board.presence(&presence);
         }
-        let judging = Arc::clone(&shared);
-        let own_name = own.clone();
-        let judged = tokio::task::spawn_blocking(move || judge(&judging, &own_name)).await;
-        if let Ok(Some(standing)) = judged
+        let (judging, own_name, mut at_work) = (Arc::clone(&shared), own.clone(), std::mem::take(&mut judge));
+        let judged = tokio::task::spawn_blocking(move || {
+            let standing = self::judge(&judging, &own_name, &mut at_work);
+            (standing, at_work)
+        });
+        let Ok((standing, done)) = judged.await else { continue };
+        judge = done;
+        if let Some(standing) = standing
             && change.is_news(&standing.report.verdict)
             && let Err(mpsc::error::TrySendError::Full(standing)) = news.try_send(standing)
         {
@@ -239,24 +244,22 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
 }
 
 fn slot_name(slot: i64) -> &'static str {
-    const NAMES: [&str; SLOTS as usize] = ["d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
+    const NAMES: [&str; NODE_WINDOWS as usize] = ["d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
     usize::try_from(slot).ok().and_then(|slot| NAMES.get(slot)).copied().unwrap_or("d0")
 }
 
-/// Judges what can be judged now.
-fn judge(shared: &Shared, own: &str) -> Option<Standing> {
-    let now_ns = unix_now_ns();
-    let mut board = lock(&shared.standing.board);
-    let reference = board.reference(now_ns).map(str::to_owned);
+/// Judges what can be judged now, on a copy of what was heard: digests come in meanwhile.
+fn judge(shared: &Shared, own: &str, judge: &mut Judge) -> Option<Standing> {
+    let now_ns = steady_now_ns();
+    let board = shared.standing.board();
+    let reference = board.reference(now_ns);
     let clocks = &shared.standing.clocks;
     let before = clocks.now(now_ns).map(|clock| clock.reference);
-    clocks.follow(reference.as_deref(), own);
-    if before != reference.as_deref().map(digest::reference_id) {
+    clocks.follow(reference, own);
+    if before != reference.map(digest::reference_id) {
         shared.standing.new_reference.notify_one();
     }
-    let offset_ns = clocks.now(now_ns).map_or(0, |clock| clock.offset_us.saturating_mul(1_000));
-    let standing = board.judge(now_ns.saturating_sub(offset_ns))?;
-    drop(board);
+    let standing = judge.judge(&board, now_ns)?;
     *lock(&shared.standing.current) = Some(Current { standing: standing.clone(), judged_ns: now_ns });
     Some(standing)
 }

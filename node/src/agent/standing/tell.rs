@@ -14,12 +14,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use crate::now::unix_now_ns;
-use crate::query::ask::{self, Asked, Question};
-use crate::store::{Finding, Source};
-use crate::stragglers::digest::{WINDOW_NS, end_of};
-use crate::stragglers::standing::{Key, LOOKBACK, Standing};
-use crate::stragglers::{self, Report, Verdict};
+use query::ask::{self, Asked, Question};
+use record::unix_now_ns;
+use store::{Finding, Source};
+use verdicts::digest::WINDOW_NS;
+use verdicts::standing::{Key, LOOKBACK, Standing};
+use verdicts::{Report, Verdict};
 
 /// Changes that wait for a command to end.
 pub(super) const WAITING: usize = 16;
@@ -60,14 +60,9 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
     }
     let writes = standing.reference.as_deref().is_none_or(|reference| reference == own);
     if writes || command.is_some() {
-        report.cause = super::super::causes::cause(
-            shared,
-            &report,
-            &crate::agent::access::Caller::agent(),
-            Instant::now() + CAUSE,
-            stop,
-        )
-        .await;
+        report.cause =
+            super::super::causes::cause(shared, &report, &query::access::Caller::agent(), Instant::now() + CAUSE, stop)
+                .await;
     }
     let finding = finding(&standing, &report);
     if writes
@@ -121,13 +116,13 @@ async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Told>
 
 /// The first paragraph of the report's text, on one line.
 pub(super) fn sentence(report: &Report) -> String {
-    let text = stragglers::text(report);
+    let text = verdicts::text(report);
     let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     first.join(" ")
 }
 
 fn finding(standing: &Standing, report: &Report) -> Finding {
-    let until_ns = end_of(standing.window);
+    let until_ns = standing.end_ns();
     let mut finding = Finding {
         ts_ns: unix_now_ns(),
         since_ns: until_ns - LOOKBACK * WINDOW_NS,

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use anyhow::Context;
 use serde_json::json;
+use store;
 
 use super::{CheckArgs, Exit, ReportFormat};
-use crate::store;
 
 mod model;
 mod text;

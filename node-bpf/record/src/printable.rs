@@ -1,0 +1,31 @@
+//! Text that programs and hosts chose (names of processes, nodes, files), as it may be shown on a terminal.
+
+/// Characters that steer a terminal, or turn or hide what stands around them (marks of direction, of no width).
+#[must_use]
+pub fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// Escapes what steers a terminal, so that data of a hostile process cannot.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    if !text.chars().any(steers) {
+        return text.to_owned();
+    }
+    text.chars()
+        .map(|c| match c {
+            '\n' => r"\n".to_owned(),
+            '\t' => r"\t".to_owned(),
+            c if c.is_control() => format!(r"\x{:02x}", u32::from(c)),
+            c if steers(c) => format!(r"\u{{{:x}}}", u32::from(c)),
+            c => c.to_string(),
+        })
+        .collect()
+}
+
+/// The same for text of several lines, which stay lines.
+#[must_use]
+pub fn printable_lines(text: &str) -> String {
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+}

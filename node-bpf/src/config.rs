@@ -1,0 +1,83 @@
+//! What to capture and how: the values a capture is started with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::shedding::Backlog;
+use crate::symbol_probes::ProbeSpec;
+
+/// How calls are probed; the best that the kernel supports is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttachMode {
+    /// One session program for entry and return (Linux 6.13).
+    Session,
+    /// One link for all entries of a file, one for all returns (Linux 6.6).
+    Multi,
+    /// An entry and a return probe per symbol (Linux 5.15).
+    Single,
+}
+
+/// What to capture, and how.
+#[derive(Debug, Clone)]
+pub struct CaptureConfig {
+    /// Capture only the tasks of this cgroup v2 directory and its descendants.
+    pub cgroup: Option<PathBuf>,
+    /// Libraries to probe before anybody has them mapped, so that not even the first call of the first process is
+    /// missed. All others are found while they run.
+    pub libraries: Vec<PathBuf>,
+    /// Probe those in the dynamic loader's cache ahead, too.
+    pub system_libraries: bool,
+    /// Size of the ring buffer between kernel and reader; rounded up to a power of two.
+    pub ring_bytes: u32,
+    /// Record off-CPU stretches of followed processes.
+    pub offcpu: bool,
+    /// Shorter stretches are not recorded (nor summed).
+    pub offcpu_min: Duration,
+    /// Record TCP retransmits and resets.
+    pub tcp: bool,
+    /// Record block requests of followed processes.
+    pub block: bool,
+    /// Shorter requests, queueing included, are not recorded (nor summed).
+    pub block_min: Duration,
+    /// Record major faults, reclaim and kills for want of memory of followed processes.
+    pub memory: bool,
+    /// Count CUDA and HIP calls.
+    pub cuda: bool,
+    /// Record asynchronous events of InfiniBand and RoCE devices.
+    pub fabric_events: bool,
+    /// Functions and USDT points to probe besides.
+    pub probes: Vec<ProbeSpec>,
+    /// How often running processes are checked for newly loaded libraries.
+    pub rescan: Duration,
+    /// How full the queue behind the sink is: when it fills up, less is recorded.
+    pub backlog: Backlog,
+    /// Record nobody's processes but this user's. Without root's rights that is so whatever stands here, for the user that
+    /// this process runs as: see [`privileges::only_user`](crate::privileges::only_user).
+    pub only_user: Option<u32>,
+    /// The way of attaching; none takes the best the kernel supports.
+    pub attach_mode: Option<AttachMode>,
+}
+
+impl Default for CaptureConfig {
+    fn default() -> Self {
+        CaptureConfig {
+            cgroup: None,
+            libraries: vec![],
+            system_libraries: true,
+            ring_bytes: 4 << 20,
+            offcpu: true,
+            offcpu_min: Duration::from_millis(1),
+            tcp: true,
+            block: true,
+            block_min: Duration::from_millis(1),
+            memory: true,
+            cuda: true,
+            fabric_events: true,
+            probes: vec![],
+            rescan: Duration::from_secs(1),
+            backlog: Backlog::default(),
+            only_user: None,
+            attach_mode: None,
+        }
+    }
+}

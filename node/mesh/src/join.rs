@@ -1,0 +1,368 @@
+//! Joining over QUIC: the door at the node that holds the mesh's CA, and the knock of the host that wants in.
+//!
+//! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the stream's end, then the
+//! response likewise. What is in the messages and who is admitted is `certs::join`'s; when a host joins is the
+//! agent's. Both sides bound the size of what they read and the time they wait.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use certs::join::MAX_MESSAGE_BYTES;
+use certs::{Identity, Issuer, JoinToken, NodeName};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
+use tokio::sync::Semaphore;
+
+use super::{JoinHost, code, probe};
+
+/// Joiners served at a time; more are asked to come back.
+const JOINERS: usize = 64;
+/// How long one joiner may take for its request, and how long it may take to fetch the response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a joiner waits for the connection, and then for its certificate.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
+/// TLS alert `no_application_protocol` (RFC 7301, 3.2).
+const ALERT_NO_APPLICATION_PROTOCOL: u8 = 120;
+
+/// Why a host did not become a member. Which address was called is for the caller to say.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Nobody there could be talked to.
+    #[error("cannot be reached: {0}")]
+    Unreachable(String),
+    /// That node is of another mesh than the token, or does not prove itself.
+    #[error("not accepted: {0}")]
+    NotOurMesh(String),
+    /// That node does not hold the CA.
+    #[error("this node admits nobody: join through the host that founded the mesh (it holds the CA)")]
+    NoCa,
+    /// The exchange failed: mostly the CA's refusal, with its reason.
+    #[error(transparent)]
+    Certs(#[from] certs::Error),
+}
+
+/// Admits hosts to the mesh: the [`JoinHost`] of a node that holds the CA.
+#[derive(Debug)]
+pub struct Door {
+    issuer: RwLock<Arc<Issuer>>,
+    turns: Semaphore,
+    doorstep: Doorstep,
+}
+
+impl Door {
+    /// A door kept by `issuer`.
+    #[must_use]
+    pub fn new(issuer: Arc<Issuer>) -> Self {
+        Self { issuer: RwLock::new(issuer), turns: Semaphore::new(JOINERS), doorstep: Doorstep::default() }
+    }
+
+    /// Goes on with another issuer of the same mesh: a new CA.
+    pub fn set_issuer(&self, issuer: Arc<Issuer>) {
+        *self.issuer.write().unwrap_or_else(PoisonError::into_inner) = issuer;
+    }
+
+    async fn answer(&self, connection: &Connection) -> Result<(), String> {
+        let (mut send, mut recv) = connection.accept_bi().await.map_err(|e| e.to_string())?;
+        let request = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
+        let from = connection.remote_address().ip().to_canonical();
+        if !self.doorstep.may_knock(from, Instant::now()) {
+            let refusal = certs::join::refuse("too many requests were refused; try again in a minute");
+            send.write_all(&refusal).await.map_err(|e| e.to_string())?;
+            return send.finish().map_err(|e| e.to_string());
+        }
+        let issuer = self.issuer.read().unwrap_or_else(PoisonError::into_inner).clone();
+        // It reads and writes files, and may wait for their lock.
+        let response = tokio::task::spawn_blocking(move || certs::join::answer(&request, &issuer))
+            .await
+            .map_err(|e| e.to_string())?;
+        if !response.admitted {
+            self.doorstep.refused(from, Instant::now());
+        }
+        send.write_all(&response.bytes).await.map_err(|e| e.to_string())?;
+        send.finish().map_err(|e| e.to_string())
+    }
+}
+
+/// Refused requests a minute of one address, and of all; beyond, nobody is heard until the minute is over. (Guessing a secret of
+/// 256 bits is hopeless anyhow; this bounds the work and the log lines that strangers cause.)
+const REFUSALS_OF_ONE: u32 = 20;
+const REFUSALS_OF_ALL: u32 = 600;
+const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
+
+/// Who was refused how often in this minute.
+#[derive(Debug, Default)]
+struct Doorstep(Mutex<Refusals>);
+
+#[derive(Debug, Default)]
+struct Refusals {
+    since: Option<Instant>,
+    all: u32,
+    of: HashMap<IpAddr, u32>,
+}
+
+impl Doorstep {
+    fn now(&self, now: Instant) -> std::sync::MutexGuard<'_, Refusals> {
+        let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if refusals.since.is_none_or(|since| now.duration_since(since) >= REFUSALS_PERIOD) {
+            *refusals = Refusals { since: Some(now), ..Refusals::default() };
+        }
+        refusals
+    }
+
+    fn may_knock(&self, from: IpAddr, now: Instant) -> bool {
+        let refusals = self.now(now);
+        refusals.all < REFUSALS_OF_ALL && refusals.of.get(&from).is_none_or(|times| *times < REFUSALS_OF_ONE)
+    }
+
+    fn refused(&self, from: IpAddr, now: Instant) {
+        let mut refusals = self.now(now);
+        refusals.all += 1;
+        *refusals.of.entry(from).or_default() += 1;
+    }
+}
+
+#[async_trait]
+impl JoinHost for Door {
+    async fn serve(&self, connection: Connection) {
+        let address = connection.remote_address();
+        let Ok(_turn) = self.turns.try_acquire() else {
+            connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many hosts join at once; try again");
+            return;
+        };
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.answer(&connection)).await {
+            // The joiner closes when it has read the response; closing first could cut it off.
+            Ok(Ok(())) => drop(tokio::time::timeout(FAREWELL_TIMEOUT, connection.closed()).await),
+            Ok(Err(error)) => tracing::debug!(%address, error, "a join broke off"),
+            Err(_) => tracing::debug!(%address, "a join took too long"),
+        }
+    }
+}
+
+/// Joins the mesh that `token` is for through the node at `address`, under the name `node`. Nothing is saved.
+///
+/// # Errors
+/// See [`JoinError`].
+pub async fn join(address: SocketAddr, token: &JoinToken, node: &NodeName) -> Result<Identity, JoinError> {
+    let (request, pending) = certs::join::request(token, node)?;
+    let tls = certs::tls::join_client_config(token)?;
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| JoinError::Unreachable(e.to_string()))?;
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let endpoint = Endpoint::client((any, 0).into()).map_err(|e| JoinError::Unreachable(e.to_string()))?;
+    let response = exchange(&endpoint, quinn::ClientConfig::new(Arc::new(crypto)), address, &request).await?;
+    endpoint.close(VarInt::from_u32(code::SHUTDOWN), b"");
+    // So that the farewell gets out: the door waits for it.
+    let _ = tokio::time::timeout(FAREWELL_TIMEOUT, endpoint.wait_idle()).await;
+    Ok(pending.complete(&response)?)
+}
+
+async fn exchange(
+    endpoint: &Endpoint,
+    config: quinn::ClientConfig,
+    address: SocketAddr,
+    request: &[u8],
+) -> Result<Vec<u8>, JoinError> {
+    let connecting = endpoint
+        .connect_with(config, address, certs::tls::SERVER_NAME)
+        .map_err(|error| JoinError::Unreachable(error.to_string()))?;
+    let connection = tokio::select! {
+        connected = connecting => connected.map_err(not_connected)?,
+        objection = probe::objection(address) => return Err(JoinError::Unreachable(objection.into())),
+        () = tokio::time::sleep(CONNECT_TIMEOUT) => {
+            return Err(JoinError::Unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())));
+        }
+    };
+    let talk = async {
+        let (mut send, mut recv) = connection.open_bi().await.map_err(|e| e.to_string())?;
+        send.write_all(request).await.map_err(|e| e.to_string())?;
+        send.finish().map_err(|e| e.to_string())?;
+        let response = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
+        // The end of the stream of a door that gives up may come before the connection's.
+        if response.is_empty() { Err("it hung up without an answer".to_owned()) } else { Ok(response) }
+    };
+    tokio::time::timeout(RESPONSE_TIMEOUT, talk)
+        .await
+        .map_err(|_| JoinError::Unreachable(format!("no certificate within {} s", RESPONSE_TIMEOUT.as_secs())))?
+        .map_err(|reason| JoinError::Unreachable(connection.close_reason().map_or(reason, |closed| closed.to_string())))
+}
+
+fn not_connected(error: ConnectionError) -> JoinError {
+    match error {
+        // Our own TLS found fault with the other end.
+        ConnectionError::TransportError(fault) if !fault.reason.is_empty() => {
+            JoinError::NotOurMesh(certs::tls::plain_reason(&fault.reason).to_owned())
+        }
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::crypto(ALERT_NO_APPLICATION_PROTOCOL) =>
+        {
+            JoinError::NoCa
+        }
+        error => JoinError::Unreachable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use certs::{NODE_VALIDITY, Reissue};
+    use tokio::sync::mpsc;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::{Handler, Mesh, MeshConfig, Responder};
+    use model::wire::{Request, Response};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    struct Answers;
+
+    #[async_trait]
+    impl Handler for Answers {
+        async fn handle(
+            &self,
+            _: &Mesh,
+            peer: certs::tls::Peer,
+            _request: Request,
+            out: &mut Responder,
+            _cancelled: CancellationToken,
+        ) {
+            let _ = out.send(Response::Catalog(peer.name.as_str().as_bytes().to_vec())).await;
+        }
+    }
+
+    struct Node {
+        mesh: Mesh,
+        name: NodeName,
+        address: SocketAddr,
+        _gossip: mpsc::Receiver<gossip::Inbound>,
+    }
+
+    fn name(text: &str) -> NodeName {
+        text.parse().unwrap()
+    }
+
+    fn start(identity: Identity, issuer: Option<Arc<Issuer>>) -> Node {
+        let name = identity.node().clone();
+        let join_host = issuer.map(|issuer| Arc::new(Door::new(issuer)) as Arc<dyn JoinHost>);
+        let listen = ([127, 0, 0, 1], 0).into();
+        let config = MeshConfig {
+            listen,
+            identity: Arc::new(identity),
+            host_key: certs::HostKey::random().unwrap(),
+            handler: Arc::new(Answers),
+            join_host,
+            runtime: Arc::new(quinn::TokioRuntime),
+        };
+        let (mesh, gossip) = Mesh::start(config).unwrap();
+        let address = mesh.local_addr().unwrap();
+        Node { mesh, name, address, _gossip: gossip }
+    }
+
+    /// A founder, and the directory of its CA.
+    fn found() -> (tempfile::TempDir, Arc<Issuer>, Node) {
+        let dir = tempfile::tempdir().unwrap();
+        let issuer = Arc::new(Issuer::init(dir.path(), &"m".parse().unwrap()).unwrap());
+        let identity = issuer.issue(&name("founder"), NODE_VALIDITY, Reissue::Refuse).unwrap();
+        let node = start(identity, Some(issuer.clone()));
+        (dir, issuer, node)
+    }
+
+    fn token(issuer: &Issuer, uses: u32) -> JoinToken {
+        issuer.tokens().create(HOUR, NonZeroU32::new(uses)).unwrap()
+    }
+
+    async fn assert_answers(asker: &Node, asked: &Node) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let mut answer = asker.mesh.ask(&asked.name, asked.address, Request::Catalog, deadline).await.unwrap();
+        let answer = answer.next().await.unwrap();
+        assert!(
+            matches!(&answer, Some(Response::Catalog(heard)) if heard == asker.name.as_str().as_bytes()),
+            "{answer:?}"
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_joined_is_a_member_for_everybody() {
+        let (_dir, issuer, founder) = found();
+        let token: JoinToken = token(&issuer, 2).to_string().parse().unwrap();
+        let one = start(join(founder.address, &token, &name("one")).await.unwrap(), None);
+        let two = start(join(founder.address, &token, &name("two")).await.unwrap(), None);
+        for (asker, asked) in [(&one, &founder), (&founder, &one), (&one, &two), (&two, &one)] {
+            assert_answers(asker, asked).await;
+        }
+        let error = join(founder.address, &token, &name("three")).await.unwrap_err();
+        assert!(error.to_string().contains("used up"), "{error}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn refusals_say_why() {
+        let (_dir, issuer, founder) = found();
+        let (_other_dir, other, _node) = found();
+        let error = join(founder.address, &token(&other, 1), &name("n")).await.unwrap_err();
+        assert!(matches!(&error, JoinError::NotOurMesh(_)), "{error}");
+        let error = join(founder.address, &token(&issuer, 1), &name("founder")).await.unwrap_err();
+        assert!(error.to_string().contains("choose another --name"), "{error}");
+        let member = start(issuer.issue(&name("member"), NODE_VALIDITY, Reissue::Refuse).unwrap(), None);
+        let error = join(member.address, &token(&issuer, 1), &name("n")).await.unwrap_err();
+        assert!(matches!(error, JoinError::NoCa), "{error}");
+        let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = join(nobody, &token(&issuer, 1), &name("n")).await.unwrap_err();
+        assert!(matches!(error, JoinError::Unreachable(_)), "{error}");
+    }
+
+    #[test]
+    fn who_is_refused_often_waits_for_a_minute_and_others_do_not() {
+        let (doorstep, now) = (Doorstep::default(), Instant::now());
+        let [bad, good]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+        for _ in 0..REFUSALS_OF_ONE {
+            assert!(doorstep.may_knock(bad, now));
+            doorstep.refused(bad, now);
+        }
+        assert!(!doorstep.may_knock(bad, now) && doorstep.may_knock(good, now));
+        assert!(doorstep.may_knock(bad, now + REFUSALS_PERIOD));
+        for last in 0..=255u8 {
+            for _ in 0..3 {
+                doorstep.refused(IpAddr::V4(Ipv4Addr::new(10, 1, 0, last)), now + REFUSALS_PERIOD);
+            }
+        }
+        assert!(!doorstep.may_knock(good, now + REFUSALS_PERIOD), "all together are bounded, too");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn guessed_secrets_are_refused_and_soon_not_even_looked_at() {
+        let (_dir, issuer, founder) = found();
+        let (spent, good) = (token(&issuer, 1), token(&issuer, 1));
+        join(founder.address, &spent, &name("first")).await.unwrap();
+        for _ in 0..REFUSALS_OF_ONE {
+            let error = join(founder.address, &spent, &name("n")).await.unwrap_err();
+            assert!(error.to_string().contains("used up"), "{error}");
+        }
+        let error = join(founder.address, &good, &name("n")).await.unwrap_err();
+        assert!(error.to_string().contains("too many requests"), "{error}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_crowd_gets_in_and_a_babbler_does_not_stop_it() {
+        let (_dir, issuer, founder) = found();
+        let token = token(&issuer, 20);
+        // More than a request may hold: the door gives up on it.
+        let tls = certs::tls::join_client_config(&token).unwrap();
+        let babbler = Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+        let babble = vec![b' '; MAX_MESSAGE_BYTES + 1];
+        let babbled = exchange(&babbler, config, founder.address, &babble).await.unwrap_err();
+        assert!(matches!(babbled, JoinError::Unreachable(_)), "{babbled}");
+        let names: Vec<_> = (0..20).map(|i| name(&format!("n{i}"))).collect();
+        let joins = names.iter().map(|name| join(founder.address, &token, name));
+        for joined in futures::future::join_all(joins).await {
+            joined.unwrap();
+        }
+        assert_eq!(issuer.issued().unwrap().len(), 21);
+    }
+}

@@ -1,0 +1,361 @@
+//! What happens on connections: who is let in, and how a member's streams are served.
+//!
+//! A connection is served the same whether it was dialled or accepted. Until the peer's certificate is known to be a
+//! member's, no stream of it is read.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use certs::Role;
+use certs::tls::{ALPN_JOIN, ALPN_MESH};
+use gossip::Inbound;
+use model::frame::{self, FrameError, FrameReader};
+use model::wire::{Request, Response};
+use query_planner::{Batch, NodeError};
+use quinn::VarInt;
+use quinn::crypto::rustls::HandshakeData;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::endpoint::canonical;
+use super::idle::Using;
+use super::pool::Peer;
+use super::usage::Usage;
+use super::{Mesh, code, count};
+use record::unix_now_ns;
+
+/// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry); beyond twice as many,
+/// they are refused.
+const HANDSHAKES: usize = 256;
+
+/// How long a handshake, and then the sending of a request, may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an asker may leave a piece of an answer unread.
+const SLOWEST_READER: Duration = Duration::from_secs(60);
+
+/// Frames that are held back for the next one's sake.
+const MOST_HELD_BYTES: usize = 64 << 10;
+
+/// Connections that one member may have to this node: two that dialled each other at once, those that a renewed
+/// certificate replaced, and a restarted member's former ones that have not timed out. Beyond, an idle one makes room.
+const CONNECTIONS_OF_ONE: usize = 8;
+
+/// Accepts until the endpoint closes.
+pub(super) async fn accept(mesh: Mesh) {
+    let handshakes = Arc::new(Semaphore::new(2 * HANDSHAKES));
+    while let Some(incoming) = mesh.0.endpoint.accept().await {
+        let Ok(turn) = handshakes.clone().try_acquire_owned() else {
+            incoming.refuse();
+            continue;
+        };
+        if handshakes.available_permits() < HANDSHAKES && incoming.may_retry() {
+            let _ = incoming.retry();
+            continue;
+        }
+        let mesh = mesh.clone();
+        tokio::spawn(async move {
+            let admitted = tokio::time::timeout(HANDSHAKE_TIMEOUT, async { incoming.await }).await;
+            drop(turn);
+            match admitted {
+                Ok(Ok(connection)) => admit(mesh, connection).await,
+                Ok(Err(error)) => {
+                    count(&mesh.0.counters.turned_away);
+                    tracing::debug!(%error, "a handshake failed");
+                }
+                Err(_) => tracing::debug!("a handshake timed out"),
+            }
+        });
+    }
+}
+
+/// Decides by protocol and certificate what an accepted connection may do.
+async fn admit(mesh: Mesh, connection: quinn::Connection) {
+    let address = canonical(connection.remote_address());
+    let protocol = connection
+        .handshake_data()
+        .and_then(|any| any.downcast::<HandshakeData>().ok())
+        .and_then(|data| data.protocol)
+        .unwrap_or_default();
+    if protocol == ALPN_MESH {
+        match mesh.member(&connection) {
+            Ok(who) if mesh.0.standing.of(&who.name) >= CONNECTIONS_OF_ONE && !mesh.make_room(&who.name) => {
+                count(&mesh.0.counters.turned_away);
+                tracing::warn!(%address, name = %who.name, "turned away: it has too many connections");
+                connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many connections of one member");
+            }
+            Ok(who) => {
+                count(&mesh.0.counters.accepted);
+                let peer = Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() });
+                // Who is no node does not listen where it called from.
+                if peer.who.role == Role::Node {
+                    mesh.0.pool.put(&peer);
+                }
+                self::connection(mesh, peer).await;
+            }
+            Err(error) => {
+                count(&mesh.0.counters.turned_away);
+                tracing::warn!(%address, %error, "turned away a peer that is no member");
+                connection.close(VarInt::from_u32(code::NOT_A_MEMBER), b"not a member of this mesh");
+            }
+        }
+    } else if let (ALPN_JOIN, Some(host)) = (protocol.as_slice(), &mesh.0.join_host) {
+        host.serve(connection.clone()).await;
+        connection.close(VarInt::from_u32(code::SHUTDOWN), b"");
+    } else {
+        count(&mesh.0.counters.turned_away);
+        connection.close(VarInt::from_u32(code::NO_SUCH_PROTOCOL), b"no such protocol here");
+    }
+}
+
+/// Serves a member's streams until the connection ends.
+pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
+    tracing::debug!(node = %peer.node, address = %peer.address, "connected");
+    let cancelled = mesh.0.closing.child_token();
+    mesh.stands(&peer);
+    let left = peer.who.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+    let mut certificate_ends = std::pin::pin!(tokio::time::sleep(left));
+    let mut shut_out = false;
+    // Both are waited for on and on: to begin anew for each question would cost as much as the question's stream.
+    let mut questions = std::pin::pin!(peer.connection.accept_bi());
+    let mut gossip = std::pin::pin!(peer.connection.accept_uni());
+    let ended = loop {
+        tokio::select! {
+            stream = &mut questions => match stream {
+                Ok((send, recv)) => {
+                    let using = Using::of(&peer);
+                    tokio::spawn(question(mesh.clone(), using, send, recv, cancelled.child_token()));
+                    questions.set(peer.connection.accept_bi());
+                }
+                Err(error) => break error,
+            },
+            stream = &mut gossip => match stream {
+                Ok(recv) => {
+                    peer.usage.touch();
+                    tokio::spawn(gossip_message(mesh.clone(), peer.clone(), recv));
+                    gossip.set(peer.connection.accept_uni());
+                }
+                Err(error) => break error,
+            },
+            () = &mut certificate_ends, if !shut_out => {
+                shut_out = true;
+                mesh.shut_out(&peer, "the certificate has ended");
+            }
+        }
+    };
+    cancelled.cancel();
+    mesh.0.pool.evict(&peer);
+    mesh.0.standing.remove(&peer);
+    tracing::debug!(node = %peer.node, address = %peer.address, %ended, "disconnected");
+}
+
+async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream) {
+    if peer.who.role != Role::Node {
+        tracing::warn!(name = %peer.node, role = %peer.who.role, "refused gossip of one who is no node");
+        let _ = recv.stop(VarInt::from_u32(code::NOT_A_MEMBER));
+        return;
+    }
+    let whole = tokio::time::timeout(REQUEST_TIMEOUT, recv.read_to_end(gossip::MAX_PAYLOAD_BYTES)).await;
+    let Ok(Ok(payload)) = whole else {
+        tracing::debug!(node = %peer.node, "a gossip message did not arrive whole or was too long");
+        return;
+    };
+    if mesh.0.gossip_in.try_send(Inbound { from: peer.address, payload }).is_err() {
+        count(&mesh.0.counters.gossip_dropped);
+    }
+}
+
+async fn question(
+    mesh: Mesh,
+    using: Using,
+    send: quinn::SendStream,
+    recv: quinn::RecvStream,
+    cancelled: CancellationToken,
+) {
+    let peer = using.peer();
+    // Resolves when the asker stops reading or the connection ends.
+    let gone = send.stopped();
+    let mut out = Responder::new(send);
+    let mut requests = FrameReader::new(recv);
+    let request = match tokio::time::timeout(REQUEST_TIMEOUT, requests.read::<Request>()).await {
+        Ok(Ok(Some(request))) => request,
+        Ok(Err(error @ (FrameError::Version { .. } | FrameError::Malformed(_) | FrameError::TooLarge { .. }))) => {
+            let _ = out.send(Response::Unsupported(error.to_string())).await;
+            out.finish().await;
+            return;
+        }
+        // Nothing came, or the stream broke: there is nobody to answer.
+        Ok(Ok(None) | Err(_)) | Err(_) => return,
+    };
+    requests.at_end();
+    if let Err(refusal) = permitted(peer.who.role, &request) {
+        tracing::warn!(name = %peer.node, role = %peer.who.role, refusal, "refused a request");
+        let _ = out.send(Response::Unsupported(refusal.to_owned())).await;
+        out.finish().await;
+        return;
+    }
+    count(&mesh.0.counters.served);
+    let clock: Option<fn() -> i64> = match request {
+        Request::Ping => Some(unix_now_ns),
+        Request::SteadyPing => Some(record::steady_now_ns),
+        _ => None,
+    };
+    if let Some(now_ns) = clock {
+        let recv_unix_ns = now_ns();
+        let _ = out.send(Response::Pong { recv_unix_ns, sent_unix_ns: now_ns() }).await;
+        out.finish().await;
+        return;
+    }
+    {
+        let watch = async {
+            let _ = gone.await;
+            cancelled.cancel();
+            std::future::pending().await
+        };
+        let handled = mesh.0.handler.handle(&mesh, peer.who.clone(), request, &mut out, cancelled.clone());
+        // Most are done at once: then nobody need be watched.
+        tokio::select! {
+            biased;
+            () = handled => {}
+            () = watch => {}
+        }
+    }
+    if !out.ended {
+        let _ = out.send(Response::Failed(NodeError::Failed("the node gave no result".into()))).await;
+    }
+    out.finish().await;
+}
+
+/// What a certificate's role may ask for. Nodes may ask for all that agents ask each other; what people ask ([`Request::Ask`]) is
+/// for people's certificates, so that the audit says who it was, and a node's key alone gives no such answers.
+fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
+    match (role, request) {
+        (Role::Node, Request::Ask(_)) => {
+            Err("not allowed: a node's certificate is its agent's; ask with one of role operator or reader")
+        }
+        (Role::Node, _)
+        | (_, Request::Ping | Request::Trust | Request::Renew { .. } | Request::Ask(_))
+        | (
+            Role::Operator,
+            Request::Catalog
+            | Request::Task { .. }
+            | Request::RoundTask { .. }
+            | Request::Release(_)
+            | Request::OpenCalls,
+        ) => Ok(()),
+        // What a task reads is the asker's word, so a reader's questions are planned by an agent, not by the reader.
+        (Role::Reader, _) => Err("not allowed: a reader's certificate asks an agent for answers only"),
+        (Role::Operator, _) => Err("not allowed: only a node of the mesh may ask this"),
+    }
+}
+
+/// An answer could not be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The asker has gone or does not want the answer any more. Stop working on it.
+    #[error("the asker has gone")]
+    Gone,
+    /// One row alone exceeds what a frame can hold, or the response cannot be encoded.
+    #[error("{0}")]
+    Unsendable(FrameError),
+    /// A final response was sent before.
+    #[error("the answer has already ended")]
+    Ended,
+}
+
+/// Where a [`super::Handler`] puts its answer.
+pub struct Responder {
+    stream: Box<dyn AsyncWrite + Send + Unpin>,
+    /// Frames that go out with the next one.
+    held: Vec<u8>,
+    ended: bool,
+    /// How long the asker may read nothing.
+    patience: Duration,
+}
+
+impl Responder {
+    /// A responder that writes to `stream` (in the mesh a QUIC stream, in tests and on the local socket any other).
+    pub fn new(stream: impl AsyncWrite + Send + Unpin + 'static) -> Self {
+        Self { stream: Box::new(stream), held: Vec::new(), ended: false, patience: SLOWEST_READER }
+    }
+
+    /// The same for an asker that is waited for only so long.
+    #[cfg(test)]
+    pub(super) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Sends one response; waits while the asker is slow to read.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub async fn send(&mut self, response: Response) -> Result<(), SendError> {
+        if self.ended {
+            return Err(SendError::Ended);
+        }
+        frame::encode_behind(&mut self.held, &response).map_err(SendError::Unsendable)?;
+        self.ended = response.is_last();
+        self.write_held().await
+    }
+
+    /// Sends rows of one part, in as many frames as they need.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub async fn batch(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
+        self.hold(part, batch).await?;
+        self.write_held().await
+    }
+
+    /// As [`Responder::batch`], for rows behind which something else goes out at once: both in one piece while they are small.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub async fn hold(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
+        if self.ended {
+            return Err(SendError::Ended);
+        }
+        let mut waiting = vec![batch];
+        while let Some(batch) = waiting.pop() {
+            let half = batch.rows / 2;
+            let response = Response::Batch { part, batch };
+            match (frame::encode_behind(&mut self.held, &response), response) {
+                (Ok(()), _) => {
+                    if self.held.len() > MOST_HELD_BYTES {
+                        self.write_held().await?;
+                    }
+                }
+                (Err(FrameError::TooLarge { .. }), Response::Batch { mut batch, .. }) if half > 0 => {
+                    let rest = split_off(&mut batch, half);
+                    waiting.push(rest);
+                    waiting.push(batch);
+                }
+                (Err(error), _) => return Err(SendError::Unsendable(error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_held(&mut self) -> Result<(), SendError> {
+        let bytes = std::mem::take(&mut self.held);
+        // An asker that reads nothing for so long is as good as gone.
+        match tokio::time::timeout(self.patience, self.stream.write_all(&bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(SendError::Gone),
+        }
+    }
+
+    async fn finish(mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+}
+
+/// Splits the rows from `at` on off `batch`.
+fn split_off(batch: &mut Batch, at: u32) -> Batch {
+    let columns = batch.columns.iter_mut().map(|column| column.split_off((at as usize).min(column.len()))).collect();
+    let rest = Batch { rows: batch.rows - at, columns };
+    batch.rows = at;
+    rest
+}

@@ -1,0 +1,312 @@
+//! What a hostile machine on the network, or a member that turned hostile, may try against an endpoint: it is refused or
+//! bounded, and the others are served meanwhile. (No certificate, another CA and frames without sense are in the parent.)
+
+use std::collections::HashSet;
+use std::net::UdpSocket;
+
+use certs::Role;
+
+use super::*;
+
+/// Dials `to` as `identity`, by hand: whoever holds a key need not keep to our client.
+async fn dial(identity: &Identity, to: SocketAddr) -> quinn::Connection {
+    let endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
+    let config = super::super::endpoint::client_config(identity).unwrap();
+    endpoint.connect_with(config, to, certs::tls::SERVER_NAME).unwrap().await.unwrap()
+}
+
+/// Sends bytes on a stream of its own and reads what comes back.
+async fn say(connection: &quinn::Connection, bytes: &[u8]) -> Result<Option<Response>, frame::FrameError> {
+    let (mut send, receive) = connection.open_bi().await.unwrap();
+    send.write_all(bytes).await.unwrap();
+    send.finish().unwrap();
+    FrameReader::new(receive).read::<Response>().await
+}
+
+/// The first packets of many handshakes, as an endpoint sends them to an address where nobody answers.
+async fn first_packets(ca: &Authority, handshakes: usize) -> Vec<Vec<u8>> {
+    let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap();
+    nowhere.set_nonblocking(true).unwrap();
+    let client = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
+    let config = super::super::endpoint::client_config(&ca.issue(&name("x"), NODE_VALIDITY).unwrap()).unwrap();
+    let address = nowhere.local_addr().unwrap();
+    let (mut connecting, mut packets, mut ids) = (Vec::new(), Vec::new(), HashSet::new());
+    let until = soon();
+    while ids.len() < handshakes {
+        assert!(Instant::now() < until, "{} handshakes were begun", ids.len());
+        if connecting.len() < handshakes {
+            connecting.push(client.connect_with(config.clone(), address, certs::tls::SERVER_NAME).unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let mut packet = [0; 2_000];
+        while let Ok(length) = nowhere.recv(&mut packet) {
+            // RFC 9000, 17.2: flags, version, length of the destination's id, that id.
+            let id = packet[6..6 + usize::from(packet[5])].to_vec();
+            if ids.insert(id) {
+                packets.push(packet[..length].to_vec());
+            }
+        }
+    }
+    packets
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_handshakes_is_not_amplified_and_members_get_through() {
+    const FLOOD: usize = 700;
+    let ca = authority();
+    let (a, b) = (start(&ca, "a"), start(&ca, "b"));
+    let packets = first_packets(&ca, FLOOD).await;
+    let flooder = UdpSocket::bind("127.0.0.1:0").unwrap();
+    flooder.set_nonblocking(true).unwrap();
+    let (mut sent, mut answered, mut retries) = (0, 0, 0);
+    let mut hear = || {
+        let mut packet = [0; 2_000];
+        while let Ok(length) = flooder.recv(&mut packet) {
+            answered += length;
+            // A long header of type 3 is a retry (RFC 9000, 17.2.5).
+            retries += usize::from(packet[0] & 0xf0 == 0xf0);
+        }
+    };
+    for packet in &packets {
+        assert!(packet.len() >= 1_200, "a client pads its first packet");
+        flooder.send_to(packet, b.address).unwrap();
+        sent += packet.len();
+        hear();
+        tokio::task::yield_now().await;
+    }
+    // In the middle of it a member proves its address and is served.
+    a.assert_answers(&b).await;
+    hear();
+    assert!(answered <= 3 * sent, "{answered} bytes came back for {sent}");
+    assert_eq!((b.mesh.stats().accepted, b.script.askers().len()), (1, 1));
+    let room = b.mesh.0.endpoint.open_connections();
+    assert!(room <= 2 * 256 + 1, "{room} handshakes are kept under way");
+    assert!(retries > 0, "nobody was asked to prove its address");
+    eprintln!("{FLOOD} handshakes begun: {sent} bytes sent, {answered} came back, {retries} retries, {room} under way");
+}
+
+/// Answers without end, for who reads.
+#[derive(Default)]
+struct Gusher {
+    pieces: AtomicU64,
+    ended: AtomicU64,
+}
+
+const PIECE_BYTES: usize = 64 << 10;
+
+#[async_trait]
+impl Handler for Gusher {
+    async fn handle(&self, _: &Mesh, _: certs::tls::Peer, _: Request, out: &mut Responder, _: CancellationToken) {
+        struct Ended<'a>(&'a AtomicU64);
+        impl Drop for Ended<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let _ended = Ended(&self.ended);
+        let piece = || Batch { rows: 1, columns: vec![vec![Value::Blob(vec![7; PIECE_BYTES])]] };
+        while out.batch(0, piece()).await.is_ok() {
+            self.pieces.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_nothing_holds_a_bounded_amount_and_stops_nobody_else() {
+    let ca = authority();
+    let gusher = Arc::new(Gusher::default());
+    let config = MeshConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        identity: Arc::new(ca.issue(&name("b"), NODE_VALIDITY).unwrap()),
+        host_key: HostKey::random().unwrap(),
+        handler: gusher.clone(),
+        join_host: None,
+        runtime: Arc::new(quinn::TokioRuntime),
+    };
+    let (mesh, _gossip) = Mesh::start(config).unwrap();
+    let address = mesh.local_addr().unwrap();
+    let slow = dial(&ca.issue(&name("slow"), NODE_VALIDITY).unwrap(), address).await;
+    let mut unread = Vec::new();
+    for _ in 0..32 {
+        let (mut send, receive) = slow.open_bi().await.unwrap();
+        send.write_all(&frame::encode(&Request::Catalog).unwrap()).await.unwrap();
+        unread.push((send, receive));
+    }
+    // Until no more goes out.
+    let until = soon();
+    let mut before = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let now = gusher.pieces.load(Ordering::SeqCst);
+        if now == before && now > 0 {
+            break;
+        }
+        assert!(Instant::now() < until, "{now} pieces went out to who reads nothing");
+        before = now;
+    }
+    // What the peer's window takes, and what this end may have in flight.
+    let bytes = usize::try_from(before).unwrap() * PIECE_BYTES;
+    assert!(bytes <= 48 << 20, "{bytes} bytes are held for who reads nothing");
+    // Another one is served.
+    let other = dial(&ca.issue(&name("other"), NODE_VALIDITY).unwrap(), address).await;
+    let (mut send, receive) = other.open_bi().await.unwrap();
+    send.write_all(&frame::encode(&Request::Catalog).unwrap()).await.unwrap();
+    let mut reader = FrameReader::new(receive);
+    for _ in 0..50 {
+        let piece = tokio::time::timeout(PATIENCE, reader.read::<Response>()).await.unwrap().unwrap().unwrap();
+        assert!(matches!(piece, Response::Batch { .. }));
+    }
+    drop(reader);
+    slow.close(VarInt::from_u32(0), b"");
+    eventually("all the work ended with its askers", || gusher.ended.load(Ordering::SeqCst) == 33).await;
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_dropped() {
+    let (near, _far_who_reads_nothing) = tokio::io::duplex(1_024);
+    let mut out = Responder::new(near).with_patience(Duration::from_millis(200));
+    let batch = Batch { rows: 1, columns: vec![vec![Value::Blob(vec![0; 100_000])]] };
+    let sent = tokio::time::timeout(PATIENCE, out.batch(0, batch)).await.expect("it is not waited for for ever");
+    assert!(matches!(sent, Err(SendError::Gone)), "{sent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_has_eight_connections_at_most() {
+    let ca = authority();
+    let (a, b) = (start(&ca, "a"), start(&ca, "b"));
+    b.script.hang.store(true, Ordering::SeqCst);
+    let greedy = ca.issue(&name("greedy"), NODE_VALIDITY).unwrap();
+    let mut connections = Vec::new();
+    // One that is not in use makes room for the next, so each is used.
+    for used in 1..=12 {
+        let connection = dial(&greedy, b.address).await;
+        if let Ok((mut send, receive)) = connection.open_bi().await {
+            let _ = send.write_all(&frame::encode(&Request::Catalog).unwrap()).await;
+            connections.push((connection, send, receive));
+            eventually("it is in use", || b.script.askers().len() == used.min(8)).await;
+        }
+    }
+    let closed = || connections.iter().filter_map(|(c, ..)| c.close_reason()).collect::<Vec<_>>();
+    eventually("four were turned away", || b.mesh.stats().turned_away == 4).await;
+    assert_eq!((b.mesh.connections(), b.script.askers().len(), b.script.cancelled()), (8, 8, 0));
+    assert!(closed().iter().all(|reason| reason.to_string().contains("too many connections")), "{:?}", closed());
+    b.script.hang.store(false, Ordering::SeqCst);
+    a.assert_answers(&b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_has_sixty_four_questions_under_way_at_most() {
+    let ca = authority();
+    let (a, b) = (start(&ca, "a"), start(&ca, "b"));
+    b.script.hang.store(true, Ordering::SeqCst);
+    let greedy = dial(&ca.issue(&name("greedy"), NODE_VALIDITY).unwrap(), b.address).await;
+    let mut open = Vec::new();
+    for _ in 0..64 {
+        let (mut send, receive) = tokio::time::timeout(PATIENCE, greedy.open_bi()).await.unwrap().unwrap();
+        send.write_all(&frame::encode(&Request::Catalog).unwrap()).await.unwrap();
+        open.push((send, receive));
+    }
+    eventually("they are all being worked on", || b.script.askers().len() == 64).await;
+    let more = tokio::time::timeout(Duration::from_millis(300), greedy.open_bi()).await;
+    assert!(more.is_err(), "a sixty-fifth question was let in");
+    b.script.hang.store(false, Ordering::SeqCst);
+    a.assert_answers(&b).await;
+    greedy.close(VarInt::from_u32(0), b"");
+    eventually("its work ended with its connection", || b.script.cancelled() == 64).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_of_gossip_and_giant_messages_are_dropped_and_counted() {
+    let ca = authority();
+    let (a, mut b) = (start(&ca, "a"), start(&ca, "b"));
+    let babbler = dial(&ca.issue(&name("babbler"), NODE_VALIDITY).unwrap(), b.address).await;
+    let mut giant = babbler.open_uni().await.unwrap();
+    // It is told to stop, or refused the rest: both are well.
+    let _ = giant.write_all(&vec![1; gossip::MAX_PAYLOAD_BYTES + 1]).await;
+    let _ = giant.finish();
+    for _ in 0..GOSSIP_QUEUE + 100 {
+        let mut stream = tokio::time::timeout(PATIENCE, babbler.open_uni()).await.unwrap().unwrap();
+        stream.write_all(b"x").await.unwrap();
+        stream.finish().unwrap();
+    }
+    eventually("what is beyond the queue was dropped", || b.mesh.stats().gossip_dropped == 100).await;
+    a.assert_answers(&b).await;
+    for _ in 0..GOSSIP_QUEUE {
+        assert_eq!(b.gossip.recv().await.unwrap().payload, b"x");
+    }
+    assert!(b.gossip.try_recv().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn truncated_frames_are_given_up_and_the_next_is_read() {
+    let ca = authority();
+    let (a, b) = (start(&ca, "a"), start(&ca, "b"));
+    let peer = dial(&ca.issue(&name("x"), NODE_VALIDITY).unwrap(), b.address).await;
+    let whole = frame::encode(&Request::Renew { csr: vec![7; 400] }).unwrap();
+    for length in [0, 1, 4, 5, 6, whole.len() - 1] {
+        let answer = say(&peer, &whole[..length]).await;
+        assert!(matches!(answer, Ok(None) | Err(_)), "{length}: {answer:?}");
+    }
+    let answer = say(&peer, &whole).await;
+    assert!(matches!(answer, Ok(Some(Response::Catalog(_)))), "{answer:?}");
+    a.assert_answers(&b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_role_gets_what_it_may_request_by_request() {
+    use model::LocalRequest;
+
+    let ca = authority();
+    let mut b = start(&ca, "b");
+    let budget = query_planner::Budget { node_rows: 1, node_bytes: 1, asker_bytes: 1 };
+    let task = query_planner::NodeTask { parts: Vec::new(), keys: Vec::new(), now_unix_ns: 0, budget, viewer: None };
+    let all = [
+        Request::Ping,
+        Request::Trust,
+        Request::Renew { csr: Vec::new() },
+        Request::Ask(LocalRequest::Nodes),
+        Request::Catalog,
+        Request::Task { deadline_ms: 1, task: task.clone() },
+        Request::OpenCalls,
+        Request::Activities(vec![1]),
+        Request::Relay { deadline_ms: 1, task, leaves: Vec::new() },
+    ];
+    let mut connections = Vec::new();
+    // A node's key serves its agent: it neither asks as a person nor, below, does a person's gossip.
+    for (role, allowed) in [
+        (Role::Node, [true, true, true, false, true, true, true, true, true]),
+        (Role::Operator, [true, true, true, true, true, true, true, false, false]),
+        (Role::Reader, [true, true, true, true, false, false, false, false, false]),
+    ] {
+        let identity = ca.issue_as(&name(role.as_str()), role, NODE_VALIDITY).unwrap();
+        // Over one connection: each request is judged, not its connection.
+        let connection = dial(&identity, b.address).await;
+        for (request, allowed) in all.iter().zip(allowed) {
+            let answer = say(&connection, &frame::encode(request).unwrap()).await.unwrap().unwrap();
+            let refused = matches!(&answer, Response::Unsupported(why) if why.starts_with("not allowed"));
+            assert_eq!(!refused, allowed, "{role} asks {request:?}: {answer:?}");
+        }
+        if role != Role::Node {
+            let mut gossip = connection.open_uni().await.unwrap();
+            let _ = gossip.write_all(b"I am a node").await;
+            let stopped = tokio::time::timeout(PATIENCE, gossip.stopped()).await.unwrap();
+            assert!(matches!(stopped, Ok(Some(_))), "{stopped:?}");
+            assert!(b.gossip.try_recv().is_err());
+        }
+        connections.push(connection);
+    }
+    assert_eq!(b.mesh.0.pool.connections(), 1, "only the node may be called back");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_ends_while_connected_ends_its_connection() {
+    let ca = authority();
+    let b = start(&ca, "b");
+    let brief = ca.issue(&name("brief"), Duration::from_secs(8)).unwrap();
+    let connection = dial(&brief, b.address).await;
+    let answer = say(&connection, &frame::encode(&Request::Ping).unwrap()).await;
+    assert!(matches!(answer, Ok(Some(Response::Pong { .. }))), "{answer:?}");
+    let reason = tokio::time::timeout(PATIENCE, connection.closed()).await.unwrap();
+    assert!(reason.to_string().contains("certificate has ended"), "{reason}");
+    assert_eq!(b.mesh.stats().shut_out, 1);
+}

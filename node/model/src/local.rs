@@ -1,0 +1,103 @@
+//! What people and programs ask an agent, on its local socket or over the mesh with a certificate of their own, and what
+//! it answers. The order of variants is part of the format, as in `wire`: add at the end, never remove or reorder.
+
+use query_planner::{ColumnMeta, Value};
+use serde::{Deserialize, Serialize};
+
+use crate::coverage::Coverage;
+
+/// What the command line asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum LocalRequest {
+    /// A SQL question.
+    Query(Question),
+    /// Who holds the job up.
+    Stragglers(StragglersQuestion),
+    /// The members of the mesh.
+    Nodes,
+}
+
+/// What the agent answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum LocalResponse {
+    /// Columns of the result that follows.
+    Columns(Vec<ColumnMeta>),
+    /// Some rows.
+    Rows(Vec<Vec<Value>>),
+    /// The result is whole.
+    End {
+        /// Who is in it.
+        coverage: Coverage,
+        /// From question to answer.
+        elapsed_ns: u64,
+        /// The plan with what each node shipped.
+        explained: String,
+    },
+    /// A text: a plan, or a JSON document (nodes, stragglers).
+    Text(String),
+    /// The question is wrong (exit code 2).
+    Wrong(String),
+    /// No answer (exit code 1).
+    Failed {
+        /// What happened.
+        message: String,
+        /// Who had answered by then.
+        coverage: Option<Coverage>,
+    },
+}
+
+impl LocalResponse {
+    /// Whether nothing follows this response.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        !matches!(self, Self::Columns(_) | Self::Rows(_))
+    }
+}
+
+/// A question as it comes over the local socket.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Question {
+    /// The user's SQL.
+    pub sql: String,
+    /// Deadline.
+    pub timeout_ms: u64,
+    /// Ask only these nodes; empty is all.
+    pub nodes: Vec<String>,
+    /// Ask only nodes with all these labels.
+    pub labels: Vec<(String, String)>,
+    /// Concatenate instead of merging.
+    pub per_node: bool,
+    /// Give the plan instead of running it.
+    pub plan_only: bool,
+    /// Give the plan and what running it cost beside the answer.
+    pub analyze: bool,
+}
+
+/// What `rankmesh stragglers` asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StragglersQuestion {
+    /// How far back to ask the stores; none: answer from the standing verdict where that can be.
+    pub since_ms: Option<u64>,
+    /// Only this job.
+    pub job: Option<String>,
+    /// Only this communicator.
+    pub comm: Option<u64>,
+    /// Deadline.
+    pub timeout_ms: u64,
+    /// Ask only these nodes.
+    pub nodes: Vec<String>,
+    /// Ask only nodes with these labels.
+    pub labels: Vec<(String, String)>,
+}
+
+impl StragglersQuestion {
+    /// Whether the standing verdict answers it: it speaks of all jobs of the mesh at once.
+    #[must_use]
+    pub fn takes_standing(&self) -> bool {
+        self.since_ms.is_none()
+            && self.job.is_none()
+            && self.comm.is_none()
+            && self.nodes.is_empty()
+            && self.labels.is_empty()
+    }
+}

@@ -1,0 +1,295 @@
+//! What nodes say to each other on a question's stream: one [`Request`], then [`Response`]s of which the last ends the
+//! answer. How these become bytes is in `frame`; who may send them is decided in `mesh::serve`.
+//!
+//! The order of variants is part of the format: add at the end, never remove or reorder. A node that reads a kind it does
+//! not know answers [`Response::Unsupported`], so a new kind needs no new version; a changed kind does
+//! ([`crate::frame::VERSION`]).
+
+use std::net::SocketAddr;
+
+use query_planner::{Batch, Combine, NodeError, NodeStats, NodeTask};
+use record::Activity;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::{self, FrameError};
+use crate::local::{LocalRequest, LocalResponse};
+use crate::snapshot::SnapshotUse;
+
+/// One question to a node. All are idempotent: asking again changes nothing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// What time is it at yours? Answered by [`Response::Pong`].
+    Ping,
+    /// Which tables do you have? Answered by [`Response::Catalog`].
+    Catalog,
+    /// Do this task: [`Response::Batch`]es, then [`Response::Done`] or [`Response::Failed`].
+    Task {
+        /// Time left for it when it was sent, milliseconds. The asker stops listening then.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+    },
+    /// Which collective calls are your ranks in right now? Answered by [`Response::OpenCalls`].
+    OpenCalls,
+    /// Which CAs does the mesh trust, and what is revoked? Answered by [`Response::Trust`].
+    Trust,
+    /// Sign a new certificate for the name and role that this connection proves. Answered by [`Response::Renewed`], where the
+    /// mesh's CA is.
+    Renew {
+        /// PKCS #10 request, DER; only its key counts.
+        csr: Vec<u8>,
+    },
+    /// What do these processes do, of those that are or were your ranks? Answered by [`Response::Activities`].
+    Activities(Vec<u32>),
+    /// Do this task, and have these other nodes do it: [`Response::Leaves`], then [`Response::Done`] (of the relaying
+    /// itself) or [`Response::Failed`].
+    Relay {
+        /// Time left for all of them when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+        /// Who is to do it; may name the node itself.
+        leaves: Vec<Leaf>,
+    },
+    /// As [`Request::Task`], as one round of a question in two.
+    RoundTask {
+        /// Time left for it when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+        /// What it has to do with the other round.
+        snapshot: SnapshotUse,
+    },
+    /// As [`Request::Relay`], of [`Request::RoundTask`]s.
+    RoundRelay {
+        /// Time left for all of them when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+        /// Who is to do it; may name the node itself.
+        leaves: Vec<Leaf>,
+        /// What it has to do with the other round, the same for all of them.
+        snapshot: SnapshotUse,
+    },
+    /// The question with this number will not come again: its snapshot may go. Answered by [`Response::Done`].
+    Release(u128),
+    /// As [`Request::Relay`], and combine the leaves' rows: [`Response::Batch`]es with a [`Response::Combined`] behind them, any
+    /// number of times, and [`Response::Leaves`] for those without an answer.
+    Combine {
+        /// Time left for all of them when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// The task.
+        task: NodeTask,
+        /// Who is to do it; may name the node itself.
+        leaves: Vec<Leaf>,
+        /// How the rows of each part combine.
+        combine: Vec<Combine>,
+        /// What it has to do with the other round of the question, where it has two; the same for all of them.
+        snapshot: Option<SnapshotUse>,
+    },
+    /// What a person or a program asks an agent, as on its local socket: it plans, asks the mesh and merges. Answered by
+    /// [`Response::Said`]s.
+    Ask(LocalRequest),
+    /// Do this (a task, alone or relayed, or open calls) for a user of the mesh's hosts who may see her own processes only.
+    Own {
+        /// Her user id, the same on every host.
+        uid: u32,
+        /// The request, encoded as a frame is; never another of this kind.
+        request: Vec<u8>,
+    },
+    /// As [`Request::Release`], for these nodes. Answered by [`Response::Done`] when they have been told, as far as they can be
+    /// reached.
+    ReleaseBelow {
+        /// The question.
+        question: u128,
+        /// Whom to tell; may name the node itself.
+        leaves: Vec<Leaf>,
+    },
+    /// What time is it at yours, by the clock that is never stepped? Answered by [`Response::Pong`].
+    SteadyPing,
+}
+
+impl Request {
+    fn viewer(&self) -> Option<u32> {
+        match self {
+            Self::Task { task, .. }
+            | Self::RoundTask { task, .. }
+            | Self::Relay { task, .. }
+            | Self::RoundRelay { task, .. }
+            | Self::Combine { task, .. } => task.viewer,
+            _ => None,
+        }
+    }
+
+    /// The task in it.
+    fn task_mut(&mut self) -> Option<&mut NodeTask> {
+        match self {
+            Self::Task { task, .. }
+            | Self::RoundTask { task, .. }
+            | Self::Relay { task, .. }
+            | Self::RoundRelay { task, .. }
+            | Self::Combine { task, .. } => Some(task),
+            _ => None,
+        }
+    }
+
+    /// This request with its task's viewer beside it, as it goes over the network.
+    ///
+    /// # Errors
+    /// It is too long for a frame.
+    pub fn encoded(&self) -> Result<Vec<u8>, FrameError> {
+        let Some(uid) = self.viewer() else { return frame::encode(self) };
+        let mut request = self.clone();
+        if let Some(task) = request.task_mut() {
+            task.viewer = None;
+        }
+        frame::encode(&request.own(uid)?)
+    }
+
+    /// This request for one user.
+    ///
+    /// # Errors
+    /// It is too long for a frame.
+    pub fn own(&self, uid: u32) -> Result<Self, FrameError> {
+        Ok(Self::Own { uid, request: frame::encode(self)? })
+    }
+
+    /// What [`Request::Own`] holds, with the user in its task; none where it is nothing that can be done for one user.
+    #[must_use]
+    pub fn owned(uid: u32, request: &[u8]) -> Option<Self> {
+        let mut request: Self = frame::decode_whole(request).ok()?;
+        let open_calls = matches!(request, Self::OpenCalls);
+        match request.task_mut() {
+            Some(task) => task.viewer = Some(uid),
+            None if open_calls => {}
+            None => return None,
+        }
+        Some(request)
+    }
+}
+
+/// A node that another is to ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaf {
+    /// Its name; the certificate that it shows must say the same.
+    pub node: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// Something that a leaf said, passed on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LeafPiece {
+    /// Index of the leaf in [`Request::Relay`].
+    pub leaf: u32,
+    /// What it said.
+    pub said: LeafSaid,
+}
+
+/// What a leaf said. All but batches end its answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum LeafSaid {
+    /// Rows of one part of the task.
+    Batch {
+        /// Which part of the task.
+        part: u32,
+        /// The rows.
+        batch: Batch,
+    },
+    /// The task is done, all its batches were passed on.
+    Done(NodeStats),
+    /// The task failed; batches passed on before do not count.
+    Failed(NodeError),
+    /// It was not reached or did not answer, and why; whoever asked may try for itself.
+    Missing(String),
+}
+
+/// A collective call that has begun and not returned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenCall {
+    /// Process id on the node.
+    pub pid: u32,
+    /// Rank in the communicator, when known.
+    pub rank: Option<i32>,
+    /// Size of the communicator, when known.
+    pub nranks: Option<i32>,
+    /// The communicator, when known.
+    pub comm_hash: Option<u64>,
+    /// The call in lower snake case ("all_reduce").
+    pub func: String,
+    /// Its number in (process, communicator, func), when known.
+    pub seq: Option<u64>,
+    /// Entry, Unix nanoseconds of the node's own clock.
+    pub entry_ns: i64,
+    /// Evidence tier of its duration.
+    pub tier: u8,
+    /// "nccl", "rccl" or "mpi".
+    pub library: String,
+    /// Root or peer rank, where the call has one.
+    pub root: Option<i32>,
+    /// Job, when known.
+    pub job_id: Option<String>,
+}
+
+/// One piece of an answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Response {
+    /// The node's own clock, for `clock`: Unix time, or the steady one, as was asked.
+    Pong {
+        /// When the request had been read, nanoseconds.
+        recv_unix_ns: i64,
+        /// When this answer was written, nanoseconds.
+        sent_unix_ns: i64,
+    },
+    /// The node's table catalogue, in the encoding of its owner.
+    Catalog(Vec<u8>),
+    /// Rows of one part of the task.
+    Batch {
+        /// Which part of the task.
+        part: u32,
+        /// The rows.
+        batch: Batch,
+    },
+    /// The task is done, all its batches were sent.
+    Done(NodeStats),
+    /// The task failed; batches sent before do not count.
+    Failed(NodeError),
+    /// The node cannot read or does not serve such a request; the text says why.
+    Unsupported(String),
+    /// The calls that the node's ranks are in; empty where nothing is recorded.
+    OpenCalls(Vec<OpenCall>),
+    /// The trust list (`certs::TrustList`); empty where there is none.
+    Trust(Vec<u8>),
+    /// The new certificate chain, DER, leaf first.
+    Renewed(Vec<Vec<u8>>),
+    /// What processes do, by process id; those that never were ranks of the node are left out.
+    Activities(Vec<(u32, Activity)>),
+    /// What leaves said meanwhile; empty as a sign of life.
+    Leaves(Vec<LeafPiece>),
+    /// The batches since the last such response are the rows of these leaves: each its index and what it did.
+    Combined(Vec<(u32, NodeStats)>),
+    /// A piece of the answer to [`Request::Ask`].
+    Said(LocalResponse),
+}
+
+impl Response {
+    /// What it says, for whoever expected another kind: short, whatever is in it.
+    #[must_use]
+    pub fn in_short(&self) -> String {
+        match self {
+            Self::Failed(error) => error.to_string(),
+            Self::Unsupported(why) => format!("refused: {why}"),
+            _ => "an answer of an unexpected kind".to_owned(),
+        }
+    }
+
+    /// Whether nothing follows this response.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        match self {
+            Self::Batch { .. } | Self::Leaves(_) | Self::Combined(_) => false,
+            Self::Said(said) => said.is_last(),
+            _ => true,
+        }
+    }
+}

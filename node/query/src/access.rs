@@ -1,0 +1,157 @@
+//! Who asks, and what of the plan of a question she may not: the roles of a person, and what each does not see.
+//!
+//! An owner may ask everything. A reader may ask, but not for what tells on other users' processes ([`HIDDEN`]) nor for the
+//! audit. Somebody who may see her own processes only ([`Access::Own`]) is shown nothing else by the nodes (`store`'s `own_rows`).
+//! Does not own how a role is come by: on the local socket, or from a certificate, by the agent.
+
+use query_planner::Plan;
+
+use crate::admission::Asker;
+
+/// Columns that tell on other users' processes: table or view, column (`*`: all of them).
+const HIDDEN: [(&str, &str); 16] = [
+    ("processes", "exe"),
+    ("processes", "comm"),
+    ("processes", "container_id"),
+    ("processes", "cgroup_path"),
+    ("processes", "user"),
+    ("processes", "uid"),
+    ("processes", "pod"),
+    ("process_events", "comm"),
+    ("offcpu", "next_comm"),
+    ("offcpu", "next_pid"),
+    ("events", "comm"),
+    ("events", "details"),
+    ("block_io", "comm"),
+    ("audit", "*"),
+    ("segments", "*"),
+    ("segment_columns", "*"),
+];
+
+/// What is no user's: who asked what, and the packed form of all rows.
+const NOBODYS: [(&str, &str); 3] = [("audit", "*"), ("segments", "*"), ("segment_columns", "*")];
+
+/// What somebody may do here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Everything.
+    Owner,
+    /// Ask, but not for other users' processes.
+    Reader,
+    /// Ask, and see only what processes of this user did, on every node.
+    Own(u32),
+}
+
+impl Access {
+    /// In one word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Reader => "reader",
+            Self::Own(_) => "own",
+        }
+    }
+
+    /// The user whose rows alone count.
+    #[must_use]
+    pub fn viewer(self) -> Option<u32> {
+        match self {
+            Self::Own(uid) => Some(uid),
+            Self::Owner | Self::Reader => None,
+        }
+    }
+
+    /// Whether such a plan may be run.
+    ///
+    /// # Errors
+    /// Which column is not to be asked for.
+    pub fn allows(self, plan: &Plan) -> Result<(), String> {
+        self.allow_reads(plan.parts.iter().flat_map(|part| &part.reads))
+    }
+
+    fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), String> {
+        let hidden: &[(&str, &str)] = match self {
+            Self::Owner => return Ok(()),
+            Self::Reader => &HIDDEN,
+            // The nodes leave out others' rows.
+            Self::Own(_) => &NOBODYS,
+        };
+        for (table, columns) in reads {
+            for (hidden, column) in hidden.iter().filter(|(hidden, _)| table.eq_ignore_ascii_case(hidden)) {
+                if *column == "*" || columns.iter().any(|read| read.eq_ignore_ascii_case(column)) {
+                    return Err(format!(
+                        "not allowed: {hidden}.{column} tells on other users; {} may not ask for it (the agent's owner \
+                         and root may, or let readers with `rankmesh up --readers-see-processes`)",
+                        if self == Self::Reader { "readers" } else { "users" }
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Somebody who asks this agent.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// What may be asked.
+    pub access: Access,
+    /// Who waits for a turn.
+    pub asker: Asker,
+}
+
+impl Caller {
+    /// The agent itself, for its own work.
+    #[must_use]
+    pub fn agent() -> Self {
+        Self { access: Access::Owner, asker: Asker::of_the_house("agent") }
+    }
+
+    /// The agent's own user, or root.
+    #[must_use]
+    pub fn owner() -> Self {
+        Self { access: Access::Owner, asker: Asker::of_the_house("owner") }
+    }
+
+    /// Somebody else whom it lets ask, by a name of her own.
+    #[must_use]
+    pub fn guest(access: Access, name: impl Into<String>) -> Self {
+        Self { access, asker: Asker::guest(name) }
+    }
+
+    /// What the analysis of her question reads: it shows of it what its report says.
+    #[must_use]
+    pub fn of_analysis(&self) -> Self {
+        let access = match self.access {
+            Access::Own(uid) => Access::Own(uid),
+            Access::Owner | Access::Reader => Access::Owner,
+        };
+        Self { access, asker: self.asker.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(table: &str, columns: &[&str]) -> Vec<(String, Vec<String>)> {
+        vec![(table.to_owned(), columns.iter().map(|column| (*column).to_owned()).collect())]
+    }
+
+    #[test]
+    fn readers_do_not_see_other_users_processes_and_owners_do() {
+        let hidden = [("processes", "exe"), ("Processes", "USER"), ("audit", "who"), ("offcpu", "next_comm")];
+        for (table, column) in hidden {
+            let reads = reads(table, &["pid", column]);
+            let error = Access::Reader.allow_reads(reads.iter()).unwrap_err();
+            assert!(error.contains("not allowed") && error.contains(&table.to_lowercase()), "{error}");
+            Access::Owner.allow_reads(reads.iter()).unwrap();
+        }
+        for (table, column) in [("processes", "rank"), ("collectives", "pid"), ("offcpu", "duration_ns")] {
+            Access::Reader.allow_reads(reads(table, &[column]).iter()).unwrap();
+        }
+        // Counting rows of the audit reads no column.
+        assert!(Access::Reader.allow_reads(reads("audit", &[]).iter()).is_err());
+    }
+}

@@ -1,0 +1,423 @@
+//! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gossip::{Member, MemberState};
+pub use model::Question;
+use model::{Coverage, Missing, row_share};
+use query_planner::{
+    Answer, AskOptions, Budget, Catalog, Clocks, ColumnMeta, MergePool, NodeClock, Out, Plan, RunError, Stop, Targets,
+    Value,
+};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio_util::sync::CancellationToken;
+use verdicts::{ClockOffset, VIEWS};
+
+use super::admission::{Place, cost};
+use super::fanout::MeshFanout;
+use super::leaf::Target;
+use super::polite;
+use super::time::{RoundTime, SHORTEST_ROUND};
+use crate::access::Caller;
+use crate::coordinator::Coordinator;
+use crate::lock::lock;
+use record::unix_now_ns;
+
+/// Rows a node may ship for one question.
+const NODE_ROWS: u64 = 5_000_000;
+/// Bytes a node may ship for one question.
+const NODE_BYTES: u64 = 256 << 20;
+/// Bytes the asker may hold for one question.
+const ASKER_BYTES: u64 = 1 << 30;
+/// How often a question is run again because a node was lost between two rounds.
+const RESTARTS: usize = 3;
+/// Looks at its stop that a merge on the spot may take: some tenths of a millisecond of SQLite's work.
+const SMALL_LOOKS: u32 = 4;
+
+/// How long after its deadline a merge is given to end before its question is answered without it.
+const TO_END: Duration = Duration::from_millis(150);
+
+/// What came of a question.
+#[derive(Debug)]
+pub enum Asked {
+    /// The plan as text (`--explain`).
+    Plan(String),
+    /// The merged answer.
+    Answer {
+        /// Columns and rows.
+        answer: Answer,
+        /// Who is in it.
+        coverage: Coverage,
+        /// From question to answer.
+        elapsed: Duration,
+        /// The plan as text, with what each node shipped; empty unless the question wanted it.
+        explained: String,
+    },
+}
+
+/// Why a question was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The SQL or the choice of nodes is wrong: exit code 2.
+    #[error("{0}")]
+    Wrong(String),
+    /// No answer: exit code 1.
+    #[error("{message}")]
+    Failed {
+        /// What happened.
+        message: String,
+        /// Who had answered by then.
+        coverage: Option<Coverage>,
+    },
+}
+
+/// Asks the mesh.
+///
+/// # Errors
+/// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the deadline.
+pub async fn ask(shared: &Coordinator, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
+    ask_as(shared, question, &Caller::agent(), cancelled).await
+}
+
+/// Asks the mesh for somebody who may not ask everything.
+///
+/// # Errors
+/// As [`ask`]; what is not allowed is [`AskError::Wrong`].
+pub async fn ask_as(
+    shared: &Coordinator,
+    question: Question,
+    caller: &Caller,
+    cancelled: CancellationToken,
+) -> Result<Asked, AskError> {
+    ask_to(shared, question, caller, cancelled, None).await
+}
+
+/// Some rows of an answer.
+#[derive(Debug)]
+pub struct Told {
+    /// The answer's columns.
+    pub columns: Vec<ColumnMeta>,
+    /// The rows that follow those before.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// As [`ask_as`], with rows sent to `out` as they come, in order; the last ones may be left in the answer. A full `out`
+/// holds the nodes up. An error makes void what was sent.
+///
+/// # Errors
+/// As [`ask_as`]; also where a node breaks off after rows of it were sent.
+pub async fn ask_into(
+    shared: &Coordinator,
+    question: Question,
+    caller: &Caller,
+    cancelled: CancellationToken,
+    out: mpsc::Sender<Told>,
+) -> Result<Asked, AskError> {
+    ask_to(shared, question, caller, cancelled, Some(out)).await
+}
+
+async fn ask_to(
+    shared: &Coordinator,
+    question: Question,
+    caller: &Caller,
+    cancelled: CancellationToken,
+    out: Option<mpsc::Sender<Told>>,
+) -> Result<Asked, AskError> {
+    let started = Instant::now();
+    let deadline = started + Duration::from_millis(question.timeout_ms);
+    let list = shared.gossip.list();
+    let members = chosen(&list, &question);
+    let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
+    let tables =
+        shared.catalogs.of_mesh(&shared.mesh, &shared.executor, &members, deadline).await.map_err(AskError::Wrong)?;
+    let catalog = Arc::clone(&tables.catalog);
+    let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
+    let sql = aligned.as_deref().unwrap_or(&question.sql);
+    let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
+    caller.access.allows(&plan).map_err(AskError::Wrong)?;
+    if question.plan_only {
+        return Ok(Asked::Plan(query_planner::explain(&plan)));
+    }
+
+    let busy_for_all_of_it = || AskError::Failed {
+        message: format!(
+            "timeout: other questions were worked on here for all of the {} ms; ask again, or give a longer --timeout",
+            question.timeout_ms
+        ),
+        coverage: None,
+    };
+    let turn = match shared.turns.try_enter(&caller.asker, cost(&plan)) {
+        Some(turn) => turn,
+        None => {
+            let entered = tokio::select! {
+                turn = shared.turns.enter(&caller.asker, cost(&plan)) => turn,
+                () = tokio::time::sleep_until(deadline.into()) => return Err(busy_for_all_of_it()),
+                () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
+            };
+            // Who asks nodes with no time left would call them silent.
+            if deadline.saturating_duration_since(Instant::now()) < SHORTEST_ROUND {
+                return Err(busy_for_all_of_it());
+            }
+            entered.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?
+        }
+    };
+    let place = Arc::new(Mutex::new(Place::new(turn, tokio::runtime::Handle::current())));
+    let left_out = tables.left_out_of(&plan);
+    let is_asked = |member: &&&Member| member.may_live() && !left_out.contains_key(&member.name);
+    let targets: Vec<Target> = members.iter().filter(is_asked).filter_map(|member| target(member)).collect();
+    let mut fanout = MeshFanout::new(
+        tokio::runtime::Handle::current(),
+        shared.mesh.clone(),
+        shared.executor.clone(),
+        targets,
+        *lock(&shared.fanout),
+        deadline,
+        cancelled.clone(),
+    )
+    .in_time(RoundTime::of(started, deadline))
+    .in_place(Arc::clone(&place))
+    .for_viewer(caller.access.viewer());
+    let (budget, now_unix_ns) = (budget(&plan, out.is_some()), unix_now_ns());
+    if let Some(first) = query_planner::first_ask(&plan, out.is_some(), &budget, now_unix_ns) {
+        fanout.begin(first);
+        fanout.gather().await;
+    }
+    let stop = Stop::at(Some(deadline));
+    let small = fanout.on_the_spot(
+        |fanout| {
+            let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
+            query_planner::run_with(&plan, fanout, &budget, now_unix_ns, &stop.or_after(SMALL_LOOKS), &shared.merges)
+        },
+        || cancelled.is_cancelled() || Instant::now() >= deadline,
+    );
+    let (outcome, fanout, plan) = if let Some(outcome) = small {
+        (outcome, fanout, plan)
+    } else {
+        // Who gives the question up gives up its merge.
+        let _stop_on_drop = StopOnDrop(stop.clone());
+        let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
+        let mut running = std::pin::pin!(polite::run(move || {
+            // The merge holds what the nodes sent once more, sorted.
+            let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
+            let mut run =
+                Run { plan: &plan, fanout: &mut fanout, budget, now_unix_ns, stop: &stopping, merges: &merges };
+            let outcome = match out {
+                None => run.until_over(None),
+                Some(out) => {
+                    let mut out = |rows| hand_on(&plan.columns, rows, &out, &place, deadline);
+                    run.until_over(Some(&mut out))
+                }
+            };
+            fanout.release();
+            (outcome, fanout, plan)
+        }));
+        let ended = tokio::select! {
+            biased;
+            ended = &mut running => Ok(ended),
+            () = cancelled.cancelled() => Err(()),
+            () = tokio::time::sleep_until(deadline.into()) => Err(()),
+        };
+        let ended = match ended {
+            Ok(ended) => ended,
+            // Most end at once and say who had answered; what does not ends by itself, without its asker.
+            Err(()) => {
+                stop.stop();
+                let Ok(ended) = tokio::time::timeout(TO_END, running).await else {
+                    let message = if cancelled.is_cancelled() { "cancelled".into() } else { late(&question) };
+                    return Err(AskError::Failed { message, coverage: None });
+                };
+                ended
+            }
+        };
+        ended.ok_or_else(|| AskError::Failed { message: "the merge failed".into(), coverage: None })?
+    };
+
+    let mut coverage = covered(&members, &plan, &question, &fanout, &left_out);
+    let answer = match outcome {
+        Ok(answer) => answer,
+        Err(error) => {
+            coverage.answered = fanout.answered.len();
+            let message = match error {
+                RunError::Stopped(_) if Instant::now() >= deadline => late(&question),
+                _ if fanout.lost_midway => format!(
+                    "{} answered a part of the question and was lost before the rest, and no time was left to begin again \
+                     without it; give a longer --timeout or ask again",
+                    fanout.lost_names()
+                ),
+                other => other.to_string(),
+            };
+            return Err(AskError::Failed { message, coverage: Some(coverage) });
+        }
+    };
+    if coverage.answered == 0 && coverage.asked > 0 {
+        return Err(AskError::Failed { message: "no node answered".into(), coverage: Some(coverage) });
+    }
+    coverage.notes.extend(answer.notes.iter().cloned());
+    let explained = if question.analyze { query_planner::explain_analyze(&plan, &answer) } else { String::new() };
+    Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
+}
+
+fn late(question: &Question) -> String {
+    format!("timeout: no answer within {} ms; give a longer --timeout or narrow the question", question.timeout_ms)
+}
+
+/// The question with the clocks of the mesh written out, where it needs them; only then are they measured.
+async fn aligned(
+    shared: &Coordinator,
+    sql: &str,
+    catalog: &Catalog,
+    deadline: Instant,
+) -> Result<Option<String>, AskError> {
+    if !query_planner::needs_clocks(sql, VIEWS) {
+        return Ok(None);
+    }
+    let clocks = crate::clocks::clocks(shared, deadline).await;
+    let clocks: Clocks = clocks
+        .into_iter()
+        .map(|(node, clock)| {
+            let ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
+            (node, NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
+        })
+        .collect();
+    query_planner::align(sql, catalog, &clocks, VIEWS).map_err(|error| AskError::Wrong(error.render(sql)))
+}
+
+/// Hands rows on from a thread that may block; waits while there is no room, without a turn, but not beyond the deadline.
+fn hand_on(
+    columns: &[ColumnMeta],
+    rows: Vec<Vec<Value>>,
+    out: &mpsc::Sender<Told>,
+    place: &Mutex<Place>,
+    deadline: Instant,
+) -> Result<(), RunError> {
+    let gone = || RunError::Stopped("who asked has gone".into());
+    let late = || RunError::Stopped("the deadline passed while the answer was read".into());
+    let told = match out.try_send(Told { columns: columns.to_vec(), rows }) {
+        Ok(()) => return Ok(()),
+        Err(TrySendError::Closed(_)) => return Err(gone()),
+        Err(TrySendError::Full(told)) => told,
+    };
+    let mut place = lock(place);
+    let sent = place.wait_for(Duration::ZERO, async { tokio::time::timeout_at(deadline.into(), out.send(told)).await });
+    sent.map_err(|_| late())?.map_err(|_| gone())?;
+    if place.back(deadline) { Ok(()) } else { Err(late()) }
+}
+
+/// What a question may cost.
+fn budget(plan: &Plan, with_out: bool) -> Budget {
+    if with_out && plan.flows() {
+        // Nothing is held: only the deadline and the reader's patience limit such an answer.
+        Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: ASKER_BYTES }
+    } else {
+        Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES }
+    }
+}
+
+/// Stops a merge whose answer nobody waits for any more.
+struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// One question's run, on a thread that may block.
+struct Run<'r> {
+    plan: &'r Plan,
+    fanout: &'r mut MeshFanout,
+    budget: Budget,
+    now_unix_ns: i64,
+    stop: &'r Stop,
+    merges: &'r MergePool,
+}
+
+impl Run<'_> {
+    /// Runs the plan; when a node is lost between two rounds, runs it again without that node.
+    fn until_over(&mut self, mut out: Option<Out<'_>>) -> Result<Answer, RunError> {
+        let Self { plan, budget, now_unix_ns, stop, merges, .. } = *self;
+        let mut restarts = 0;
+        loop {
+            let fanout = &mut *self.fanout;
+            let outcome = match &mut out {
+                None => query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges),
+                Some(out) => query_planner::run_into(plan, fanout, &budget, now_unix_ns, stop, merges, *out),
+            };
+            match outcome {
+                Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_begin_again() => {
+                    restarts += 1;
+                    fanout.restart(restarts == RESTARTS);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+fn target(member: &Member) -> Option<Target> {
+    Some(Target { name: member.name.parse().ok()?, address: member.address, local: member.is_self })
+}
+
+/// The members that `--nodes` and `--label` leave.
+fn chosen<'m>(members: &'m [Member], question: &Question) -> Vec<&'m Member> {
+    members.iter().filter(|member| is_chosen(member, &question.nodes, &question.labels)).collect()
+}
+
+/// Whether `--nodes` (empty: all) and `--label` (all must match) leave this member.
+pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)]) -> bool {
+    (nodes.is_empty() || nodes.contains(&member.name))
+        && labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value))
+}
+
+/// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on `node` leave; where
+/// the plan needs no node, or any one of them, it is those that the fan-out turned to. Names in `--nodes` that no member
+/// bears are asked and missing.
+fn covered(
+    members: &[&Member],
+    plan: &Plan,
+    question: &Question,
+    fanout: &MeshFanout,
+    left_out: &BTreeMap<String, String>,
+) -> Coverage {
+    let to_all = plan.parts.iter().any(|part| part.targets == Targets::All);
+    let named = plan.nodes().unwrap_or_default();
+    let turned_to = |name: &String| fanout.answered.contains(name) || fanout.missing.contains_key(name);
+    let asked: Vec<&Member> = members
+        .iter()
+        .copied()
+        .filter(|member| to_all || named.contains(&member.name) || turned_to(&member.name))
+        .collect();
+    let mut missing: Vec<Missing> = asked
+        .iter()
+        .filter_map(|member| {
+            let reason = match fanout.missing.get(&member.name).or_else(|| left_out.get(&member.name)) {
+                Some(reason) => reason.clone(),
+                None if member.state == MemberState::Dead => "unreachable: not heard from lately (dead)".into(),
+                None => return None,
+            };
+            Some(Missing { node: member.name.clone(), reason })
+        })
+        .collect();
+    let share = {
+        let rows = |member: &&&Member| member.facts.store_rows;
+        let seen = asked.iter().filter(|member| missing.iter().all(|gone| gone.node != member.name));
+        // What nodes say of themselves is added up as it may be: any of them can claim any number.
+        let sum = |rows: &mut dyn Iterator<Item = u64>| rows.fold(0, u64::saturating_add);
+        row_share(sum(&mut seen.map(|member| rows(&member))), sum(&mut asked.iter().map(|member| rows(&member))))
+    };
+    let mut unknown: Vec<&String> =
+        question.nodes.iter().filter(|name| members.iter().all(|member| member.name != **name)).collect();
+    unknown.sort();
+    unknown.dedup();
+    missing.extend(
+        unknown
+            .iter()
+            .map(|name| Missing { node: (*name).clone(), reason: "unknown: no node of this name in the mesh".into() }),
+    );
+    missing.sort_by(|a, b| a.node.cmp(&b.node));
+    let asked = asked.len() + unknown.len();
+    Coverage { asked, answered: asked - missing.len(), missing, notes: share.into_iter().collect() }
+}

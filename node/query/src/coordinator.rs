@@ -1,0 +1,50 @@
+//! What it takes to ask the mesh: one of these in every agent.
+
+use std::sync::{Arc, Mutex};
+
+use gossip::Gossip;
+use mesh::Mesh;
+use query_planner::MergePool;
+
+use crate::admission::Admission;
+use crate::catalogs::Catalogs;
+use crate::exec::Executor;
+use crate::plans::Plans;
+use crate::subtree::FanoutPolicy;
+
+/// Asks questions of the mesh, as one of its nodes.
+pub struct Coordinator {
+    /// QUIC endpoint.
+    pub mesh: Mesh,
+    /// Membership.
+    pub gossip: Gossip,
+    /// Runs tasks on this node's source.
+    pub executor: Arc<Executor>,
+    /// What nodes offer.
+    pub catalogs: Catalogs,
+    /// Plans of the last questions.
+    pub plans: Plans,
+    /// Merge databases between questions.
+    pub merges: Arc<MergePool>,
+    /// Turns of the questions that are asked here.
+    pub turns: Arc<Admission>,
+    /// How many nodes are asked directly.
+    pub fanout: Mutex<FanoutPolicy>,
+}
+
+impl Coordinator {
+    /// One that has asked nothing yet.
+    #[must_use]
+    pub fn new(mesh: Mesh, gossip: Gossip, executor: Arc<Executor>) -> Self {
+        Self {
+            mesh,
+            gossip,
+            executor,
+            catalogs: Catalogs::default(),
+            plans: Plans::default(),
+            merges: Arc::default(),
+            turns: Admission::of_agent(),
+            fanout: Mutex::default(),
+        }
+    }
+}

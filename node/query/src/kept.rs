@@ -1,0 +1,168 @@
+//! Snapshots that this node keeps between the two rounds of a question: the connection whose read transaction the first
+//! round began, until the second takes it or its time is over.
+//!
+//! So both rounds see one state of the store, whatever is stored or dropped meanwhile, and a node that was restarted
+//! (perhaps with other data) cannot answer the second round of a question whose first it answered in its former life: the
+//! snapshot is gone with that life. All tasks of one question see one snapshot of a node, one after the other, though inner nodes
+//! are lost and the question asks anew. A kept snapshot holds up the checkpoints of the store's log, as a long question does.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use model::SnapshotUse;
+use query_planner::NodeError;
+use rusqlite::Connection;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::lock::lock;
+
+/// Snapshots kept at a time; a question in two rounds beyond that is refused here.
+const MOST: usize = 64;
+
+/// The snapshots of one node.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    state: Mutex<State>,
+    /// Told when a use has ended.
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kept: BTreeMap<u128, Snapshot>,
+    in_use: BTreeMap<u128, Use>,
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    conn: Connection,
+    /// Ends the wait for the end of its time.
+    _waiting: DropGuard,
+}
+
+/// A task of a question at work.
+#[derive(Debug)]
+struct Use {
+    stop: CancellationToken,
+    /// The question was over meanwhile.
+    released: bool,
+}
+
+/// What one task of a question has: the snapshot of an earlier one, or leave to begin one. Until it is dropped no other task of the
+/// question works here.
+#[derive(Debug)]
+pub(super) struct Taken {
+    kept: Arc<Kept>,
+    wanted: SnapshotUse,
+    /// The snapshot, where there is one already.
+    pub(super) earlier: Option<Connection>,
+    /// Cancelled when the task is, or when its question asks anew.
+    pub(super) stop: CancellationToken,
+    runtime: Handle,
+}
+
+impl Kept {
+    /// Snapshots kept now.
+    pub(super) fn len(&self) -> usize {
+        lock(&self.state).kept.len()
+    }
+
+    /// The snapshot that `wanted` is about, or leave to begin one. A task of the same question that is still at work is stopped:
+    /// whoever asked for it (an inner node that was lost) is not heard any more, and its snapshot is the question's. To be called
+    /// within a runtime.
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        wanted: SnapshotUse,
+        cancelled: &CancellationToken,
+    ) -> Result<Taken, NodeError> {
+        loop {
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if let Some(taken) = self.take_now(wanted, cancelled)? {
+                return Ok(taken);
+            }
+            ended.await;
+        }
+    }
+
+    /// `None` while another task of the question is at work.
+    fn take_now(
+        self: &Arc<Self>,
+        wanted: SnapshotUse,
+        cancelled: &CancellationToken,
+    ) -> Result<Option<Taken>, NodeError> {
+        let mut state = lock(&self.state);
+        if let Some(other) = state.in_use.get(&wanted.question) {
+            other.stop.cancel();
+            return Ok(None);
+        }
+        let earlier = state.kept.remove(&wanted.question).map(|found| found.conn);
+        if earlier.is_none() && wanted.of_earlier {
+            return Err(NodeError::Failed(
+                "restarted between two rounds of the question, or gave up the snapshot of the first".into(),
+            ));
+        }
+        if earlier.is_none() && wanted.keep_ms > 0 && state.kept.len() >= MOST {
+            return Err(NodeError::Failed(format!(
+                "busy: {MOST} questions in two rounds have their snapshots kept here; ask again in some seconds"
+            )));
+        }
+        let stop = cancelled.child_token();
+        state.in_use.insert(wanted.question, Use { stop: stop.clone(), released: false });
+        drop(state);
+        Ok(Some(Taken { kept: Arc::clone(self), wanted, earlier, stop, runtime: Handle::current() }))
+    }
+
+    /// Gives up the snapshot of a question that is over.
+    pub(super) fn release(&self, question: u128) {
+        let mut state = lock(&self.state);
+        if let Some(at_work) = state.in_use.get_mut(&question) {
+            at_work.released = true;
+        }
+        let over = state.kept.remove(&question);
+        drop(state);
+        drop(over);
+    }
+}
+
+impl Taken {
+    /// Whether the question wants its snapshot kept.
+    pub(super) fn keeps(&self) -> bool {
+        self.wanted.keep_ms > 0
+    }
+
+    /// Keeps `conn`, which is inside its read transaction, as long as was wanted, from now on, but no longer than `longest`.
+    pub(super) fn keep(&self, conn: Connection, longest: Duration) {
+        let question = self.wanted.question;
+        let ended = CancellationToken::new();
+        let snapshot = Snapshot { conn, _waiting: ended.clone().drop_guard() };
+        let mut state = lock(&self.kept.state);
+        if state.in_use.get(&question).is_none_or(|at_work| at_work.released) {
+            return;
+        }
+        state.kept.insert(question, snapshot);
+        drop(state);
+        let until = Instant::now() + Duration::from_millis(self.wanted.keep_ms.into()).min(longest);
+        let kept = Arc::clone(&self.kept);
+        self.runtime.spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => {}
+                () = tokio::time::sleep_until(until.into()) => {
+                    let over = lock(&kept.state).kept.remove(&question);
+                    drop(over);
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        lock(&self.kept.state).in_use.remove(&self.wanted.question);
+        self.kept.ended.notify_waiters();
+    }
+}

@@ -1,0 +1,103 @@
+//! Plans of the questions asked last: a dashboard or `--watch` asks the same thing again and again, and planning costs
+//! more than a small question's execution.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use query_planner::{AskOptions, Catalog, Plan, QueryError};
+use store;
+
+/// Plans kept.
+const KEPT: usize = 64;
+/// Longer questions are planned anew each time.
+const LONGEST_SQL_BYTES: usize = 16 << 10;
+
+/// The plans of the last questions, newest first.
+#[derive(Debug, Default)]
+pub struct Plans {
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    sql: String,
+    options: AskOptions,
+    /// Held, so that the address cannot be another catalogue's.
+    catalog: Arc<Catalog>,
+    plan: Arc<Plan>,
+}
+
+impl Plans {
+    /// The plan of `sql` against `catalog`.
+    ///
+    /// # Errors
+    /// As [`query_planner::plan`].
+    pub fn plan(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Result<Arc<Plan>, QueryError> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |entry: &Kept| {
+            Arc::ptr_eq(&entry.catalog, catalog)
+                && entry.sql == sql
+                && (entry.options.per_node, entry.options.single_node) == (options.per_node, options.single_node)
+        };
+        if let Some(found) = kept.iter().position(same)
+            && let Some(entry) = kept.remove(found)
+        {
+            let plan = Arc::clone(&entry.plan);
+            kept.push_front(entry);
+            return Ok(plan);
+        }
+        drop(kept);
+        let plan = if options.single_node && !options.per_node {
+            query_planner::plan_for_one(sql, catalog, |part| store::understands(catalog, part))?
+        } else {
+            query_planner::plan(sql, catalog, options)?
+        };
+        let plan = Arc::new(plan);
+        if sql.len() <= LONGEST_SQL_BYTES {
+            let entry = Kept {
+                sql: sql.to_owned(),
+                options: options.clone(),
+                catalog: Arc::clone(catalog),
+                plan: Arc::clone(&plan),
+            };
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.push_front(entry);
+            kept.truncate(KEPT);
+        }
+        Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn catalog(sql: &str) -> Arc<Catalog> {
+        let connection = rusqlite::Connection::open_in_memory().expect("memory");
+        connection.execute_batch(sql).expect("valid SQL");
+        Arc::new(Catalog::of(&connection, &[]).expect("a catalogue"))
+    }
+
+    #[test]
+    fn a_plan_is_kept_for_its_catalogue_and_options() {
+        let plans = Plans::default();
+        let (one, other) = (catalog("CREATE TABLE t(x)"), catalog("CREATE TABLE t(x, y)"));
+        let options = AskOptions::default();
+        let first = plans.plan("SELECT * FROM t", &one, &options).expect("a plan");
+        assert!(Arc::ptr_eq(&first, &plans.plan("SELECT * FROM t", &one, &options).expect("a plan")));
+        let wider = plans.plan("SELECT * FROM t", &other, &options).expect("a plan");
+        assert_eq!((first.columns.len(), wider.columns.len()), (1, 2));
+        let per_node = AskOptions { per_node: true, ..AskOptions::default() };
+        assert!(!Arc::ptr_eq(&first, &plans.plan("SELECT * FROM t", &one, &per_node).expect("a plan")));
+    }
+
+    #[test]
+    fn only_the_newest_are_kept() {
+        let plans = Plans::default();
+        let catalog = catalog("CREATE TABLE t(x)");
+        for number in 0..KEPT + 10 {
+            plans.plan(&format!("SELECT {number} FROM t"), &catalog, &AskOptions::default()).expect("a plan");
+        }
+        assert_eq!(plans.kept.lock().expect("not poisoned").len(), KEPT);
+    }
+}

@@ -1,0 +1,566 @@
+//! Owns the forms a column takes: one value, a dictionary with codes, or packed integers; and how it is read back.
+//! Does not own where the bytes lie (`segment`).
+//!
+//! | form | bytes |
+//! |---|---|
+//! | constant | none: the value stands in the segment's header |
+//! | dictionary | its entries, then the packed codes; NULL is the code after the last entry |
+//! | packed | a bit a row saying "not NULL" where some are NULL, then the packed values |
+
+use query_planner::scan::By;
+use serde::{Deserialize, Serialize};
+
+use super::Kind;
+use super::bits::{pack, packed_sizes, unpack, width};
+use crate::FastMap;
+
+/// Different integers up to which a dictionary is tried.
+const MOST_ENTRIES: usize = 1024;
+
+/// The code of NULL in a text column being built.
+pub(super) const NULL_CODE: i64 = i64::MAX;
+
+/// One value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Scalar {
+    /// NULL.
+    Null,
+    /// Integer.
+    Integer(i64),
+    /// Text.
+    Text(Vec<u8>),
+}
+
+/// How a column's bytes are to be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Form {
+    Constant(Scalar),
+    Dictionary { entries: u32, has_null: bool, by_differences: bool },
+    Packed { has_null: bool, by_differences: bool },
+}
+
+/// A column in memory: text as codes of its dictionary.
+#[derive(Debug, Clone)]
+pub(crate) struct Column {
+    kind: Kind,
+    /// Values, or codes; for text [`NULL_CODE`] is NULL.
+    values: Vec<i64>,
+    /// Integers: which are not NULL; empty while none is.
+    valid: Vec<bool>,
+    texts: Vec<Vec<u8>>,
+    codes: FastMap<Vec<u8>, i64>,
+    last: i64,
+}
+
+impl Column {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            values: Vec::new(),
+            valid: Vec::new(),
+            texts: Vec::new(),
+            codes: FastMap::default(),
+            last: NULL_CODE,
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The integer, or the code of the text, of a row; None for NULL.
+    pub(super) fn raw(&self, row: usize) -> Option<i64> {
+        let value = self.values[row];
+        match self.kind {
+            Kind::Integer => self.valid.get(row).copied().unwrap_or(true).then_some(value),
+            Kind::Text | Kind::Blob => (value != NULL_CODE).then_some(value),
+        }
+    }
+
+    /// The texts that codes stand for.
+    pub(super) fn texts(&self) -> Option<&[Vec<u8>]> {
+        (self.kind != Kind::Integer).then_some(&self.texts)
+    }
+
+    pub(super) fn push_integer(&mut self, value: Option<i64>) {
+        match value {
+            Some(value) => {
+                self.values.push(value);
+                if !self.valid.is_empty() {
+                    self.valid.push(true);
+                }
+            }
+            None => {
+                if self.valid.is_empty() {
+                    self.valid = vec![true; self.values.len()];
+                }
+                // What compresses best: the value before.
+                self.values.push(self.values.last().copied().unwrap_or(0));
+                self.valid.push(false);
+            }
+        }
+    }
+
+    pub(super) fn push_text(&mut self, text: Option<&[u8]>) {
+        let code = text.map_or(NULL_CODE, |text| self.code(text));
+        self.values.push(code);
+    }
+
+    fn code(&mut self, text: &[u8]) -> i64 {
+        if self.texts.get(self.last as usize).is_some_and(|last| last == text) {
+            return self.last;
+        }
+        let code = match self.codes.get(text) {
+            Some(&code) => code,
+            None => {
+                let code = self.texts.len() as i64;
+                self.texts.push(text.to_vec());
+                self.codes.insert(text.to_vec(), code);
+                code
+            }
+        };
+        self.last = code;
+        code
+    }
+
+    pub(super) fn push(&mut self, value: &Scalar) {
+        match (self.kind, value) {
+            (Kind::Integer, Scalar::Integer(value)) => self.push_integer(Some(*value)),
+            (Kind::Integer, _) => self.push_integer(None),
+            (_, Scalar::Text(text)) => self.push_text(Some(text)),
+            (_, _) => self.push_text(None),
+        }
+    }
+
+    /// Add the rows of a column that was read; one of another kind gives NULLs.
+    pub(super) fn extend(&mut self, read: &Decoded) {
+        for row in 0..read.rows() {
+            match (self.kind, read.at(row)) {
+                (Kind::Integer, Cell::Integer(value)) => self.push_integer(Some(value)),
+                (Kind::Integer, _) => self.push_integer(None),
+                (_, Cell::Text(text)) => self.push_text(Some(text)),
+                (_, _) => self.push_text(None),
+            }
+        }
+    }
+
+    /// The smallest form, its bytes, and the range of the integers in it.
+    pub(super) fn encode(&self) -> (Form, Vec<u8>, Option<(i64, i64)>) {
+        match self.kind {
+            Kind::Text | Kind::Blob => {
+                let (form, bytes) = self.encode_text();
+                (form, bytes, None)
+            }
+            Kind::Integer => self.encode_integers(),
+        }
+    }
+
+    fn encode_text(&self) -> (Form, Vec<u8>) {
+        let first = self.values.first().copied().unwrap_or(NULL_CODE);
+        if self.values.iter().all(|&code| code == first) {
+            let text = self.texts.get(first as usize);
+            return (Form::Constant(text.map_or(Scalar::Null, |text| Scalar::Text(text.clone()))), Vec::new());
+        }
+        let null = self.texts.len() as i64;
+        let mut bytes = Vec::new();
+        for text in &self.texts {
+            bytes.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
+            bytes.extend_from_slice(text);
+        }
+        let has_null = self.values.contains(&NULL_CODE);
+        let codes: Vec<i64> = self.values.iter().map(|&code| if code == NULL_CODE { null } else { code }).collect();
+        let by_differences = is_smaller_by_differences(&codes);
+        bytes.extend_from_slice(&pack(&codes, by_differences));
+        (Form::Dictionary { entries: null as u32, has_null, by_differences }, bytes)
+    }
+
+    fn encode_integers(&self) -> (Form, Vec<u8>, Option<(i64, i64)>) {
+        let has_null = self.valid.contains(&false);
+        let is_valid = |row: usize| self.valid.get(row).copied().unwrap_or(true);
+        let mut range: Option<(i64, i64)> = None;
+        for (row, &value) in self.values.iter().enumerate() {
+            if !has_null || is_valid(row) {
+                range = Some(range.map_or((value, value), |(a, b)| (a.min(value), b.max(value))));
+            }
+        }
+        let Some((least, greatest)) = range else {
+            return (Form::Constant(Scalar::Null), Vec::new(), None);
+        };
+        if least == greatest && !has_null {
+            return (Form::Constant(Scalar::Integer(least)), Vec::new(), range);
+        }
+        let (plain, by_delta) = packed_sizes(&self.values);
+        let packed = plain.min(by_delta) + if has_null { self.len().div_ceil(8) } else { 0 };
+        if let Some((entries, codes)) = self.dictionary(has_null) {
+            let bits = width((entries.len() - usize::from(!has_null)) as u64) as usize;
+            if entries.len() * 8 + (self.len() * bits).div_ceil(8) < packed {
+                let mut bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+                bytes.extend_from_slice(&pack(&codes, false));
+                let form = Form::Dictionary { entries: entries.len() as u32, has_null, by_differences: false };
+                return (form, bytes, range);
+            }
+        }
+        let mut bytes = Vec::new();
+        if has_null {
+            bytes.resize(self.len().div_ceil(8), 0);
+            (0..self.len()).filter(|&row| is_valid(row)).for_each(|row| bytes[row / 8] |= 1 << (row % 8));
+        }
+        let by_differences = by_delta < plain;
+        bytes.extend_from_slice(&pack(&self.values, by_differences));
+        (Form::Packed { has_null, by_differences }, bytes, range)
+    }
+
+    /// The different integers in ascending order and each row's code, when they are few.
+    fn dictionary(&self, has_null: bool) -> Option<(Vec<i64>, Vec<i64>)> {
+        // Open addressing; slots hold the entry's number from 1.
+        let mut slots = [0_u16; MOST_ENTRIES * 2];
+        let mut entries: Vec<i64> = Vec::new();
+        let mut codes = Vec::with_capacity(self.len());
+        let mut last = (0_i64, u16::MAX);
+        for (row, &value) in self.values.iter().enumerate() {
+            if has_null && !self.valid[row] {
+                codes.push(i64::from(u16::MAX));
+                continue;
+            }
+            if last.1 != u16::MAX && last.0 == value {
+                codes.push(i64::from(last.1));
+                continue;
+            }
+            let mut at = (value.cast_unsigned().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 53) as usize;
+            let code = loop {
+                match slots[at] {
+                    0 => {
+                        if entries.len() >= MOST_ENTRIES {
+                            return None;
+                        }
+                        entries.push(value);
+                        slots[at] = entries.len() as u16;
+                        break entries.len() as u16 - 1;
+                    }
+                    entry if entries[usize::from(entry) - 1] == value => break entry - 1,
+                    _ => at = (at + 1) % slots.len(),
+                }
+            };
+            last = (value, code);
+            codes.push(i64::from(code));
+        }
+        let mut order: Vec<u16> = (0..entries.len() as u16).collect();
+        order.sort_unstable_by_key(|&entry| entries[usize::from(entry)]);
+        let mut renamed = vec![0_i64; entries.len()];
+        for (new, &old) in order.iter().enumerate() {
+            renamed[usize::from(old)] = new as i64;
+        }
+        let null = entries.len() as i64;
+        for code in &mut codes {
+            *code = renamed.get(*code as usize).copied().unwrap_or(null);
+        }
+        entries.sort_unstable();
+        Some((entries, codes))
+    }
+}
+
+fn is_smaller_by_differences(values: &[i64]) -> bool {
+    let (plain, by_differences) = packed_sizes(values);
+    by_differences < plain
+}
+
+/// One cell as it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cell<'a> {
+    /// NULL.
+    Null,
+    /// Integer.
+    Integer(i64),
+    /// Text.
+    Text(&'a [u8]),
+}
+
+/// A column's entries, where it has a dictionary.
+#[derive(Debug, Clone)]
+pub(crate) enum Entries {
+    /// Ascending.
+    Integers(Vec<i64>),
+    /// In no order.
+    Texts(Vec<Vec<u8>>),
+}
+
+impl Entries {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Integers(entries) => entries.len(),
+            Self::Texts(entries) => entries.len(),
+        }
+    }
+
+    /// The value of a code; NULL beyond the last entry.
+    pub(crate) fn at(&self, code: i64) -> Cell<'_> {
+        let at = usize::try_from(code).unwrap_or(usize::MAX);
+        match self {
+            Self::Integers(entries) => entries.get(at).map_or(Cell::Null, |value| Cell::Integer(*value)),
+            Self::Texts(entries) => entries.get(at).map_or(Cell::Null, |text| Cell::Text(text)),
+        }
+    }
+}
+
+/// What an allocation takes beside what is asked for, about.
+const ALLOCATION_BYTES: usize = 16;
+
+/// A column ready to be read.
+#[derive(Debug, Clone)]
+pub(crate) struct Encoded {
+    rows: usize,
+    shape: Shape,
+}
+
+#[derive(Debug, Clone)]
+enum Shape {
+    Constant(Scalar),
+    Stream { entries: Option<Entries>, valid: Option<Vec<u8>>, bytes: Vec<u8>, skip: usize, by_differences: bool },
+}
+
+impl Encoded {
+    /// Make sense of a column's bytes; None when they are damaged.
+    pub(super) fn open(rows: usize, kind: Kind, form: &Form, bytes: Vec<u8>) -> Option<Self> {
+        let shape = match form {
+            Form::Constant(value) => Shape::Constant(value.clone()),
+            Form::Dictionary { entries, by_differences, .. } => {
+                let mut at = 0_usize;
+                let entries = match kind {
+                    Kind::Integer => {
+                        let raw = bytes.get(..(*entries as usize).checked_mul(8)?)?;
+                        at = raw.len();
+                        let read = |chunk: &[u8]| Some(i64::from_le_bytes(chunk.try_into().ok()?));
+                        Entries::Integers(raw.chunks_exact(8).map(read).collect::<Option<_>>()?)
+                    }
+                    Kind::Text | Kind::Blob => {
+                        let mut texts = Vec::new();
+                        for _ in 0..*entries {
+                            let len = u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize;
+                            texts.push(bytes.get(at + 4..at.checked_add(4 + len)?)?.to_vec());
+                            at += 4 + len;
+                        }
+                        Entries::Texts(texts)
+                    }
+                };
+                let by_differences = *by_differences;
+                Shape::Stream { entries: Some(entries), valid: None, bytes, skip: at, by_differences }
+            }
+            Form::Packed { has_null, by_differences } => {
+                let skip = if *has_null { rows.div_ceil(8) } else { 0 };
+                let valid = if *has_null { Some(bytes.get(..skip)?.to_vec()) } else { None };
+                Shape::Stream { entries: None, valid, bytes, skip, by_differences: *by_differences }
+            }
+        };
+        Some(Self { rows, shape })
+    }
+
+    /// What it takes in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.shape {
+            Shape::Constant(Scalar::Text(text)) => text.capacity(),
+            Shape::Constant(_) => 0,
+            Shape::Stream { entries, valid, bytes, .. } => {
+                let entries = match entries {
+                    Some(Entries::Integers(entries)) => entries.capacity() * size_of::<i64>(),
+                    Some(Entries::Texts(entries)) => {
+                        entries.iter().map(|text| text.capacity() + size_of::<Vec<u8>>() + ALLOCATION_BYTES).sum()
+                    }
+                    None => 0,
+                };
+                entries + valid.as_ref().map_or(0, Vec::capacity) + bytes.capacity()
+            }
+        }
+    }
+
+    /// The column's one value, when it has no other.
+    pub(crate) fn constant(&self) -> Option<&Scalar> {
+        match &self.shape {
+            Shape::Constant(value) => Some(value),
+            Shape::Stream { .. } => None,
+        }
+    }
+
+    pub(crate) fn entries(&self) -> Option<&Entries> {
+        match &self.shape {
+            Shape::Stream { entries, .. } => entries.as_ref(),
+            Shape::Constant(_) => None,
+        }
+    }
+
+    /// One bit a row, set where the value is not NULL; none when no value is. (A dictionary has a code for NULL.)
+    pub(crate) fn valid(&self) -> Option<&[u8]> {
+        match &self.shape {
+            Shape::Stream { valid, .. } => valid.as_deref(),
+            Shape::Constant(_) => None,
+        }
+    }
+
+    /// Values, or codes of [`Encoded::entries`], from row `start` (a multiple of 1024) on. Of a constant: its integer,
+    /// or 0. None when the bytes are damaged.
+    pub(crate) fn read(&self, start: usize, out: &mut [i64]) -> Option<()> {
+        match &self.shape {
+            Shape::Constant(Scalar::Integer(value)) => out.fill(*value),
+            Shape::Constant(_) => out.fill(0),
+            Shape::Stream { bytes, skip, by_differences, .. } => {
+                unpack(bytes.get(*skip..)?, *by_differences, self.rows, start, out)?;
+            }
+        }
+        Some(())
+    }
+
+    /// What a value that was read from row `row` stands for.
+    pub(crate) fn cell(&self, row: usize, value: i64) -> Cell<'_> {
+        match &self.shape {
+            Shape::Constant(Scalar::Null) => Cell::Null,
+            Shape::Constant(Scalar::Integer(value)) => Cell::Integer(*value),
+            Shape::Constant(Scalar::Text(text)) => Cell::Text(text),
+            Shape::Stream { entries: Some(entries), .. } => entries.at(value),
+            Shape::Stream { valid: Some(valid), .. } if valid[row / 8] >> (row % 8) & 1 == 0 => Cell::Null,
+            Shape::Stream { .. } => Cell::Integer(value),
+        }
+    }
+
+    /// The text column that is made of this one. None when the bytes are damaged.
+    pub(crate) fn derive(self, by: By) -> Option<Self> {
+        let rows = self.rows;
+        let shape = match self.shape {
+            Shape::Constant(value) => Shape::Constant(match value {
+                Scalar::Null => Scalar::Null,
+                Scalar::Integer(value) => Scalar::Text(derived(Cell::Integer(value), by)),
+                Scalar::Text(text) => Scalar::Text(derived(Cell::Text(&text), by)),
+            }),
+            Shape::Stream { entries: Some(entries), valid, bytes, skip, by_differences } => {
+                let texts = (0..entries.len()).map(|code| derived(entries.at(code as i64), by)).collect();
+                Shape::Stream { entries: Some(Entries::Texts(texts)), valid, bytes, skip, by_differences }
+            }
+            shape @ Shape::Stream { .. } => {
+                let decoded = Self { rows, shape }.decode()?;
+                let mut column = Column::new(Kind::Text);
+                for row in 0..rows {
+                    match decoded.at(row) {
+                        Cell::Null => column.push_text(None),
+                        cell => column.push_text(Some(&derived(cell, by))),
+                    }
+                }
+                let (form, bytes, _) = column.encode();
+                return Self::open(rows, Kind::Text, &form, bytes);
+            }
+        };
+        Some(Self { rows, shape })
+    }
+
+    /// All values in memory.
+    pub(crate) fn decode(self) -> Option<Decoded> {
+        let mut values = Vec::new();
+        if self.constant().is_none() {
+            values.resize(self.rows, 0);
+            self.read(0, &mut values)?;
+        }
+        Some(Decoded { column: self, values })
+    }
+}
+
+/// As SQLite's `upper`, `lower` (ASCII only) and `printf('%016x', …)`.
+fn derived(cell: Cell<'_>, by: By) -> Vec<u8> {
+    match (by, cell) {
+        (_, Cell::Null) => Vec::new(),
+        (By::Hex, Cell::Integer(value)) => format!("{value:016x}").into_bytes(),
+        (_, Cell::Integer(value)) => value.to_string().into_bytes(),
+        (By::Upper, Cell::Text(text)) => text.to_ascii_uppercase(),
+        (By::Lower, Cell::Text(text)) => text.to_ascii_lowercase(),
+        (By::Hex, Cell::Text(text)) => text.to_vec(),
+    }
+}
+
+/// A column with all its values in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Decoded {
+    column: Encoded,
+    values: Vec<i64>,
+}
+
+impl Decoded {
+    /// What it takes in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.values.capacity() * size_of::<i64>() + self.column.held_bytes()
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.column.rows
+    }
+
+    pub(crate) fn at(&self, row: usize) -> Cell<'_> {
+        self.column.cell(row, self.values.get(row).copied().unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cells() -> impl Strategy<Value = (Kind, Vec<Scalar>)> {
+        let integer = prop_oneof![any::<i64>(), -3_i64..3, (0_i64..40).prop_map(|i| 1 << i)];
+        let integers = |null: f64| {
+            let cell = prop::option::weighted(1.0 - null, integer.clone());
+            prop::collection::vec(cell.prop_map(|v| v.map_or(Scalar::Null, Scalar::Integer)), 0..2500)
+        };
+        let text =
+            prop_oneof![Just(Vec::new()), prop::collection::vec(any::<u8>(), 0..6), Just(b"all_reduce".to_vec())];
+        let cell = prop::option::weighted(0.9, text).prop_map(|v| v.map_or(Scalar::Null, Scalar::Text));
+        prop_oneof![
+            prop::collection::vec(integer.clone().prop_map(Scalar::Integer), 0..2500).prop_map(|v| (Kind::Integer, v)),
+            integers(0.2).prop_map(|v| (Kind::Integer, v)),
+            prop::collection::vec((-2_i64..2).prop_map(Scalar::Integer), 0..2500).prop_map(|v| (Kind::Integer, v)),
+            (integer, 0_usize..2500).prop_map(|(v, n)| (Kind::Integer, vec![Scalar::Integer(v); n])),
+            prop::collection::vec(cell, 0..2500).prop_map(|v| (Kind::Text, v)),
+        ]
+    }
+
+    fn same(cell: Cell<'_>, scalar: &Scalar) -> bool {
+        match (cell, scalar) {
+            (Cell::Null, Scalar::Null) => true,
+            (Cell::Integer(a), Scalar::Integer(b)) => a == *b,
+            (Cell::Text(a), Scalar::Text(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_cell_comes_back((kind, cells) in cells()) {
+            let mut column = Column::new(kind);
+            cells.iter().for_each(|cell| column.push(cell));
+            let (form, bytes, range) = column.encode();
+            let read = Encoded::open(cells.len(), kind, &form, bytes).expect("own bytes").decode().expect("own bytes");
+            for (row, cell) in cells.iter().enumerate() {
+                prop_assert!(same(read.at(row), cell), "row {}: {:?} for {:?}", row, read.at(row), cell);
+                if let Scalar::Integer(value) = cell {
+                    prop_assert!(range.is_some_and(|(a, b)| (a..=b).contains(value)));
+                }
+            }
+            let mut again = Column::new(kind);
+            again.extend(&read);
+            prop_assert_eq!(again.encode().0, form);
+        }
+
+        #[test]
+        fn damaged_bytes_are_read_or_refused((kind, cells) in cells(), cut in 0_usize..400, at in 0_usize..400, by: u8) {
+            let mut column = Column::new(kind);
+            cells.iter().for_each(|cell| column.push(cell));
+            let (form, mut bytes, _) = column.encode();
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= by;
+            }
+            if let Some(read) = Encoded::open(cells.len(), kind, &form, bytes).and_then(Encoded::decode) {
+                (0..read.rows()).for_each(|row| { read.at(row); });
+            }
+        }
+    }
+}

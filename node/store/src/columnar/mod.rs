@@ -1,0 +1,57 @@
+//! Columnar history: rows of the frequent tables as compressed columns, a few thousand to 64 Ki rows a segment, inside
+//! the store's SQLite file.
+//!
+//! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and where (`segment`), how
+//! rows come in (`append`) and small segments are joined (`compact`), what is summed up of a large one (`summary`), how any SQL sees them (`vtab`), and how typed
+//! questions are answered from them without SQLite (`scan`). Does not own which records become which rows (`rows`), nor
+//! when segments are dropped (`retention`). Why this form: docs/decisions/0004-columnar-segments.md.
+
+mod append;
+mod bits;
+mod compact;
+mod encode;
+mod form;
+mod scan;
+mod segment;
+#[cfg(test)]
+mod tests;
+mod vtab;
+
+pub(crate) use append::{Appender, RowColumns};
+pub(crate) use compact::Compactor;
+pub use form::OWN_TABLES;
+pub(crate) use form::{
+    COLUMNAR, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
+    make_frequent_columnar, make_plain,
+};
+pub use scan::{ColumnExecutor, understands};
+pub(crate) use segment::{
+    MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, compiles_ours, delete as delete_segment, drop_oldest,
+    last as last_segment, oldest, span,
+};
+pub(crate) use vtab::register;
+
+/// The tables and their columns are those of the virtual tables in the schema; this is their module.
+pub(crate) const MODULE: &std::ffi::CStr = c"rankmesh_columns";
+
+/// What a column holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Kind {
+    /// 64-bit integers.
+    Integer,
+    /// Text, by a dictionary.
+    Text,
+    /// Bytes, by a dictionary. They come back as they are; conditions and aggregates on them are SQLite's.
+    Blob,
+}
+
+impl Kind {
+    /// Of a column that is declared so. Tables are strict, and nothing else is in those that are columnar.
+    pub(crate) fn declared(decl_type: &str) -> Self {
+        match () {
+            () if decl_type.eq_ignore_ascii_case("TEXT") => Self::Text,
+            () if decl_type.eq_ignore_ascii_case("BLOB") => Self::Blob,
+            () => Self::Integer,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Owns answering typed questions (`query_planner::scan`) from segments, column by column, without SQLite's row machine.
+//!
+//! `filter` decides which segments and rows a condition admits, `groups` makes aggregates, `rows` gives rows and the
+//! first k of an order. Whatever is not understood, or would not be exact, is left to SQLite and the virtual table
+//! (`Ok(None)`): the answers are the same either way, which the tests hold against each other.
+
+mod filter;
+mod groups;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use query_planner::scan::{Output, Scan};
+use query_planner::{Answered, Batch, Catalog, NodeError, NodePart, PartExecutor};
+use rusqlite::Connection;
+
+use super::encode::Encoded;
+use super::form::{is_columnar, time_of};
+use super::segment::{Directory, Segment, SegmentError};
+use super::{Kind, MODULE};
+use filter::Filter;
+
+/// Rows that are worked on at a time: a few columns of them fit the processor's second cache.
+const MORSEL: usize = 8192;
+
+/// Answers parts from columns.
+pub struct ColumnExecutor<'s> {
+    /// Looked at before each segment.
+    stop: &'s dyn Fn() -> bool,
+    /// More rows than this to look at are not for here.
+    most_rows: u64,
+}
+
+/// Emits batches.
+type Emit<'e> = &'e mut dyn FnMut(Batch) -> Result<(), NodeError>;
+
+impl<'s> ColumnExecutor<'s> {
+    /// An executor that gives up with [`NodeError::Stopped`] once `stop` says so, or when more than `most_rows` rows
+    /// would have to be looked at.
+    pub fn new(stop: &'s dyn Fn() -> bool, most_rows: u64) -> Self {
+        Self { stop, most_rows }
+    }
+}
+
+impl PartExecutor for ColumnExecutor<'_> {
+    fn execute(
+        &self,
+        conn: &Connection,
+        part: &NodePart,
+        node: &str,
+        now_unix_ns: i64,
+        emit: Emit<'_>,
+    ) -> Result<Option<Answered>, NodeError> {
+        let Some(scan) = scan_of(conn, part) else { return Ok(None) };
+        let Some(mut kinds) = columns(conn, &scan.table) else { return Ok(None) };
+        kinds.extend(scan.derived.iter().map(|derived| (derived.name.clone(), Kind::Text)));
+        let is_blob = |name: &&str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Blob);
+        if scan.columns().iter().any(is_blob) {
+            return Ok(None);
+        }
+        // What is wrong with a constant, SQLite says in its own words.
+        let Ok(Some(filter)) = Filter::of(conn, &scan, &kinds, node, now_unix_ns) else { return Ok(None) };
+        let directory = Directory::load(conn, &scan.table, filter.times(time_of(&scan.table))).map_err(failed)?;
+        let all = directory.segments.len();
+        let segments: Vec<Segment> =
+            directory.segments.into_iter().filter(|segment| filter.may_hold(segment)).collect();
+        if segments.iter().map(|segment| segment.rows as u64).sum::<u64>() > self.most_rows {
+            return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()));
+        }
+        let work =
+            Work { conn, table: &scan.table, kinds: &kinds, filter: &filter, segments: &segments, stop: self.stop };
+        let summaries = match &scan.output {
+            Output::Groups(groups) => groups::answer(&work, groups, node, now_unix_ns, emit)?,
+            Output::Rows(rows) => rows::answer(&work, rows, node, now_unix_ns, emit)?.then_some(0),
+        };
+        Ok(summaries.map(|summaries| {
+            let (table, columns, pruned) = (&scan.table, segments.len() - summaries, all - segments.len());
+            let kinds = [(summaries, "rollups"), (columns, "columns")];
+            let used: Vec<String> = kinds
+                .iter()
+                .filter(|(count, _)| *count > 0 || (segments.is_empty() && summaries == 0))
+                .map(|(count, kind)| format!("{kind} of {count} segments"))
+                .collect();
+            Answered(format!("{table}: {} ({pruned} more ruled out by their ranges)", used.join(", ")))
+        }))
+    }
+
+    fn understands(&self, conn: &Connection, part: &NodePart) -> bool {
+        scan_of(conn, part).is_some()
+    }
+}
+
+/// What a scan works on.
+struct Work<'w> {
+    conn: &'w Connection,
+    table: &'w str,
+    kinds: &'w [(String, Kind)],
+    filter: &'w Filter,
+    segments: &'w [Segment],
+    stop: &'w dyn Fn() -> bool,
+}
+
+impl Work<'_> {
+    fn go_on(&self) -> Result<(), NodeError> {
+        if (self.stop)() { Err(NodeError::Stopped("interrupted".to_owned())) } else { Ok(()) }
+    }
+
+    fn column(&self, segment: &Segment, name: &str) -> Result<Encoded, NodeError> {
+        self.filter.column(self.conn, segment, name).map_err(failed)
+    }
+
+    fn kind(&self, column: &str) -> Kind {
+        self.kinds.iter().find(|(name, _)| name == column).map_or(Kind::Integer, |(_, kind)| *kind)
+    }
+}
+
+fn failed(error: SegmentError) -> NodeError {
+    match error {
+        SegmentError::Sqlite(error) => NodeError::of_sqlite(&error),
+        other => NodeError::Failed(other.to_string()),
+    }
+}
+
+fn damaged(segment: &Segment, column: &str) -> NodeError {
+    failed(segment.damaged(column.to_owned()))
+}
+
+/// The scan that a part is, when it is over a columnar table of this file or a view that shows one.
+fn scan_of(conn: &Connection, part: &NodePart) -> Option<Scan> {
+    let [(read, _)] = part.reads.as_slice() else { return None };
+    // Most parts are told apart by their tables alone.
+    let read = read.to_ascii_lowercase();
+    if !is_columnar(&read) && (is_table(conn, &read) || view(conn, &read).is_none()) {
+        return None;
+    }
+    let of_table = |table: &str| {
+        let table = table.to_ascii_lowercase();
+        let columns = columns(conn, &table).filter(|_| is_columnar(&table))?;
+        Some(columns.into_iter().map(|(name, _)| name).collect())
+    };
+    let scan = Scan::through_views(&part.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))?;
+    Some(Scan { table: scan.table.to_ascii_lowercase(), ..scan })
+}
+
+/// Whether a node with tables as in `catalog` answers such a part from columns.
+pub fn understands(catalog: &Catalog, part: &NodePart) -> bool {
+    let module = MODULE.to_string_lossy();
+    let of_table = |name: &str| {
+        let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
+        Some(table.columns.iter().map(|column| column.name.clone()).collect())
+    };
+    let of_view = |name: &str| catalog.tables.get(&name.to_ascii_lowercase()).map(|table| table.sql.clone());
+    Scan::through_views(&part.sql, &of_table, &of_view).is_some()
+}
+
+/// Whether it is a table of this file, by what the connection knows of the schema: without a statement. (A schema that has
+/// changed since only makes SQLite answer instead.)
+fn is_table(conn: &Connection, name: &str) -> bool {
+    conn.table_exists(Some("main"), name).unwrap_or(false)
+}
+
+/// The statement that made a view of this file.
+fn view(conn: &Connection, name: &str) -> Option<String> {
+    conn.prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE")
+        .ok()?
+        .query_row([name], |row| row.get(0))
+        .ok()
+}
+
+/// The columns of a columnar table; none where this file has no such table, or a plain one of its name.
+fn columns(conn: &Connection, table: &str) -> Option<Vec<(String, Kind)>> {
+    let sql: String = conn
+        .prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")
+        .ok()?
+        .query_row([table], |row| row.get(0))
+        .ok()?;
+    if !sql.contains(&*MODULE.to_string_lossy()) {
+        return None;
+    }
+    let statement = conn.prepare_cached(&format!("SELECT * FROM main.\"{table}\"")).ok()?;
+    let kind = |decl_type: Option<&str>| Kind::declared(decl_type.unwrap_or_default());
+    Some(statement.columns().map(|column| (column.name().to_owned(), kind(column.decl_type()))).collect())
+}

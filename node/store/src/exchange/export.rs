@@ -1,0 +1,385 @@
+//! Owns an export as a whole: which tables, since when, from one snapshot, into one new file. The forms lie beside it.
+
+mod csv;
+mod parquet;
+mod plain;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+
+use super::tables::{self, Table, newest_ns};
+use crate::{ServedDb, StoreError, quoted};
+
+/// What to export.
+#[derive(Debug, Clone)]
+pub struct Export {
+    /// A trace store, or any SQLite file. It may be in use by a running agent: the export reads one snapshot.
+    pub db: PathBuf,
+    /// The new file; its ending says the form: `.db`, `.csv` or `.parquet`.
+    pub out: PathBuf,
+    /// Only these tables; empty means all for `.db`, and `collectives` for the forms that hold one table.
+    pub tables: Vec<String>,
+    /// Only rows of this last stretch of the recording: counted back from the newest row, so that it means the same for
+    /// a running agent's store and for an old file.
+    pub since: Option<Duration>,
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// Table and number of rows.
+    pub tables: Vec<(String, u64)>,
+    /// Tables of the file that have rows and were not asked for.
+    pub left_out: Vec<String>,
+    /// Rows before this time were left out, Unix nanoseconds.
+    pub from_ns: Option<i64>,
+}
+
+/// An export that cannot be done. Nothing is left at the new file's name.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The source cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The new file's name says no form.
+    #[error("{}: give --out a name that ends in .db, .csv or .parquet", .0.display())]
+    Form(PathBuf),
+    /// The new file is there already.
+    #[error("{} exists; give --out a new file", .0.display())]
+    Exists(PathBuf),
+    /// A table that the source does not have.
+    #[error("{} has no table {table}; it has {}", db.display(), have.join(", "))]
+    NoTable {
+        /// The source.
+        db: PathBuf,
+        /// What was asked for.
+        table: String,
+        /// What there is.
+        have: Vec<String>,
+    },
+    /// A form that holds one table was given several.
+    #[error("a {form} file holds one table: give one --table, or --out a .db file for {n} tables")]
+    OneTable {
+        /// "csv" or "parquet".
+        form: &'static str,
+        /// How many were asked for.
+        n: usize,
+    },
+    /// A value that the column's form cannot hold.
+    #[error(
+        "{table}.{column} holds {found} in a column declared for {declared}: export it as .db or .csv, which keep any value"
+    )]
+    Value {
+        /// Table.
+        table: String,
+        /// Column.
+        column: String,
+        /// What was found.
+        found: &'static str,
+        /// What the column's type can hold.
+        declared: &'static str,
+    },
+    /// The new file cannot be written.
+    #[error("writing {}: {source}", path.display())]
+    Write {
+        /// The new file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// SQLite failed on one of the files.
+    #[error("{}: {source}", path.display())]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
+    /// The Parquet writer failed.
+    #[error("writing {}: {source}", path.display())]
+    Parquet {
+        /// The new file.
+        path: PathBuf,
+        /// What it said.
+        source: ::parquet::errors::ParquetError,
+    },
+}
+
+/// One form of output. Rows of a table follow its `begin`.
+pub(crate) trait Sink {
+    /// A table begins.
+    fn begin(&mut self, table: &Table) -> Result<(), ExportError>;
+    /// One row of it, in the order of its columns.
+    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExportError>;
+    /// Everything was handed over: make the file whole and durable.
+    fn finish(self: Box<Self>) -> Result<(), ExportError>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Db,
+    Csv,
+    Parquet,
+}
+
+impl Form {
+    fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "db" | "sqlite" | "sqlite3" => Some(Self::Db),
+            "csv" => Some(Self::Csv),
+            "parquet" => Some(Self::Parquet),
+            _ => None,
+        }
+    }
+}
+
+/// Export rows of `wanted.db` into the new file `wanted.out`, all from one snapshot. The file appears under its name
+/// only when it is whole.
+///
+/// # Errors
+/// [`ExportError`] says what is wrong and what to do; then no new file is left.
+pub fn export(wanted: &Export) -> Result<Exported, ExportError> {
+    let form = Form::of(&wanted.out).ok_or_else(|| ExportError::Form(wanted.out.clone()))?;
+    if wanted.out.exists() {
+        return Err(ExportError::Exists(wanted.out.clone()));
+    }
+    let served = ServedDb::open(&wanted.db, Vec::new())?;
+    let mut conn = served.reader()?;
+    let sqlite = |source| ExportError::Sqlite { path: wanted.db.clone(), source };
+    let snapshot = conn.transaction().map_err(sqlite)?;
+    let all = tables::tables(&snapshot).map_err(sqlite)?;
+    let chosen = chosen(wanted, form, &all)?;
+    let from_ns = match wanted.since {
+        None => None,
+        Some(since) => newest_ns(&snapshot, &all)
+            .map_err(sqlite)?
+            .map(|newest| newest.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))),
+    };
+
+    let failed = |source| ExportError::Write { path: wanted.out.clone(), source };
+    let counts =
+        super::appear_whole(&wanted.out, failed, |part| write_all(&snapshot, wanted, form, &chosen, from_ns, part))?;
+    let left_out = all
+        .iter()
+        .filter(|table| !chosen.contains(table))
+        .filter(|table| has_rows(&snapshot, &table.name))
+        .map(|table| table.name.clone())
+        .collect();
+    Ok(Exported { tables: counts, left_out, from_ns })
+}
+
+fn chosen<'t>(wanted: &Export, form: Form, all: &'t [Table]) -> Result<Vec<&'t Table>, ExportError> {
+    let find = |name: &String| {
+        all.iter().find(|table| table.name.eq_ignore_ascii_case(name)).ok_or_else(|| ExportError::NoTable {
+            db: wanted.db.clone(),
+            table: name.clone(),
+            have: all.iter().map(|table| table.name.clone()).collect(),
+        })
+    };
+    let names = match (form, wanted.tables.as_slice()) {
+        (Form::Db, []) => return Ok(all.iter().collect()),
+        (_, []) => &["collectives".to_owned()][..],
+        (_, names) => names,
+    };
+    let mut chosen: Vec<&Table> = Vec::new();
+    for table in names.iter().map(find) {
+        let table = table?;
+        if !chosen.contains(&table) {
+            chosen.push(table);
+        }
+    }
+    let form = match form {
+        Form::Csv => "csv",
+        Form::Parquet => "parquet",
+        Form::Db => return Ok(chosen),
+    };
+    match chosen.len() {
+        1 => Ok(chosen),
+        n => Err(ExportError::OneTable { form, n }),
+    }
+}
+
+fn write_all(
+    snapshot: &Connection,
+    wanted: &Export,
+    form: Form,
+    chosen: &[&Table],
+    from_ns: Option<i64>,
+    part: &Path,
+) -> Result<Vec<(String, u64)>, ExportError> {
+    let sqlite = |source| ExportError::Sqlite { path: wanted.db.clone(), source };
+    let mut sink: Box<dyn Sink> = match form {
+        Form::Db => Box::new(plain::PlainFile::create(part, snapshot, &wanted.db, chosen, from_ns)?),
+        Form::Csv => Box::new(csv::CsvFile::create(part)?),
+        Form::Parquet => Box::new(parquet::ParquetFile::create(part)?),
+    };
+    let mut counts = Vec::new();
+    for table in chosen {
+        sink.begin(table)?;
+        let mut statement = snapshot.prepare(&table.select(from_ns)).map_err(sqlite)?;
+        let mut rows = statement.query([]).map_err(sqlite)?;
+        let mut count = 0;
+        while let Some(row) = rows.next().map_err(sqlite)? {
+            let values: Vec<ValueRef<'_>> =
+                (0..table.columns.len()).map(|column| row.get_ref(column)).collect::<Result<_, _>>().map_err(sqlite)?;
+            sink.row(&values)?;
+            count += 1;
+        }
+        counts.push((table.name.clone(), count));
+    }
+    sink.finish()?;
+    Ok(counts)
+}
+
+fn has_rows(conn: &Connection, table: &str) -> bool {
+    conn.query_row(&format!("SELECT EXISTS (SELECT 1 FROM {})", quoted(table)), [], |row| row.get(0)).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use ::parquet::file::reader::{FileReader, SerializedFileReader};
+    use ::parquet::record::RowAccessor;
+
+    use super::*;
+    use crate::testing::{PATIENCE, collective};
+    use crate::{Store, StoreConfig};
+    use record::{Collective, Record};
+
+    /// A store as an agent would leave it, with collectives at 0, 1, … 9 seconds.
+    fn recorded(dir: &Path) -> PathBuf {
+        let path = dir.join("store.db");
+        let forever = StoreConfig { max_age: Duration::MAX, ..StoreConfig::default() };
+        let store = Store::open(&path, forever).unwrap();
+        for second in 0..10_i64 {
+            store.ingest().record(Record::Collective(Collective {
+                ts_ns: second * 1_000_000_000,
+                rank: (second % 2 == 0).then_some(second as i32),
+                comm_hash: Some((i64::MIN + second).cast_unsigned()),
+                ..collective(0)
+            }));
+        }
+        store.flush(PATIENCE).unwrap();
+        path
+    }
+
+    fn wanted(db: &Path, out: PathBuf) -> Export {
+        Export { db: db.to_owned(), out, tables: Vec::new(), since: None }
+    }
+
+    fn all(path: &Path, sql: &str) -> Vec<Vec<rusqlite::types::Value>> {
+        let conn = ServedDb::open(path, Vec::new()).unwrap().reader().unwrap();
+        let mut statement = conn.prepare(sql).unwrap();
+        let width = statement.column_count();
+        let rows = statement.query_map([], |row| (0..width).map(|i| row.get(i)).collect()).unwrap();
+        rows.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn a_store_becomes_a_store_that_answers_the_same_and_can_be_exported_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = recorded(dir.path());
+        let copy = dir.path().join("copy.db");
+        export(&wanted(&db, copy.clone())).unwrap();
+        let again = dir.path().join("again.db");
+        export(&wanted(&copy, again.clone())).unwrap();
+        for sql in [
+            "SELECT * FROM collectives ORDER BY ts_ns",
+            "SELECT * FROM ops ORDER BY 1, 2",
+            "SELECT op, rank FROM nccl_events",
+        ] {
+            assert_eq!(all(&db, sql), all(&copy, sql));
+            assert_eq!(all(&db, sql), all(&again, sql));
+        }
+        // Any SQLite reads it, without us.
+        let bare = Connection::open(&copy).unwrap();
+        assert_eq!(bare.query_row("SELECT count(*) FROM nccl_events", [], |row| row.get::<_, i64>(0)).unwrap(), 10);
+        drop(bare);
+        // An agent takes it up as its own.
+        let forever = StoreConfig { max_age: Duration::MAX, ..StoreConfig::default() };
+        drop(Store::open(&copy, forever).unwrap());
+        assert_eq!(
+            all(&db, "SELECT * FROM collectives ORDER BY ts_ns"),
+            all(&copy, "SELECT * FROM collectives ORDER BY ts_ns")
+        );
+    }
+
+    #[test]
+    fn since_counts_back_from_the_newest_row_and_the_copy_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = recorded(dir.path());
+        let out = dir.path().join("tail.db");
+        let done = export(&Export { since: Some(Duration::from_secs(3)), ..wanted(&db, out.clone()) }).unwrap();
+        assert_eq!(done.from_ns, Some(6_000_000_000));
+        assert_eq!(all(&out, "SELECT count(*), min(ts_ns) FROM collectives")[0], [4.into(), 6_000_000_000_i64.into()]);
+        let cut = all(&out, "SELECT cutoff_ns FROM retention WHERE table_name = 'collectives'");
+        assert_eq!(cut, [[5_999_999_999_i64.into()]]);
+    }
+
+    #[test]
+    fn csv_and_parquet_hold_one_table_bit_for_bit() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = recorded(dir.path());
+        let csv = dir.path().join("x.csv");
+        let done = export(&wanted(&db, csv.clone())).unwrap();
+        assert_eq!(done.tables, [("collectives".to_owned(), 10)]);
+        assert!(done.left_out.contains(&"ops".to_owned()) && !done.left_out.contains(&"offcpu".to_owned()), "{done:?}");
+        let text = std::fs::read_to_string(&csv).unwrap();
+        assert!(text.starts_with("ts_ns,duration_ns,pid,tid,rank,"), "{text}");
+        assert_eq!(text.lines().count(), 11);
+        assert!(text.contains(",-9223372036854775807,all_reduce,"), "{text}");
+
+        let out = dir.path().join("x.parquet");
+        export(&wanted(&db, out.clone())).unwrap();
+        let reader = SerializedFileReader::new(std::fs::File::open(&out).unwrap()).unwrap();
+        let names: Vec<String> =
+            reader.metadata().file_metadata().schema().get_fields().iter().map(|f| f.name().to_owned()).collect();
+        let comm = names.iter().position(|name| name == "comm_hash").unwrap();
+        let rank = names.iter().position(|name| name == "rank").unwrap();
+        let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+        assert_eq!(rows.len(), 10);
+        for (second, row) in rows.iter().enumerate() {
+            assert_eq!(row.get_long(comm).unwrap(), i64::MIN + second as i64);
+            assert_eq!(row.get_long(rank).is_ok(), second % 2 == 0, "NULL stays NULL");
+        }
+    }
+
+    #[test]
+    fn a_foreign_file_keeps_its_tables_and_a_wrong_value_is_refused_where_it_cannot_be_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("foreign.db");
+        Connection::open(&db)
+            .unwrap()
+            .execute_batch(
+                "CREATE TABLE events (timestamp INTEGER, what); CREATE INDEX i ON events (what);
+                 CREATE VIEW v AS SELECT what FROM events;
+                 INSERT INTO events VALUES (1, 'a'), (2, x'00ff'), (3, 1.5), (4, NULL);",
+            )
+            .unwrap();
+        let before = std::fs::read(&db).unwrap();
+        let out = dir.path().join("copy.db");
+        export(&wanted(&db, out.clone())).unwrap();
+        for sql in ["SELECT * FROM events", "SELECT * FROM v", "SELECT type, name FROM sqlite_schema"] {
+            assert_eq!(all(&db, sql), all(&out, sql));
+        }
+        let parquet = Export { tables: vec!["events".into()], ..wanted(&db, dir.path().join("x.parquet")) };
+        let error = export(&parquet).unwrap_err();
+        assert!(matches!(error, ExportError::Value { .. }), "{error}");
+        assert!(!parquet.out.exists() && !dir.path().join("x.parquet.part").exists());
+        let error = export(&wanted(&db, dir.path().join("y.csv"))).unwrap_err();
+        assert!(error.to_string().contains("no table collectives; it has events"), "{error}");
+        assert_eq!(std::fs::read(&db).unwrap(), before, "the source stays as it is");
+    }
+
+    #[test]
+    fn what_is_there_is_not_overwritten_and_an_unknown_form_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = recorded(dir.path());
+        assert!(matches!(export(&wanted(&db, db.clone())), Err(ExportError::Exists(_))));
+        assert!(matches!(export(&wanted(&db, dir.path().join("x.xlsx"))), Err(ExportError::Form(_))));
+        let two = Export { tables: vec!["ops".into(), "sources".into()], ..wanted(&db, dir.path().join("x.csv")) };
+        assert!(matches!(export(&two), Err(ExportError::OneTable { n: 2, .. })));
+    }
+}

@@ -1,0 +1,282 @@
+//! The trace store: one SQLite file per node with everything capture recorded, bounded in size and age.
+//!
+//! Owns the file, its schema, the way in and the way out, and other forms of its rows (`exchange`). Does not own what is asked of
+//! it (the query planner's executor runs on the connections given out here) nor how rows come to be (`record`); it knows no
+//! network and no agent.
+//!
+//! The way in: [`Ingest::record`] puts a record into a bounded queue; the writer thread takes what is there, makes rows and
+//! column segments of it and commits them as a group. The way out: [`Source`] gives read-only connections, whose frequent
+//! tables are scanned from their columns ([`ColumnExecutor`]) or read through SQLite.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `schema` | the file's form, migration, refusal of other files |
+//! | `queue`, `ingest` | the bounded queue, the writer thread, group commits |
+//! | `checkpoint` | cutting the write-ahead log back, beside the writer |
+//! | `rows`, `rollups`, `losslog`, `sessions` | what is written |
+//! | `columnar` | rows of the frequent tables as compressed columns |
+//! | `retention` | what is dropped |
+//! | `facts` | what the store knows of itself, for gossip and coverage |
+//! | `rescue` | what is done with a damaged file |
+//! | `own_rows` | a connection that shows one user's rows |
+//! | `reader`, `source` | connections for questions; any SQLite file served as it is |
+//! | `file` | a question to one file, without a mesh |
+//! | `exchange` | export of a store into other forms, import of recorded traces |
+
+mod checkpoint;
+mod columnar;
+mod error;
+pub mod exchange;
+mod facts;
+pub mod file;
+mod ingest;
+mod integrity;
+mod losslog;
+mod own_rows;
+mod queue;
+mod reader;
+mod rescue;
+mod retention;
+mod rollups;
+mod rows;
+mod schema;
+mod sessions;
+mod source;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use record::unix_now_ns;
+
+/// A map for keys of our own records: the standard one's hash was a twentieth of what storing a row costs. Seeded at
+/// random all the same, since names come from outside.
+pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+
+pub use columnar::{ColumnExecutor, OWN_TABLES, understands};
+pub use error::StoreError;
+pub use facts::{Facts, TableFacts, UNFILLED};
+pub use ingest::{Health, Ingest, StoreState};
+pub use integrity::integrity;
+pub use losslog::LossFact;
+pub use reader::ServedDb;
+pub(crate) use reader::{TIME_COLUMNS, quoted};
+pub use rescue::set_aside;
+pub use rows::{Audit, Finding};
+pub use schema::REPLICATED_TABLES;
+pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
+pub(crate) use schema::{TIMED_TABLES, write_plain_schema};
+pub use source::Source;
+
+use checkpoint::Checkpointer;
+use facts::FactsState;
+use ingest::Shared;
+use retention::Limits;
+
+/// How a store keeps its file.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Records that may wait for the writer; what comes beyond is dropped and counted.
+    pub queue_records: usize,
+    /// A group commit at least this often while records come.
+    pub commit_every: Duration,
+    /// Size of the file with its write-ahead log; the oldest rows give way.
+    pub max_bytes: u64,
+    /// Age of raw rows. Rollups are kept four times, processes and findings eight times as long.
+    pub max_age: Duration,
+    /// Size of the write-ahead log from which on it is cut back.
+    pub wal_bytes: u64,
+    /// Permissions of a new file. Rows name processes, users, jobs and addresses: only the owner reads it by default.
+    pub mode: u32,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            queue_records: 65_536,
+            commit_every: Duration::from_millis(150),
+            max_bytes: 4 << 30,
+            max_age: Duration::from_secs(7 * 86_400),
+            wal_bytes: 64 << 20,
+            mode: 0o600,
+        }
+    }
+}
+
+impl StoreConfig {
+    fn limits(&self) -> Limits {
+        let wal_bytes = self.wal_bytes.min(self.max_bytes / 8);
+        Limits { max_bytes: self.max_bytes, max_age: self.max_age, wal_bytes }
+    }
+}
+
+/// An open store with its writer thread. Closed by [`Store::close`] or when dropped.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    /// Held as long as the store is open: one agent per file.
+    lock: File,
+}
+
+impl Store {
+    /// Open `path`, create it or bring it to this version's schema, begin a session and start the writer.
+    ///
+    /// Beside the file lie SQLite's `-wal` and `-shm` and a `.lock` that keeps a second agent out.
+    ///
+    /// # Errors
+    /// [`StoreError`] says what is wrong with the file or its place, and what to do.
+    pub fn open(path: impl AsRef<Path>, config: StoreConfig) -> Result<Self, StoreError> {
+        let path = path.as_ref().to_path_buf();
+        let is_there = schema::is_there(&path)?;
+        // Refuse other people's files before anything is put beside them. Without a lock file no connection of this
+        // process can be open on `path`, so looking at its header drops no lock.
+        if is_there && !beside(&path, ".lock").exists() {
+            schema::check_header(&path)?;
+        }
+        let lock = lock_file(&path, config.mode)?;
+        let conn = schema::open_writer(&path, config.mode)?;
+        Self::start(path, lock, conn, config)
+    }
+
+    fn start(path: PathBuf, lock: File, mut conn: Connection, config: StoreConfig) -> Result<Self, StoreError> {
+        let sqlite = |e| StoreError::from_sqlite(&path, e);
+        let limits = config.limits();
+        // When the log begins anew, its file is cut back to half of its limit.
+        let wal_bytes = i64::try_from(limits.wal_bytes).unwrap_or(i64::MAX);
+        conn.pragma_update(None, "journal_size_limit", wal_bytes / 2).map_err(sqlite)?;
+        let checkpointer = Checkpointer::start(&mut conn, &path, limits.wal_bytes)?;
+        let session = sessions::begin(&conn, unix_now_ns()).map_err(sqlite)?;
+        let gaps = sessions::gaps(&conn).map_err(sqlite)?;
+        let mut facts = FactsState::load(&conn, gaps).map_err(sqlite)?;
+        facts.file_bytes = retention::file_bytes(&conn).map_err(sqlite)?;
+        let shared = Arc::new(Shared::new(config.queue_records, facts, session.start_ns));
+        let for_writer = Arc::clone(&shared);
+        let wal = beside(&path, "-wal");
+        let writer = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal, checkpointer))
+            .map_err(StoreError::Thread)?;
+        Ok(Self { path, shared, writer: Mutex::new(Some(writer)), lock })
+    }
+
+    /// Where the store lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A way in.
+    #[must_use]
+    pub fn ingest(&self) -> Ingest {
+        Ingest { shared: Arc::clone(&self.shared) }
+    }
+
+    /// A fresh read-only connection for questions. It sees what is committed; it never waits for the writer. A read
+    /// transaction held for long keeps the write-ahead log from being cut back.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the file cannot be opened any more.
+    pub fn reader(&self) -> Result<Connection, StoreError> {
+        reader::open_own(&self.path)
+    }
+
+    /// Commit everything recorded so far and wait for it.
+    ///
+    /// # Errors
+    /// [`StoreError::FlushTimeout`] when it took longer than `timeout` or when commits fail.
+    pub fn flush(&self, timeout: Duration) -> Result<(), StoreError> {
+        let done = self.shared.queue.flush(timeout);
+        let state = self.shared.health().state.clone();
+        if done && state == StoreState::Ok {
+            return Ok(());
+        }
+        Err(StoreError::FlushTimeout { waited_ms: timeout.as_millis(), state: format!("{state:?}") })
+    }
+
+    /// How the store does, and its counters.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.ingest().health()
+    }
+
+    /// What the store knows of itself. Cheap: touches no file.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        self.shared.facts().facts()
+    }
+
+    /// What this store knows to be missing from `tables` (tables or views; all when empty) in `range` (Unix
+    /// nanoseconds; `i64::MIN..i64::MAX` when the question has no bounds). For an answer's coverage. Cheap: touches no
+    /// file.
+    #[must_use]
+    pub fn notes(&self, tables: &[&str], range: Range<i64>) -> Vec<String> {
+        let mut notes = self.shared.facts().notes(tables, &range);
+        if let StoreState::Retrying(error) = &self.shared.health().state {
+            notes.push(format!("the newest records are not stored: {error}"));
+        }
+        notes
+    }
+
+    /// Tell what this host does not record from now on, and why: the tables concerned and the note that questions which
+    /// read them get.
+    pub fn not_recorded(&self, gaps: Vec<(Vec<&'static str>, String)>) {
+        self.shared.facts().not_recorded = gaps;
+    }
+
+    /// Commit what was recorded, close the session and end the writer. Records handed in later are counted as
+    /// dropped. Returns when the writer has ended; a store whose disk fails gives up after one more attempt.
+    pub fn close(&self) {
+        self.shared.queue.stop();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer
+            && writer.join().is_err()
+        {
+            tracing::error!("the trace store's writer ended badly");
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.close();
+        // In so many words: a process just being forked off would hold the lock on through its copy of the descriptor.
+        let _ = self.lock.unlock();
+    }
+}
+
+/// Take the lock file beside `path`.
+fn lock_file(path: &Path, mode: u32) -> Result<File, StoreError> {
+    let lock_path = beside(path, ".lock");
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(mode)
+        .open(&lock_path)
+        .map_err(|e| StoreError::from_io(path, &e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_path_buf() }),
+        Err(TryLockError::Error(e)) => Err(StoreError::from_io(path, &e)),
+    }
+}
+
+/// `path` with `suffix` after its whole name, as SQLite names its side files.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    PathBuf::from(name)
+}

@@ -1,0 +1,253 @@
+//! Owns the bounded queue between capture and the writer thread, and the exact count of what did not fit. Knows
+//! nothing of SQLite (`ingest` drains it).
+//!
+//! One lock guards records and counters, so that a drain takes both at one instant: what was offered up to then is
+//! either in the drained records or in the drained counts.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use record::LossCount;
+
+use super::rows::{Item, Kind};
+
+/// Loss not yet written: (probe, reason) -> when last counted and how many.
+pub(crate) type Losses = BTreeMap<(String, String), (i64, u64)>;
+
+/// Distinct (probe, reason) pairs kept apart; more (only a fault could make them) are summed under one name, so that
+/// memory stays bounded.
+const MOST_LOSS_KINDS: usize = 4096;
+
+#[derive(Debug, Default)]
+struct State {
+    items: Vec<Item>,
+    first_at: Option<Instant>,
+    dropped: [u64; Kind::ALL.len()],
+    losses: Losses,
+    flush_wanted: u64,
+    flush_done: u64,
+    stop: bool,
+}
+
+/// What a drain took.
+#[derive(Debug, Default)]
+pub(crate) struct Drained {
+    pub(crate) items: Vec<Item>,
+    pub(crate) dropped: [u64; Kind::ALL.len()],
+    pub(crate) losses: Losses,
+    pub(crate) flush: u64,
+    pub(crate) stop: bool,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    wake_writer: Condvar,
+    flushed: Condvar,
+    capacity: usize,
+    wake_at: usize,
+}
+
+impl Queue {
+    /// A queue of at most `capacity` items; the writer is woken early when a quarter is in use.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let capacity = capacity.max(1);
+        Self {
+            state: Mutex::default(),
+            wake_writer: Condvar::new(),
+            flushed: Condvar::new(),
+            capacity,
+            wake_at: (capacity / 4).max(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Put an item in, or count it as dropped. False when it was dropped.
+    pub(crate) fn push(&self, item: Item) -> bool {
+        let Some(kind) = item.kind() else { return true };
+        let mut state = self.lock();
+        if state.items.len() >= self.capacity || state.stop {
+            state.dropped[kind as usize] += 1;
+            return false;
+        }
+        state.items.push(item);
+        let len = state.items.len();
+        if len == 1 {
+            state.first_at = Some(Instant::now());
+        }
+        drop(state);
+        if len == 1 || len == self.wake_at {
+            self.wake_writer.notify_one();
+        }
+        true
+    }
+
+    /// Add a loss that happened elsewhere. Never dropped.
+    pub(crate) fn push_loss(&self, loss: LossCount) {
+        if loss.lost == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        merge_loss(&mut state.losses, loss.probe, loss.reason, loss.ts_ns, loss.lost);
+        state.first_at.get_or_insert_with(Instant::now);
+        drop(state);
+        self.wake_writer.notify_one();
+    }
+
+    /// Wait until there is something to commit (`commit_every` after the first item came, or the queue is filling, or
+    /// a flush or stop is asked for), at most `idle`; then take everything.
+    pub(crate) fn drain(&self, commit_every: Duration, idle: Duration) -> Drained {
+        let deadline = Instant::now() + idle;
+        let mut state = self.lock();
+        loop {
+            let due = state.first_at.map_or(deadline, |first| (first + commit_every).min(deadline));
+            let now = Instant::now();
+            let hurry = state.stop || state.flush_wanted > state.flush_done || state.items.len() >= self.wake_at;
+            if hurry || now >= due {
+                break;
+            }
+            state = self.wake_writer.wait_timeout(state, due - now).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.first_at = None;
+        Drained {
+            items: std::mem::take(&mut state.items),
+            dropped: std::mem::take(&mut state.dropped),
+            losses: std::mem::take(&mut state.losses),
+            flush: state.flush_wanted,
+            stop: state.stop,
+        }
+    }
+
+    /// Wait out a back-off, unless a stop is asked for. True when stopping.
+    pub(crate) fn back_off(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut state = self.lock();
+        while !state.stop {
+            let now = Instant::now();
+            if now >= deadline {
+                break;
+            }
+            state = self.wake_writer.wait_timeout(state, deadline - now).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.stop
+    }
+
+    /// Everything offered before the drain that saw `flush` is settled.
+    pub(crate) fn settled(&self, flush: u64) {
+        let mut state = self.lock();
+        state.flush_done = state.flush_done.max(flush);
+        drop(state);
+        self.flushed.notify_all();
+    }
+
+    /// Ask for a commit of everything offered so far and wait for it. False when `timeout` passed first.
+    pub(crate) fn flush(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        state.flush_wanted += 1;
+        let mine = state.flush_wanted;
+        self.wake_writer.notify_one();
+        while state.flush_done < mine {
+            let now = Instant::now();
+            if now >= deadline {
+                return false;
+            }
+            state = self.flushed.wait_timeout(state, deadline - now).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Ask the writer to finish. Whatever is offered afterwards is counted as dropped.
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.wake_writer.notify_all();
+    }
+
+    /// How full it is, in thousandths.
+    pub(crate) fn fullness(&self) -> u32 {
+        u32::try_from(self.len().saturating_mul(1000) / self.capacity).unwrap_or(u32::MAX)
+    }
+
+    /// Items waiting.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().items.len()
+    }
+}
+
+/// Add to `losses`, within its bound.
+pub(crate) fn merge_loss(losses: &mut Losses, probe: String, reason: String, ts_ns: i64, lost: u64) {
+    let mut key = (probe, reason);
+    if losses.len() >= MOST_LOSS_KINDS && !losses.contains_key(&key) {
+        key = ("(many probes)".to_owned(), "various".to_owned());
+    }
+    let entry = losses.entry(key).or_insert((ts_ns, 0));
+    entry.0 = entry.0.max(ts_ns);
+    entry.1 = entry.1.saturating_add(lost);
+}
+
+#[cfg(test)]
+mod tests {
+    use record::Record;
+
+    use super::*;
+    use crate::testing::collective;
+
+    fn item(i: u64) -> Item {
+        Item::Record(Record::Collective(collective(i)))
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_in_the_same_drain() {
+        let queue = Queue::new(8);
+        let kept = (0..11).filter(|&i| queue.push(item(i))).count();
+        let drained = queue.drain(Duration::ZERO, Duration::ZERO);
+        assert_eq!((kept, drained.items.len()), (8, 8));
+        assert_eq!(drained.dropped[Kind::Collective as usize], 3);
+        let again = queue.drain(Duration::ZERO, Duration::ZERO);
+        assert_eq!((again.items.len(), again.dropped), (0, [0; Kind::ALL.len()]));
+    }
+
+    #[test]
+    fn losses_of_one_probe_add_up_and_are_never_dropped() {
+        let queue = Queue::new(1);
+        for i in 0..10_000_u64 {
+            queue.push_loss(LossCount {
+                ts_ns: i.cast_signed(),
+                probe: format!("p{}", i % 5000),
+                reason: "ringbuf".to_owned(),
+                lost: 2,
+            });
+        }
+        let drained = queue.drain(Duration::ZERO, Duration::ZERO);
+        assert!(drained.losses.len() <= MOST_LOSS_KINDS + 1);
+        assert_eq!(drained.losses.values().map(|l| l.1).sum::<u64>(), 20_000);
+    }
+
+    #[test]
+    fn a_filling_queue_does_not_wait_for_the_commit_interval() {
+        let queue = Queue::new(16);
+        for i in 0..4 {
+            queue.push(item(i));
+        }
+        let began = Instant::now();
+        let drained = queue.drain(Duration::from_secs(60), Duration::from_secs(60));
+        assert_eq!(drained.items.len(), 4);
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn after_a_stop_everything_counts_as_dropped() {
+        let queue = Queue::new(16);
+        queue.push(item(0));
+        queue.stop();
+        assert!(!queue.push(item(1)));
+        let drained = queue.drain(Duration::from_secs(60), Duration::from_secs(60));
+        assert!(drained.stop);
+        assert_eq!((drained.items.len(), drained.dropped[0]), (1, 1));
+    }
+}

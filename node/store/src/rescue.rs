@@ -1,0 +1,88 @@
+//! Owns what is done with a store that SQLite finds damaged: it is set aside whole, and a new one begins that says so.
+
+use std::path::{Path, PathBuf};
+
+use super::error::StoreError;
+use super::schema::{self, TIMED_TABLES};
+use super::{beside, lock_file};
+
+/// Move the damaged store at `path` (with its log) to a name beside it, and begin a new one there. The new store says
+/// of every table that rows up to `now_ns` are not in it. Returns the damaged file's new name; not a byte of it is
+/// changed, so that `sqlite3 FILE .recover` may rescue rows.
+///
+/// # Errors
+/// [`StoreError`]: another agent holds the file, or the place cannot be written.
+pub fn set_aside(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, StoreError> {
+    let lock = lock_file(path, mode)?;
+    let io = |error: std::io::Error| StoreError::from_io(path, &error);
+    let aside = schema::free_name(path, ".damaged");
+    // The log goes with the file it belongs to; the shared memory is only an index of the log.
+    for suffix in ["-wal", "-shm"] {
+        match std::fs::rename(beside(path, suffix), beside(&aside, suffix)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+            _ => {}
+        }
+    }
+    std::fs::rename(path, &aside).map_err(io)?;
+    let conn = schema::open_writer(path, mode)?;
+    for (table, _) in TIMED_TABLES {
+        conn.execute(
+            "INSERT INTO retention (table_name, cutoff_ns, rows_dropped) VALUES (?1, ?2, 0)",
+            rusqlite::params![table, now_ns],
+        )
+        .map_err(|error| StoreError::from_sqlite(path, error))?;
+    }
+    drop(conn);
+    let _ = lock.unlock();
+    Ok(aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{PATIENCE, collective};
+    use super::super::{Store, StoreConfig};
+    use super::*;
+    use record::Record;
+
+    #[test]
+    fn a_damaged_store_is_kept_beside_a_new_one_that_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        let store = Store::open(&path, StoreConfig::default()).unwrap();
+        for i in 0..100 {
+            store.ingest().record(Record::Collective(collective(i)));
+        }
+        drop(store);
+        let mut bytes = std::fs::read(&path).unwrap();
+        // The first page holds the schema: behind the header everything is wrong.
+        bytes[100..4096].fill(0x5a);
+        std::fs::write(&path, &bytes).unwrap();
+        let error = Store::open(&path, StoreConfig::default()).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+
+        for n in 1..=2 {
+            let aside = set_aside(&path, 0o600, 4_000_000_000_000_000_000).unwrap();
+            assert_eq!(aside, dir.path().join(format!("s.db.damaged-{n}")));
+            assert_eq!(std::fs::read(&aside).unwrap(), bytes, "not a byte is changed");
+            let store = Store::open(&path, StoreConfig::default()).unwrap();
+            let notes = store.notes(&["collectives"], i64::MIN..i64::MAX);
+            assert!(notes[0].starts_with("collectives: rows up to 2096"), "{notes:?}");
+            store.ingest().record(Record::Collective(collective(1)));
+            store.flush(PATIENCE).unwrap();
+            drop(store);
+            std::fs::write(&path, &bytes).unwrap();
+            for side in ["-wal", "-shm"] {
+                let _ = std::fs::remove_file(beside(&path, side));
+            }
+        }
+    }
+
+    #[test]
+    fn a_store_in_use_is_not_moved() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        let _store = Store::open(&path, StoreConfig::default()).unwrap();
+        assert!(matches!(set_aside(&path, 0o600, 0), Err(StoreError::InUse { .. })));
+        assert!(path.exists());
+    }
+}

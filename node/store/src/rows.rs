@@ -1,0 +1,469 @@
+//! Owns the mapping from what capture hands on to rows: this file and `host` (the host's signals) know both
+//! `record`'s records and the columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
+
+mod host;
+
+use record::{BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
+use rusqlite::{Connection, Statement, params};
+
+use super::columnar::RowColumns;
+use super::rollups::{Counts, RollupKey, Rollups, Sum};
+use host::HostStatements;
+
+/// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn record; it is
+/// counted as lost, reason "invalid". The bound also keeps a bucket's sum far from 64-bit overflow.
+const LONGEST_NS: i64 = 1 << 53;
+
+/// A verdict to be kept in the `findings` table. `None` is "not known".
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Finding {
+    /// When it was found, Unix nanoseconds.
+    pub ts_ns: i64,
+    /// Start of the time looked at.
+    pub since_ns: i64,
+    /// End of the time looked at.
+    pub until_ns: i64,
+    /// "rank", "replica-victim", "stage-imbalance", "network", "hang", "none", "unknown", …
+    pub verdict: String,
+    /// The culprit's rank.
+    pub rank: Option<i32>,
+    /// The culprit's node.
+    pub culprit_node: Option<String>,
+    /// Job.
+    pub job_id: Option<String>,
+    /// Communicator.
+    pub comm_hash: Option<u64>,
+    /// Collective.
+    pub func: Option<String>,
+    /// Evidence tier.
+    pub tier: Option<u8>,
+    /// How late.
+    pub lateness_ns: Option<i64>,
+    /// How well the clocks are known.
+    pub clock_bound_ns: Option<i64>,
+    /// Robust z.
+    pub score: Option<f64>,
+    /// GPU-seconds wasted.
+    pub cost_gpu_s: Option<f64>,
+    /// Named cause.
+    pub cause: Option<String>,
+    /// The verdict's text or JSON, as shown.
+    pub detail: String,
+}
+
+/// Something that this node was asked, to be kept in the `audit` table.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Audit {
+    /// When it was asked, Unix nanoseconds.
+    pub ts_ns: i64,
+    /// "socket" or "mesh".
+    pub via: &'static str,
+    /// User id on this host, or name in the mesh.
+    pub who: String,
+    /// What it may do here: owner or reader; node, operator or reader.
+    pub role: &'static str,
+    /// The process that asked, on the socket.
+    pub pid: Option<i32>,
+    /// "query", "stragglers", "nodes", "task", …
+    pub kind: &'static str,
+    /// The SQL, cut to a bounded length.
+    pub question: Option<String>,
+    /// "answered", "refused" or "failed".
+    pub outcome: &'static str,
+    /// Why it was refused or failed.
+    pub reason: Option<String>,
+    /// From question to answer.
+    pub duration_ns: i64,
+    /// Rows that were given.
+    pub rows: Option<i64>,
+    /// Bytes of them.
+    pub bytes: Option<i64>,
+}
+
+/// One thing to store.
+#[derive(Debug, Clone)]
+pub(crate) enum Item {
+    Record(Record),
+    Finding(Finding),
+    Audit(Audit),
+}
+
+/// Kinds of items for loss accounting; the discriminant indexes counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Collective,
+    OffCpu,
+    Net,
+    Process,
+    Finding,
+    Block,
+    Memory,
+    Life,
+    Fabric,
+    Gpu,
+    Host,
+    SelfStat,
+    CudaCall,
+    SymbolCall,
+    CallTally,
+    Audit,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 16] = [
+        Self::Collective,
+        Self::OffCpu,
+        Self::Net,
+        Self::Process,
+        Self::Finding,
+        Self::Block,
+        Self::Memory,
+        Self::Life,
+        Self::Fabric,
+        Self::Gpu,
+        Self::Host,
+        Self::SelfStat,
+        Self::CudaCall,
+        Self::SymbolCall,
+        Self::CallTally,
+        Self::Audit,
+    ];
+
+    /// The table its rows go to; also the probe name under which their loss is counted.
+    pub(crate) fn table(self) -> &'static str {
+        match self {
+            Self::Collective => "collectives",
+            Self::OffCpu => "offcpu",
+            Self::Net => "net_events",
+            Self::Process => "processes",
+            Self::Finding => "findings",
+            Self::Block => "block_io",
+            Self::Memory => "memory_events",
+            Self::Life => "process_events",
+            Self::Fabric => "fabric_counters",
+            Self::Gpu => "gpu_samples",
+            Self::Host => "host_samples",
+            Self::SelfStat => "self_stats",
+            Self::CudaCall => "cuda_calls",
+            Self::SymbolCall => "symbol_calls",
+            Self::CallTally => "call_rollups",
+            Self::Audit => "audit",
+        }
+    }
+}
+
+impl Item {
+    /// `None` for loss counts: they are never lost themselves and take another way.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        Some(match self {
+            Self::Record(Record::Collective(_)) => Kind::Collective,
+            Self::Record(Record::OffCpu(_)) => Kind::OffCpu,
+            Self::Record(Record::Net(_)) => Kind::Net,
+            Self::Record(Record::Process(_)) => Kind::Process,
+            Self::Record(Record::Host(record)) => Kind::of_host(record),
+            Self::Record(Record::CudaCall(_)) => Kind::CudaCall,
+            Self::Record(Record::CallTally(_)) => Kind::CallTally,
+            Self::Record(Record::SymbolCall(_)) => Kind::SymbolCall,
+            Self::Record(Record::Loss(_)) => return None,
+            Self::Finding(_) => Kind::Finding,
+            Self::Audit(_) => Kind::Audit,
+        })
+    }
+}
+
+/// What became of an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// A row was written.
+    Row,
+    /// Not plausible; to be counted as lost.
+    Invalid,
+}
+
+/// The insert statements, prepared once per connection.
+pub(crate) struct Statements<'c> {
+    process: Statement<'c>,
+    finding: Statement<'c>,
+    audit: Statement<'c>,
+    host: HostStatements<'c>,
+}
+
+impl<'c> Statements<'c> {
+    pub(crate) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            // Found again: what is newly known wins, what was known stays.
+            process: conn.prepare(
+                "INSERT INTO processes (pid, start_ns, seen_ns, exe, comm, rank, local_rank, world_size, job_id, step_id, \
+                 container_id, cgroup_path, user, uid, pod, cgroup_id) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16) \
+                 ON CONFLICT (pid, start_ns) DO UPDATE SET seen_ns = excluded.seen_ns, exe = excluded.exe, \
+                 comm = excluded.comm, rank = ifnull(excluded.rank, rank), \
+                 local_rank = ifnull(excluded.local_rank, local_rank), \
+                 world_size = ifnull(excluded.world_size, world_size), job_id = ifnull(excluded.job_id, job_id), \
+                 step_id = ifnull(excluded.step_id, step_id), \
+                 container_id = ifnull(excluded.container_id, container_id), cgroup_path = excluded.cgroup_path, \
+                 user = excluded.user, uid = ifnull(excluded.uid, uid), pod = ifnull(excluded.pod, pod), \
+                 cgroup_id = ifnull(excluded.cgroup_id, cgroup_id)",
+            )?,
+            finding: conn.prepare(
+                "INSERT INTO findings (ts_ns, since_ns, until_ns, verdict, rank, culprit_node, job_id, comm_hash, func, \
+                 tier, lateness_ns, clock_bound_ns, score, cost_gpu_s, cause, detail) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)",
+            )?,
+            audit: conn.prepare(
+                "INSERT INTO audit (ts_ns, via, who, role, pid, kind, question, outcome, reason, duration_ns, rows, \
+                 bytes) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
+            )?,
+            host: HostStatements::prepare(conn)?,
+        })
+    }
+
+    /// Write one item inside the open transaction; what it adds to rollups goes to `rollups`. `now_ns` is when the
+    /// batch is written.
+    pub(crate) fn insert(&mut self, item: &Item, rollups: &mut Rollups, now_ns: i64) -> rusqlite::Result<Stored> {
+        match item {
+            Item::Record(Record::Host(record)) => self.host.insert(record),
+            Item::Record(Record::Process(p)) => self.process(p, now_ns),
+            Item::Record(Record::CallTally(t)) => Ok(tally(t, rollups)),
+            // These take another way, as columns; loss counts a third one.
+            Item::Record(_) => Ok(Stored::Invalid),
+            Item::Finding(f) => self.finding(f),
+            Item::Audit(a) => self.audit(a),
+        }
+    }
+
+    fn process(&mut self, p: &ProcessSeen, now_ns: i64) -> rusqlite::Result<Stored> {
+        self.process.execute(params![
+            p.pid,
+            p.start_ns,
+            now_ns,
+            p.exe,
+            p.comm,
+            p.rank,
+            p.local_rank,
+            p.world_size,
+            p.job_id,
+            p.step_id,
+            p.container_id,
+            p.cgroup_path,
+            p.user,
+            p.uid,
+            p.pod,
+            p.cgroup_id.map(bits),
+        ])?;
+        Ok(Stored::Row)
+    }
+
+    fn audit(&mut self, a: &Audit) -> rusqlite::Result<Stored> {
+        self.audit.execute(params![
+            a.ts_ns,
+            a.via,
+            a.who,
+            a.role,
+            a.pid,
+            a.kind,
+            a.question,
+            a.outcome,
+            a.reason,
+            a.duration_ns,
+            a.rows,
+            a.bytes,
+        ])?;
+        Ok(Stored::Row)
+    }
+
+    fn finding(&mut self, f: &Finding) -> rusqlite::Result<Stored> {
+        self.finding.execute(params![
+            f.ts_ns,
+            f.since_ns,
+            f.until_ns,
+            f.verdict,
+            f.rank,
+            f.culprit_node,
+            f.job_id,
+            f.comm_hash.map(bits),
+            f.func,
+            f.tier,
+            f.lateness_ns,
+            f.clock_bound_ns,
+            f.score,
+            f.cost_gpu_s,
+            f.cause,
+            f.detail,
+        ])?;
+        Ok(Stored::Row)
+    }
+}
+
+/// The time of a record of a columnar table.
+pub(crate) fn time_of(record: &Record) -> i64 {
+    match record {
+        Record::Collective(c) => c.ts_ns,
+        Record::OffCpu(o) => o.ts_ns,
+        Record::Net(n) => n.ts_ns,
+        Record::CudaCall(c) => c.ts_ns,
+        Record::SymbolCall(c) => c.ts_ns,
+        Record::Host(HostRecord::Block(b)) => b.ts_ns,
+        _ => 0,
+    }
+}
+
+/// Add a record to the columns of its table, in the order of the schema, and to the rollups. False when it is not
+/// plausible.
+pub(crate) fn push(record: &Record, rows: &mut RowColumns, rollups: &mut Rollups) -> bool {
+    match record {
+        Record::Collective(c) if plausible(c.ts_ns, c.duration_ns) => collective(c, rows, rollups),
+        Record::OffCpu(o) if plausible(o.ts_ns, o.duration_ns) => offcpu(o, rows, rollups),
+        Record::Net(n) if plausible(n.ts_ns, 0) => net(n, rows),
+        // These two are in the rollups already: they count every call, rows are some of them.
+        Record::CudaCall(c) if plausible(c.ts_ns, c.duration_ns) => cuda_call(c, rows),
+        Record::SymbolCall(c) if plausible(c.ts_ns, c.duration_ns) => symbol_call(c, rows),
+        Record::Host(HostRecord::Block(b))
+            if plausible(b.ts_ns, b.duration_ns) && b.queue_ns.is_none_or(|ns| plausible(b.ts_ns, ns)) =>
+        {
+            block(b, rows);
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) {
+    let library = c.library.name();
+    let comm_hash = c.comm_hash.map(bits);
+    let duration_ns = c.ret.map(|_| c.duration_ns); // else it never returned
+    rows.integer(c.ts_ns)
+        .integer(duration_ns)
+        .integer(i64::from(c.pid))
+        .integer(i64::from(c.tid))
+        .integer(c.rank.map(i64::from))
+        .integer(c.local_rank.map(i64::from))
+        .integer(c.nranks.map(i64::from))
+        .integer(comm_hash)
+        .text(c.func)
+        .integer(c.seq.and_then(quantity))
+        .integer(c.count.and_then(quantity))
+        .text(c.datatype)
+        .integer(c.bytes.and_then(quantity))
+        .text(c.reduce_op)
+        .integer(c.root.map(i64::from))
+        .integer(c.stream.map(bits))
+        .text(library)
+        .integer(i64::from(c.tier))
+        .integer(c.ret.map(i64::from))
+        .integer(bits(c.cgroup_id))
+        .text(c.job_id.as_deref())
+        .integer(c.captured.map(i64::from))
+        .end();
+    if let Some(duration_ns) = duration_ns {
+        let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
+        rollups.add(key, duration_ns);
+    }
+}
+
+fn offcpu(o: &OffCpu, rows: &mut RowColumns, rollups: &mut Rollups) {
+    rows.integer(o.ts_ns)
+        .integer(o.duration_ns)
+        .integer(i64::from(o.pid))
+        .integer(i64::from(o.tid))
+        .integer(i64::from(o.cpu))
+        .integer(i64::from(o.voluntary))
+        .integer(i64::from(o.next_pid))
+        .text(o.next_comm.as_str())
+        .integer(o.rank.map(i64::from))
+        .integer(bits(o.cgroup_id))
+        .text(o.reason)
+        .integer(o.run_delay_ns)
+        .text(o.wchan.as_deref())
+        .end();
+    let func = if o.voluntary { "voluntary" } else { "preempted" };
+    rollups.add(RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None, bits(o.cgroup_id)), o.duration_ns);
+}
+
+fn net(n: &NetEvent, rows: &mut RowColumns) {
+    rows.integer(n.ts_ns)
+        .text(n.event)
+        .integer(n.pid.map(i64::from))
+        .integer(n.rank.map(i64::from))
+        .text(n.saddr.as_str())
+        .integer(i64::from(n.sport))
+        .text(n.daddr.as_str())
+        .integer(i64::from(n.dport))
+        .integer(n.state.map(i64::from))
+        .integer(n.segs)
+        .integer(bits(n.cgroup_id))
+        .end();
+}
+
+fn cuda_call(c: &CudaCall, rows: &mut RowColumns) {
+    rows.integer(c.ts_ns)
+        .integer(c.duration_ns)
+        .integer(i64::from(c.pid))
+        .integer(i64::from(c.tid))
+        .integer(c.rank.map(i64::from))
+        .text(c.api)
+        .text(c.func)
+        .integer(c.bytes.and_then(quantity))
+        .text(c.kind)
+        .integer(c.stream.map(bits))
+        .integer(i64::from(c.ret))
+        .integer(bits(c.cgroup_id))
+        .end();
+}
+
+fn symbol_call(c: &SymbolCall, rows: &mut RowColumns) {
+    rows.integer(c.ts_ns)
+        .integer(c.duration_ns)
+        .integer(i64::from(c.pid))
+        .integer(i64::from(c.tid))
+        .integer(c.rank.map(i64::from))
+        .text(c.library.as_str())
+        .text(c.symbol.as_str())
+        .integer(c.ret)
+        .integer(bits(c.cgroup_id))
+        .end();
+}
+
+fn block(b: &BlockIo, rows: &mut RowColumns) {
+    rows.integer(b.ts_ns)
+        .integer(b.duration_ns)
+        .integer(b.queue_ns)
+        .integer(i64::from(b.pid))
+        .integer(i64::from(b.tid))
+        .integer(b.rank.map(i64::from))
+        .text(b.device.as_str())
+        .text(b.op)
+        .integer(i64::from(b.bytes))
+        .integer(i64::from(b.error))
+        .integer(bits(b.cgroup_id))
+        .end();
+}
+
+/// Calls that were counted, not recorded one by one.
+fn tally(t: &CallTally, rollups: &mut Rollups) -> Stored {
+    let numbers = [t.count, t.sum_ns, t.min_ns, t.max_ns].map(|n| quantity(n).filter(|n| *n <= LONGEST_NS));
+    let [Some(count @ 1..), Some(sum_ns), Some(min_ns), Some(max_ns)] = numbers else { return Stored::Invalid };
+    if t.ts_ns < 0 || min_ns > max_ns {
+        return Stored::Invalid;
+    }
+    let key = RollupKey::new(t.ts_ns, t.source, t.func.clone(), t.pid, t.rank, None, bits(t.cgroup_id));
+    let mut counts = Counts::default();
+    t.buckets.iter().filter(|(_, calls)| *calls > 0).for_each(|(mean_ns, calls)| counts.add(*mean_ns, *calls));
+    let sketch = Some(counts).filter(|counts| *counts != Counts::default());
+    rollups.add_sum(key, Sum { count, sum_ns, min_ns, max_ns, bytes: t.bytes.and_then(quantity), sketch });
+    Stored::Row
+}
+
+fn plausible(ts_ns: i64, duration_ns: i64) -> bool {
+    ts_ns >= 0 && (0..=LONGEST_NS).contains(&duration_ns)
+}
+
+/// An id keeps its bit pattern.
+fn bits(id: u64) -> i64 {
+    i64::from_ne_bytes(id.to_ne_bytes())
+}
+
+/// A quantity above i64::MAX is a garbage argument of the caller's: not known.
+fn quantity(value: u64) -> Option<i64> {
+    i64::try_from(value).ok()
+}

@@ -1,0 +1,217 @@
+//! Which ranks do the same work: processes are put into classes by their op-count signature, so that a pipeline's
+//! stages are not compared with each other.
+//!
+//! Owns signatures and classes; who is compared with whom follows in `score.rs` and `stages.rs`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::matching::Comm;
+use super::observation::{Coupling, Input};
+use super::sampled::Totals;
+
+/// A process: its node and pid.
+pub(crate) type Process = (Arc<str>, i64);
+
+/// Two signatures are one class when at most this share of the calls differ.
+const APART: f64 = 0.05;
+/// Calls of each name that may differ besides: the span cuts ranks at different calls.
+const EDGE: f64 = 2.0;
+
+/// What a process calls, in shares of all its calls, and how it opens after a meeting of the largest communicator it is
+/// in (a step): a first pipeline stage opens with a send, the last one with a receive, though both call each equally often.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Signature {
+    shares: BTreeMap<Arc<str>, f64>,
+    calls: f64,
+    opens: Option<Arc<str>>,
+}
+
+impl Signature {
+    /// Total variation distance: the share of calls that would have to differ, without those at the edges.
+    fn apart(&self, other: &Self) -> f64 {
+        let names = self.shares.keys().chain(other.shares.keys().filter(|n| !self.shares.contains_key(*n)));
+        let at = |s: &Self, n: &Arc<str>| s.shares.get(n).copied().unwrap_or(0.0);
+        let edge = EDGE / self.calls.min(other.calls).max(1.0);
+        names.map(|n| ((at(self, n) - at(other, n)).abs() - edge).max(0.0)).sum::<f64>() / 2.0
+    }
+}
+
+/// The class of each process, numbered in the order of the processes.
+pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
+    let mut calls: BTreeMap<Process, Vec<Call<'_>>> = BTreeMap::new();
+    for seen in &input.observations {
+        let call = (seen.entry_ns, &seen.func, (seen.nranks, seen.comm_hash));
+        calls.entry((Arc::clone(&seen.node), seen.pid)).or_default().push(call);
+    }
+    for work in &input.work {
+        let call = (work.start_ns, &work.name, (None, 0));
+        calls.entry((Arc::clone(&work.node), work.pid)).or_default().push(call);
+    }
+    let mut signatures: BTreeMap<Process, Signature> = BTreeMap::new();
+    for (process, mut list) in calls {
+        list.sort();
+        signatures.insert(process, signature(&list));
+    }
+    for totals in &input.totals {
+        signatures.insert((Arc::clone(&totals.node), totals.pid), of_totals(totals));
+    }
+    let mut known: Vec<Signature> = Vec::new();
+    signatures
+        .into_iter()
+        .map(|(process, mine)| {
+            let place = known.iter().position(|k| k.opens == mine.opens && k.apart(&mine) <= APART);
+            let class = place.unwrap_or_else(|| {
+                known.push(mine);
+                known.len() - 1
+            });
+            (process, class)
+        })
+        .collect()
+}
+
+/// When, what, and the communicator by size and hash.
+type Call<'a> = (i64, &'a Arc<str>, (Option<i32>, u64));
+
+fn signature(calls: &[Call<'_>]) -> Signature {
+    let largest = calls.iter().filter(|c| Coupling::of(c.1) == Coupling::All).map(|c| c.2).max();
+    let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
+    let mut openers: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
+    let mut met = false;
+    for (_, name, comm) in calls {
+        *shares.entry(Arc::clone(name)).or_default() += 1.0 / calls.len() as f64;
+        match Coupling::of(name) {
+            Coupling::All if Some(*comm) == largest => met = true,
+            Coupling::Pair if met => {
+                *openers.entry(name).or_default() += 1;
+                met = false;
+            }
+            _ => {}
+        }
+    }
+    let opens = openers.into_iter().max_by_key(|(_, n)| *n).map(|(name, _)| Arc::clone(name));
+    Signature { shares, calls: calls.len() as f64, opens }
+}
+
+/// The same of a process whose calls were counted where it ran.
+fn of_totals(totals: &Totals) -> Signature {
+    let calls = totals.lanes.iter().map(|lane| lane.calls as f64).sum::<f64>();
+    let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
+    for lane in &totals.lanes {
+        *shares.entry(Arc::clone(&lane.func)).or_default() += lane.calls as f64 / calls.max(1.0);
+    }
+    Signature { shares, calls, opens: totals.opens.clone() }
+}
+
+/// Sets of processes that grow together.
+#[derive(Default)]
+pub(crate) struct Union {
+    pub(crate) parent: BTreeMap<Process, Process>,
+}
+
+impl Union {
+    /// The process that stands for a set.
+    pub(crate) fn root(&self, of: &Process) -> Process {
+        let mut at = of;
+        while let Some(up) = self.parent.get(at).filter(|up| *up != at) {
+            at = up;
+        }
+        at.clone()
+    }
+
+    /// Put the members of a communicator into one set.
+    pub(crate) fn join(&mut self, comm: &Comm) {
+        let mut first: Option<Process> = None;
+        for m in &comm.members {
+            let process: Process = (Arc::clone(&m.node), m.pid);
+            self.parent.entry(process.clone()).or_insert_with(|| process.clone());
+            let root = self.root(&process);
+            match &first {
+                None => first = Some(root),
+                Some(top) => {
+                    self.parent.insert(root, top.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Tell stages apart whose signatures are alike (the inner ones of a pipeline): of processes that also send to each other,
+/// only those are one class that share a data or tensor parallel group, that is a communicator smaller than the whole
+/// job in which all have one signature. Where there is none, the signature has to do.
+pub(crate) fn refine(comms: &mut [Comm], input: &Input) {
+    let mut pairs: HashSet<(&str, i64)> = input
+        .observations
+        .iter()
+        .filter(|o| Coupling::of(&o.func) == Coupling::Pair)
+        .map(|o| (&*o.node, o.pid))
+        .collect();
+    let sends = |totals: &&Totals| totals.lanes.iter().any(|l| l.calls > 0 && Coupling::of(&l.func) == Coupling::Pair);
+    pairs.extend(input.totals.iter().filter(sends).map(|totals| (&*totals.node, totals.pid)));
+    let mut stages = Union::default();
+    let mut pure: Vec<&Comm> = comms
+        .iter()
+        .filter(|c| c.coupled > 0 && c.members.len() > 1 && !c.mixed())
+        .filter(|c| c.members.iter().all(|m| pairs.contains(&(&*m.node, m.pid))))
+        .collect();
+    pure.sort_by_key(|c| (c.nranks, c.members.len(), c.hash));
+    let size = |c: &Comm| (c.nranks, c.members.len());
+    let largest = comms.iter().filter(|c| c.coupled > 0).map(size).max();
+    for comm in pure {
+        let known = comm.members.iter().any(|m| stages.parent.contains_key(&(Arc::clone(&m.node), m.pid)));
+        if Some(size(comm)) != largest || !known {
+            stages.join(comm);
+        }
+    }
+    let mut number: HashMap<Process, usize> = HashMap::new();
+    let taken = comms.iter().flat_map(|c| &c.members).map(|m| m.class + 1).max().unwrap_or(0);
+    for member in comms.iter_mut().flat_map(|c| &mut c.members) {
+        let process: Process = (Arc::clone(&member.node), member.pid);
+        if stages.parent.contains_key(&process) {
+            let next = taken + number.len();
+            member.class = *number.entry(stages.root(&process)).or_insert(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Observation;
+
+    fn input(ranks: &[&[&str]]) -> Input {
+        let mut input = Input::default();
+        for (rank, calls) in ranks.iter().enumerate() {
+            for (i, func) in calls.iter().cycle().take(calls.len() * 50).enumerate() {
+                input.observations.push(Observation {
+                    node: format!("n{rank}").into(),
+                    pid: 1,
+                    rank: rank as i32,
+                    nranks: None,
+                    comm_hash: 1,
+                    func: (*func).into(),
+                    seq: i as u64,
+                    entry_ns: i as i64,
+                    duration_ns: 0,
+                    tier: 1,
+                    library: "mpi".into(),
+                    root: None,
+                });
+            }
+        }
+        input
+    }
+
+    #[test]
+    fn stages_of_a_pipeline_fall_into_classes_and_replicas_into_one() {
+        let first: &[&str] = &["all_reduce", "send", "recv", "send", "recv"];
+        let inner: &[&str] = &["all_reduce", "recv", "send", "recv", "send", "recv", "send", "recv", "send"];
+        let last: &[&str] = &["all_reduce", "recv", "send", "recv", "send"];
+        let mut jobs = input(&[first, first, inner, inner, last, last]);
+        // A few records lost, and one host that attached late.
+        jobs.observations.retain(|o| !(o.rank == 3 && o.seq % 90 == 7 || o.rank == 1 && o.seq < 100));
+        let found = classes(&jobs);
+        let class = |rank: i32| found[&(Arc::from(format!("n{rank}")), 1)];
+        assert_eq!([0, 1, 2, 3, 4, 5].map(class), [0, 0, 1, 1, 2, 2]);
+    }
+}

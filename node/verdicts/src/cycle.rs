@@ -1,0 +1,144 @@
+//! Tells steps: the cycle of collectives that a communicator repeats, and what a culprit costs each turn of it.
+//!
+//! Knows only which function is called when. What the culprit costs altogether is summed up in `verdict.rs`.
+
+use std::collections::HashMap;
+
+use super::matching::Met;
+use super::report::PerStep;
+
+/// The longest cycle that is looked for.
+const LONGEST: usize = 512;
+/// A cycle is seen this often at least.
+const TURNS: usize = 3;
+/// Part of the calls that may break the cycle: lost ones, and such as come now and then.
+const BROKEN: f64 = 0.1;
+/// A longer cycle must break so much less often than a shorter one to be believed.
+const BETTER: f64 = 0.02;
+
+/// What each step costs, from what all collectives of an episode cost together: `longer_ns` of wall time, `wasted_ns` of
+/// the time of ranks. None where no cycle shows.
+pub(crate) fn per_step(met: &[Met], longer_ns: f64, wasted_ns: f64) -> Option<PerStep> {
+    let collectives = cycle(met)?;
+    let calls: f64 = met.iter().map(|m| f64::from(m.weight)).sum();
+    let steps = (calls / collectives as f64).round().max(1.0);
+    let step_ns = turn_ns(met, collectives)?;
+    let wasted = longer_ns / steps;
+    Some(PerStep {
+        steps: steps as u64,
+        collectives,
+        step_ns: step_ns as i64,
+        wasted_ns: wasted as i64,
+        gpu_seconds_wasted: wasted_ns / steps / 1e9,
+        slowdown: (wasted < step_ns).then(|| step_ns / (step_ns - wasted)),
+    })
+}
+
+/// After how many collectives the same functions are called again: of the distances at which almost all calls find the
+/// same function, the shortest. Runs of calls by their means do not tell their order: only where one function is called.
+fn cycle(met: &[Met]) -> Option<usize> {
+    let first = met.first()?;
+    if met.len() < TURNS {
+        return None;
+    }
+    if met.iter().all(|m| m.func == first.func) {
+        return Some(1);
+    }
+    if met.iter().any(|m| m.weight > 1) {
+        return None;
+    }
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    let mut called = Vec::with_capacity(met.len());
+    for m in met {
+        let next = numbers.len();
+        called.push(*numbers.entry(&m.func).or_insert(next));
+    }
+    let broken = |turn: usize| {
+        let pairs = called.iter().zip(&called[turn..]);
+        let unlike = pairs.filter(|(one, other)| one != other).count();
+        (turn, unlike as f64 / (called.len() - turn) as f64)
+    };
+    let turns: Vec<(usize, f64)> =
+        (1..=(called.len() / TURNS).min(LONGEST)).map(broken).filter(|(_, part)| *part <= BROKEN).collect();
+    let best = turns.iter().map(|(_, part)| *part).min_by(f64::total_cmp)?;
+    turns.iter().find(|(_, part)| *part <= best + BETTER).map(|(turn, _)| *turn)
+}
+
+/// How long a turn takes, mean over the whole turns.
+fn turn_ns(met: &[Met], collectives: usize) -> Option<f64> {
+    let whole = (met.len() - 1) / collectives * collectives;
+    let (first, last) = (met.first()?, met.get(whole)?);
+    // A run of calls stands at its middle.
+    let ends = f64::from(first.weight) + f64::from(last.weight);
+    let calls = met[..=whole].iter().map(|m| f64::from(m.weight)).sum::<f64>() - ends / 2.0;
+    let turns = calls / collectives as f64;
+    (turns > 0.0).then(|| (last.at_ns - first.at_ns) as f64 / turns).filter(|ns| *ns > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::{Job, Noise, Slow};
+    use crate::{Rules, analyse};
+
+    const MS: i64 = 1_000_000;
+
+    /// Collectives 10 ms apart: a letter names the function.
+    fn met(calls: &str) -> Vec<Met> {
+        let one = |(i, c): (usize, char)| Met {
+            at_ns: i as i64 * 10 * MS,
+            func: c.to_string().into(),
+            weight: 1,
+            cells: Vec::new(),
+        };
+        calls.chars().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn a_step_is_what_repeats() {
+        assert_eq!(cycle(&met("aaaa")), Some(1));
+        assert_eq!(cycle(&met(&"ab".repeat(20))), Some(2));
+        assert_eq!(cycle(&met(&("a".repeat(25) + "b").repeat(4))), Some(26), "not one, though most calls repeat");
+        assert_eq!(cycle(&met(&("a".repeat(200) + "b"))), Some(1), "what comes once is no part of a step");
+        let lost = "ab".repeat(20) + &"ba".repeat(20);
+        assert_eq!(cycle(&met(&lost)), Some(2), "one call was lost in the middle");
+        assert_eq!(cycle(&met("abbabaaabbbabaab")), None);
+        assert_eq!(cycle(&met("ababa")), None, "seen twice only");
+        assert_eq!((cycle(&met("aa")), cycle(&[])), (None, None));
+    }
+
+    #[test]
+    fn a_turn_counts_whole_turns_and_runs_by_their_weight() {
+        assert_eq!(turn_ns(&met(&"ab".repeat(20)), 2), Some(20e6));
+        let mut runs = met("aaa");
+        // 4, 2 and 4 calls, 10 ms apart each: middles at 15, 45 and 75 ms.
+        for (run, (at, weight)) in runs.iter_mut().zip([(15, 4), (45, 2), (75, 4)]) {
+            (run.at_ns, run.weight) = (at * MS, weight);
+        }
+        assert_eq!(turn_ns(&runs, 1), Some(10e6));
+        runs[1].func = "b".into();
+        assert_eq!(cycle(&runs), None, "means of two functions do not tell who follows whom");
+    }
+
+    #[test]
+    fn a_simulated_job_costs_per_step_what_its_slow_rank_adds() {
+        let job = Job {
+            steps: 60,
+            own_ns: 100 * MS,
+            noise: Noise::Gaussian(0.001),
+            slow: vec![Slow { rank: 3, extra_ns: 50 * MS, from_step: 0 }],
+            ..Job::default()
+        };
+        let report = analyse(&job.observe(7), &Rules::default());
+        let step = report.cost.per_step.unwrap();
+        assert_eq!((step.steps, step.collectives), (60, 1));
+        assert!((49 * MS..51 * MS).contains(&step.wasted_ns), "{step:?}");
+        assert!((148 * MS..154 * MS).contains(&step.step_ns), "{step:?}");
+        assert!((1.46..1.52).contains(&step.slowdown.unwrap()), "150 instead of 100 ms: {step:?}");
+        assert!((step.gpu_seconds_wasted - 7.0 * 0.05).abs() < 0.01, "seven ranks wait 50 ms: {step:?}");
+        let total = step.gpu_seconds_wasted * step.steps as f64;
+        assert!((total - report.cost.gpu_seconds_wasted).abs() < 1e-9 * total);
+        let healthy = analyse(&Job::default().observe(7), &Rules::default());
+        assert_eq!(healthy.cost.per_step, None);
+    }
+}

@@ -1,0 +1,195 @@
+//! Digests as text, for gossip: a compact binary form, seven bits to a character.
+//!
+//! Integers are variable-length (seven bits a byte, lowest first); signed ones are folded (zigzag). What can be guessed from what went
+//! before is written as the difference: the ranks of a host leave a collective together, and own time is mostly what lies between two
+//! calls. docs/wire.md has the layout. Reading takes any bytes: every count is bounded by what is left to read.
+//!
+//! `write` writes and `read` reads, `beside` says which lane another is like, `expected` what both expect of a run, `steps` is the part behind the lanes, `text` makes characters of bytes.
+
+mod beside;
+mod expected;
+mod read;
+mod steps;
+mod text;
+mod write;
+
+use read::Reader;
+use text::{from_text, to_text};
+use write::Writer;
+
+use super::Digest;
+
+/// Version of the layout.
+const VERSION: u8 = 5;
+/// The same, where it says how far the wall clock is ahead: agents that do not know of it refuse it, and read all others.
+const WITH_WALL: u8 = 6;
+/// What a process does, where this version has no word for it: nothing.
+const NO_ACTIVITY: u8 = 0;
+/// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
+const LARGEST: u64 = 1 << 55;
+/// Longest name of a function or library that is not in the tables.
+const LONGEST_NAME: usize = 64;
+/// Most blocks of one lane.
+const MOST_BLOCKS: u64 = 4096;
+
+/// Functions with a number of their own; add at the end. 0 is none, 1 a name in full.
+const FUNCS: [&str; 29] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "sendrecv",
+    "all_gather_v",
+    "reduce_scatter_block",
+    "all_to_all_v",
+    "bcast",
+    "allreduce",
+    "allgather",
+    "alltoall",
+    "allgatherv",
+    "alltoallv",
+    "gatherv",
+    "scatterv",
+    "scan",
+    "exscan",
+    "ssend",
+    "reduce_scatter_v",
+];
+const LIBRARIES: [&str; 3] = ["nccl", "rccl", "mpi"];
+const OTHER_LIBRARY: u8 = 15;
+
+/// A text that is not a digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Of another version.
+    #[error(
+        "a digest of layout {0}, this version reads {VERSION} and {WITH_WALL}: the sender runs another version of rankmesh"
+    )]
+    Version(u8),
+    /// It ends too early, or has something left over.
+    #[error("a digest that is cut off or has bytes left over")]
+    Length,
+    /// A value that cannot be.
+    #[error("a digest with an impossible {0}")]
+    Value(&'static str),
+}
+
+/// Write a digest.
+#[must_use]
+pub fn encode(digest: &Digest) -> String {
+    to_text(&Writer::default().digest(digest))
+}
+
+/// Write a digest in at most `limit` bytes: if it does not fit, steps are left out, then the earlier runs of each lane, then the lanes with
+/// fewest calls, and the digest says that it was cut.
+#[must_use]
+pub fn encode_within(mut digest: Digest, limit: usize) -> String {
+    let mut text = encode(&digest);
+    if text.len() > limit && !digest.steps.is_empty() {
+        (digest.cut, digest.steps) = (true, Vec::new());
+        text = encode(&digest);
+    }
+    while text.len() > limit && !digest.lanes.is_empty() {
+        digest.cut = true;
+        let blocks: usize = digest.lanes.iter().map(|lane| lane.blocks.len()).sum();
+        if blocks > digest.lanes.len() {
+            for lane in &mut digest.lanes {
+                let keep = lane.blocks.len().div_ceil(2);
+                // The latest blocks tell what is going on.
+                lane.blocks.drain(..lane.blocks.len() - keep);
+            }
+        } else {
+            digest.lanes.sort_by_key(|lane| std::cmp::Reverse(lane.calls));
+            digest.lanes.truncate(digest.lanes.len() / 2);
+        }
+        text = encode(&digest);
+    }
+    text
+}
+
+/// Read a digest.
+///
+/// # Errors
+/// [`DecodeError`] for whatever [`encode`] does not write.
+pub fn decode(text: &str) -> Result<Digest, DecodeError> {
+    let bytes = from_text(text).ok_or(DecodeError::Value("character"))?;
+    let mut reader = Reader { bytes: &bytes };
+    let digest = reader.digest()?;
+    if reader.bytes.is_empty() { Ok(digest) } else { Err(DecodeError::Length) }
+}
+
+/// How a lane is said to be like the one beside it: the same function, library and tier, and the same communicator and the next rank.
+const NEXT_RANK: u64 = 0;
+/// Or the next communicator of which no lane was written yet, and the same rank.
+const NEXT_COMM: u64 = 1;
+/// Or another communicator and rank, which follow.
+const OTHER_COMM: u64 = 2;
+/// Above are the places of processes: like no other.
+const HEADS: u64 = 3;
+
+fn fold(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)).cast_unsigned()
+}
+
+fn unfold(value: u64) -> i64 {
+    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_the_wall_clock_was_stepped_takes_a_version_of_its_own() {
+        let version = |digest: &Digest| from_text(&encode(digest)).expect("bytes")[0];
+        let digest = Digest { window: 7, ..Digest::default() };
+        assert_eq!(version(&digest), VERSION);
+        let stepped = Digest { wall_ahead_ms: -3_600_000, ..digest };
+        assert_eq!((version(&stepped), decode(&encode(&stepped))), (WITH_WALL, Ok(stepped.clone())));
+        for version in [4, 7] {
+            assert_eq!(decode(&to_text(&[version, 0, 0, 0, 0, 0])), Err(DecodeError::Version(version)));
+        }
+    }
+
+    #[test]
+    fn lanes_like_those_of_the_process_before_take_few_bytes() {
+        // Eight ranks, each in a communicator of all and in one of its own with the same rank on other hosts.
+        let lane = |process: usize, comm_hash: u64, rank: i32| super::super::Lane {
+            process,
+            comm_hash,
+            nranks: Some(8),
+            rank,
+            func: "all_reduce".into(),
+            library: "nccl".into(),
+            tier: 0,
+            calls: 20,
+            last_seq: Some(100_000),
+            open: None,
+            blocks: Vec::new(),
+        };
+        let process = |pid: u32| super::super::Process { pid, opens: None, activity: None };
+        let lanes = (0..8).flat_map(|p| [lane(p, 5, p as i32), lane(p, u64::MAX - p as u64, 3)]);
+        let digest = Digest { processes: (0..8).map(process).collect(), lanes: lanes.collect(), ..Digest::default() };
+        let one = Digest { processes: vec![process(0)], lanes: digest.lanes[..2].to_vec(), ..Digest::default() };
+        let (all, first) = (encode(&digest).len(), encode(&one).len());
+        assert_eq!(decode(&encode(&digest)).as_ref(), Ok(&digest));
+        // Of each further one its process, two bytes a lane, and the communicator of its own: nine bytes.
+        assert!((all - first) * 7 / 8 <= 7 * (1 + 4 + 9), "{first} {all}");
+        // A lane that lacks does not disturb what follows.
+        for gap in 0..16 {
+            let mut lanes = digest.lanes.clone();
+            lanes.remove(gap);
+            let less = Digest { lanes, ..digest.clone() };
+            assert_eq!(decode(&encode(&less)).as_ref(), Ok(&less));
+        }
+    }
+}

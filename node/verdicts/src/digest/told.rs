@@ -1,0 +1,354 @@
+//! Own times told from steps: where calls only enqueue and hosts wait outside them, from when all ranks enter them.
+//!
+//! As `meet.rs` does with rows: a process that receives goes on when its peer has entered the send, one that meets others when the
+//! last of them has entered. What it waited so is taken off the time that it was outside calls in the step. Clocks enter only where peers
+//! are on different hosts. Pure, and the same for everybody who has the same digests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Digest, Lane, Steps};
+use crate::Observation;
+use crate::meet::{Entry, Lasts};
+use crate::observation::ClockOffset;
+use crate::sampled::{Sampled, Unsure};
+
+/// Share of the telling steps that may break the rule that hosts wait.
+const TOLERATED: f64 = 0.05;
+/// Telling steps that it takes.
+const TELLING: usize = 10;
+/// Share of the processes of a job that make everybody.
+const MOST: f64 = 0.9;
+/// Fewer steps than this tell nothing.
+const FEWEST: usize = 3;
+
+/// A process in a communicator: node, id, communicator.
+type Member<'a> = (&'a str, i64, u64);
+/// A process: node and id.
+type Process<'a> = (&'a str, u32);
+/// Calls that are summed: communicator, function, the process's own rank there, peer, whether they are the first of the step.
+type Kind<'a> = (u64, &'a str, i32, Option<i32>, bool);
+
+/// A step of a process.
+struct Step<'a> {
+    level: u8,
+    /// On the node's own clock, as of its last digest.
+    end_ns: i64,
+    length_ns: i64,
+    outside_ns: i64,
+    /// Calls, and how long before its end they were entered.
+    kinds: BTreeMap<Kind<'a>, (u32, i64)>,
+}
+
+/// What is known of a process.
+struct Stepped<'a> {
+    node: &'a Arc<str>,
+    ends: &'a Lane,
+    nranks: BTreeMap<u64, Option<i32>>,
+    /// By number.
+    steps: BTreeMap<u64, Step<'a>>,
+}
+
+/// Processes that meet each other, directly or by others.
+type Job<'a> = BTreeMap<Process<'a>, Stepped<'a>>;
+
+/// The steps that were heard of.
+#[derive(Default)]
+pub(super) struct Told<'a> {
+    processes: Job<'a>,
+    /// Communicators of which a synchronise call was seen, or whose calls wait themselves.
+    waits: BTreeSet<u64>,
+}
+
+/// A step of a process, laid beside those of the others.
+#[derive(Clone, Copy)]
+struct Own {
+    outside_ns: i64,
+    /// Of this, the waits for others.
+    waited_ns: i64,
+    /// These at least and at most, by the bounds of the clocks.
+    within_ns: [i64; 2],
+}
+
+/// Own times that were told.
+#[derive(Default)]
+pub(super) struct OwnTimes<'a> {
+    /// Lanes whose calls end steps, by communicator and function.
+    pub(super) ends: BTreeSet<(u64, &'a str)>,
+    cells: Vec<Sampled>,
+    /// The communicators of these jobs: what their hosts take for own time holds waits.
+    comms: BTreeSet<u64>,
+    /// By process and communicator: when each step ended (on the node's clock), and its own time, of one call in it.
+    other: BTreeMap<Member<'a>, Vec<(i64, i64, Unsure)>>,
+}
+
+impl OwnTimes<'_> {
+    /// Put them among the cells: those of the steps' ends are new. In the other communicators, the call that was made next to a step's end has its
+    /// own time, as much as one call's part in it.
+    pub(super) fn spread(mut self, sampled: &mut Vec<Sampled>) {
+        let mut places: BTreeMap<Member<'_>, Vec<(i64, usize)>> = BTreeMap::new();
+        for cell in sampled.iter_mut() {
+            if self.comms.contains(&cell.seen.comm_hash) {
+                cell.own_ns = None;
+            }
+        }
+        for (place, cell) in sampled.iter().enumerate() {
+            let lane = (&*cell.seen.node, cell.seen.pid, cell.seen.comm_hash);
+            if self.other.contains_key(&lane) {
+                places.entry(lane).or_default().push((cell.seen.entry_ns, place));
+            }
+        }
+        let mut own: Vec<(usize, i64, Unsure)> = Vec::new();
+        for (lane, mut cells) in places {
+            cells.sort_unstable();
+            for &(end_ns, own_ns, unsure) in self.other.get(&lane).into_iter().flatten() {
+                let after = cells.partition_point(|(entry_ns, _)| *entry_ns <= end_ns);
+                if let Some((_, place)) = after.checked_sub(1).and_then(|before| cells.get(before)) {
+                    own.push((*place, own_ns, unsure));
+                }
+            }
+        }
+        for (place, own_ns, unsure) in own {
+            if let Some(cell) = sampled.get_mut(place) {
+                (cell.own_ns, cell.unsure) = (Some(own_ns), Some(unsure));
+            }
+        }
+        sampled.append(&mut self.cells);
+    }
+}
+
+impl<'a> Told<'a> {
+    /// Take in a digest; its times count from `base_us`.
+    pub(super) fn add(&mut self, node: &'a Arc<str>, digest: &'a Digest, base_us: i64) {
+        let shows = |lane: &&Lane| lane.tier > 0 || lane.blocks.iter().any(|block| block.waited.is_some());
+        self.waits.extend(digest.lanes.iter().filter(shows).map(|lane| lane.comm_hash));
+        for steps in &digest.steps {
+            let Some(pid) = digest.processes.get(steps.process).map(|process| process.pid) else { continue };
+            let Some(ends) = digest.lanes.get(steps.ends) else { continue };
+            let new = || Stepped { node, ends, nranks: BTreeMap::new(), steps: BTreeMap::new() };
+            let process = self.processes.entry((&**node, pid)).or_insert_with(new);
+            if (process.ends.comm_hash, &process.ends.func) != (ends.comm_hash, &ends.func) {
+                // Another communicator is the largest now: its numbers are others.
+                *process = new();
+            }
+            process.add(steps, &digest.lanes, base_us);
+        }
+    }
+
+    /// The own times that can be told.
+    pub(super) fn tell(self, clocks: &BTreeMap<String, ClockOffset>) -> OwnTimes<'a> {
+        let mut told = OwnTimes::default();
+        for job in together(self.processes) {
+            if job.values().flat_map(|process| process.nranks.keys()).any(|comm| self.waits.contains(comm)) {
+                continue;
+            }
+            let own = own_times(&job, clocks);
+            let nodes = job.values().filter_map(|process| clocks.get(&**process.node));
+            let widest_ns = nodes.map(|clock| clock.bound_ns).max().unwrap_or(0);
+            let telling = || own.values().filter(|own| own.waited_ns > 2 * widest_ns);
+            let broken = telling().filter(|own| own.outside_ns + 2 * widest_ns < own.waited_ns).count();
+            if telling().count() < TELLING || broken as f64 > TOLERATED * telling().count() as f64 {
+                continue;
+            }
+            told.comms.extend(job.values().flat_map(|process| process.nranks.keys()));
+            for ((node, pid), process) in &job {
+                told.ends.insert((process.ends.comm_hash, &*process.ends.func));
+                for (number, step) in &process.steps {
+                    let own = own.get(&(*number, (*node, *pid)));
+                    told.cells.push(process.cell(*pid, *number, step, own));
+                    let mut calls: BTreeMap<u64, i64> = BTreeMap::new();
+                    for ((comm, .., peer, _), (count, _)) in &step.kinds {
+                        *calls.entry(*comm).or_default() += if peer.is_none() { i64::from(*count) } else { 0 };
+                    }
+                    calls.retain(|comm, count| *count > 0 && *comm != process.ends.comm_hash);
+                    for (own, (comm, count)) in own.into_iter().flat_map(|own| calls.iter().map(move |of| (own, of))) {
+                        let (own_ns, unsure) = own.told();
+                        let unsure = Unsure { less_ns: unsure.less_ns / count, more_ns: unsure.more_ns / count };
+                        let each = (step.end_ns, own_ns / count, unsure);
+                        told.other.entry((&**process.node, (*pid).into(), *comm)).or_default().push(each);
+                    }
+                }
+            }
+        }
+        told
+    }
+}
+
+impl Own {
+    /// Own time, and how far the clocks leave it open.
+    fn told(&self) -> (i64, Unsure) {
+        let own = |waited: i64| self.outside_ns.saturating_sub(waited).max(0);
+        let (own_ns, [least, most]) = (own(self.waited_ns), self.within_ns);
+        (own_ns, Unsure { less_ns: own_ns - own(most), more_ns: own(least) - own_ns })
+    }
+}
+
+impl<'a> Stepped<'a> {
+    fn add(&mut self, steps: &'a Steps, lanes: &'a [Lane], base_us: i64) {
+        let nanos = |us: u64| i64::try_from(us).unwrap_or(i64::MAX).saturating_mul(1_000);
+        let mut kinds = BTreeMap::new();
+        for of in &steps.calls {
+            let Some(lane) = lanes.get(of.lane) else { continue };
+            self.nranks.insert(lane.comm_hash, lane.nranks);
+            kinds.insert((lane.comm_hash, &*lane.func, lane.rank, of.peer, of.first), (of.calls, nanos(of.before_us)));
+        }
+        self.nranks.insert(self.ends.comm_hash, self.ends.nranks);
+        let end_ns = base_us.saturating_add(steps.end_us).saturating_mul(1_000);
+        let length_ns = nanos(steps.length_us);
+        let outside_ns = length_ns.saturating_sub(nanos(steps.called_us));
+        let step = Step { level: steps.level, end_ns, length_ns, outside_ns, kinds };
+        self.steps.insert(steps.number, step);
+    }
+
+    /// Calls that most of its steps hold: one without them lacks a record.
+    fn usual(&self) -> BTreeSet<Kind<'a>> {
+        let mut held: BTreeMap<Kind<'a>, usize> = BTreeMap::new();
+        self.steps.values().flat_map(|step| step.kinds.keys()).for_each(|kind| *held.entry(*kind).or_default() += 1);
+        held.into_iter().filter(|(_, steps)| 2 * steps > self.steps.len()).map(|(kind, _)| kind).collect()
+    }
+
+    fn cell(&self, pid: u32, number: u64, step: &Step<'_>, own: Option<&Own>) -> Sampled {
+        let (own_ns, unsure) = own.map(Own::told).unzip();
+        Sampled {
+            seen: Observation {
+                node: Arc::clone(self.node),
+                pid: pid.into(),
+                rank: self.ends.rank,
+                nranks: self.ends.nranks,
+                comm_hash: self.ends.comm_hash,
+                func: Arc::clone(&self.ends.func),
+                seq: number,
+                entry_ns: step.end_ns,
+                duration_ns: 0,
+                tier: 0,
+                library: Arc::clone(&self.ends.library),
+                root: None,
+            },
+            own_ns,
+            unsure,
+            weight: 1 << step.level,
+            waited: false,
+        }
+    }
+}
+
+/// By number and process: the steps of which it can be told for whom the process waited.
+fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTreeMap<(u64, Process<'a>), Own> {
+    let mut numbers: BTreeMap<u64, Vec<(Process<'a>, &Stepped<'a>, &Step<'a>, i64)>> = BTreeMap::new();
+    let mut whole: BTreeSet<(u64, Process<'a>)> = BTreeSet::new();
+    for (process, stepped) in job {
+        let (Some(clock), usual) = (clocks.get(process.0), stepped.usual()) else { continue };
+        for (number, step) in &stepped.steps {
+            // One that lacks records tells others whom they waited for, as far as it goes, but not how long its own process worked.
+            if usual.iter().all(|kind| step.kinds.contains_key(kind)) {
+                whole.insert((*number, *process));
+            }
+            numbers.entry(*number).or_default().push((*process, stepped, step, clock.align(step.end_ns)));
+        }
+    }
+    let mut own = BTreeMap::new();
+    if numbers.len() < FEWEST {
+        return own;
+    }
+    let everybody = |stepped: &Stepped<'_>, comm: u64, count: usize| {
+        let all = stepped.nranks.get(&comm).copied().flatten().and_then(|n| usize::try_from(n).ok());
+        // Where everybody that was heard is in it, a rank that was not makes all of them alike wait.
+        all == Some(count) || count > 2 && count as f64 >= MOST * job.len() as f64
+    };
+    let entry = |node: &'a str, at_ns: i64| {
+        let bound_ns = clocks.get(node).map_or(0, |clock| clock.bound_ns);
+        Entry { node, at_ns, bound_ns }
+    };
+    for (number, steps) in &numbers {
+        let mut sent: BTreeMap<Kind<'a>, (u32, Entry<'a>)> = BTreeMap::new();
+        let mut met: BTreeMap<(u64, &str, bool, u32), Entered<'a>> = BTreeMap::new();
+        let mut begun: BTreeMap<(u64, &str), Entered<'a>> = BTreeMap::new();
+        for ((node, _), stepped, step, end_ns) in steps {
+            for (kind, (calls, before_ns)) in &step.kinds {
+                let at = end_ns.saturating_sub(*before_ns);
+                if kind.3.is_some() {
+                    sent.insert(*kind, (*calls, entry(node, at)));
+                } else {
+                    met.entry((kind.0, kind.1, kind.4, *calls)).or_default().add(node, at);
+                }
+            }
+            let ends = (stepped.ends.comm_hash, &*stepped.ends.func);
+            begun.entry(ends).or_default().add(node, end_ns.saturating_sub(step.length_ns));
+        }
+        for (process, stepped, step, end_ns) in
+            steps.iter().filter(|(process, ..)| whole.contains(&(*number, *process)))
+        {
+            // How long it waited from an entry on, and at most: clocks of two hosts may be wrong by their bounds.
+            let until = |mine: i64, others: &Lasts<'_>| {
+                let met = others.met(entry(process.0, mine), 0);
+                [met.at_ns, met.earliest_ns, met.latest_ns]
+            };
+            let heard = |entered: Option<&Entered<'a>>, comm: u64| {
+                entered.filter(|entered| everybody(stepped, comm, entered.count)).map(|entered| entered.lasts(entry))
+            };
+            let mut waits = step.kinds.iter().map(|((comm, func, rank, peer, first), (calls, before_ns))| {
+                let mine = end_ns.saturating_sub(*before_ns);
+                let others = match peer {
+                    None => heard(met.get(&(*comm, *func, *first, *calls)), *comm)?,
+                    Some(peer) if *func == "recv" => {
+                        let theirs = sent.get(&(*comm, "send", *peer, Some(*rank), *first));
+                        Lasts(vec![theirs.filter(|(sends, _)| sends == calls)?.1])
+                    }
+                    Some(_) => Lasts(Vec::new()),
+                };
+                Some(until(mine, &others).map(|each| each.saturating_mul((*calls).into())))
+            });
+            // It begins with the wait for the last of those who ended the step before.
+            let begun = heard(begun.get(&(stepped.ends.comm_hash, &*stepped.ends.func)), stepped.ends.comm_hash);
+            let begun = begun.map(|lasts| until(end_ns.saturating_sub(step.length_ns), &lasts));
+            let sum = |a: [i64; 3], b: [i64; 3]| [0, 1, 2].map(|i| a[i].saturating_add(b[i]));
+            let waited = waits.try_fold([0i64; 3], |all, wait| wait.map(|wait| sum(all, wait)));
+            if let (Some(waited), Some(begun)) = (waited, begun) {
+                let [waited_ns, least, most] = sum(waited, begun);
+                own.insert(
+                    (*number, *process),
+                    Own { outside_ns: step.outside_ns, waited_ns, within_ns: [least, most] },
+                );
+            }
+        }
+    }
+    own
+}
+
+/// When ranks entered a call: how many, and the last of each node.
+#[derive(Default)]
+struct Entered<'a> {
+    count: usize,
+    last: BTreeMap<&'a str, i64>,
+}
+
+impl<'a> Entered<'a> {
+    fn add(&mut self, node: &'a str, at_ns: i64) {
+        self.count += 1;
+        let last = self.last.entry(node).or_insert(at_ns);
+        *last = at_ns.max(*last);
+    }
+
+    fn lasts(&self, entry: impl Fn(&'a str, i64) -> Entry<'a>) -> Lasts<'a> {
+        Lasts(self.last.iter().map(|(&node, &at_ns)| entry(node, at_ns)).collect())
+    }
+}
+
+/// Processes that have a communicator in common, directly or by others.
+fn together(processes: Job<'_>) -> Vec<Job<'_>> {
+    let mut jobs: Vec<(BTreeSet<u64>, Job<'_>)> = Vec::new();
+    for (process, stepped) in processes {
+        let mut comms: BTreeSet<u64> = stepped.nranks.keys().copied().collect();
+        let mut job = Job::from([(process, stepped)]);
+        jobs.retain_mut(|(of, members)| {
+            let apart = of.is_disjoint(&comms);
+            if !apart {
+                comms.append(of);
+                job.append(members);
+            }
+            apart
+        });
+        jobs.push((comms, job));
+    }
+    jobs.into_iter().map(|(_, job)| job).collect()
+}

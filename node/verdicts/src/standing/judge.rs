@@ -1,0 +1,241 @@
+//! Judges windows, by what a board has heard of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::board::Board;
+use super::ended::Ended;
+use super::network;
+use super::page::{Page, RECENT_NS, aligned};
+use super::settle::settle;
+use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
+use crate::digest::{self, Digest, WINDOW_NS, end_of, to_input, window_of};
+use crate::observation::Coupling;
+use crate::{Gone, Heard, Input, Report, Rules, Verdict, analyse};
+
+/// Windows in which a node must have spoken to count as one with ranks.
+const RECENT: i64 = RECENT_NS / WINDOW_NS;
+/// Blocks in the look back up to which every window is judged; beyond, every second, third, …
+const BLOCKS_A_WINDOW: usize = 40_000;
+/// At least every so many.
+const MOST_STRIDE: i64 = 8;
+/// Raw verdicts kept.
+const RAW: i64 = 12;
+/// The hang threshold is so many times the third longest wait that was seen.
+const USUAL_WAITS: i64 = 3;
+/// And at most this.
+const LONGEST_HANG_NS: i64 = 600_000_000_000;
+/// Where the short look back holds fewer collectives, the long one is taken.
+const FEW: usize = 8;
+
+/// Judges window after window.
+#[derive(Debug, Default)]
+pub struct Judge {
+    /// Verdicts by window, each by itself.
+    raw: BTreeMap<i64, Arc<Report>>,
+    judged: Option<i64>,
+    /// The reference's id and era by which these windows were counted.
+    axis: Option<(u16, u64)>,
+}
+
+impl Judge {
+    /// Judge the windows of a board that closed since the last time, at `now_ns` of this host's steady clock; the verdict of the latest,
+    /// when there is one.
+    pub fn judge(&mut self, board: &Board, now_ns: i64) -> Option<Standing> {
+        let reference = board.aligned_to(now_ns).unwrap_or(0);
+        let axis = board.axis(reference, now_ns);
+        let ahead = self.judged.is_some_and(|judged| judged > window_of(axis.now_ns) + NODE_WINDOWS);
+        if self.axis.replace((reference, axis.era)) != Some((reference, axis.era)) || ahead {
+            // Windows have other numbers now.
+            (self.raw, self.judged) = (BTreeMap::new(), None);
+        }
+        let closed = board.closed(now_ns, axis).filter(|w| self.judged.is_none_or(|judged| *w > judged))?;
+        let view = View { board, reference };
+        let stride = view.stride(closed);
+        // The same windows at every agent.
+        let window = closed - closed.rem_euclid(stride);
+        if self.judged.is_some_and(|judged| window <= judged) {
+            return None;
+        }
+        // The verdict of a window looks at the raw ones before it. What was missed (first start, a pause) is made up for.
+        let first = (window - 4 * stride).max(self.judged.map_or(i64::MIN, |j| j + 1));
+        for earlier in (first..=window).filter(|w| w.rem_euclid(stride) == 0) {
+            self.raw.insert(earlier, Arc::new(view.raw(earlier)));
+        }
+        self.raw = self.raw.split_off(&(window - RAW * stride));
+        self.judged = Some(window);
+        let gone = view.gone(window);
+        let mut report = settle(&self.raw, window, stride, &gone);
+        let (mut heard, mut silent) = (0, Vec::new());
+        for (node, last) in board.expected(now_ns, axis) {
+            if last.is_some_and(|last| last >= window) {
+                heard += 1;
+            } else {
+                silent.push(node.to_owned());
+            }
+        }
+        let ahead_ns: BTreeMap<&str, i64> = board.pages().map(|(name, page)| (name, page.wall_ahead_ns())).collect();
+        let reference = board.reference_page(reference);
+        let wall_ahead_ns = reference.map_or(0, |(_, page)| page.wall_ahead_ns());
+        if ahead_ns.values().any(|ahead_ns| *ahead_ns != 0) {
+            Arc::make_mut(&mut report).move_times(wall_ahead_ns, &ahead_ns);
+        }
+        Some(Standing {
+            window,
+            reference: reference.map(|(name, _)| name.to_owned()),
+            report,
+            heard,
+            silent,
+            wall_ahead_ns,
+            age_ns: axis.now_ns.saturating_sub(end_of(window)),
+        })
+    }
+}
+
+/// A board as seen by one reference's clock.
+struct View<'a> {
+    board: &'a Board,
+    reference: u16,
+}
+
+impl<'a> View<'a> {
+    fn pages(&self) -> impl Iterator<Item = (&'a str, &'a Page)> + use<'a> {
+        self.board.pages()
+    }
+
+    /// Every how many windows one is judged: each costs time with the ranks and collectives that it looks at.
+    fn stride(&self, window: i64) -> i64 {
+        let lately = self.pages().flat_map(|(_, page)| page.within(window - LOOKBACK + 1..=i64::MAX, self.reference));
+        let blocks: usize = lately.map(Digest::blocks).sum();
+        (1 + i64::try_from(blocks / BLOCKS_A_WINDOW).unwrap_or(i64::MAX)).min(MOST_STRIDE)
+    }
+
+    /// The verdict of one window by the digests up to it, whatever other windows say.
+    fn raw(&self, window: i64) -> Report {
+        let (mut input, mut ended) = self.input(window, LOOKBACK);
+        let cells = |input: &Input| {
+            let seqs: BTreeSet<(u64, u64)> = input.sampled.iter().map(|c| (c.seen.comm_hash, c.seen.seq)).collect();
+            seqs.len()
+        };
+        if cells(&input) < FEW {
+            (input, ended) = self.input(window, LONG_LOOKBACK);
+        }
+        let rules = Rules { hang_ns: self.hang_ns(window), ..Rules::with_windows(WINDOW_NS) };
+        let mut report = analyse(&input, &rules);
+        let span = window_of(input.since_ns)..=window;
+        let said = self
+            .pages()
+            .flat_map(|(node, page)| page.within(span.clone(), self.reference).map(move |digest| (node, digest)));
+        let resent = network::resent(said, &input);
+        if let Some(verdict) = network::verdict(&report, &input, &resent, &rules) {
+            report.verdict = verdict;
+        }
+        if matches!(&report.verdict, Verdict::Unknown { .. }) && input.sampled.is_empty() {
+            let why = match ended.ranks {
+                0 => "no rank communicated in the last minute, or none that is recorded: is the job running, and does capture \
+                      work where it does (rankmesh nodes)?"
+                    .to_owned(),
+                1 => "the job's only rank that was heard has ended".to_owned(),
+                ranks => format!("the job's {ranks} ranks have ended"),
+            };
+            report.verdict = Verdict::Unknown { why };
+        } else if ended.ranks > 0 {
+            report.evidence.notes.push(format!("{} ranks of another job have ended: they are not judged", ended.ranks));
+        }
+        report
+    }
+
+    /// Processes whose hosts say in a window that they have ended: node and process.
+    fn gone(&self, window: i64) -> BTreeSet<(&'a str, i64)> {
+        let last = |page: &'a Page| page.within(window - LOOKBACK + 1..=window, self.reference).last();
+        let gone = |digest: &'a Digest| digest.gone.iter().map(|gone| i64::from(gone.pid));
+        self.pages()
+            .flat_map(|(name, page)| last(page).into_iter().flat_map(gone).map(move |pid| (name, pid)))
+            .collect()
+    }
+
+    /// The input of a window's analysis, without the communicators whose ranks have all ended, and what was left out so.
+    fn input(&self, window: i64, lookback: i64) -> (Input, Ended) {
+        let digests: Vec<(&str, &Page, Vec<&Digest>)> = self
+            .pages()
+            .map(|(name, page)| (name, page, page.within(window - lookback + 1..=window, self.reference).collect()))
+            .collect();
+        let heard: Vec<digest::Heard<'_>> =
+            digests.iter().map(|(node, _, digests)| digest::Heard { node, digests }).collect();
+        let mut input = to_input(&heard, self.reference);
+        input.until_ns = end_of(window);
+        input.since_ns = end_of(window - lookback);
+        input.heard = Heard { asked: 0, answered: 0, missing: Vec::new(), notes: Vec::new() };
+        let mut said: BTreeSet<(Arc<str>, i64, u64, Arc<str>)> = BTreeSet::new();
+        for p in &input.progress {
+            said.insert((Arc::clone(&p.node), p.pid, p.comm_hash, Arc::clone(&p.func)));
+        }
+        let (mut lost, mut cut) = (0u64, 0usize);
+        for (node, page, digests) in &digests {
+            let ahead_ns = page.ahead_ns(self.reference);
+            for ((pid, comm, func), (at, progress)) in page.lanes() {
+                let key = (Arc::clone(&progress.node), i64::from(*pid), *comm, Arc::clone(func));
+                if aligned(*at, ahead_ns) <= window && !said.contains(&key) {
+                    input.progress.push(progress.clone());
+                }
+            }
+            lost = digests.iter().fold(lost, |sum, digest| sum.saturating_add(digest.lost));
+            cut += digests.iter().filter(|digest| digest.cut).count();
+            let ended = |pid: i64, at_ns: i64, how: &str| Gone { node: (*node).into(), pid, at_ns, how: how.into() };
+            if let Some(last) = digests.last() {
+                input.gone.extend(last.gone.iter().map(|g| ended(g.pid.into(), end_of(g.window), "")));
+            }
+            if let Some(why) = page.unread.as_ref().filter(|_| !page.dead) {
+                input.heard.asked += 1;
+                input.heard.missing.push(((*node).to_owned(), why.clone()));
+                continue;
+            }
+            let newest = page.newest(self.reference).unwrap_or(i64::MIN);
+            if page.dead {
+                let pids: BTreeSet<u32> = page.lanes().map(|((pid, ..), _)| *pid).collect();
+                let how = "its host is not heard any more";
+                input.gone.extend(pids.into_iter().map(|pid| ended(pid.into(), end_of(newest), how)));
+            }
+            if newest >= window - RECENT {
+                input.heard.asked += 1;
+                match (newest >= window, page.dead) {
+                    (true, _) => input.heard.answered += 1,
+                    (false, false) => {
+                        input.heard.missing.push(((*node).to_owned(), "no digest of the window".to_owned()))
+                    }
+                    (false, true) => input.heard.missing.push(((*node).to_owned(), "dead".to_owned())),
+                }
+            }
+        }
+        let ended = Ended::leave_out(&mut input, &self.gone(window));
+        if lost > 0 {
+            input.heard.notes.push(format!("{lost} records were lost in capture"));
+        }
+        if cut > 0 {
+            input.heard.notes.push(format!("{cut} digests were cut: more ranks or communicators on a host than fit"));
+        }
+        (input, ended)
+    }
+
+    /// From when on a wait is a hang: the rule's threshold, or a few times what ranks were seen to wait without hanging.
+    fn hang_ns(&self, window: i64) -> i64 {
+        let least = Rules::default().hang_ns;
+        // By collective: the longest wait in it. The two longest may be hangs that are over.
+        let mut waits: BTreeMap<(u64, &str, u64), i64> = BTreeMap::new();
+        for digest in self.pages().flat_map(|(_, page)| page.within(i64::MIN..=window, self.reference)) {
+            for lane in digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
+                for block in &lane.blocks {
+                    let wait_ns = i64::try_from(block.duration_us).unwrap_or(i64::MAX).saturating_mul(1_000);
+                    if wait_ns.saturating_mul(USUAL_WAITS) > least {
+                        let longest = waits.entry((lane.comm_hash, &lane.func, block.start)).or_default();
+                        *longest = wait_ns.max(*longest);
+                    }
+                }
+            }
+        }
+        let mut waits: Vec<i64> = waits.into_values().collect();
+        waits.sort_unstable_by(|a, b| b.cmp(a));
+        let usual = waits.get(2).copied().unwrap_or(0);
+        usual.saturating_mul(USUAL_WAITS).clamp(least, LONGEST_HANG_NS)
+    }
+}

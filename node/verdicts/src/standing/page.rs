@@ -1,0 +1,187 @@
+//! What one node's digests say, and where its clock stands.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS};
+use crate::Progress;
+use crate::digest::{self, Digest, WINDOW_NS, end_of, reference_id, to_input, window_of};
+
+/// Runs of calls kept of one node beyond the short look back.
+const MOST_BLOCKS: usize = 4_096;
+/// Lanes in these digests, likewise.
+const MOST_TOLD: usize = 16_384;
+/// Windows for which it is remembered how far a process got.
+const REMEMBER: i64 = 1_200;
+/// Lanes of one node of which that is remembered, at most: those that were told last.
+const MOST_LANES: usize = 8_192;
+/// Digests by which it is told what time it is by a node's clock.
+const LATELY: usize = 4;
+/// A node counts as one with ranks for so long after its last digest.
+pub(super) const RECENT_NS: i64 = 10_000_000_000;
+
+/// A digest, and when it came.
+#[derive(Debug, Clone)]
+struct Received {
+    digest: Arc<Digest>,
+    /// On the steady clock of the host that received it.
+    at_ns: i64,
+}
+
+/// What one node said.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Page {
+    /// What its clock is called as a reference.
+    id: u16,
+    /// By window of the node's own clock.
+    received: BTreeMap<i64, Received>,
+    /// How far each lane got, with the window in which that was last said.
+    lanes: BTreeMap<(u32, u64, Arc<str>), (i64, Progress)>,
+    pub(super) dead: bool,
+    /// Why its last digest could not be read.
+    pub(super) unread: Option<String>,
+    /// How often its windows began anew, at an earlier time: it was started again after its clock had been set.
+    era: u64,
+}
+
+impl Page {
+    /// Take in a digest that came at `now_ns`; false where it was known.
+    pub(super) fn hear(&mut self, node: &str, digest: Arc<Digest>, now_ns: i64) -> bool {
+        let window = digest.window;
+        // So many digests lie in gossip at once: none is overtaken by more.
+        let anew = match self.received.get(&window) {
+            Some(known) if known.digest == digest => return false,
+            Some(_) => true,
+            None => self.received.last_key_value().is_some_and(|(newest, _)| window <= newest - NODE_WINDOWS),
+        };
+        if anew {
+            self.received.clear();
+            self.lanes.values_mut().for_each(|(at, progress)| (*at, progress.since_ns) = (window, None));
+            self.era += 1;
+        }
+        (self.id, self.unread) = (reference_id(node), None);
+        self.remember(node, &digest);
+        self.received.insert(window, Received { digest, at_ns: now_ns });
+        self.forget();
+        true
+    }
+
+    /// Its digests, the oldest first.
+    pub(super) fn digests(&self) -> impl DoubleEndedIterator<Item = &Digest> {
+        self.received.values().map(|received| &*received.digest)
+    }
+
+    pub(super) fn knows(&self, window: i64) -> bool {
+        self.received.contains_key(&window)
+    }
+
+    pub(super) fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// How far each lane got, with the window (of the node's own clock) in which that was last said.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (&(u32, u64, Arc<str>), &(i64, Progress))> {
+        self.lanes.iter()
+    }
+
+    /// How far the node's clock is ahead of a reference's, by the last digest that says it. Where none does, by the last that says it of
+    /// any reference: mostly their clocks agree.
+    pub(super) fn ahead_ns(&self, reference: u16) -> i64 {
+        if self.id == reference {
+            return 0;
+        }
+        let of = |digest: &Digest| digest.clock;
+        let mut clocks = self.digests().rev().filter_map(of);
+        let by_this = clocks.find(|clock| clock.reference == reference);
+        by_this.or_else(|| self.digests().rev().find_map(of)).map_or(0, |clock| clock.offset_us.saturating_mul(1_000))
+    }
+
+    /// Its digests of these windows of the reference's clock.
+    pub(super) fn within(&self, windows: RangeInclusive<i64>, reference: u16) -> impl Iterator<Item = &Digest> {
+        let ahead_ns = self.ahead_ns(reference);
+        self.digests().filter(move |digest| windows.contains(&aligned(digest.window, ahead_ns)))
+    }
+
+    /// The window of the reference's clock in which its last digest lies.
+    pub(super) fn newest(&self, reference: u16) -> Option<i64> {
+        let (window, _) = self.received.last_key_value()?;
+        Some(aligned(*window, self.ahead_ns(reference)))
+    }
+
+    /// The last window, aligned, before which none is missing: later ones may have overtaken it on the way.
+    pub(super) fn spoken(&self, reference: u16) -> Option<i64> {
+        let (&first, _) = self.received.first_key_value()?;
+        let (&newest, _) = self.received.last_key_value()?;
+        let from = first.max(newest - NODE_WINDOWS);
+        let missing = (from..newest).find(|window| !self.knows(*window));
+        Some(aligned(missing.map_or(newest, |window| window - 1), self.ahead_ns(reference)))
+    }
+
+    /// When its last digest came.
+    fn heard_ns(&self) -> Option<i64> {
+        self.received.last_key_value().map(|(_, received)| received.at_ns)
+    }
+
+    /// Whether it has spoken lately.
+    pub(super) fn is_recent(&self, now_ns: i64) -> bool {
+        self.heard_ns().is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < RECENT_NS)
+    }
+
+    /// What time it is by the node's own clock, at `now_ns` of the host's that received its digests: no less than what those came with that
+    /// were on the way for the shortest time.
+    pub(super) fn now_ns(&self, now_ns: i64) -> Option<i64> {
+        let lately = self.received.iter().rev().take(LATELY);
+        let ahead_ns = lately.map(|(window, received)| end_of(*window).saturating_sub(received.at_ns)).max()?;
+        Some(now_ns.saturating_add(ahead_ns))
+    }
+
+    /// How far its wall clock is ahead of the one by which its digests tell time.
+    pub(super) fn wall_ahead_ns(&self) -> i64 {
+        self.digests().next_back().map_or(0, |digest| digest.wall_ahead_ms.saturating_mul(1_000_000))
+    }
+
+    fn remember(&mut self, node: &str, digest: &Digest) {
+        let input = to_input(&[digest::Heard { node, digests: &[digest] }], 0);
+        for progress in input.progress {
+            let Ok(pid) = u32::try_from(progress.pid) else { continue };
+            let key = (pid, progress.comm_hash, Arc::clone(&progress.func));
+            let known = self.lanes.get(&key).map_or(i64::MIN, |(at, _)| *at);
+            if digest.window >= known {
+                self.lanes.insert(key, (digest.window, progress));
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        let Some((&newest, _)) = self.received.last_key_value() else { return };
+        self.lanes.retain(|_, (at, _)| *at > newest - REMEMBER);
+        if self.lanes.len() > MOST_LANES {
+            let mut told: Vec<i64> = self.lanes.values().map(|(at, _)| *at).collect();
+            told.sort_unstable();
+            let mut excess = told.len() - MOST_LANES;
+            let last = told[excess - 1];
+            self.lanes.retain(|_, (at, _)| {
+                let goes = *at <= last && excess > 0;
+                excess -= usize::from(goes);
+                !goes
+            });
+        }
+        let (mut blocks, mut lanes, mut keep_from) = (0, 0, newest - LONG_LOOKBACK);
+        for (window, received) in self.received.iter().rev() {
+            blocks += received.digest.blocks();
+            lanes += received.digest.lanes.len();
+            let many = blocks > MOST_BLOCKS || lanes > MOST_TOLD;
+            if many && *window < newest - LOOKBACK - NODE_WINDOWS {
+                keep_from = keep_from.max(window + 1);
+                break;
+            }
+        }
+        self.received = self.received.split_off(&keep_from);
+    }
+}
+
+/// The window of the reference's clock that a window of a clock so far ahead of it mostly lies in.
+pub(super) fn aligned(window: i64, ahead_ns: i64) -> i64 {
+    window_of(end_of(window).saturating_sub(WINDOW_NS / 2).saturating_sub(ahead_ns))
+}

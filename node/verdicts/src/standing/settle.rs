@@ -1,0 +1,185 @@
+//! Keeps verdicts from flapping: the verdict of a window by its own raw verdict and those of the windows before.
+//!
+//! A hang counts at once. A rank is named when it costs much, or when it was late in half of the look back and was named in a window
+//! just before as well (what costs little and is over in seconds is a busy host); it is held for two seconds after it was last named.
+//! What is much depends on whether other ranks stand out now and then, too.
+//! Imbalances and the network must show in three of four windows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::LOOKBACK;
+use super::change::Key;
+use crate::{Culprit, Report, Role, Verdict, WindowKind};
+
+/// From this share of the time on a rank is named by one window's verdict,
+const PLAIN: f64 = 0.2;
+/// and from so much more for each part of the windows in which others stand out, too: on a busy host somebody does for seconds, now
+/// one rank and now another.
+const RESTLESS: f64 = 3.0;
+/// Windows before, one of which must name the same rank otherwise.
+const BEFORE: usize = 3;
+/// Windows for which a named rank stays named.
+const HOLD: usize = 4;
+/// Windows in which an imbalance must show, of the last `IMBALANCE_OF`.
+const IMBALANCE: usize = 3;
+const IMBALANCE_OF: usize = 4;
+
+/// Processes: node and pid.
+type Processes<'a> = BTreeSet<(&'a str, i64)>;
+
+/// The verdict of a window; every `stride`-th is judged. `gone` are processes that have ended: none of these is named any more.
+pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64, gone: &Processes<'_>) -> Arc<Report> {
+    // Newest first.
+    let judged: Vec<&Arc<Report>> =
+        raw.range(window - (HOLD + BEFORE) as i64 * stride..=window).rev().map(|(_, report)| report).collect();
+    let Some(report) = judged.first().filter(|_| raw.contains_key(&window)) else {
+        let why = "no window was judged yet".to_owned();
+        return Arc::new(Report { verdict: Verdict::Unknown { why }, ..Report::default() });
+    };
+    if matches!(report.verdict, Verdict::Hang(_)) {
+        return Arc::clone(report);
+    }
+    if let Some(held) = (0..=HOLD).find_map(|back| raised(judged.get(back..)?, gone)) {
+        return Arc::clone(held);
+    }
+    let quiet = match &report.verdict {
+        Verdict::Rank { culprit, .. } if has_ended(culprit, gone) => {
+            Some(format!("rank {} on {} was late, and has ended", culprit.rank, culprit.node))
+        }
+        Verdict::Rank { culprit, .. } => Some(if culprit.ongoing {
+            format!(
+                "rank {} on {} was late in the last windows: not for long enough to be named",
+                culprit.rank, culprit.node
+            )
+        } else {
+            format!("rank {} on {} was late, and is not any more", culprit.rank, culprit.node)
+        }),
+        Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } | Verdict::Network(_) => {
+            let alike = |r: &&&Arc<Report>| Key::of(&r.verdict) == Key::of(&report.verdict);
+            let times = judged.iter().take(IMBALANCE_OF).filter(alike).count();
+            (times < IMBALANCE).then(|| {
+                format!("{} showed in the last windows: not for long enough to be said", Key::name(&report.verdict))
+            })
+        }
+        _ => None,
+    };
+    match quiet {
+        None => Arc::clone(report),
+        Some(note) => {
+            let mut report = Report::clone(report);
+            report.verdict = Verdict::None;
+            report.cost = Default::default();
+            report.evidence.notes.push(note);
+            Arc::new(report)
+        }
+    }
+}
+
+/// The verdict that a window raises, by it and those judged before: a rank that is late now, much or not for the first time.
+fn raised<'a>(judged: &[&'a Arc<Report>], gone: &Processes<'_>) -> Option<&'a Arc<Report>> {
+    let (report, before) = judged.split_first()?;
+    let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
+    if !culprit.ongoing || has_ended(culprit, gone) {
+        return None;
+    }
+    let same = |r: &&Arc<Report>| match &r.verdict {
+        Verdict::Rank { culprit: c, .. } => c.ongoing && (&c.node, c.pid) == (&culprit.node, culprit.pid),
+        _ => false,
+    };
+    let again = || before.iter().take(BEFORE).any(same);
+    let plain = PLAIN + RESTLESS * restless(report, culprit);
+    (culprit.share >= plain || lasting(report, culprit) && again()).then_some(report)
+}
+
+fn has_ended(culprit: &Culprit, gone: &Processes<'_>) -> bool {
+    gone.contains(&(culprit.node.as_str(), culprit.pid))
+}
+
+/// In which part of the windows looked back on the ranks that are not named were flagged.
+fn restless(report: &Report, culprit: &Culprit) -> f64 {
+    let Some(comm) = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash) else { return 0.0 };
+    let others = || comm.ranks.iter().filter(|rank| rank.role != Role::Culprit);
+    let (flagged, all) = (others().map(|rank| rank.flagged).sum::<usize>(), others().count() * comm.windows);
+    if all == 0 { 0.0 } else { flagged as f64 / all as f64 }
+}
+
+/// Whether a rank was late in half of the windows looked back on.
+fn lasting(report: &Report, culprit: &Culprit) -> bool {
+    let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash);
+    let half = match comm.map(|comm| (comm.windowed, comm.windows)) {
+        Some((Some(WindowKind::Time { .. }), _)) => usize::try_from(LOOKBACK / 2).unwrap_or(usize::MAX),
+        Some((_, windows)) => windows.div_ceil(2),
+        None => return true,
+    };
+    culprit.flagged >= half
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Basis, CommReport, RankScore, Spread};
+
+    /// Rank 0 of eight costs `share`, late in six of 17 windows; the others were flagged so often.
+    fn report(share: f64, others: [usize; 7]) -> Report {
+        let score = |(rank, flagged): (usize, usize)| RankScore {
+            rank: rank as i32,
+            node: format!("n{rank}"),
+            pid: 1,
+            class: 0,
+            collectives: 49,
+            lateness: Spread::default(),
+            lateness_bound_ns: Some(0),
+            wait: Spread::default(),
+            own_excess_ns: None,
+            excess_ns: 0,
+            share: 0.0,
+            z: None,
+            flagged,
+            role: if rank == 0 { Role::Culprit } else { Role::Victim },
+        };
+        let culprit = Culprit {
+            rank: 0,
+            node: "n0".into(),
+            pid: 1,
+            comm_hash: "a".into(),
+            basis: Basis::OwnTime,
+            late_by_ns: 27_500_000,
+            last_in: 13,
+            collectives: 17,
+            share,
+            z: Some(4.0),
+            since_ns: 0,
+            until_ns: 3,
+            since_start: false,
+            ongoing: true,
+            flagged: 6,
+            windows: 6,
+        };
+        let comm = CommReport {
+            comm_hash: "a".into(),
+            windows: 17,
+            windowed: Some(WindowKind::Time { length_ns: 500_000_000 }),
+            ranks: std::iter::once(6).chain(others).enumerate().map(score).collect(),
+            ..CommReport::default()
+        };
+        let verdict = Verdict::Rank { culprit, also: Vec::new(), held_up: Vec::new() };
+        Report { verdict, per_comm: vec![comm], ..Report::default() }
+    }
+
+    fn is_named(share: f64, others: [usize; 7]) -> bool {
+        let raw = (0..3).map(|window| (window, Arc::new(report(share, others)))).collect();
+        let gone = BTreeSet::new();
+        matches!(settle(&raw, 2, 1, &gone).verdict, Verdict::Rank { .. })
+    }
+
+    #[test]
+    fn who_stands_out_for_seconds_where_everybody_does_is_not_named_for_little() {
+        assert!(is_named(0.28, [0; 7]), "a quiet job");
+        // As seen on two cores with a load of 37.
+        let busy = [1, 1, 2, 4, 1, 2, 2];
+        assert!(!is_named(0.28, busy));
+        assert!(is_named(0.75, busy), "three quarters of the time are no noise");
+        assert!(!is_named(0.15, [0; 7]), "little, and not for long");
+    }
+}
