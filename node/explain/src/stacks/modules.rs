@@ -13,7 +13,6 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, 
 use object::{LittleEndian, ReadCache, ReadRef};
 use procfs::process::{MMPermissions, MMapPath};
 
-use super::native::symbols::UnwindSections;
 use super::process::refused;
 use super::types::StacksError;
 
@@ -173,6 +172,44 @@ fn dynamic_symbols<'a, R: ReadRef<'a>, const N: usize>(
         let (_, symbol) = table.find(LE, name, elf::gnu_hash(name), None, &symbols, &versions)?;
         Some(symbol.st_value(LE)).filter(|address| *address != 0)
     }))
+}
+
+/// The unwind tables of one file.
+#[derive(Debug)]
+pub(crate) struct UnwindSections {
+    /// `.eh_frame`.
+    pub frames: Arc<[u8]>,
+    /// Its address in the file's own terms.
+    pub frames_at: u64,
+    /// `.eh_frame_hdr`, where there is one.
+    pub index: Option<Arc<[u8]>>,
+    /// Its address in the file's own terms.
+    pub index_at: u64,
+}
+
+impl UnwindSections {
+    /// Of the file of a mapping. `None` where it has none or is not readable.
+    pub(crate) fn of(pid: u32, mapping: &Mapping) -> Option<UnwindSections> {
+        let data = ReadCache::new(open(pid, mapping)?);
+        let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;
+        let sections = header.sections(LE, &data).ok()?;
+        let (frames_at, frames) = section(&sections, &data, b".eh_frame")?;
+        let index = section(&sections, &data, b".eh_frame_hdr");
+        let (index_at, index) = index.map_or((0, None), |(at, bytes)| (at, Some(bytes)));
+        Some(UnwindSections { frames, frames_at, index, index_at })
+    }
+}
+
+fn section<'a, R: ReadRef<'a>>(
+    sections: &SectionTable<'a, FileHeader64<LittleEndian>, R>,
+    data: R,
+    name: &[u8],
+) -> Option<(u64, Arc<[u8]>)> {
+    let (_, section) = sections.section_by_name(LE, name)?;
+    if section.sh_size(LE) > MAX_SECTION_BYTES {
+        return None;
+    }
+    Some((section.sh_addr(LE), section.data(LE, data).ok()?.into()))
 }
 
 /// Facts of ELF files, kept by file: many processes of a host map the same ones.

@@ -3,7 +3,7 @@
 //! The kernel tells the stack pointer and the program counter of a thread that sleeps; the stack is copied once and followed
 //! by `.eh_frame`. A running thread's registers cannot be read from outside without stopping it.
 
-pub(crate) mod symbols;
+mod symbols;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as UnwindModule, Unwinder};
 use nix::errno::Errno;
 
-use self::symbols::{UnwindSections, names};
+use self::symbols::names;
 use super::memory::{Memory, word_at};
-use super::modules::{Files, Mapping, mappings};
+use super::modules::{Files, Mapping, UnwindSections, mappings};
 use super::process::{Schedule, blocked_registers, refused, thread_ids, thread_name, thread_state, wait_channel};
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust, shorten};
 

@@ -1,52 +1,12 @@
-//! Names of native functions, and the sections that unwinding needs, from ELF files.
-
-use std::sync::Arc;
+//! Names of native functions from the symbol tables of ELF files.
 
 use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
-use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym};
-use object::{LittleEndian, ReadCache, ReadRef};
+use object::read::elf::{FileHeader, SectionHeader, Sym};
+use object::{LittleEndian, ReadCache};
 
 use super::super::modules::{MAX_SECTION_BYTES, Mapping, open};
 
 const LE: LittleEndian = LittleEndian;
-
-/// The unwind tables of one file.
-#[derive(Debug)]
-pub(crate) struct UnwindSections {
-    /// `.eh_frame`.
-    pub frames: Arc<[u8]>,
-    /// Its address in the file's own terms.
-    pub frames_at: u64,
-    /// `.eh_frame_hdr`, where there is one.
-    pub index: Option<Arc<[u8]>>,
-    /// Its address in the file's own terms.
-    pub index_at: u64,
-}
-
-impl UnwindSections {
-    /// Of the file of a mapping. `None` where it has none or is not readable.
-    pub(crate) fn of(pid: u32, mapping: &Mapping) -> Option<UnwindSections> {
-        let data = ReadCache::new(open(pid, mapping)?);
-        let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;
-        let sections = header.sections(LE, &data).ok()?;
-        let (frames_at, frames) = section(&sections, &data, b".eh_frame")?;
-        let index = section(&sections, &data, b".eh_frame_hdr");
-        let (index_at, index) = index.map_or((0, None), |(at, bytes)| (at, Some(bytes)));
-        Some(UnwindSections { frames, frames_at, index, index_at })
-    }
-}
-
-fn section<'a, R: ReadRef<'a>>(
-    sections: &SectionTable<'a, FileHeader64<LittleEndian>, R>,
-    data: R,
-    name: &[u8],
-) -> Option<(u64, Arc<[u8]>)> {
-    let (_, section) = sections.section_by_name(LE, name)?;
-    if section.sh_size(LE) > MAX_SECTION_BYTES {
-        return None;
-    }
-    Some((section.sh_addr(LE), section.data(LE, data).ok()?.into()))
-}
 
 /// The demangled names of the functions that hold these addresses (in the file's own terms, ascending), in their order.
 /// Nothing of the table is kept: a library of a framework has a million symbols, and a stack needs ten.

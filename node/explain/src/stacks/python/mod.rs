@@ -151,14 +151,22 @@ impl PythonReader {
         let layout = self.interpreter.layout;
         let hint = self.hints.remove(&thread.state_address).unwrap_or_default();
         let first = walk(&self.memory, &layout, thread.state_address, &hint, limits.frames)?;
+        // A thread that runs is read again at once: the longer the gap, the less the two reads have in common. Of one that
+        // holds still the names are read before the scheduler is asked again, so that they are proven as well.
+        let (memory, address) = (self.memory, thread.state_address);
+        let again = || walk(&memory, &layout, address, &first, limits.frames);
+        let mut second = if state.is_still() { None } else { Some(again()?) };
         let found = self.resolve(&first.frames, limits)?;
-        let still = state.is_still() && before.is_some() && before == thread.tid.and_then(schedule);
-        let (trust, agreed) = if still && (first.complete || first.truncated) {
-            (Trust::Proven, first.frames.len())
-        } else {
-            let second = walk(&self.memory, &layout, thread.state_address, &first, limits.frames)?;
-            let agreed = agreement(&first, &second);
-            (if agreed.whole { Trust::AgreedTwice } else { Trust::Torn }, agreed.frames)
+        let still = before.is_some() && before == thread.tid.and_then(schedule) && (first.complete || first.truncated);
+        if second.is_none() && !still {
+            second = Some(again()?);
+        }
+        let (trust, agreed) = match second {
+            None => (Trust::Proven, first.frames.len()),
+            Some(second) => {
+                let agreed = agreement(&first, &second);
+                (if agreed.whole { Trust::AgreedTwice } else { Trust::Torn }, agreed.frames)
+            }
         };
         let (frames, trust) = kept(found, agreed, trust);
         let outer_missing = first.truncated;
