@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-standstill test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: help deps build demo test test-standstill test-upgrade test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-day bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,13 @@ test: ## every test; as root also those that need eBPF
 test-standstill: ## every test while all that runs in it stands still for seconds now and then, as on a paused machine (about half an hour)
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --lib --tests --no-fail-fast --config "target.'cfg(unix)'.runner='$(CURDIR)/scripts/standstill.sh'"
+
+test-upgrade: deps ## agents of an earlier build (FROM=COMMIT, else the first parent of this one) and of this one in one mesh
+	@rm -rf target/previous/src && git worktree prune
+	git worktree add --detach target/previous/src $(or $(FROM),HEAD^)
+	cd target/previous/src && CARGO_TARGET_DIR=$(CURDIR)/target/previous/build $(CARGO) build --locked -p rankmesh
+	git worktree remove --force target/previous/src
+	RANKMESH_PREVIOUS=$(CURDIR)/target/previous/build/debug/rankmesh $(CARGO) test --locked -p rankmesh --test upgrade -- --nocapture
 
 test-real-libs: deps ## NVIDIA's published libraries under real eBPF: fetched from PyPI, called without a GPU (root)
 	scripts/real-libs.sh target/real-libs
@@ -55,6 +62,10 @@ bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb)
 	@target/duckdb/bin/python -c 'import duckdb' 2>/dev/null || target/duckdb/bin/pip install --quiet duckdb || echo "DuckDB could not be installed: no comparison"
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-store
 	target/release/bench-store
+
+bench-day: deps ## three agents with the stores of a host after a day, asked everything beside ingest (about 20 GB of disk; ROWS=10000000)
+	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-day
+	target/release/bench-day --rows $(or $(ROWS),10000000)
 
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow

@@ -19,6 +19,7 @@ need libelf-dev test -e /usr/include/libelf.h   # libbpf
 need zlib1g-dev test -e /usr/include/zlib.h     # libbpf
 if [ "${1:-}" = --test ]; then
     need g++ have c++                # functions of C++ to be probed
+    need python3 have python3        # an interpreter whose stacks are read
     need openmpi-bin have mpirun
     need libopenmpi-dev have mpicc
     need slurm-wlm test -x /usr/sbin/slurmctld   # a cluster on this machine

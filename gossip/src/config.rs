@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::error::Error;
 use crate::member::Member;
 use crate::seal::Sealer;
 
@@ -102,30 +103,6 @@ impl GossipConfig {
         }
         Ok(())
     }
-}
-
-/// Gossip could not start or be used.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A value of the configuration cannot work.
-    #[error("gossip configuration: {0}")]
-    Config(String),
-    /// The node's facts do not fit into a gossip message.
-    #[error("the node's {what} take {bytes} bytes of gossip, the limit is {limit}: use fewer or shorter labels")]
-    FactsTooLarge {
-        /// Which part of the facts.
-        what: String,
-        /// Its encoded size.
-        bytes: usize,
-        /// The most it may have.
-        limit: usize,
-    },
-    /// The generation file could not be read or written.
-    #[error("generation file: {0}")]
-    Generation(#[from] std::io::Error),
-    /// The protocol did not start.
-    #[error("gossip did not start: {0}")]
-    Start(String),
 }
 
 /// The next generation of a node: above the one recorded in `file` and not below the wall clock in milliseconds, so that

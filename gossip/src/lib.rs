@@ -10,6 +10,7 @@
 
 mod config;
 mod driver;
+mod error;
 mod facts;
 mod farewell;
 mod link;
@@ -20,8 +21,9 @@ mod pace;
 mod remembered;
 mod seal;
 
-pub use config::{Error, GossipConfig, next_generation};
+pub use config::{GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
+pub use error::Error;
 pub use facts::{MAX_RANKS, NodeFacts};
 pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
 pub use member::{Member, MemberState};
@@ -31,4 +33,10 @@ pub use seal::Sealer;
 #[must_use]
 pub fn reads_as_message(payload: &[u8]) -> bool {
     link::parse(payload).is_ok()
+}
+
+/// A node's facts from gossip keys and their values, as they are read from other nodes.
+#[must_use]
+pub fn read_facts<'a>(keys: impl Iterator<Item = (&'a str, &'a str)>) -> NodeFacts {
+    NodeFacts::decode(keys)
 }

@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 
 use crate::api::QueryError;
 use crate::ast::{
-    self, Call, Expr, From, Output, Query, Select, Source, VisitMut, parse_select, quote_name, same_name, unquote,
-    walk_mut,
+    self, Call, Expr, From, Output, Query, Select, Source, VisitMut, calls_any, parse_select, quote_name, same_name,
+    unquote, walk_mut,
 };
 use crate::catalog::Catalog;
 use crate::functions::clock::{BOUND, CLUSTER, MESH_BOUND, MESH_CLUSTER, literal};
+use crate::plan::{MAX_SQL_BYTES, with_stack_for};
 
 /// A node's clock against the asker's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,6 +58,14 @@ pub fn needs_clocks(sql: &str, views: &[View]) -> bool {
 /// It cannot be told whose time is meant, or a view is called with other arguments than a span. SQL that cannot be parsed is no
 /// error here: the planner says what is wrong with it.
 pub fn align(sql: &str, catalog: &Catalog, clocks: &Clocks, views: &[View]) -> Result<Option<String>, QueryError> {
+    // SQLite has not seen the text yet: what is wrong with a deep or long one, the planner says.
+    if sql.len() > MAX_SQL_BYTES {
+        return Ok(None);
+    }
+    with_stack_for(sql, || align_here(sql, catalog, clocks, views))
+}
+
+fn align_here(sql: &str, catalog: &Catalog, clocks: &Clocks, views: &[View]) -> Result<Option<String>, QueryError> {
     let Ok(mut select) = parse_select(sql) else { return Ok(None) };
     let mut inline = Inline { catalog, views, slack_ns: slack_ns(clocks), ctes: Vec::new(), found: false, error: None };
     inline.select(&mut select);
@@ -179,14 +188,11 @@ impl VisitMut for Aligned<'_> {
             *scope = sources;
         }
         for output in &mut node.columns {
-            if let Output::Expr(expr, name @ None) = output {
-                let text = expr.to_string();
-                let before = std::mem::replace(&mut self.found, false);
-                self.expr(expr);
-                if self.found && !matches!(expr, Expr::Subquery(_)) {
-                    *name = Some(quote_name(&text));
-                }
-                self.found |= before;
+            if let Output::Expr(expr, name @ None) = output
+                && !matches!(expr, Expr::Subquery(_))
+                && calls_any(expr, &[CLUSTER, BOUND])
+            {
+                *name = Some(quote_name(&expr.to_string()));
             }
         }
         walk_mut::query(self, node);

@@ -1,14 +1,12 @@
 //! The crate's contracts with its callers: what is asked of a node, what comes back, how it fails.
 
 use std::borrow::Cow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
-use crate::plan::NodePart;
+use crate::plan::{MAX_PART_BYTES, NodePart};
+use crate::rules::semijoin::MAX_KEYS;
 
 /// A place in the user's SQL, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +105,36 @@ pub struct NodeTask {
     /// task says it beside the task, and a task that would be sent without it is refused.
     #[serde(with = "unsent")]
     pub viewer: Option<u32>,
+}
+
+/// Parts of a task; plans have one a table.
+const MOST_PARTS: usize = 1_000;
+/// Tables and columns that the parts of a task say they read, all together: each may have to be looked for.
+const MOST_READS: usize = 20_000;
+
+impl NodeTask {
+    /// Whether the task is no larger than plans make them. It may be another node's, and what is not bounded by its budget costs
+    /// time or stack before the first row: so this is looked at before anything of it is.
+    ///
+    /// # Errors
+    /// What is too large.
+    pub fn within_limits(&self) -> Result<(), NodeError> {
+        let refuse = |what: String| Err(NodeError::Failed(format!("the task is too large: {what}")));
+        if self.parts.len() > MOST_PARTS {
+            return refuse(format!("{} parts, {MOST_PARTS} are allowed", self.parts.len()));
+        }
+        if let Some(part) = self.parts.iter().find(|part| part.sql.len() > MAX_PART_BYTES) {
+            return refuse(format!("SQL of {} bytes, {MAX_PART_BYTES} are allowed", part.sql.len()));
+        }
+        let reads = self.parts.iter().flat_map(|part| &part.reads).map(|(_, columns)| 1 + columns.len()).sum::<usize>();
+        if reads > MOST_READS {
+            return refuse(format!("it reads {reads} tables and columns, {MOST_READS} are allowed"));
+        }
+        if self.keys.len() > self.parts.len() || self.keys.iter().any(|keys| keys.len() > MAX_KEYS) {
+            return refuse(format!("more than {MAX_KEYS} keys for a part, or keys for no part"));
+        }
+        Ok(())
+    }
 }
 
 /// Encodes nothing, and refuses to leave something out.
@@ -231,43 +259,6 @@ pub trait Fanout {
     -> Result<Vec<(String, NodeStats)>, RunError>;
 }
 
-/// Stops a running question from outside: by hand or at a deadline. Clones share one state.
-#[derive(Debug, Clone, Default)]
-pub struct Stop {
-    flag: Arc<AtomicBool>,
-    deadline: Option<Instant>,
-    /// Looks that are left, where they are counted.
-    looks: Option<Arc<AtomicU32>>,
-}
-
-impl Stop {
-    /// A stop that fires at `deadline`, or only by hand.
-    pub fn at(deadline: Option<Instant>) -> Stop {
-        Stop { flag: Arc::default(), deadline, looks: None }
-    }
-
-    /// This stop for work that is given up where it turns out to be long: it fires after that many looks, too. A look comes with every
-    /// ask and every few thousand steps of the merge.
-    #[must_use]
-    pub fn or_after(&self, looks: u32) -> Stop {
-        Stop { looks: Some(Arc::new(AtomicU32::new(looks))), ..self.clone() }
-    }
-
-    /// Stop now.
-    pub fn stop(&self) {
-        self.flag.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether to stop.
-    pub fn is_stopped(&self) -> bool {
-        let take =
-            |left: &AtomicU32| left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        self.flag.load(Ordering::Relaxed)
-            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-            || self.looks.as_deref().is_some_and(|left| take(left).is_err())
-    }
-}
-
 /// A column of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnMeta {
@@ -290,20 +281,4 @@ pub struct Answer {
     pub node_stats: Vec<(String, NodeStats)>,
     /// Time in the merge.
     pub merge_ns: u64,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stop_that_counts_its_looks_fires_after_the_last_and_by_hand() {
-        let whole = Stop::default();
-        let short = whole.or_after(2);
-        assert_eq!([0; 4].map(|_| short.is_stopped()), [false, false, true, true]);
-        assert!(!whole.is_stopped(), "only the short one counts");
-        let short = whole.or_after(1_000);
-        whole.stop();
-        assert!(short.is_stopped(), "they are one question's");
-    }
 }

@@ -10,7 +10,15 @@ use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::ast::{self, Core, Output, Query, Select, Source, Visit, walk};
-use crate::check::affinity;
+use crate::check::{affinity, check_tables};
+
+/// Tables and columns of one node's catalogue.
+const MOST_TABLES: usize = 10_000;
+const MOST_COLUMNS: usize = 100_000;
+/// Columns of a table that several nodes make together; SQLite allows 2,000.
+const MOST_COLUMNS_OF_ONE: usize = 1_900;
+/// What SQLite itself collates by.
+const COLLATIONS: [&str; 3] = ["BINARY", "NOCASE", "RTRIM"];
 
 /// Tables and views that can be asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -136,6 +144,15 @@ impl Catalog {
     /// # Errors
     /// Every pair of nodes that disagree about a column's type or collation, a table's kind or its replication.
     pub fn union(parts: &[(String, Catalog)]) -> Result<Catalog, Vec<Conflict>> {
+        match Catalog::union_of_most(parts) {
+            (catalog, conflicts) if conflicts.is_empty() => Ok(catalog),
+            (_, conflicts) => Err(conflicts),
+        }
+    }
+
+    /// As [`Catalog::union`], where those that disagree about a table with one before them do not count for that table: each with
+    /// why, as the `b` of a conflict. They must not be asked for it.
+    pub fn union_of_most(parts: &[(String, Catalog)]) -> (Catalog, Vec<Conflict>) {
         let mut all: BTreeMap<String, (String, Table)> = BTreeMap::new();
         let mut conflicts = Vec::new();
         for (node, part) in parts {
@@ -145,20 +162,47 @@ impl Catalog {
                         all.insert(key.clone(), (node.clone(), table.clone()));
                     }
                     Some((first, united)) => {
-                        if let Err(what) = unite(united, table) {
-                            let (a, b) = (first.clone(), node.clone());
-                            conflicts.push(Conflict { table: table.name.clone(), a, b, what });
+                        // In a copy: what disagrees in the end must leave nothing behind.
+                        let mut with_it = united.clone();
+                        match unite(&mut with_it, table) {
+                            Ok(()) => *united = with_it,
+                            Err(what) => {
+                                let (a, b) = (first.clone(), node.clone());
+                                conflicts.push(Conflict { table: table.name.clone(), a, b, what });
+                            }
                         }
                     }
                 }
             }
         }
-        if !conflicts.is_empty() {
-            return Err(conflicts);
-        }
         let mut catalog = Catalog { tables: all.into_iter().map(|(key, (_, table))| (key, table)).collect() };
         catalog.classify_views();
-        Ok(catalog)
+        (catalog, conflicts)
+    }
+
+    /// Whether another node's catalogue can be planned against: it has no more tables and columns than files of people have, and
+    /// SQLite can make tables of it. One that cannot would be in the way of everybody's questions.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        let columns: usize = self.tables.values().map(|table| table.columns.len()).sum();
+        if self.tables.len() > MOST_TABLES || columns > MOST_COLUMNS {
+            return Err(format!("{} tables and {columns} columns are more than can be asked for", self.tables.len()));
+        }
+        for (key, table) in &self.tables {
+            if *key != table.name.to_ascii_lowercase() {
+                return Err(format!("table {:.60?} goes by the name {key:.60?}", table.name));
+            }
+            if table.columns.is_empty() {
+                return Err(format!("table {:.60?} has no columns", table.name));
+            }
+            let known = |column: &Column| COLLATIONS.iter().any(|name| name.eq_ignore_ascii_case(&column.collation));
+            if let Some(column) = table.columns.iter().find(|column| !known(column)) {
+                return Err(format!("column {:.60?} collates by {:.60?}", column.name, column.collation));
+            }
+        }
+        check_tables(self).map_err(|error| format!("its tables cannot be made: {error:.200}"))
     }
 
     /// A fingerprint of the whole catalogue. Equal catalogues have equal fingerprints within one version of the program.
@@ -401,6 +445,9 @@ fn unite(united: &mut Table, other: &Table) -> Result<(), String> {
             Some(_) => {}
             None => united.columns.push(column.clone()),
         }
+    }
+    if united.columns.len() > MOST_COLUMNS_OF_ONE {
+        return Err(format!("together they have more than {MOST_COLUMNS_OF_ONE} columns"));
     }
     if united.rowid_column != other.rowid_column {
         united.rowid_column = None;

@@ -194,6 +194,9 @@ fn failed_parse(failure: &ParseFailure) -> QueryError {
         ParseFailure::NotSelect => {
             QueryError::wrong("only SELECT, VALUES and WITH … SELECT can be asked: no question changes a store")
         }
+        ParseFailure::TooDeep => {
+            QueryError::refused("the expressions and subqueries of this SQL are nested too deeply")
+        }
         ParseFailure::Unknown(what) => QueryError::refused(format!("{what} cannot be used in a question")),
     }
 }
@@ -401,6 +404,11 @@ fn edit_distance(a: &str, b: &str) -> usize {
         }
     }
     row.last().copied().unwrap_or_default()
+}
+
+/// Whether questions can be checked against the tables of a catalogue.
+pub(crate) fn check_tables(catalog: &Catalog) -> rusqlite::Result<()> {
+    empty_copy(catalog).map(drop)
 }
 
 /// An in-memory database with every table of the catalogue as a virtual table without rows.

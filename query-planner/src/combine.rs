@@ -7,7 +7,7 @@
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{NodeError, Stop};
+use crate::api::NodeError;
 use crate::batch::{Batch, Value};
 use crate::check::quoted;
 use crate::exec::message;
@@ -15,6 +15,7 @@ use crate::functions;
 use crate::merge_pool::MergePool;
 use crate::plan::{MergeColumn, MergeTable};
 use crate::run::{insert, insert_sql};
+use crate::stop::Stop;
 
 /// The table that the rows go into.
 const TABLE: &str = "partials";
@@ -60,7 +61,26 @@ pub enum How {
     State(String),
 }
 
+impl How {
+    /// Whether a value can be such a partial aggregate.
+    pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
+        let is_sound = match (self, value) {
+            (How::Key | How::Min | How::Max, _) => true,
+            (How::Count, Value::Integer(count)) => *count >= 0,
+            (How::Sum, Value::Blob(bytes)) => functions::is_sum(bytes),
+            (How::State(state), Value::Blob(bytes)) => functions::check_state(state, bytes)?,
+            (How::Count | How::Sum | How::State(_), _) => false,
+        };
+        if is_sound { Ok(()) } else { Err("a damaged partial aggregate".to_owned()) }
+    }
+}
+
 impl Combine {
+    /// What each column is, as [`crate::NodePart::partials`] has it.
+    pub fn partials(&self) -> Vec<Option<How>> {
+        self.columns.iter().map(|column| Some(column.how.clone())).collect()
+    }
+
     /// One row, made of the rows of `batches`, for each group in them.
     ///
     /// # Errors
@@ -79,7 +99,9 @@ impl Combine {
         }
         let tables = [table];
         let conn = pool.take(&tables, &[], stop).map_err(|error| failed(&error))?;
+        let watched = stop.watch(&conn);
         let outcome = fill_and_read(&conn, &tables[0], batches, &sql, self.columns.len());
+        drop(watched);
         let rows = batches.iter().map(|batch| u64::from(batch.rows)).sum();
         if outcome.is_ok() {
             pool.give_back(conn, &tables, &[], rows);

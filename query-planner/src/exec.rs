@@ -1,13 +1,15 @@
 //! The node's side: run the parts of a task inside one read transaction and hand their rows out in batches.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
-use rusqlite::{CachedStatement, Connection, ErrorCode, Statement};
+use rusqlite::{CachedStatement, Connection, Statement, ffi};
 
 use crate::api::{NodeError, NodeStats, NodeTask};
 use crate::batch::{Batch, Value};
 use crate::check::quoted;
 use crate::plan::NodePart;
+use crate::stop;
 
 /// Rows and bytes at which a batch is handed on.
 const BATCH_ROWS: u32 = 4096;
@@ -86,6 +88,7 @@ pub fn execute_task_with(
     emit: &mut dyn FnMut(usize, Batch) -> Result<(), NodeError>,
 ) -> Result<NodeStats, NodeError> {
     let started = Instant::now();
+    task.within_limits()?;
     let mut stats = NodeStats::default();
     let own_transaction = conn.is_autocommit();
     if own_transaction {
@@ -94,7 +97,7 @@ pub fn execute_task_with(
             if !conn.is_autocommit() {
                 let _ = run_cached(conn, "ROLLBACK");
             }
-            node_error(&error)
+            NodeError::of_sqlite(&error)
         })?;
     }
     let mut result = Ok(());
@@ -131,7 +134,7 @@ pub fn execute_task_with(
         // Why the task failed says more than why its transaction could not be ended; and one that is over is over, also
         // where SQLite was interrupted while it ended it.
         if !conn.is_autocommit() {
-            result = result.and_then(|()| ended.map_err(|error| node_error(&error)));
+            result = result.and_then(|()| ended.map_err(|error| NodeError::of_sqlite(&error)));
         }
     }
     result?;
@@ -148,19 +151,19 @@ fn execute_part(
     stats: &mut NodeStats,
     emit: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
-    let mut statement = prepare(conn, part, &mut stats.notes)?;
+    let (mut statement, sql) = prepare(conn, part, &mut stats.notes)?;
     let width = statement.column_count();
     if width != part.columns as usize {
         return Err(NodeError::Failed(format!("the part has {width} columns, {} were expected", part.columns)));
     }
-    bind(&mut statement, node, task.now_unix_ns).map_err(|error| node_error(&error))?;
-    bind_keys(&mut statement, keys).map_err(|error| node_error(&error))?;
+    bind(&mut statement, node, task.now_unix_ns).map_err(|error| NodeError::of_sqlite(&error))?;
+    bind_keys(&mut statement, keys).map_err(|error| NodeError::of_sqlite(&error))?;
     let mut rows = statement.raw_query();
     let mut batch = Batch { rows: 0, columns: vec![Vec::new(); width] };
     let mut batch_bytes = 0;
-    while let Some(row) = rows.next().map_err(|error| node_error(&error))? {
+    while let Some(row) = rows.next().map_err(|error| raised(conn, &sql, &error))? {
         for (i, column) in batch.columns.iter_mut().enumerate() {
-            let value = Value::from_sqlite(row.get_ref(i).map_err(|error| node_error(&error))?);
+            let value = Value::from_sqlite(row.get_ref(i).map_err(|error| NodeError::of_sqlite(&error))?);
             batch_bytes += value.size_bytes();
             column.push(value);
         }
@@ -211,16 +214,20 @@ fn bind_keys(statement: &mut Statement<'_>, keys: &[Value]) -> rusqlite::Result<
 
 /// Prepare a part. Where this store lacks a table or a column of it (an older agent, another file), the table counts as
 /// empty and the column as NULL: a common table expression of the table's name says so, and a note tells.
-fn prepare<'c>(
+fn prepare<'c, 'p>(
     conn: &'c Connection,
-    part: &NodePart,
+    part: &'p NodePart,
     notes: &mut Vec<String>,
-) -> Result<CachedStatement<'c>, NodeError> {
+) -> Result<(CachedStatement<'c>, Cow<'p, str>), NodeError> {
     // Kept by the connection: a question that comes again is not compiled again.
     let failed = match conn.prepare_cached(&part.sql) {
-        Ok(statement) => return Ok(statement),
-        Err(error) => node_error(&error),
+        Ok(statement) => return Ok((statement, Cow::Borrowed(&part.sql))),
+        Err(error) => NodeError::of_sqlite(&error),
     };
+    // Interrupted, a look at the schema would find nothing that is there.
+    if matches!(failed, NodeError::Stopped(_) | NodeError::OverBudget(_)) {
+        return Err(failed);
+    }
     let reads = |sql: String| conn.prepare(&sql).is_ok();
     let mut stand_ins = Vec::new();
     for (table, columns) in &part.reads {
@@ -265,7 +272,8 @@ fn prepare<'c>(
         }
         _ => format!("WITH {stand_ins} {sql}"),
     };
-    conn.prepare_cached(&sql).map_err(|error| node_error(&error))
+    let statement = conn.prepare_cached(&sql).map_err(|error| NodeError::of_sqlite(&error))?;
+    Ok((statement, Cow::Owned(sql)))
 }
 
 fn run_cached(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
@@ -290,15 +298,45 @@ fn julian_day(now_unix_ns: i64) -> f64 {
     (ms + 210_866_760_000_000) as f64 / 86_400_000.0
 }
 
-fn node_error(error: &rusqlite::Error) -> NodeError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::OperationInterrupted) => NodeError::Stopped("interrupted".to_owned()),
-        Some(ErrorCode::OutOfMemory) => {
-            NodeError::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
+impl NodeError {
+    /// Why a node cannot do its task, where that has nothing to do with the rows: the statement does not compile here (a
+    /// function, table or column that only other versions have), the file is damaged, time or memory is over. The other
+    /// nodes' answers count. Whoever reads the store for a task, in whatever way, hands SQLite's errors through here as
+    /// they are: once made into text, "interrupted" looks like any other failure.
+    #[must_use]
+    pub fn of_sqlite(error: &rusqlite::Error) -> Self {
+        match primary_code(error) {
+            Some(ffi::SQLITE_INTERRUPT) => Self::Stopped("interrupted".to_owned()),
+            // Refused, not lacking.
+            Some(ffi::SQLITE_NOMEM) if stop::is_over_here() => Self::Stopped("interrupted".to_owned()),
+            Some(ffi::SQLITE_TOOBIG | ffi::SQLITE_NOMEM) if stop::is_short_here() => {
+                Self::Stopped("not small".to_owned())
+            }
+            Some(ffi::SQLITE_NOMEM) => {
+                Self::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
+            }
+            _ => Self::Failed(message(error)),
         }
-        Some(ErrorCode::Unknown | ErrorCode::TypeMismatch | ErrorCode::TooBig) => NodeError::Sql(message(error)),
-        _ => NodeError::Failed(message(error)),
     }
+}
+
+/// As [`NodeError::of_sqlite`], for an error in the midst of the rows, which may be the question's own: SQLite raises one by these codes when a
+/// value is wrong under the SQL's own rules (an integer overflow, malformed JSON, a text too long), and would over the union,
+/// too. A statement that does not compile any more (the schema has changed since) is no such error; neither is what a virtual
+/// table meets in its bytes, which has a code of its own.
+fn raised(conn: &Connection, sql: &str, error: &rusqlite::Error) -> NodeError {
+    match primary_code(error) {
+        Some(ffi::SQLITE_TOOBIG) if stop::is_short_here() => NodeError::of_sqlite(error),
+        Some(ffi::SQLITE_ERROR | ffi::SQLITE_TOOBIG | ffi::SQLITE_MISMATCH) if conn.prepare(sql).is_ok() => {
+            NodeError::Sql(message(error))
+        }
+        _ => NodeError::of_sqlite(error),
+    }
+}
+
+/// SQLite's result code without its extension.
+fn primary_code(error: &rusqlite::Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code & 0xff)
 }
 
 /// SQLite's own words without the code.

@@ -7,7 +7,7 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 
 use crate::functions;
-use crate::plan::MAX_SQL_BYTES;
+use crate::plan::MAX_PART_BYTES;
 
 /// Prepare a connection for questions: defensive, no double-quoted strings, bounded, an authorizer that allows SELECT,
 /// READ and listed functions only (no PRAGMA, ATTACH, load_extension, writes). Open it read-only besides.
@@ -32,7 +32,7 @@ pub fn harden_with(
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-    let length = i32::try_from(2 * MAX_SQL_BYTES).unwrap_or(i32::MAX);
+    let length = i32::try_from(MAX_PART_BYTES).unwrap_or(i32::MAX);
     conn.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, length)?;
     conn.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0).or_else(|error| {
         // Stores attached before stay; the limit only forbids more.
@@ -53,10 +53,22 @@ pub fn harden_with(
 
 /// The longest text or blob that a question may make; nothing longer could be sent, either.
 const MAX_VALUE_BYTES: i32 = 16 << 20;
-/// The longest pattern of LIKE and GLOB: a match takes time in proportion to pattern and text, and cannot be stopped half way.
+/// The longest one where only little work is done (`Stop::or_after`): what takes long within one instruction takes so in
+/// proportion to its values.
+const SHORT_VALUE_BYTES: i32 = 64 << 10;
+/// The longest pattern of LIKE and GLOB: a match takes time in proportion to pattern and text.
 const MAX_PATTERN_BYTES: i32 = 500;
 /// Instructions of one statement.
 const MAX_INSTRUCTIONS: i32 = 1_000_000;
+
+/// Bounds the values that the next statements may make: as questions may, or as `little` work may (`Stop::or_after`).
+///
+/// # Errors
+/// SQLite's.
+pub fn bound_values(conn: &Connection, little: bool) -> Result<(), rusqlite::Error> {
+    let bytes = if little { SHORT_VALUE_BYTES } else { MAX_VALUE_BYTES };
+    conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, bytes).map(|_| ())
+}
 
 /// Bounds what one statement may be and make on this connection. Depth of expressions (1,000), columns (2,000) and terms of a
 /// compound SELECT (500) are SQLite's own bounds.

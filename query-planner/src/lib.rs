@@ -33,6 +33,7 @@ pub mod scan;
 mod scope;
 mod shape;
 mod spread;
+mod stop;
 mod time_range;
 
 #[cfg(test)]
@@ -41,7 +42,7 @@ mod tests;
 pub use align::{Clocks, NodeClock, View, align, needs_clocks};
 pub use api::{
     Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, Out, QueryError, Round, RunError,
-    Sink, Span, Stop, Targets,
+    Sink, Span, Targets,
 };
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
@@ -49,9 +50,10 @@ pub use combine::{Combine, CombinedColumn, How};
 pub use exec::{Answered, PartExecutor, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::states;
-pub use harden::{harden, harden_with};
+pub use harden::{bound_values, harden, harden_with};
 pub use local::{Local, LocalError, NamedOut, plan_for_one};
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
 pub use run::{FirstAsk, first_ask, run, run_into, run_with};
+pub use stop::{Stop, Watched};
 pub use time_range::time_range;

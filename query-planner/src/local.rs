@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use rusqlite::Connection;
 
 use crate::api::{
-    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Stop,
-    Targets,
+    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Targets,
 };
 use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
@@ -14,6 +13,7 @@ use crate::exec::{PartExecutor, execute_task_with};
 use crate::merge_pool::MergePool;
 use crate::plan::{NodePart, Plan, Strategy, plan};
 use crate::run::{run, run_into};
+use crate::stop::Stop;
 
 /// A question to one store failed.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,8 @@ pub struct Local<'a> {
     pub budget: Budget,
     /// The instant that 'now' means everywhere in the question.
     pub now_unix_ns: i64,
+    /// Ends it.
+    pub stop: Stop,
 }
 
 impl Local<'_> {
@@ -64,9 +66,9 @@ impl Local<'_> {
     /// As [`Local::answer`], and what `out` returned.
     pub fn answer_into(&self, sql: &str, out: NamedOut<'_>) -> Result<(), LocalError> {
         let plan = self.plan(sql)?;
-        let (stop, pool) = (Stop::default(), MergePool::default());
+        let pool = MergePool::default();
         let mut hand_on = |rows| out(&plan.columns, rows);
-        let answer = run_into(&plan, &mut &*self, &self.budget, self.now_unix_ns, &stop, &pool, &mut hand_on)?;
+        let answer = run_into(&plan, &mut &*self, &self.budget, self.now_unix_ns, &self.stop, &pool, &mut hand_on)?;
         Ok(out(&plan.columns, answer.rows)?)
     }
 
@@ -84,7 +86,7 @@ impl Local<'_> {
     }
 
     fn run(&self, plan: &Plan) -> Result<Answer, RunError> {
-        run(plan, &mut &*self, &self.budget, self.now_unix_ns, &Stop::default())
+        run(plan, &mut &*self, &self.budget, self.now_unix_ns, &self.stop)
     }
 }
 

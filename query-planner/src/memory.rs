@@ -90,11 +90,12 @@ impl Drop for Cap {
 
 /// Memory beside SQLite's that counts like it, on the thread that made this. Dropped, it is given back.
 #[derive(Debug, Default)]
-pub(crate) struct Held(i64);
+pub struct Held(i64);
 
 impl Held {
     /// It is so much now. False when that is more than the thread may have.
-    pub(crate) fn is_within(&mut self, bytes: usize) -> bool {
+    #[must_use]
+    pub fn is_within(&mut self, bytes: usize) -> bool {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let more = bytes - self.0;
         if more > 0 && !may_have(more) {
@@ -114,8 +115,12 @@ impl Drop for Held {
     }
 }
 
+/// What is at least so large is refused to a question that is over: whoever makes long values one after the other within one
+/// instruction, or a few, looks at nothing else.
+const LARGE: i64 = 16 << 10;
+
 fn may_have(bytes: i64) -> bool {
-    USED.get().saturating_add(bytes) <= LIMIT.get()
+    USED.get().saturating_add(bytes) <= LIMIT.get() && !(bytes >= LARGE && crate::stop::is_over_here())
 }
 
 fn count(bytes: i64) {

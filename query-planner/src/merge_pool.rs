@@ -7,15 +7,19 @@ use std::sync::{Mutex, PoisonError};
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
-use crate::api::Stop;
 use crate::check::quoted;
 use crate::plan::MergeTable;
+use crate::stop::Stop;
 
 /// Databases kept.
 const KEPT: usize = 8;
 /// A database that held more rows is not kept.
 const MOST_ROWS: u64 = 10_000;
+
+/// SQLite's steps between two looks at the stop.
+const STEPS_BETWEEN_LOOKS: i32 = 4096;
 
 /// Merge databases between questions.
 #[derive(Debug, Default)]
@@ -39,8 +43,9 @@ impl MergePool {
             same.map(|index| idle.swap_remove(index).conn)
         };
         let mut conn = found.map_or_else(|| database(tables, setup), Ok)?;
-        let stop = stop.clone();
-        conn.progress_handler(4096, Some(move || stop.is_stopped()))?;
+        let looks = stop.clone();
+        conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || looks.is_stopped()))?;
+        crate::harden::bound_values(&conn, stop.is_short())?;
         Ok(conn)
     }
 
@@ -60,9 +65,28 @@ impl MergePool {
     }
 }
 
+/// From now on statements on the connection may make views and tables, and read; no file can be reached by them.
+pub(crate) fn only_views(conn: &mut Connection) -> rusqlite::Result<()> {
+    conn.authorizer(Some(|context: AuthContext<'_>| match context.action {
+        AuthAction::CreateView { .. }
+        | AuthAction::CreateTable { .. }
+        | AuthAction::Select
+        | AuthAction::Recursive
+        | AuthAction::Read { .. }
+        | AuthAction::Function { .. } => Authorization::Allow,
+        // The schema's own table, by which SQLite makes them.
+        AuthAction::Insert { table_name } | AuthAction::Update { table_name, .. }
+            if matches!(table_name, "sqlite_master" | "sqlite_schema") =>
+        {
+            Authorization::Allow
+        }
+        _ => Authorization::Deny,
+    }))
+}
+
 /// An empty in-memory database with the merge's tables and views.
 fn database(tables: &[MergeTable], setup: &[String]) -> rusqlite::Result<Connection> {
-    let conn = Connection::open_in_memory()?;
+    let mut conn = Connection::open_in_memory()?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     conn.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
     crate::harden::bound(&conn)?;
@@ -75,15 +99,49 @@ fn database(tables: &[MergeTable], setup: &[String]) -> rusqlite::Result<Connect
             .collect();
         conn.execute_batch(&format!("CREATE TABLE {}({})", quoted(&table.name), columns.join(", ")))?;
     }
+    // A view's text is a node's: it may make that view, and nothing else.
+    only_views(&mut conn)?;
     for statement in setup {
-        conn.execute_batch(statement)?;
+        conn.execute(statement, [])?;
     }
+    conn.authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
     Ok(conn)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::MergeColumn;
+
+    #[test]
+    fn a_view_s_text_makes_that_view_and_nothing_else() {
+        let dir = std::env::temp_dir().join(format!("rankmesh-views-{}", std::process::id()));
+        let file = dir.display();
+        for text in [
+            format!("CREATE VIEW v AS SELECT 1; ATTACH '{file}' AS f"),
+            format!("ATTACH '{file}' AS f"),
+            format!("VACUUM INTO '{file}'"),
+            "DROP TABLE t".to_owned(),
+            "PRAGMA writable_schema = ON".to_owned(),
+            "CREATE TRIGGER r AFTER INSERT ON t BEGIN DELETE FROM t; END".to_owned(),
+        ] {
+            let tables = [MergeTable { name: "t".to_owned(), columns: Vec::new() }];
+            let tables: Vec<MergeTable> = tables
+                .into_iter()
+                .map(|mut table| {
+                    let (affinity, collation) = (String::new(), "BINARY".to_owned());
+                    table.columns.push(MergeColumn { name: "x".to_owned(), affinity, collation, filled: true });
+                    table
+                })
+                .collect();
+            assert!(database(&tables, std::slice::from_ref(&text)).is_err(), "{text}");
+            assert!(!dir.exists(), "{text} wrote a file");
+            let view =
+                "CREATE VIEW v AS WITH RECURSIVE r(i) AS (SELECT 1 UNION SELECT i FROM r) SELECT abs(x) FROM t, r";
+            let conn = database(&tables, &[view.to_owned()]).unwrap();
+            conn.execute_batch("INSERT INTO t VALUES (-1); DELETE FROM t; DROP VIEW v").unwrap();
+        }
+    }
 
     #[test]
     fn a_kept_database_is_empty_again() {

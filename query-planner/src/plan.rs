@@ -4,9 +4,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
+use crate::ast;
+use crate::batch::Batch;
 use crate::catalog::Catalog;
 use crate::check::check;
-use crate::combine::Combine;
+use crate::combine::{Combine, How};
 use crate::ctes;
 use crate::hints;
 use crate::rewrite::normalise;
@@ -83,6 +85,30 @@ pub struct NodePart {
     /// How rows of several nodes become those of one, where that makes them fewer. Nodes that run the part need not know it.
     #[serde(skip)]
     pub combine: Option<Combine>,
+    /// What the columns are that are partial aggregates, by column; empty where none is. Nodes need not know it.
+    #[serde(skip)]
+    pub partials: Vec<Option<How>>,
+}
+
+impl NodePart {
+    /// Whether a batch is rows of this part: as many columns, all of one length, and in those that are partial aggregates what
+    /// such can be. It may come from a node of another version, or from a damaged one.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, batch: &Batch) -> Result<(), String> {
+        if batch.columns.len() != self.columns as usize {
+            return Err(format!("rows of {} columns instead of {}", batch.columns.len(), self.columns));
+        }
+        if !batch.is_whole(self.columns as usize) {
+            return Err(format!("a ragged batch of {} rows", batch.rows));
+        }
+        for (column, how) in batch.columns.iter().zip(&self.partials) {
+            let Some(how) = how else { continue };
+            column.iter().try_for_each(|value| how.check(value))?;
+        }
+        Ok(())
+    }
 }
 
 /// A part that is asked for in a second round, only with the rows whose `column` is among the keys that part `driver`
@@ -165,6 +191,9 @@ impl Plan {
 /// Statements longer than this are refused: they cost more to plan than a question may.
 pub(crate) const MAX_SQL_BYTES: usize = 1_000_000;
 
+/// A node refuses parts longer than this: a question with what planning adds to it.
+pub(crate) const MAX_PART_BYTES: usize = 2 * MAX_SQL_BYTES;
+
 /// Plan one SELECT against the union's catalogue.
 ///
 /// # Errors
@@ -173,15 +202,26 @@ pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, 
     if sql.len() > MAX_SQL_BYTES {
         return Err(QueryError::refused(format!("the SQL is longer than {MAX_SQL_BYTES} bytes")));
     }
-    // Deep expressions recurse: give long texts a stack of their own.
-    if sql.len() < 4096 {
-        return plan_here(sql, catalog, options);
+    with_stack_for(sql, || plan_here(sql, catalog, options))
+}
+
+/// Longer texts are not looked at to find out how deep they are.
+const SHORT_SQL_BYTES: usize = 4096;
+
+/// Works on a text: a deep one on a stack that is large enough for the deepest tree that the parser makes, since whoever walks
+/// a tree recurses.
+pub(crate) fn with_stack_for<T: Send>(
+    sql: &str,
+    work: impl FnOnce() -> Result<T, QueryError> + Send,
+) -> Result<T, QueryError> {
+    if sql.len() < SHORT_SQL_BYTES && ast::is_shallow(sql) {
+        return work();
     }
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("plan".to_owned())
             .stack_size(64 << 20)
-            .spawn_scoped(scope, || plan_here(sql, catalog, options))
+            .spawn_scoped(scope, work)
             .map_err(|error| QueryError::refused(format!("cannot start a planning thread: {error}")))?
             .join()
             .unwrap_or_else(|_| Err(QueryError::refused("the planner failed on this SQL; please report it")))
@@ -199,6 +239,11 @@ fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan,
     let (select, _) = normalise(&question)?;
     let shaped = ctes::inlined(&select);
     if let Some(shape) = Shape::of(shaped.as_ref().unwrap_or(&select), catalog) {
+        if rules::aggregate::suits_groups_by_node(&shape)
+            && let Some(plan) = rules::aggregate::plan(&question, &shape)?
+        {
+            return Ok(plan);
+        }
         if let Some(plan) = rules::rows::plan(&question, &shape)? {
             return Ok(plan);
         }

@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use rusqlite::{CachedStatement, Connection, ErrorCode, Statement};
 
-use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink, Stop, Targets};
+use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink, Targets};
 use crate::batch::{Batch, Value};
 use crate::check::quoted;
 use crate::exec::{RAN, bind, message};
 use crate::merge_pool::MergePool;
 use crate::plan::{Merge, MergeTable, NodePart, Plan};
 use crate::rules::semijoin::{MAX_KEY_BYTES, MAX_KEYS, filtered_by_keys};
+use crate::stop::{self, Stop};
 
 /// Rows of a merge that are handed on together.
 const TOGETHER_ROWS: usize = 1_000;
@@ -123,6 +124,7 @@ fn run_once(
         }
         Merge::Sql { tables, setup, sql } => {
             let conn = pool.take(tables, setup, stop).map_err(|error| internal(&error))?;
+            let watched = stop.watch(&conn);
             let mut rows = 0_u64;
             let inserts: Vec<(usize, String)> = tables.iter().map(|table| (filled(table), insert_sql(table))).collect();
             // Looked up once, not for each node's row or two.
@@ -152,6 +154,7 @@ fn run_once(
             let started = Instant::now();
             answer.rows = query(&conn, sql, now_unix_ns, &mut meter, out)?;
             answer.merge_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            drop(watched);
             pool.give_back(conn, tables, setup, rows);
         }
     }
@@ -321,9 +324,9 @@ fn ask(
             }
             match known.get(&node).and_then(|at| answer.node_stats.get_mut(*at)) {
                 Some((_, sum)) => {
-                    sum.rows += stat.rows;
-                    sum.bytes += stat.bytes;
-                    sum.elapsed_ns += stat.elapsed_ns;
+                    sum.rows = sum.rows.saturating_add(stat.rows);
+                    sum.bytes = sum.bytes.saturating_add(stat.bytes);
+                    sum.elapsed_ns = sum.elapsed_ns.saturating_add(stat.elapsed_ns);
                     sum.notes.extend(stat.notes);
                 }
                 None => answer.node_stats.push((node, stat)),
@@ -427,15 +430,24 @@ fn query(
 }
 
 fn runtime(error: &rusqlite::Error) -> RunError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::OperationInterrupted) => RunError::Stopped("during the merge".to_owned()),
-        _ => RunError::Sql(message(error)),
-    }
+    stopped(error).unwrap_or_else(|| RunError::Sql(message(error)))
 }
 
 fn internal(error: &rusqlite::Error) -> RunError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::OperationInterrupted) => RunError::Stopped("during the merge".to_owned()),
-        _ => RunError::Internal(format!("the merge failed: {}", message(error))),
+    stopped(error).unwrap_or_else(|| RunError::Internal(format!("the merge failed: {}", message(error))))
+}
+
+/// Where the merge was stopped, by whatever, or is more than the little work that it was to be.
+fn stopped(error: &rusqlite::Error) -> Option<RunError> {
+    match error.sqlite_error_code()? {
+        ErrorCode::OperationInterrupted => {}
+        ErrorCode::OutOfMemory if stop::is_over_here() => {}
+        ErrorCode::TooBig | ErrorCode::OutOfMemory if stop::is_short_here() => {}
+        ErrorCode::OutOfMemory => {
+            let message = "the merge needs more memory than a question may have here; narrow it".to_owned();
+            return Some(RunError::OverBudget(message));
+        }
+        _ => return None,
     }
+    Some(RunError::Stopped("during the merge".to_owned()))
 }

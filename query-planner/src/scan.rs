@@ -9,7 +9,7 @@
 mod read;
 
 use self::read::{Names, View, has_aggregate, source};
-use crate::ast::{Output as AstOutput, conjuncts, parse_select};
+use crate::ast::{Output as AstOutput, conjuncts, parse_shallow_select};
 use crate::batch::Value;
 
 /// A statement over one table.
@@ -240,7 +240,7 @@ impl Scan {
         columns: &dyn Fn(&str) -> Option<Vec<String>>,
         view: &dyn Fn(&str) -> Option<String>,
     ) -> Option<Scan> {
-        let select = parse_select(sql).ok()?;
+        let select = parse_shallow_select(sql).ok()?;
         let query = select.single()?;
         if query.distinct || query.having.is_some() || !query.windows.is_empty() {
             return None;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::ast::{Expr, Output, Query, Source, conjuncts, parse_select, unquote};
+use crate::ast::{Expr, Output, Query, Source, conjuncts, parse_shallow_select, unquote};
 
 /// The widest range that says nothing.
 const EVERYTHING: Range<i64> = i64::MIN..i64::MAX;
@@ -12,7 +12,7 @@ const EVERYTHING: Range<i64> = i64::MIN..i64::MAX;
 /// by `sql` can have: from top-level comparisons with integer literals. `i64::MIN..i64::MAX` where nothing is certain:
 /// joins, compounds, other conditions, statements that do not parse.
 pub fn time_range(sql: &str, columns: &[&str]) -> Range<i64> {
-    match parse_select(sql) {
+    match parse_shallow_select(sql) {
         Ok(select) => select.single().map_or(EVERYTHING, |query| of_query(query, columns)),
         Err(_) => EVERYTHING,
     }

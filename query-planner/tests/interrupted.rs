@@ -16,6 +16,7 @@ fn wherever_it_is_interrupted_a_task_is_whole_or_stopped_and_the_next_one_runs()
         reads: vec![("t".to_owned(), vec!["x".to_owned()])],
         targets: Targets::All,
         combine: None,
+        partials: Vec::new(),
     };
     let budget = Budget { node_rows: 10, node_bytes: 1_000, asker_bytes: 1_000 };
     let task = NodeTask { parts: vec![part], keys: Vec::new(), now_unix_ns: 0, budget, viewer: None };

@@ -52,6 +52,18 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Starts one agent a source, and waits as [`Cluster::serve`] does.
+    ///
+    /// # Errors
+    /// As [`Cluster::serve`].
+    pub async fn of_sources(sources: Vec<SourceConfig>, wait: Duration) -> anyhow::Result<Self> {
+        let (dir, mut configs) = configs(&vec![PathBuf::new(); sources.len()], &[])?;
+        for (config, source) in configs.iter_mut().zip(sources) {
+            config.source = source;
+        }
+        Self::one_by_one((dir, configs), wait).await
+    }
+
     /// As [`Cluster::serve`], with a socket at the first agent, for the command line.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! together take most branches, lie in `scenarios/corpus/TARGET/` and are replayed by a test for ever.
 
 pub mod coverage;
+mod peers;
 mod pool;
 mod verdicts;
 
@@ -47,13 +48,21 @@ pub enum Target {
     ForeignDb,
     /// Records from the kernel's ring buffer.
     Records,
+    /// Tasks of other nodes, worked on, and answers to ours, combined.
+    Tasks,
+    /// Catalogues of other nodes, planned against.
+    Catalogs,
+    /// Facts that other nodes gossip.
+    Facts,
+    /// Requests on the local socket, answered.
+    Local,
     /// Digests of many hosts, and what is judged of them.
     Verdicts,
 }
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Frames,
         Self::Gossip,
         Self::Sql,
@@ -62,6 +71,10 @@ impl Target {
         Self::Trust,
         Self::ForeignDb,
         Self::Records,
+        Self::Tasks,
+        Self::Catalogs,
+        Self::Facts,
+        Self::Local,
         Self::Verdicts,
     ];
 
@@ -77,6 +90,10 @@ impl Target {
             Self::Trust => "trust",
             Self::ForeignDb => "foreign-db",
             Self::Records => "records",
+            Self::Tasks => "tasks",
+            Self::Catalogs => "catalogs",
+            Self::Facts => "facts",
+            Self::Local => "local",
             Self::Verdicts => "verdicts",
         }
     }
@@ -109,6 +126,10 @@ impl Target {
             Self::Trust => vec![ca.list.clone()],
             Self::ForeignDb => vec![ca.database.clone()],
             Self::Records => [64, 128, 200, 256].iter().map(|length| vec![0; *length]).collect(),
+            Self::Tasks => peers::task_seeds()?,
+            Self::Catalogs => peers::catalog_seeds()?,
+            Self::Facts => peers::fact_seeds(),
+            Self::Local => peers::local_seeds()?,
             Self::Verdicts => verdicts::seeds(),
         };
         if let Ok(saved) = std::fs::read_dir(self.corpus()) {
@@ -151,6 +172,10 @@ impl Target {
             }
             Self::ForeignDb => foreign(input)?,
             Self::Records => drop(node_bpf::reads_as_record(input)),
+            Self::Tasks => peers::feed_task(input)?,
+            Self::Catalogs => peers::feed_catalog(input)?,
+            Self::Facts => peers::feed_facts(input),
+            Self::Local => peers::feed_local(input)?,
             Self::Verdicts => verdicts::feed(input),
         }
         Ok(())

@@ -7,6 +7,7 @@
 //! `make bench…` and the sqllogictest harness.
 
 pub mod cluster;
+pub mod day;
 pub mod figures;
 pub mod floor;
 pub mod fuzz;

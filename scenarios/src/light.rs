@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use certs::{Authority, HostKey};
 use gossip::Member;
+use model::frame::FrameReader;
+use model::wire::Request;
 use query::ask::{self, AskError, Asked, Question};
 use quinn::crypto::rustls::QuicServerConfig;
 use rankmesh::agent::light::{LightAgent, LightConfig};
@@ -122,6 +124,44 @@ impl LightCluster {
         Ok(Quiet(endpoint))
     }
 
+    /// Lists one more member, of the kind of the second, that answers each request with what `script` makes of it, byte for byte: a
+    /// node that is damaged, of another version, or lying. It lives as long as what this returns.
+    ///
+    /// # Errors
+    /// There is no port, or no identity.
+    pub fn add_scripted(
+        &mut self,
+        name: &str,
+        script: impl Fn(Request) -> Vec<u8> + Send + Sync + 'static,
+    ) -> anyhow::Result<Quiet> {
+        let identity = self.authority.issue(&name.parse()?, Duration::from_secs(86_400))?;
+        let tls = QuicServerConfig::try_from(certs::tls::server_config(&identity, false)?)?;
+        let endpoint = quinn::Endpoint::server(quinn::ServerConfig::with_crypto(Arc::new(tls)), (self.ip, 0).into())?;
+        let mut member = self.members[1].clone();
+        (member.name, member.address) = (name.to_owned(), endpoint.local_addr()?);
+        self.members.push(member);
+        let (calls, script) = (endpoint.clone(), Arc::new(script));
+        tokio::spawn(async move {
+            while let Some(call) = calls.accept().await {
+                let script = Arc::clone(&script);
+                tokio::spawn(async move {
+                    let Ok(connection) = call.await else { return };
+                    while let Ok((mut answer, question)) = connection.accept_bi().await {
+                        let script = Arc::clone(&script);
+                        tokio::spawn(async move {
+                            if let Ok(Some(request)) = FrameReader::new(question).read::<Request>().await {
+                                let _ = answer.write_all(&script(request)).await;
+                                let _ = answer.finish();
+                                let _ = answer.stopped().await;
+                            }
+                        });
+                    }
+                });
+            }
+        });
+        Ok(Quiet(endpoint))
+    }
+
     /// Kills agent `at` without a word.
     ///
     /// # Errors
@@ -193,7 +233,8 @@ impl LightCluster {
     }
 }
 
-/// See [`LightCluster::add_quiet`]. Dropped, it hangs up: its callers hear that nobody answers them any more.
+/// See [`LightCluster::add_quiet`] and [`LightCluster::add_scripted`]. Dropped, it hangs up: its callers hear that nobody answers
+/// them any more.
 pub struct Quiet(quinn::Endpoint);
 
 impl Drop for Quiet {

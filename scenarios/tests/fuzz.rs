@@ -5,9 +5,9 @@ use scenarios::fuzz::{self, Mutator, Target};
 /// Changed inputs of each target: what takes long gets fewer.
 fn changed(target: Target) -> usize {
     match target {
-        Target::Frames | Target::Gossip | Target::Records => 2_000,
-        Target::Trust | Target::Csr => 300,
-        Target::Tokens | Target::Sql | Target::ForeignDb | Target::Verdicts => 60,
+        Target::Frames | Target::Gossip | Target::Records | Target::Facts => 2_000,
+        Target::Trust | Target::Csr | Target::Tasks => 300,
+        Target::Tokens | Target::Sql | Target::ForeignDb | Target::Catalogs | Target::Local | Target::Verdicts => 60,
     }
 }
 

@@ -6,7 +6,7 @@ use model::wire::{Request, Response};
 use tokio::time::Instant;
 
 use super::Mesh;
-use super::ask::AskError;
+use super::error::AskError;
 use record::unix_now_ns;
 
 /// A peer's clock against ours.

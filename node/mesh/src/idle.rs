@@ -6,8 +6,7 @@
 //! stood before asks again on a fresh one (`ask`), and a lost gossip message costs a round.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quinn::VarInt;
 
@@ -38,42 +37,12 @@ impl Default for ConnectionPolicy {
     }
 }
 
-/// When a connection was last used, and by how many it is now.
-#[derive(Debug)]
-pub(super) struct Usage {
-    since: Instant,
-    last_ms: AtomicU64,
-    now: AtomicUsize,
-}
-
-impl Default for Usage {
-    fn default() -> Self {
-        Self { since: Instant::now(), last_ms: AtomicU64::new(0), now: AtomicUsize::new(0) }
-    }
-}
-
-impl Usage {
-    /// Something went over it.
-    pub(super) fn touch(&self) {
-        let now_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last_ms.fetch_max(now_ms, Ordering::Relaxed);
-    }
-
-    /// For how long nothing has gone over it; `None` while something does.
-    pub(super) fn idle(&self) -> Option<Duration> {
-        if self.now.load(Ordering::Relaxed) > 0 {
-            return None;
-        }
-        Some(self.since.elapsed().saturating_sub(Duration::from_millis(self.last_ms.load(Ordering::Relaxed))))
-    }
-}
-
 /// A use of a connection, for as long as it lasts.
 pub(super) struct Using(Arc<Peer>);
 
 impl Using {
     pub(super) fn of(peer: &Arc<Peer>) -> Self {
-        peer.usage.now.fetch_add(1, Ordering::Relaxed);
+        peer.usage.begin();
         Self(Arc::clone(peer))
     }
 
@@ -85,7 +54,7 @@ impl Using {
 impl Drop for Using {
     fn drop(&mut self) {
         self.0.usage.touch();
-        self.0.usage.now.fetch_sub(1, Ordering::Relaxed);
+        self.0.usage.end();
     }
 }
 

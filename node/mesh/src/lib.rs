@@ -10,7 +10,7 @@
 //!
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there? `awake`: patience with peers.
 //! - `standing`: the connections that stand, judged anew when trust changes and replaced when our certificate does.
-//! - `idle`: which connections stay. `serve`: what happens on a connection we hold. `ask`: asking a peer. `outbox`: gossip on its way out.
+//! - `idle`: which connections stay, by their `usage`. `serve`: what happens on a connection we hold. `ask`: asking a peer. `error`: why it did not answer. `outbox`: gossip on its way out.
 //! - [`via`]: asking an agent from a machine without one.
 //! - [`join`]: how a host without a certificate gets one, both sides.
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
@@ -20,6 +20,7 @@ mod awake;
 mod clock;
 mod drift;
 mod endpoint;
+mod error;
 mod idle;
 pub mod join;
 mod outbox;
@@ -29,6 +30,7 @@ mod serve;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod usage;
 pub mod via;
 
 use std::net::SocketAddr;
@@ -43,9 +45,10 @@ use quinn::{Endpoint, VarInt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use ask::{AskError, Encoded, ResponseStream};
+pub use ask::{Encoded, ResponseStream};
 pub use clock::ClockOffset;
 pub use drift::{ClockTrack, Estimate};
+pub use error::AskError;
 pub use idle::ConnectionPolicy;
 pub use serve::{Responder, SendError};
 
@@ -266,6 +269,11 @@ impl Mesh {
     /// Keeps other connections than usual from now on.
     pub fn set_connection_policy(&self, policy: ConnectionPolicy) {
         *self.0.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+
+    /// Serves what comes over a connection that this node dialled.
+    fn serve(&self, peer: &Arc<pool::Peer>) {
+        tokio::spawn(serve::connection(self.clone(), Arc::clone(peer)));
     }
 
     fn connection_policy(&self) -> ConnectionPolicy {

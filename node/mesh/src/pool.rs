@@ -21,10 +21,10 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::ask::AskError;
 use super::endpoint::canonical;
-use super::idle::Usage;
-use super::{Mesh, awake, count, probe, serve};
+use super::error::AskError;
+use super::usage::Usage;
+use super::{Mesh, awake, count, probe};
 
 /// Dials under way at a time for questions, and for gossip.
 const QUESTION_DIALS: usize = 32;
@@ -169,7 +169,7 @@ impl Mesh {
             let dialled = mesh.dial(address).await;
             if let Ok(peer) = &dialled {
                 pool.put(peer);
-                tokio::spawn(serve::connection(mesh.clone(), peer.clone()));
+                mesh.serve(peer);
             }
             pool.dial_ended(address);
             dialled

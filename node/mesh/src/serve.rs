@@ -19,8 +19,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::canonical;
-use super::idle::{Usage, Using};
+use super::idle::Using;
 use super::pool::Peer;
+use super::usage::Usage;
 use super::{Mesh, code, count};
 use record::unix_now_ns;
 

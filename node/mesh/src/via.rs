@@ -10,7 +10,7 @@ use model::wire::{Request, Response};
 use model::{LocalRequest, LocalResponse};
 use quinn::{Endpoint, VarInt};
 
-use super::ask::AskError;
+use super::error::AskError;
 use super::{code, endpoint, pool, probe};
 
 /// How long the handshake, and then sending the question, may take.

@@ -273,6 +273,16 @@ pub enum Response {
 }
 
 impl Response {
+    /// What it says, for whoever expected another kind: short, whatever is in it.
+    #[must_use]
+    pub fn in_short(&self) -> String {
+        match self {
+            Self::Failed(error) => error.to_string(),
+            Self::Unsupported(why) => format!("refused: {why}"),
+            _ => "an answer of an unexpected kind".to_owned(),
+        }
+    }
+
     /// Whether nothing follows this response.
     #[must_use]
     pub fn is_last(&self) -> bool {

@@ -85,6 +85,7 @@ pub struct Busy {
 #[derive(Debug)]
 pub struct Turn {
     admission: Arc<Admission>,
+    asker: Arc<str>,
     cost: u32,
     began: Instant,
     _units: Units,
@@ -95,6 +96,7 @@ pub struct Turn {
 pub(super) struct Place {
     runtime: Handle,
     admission: Arc<Admission>,
+    asker: Arc<str>,
     cost: u32,
     turn: Option<Turn>,
     resting: Option<OwnedSemaphorePermit>,
@@ -102,8 +104,8 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new(turn: Turn, runtime: Handle) -> Self {
-        let (admission, cost) = (Arc::clone(&turn.admission), turn.cost);
-        Self { runtime, admission, cost, turn: Some(turn), resting: None }
+        let (admission, asker, cost) = (Arc::clone(&turn.admission), Arc::clone(&turn.asker), turn.cost);
+        Self { runtime, admission, asker, cost, turn: Some(turn), resting: None }
     }
 
     /// Somebody else may work meanwhile; unless so many rest already that this one keeps its turn.
@@ -118,11 +120,11 @@ impl Place {
     /// Waits for a turn again, which nobody refuses; false when there was none until then.
     pub(super) fn back(&mut self, until: Instant) -> bool {
         if self.turn.is_none() {
-            let units = self.admission.gate.take_again(self.cost);
+            let units = self.admission.gate.take_again(&self.asker, self.cost);
             // A timer needs the runtime around it, which this thread has only in here.
             let units = self.runtime.block_on(async { tokio::time::timeout_at(until.into(), units).await });
             let Ok(Some(units)) = units else { return false };
-            (self.turn, self.resting) = (Some(self.admission.turn(self.cost, units)), None);
+            (self.turn, self.resting) = (Some(self.admission.turn(&self.asker, self.cost, units)), None);
         }
         true
     }
@@ -206,11 +208,11 @@ impl Admission {
         self.limits.units as usize - self.gate.free()
     }
 
-    /// A turn at once, or none.
+    /// A turn for `asker` at once, or none.
     #[must_use]
-    pub fn try_enter(self: &Arc<Self>, cost: u32) -> Option<Turn> {
-        let units = self.gate.try_take(cost)?;
-        Some(self.turn(cost, units))
+    pub fn try_enter(self: &Arc<Self>, asker: &Asker, cost: u32) -> Option<Turn> {
+        let units = self.gate.try_take(&asker.name, cost)?;
+        Some(self.turn(&asker.name, cost, units))
     }
 
     /// A turn for `asker`, when one is free and it is this asker's turn.
@@ -218,21 +220,22 @@ impl Admission {
     /// # Errors
     /// Too many wait already.
     pub async fn enter(self: &Arc<Self>, asker: &Asker, cost: u32) -> Result<Turn, Busy> {
-        if let Some(turn) = self.try_enter(cost) {
+        if let Some(turn) = self.try_enter(asker, cost) {
             return Ok(turn);
         }
         let waiting = self.wait(asker)?;
         let units = self.gate.take(&asker.name, cost).await;
         drop(waiting);
         match units {
-            Some(units) => Ok(self.turn(cost, units)),
+            Some(units) => Ok(self.turn(&asker.name, cost, units)),
             // Never closed.
             None => Err(self.busy(0, "")),
         }
     }
 
-    fn turn(self: &Arc<Self>, cost: u32, units: Units) -> Turn {
-        Turn { admission: Arc::clone(self), cost: cost.max(1), began: Instant::now(), _units: units }
+    fn turn(self: &Arc<Self>, asker: &str, cost: u32, units: Units) -> Turn {
+        let began = Instant::now();
+        Turn { admission: Arc::clone(self), asker: asker.into(), cost: cost.max(1), began, _units: units }
     }
 
     fn wait<'a>(&'a self, asker: &'a Asker) -> Result<Waiting<'a>, Busy> {
@@ -324,11 +327,11 @@ mod tests {
         third.abort();
         let _ = third.await;
         drop(heavy);
-        let turns = (first.await.expect("no panic").expect("room"), second.await.expect("no panic").expect("room"));
-        assert_eq!((admission.used(), lock(&admission.waiting).len()), (2, 0));
-        drop(turns);
-        assert_eq!(admission.used(), 0);
-        assert!(admission.try_enter(2).is_some());
+        // One after the other: the second unit is for others.
+        drop((first.await.expect("no panic").expect("room"), admission.try_enter(&asker("b"), 1).expect("room")));
+        drop(second.await.expect("no panic").expect("room"));
+        assert_eq!((admission.used(), lock(&admission.waiting).len()), (0, 0));
+        assert!(admission.try_enter(&asker("a"), 2).is_some());
     }
 
     #[tokio::test]
@@ -362,13 +365,13 @@ mod tests {
     fn who_only_waits_gives_its_turn_up_and_takes_it_again() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let admission = Admission::new(LIMITS);
-        let place = |cost| Place::new(admission.try_enter(cost).expect("room"), runtime.handle().clone());
-        let (mut first, mut second) = (place(1), place(1));
+        let place = |name| Place::new(admission.try_enter(&asker(name), 1).expect("room"), runtime.handle().clone());
+        let (mut first, mut second) = (place("a"), place("b"));
         assert_eq!(admission.used(), 2);
         first.rest();
         second.rest();
         assert_eq!(admission.used(), 1, "one may rest, the other keeps its turn");
-        let third = admission.try_enter(1).expect("the turn of who rests");
+        let third = admission.try_enter(&asker("c"), 1).expect("the turn of who rests");
         let soon = || Instant::now() + Duration::from_millis(20);
         assert!(!first.back(soon()) && second.back(soon()));
         drop(third);

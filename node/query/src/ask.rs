@@ -1,5 +1,6 @@
 //! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use verdicts::{ClockOffset, VIEWS};
 use super::admission::{Place, cost};
 use super::fanout::MeshFanout;
 use super::leaf::Target;
+use super::polite;
 use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::access::Caller;
 use crate::coordinator::Coordinator;
@@ -34,6 +36,9 @@ const ASKER_BYTES: u64 = 1 << 30;
 const RESTARTS: usize = 3;
 /// Looks at its stop that a merge on the spot may take: some tenths of a millisecond of SQLite's work.
 const SMALL_LOOKS: u32 = 4;
+
+/// How long after its deadline a merge is given to end before its question is answered without it.
+const TO_END: Duration = Duration::from_millis(150);
 
 /// What came of a question.
 #[derive(Debug)]
@@ -126,8 +131,9 @@ async fn ask_to(
     let list = shared.gossip.list();
     let members = chosen(&list, &question);
     let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
-    let catalog =
+    let tables =
         shared.catalogs.of_mesh(&shared.mesh, &shared.executor, &members, deadline).await.map_err(AskError::Wrong)?;
+    let catalog = Arc::clone(&tables.catalog);
     let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
     let sql = aligned.as_deref().unwrap_or(&question.sql);
     let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
@@ -143,7 +149,7 @@ async fn ask_to(
         ),
         coverage: None,
     };
-    let turn = match shared.turns.try_enter(cost(&plan)) {
+    let turn = match shared.turns.try_enter(&caller.asker, cost(&plan)) {
         Some(turn) => turn,
         None => {
             let entered = tokio::select! {
@@ -159,8 +165,9 @@ async fn ask_to(
         }
     };
     let place = Arc::new(Mutex::new(Place::new(turn, tokio::runtime::Handle::current())));
-    let targets: Vec<Target> =
-        members.iter().filter(|member| member.may_live()).filter_map(|member| target(member)).collect();
+    let left_out = tables.left_out_of(&plan);
+    let is_asked = |member: &&&Member| member.may_live() && !left_out.contains_key(&member.name);
+    let targets: Vec<Target> = members.iter().filter(is_asked).filter_map(|member| target(member)).collect();
     let mut fanout = MeshFanout::new(
         tokio::runtime::Handle::current(),
         shared.mesh.clone(),
@@ -192,7 +199,7 @@ async fn ask_to(
         // Who gives the question up gives up its merge.
         let _stop_on_drop = StopOnDrop(stop.clone());
         let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
-        let mut running = tokio::task::spawn_blocking(move || {
+        let mut running = std::pin::pin!(polite::run(move || {
             // The merge holds what the nodes sent once more, sorted.
             let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
             let mut run =
@@ -206,30 +213,35 @@ async fn ask_to(
             };
             fanout.release();
             (outcome, fanout, plan)
-        });
+        }));
         let ended = tokio::select! {
             biased;
-            ended = &mut running => ended,
-            () = cancelled.cancelled() => {
+            ended = &mut running => Ok(ended),
+            () = cancelled.cancelled() => Err(()),
+            () = tokio::time::sleep_until(deadline.into()) => Err(()),
+        };
+        let ended = match ended {
+            Ok(ended) => ended,
+            // Most end at once and say who had answered; what does not ends by itself, without its asker.
+            Err(()) => {
                 stop.stop();
-                running.await
+                let Ok(ended) = tokio::time::timeout(TO_END, running).await else {
+                    let message = if cancelled.is_cancelled() { "cancelled".into() } else { late(&question) };
+                    return Err(AskError::Failed { message, coverage: None });
+                };
+                ended
             }
         };
-        ended.map_err(|panic| AskError::Failed { message: format!("the merge failed: {panic}"), coverage: None })?
+        ended.ok_or_else(|| AskError::Failed { message: "the merge failed".into(), coverage: None })?
     };
 
-    let mut coverage = covered(&members, &plan, &question, &fanout);
+    let mut coverage = covered(&members, &plan, &question, &fanout, &left_out);
     let answer = match outcome {
         Ok(answer) => answer,
         Err(error) => {
             coverage.answered = fanout.answered.len();
             let message = match error {
-                RunError::Stopped(_) if Instant::now() >= deadline => {
-                    format!(
-                        "timeout: no answer within {} ms; give a longer --timeout or narrow the question",
-                        question.timeout_ms
-                    )
-                }
+                RunError::Stopped(_) if Instant::now() >= deadline => late(&question),
                 _ if fanout.lost_midway => format!(
                     "{} answered a part of the question and was lost before the rest, and no time was left to begin again \
                      without it; give a longer --timeout or ask again",
@@ -246,6 +258,10 @@ async fn ask_to(
     coverage.notes.extend(answer.notes.iter().cloned());
     let explained = if question.analyze { query_planner::explain_analyze(&plan, &answer) } else { String::new() };
     Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
+}
+
+fn late(question: &Question) -> String {
+    format!("timeout: no answer within {} ms; give a longer --timeout or narrow the question", question.timeout_ms)
 }
 
 /// The question with the clocks of the mesh written out, where it needs them; only then are they measured.
@@ -359,7 +375,13 @@ pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)])
 /// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on `node` leave; where
 /// the plan needs no node, or any one of them, it is those that the fan-out turned to. Names in `--nodes` that no member
 /// bears are asked and missing.
-fn covered(members: &[&Member], plan: &Plan, question: &Question, fanout: &MeshFanout) -> Coverage {
+fn covered(
+    members: &[&Member],
+    plan: &Plan,
+    question: &Question,
+    fanout: &MeshFanout,
+    left_out: &BTreeMap<String, String>,
+) -> Coverage {
     let to_all = plan.parts.iter().any(|part| part.targets == Targets::All);
     let named = plan.nodes().unwrap_or_default();
     let turned_to = |name: &String| fanout.answered.contains(name) || fanout.missing.contains_key(name);
@@ -371,7 +393,7 @@ fn covered(members: &[&Member], plan: &Plan, question: &Question, fanout: &MeshF
     let mut missing: Vec<Missing> = asked
         .iter()
         .filter_map(|member| {
-            let reason = match fanout.missing.get(&member.name) {
+            let reason = match fanout.missing.get(&member.name).or_else(|| left_out.get(&member.name)) {
                 Some(reason) => reason.clone(),
                 None if member.state == MemberState::Dead => "unreachable: not heard from lately (dead)".into(),
                 None => return None,
@@ -382,7 +404,9 @@ fn covered(members: &[&Member], plan: &Plan, question: &Question, fanout: &MeshF
     let share = {
         let rows = |member: &&&Member| member.facts.store_rows;
         let seen = asked.iter().filter(|member| missing.iter().all(|gone| gone.node != member.name));
-        row_share(seen.map(|member| rows(&member)).sum(), asked.iter().map(|member| rows(&member)).sum())
+        // What nodes say of themselves is added up as it may be: any of them can claim any number.
+        let sum = |rows: &mut dyn Iterator<Item = u64>| rows.fold(0, u64::saturating_add);
+        row_share(sum(&mut seen.map(|member| rows(&member))), sum(&mut asked.iter().map(|member| rows(&member))))
     };
     let mut unknown: Vec<&String> =
         question.nodes.iter().filter(|name| members.iter().all(|member| member.name != **name)).collect();

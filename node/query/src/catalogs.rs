@@ -2,8 +2,11 @@
 //!
 //! A node gossips the hash of its catalogue. The asker fetches each distinct catalogue once, keeps it by hash, and
 //! plans against the union. In a mesh of like agents there is one catalogue and nothing to fetch.
+//!
+//! What arrives is believed when its hash is the one that was gossiped and SQLite can make tables of it. A node whose
+//! catalogue is not known, or not believed, is not asked: it is missing, and why is said ([`LeftOut`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -11,10 +14,16 @@ use gossip::Member;
 use mesh::Mesh;
 use model::frame::FrameReader;
 use model::wire::{Request, Response};
-use query_planner::Catalog;
+use query_planner::{Catalog, Plan};
 
 use crate::exec::Executor;
+use crate::leaf::shown;
 use crate::lock::lock;
+
+/// Catalogues kept. Meshes have one or two, and one more for each served file of another form.
+const KEPT: usize = 64;
+/// The largest catalogue that is read, encoded.
+const MOST_BYTES: usize = 4 << 20;
 
 /// A node that keeps its catalogue to itself may take half of a question's time: the others can still answer in the rest.
 fn half_way_to(deadline: Instant) -> Instant {
@@ -29,11 +38,50 @@ pub struct Catalogs {
     last_union: Mutex<Option<Union>>,
 }
 
+/// What questions are planned against.
+#[derive(Debug, Clone)]
+pub struct MeshCatalog {
+    /// The union.
+    pub catalog: Arc<Catalog>,
+    /// Nodes that must not be asked for all that is in it.
+    pub left_out: Arc<[LeftOut]>,
+}
+
+/// A node whose rows would not go with the union's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The node.
+    pub node: String,
+    /// The table that it has in another form; none where its tables are not known.
+    pub table: Option<String>,
+    /// Why, for coverage.
+    pub why: String,
+}
+
+impl MeshCatalog {
+    /// The nodes that cannot be asked for what a plan reads, and why.
+    #[must_use]
+    pub fn left_out_of(&self, plan: &Plan) -> BTreeMap<String, String> {
+        let lazily = plan.lazily.iter().flat_map(|plan| &plan.parts);
+        let read: BTreeSet<String> = plan
+            .parts
+            .iter()
+            .chain(lazily)
+            .flat_map(|part| &part.reads)
+            .map(|(table, _)| table.to_ascii_lowercase())
+            .collect();
+        let concerns = |left_out: &&LeftOut| {
+            left_out.table.as_ref().is_none_or(|table| read.contains(&table.to_ascii_lowercase()))
+        };
+        self.left_out.iter().filter(concerns).map(|left| (left.node.clone(), left.why.clone())).collect()
+    }
+}
+
 #[derive(Debug)]
 struct Union {
     /// (node, hash) of every member in it.
     of: Vec<(String, u64)>,
-    catalog: Arc<Catalog>,
+    made: MeshCatalog,
 }
 
 impl Union {
@@ -47,113 +95,260 @@ impl Union {
     }
 }
 
+/// The catalogues of some members.
+#[derive(Default)]
+struct Found {
+    by_hash: BTreeMap<u64, Arc<Catalog>>,
+    /// Members that gave none, or none that is believed, and why.
+    failed: BTreeMap<String, Fault>,
+}
+
+/// Why a member's catalogue is not known.
+#[derive(Debug, Clone)]
+enum Fault {
+    /// It did not come: another member with the same one may give it.
+    NotReached(String),
+    /// What came is not what it gossips.
+    NotBelieved(String),
+}
+
+impl Fault {
+    fn why(&self) -> &str {
+        match self {
+            Self::NotReached(why) | Self::NotBelieved(why) => why,
+        }
+    }
+}
+
 impl Catalogs {
-    /// The union of the members' catalogues. A member whose catalogue cannot be fetched now is left out: it will be
-    /// missing from the answer as well, and coverage says so.
+    /// The union of the members' catalogues, and who is not in it. Where nodes disagree about a table, it is the one of the more
+    /// nodes, else of this node.
     ///
     /// # Errors
-    /// Two nodes disagree about a table in a way that has no union; the text names them.
+    /// This node's own tables cannot be read, and nobody else's are known.
     pub async fn of_mesh(
         &self,
         mesh: &Mesh,
         executor: &Executor,
         members: &[&Member],
         deadline: Instant,
-    ) -> Result<Arc<Catalog>, String> {
+    ) -> Result<MeshCatalog, String> {
         let live: Vec<&Member> = members.iter().copied().filter(|member| member.may_live()).collect();
         if let Some(union) = lock(&self.last_union).as_ref()
             && union.is_of(&live)
         {
-            return Ok(Arc::clone(&union.catalog));
+            return Ok(union.made.clone());
         }
-        let of: Vec<(String, u64)> =
-            live.iter().map(|member| (member.name.clone(), member.facts.schema_hash)).collect();
-        let mut known = Vec::with_capacity(live.len());
-        let found = self.by_hash(mesh, executor, &live, half_way_to(deadline)).await;
-        for member in live {
-            if let Some(catalog) = found.get(&member.facts.schema_hash) {
-                known.push((member.name.clone(), (**catalog).clone()));
+        let found = self.find(mesh, executor, &live, half_way_to(deadline)).await;
+        let own = || executor.catalog().map_err(|error| error.to_string());
+        let mut known: Vec<(&Member, Arc<Catalog>)> = Vec::with_capacity(live.len());
+        let mut left_out = Vec::new();
+        for &member in &live {
+            let fault = found.failed.get(&member.name);
+            // What it gossips may be a moment old; what it has it knows itself.
+            let catalog =
+                if member.is_self { own().ok() } else { found.by_hash.get(&member.facts.schema_hash).cloned() };
+            match (catalog, fault) {
+                (Some(catalog), None | Some(Fault::NotReached(_))) => known.push((member, catalog)),
+                (_, fault) => left_out.push(LeftOut {
+                    node: member.name.clone(),
+                    table: None,
+                    why: fault.map_or("failed: its tables are not known", Fault::why).to_owned(),
+                }),
             }
         }
-        if known.is_empty() {
-            known.push((
-                mesh.identity().node().to_string(),
-                (*executor.catalog().map_err(|error| error.to_string())?).clone(),
-            ));
+        let all_known = left_out.is_empty();
+        let mut like: BTreeMap<u64, usize> = BTreeMap::new();
+        known.iter().for_each(|(member, _)| *like.entry(member.facts.schema_hash).or_default() += 1);
+        known.sort_by_key(|(member, _)| {
+            let count = like.get(&member.facts.schema_hash).copied().unwrap_or(0);
+            (std::cmp::Reverse(count), !member.is_self, member.name.clone())
+        });
+        let mut parts: Vec<(String, Catalog)> =
+            known.iter().map(|(member, catalog)| (member.name.clone(), (**catalog).clone())).collect();
+        if parts.is_empty() {
+            parts.push((mesh.identity().node().to_string(), (*own()?).clone()));
         }
-        let whole = known.len() == of.len();
-        let catalog = Arc::new(
-            Catalog::union(&known)
-                .map_err(|conflicts| conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))?,
-        );
-        if whole {
-            *lock(&self.last_union) = Some(Union { of, catalog: Arc::clone(&catalog) });
+        let (catalog, conflicts) = Catalog::union_of_most(&parts);
+        left_out.extend(conflicts.into_iter().map(|conflict| LeftOut {
+            why: format!("failed: {}", shown(&conflict.to_string())),
+            table: Some(conflict.table),
+            node: conflict.b,
+        }));
+        let made = MeshCatalog { catalog: Arc::new(catalog), left_out: left_out.into() };
+        if all_known {
+            let of = live.iter().map(|member| (member.name.clone(), member.facts.schema_hash)).collect();
+            *lock(&self.last_union) = Some(Union { of, made: made.clone() });
         }
-        Ok(catalog)
+        Ok(made)
     }
 
     /// The catalogue of each hash: different ones are fetched at the same time, one from its members in turn until one of
     /// them has it.
-    async fn by_hash(
-        &self,
-        mesh: &Mesh,
-        executor: &Executor,
-        members: &[&Member],
-        deadline: Instant,
-    ) -> BTreeMap<u64, Arc<Catalog>> {
+    async fn find(&self, mesh: &Mesh, executor: &Executor, members: &[&Member], deadline: Instant) -> Found {
         let mut groups: BTreeMap<u64, Vec<&Member>> = BTreeMap::new();
-        for member in members {
+        for member in members.iter().filter(|member| !member.is_self) {
             groups.entry(member.facts.schema_hash).or_default().push(member);
         }
         for members in groups.values_mut() {
             // Who may not be there is asked last.
             members.sort_by_key(|member| !member.is_live());
         }
-        let fetched = groups.into_iter().map(|(hash, members)| async move {
-            for member in members {
-                if let Some(catalog) = self.of_member(mesh, executor, member, deadline).await {
-                    return Some((hash, catalog));
+        let in_use: BTreeSet<u64> = groups.keys().copied().collect();
+        let own = executor.catalog().ok().map(|own| (own.hash(), own));
+        let fetched = groups.into_iter().map(|(hash, members)| {
+            let (own, in_use) = (own.as_ref(), &in_use);
+            async move {
+                let mut failed = Vec::new();
+                if let Some(known) = self.known(hash, own) {
+                    return (hash, Some(known), failed);
                 }
-                if Instant::now() >= deadline {
-                    break;
+                for member in members {
+                    match fetch(mesh, member, deadline).await {
+                        Ok(catalog) => {
+                            self.keep(hash, &catalog, in_use);
+                            return (hash, Some(catalog), failed);
+                        }
+                        Err(fault) => failed.push((member.name.clone(), fault)),
+                    }
+                    if Instant::now() >= deadline {
+                        break;
+                    }
                 }
+                (hash, None, failed)
             }
-            None
         });
-        futures::future::join_all(fetched).await.into_iter().flatten().collect()
+        let mut found = Found::default();
+        for (hash, catalog, failed) in futures::future::join_all(fetched).await {
+            found.by_hash.extend(catalog.map(|catalog| (hash, catalog)));
+            found.failed.extend(failed);
+        }
+        found
     }
 
-    async fn of_member(
-        &self,
-        mesh: &Mesh,
-        executor: &Executor,
-        member: &Member,
-        deadline: Instant,
-    ) -> Option<Arc<Catalog>> {
-        let hash = member.facts.schema_hash;
-        if let Some(catalog) = lock(&self.by_hash).get(&hash) {
-            return Some(Arc::clone(catalog));
+    fn known(&self, hash: u64, own: Option<&(u64, Arc<Catalog>)>) -> Option<Arc<Catalog>> {
+        let own = own.filter(|(of, _)| *of == hash).map(|(_, catalog)| Arc::clone(catalog));
+        own.or_else(|| lock(&self.by_hash).get(&hash).cloned())
+    }
+
+    /// Keeps a catalogue. Where too many are kept, those that no member has any more go, then whichever.
+    fn keep(&self, hash: u64, catalog: &Arc<Catalog>, in_use: &BTreeSet<u64>) {
+        let mut kept = lock(&self.by_hash);
+        if kept.len() >= KEPT {
+            kept.retain(|hash, _| in_use.contains(hash));
         }
-        let catalog = if member.is_self {
-            executor.catalog().map_err(|error| tracing::warn!("reading this node's catalogue: {error}")).ok()?
-        } else {
-            let name = member.name.parse().ok()?;
-            let mut answer = mesh.ask(&name, member.address, Request::Catalog, deadline.into()).await.ok()?;
-            match answer.next().await {
-                Ok(Some(Response::Catalog(bytes))) => match FrameReader::new(&bytes[..]).read::<Catalog>().await {
-                    Ok(Some(catalog)) => Arc::new(catalog),
-                    error => {
-                        tracing::warn!("the catalogue of {} is unreadable: {error:?}", member.name);
-                        return None;
-                    }
-                },
-                other => {
-                    tracing::warn!("the catalogue of {} did not arrive: {other:?}", member.name);
-                    return None;
-                }
-            }
-        };
-        lock(&self.by_hash).insert(hash, Arc::clone(&catalog));
-        Some(catalog)
+        while kept.len() >= KEPT {
+            kept.pop_first();
+        }
+        kept.insert(hash, Arc::clone(catalog));
+    }
+}
+
+/// Asks a member for its catalogue.
+async fn fetch(mesh: &Mesh, member: &Member, deadline: Instant) -> Result<Arc<Catalog>, Fault> {
+    let not_reached = |why: &str| Fault::NotReached(shown(why));
+    let name = member.name.parse().map_err(|_| not_reached("failed: it has no node's name"))?;
+    let asked = mesh.ask(&name, member.address, Request::Catalog, deadline.into()).await;
+    let mut answer = asked.map_err(|error| not_reached(&error.to_string()))?;
+    match answer.next().await.map_err(|error| not_reached(&error.to_string()))? {
+        Some(Response::Catalog(bytes)) => believed(&bytes, member.facts.schema_hash).await.map_err(|why| {
+            tracing::warn!(node = %member.name, %why, "a catalogue is not believed");
+            Fault::NotBelieved(shown(&format!("failed: {why}")))
+        }),
+        Some(other) => Err(not_reached(&format!("failed: its tables did not arrive: {}", other.in_short()))),
+        None => Err(not_reached("failed: its tables did not arrive")),
+    }
+}
+
+/// The catalogue that these bytes are, if it is the one with this hash and can be used.
+///
+/// # Errors
+/// What is wrong with it.
+pub async fn believed(bytes: &[u8], hash: u64) -> Result<Arc<Catalog>, String> {
+    if bytes.len() > MOST_BYTES {
+        return Err(format!("its catalogue has {} bytes, {MOST_BYTES} are allowed", bytes.len()));
+    }
+    let catalog = match FrameReader::new(bytes).read::<Catalog>().await {
+        Ok(Some(catalog)) => catalog,
+        Ok(None) => return Err("its catalogue is empty".to_owned()),
+        Err(error) => return Err(format!("its catalogue cannot be read: {error}")),
+    };
+    let found = catalog.hash();
+    if found != hash {
+        return Err(format!(
+            "the catalogue that it gave ({found:016x}) is not the one that it announces ({hash:016x}); if its tables have just \
+             changed, ask again"
+        ));
+    }
+    catalog.check().map_err(|why| format!("its catalogue cannot be used: {why}"))?;
+    Ok(Arc::new(catalog))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::frame;
+
+    fn catalog(sql: &str) -> Catalog {
+        let connection = rusqlite::Connection::open_in_memory().expect("memory");
+        connection.execute_batch(sql).expect("valid SQL");
+        Catalog::of(&connection, &[]).expect("a catalogue")
+    }
+
+    #[tokio::test]
+    async fn a_catalogue_is_believed_for_its_hash_and_where_tables_can_be_made_of_it() {
+        let sound = catalog("CREATE TABLE t(x INTEGER, y TEXT COLLATE NOCASE); CREATE VIEW v AS SELECT x FROM t");
+        let bytes = frame::encode(&sound).expect("short");
+        assert_eq!(*believed(&bytes, sound.hash()).await.expect("it is the one"), sound);
+        let why = believed(&bytes, sound.hash() ^ 1).await.expect_err("another hash");
+        assert!(why.contains("is not the one that it announces"), "{why}");
+        assert!(believed(&bytes[..bytes.len() - 1], sound.hash()).await.is_err());
+        assert!(believed(&[], sound.hash()).await.is_err());
+        assert!(believed(&vec![0; MOST_BYTES + 1], sound.hash()).await.is_err());
+
+        type Change = fn(&mut Catalog);
+        let spoiled: [(&str, Change); 5] = [
+            ("goes by the name", |catalog| {
+                let table = catalog.tables.remove("t").expect("it is there");
+                catalog.tables.insert("u".to_owned(), table);
+            }),
+            ("cannot be made", |catalog| {
+                let table = catalog.tables.get_mut("t").expect("it is there");
+                let again = table.columns[0].clone();
+                table.columns.push(again);
+            }),
+            ("has no columns", |catalog| catalog.tables.get_mut("t").expect("it is there").columns.clear()),
+            ("collates by", |catalog| {
+                catalog.tables.get_mut("t").expect("it is there").columns[0].collation = "x); DROP".to_owned();
+            }),
+            ("more than can be asked for", |catalog| {
+                let table = catalog.tables["t"].clone();
+                catalog.tables.extend((0..10_001).map(|i| {
+                    let table = query_planner::Table { name: format!("t{i}"), ..table.clone() };
+                    (table.name.clone(), table)
+                }));
+            }),
+        ];
+        for (what, spoil) in spoiled {
+            let mut catalog = sound.clone();
+            spoil(&mut catalog);
+            let bytes = frame::encode(&catalog).expect("short");
+            let why = believed(&bytes, catalog.hash()).await.expect_err(what);
+            assert!(why.contains(what), "{why}");
+        }
+    }
+
+    #[test]
+    fn no_more_catalogues_are_kept_than_fit_and_those_in_use_longest() {
+        let catalogs = Catalogs::default();
+        let catalog = Arc::new(catalog("CREATE TABLE t(x)"));
+        let in_use = BTreeSet::from([3, 5]);
+        for hash in 0..10 * KEPT as u64 {
+            catalogs.keep(hash, &catalog, &in_use);
+            assert!(lock(&catalogs.by_hash).len() <= KEPT);
+        }
+        assert!([3, 5].iter().all(|hash| catalogs.known(*hash, None).is_some()));
+        assert!(catalogs.known(7, None).is_none());
+        assert!(catalogs.known(7, Some(&(7, Arc::clone(&catalog)))).is_some(), "this node's own");
     }
 }

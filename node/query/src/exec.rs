@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
-use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask};
+use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop};
 use rusqlite::Connection;
 use store::{ColumnExecutor, Source};
 use tokio::runtime::Handle;
@@ -22,8 +22,11 @@ use super::kept::{Kept, Taken};
 use super::own_catalog::OwnCatalog;
 use super::polite;
 
-/// SQLite virtual-machine steps between two looks at the deadline (about 0.1 ms of work).
-const STEPS_BETWEEN_CHECKS: i32 = 4_000;
+/// SQLite virtual-machine steps between two looks at the deadline (some tens of microseconds of work).
+const STEPS_BETWEEN_CHECKS: i32 = 1_000;
+/// How long after its deadline, or after it was cancelled, a task is given to end before its asker is answered without it. Its
+/// thread ends by itself, and counts as at work until then.
+const TO_END: Duration = Duration::from_millis(100);
 /// Columns of the trace store's tables and views that hold Unix nanoseconds.
 const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_ns"];
 /// Read-only connections kept open between questions.
@@ -51,6 +54,9 @@ fn give_way(source: &Source) {
 const SMALL_STEPS: i32 = 4_000;
 const SMALL_CHECKS: i32 = 4;
 const SMALL_ROWS: u32 = 256;
+/// The longest SQL of a task on the spot, and the memory that it may take.
+const SMALL_SQL_BYTES: usize = 4 << 10;
+const SMALL_MEMORY_BYTES: u64 = 16 << 20;
 /// Rows that may be looked at in columns, on the spot.
 const SMALL_SCAN_ROWS: u64 = 20_000;
 
@@ -104,6 +110,8 @@ pub struct Executor {
     catalog: OwnCatalog,
     idle: Mutex<Vec<Reader>>,
     kept: Arc<Kept>,
+    /// That of tasks which are done on the spot.
+    small: Stop,
     /// Questions that may run at once: capture and the job have priority on this host.
     turns: Arc<Admission>,
     /// Tasks that have begun and not ended, those included that wait for whoever reads their rows.
@@ -119,7 +127,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Lets the next statements take as many steps as a small task may, and no more.
+    /// Lets the next statements take as many steps as a small task may, and no more, and values be as long.
     fn wind_up(&mut self) {
         if let Some(looks) = &self.looks {
             looks.store(0, Ordering::Relaxed);
@@ -128,10 +136,25 @@ impl Reader {
         let looks = Arc::new(AtomicI32::new(0));
         let counted = Arc::clone(&looks);
         let is_over = move || counted.fetch_add(1, Ordering::Relaxed) + 1 >= SMALL_CHECKS;
-        if self.conn.progress_handler(SMALL_STEPS / SMALL_CHECKS, Some(is_over)).is_ok() {
+        if query_planner::bound_values(&self.conn, true).is_ok()
+            && self.conn.progress_handler(SMALL_STEPS / SMALL_CHECKS, Some(is_over)).is_ok()
+        {
             self.looks = Some(looks);
         }
     }
+}
+
+/// Stops work that nobody waits for any more.
+struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn broken() -> NodeError {
+    NodeError::Failed("the query executor failed".into())
 }
 
 /// One task, counted while it is under way.
@@ -166,6 +189,7 @@ impl Executor {
             idle: Mutex::default(),
             kept: Arc::default(),
             turns,
+            small: Stop::default().or_after(0),
             under_way: Arc::default(),
         }
     }
@@ -229,24 +253,41 @@ impl Executor {
         };
         let cancelled = taken.as_ref().map_or(cancelled, |taken| taken.stop.clone());
         let executor = Arc::clone(&self);
-        let (runtime, stop) = (Handle::current(), cancelled.clone());
-        let mut rows = RowsOut { batches, place: Place::new(turn, runtime.clone()), deadline, runtime, stop };
-        let worked = polite::run(move || executor.run_blocking(&task, taken, deadline, &cancelled, &mut rows)).await;
-        drop(under_way);
-        worked.unwrap_or_else(|| Err(NodeError::Failed("the query executor failed".into())))
+        let stop = Stop::at(Some(deadline));
+        // Whoever drops this task stops it.
+        let _stop_on_drop = StopOnDrop(stop.clone());
+        let runtime = Handle::current();
+        let place = Place::new(turn, runtime.clone());
+        let mut rows = RowsOut { batches, place, deadline, runtime, stop: cancelled.clone() };
+        let (question, on_thread) = (stop.clone(), cancelled.clone());
+        let mut worked = std::pin::pin!(polite::run(move || {
+            let _under_way = under_way;
+            executor.run_blocking(&task, taken, &question, &on_thread, &mut rows)
+        }));
+        let over = tokio::select! {
+            worked = &mut worked => return worked.unwrap_or_else(|| Err(broken())),
+            () = cancelled.cancelled() => "cancelled",
+            () = tokio::time::sleep_until(deadline.into()) => "the deadline passed",
+        };
+        stop.stop();
+        match tokio::time::timeout(TO_END, worked).await {
+            Ok(worked) => worked.unwrap_or_else(|| Err(broken())),
+            Err(_) => Err(NodeError::Stopped(over.into())),
+        }
     }
 
     /// Tries a task on the spot: most questions of a dashboard are a few index look-ups, for which handing over to
     /// another thread costs more than the work. `None` when it turned out to be more than that (or no reader is at
     /// hand): then nothing has happened and [`Executor::run`] does it.
     pub fn run_small(&self, task: &NodeTask) -> Option<Result<Small, NodeError>> {
-        if task.viewer.is_some() {
+        if task.viewer.is_some() || task.parts.iter().map(|part| part.sql.len()).sum::<usize>() > SMALL_SQL_BYTES {
             return None;
         }
-        let _turn = self.turns.try_enter(1)?;
-        let _cap = query_planner::memory::cap(MEMORY_BYTES);
+        // Without a turn: it is so little that it waits for nobody's long work.
+        let _cap = query_planner::memory::cap(SMALL_MEMORY_BYTES);
         let mut reader = self.lock().pop()?;
         reader.wind_up();
+        let watched = self.small.watch(&reader.conn);
         let mut batches = Vec::new();
         let mut rows = 0;
         let mut emit = |part: usize, batch: Batch| {
@@ -259,6 +300,7 @@ impl Executor {
         };
         let columns = ColumnExecutor::new(&|| false, SMALL_SCAN_ROWS);
         let result = query_planner::execute_task_with(&reader.conn, &self.node, task, &columns, &mut emit);
+        drop(watched);
         self.give_back(reader);
         match result {
             Ok(mut stats) => {
@@ -274,7 +316,7 @@ impl Executor {
         &self,
         task: &NodeTask,
         mut taken: Option<Taken>,
-        deadline: Instant,
+        stop: &Stop,
         cancelled: &CancellationToken,
         rows: &mut RowsOut,
     ) -> Result<NodeStats, NodeError> {
@@ -283,29 +325,31 @@ impl Executor {
         let own = |uid| self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed);
         let begin = || task.viewer.map_or_else(|| self.reader(), own);
         let mut reader = earlier.map_or_else(begin, Ok)?;
+        let watched = stop.watch(&reader);
         let failed = |error: rusqlite::Error| NodeError::Failed(error.to_string());
         if taken.is_some() && reader.is_autocommit() {
             reader.execute_batch("BEGIN").map_err(failed)?;
         }
-        let (watch, source) = (cancelled.clone(), Arc::clone(&self.source));
+        let (watch, looks, source) = (cancelled.clone(), stop.clone(), Arc::clone(&self.source));
         let _ = reader.progress_handler(
             STEPS_BETWEEN_CHECKS,
             Some(move || {
                 give_way(&source);
-                watch.is_cancelled() || Instant::now() >= deadline
+                watch.is_cancelled() || looks.is_over()
             }),
         );
         let mut emit = |part: usize, batch: Batch| rows.send(part, batch);
-        let stop = || {
+        let is_over = || {
             give_way(&self.source);
-            cancelled.is_cancelled() || Instant::now() >= deadline
+            cancelled.is_cancelled() || stop.is_over()
         };
-        let columns = ColumnExecutor::new(&stop, u64::MAX);
+        let columns = ColumnExecutor::new(&is_over, u64::MAX);
         let result = match task.viewer {
             None => query_planner::execute_task_with(&reader, &self.node, task, &columns, &mut emit),
             // Only SQLite leaves out what the connection does not show.
             Some(_) => query_planner::execute_task(&reader, &self.node, task, &mut emit),
         };
+        drop(watched);
         let _ = reader.progress_handler(0, None::<fn() -> bool>);
         let keeping = taken.as_ref().filter(|taken| taken.keeps());
         match result {
@@ -326,14 +370,16 @@ impl Executor {
             }
             Err(error) => {
                 let stopped = cancelled.is_cancelled();
-                // The question may ask anew.
-                if let (Some(taken), true) = (keeping, stopped || matches!(error, NodeError::Stopped(_))) {
+                // The question may ask anew; but SQLite ends a transaction in which memory ran out, or was refused.
+                if let (Some(taken), true, false) =
+                    (keeping, stopped || matches!(error, NodeError::Stopped(_)), reader.is_autocommit())
+                {
                     taken.keep(reader, LONGEST_KEPT);
                 }
                 // SQLite only says "interrupted": say by what.
                 Err(match error {
                     _ if stopped => NodeError::Stopped("cancelled".into()),
-                    _ if Instant::now() >= deadline => NodeError::Stopped("the deadline passed".into()),
+                    _ if stop.is_over() => NodeError::Stopped("the deadline passed".into()),
                     error => error,
                 })
             }
@@ -360,6 +406,7 @@ impl Executor {
         if let Some(Reader { mut conn, looks }) = idle {
             if looks.is_some() {
                 let _ = conn.progress_handler(0, None::<fn() -> bool>);
+                let _ = query_planner::bound_values(&conn, false);
             }
             return Ok(conn);
         }

@@ -1,7 +1,8 @@
 //! Units of work, handed out fairly: every asker has a queue of its own, and the queues take turns, so that who asks much waits
-//! behind herself and not before others. What was begun and rested meanwhile goes first. How many may wait is `admission`'s.
+//! behind herself and not before others; and no asker has all of them, however long her work takes. What was begun and rested
+//! meanwhile goes first. How many may wait is `admission`'s.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
@@ -11,6 +12,8 @@ use crate::lock::lock;
 /// So many units, and who waits for some.
 #[derive(Debug)]
 pub(super) struct Gate {
+    /// What one asker may have at a time, if it is not one piece of work.
+    most_of_one: u32,
     state: Mutex<State>,
 }
 
@@ -18,64 +21,93 @@ pub(super) struct Gate {
 #[derive(Debug)]
 pub(super) struct Units {
     gate: Arc<Gate>,
+    asker: Arc<str>,
     count: u32,
 }
 
 #[derive(Debug)]
 struct State {
     free: u32,
+    /// What each asker has.
+    held: HashMap<Arc<str>, u32>,
     /// Who has begun and wants to go on.
-    returning: Queue,
-    /// Askers that have somebody waiting, the next one first.
-    askers: VecDeque<(String, Queue)>,
+    returning: VecDeque<Waiting>,
+    /// Those of each asker that wait, the asker who is next first.
+    askers: VecDeque<VecDeque<Waiting>>,
 }
 
-#[derive(Debug, Default)]
-struct Queue(VecDeque<(u32, oneshot::Sender<Units>)>);
+#[derive(Debug)]
+struct Waiting {
+    asker: Arc<str>,
+    count: u32,
+    to: oneshot::Sender<Units>,
+}
 
-impl Queue {
-    /// What the first one who still waits wants.
-    fn wants(&mut self) -> Option<u32> {
-        while self.0.front().is_some_and(|(_, to)| to.is_closed()) {
-            self.0.pop_front();
-        }
-        self.0.front().map(|(count, _)| *count)
-    }
+/// Where the next one stands: among those who return, or first of an asker's.
+#[derive(Clone, Copy)]
+enum Next {
+    Returning(usize),
+    Of(usize),
 }
 
 impl State {
-    /// What the next one wants, of all queues.
-    fn next_wants(&mut self) -> Option<u32> {
-        if let Some(count) = self.returning.wants() {
-            return Some(count);
+    /// Whether an asker may have so many more. One piece of work may be more than her share, if she has nothing else.
+    fn may_have(&self, asker: &str, count: u32, most_of_one: u32) -> bool {
+        let held = self.held.get(asker).copied().unwrap_or(0);
+        held == 0 || held + count <= most_of_one
+    }
+
+    /// The next one of all queues whose asker has not her share already, and what it wants.
+    fn next(&mut self, most_of_one: u32) -> Option<(Next, u32)> {
+        self.returning.retain(|waiting| !waiting.to.is_closed());
+        for queue in &mut self.askers {
+            queue.retain(|waiting| !waiting.to.is_closed());
         }
-        loop {
-            if let Some(count) = self.askers.front_mut()?.1.wants() {
-                return Some(count);
+        self.askers.retain(|queue| !queue.is_empty());
+        let may = |waiting: &&Waiting| self.may_have(&waiting.asker, waiting.count, most_of_one);
+        let returning = self.returning.iter().enumerate().map(|(at, waiting)| (Next::Returning(at), waiting));
+        let firsts = self.askers.iter().enumerate().filter_map(|(at, queue)| Some((Next::Of(at), queue.front()?)));
+        returning.chain(firsts).find(|(_, waiting)| may(waiting)).map(|(next, waiting)| (next, waiting.count))
+    }
+
+    /// Takes one out of its queue; its asker's next comes after everybody else's.
+    fn take(&mut self, next: Next) -> Option<Waiting> {
+        match next {
+            Next::Returning(at) => self.returning.remove(at),
+            Next::Of(at) => {
+                let mut queue = self.askers.remove(at)?;
+                let first = queue.pop_front();
+                if !queue.is_empty() {
+                    self.askers.push_back(queue);
+                }
+                first
             }
-            self.askers.pop_front();
         }
     }
 
-    /// Takes the next one out of its queue; its asker's next comes after everybody else's.
-    fn next(&mut self) -> Option<oneshot::Sender<Units>> {
-        if let Some((_, to)) = self.returning.0.pop_front() {
-            return Some(to);
+    fn hold(&mut self, gate: &Arc<Gate>, asker: Arc<str>, count: u32) -> Units {
+        self.free -= count;
+        *self.held.entry(Arc::clone(&asker)).or_default() += count;
+        Units { gate: Arc::clone(gate), asker, count }
+    }
+
+    fn give_back(&mut self, asker: &str, count: u32) {
+        self.free += count;
+        if let Some(held) = self.held.get_mut(asker) {
+            *held = held.saturating_sub(count);
+            if *held == 0 {
+                self.held.remove(asker);
+            }
         }
-        let (asker, mut queue) = self.askers.pop_front()?;
-        let (_, to) = queue.0.pop_front()?;
-        if !queue.0.is_empty() {
-            self.askers.push_back((asker, queue));
-        }
-        Some(to)
     }
 }
 
 impl Gate {
+    /// So many units; a quarter of them, or one, is left by who asks much.
     pub(super) fn new(units: u32) -> Arc<Self> {
-        Arc::new(Self {
-            state: Mutex::new(State { free: units, returning: Queue::default(), askers: VecDeque::new() }),
-        })
+        let most_of_one = (units - (units / 4).max(1).min(units)).max(1);
+        let state = State { free: units, held: HashMap::new(), returning: VecDeque::new(), askers: VecDeque::new() };
+        Arc::new(Self { most_of_one, state: Mutex::new(state) })
     }
 
     /// Units that nobody uses.
@@ -83,39 +115,44 @@ impl Gate {
         lock(&self.state).free as usize
     }
 
-    /// So many at once, or none: nobody is passed by.
-    pub(super) fn try_take(self: &Arc<Self>, count: u32) -> Option<Units> {
+    /// So many for `asker` at once, or none: nobody is passed by.
+    pub(super) fn try_take(self: &Arc<Self>, asker: &str, count: u32) -> Option<Units> {
         let mut state = lock(&self.state);
-        if state.next_wants().is_some() || state.free < count {
+        if state.next(self.most_of_one).is_some()
+            || state.free < count
+            || !state.may_have(asker, count, self.most_of_one)
+        {
             return None;
         }
-        state.free -= count;
-        Some(Units { gate: Arc::clone(self), count })
+        Some(state.hold(self, asker.into(), count))
     }
 
     /// So many for `asker`, when its turn has come. Who stops waiting is passed over.
     pub(super) async fn take(self: &Arc<Self>, asker: &str, count: u32) -> Option<Units> {
-        self.wait(count, |state, waiting| match state.askers.iter_mut().find(|(name, _)| name == asker) {
-            Some((_, queue)) => queue.0.push_back(waiting),
-            None => state.askers.push_back((asker.to_owned(), Queue([waiting].into()))),
+        self.wait(asker, count, |state, waiting| {
+            match state.askers.iter_mut().find(|queue| queue.front().is_some_and(|first| &*first.asker == asker)) {
+                Some(queue) => queue.push_back(waiting),
+                None => state.askers.push_back([waiting].into()),
+            }
         })
         .await
     }
 
     /// The same for who has begun before.
-    pub(super) async fn take_again(self: &Arc<Self>, count: u32) -> Option<Units> {
-        self.wait(count, |state, waiting| state.returning.0.push_back(waiting)).await
+    pub(super) async fn take_again(self: &Arc<Self>, asker: &str, count: u32) -> Option<Units> {
+        self.wait(asker, count, |state, waiting| state.returning.push_back(waiting)).await
     }
 
     async fn wait(
         self: &Arc<Self>,
+        asker: &str,
         count: u32,
-        enqueue: impl FnOnce(&mut State, (u32, oneshot::Sender<Units>)),
+        enqueue: impl FnOnce(&mut State, Waiting),
     ) -> Option<Units> {
         // Dropped after the receiver: who is behind one that waits no more may be next.
         let _hand_on = HandOn(self);
         let (to, units) = oneshot::channel();
-        enqueue(&mut lock(&self.state), (count, to));
+        enqueue(&mut lock(&self.state), Waiting { asker: asker.into(), count, to });
         self.hand_on();
         units.await.ok()
     }
@@ -123,12 +160,15 @@ impl Gate {
     /// Gives free units to those whose turn it is.
     fn hand_on(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        while let Some(count) = state.next_wants().filter(|count| *count <= state.free) {
-            let Some(to) = state.next() else { return };
-            if let Err(mut unwanted) = to.send(Units { gate: Arc::clone(self), count }) {
+        while let Some((next, count)) = state.next(self.most_of_one)
+            && count <= state.free
+        {
+            let Some(Waiting { asker, count, to }) = state.take(next) else { return };
+            let units = state.hold(self, asker, count);
+            if let Err(mut unwanted) = to.send(units) {
+                // Its drop would want the lock that is held here.
+                state.give_back(&unwanted.asker, unwanted.count);
                 unwanted.count = 0;
-            } else {
-                state.free -= count;
             }
         }
     }
@@ -146,7 +186,7 @@ impl Drop for Units {
     fn drop(&mut self) {
         // None were handed over: the gate is locked.
         if self.count > 0 {
-            lock(&self.gate.state).free += self.count;
+            lock(&self.gate.state).give_back(&self.asker, self.count);
             self.gate.hand_on();
         }
     }
@@ -162,7 +202,7 @@ mod tests {
 
     /// Somebody who waits, once she stands in the queue.
     async fn waiting(gate: &Arc<Gate>, asker: &'static str, count: u32) -> JoinHandle<Option<Units>> {
-        let all = |gate: &Gate| lock(&gate.state).askers.iter().map(|(_, queue)| queue.0.len()).sum::<usize>();
+        let all = |gate: &Gate| lock(&gate.state).askers.iter().map(VecDeque::len).sum::<usize>();
         let (before, own) = (all(gate), Arc::clone(gate));
         let task = tokio::spawn(async move { own.take(asker, count).await });
         while all(gate) == before {
@@ -184,20 +224,20 @@ mod tests {
             greedy.push(waiting(&gate, "greedy", 2).await);
         }
         let mut modest = waiting(&gate, "modest", 1).await;
-        assert!(gate.try_take(1).is_none(), "nothing is free");
+        assert!(gate.try_take("one", 1).is_none(), "nothing is free");
         drop(first);
         let second = got(&mut greedy[0]).await.expect("she came first");
         assert!(got(&mut modest).await.is_none());
         drop(second);
         let third = got(&mut modest).await.expect("before the rest of hers");
         assert!(got(&mut greedy[1]).await.is_none(), "one unit is not two");
-        assert!(gate.try_take(1).is_none(), "nobody is passed by");
+        assert!(gate.try_take("one", 1).is_none(), "nobody is passed by");
         // Who began before goes before all who have not.
         let mut back = tokio::spawn({
             let gate = Arc::clone(&gate);
-            async move { gate.take_again(2).await }
+            async move { gate.take_again("back", 2).await }
         });
-        while lock(&gate.state).returning.0.is_empty() {
+        while lock(&gate.state).returning.is_empty() {
             tokio::task::yield_now().await;
         }
         drop(third);
@@ -205,13 +245,39 @@ mod tests {
         drop(got(&mut greedy[1]).await.expect("then she"));
         drop(got(&mut greedy[2]).await.expect("and again"));
         assert_eq!(gate.free(), 2);
-        assert!(lock(&gate.state).askers.is_empty(), "nobody is remembered");
+        assert!(lock(&gate.state).askers.is_empty() && lock(&gate.state).held.is_empty(), "nobody is remembered");
+    }
+
+    #[tokio::test]
+    async fn nobody_has_all_of_it_however_long_her_work_takes() {
+        let gate = Gate::new(4);
+        let mut endless: Vec<Units> = (0..3).map(|_| gate.try_take("greedy", 1).expect("her share")).collect();
+        assert!(gate.try_take("greedy", 1).is_none(), "the last one is for others");
+        let mut fourth = waiting(&gate, "greedy", 1).await;
+        // Nor by resting and coming back.
+        let mut back = tokio::spawn({
+            let gate = Arc::clone(&gate);
+            async move { gate.take_again("greedy", 1).await }
+        });
+        while lock(&gate.state).returning.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..3 {
+            drop(gate.try_take("modest", 1).expect("at once"));
+        }
+        assert!(got(&mut fourth).await.is_none() && got(&mut back).await.is_none());
+        drop(endless.pop());
+        drop(got(&mut back).await.expect("who has begun goes first"));
+        drop(got(&mut fourth).await.expect("then she"));
+        // One piece of work may be more than a share.
+        drop(endless);
+        assert!(gate.try_take("greedy", 4).is_some());
     }
 
     #[tokio::test]
     async fn who_gives_up_holds_nobody_up() {
         let gate = Gate::new(2);
-        let one = gate.try_take(1).expect("free");
+        let one = gate.try_take("one", 1).expect("free");
         let heavy = waiting(&gate, "heavy", 2).await;
         let mut light = waiting(&gate, "light", 1).await;
         assert!(got(&mut light).await.is_none(), "she waits for her turn");
@@ -224,6 +290,6 @@ mod tests {
         let _ = never.await;
         drop((one, units));
         assert_eq!(gate.free(), 2);
-        assert!(gate.try_take(2).is_some());
+        assert!(gate.try_take("one", 2).is_some());
     }
 }

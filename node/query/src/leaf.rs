@@ -50,14 +50,58 @@ pub(super) enum Lost {
     },
 }
 
+/// How messages of [`NodeError::Sql`] begin that are no error of the question. A node tells by SQLite's result code and by when
+/// an error came; one a release older says so of every error with SQLite's general code, also where the statement does not
+/// compile there or bytes of its own are damaged. No value can make SQLite begin a message like this while it runs.
+const ONE_NODES_OWN: [&str; 8] = [
+    "no such ",
+    "near \"",
+    "wrong number of arguments to function ",
+    "malformed database schema",
+    "database disk image is malformed",
+    "not authorized",
+    "access to ",
+    "segment ",
+];
+
+/// Characters of a reason that are kept: it is another node's, and goes to terminals and files.
+const MOST_REASON_CHARS: usize = 1_000;
+/// Notes of one node that are kept.
+const MOST_NOTES: usize = 100;
+
+/// Another node's words as they can be shown: on one line and not longer than a reason is.
+pub(super) fn shown(text: &str) -> String {
+    let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut shown: String = chars.by_ref().take(MOST_REASON_CHARS).collect();
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// What a node says it did, as much of it as is shown.
+pub(super) fn shown_stats(mut stats: NodeStats) -> NodeStats {
+    stats.notes.truncate(MOST_NOTES);
+    stats.notes.iter_mut().for_each(|note| *note = shown(note));
+    stats
+}
+
 impl Lost {
     pub(super) fn of(error: NodeError) -> Self {
         match error {
-            NodeError::Sql(message) => Self::Sql(message),
-            NodeError::Stopped(why) if why.contains("deadline") => Self::Missing(format!("timeout: {why}")),
-            NodeError::Failed(why) if why.starts_with("busy: ") => Self::Missing(format!("refused: {why}")),
-            other => Self::Missing(other.to_string()),
+            NodeError::Sql(message) if ONE_NODES_OWN.iter().any(|own| message.starts_with(own)) => {
+                Self::missing(&format!("failed: {message}"))
+            }
+            NodeError::Sql(message) => Self::Sql(shown(&message)),
+            NodeError::Stopped(why) if why.contains("deadline") => Self::missing(&format!("timeout: {why}")),
+            NodeError::Failed(why) if why.starts_with("busy: ") => Self::missing(&format!("refused: {why}")),
+            other => Self::missing(&other.to_string()),
         }
+    }
+
+    /// Missing, for a reason in another node's words.
+    pub(super) fn missing(why: &str) -> Self {
+        Self::Missing(shown(why))
     }
 
     fn on_the_way(error: &AskError) -> Self {
@@ -186,7 +230,7 @@ pub(super) enum Rows {
 
 impl Rows {
     /// Takes some rows; waits while there is no room for them.
-    pub(super) async fn take(&mut self, part: usize, batch: Batch) -> Result<(), Lost> {
+    async fn take(&mut self, part: usize, batch: Batch) -> Result<(), Lost> {
         match self {
             Self::Held(held) => held.push(part, batch),
             Self::Flowing(flow) => flow.push(part, batch).await,
@@ -210,8 +254,8 @@ impl Rows {
     pub(super) fn ended(self, outcome: Result<NodeStats, Lost>) -> Result<Whole, Lost> {
         let rows = self.passed_rows();
         match (outcome, self) {
-            (Ok(stats), Self::Held(held) | Self::Flowing(Flow { held, .. })) => Ok(held.into_whole(stats)),
-            (Ok(stats), Self::Passed(..)) => Ok((Vec::new(), stats)),
+            (Ok(stats), Self::Held(held) | Self::Flowing(Flow { held, .. })) => Ok(held.into_whole(shown_stats(stats))),
+            (Ok(stats), Self::Passed(..)) => Ok((Vec::new(), shown_stats(stats))),
             (Err(Lost::Unreached(why) | Lost::Missing(why)), _) if rows > 0 => Err(Lost::BrokeOff { rows, why }),
             (Err(lost), _) => Err(lost),
         }
@@ -219,6 +263,7 @@ impl Rows {
 }
 
 /// What many nodes are asked alike.
+#[derive(Clone)]
 pub struct LeafAsk {
     /// The way to them.
     pub mesh: Mesh,
@@ -248,6 +293,16 @@ impl LeafAsk {
         })
     }
 
+    /// Takes some rows of a part of the task, from whatever node they come: the only way in, so that no more than the answers of
+    /// whole nodes is ever merged.
+    pub(super) async fn take(&self, rows: &mut Rows, part: u32, batch: Batch) -> Result<(), Lost> {
+        let at = usize::try_from(part).unwrap_or(usize::MAX);
+        let fault = |why: &str| Lost::missing(&format!("failed: its answer makes no sense: {why}"));
+        let of_task = self.task.parts.get(at).ok_or_else(|| fault("rows of a part that it was not asked for"))?;
+        of_task.check(&batch).map_err(|why| fault(&why))?;
+        rows.take(at, batch).await
+    }
+
     /// This node's own part, without the network.
     pub(super) async fn here(&self, stop: CancellationToken, rows: &mut Rows) -> Result<NodeStats, Lost> {
         if self.snapshot.is_none()
@@ -255,7 +310,7 @@ impl LeafAsk {
         {
             let small = small.map_err(Lost::of)?;
             for (part, batch) in small.batches {
-                rows.take(part, batch).await?;
+                self.take(rows, u32::try_from(part).unwrap_or(u32::MAX), batch).await?;
             }
             return Ok(small.stats);
         }
@@ -269,7 +324,7 @@ impl LeafAsk {
             Arc::clone(&self.executor).run(OWN, self.task.clone(), self.snapshot, self.deadline, stop, batches);
         let gather = async {
             while let Some((part, batch)) = produced.recv().await {
-                if let Err(lost) = rows.take(part, batch).await {
+                if let Err(lost) = self.take(rows, u32::try_from(part).unwrap_or(u32::MAX), batch).await {
                     produced.close();
                     return Err(lost);
                 }
@@ -300,11 +355,12 @@ impl LeafAsk {
         .map_err(lost)?;
         loop {
             match responses.next().await.map_err(lost)? {
-                Some(Response::Batch { part, batch }) => rows.take(part as usize, batch).await?,
+                Some(Response::Batch { part, batch }) => self.take(rows, part, batch).await?,
                 Some(Response::Done(stats)) => return Ok(stats),
                 Some(Response::Failed(error)) => return Err(Lost::of(error)),
-                Some(Response::Unsupported(what)) => return Err(Lost::Missing(format!("refused: {what}"))),
-                other => return Err(Lost::Missing(format!("failed: unexpected answer {other:?}"))),
+                Some(Response::Unsupported(what)) => return Err(Lost::missing(&format!("refused: {what}"))),
+                Some(other) => return Err(Lost::missing(&format!("failed: {}", other.in_short()))),
+                None => return Err(Lost::Missing("failed: its answer ended early".to_owned())),
             }
         }
     }

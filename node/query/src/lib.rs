@@ -9,7 +9,7 @@
 //! answer.
 //!
 //! `coordinator` is what it takes to ask; `access` says who may ask what. One node is asked by `leaf`; many, through inner nodes,
-//! by `subtree`, whose other side is `relay` and `combining`; on its way to the merge: `inbox`; `time` shares the time out;
+//! by `subtree`, whose other side is `relay` (`pulse`: their signs of life); on its way to the merge: `inbox`; `time` shares the time out;
 //! `kept` holds snapshots between two rounds, `release` gives them up; `admission` gives turns, `gate` in a fair order, `polite`
 //! threads that give way to capture; `clocks` measures peers' clocks.
 
@@ -18,10 +18,11 @@ pub mod admission;
 pub mod ask;
 pub mod catalogs;
 pub mod clocks;
-mod combining;
 mod coordinator;
 pub mod exec;
 pub mod fanout;
+#[cfg(test)]
+mod full_store_tests;
 mod gate;
 mod inbox;
 mod kept;
@@ -30,6 +31,7 @@ pub mod lock;
 mod own_catalog;
 pub mod plans;
 mod polite;
+mod pulse;
 pub mod relay;
 pub mod release;
 mod subtree;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::leaf::{LeafAsk, Lost, Rows, Target};
-use super::subtree::pulse;
+use super::pulse::pulse;
 
 /// Questions that are relayed at a time; more are left to their askers.
 const AT_ONCE: usize = 16;
@@ -24,8 +24,6 @@ const MOST_LEAVES: usize = 4_096;
 pub(super) const LEAVES_AT_ONCE: usize = 128;
 /// Pieces between the leaves and the way to the asker.
 const QUEUE: usize = 32;
-/// Silence after which a sign of life is sent, at the latest.
-pub(super) const PULSE: Duration = Duration::from_millis(500);
 /// Pieces are sent together when they come within this time, up to so many bytes.
 const TOGETHER: Duration = Duration::from_millis(2);
 const TOGETHER_BYTES: u64 = 256 << 10;

@@ -2,6 +2,8 @@
 //! they say (`relay`). Each piece names its leaf, so that coverage is exact per leaf and nothing counts twice: a leaf's
 //! answer counts when it is whole, once; what was not whole when its inner node was lost is asked for again, directly.
 
+mod combining;
+
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
@@ -10,27 +12,9 @@ use model::wire::{Leaf, LeafSaid, Request, Response};
 
 use tokio::time::timeout;
 
-use super::combining;
 use super::inbox::Ends;
 use super::leaf::{LeafAsk, Lost, Rows, Said, Target};
-use super::relay::PULSE;
-
-/// An inner node that says nothing for this long, or for this share of the question's time, is lost: its leaves can then still be
-/// asked directly. It gives a sign of life several times as often.
-const SILENCE: Duration = Duration::from_secs(3);
-const SILENCE_SHARE: u32 = 4;
-const PULSE_SHARE: u32 = 20;
-const _: () = assert!(SILENCE.as_millis() > 4 * PULSE.as_millis() && PULSE_SHARE > 4 * SILENCE_SHARE);
-
-/// How long an inner node may be silent that is asked now.
-pub(super) fn silence(ask: &LeafAsk) -> Duration {
-    SILENCE.min(Duration::from_millis(ask.left_ms().into()) / SILENCE_SHARE)
-}
-
-/// How often an inner node gives a sign of life that was asked now.
-pub(super) fn pulse(ask: &LeafAsk) -> Duration {
-    PULSE.min(Duration::from_millis(ask.left_ms().into()) / PULSE_SHARE)
-}
+use super::pulse::silence;
 
 /// Of the time left, what an inner node may not use: then it tells what it has and the asker can still take it.
 const KEPT_BACK_SHARE: u32 = 10;
@@ -131,16 +115,25 @@ async fn through_inner(
         let pieces = match response.map_err(|error| error.to_string())? {
             Some(Response::Leaves(pieces)) => pieces,
             Some(Response::Done(_)) => return Ok(()),
-            other => return Err(format!("{other:?}")),
+            Some(other) => return Err(other.in_short()),
+            None => return Err("its answer ended early".to_owned()),
         };
         for piece in pieces {
             let at = piece.leaf as usize;
             let held = waiting.get_mut(at).ok_or("it names a leaf that it was not given")?;
-            let rows = held.as_mut().ok_or("it says more of a leaf that has ended")?;
+            // What is left of one that is asked directly by now says nothing new.
+            let Some(rows) = held.as_mut() else { continue };
             let leaf = group.get(at).ok_or("it names a leaf that it was not given")?;
             let outcome = match piece.said {
-                LeafSaid::Batch { part, batch } => match rows.take(part as usize, batch).await {
+                LeafSaid::Batch { part, batch } => match ask.take(rows, part, batch).await {
                     Ok(()) => continue,
+                    // Whether the leaf said so, or the inner node: that one is asked itself.
+                    Err(Lost::Missing(why)) if rows.passed_rows() == 0 => {
+                        tracing::debug!(leaf = %leaf.1.name, %why, "asked directly");
+                        *held = None;
+                        direct(leaf.clone());
+                        continue;
+                    }
                     Err(lost) => Err(lost),
                 },
                 LeafSaid::Done(stats) => Ok(stats),
@@ -150,7 +143,7 @@ async fn through_inner(
                     direct(leaf.clone());
                     continue;
                 }
-                LeafSaid::Missing(why) => Err(Lost::Missing(why)),
+                LeafSaid::Missing(why) => Err(Lost::missing(&why)),
             };
             let Some(rows) = held.take() else { continue };
             // Nobody waits any more: the question is over.

@@ -31,6 +31,7 @@ mod facts;
 pub mod light;
 pub mod local;
 mod memory;
+mod open_calls;
 mod places;
 mod recording;
 mod remembered;

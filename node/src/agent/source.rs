@@ -25,10 +25,13 @@ fn store(path: &std::path::Path, limits: &StoreConfig) -> Result<(Source, Option
         Err(error) => error,
     };
     match &error {
-        StoreError::Damaged { .. } => {
+        StoreError::Damaged { path, reason } => {
             let aside = set_aside(path, limits.mode, unix_now_ns())?;
-            tracing::error!("{error}");
-            tracing::error!("the damaged store lies in {} now; a new one begins", aside.display());
+            tracing::error!(
+                "{} was damaged ({reason}): it lies whole in {} now, from where `sqlite3 {1} .recover` may rescue rows; a new store begins",
+                path.display(),
+                aside.display()
+            );
             Ok((Source::Store(Store::open(path, limits.clone())?), None))
         }
         StoreError::DiskFull { .. } | StoreError::NotWritable { .. } if path.exists() => {

@@ -18,6 +18,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use verdicts::{Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 
+use super::open_calls::observed;
 use super::standing::{About, Current};
 use super::{Shared, device};
 use record::unix_now_ns;
@@ -271,22 +272,4 @@ async fn open_calls(
 fn open(node: &Arc<str>, call: OpenCall) -> Option<(Observation, bool)> {
     let numbered = call.seq.is_some();
     Some((observed(node, OpenCall { seq: call.seq.or(Some(0)), ..call })?, numbered))
-}
-
-/// An open call as the analysis takes it; none when it cannot be matched across ranks.
-pub(super) fn observed(node: &Arc<str>, call: OpenCall) -> Option<Observation> {
-    Some(Observation {
-        node: Arc::clone(node),
-        pid: call.pid.into(),
-        rank: call.rank?,
-        nranks: call.nranks,
-        comm_hash: call.comm_hash?,
-        func: call.func.into(),
-        seq: call.seq?,
-        entry_ns: call.entry_ns,
-        duration_ns: 0,
-        tier: call.tier,
-        library: call.library.into(),
-        root: call.root,
-    })
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use mesh::via::Via;
@@ -40,6 +40,41 @@ pub(crate) enum Piece {
 
 /// Silence after which whoever takes the pieces is told of it.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// How long an agent is waited for beyond a question's own time: its word on why there is no answer should come first.
+const BEYOND: Duration = Duration::from_millis(240);
+
+/// The time that an agent has for a request, where the request says.
+struct Patience {
+    timeout_ms: u64,
+    until: Option<Instant>,
+}
+
+impl Patience {
+    fn with(request: &LocalRequest) -> Self {
+        let timeout_ms = match request {
+            LocalRequest::Query(question) => question.timeout_ms,
+            LocalRequest::Nodes | LocalRequest::Stragglers(_) => return Self { timeout_ms: 0, until: None },
+        };
+        // As good as for ever, where the clock ends before.
+        let until = Instant::now().checked_add(Duration::from_millis(timeout_ms).saturating_add(BEYOND));
+        Self { timeout_ms, until }
+    }
+
+    /// How long to wait for the next piece before looking again.
+    fn next(&self) -> Duration {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        left.map_or(IDLE, |left| left.min(IDLE))
+    }
+
+    /// Fails when nothing more is waited for.
+    fn left(&self) -> anyhow::Result<()> {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            bail!("timeout: the agent gave no answer within {} ms, nor said why", self.timeout_ms);
+        }
+        Ok(())
+    }
+}
 
 /// No answer, with what is known about the coverage.
 #[derive(Debug, thiserror::Error)]
@@ -91,8 +126,10 @@ async fn over_mesh(
         }
     }
     let (address, mut answer) = tried?;
+    let patience = Patience::with(request);
     let reply = loop {
-        let Ok(read) = tokio::time::timeout(IDLE, answer.next()).await else {
+        let Ok(read) = tokio::time::timeout(patience.next(), answer.next()).await else {
+            patience.left()?;
             take(Piece::Idle)?;
             continue;
         };
@@ -136,8 +173,10 @@ async fn exchange(
     let mut reader = FrameReader::new(reader);
     // An agent that refuses says so at once and hangs up, perhaps before it was asked: its word is read all the same.
     let asked = frame::write(&mut writer, request).await;
+    let patience = Patience::with(request);
     loop {
-        let Ok(read) = tokio::time::timeout(IDLE, reader.read::<LocalResponse>()).await else {
+        let Ok(read) = tokio::time::timeout(patience.next(), reader.read::<LocalResponse>()).await else {
+            patience.left()?;
             take(Piece::Idle)?;
             continue;
         };

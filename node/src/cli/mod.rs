@@ -30,6 +30,7 @@ mod slurm;
 mod stragglers;
 mod trace;
 mod up;
+mod utc;
 
 /// Which rank holds the job up, and why: ask any host.
 #[derive(Debug, Parser)]

@@ -61,11 +61,11 @@ pub(super) fn load(dir: &Path) -> anyhow::Result<Identity> {
         bail!("the certificate of {role} {name} in {} is revoked; {}", dir.display(), anew());
     }
     if identity.not_after() < now {
-        let end = super::identity::utc(identity.not_after());
+        let end = super::utc::utc(identity.not_after());
         bail!("the certificate of {role} {name} in {} ended at {end}; {}", dir.display(), anew());
     }
     if now < identity.not_before() {
-        let begin = super::identity::utc(identity.not_before());
+        let begin = super::utc::utc(identity.not_before());
         bail!("the certificate of {role} {name} begins at {begin}: is this machine's clock right?");
     }
     identity.check_valid(now)?;
@@ -87,7 +87,7 @@ pub(super) async fn renew_if_due(dir: &Path, identity: &Identity, at: SocketAddr
     };
     let left = identity.not_after().duration_since(now).unwrap_or_default();
     if left < identity.not_after().duration_since(identity.renew_at()).unwrap_or_default() / 2 {
-        let end = super::identity::utc(identity.not_after());
+        let end = super::utc::utc(identity.not_after());
         eprintln!("note: this certificate ends at {end} and could not be renewed: {failure}");
     } else {
         tracing::debug!("not renewed yet: {failure}");

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use model::Coverage;
@@ -143,17 +143,35 @@ pub(super) fn say_coverage(error: &anyhow::Error) {
     }
 }
 
+/// How long after its deadline a question to a file is given to end by itself.
+const BEYOND: Duration = Duration::from_millis(200);
+
+/// Ends this process with a message, unless it is dropped before: for work on this process's own threads that may look at no
+/// deadline for a while. Nothing is lost with it: questions only read.
+struct Alarm(#[expect(dead_code, reason = "its drop is what the thread waits for")] std::sync::mpsc::Sender<()>);
+
+impl Alarm {
+    fn at(until: Instant, message: String) -> Self {
+        let (alive, dropped) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            let left = until.saturating_duration_since(Instant::now());
+            if dropped.recv_timeout(left) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("rankmesh: {message}");
+                std::process::exit(1);
+            }
+        });
+        Self(alive)
+    }
+}
+
 fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let deadline = started + args.ask.timeout;
+    let late = format!("timeout: the question took longer than {:?}; give --timeout or narrow it", args.ask.timeout);
+    let alarm = Alarm::at(deadline + BEYOND, late.clone());
     let mut out = std::io::stdout().lock();
     let failed = |error| match error {
-        FileError::Question(_) if Instant::now() >= deadline => {
-            anyhow::anyhow!(
-                "timeout: the question took longer than {:?}; give --timeout or narrow it",
-                args.ask.timeout
-            )
-        }
+        FileError::Question(_) if Instant::now() >= deadline => anyhow::Error::msg(late.clone()),
         FileError::Question(LocalError::Query(error)) => UsageError(error.render(sql)).into(),
         // SQLite's own words for a page that is not what it should be.
         FileError::Question(other) if other.to_string().contains("malformed") => {
@@ -166,6 +184,7 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     };
     if let Some(how) = args.explain {
         let plan = store::file::explain(file, sql, how == Explain::Analyze, deadline).map_err(failed)?;
+        drop(alarm);
         writeln!(out, "{}", printable_lines(&plan).trim_end())?;
         return Ok(Exit::Complete);
     }
@@ -174,6 +193,7 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
         printer.get_or_insert_with(|| Printer::new(args.format, columns.to_vec())).rows(rows, &mut out)
     };
     store::file::ask_into(file, sql, deadline, &mut print).map_err(failed)?;
+    drop(alarm);
     let printer = printer.context("the question has no columns")?;
     printer.end(None, started.elapsed().as_secs_f64() * 1e3, &mut out, &mut std::io::stderr().lock())?;
     Ok(Exit::Complete)

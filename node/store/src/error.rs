@@ -1,5 +1,7 @@
 //! What can go wrong with a store file, each with what to do about it. Query errors are SQLite's own and not here.
 
+use std::fs::Metadata;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
@@ -15,6 +17,20 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// The file has no content, so there is nothing to read.
+    #[error("{path} is empty: it holds no database; choose another file")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The path leads to something that is no regular file.
+    #[error("{path} is {what}, not a file: give the path of a store's file")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// "a directory", "a pipe", …
+        what: &'static str,
+    },
     /// The file is somebody else's database.
     #[error(
         "{path} is a database, but not a rankmesh store: to serve it as it is, give it to --serve-db, not to --store"
@@ -26,7 +42,7 @@ pub enum StoreError {
     /// The file was written by a newer version.
     #[error(
         "{path} has schema version {found}, this rankmesh knows versions up to {known}: \
-         use a newer rankmesh, or give --store another file"
+         use a newer rankmesh, or another file"
     )]
     Newer {
         /// The file.
@@ -71,7 +87,9 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// SQLite found the file damaged.
-    #[error("{path} is damaged ({reason}): move it away to start a new store; `sqlite3 FILE .recover` may rescue rows")]
+    #[error(
+        "{path} is damaged ({reason}): `sqlite3 {path} .recover` may rescue rows; move it away to start a new store"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -110,6 +128,16 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A file that begins as an SQLite database, and whose header SQLite refuses all the same.
+    pub(crate) fn or_bad_header(self) -> Self {
+        match self {
+            Self::NotADatabase { path } => {
+                Self::Damaged { path, reason: "its header makes no sense, or it is encrypted".to_owned() }
+            }
+            other => other,
+        }
+    }
+
     /// Turn SQLite's answer for `path` into advice.
     pub(crate) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_path_buf();
@@ -135,6 +163,19 @@ impl StoreError {
             Self::NotWritable { path, reason } => Self::NotReadable { path, reason },
             other => other,
         }
+    }
+
+    /// Refuse what is no regular file before it is opened: opening a pipe would wait for its other end.
+    pub(crate) fn unless_regular(path: &Path, meta: &Metadata) -> Result<(), Self> {
+        let kind = meta.file_type();
+        let what = match () {
+            () if kind.is_file() => return Ok(()),
+            () if kind.is_dir() => "a directory",
+            () if kind.is_fifo() => "a pipe",
+            () if kind.is_socket() => "a socket",
+            () => "a device",
+        };
+        Err(Self::NotAFile { path: path.to_path_buf(), what })
     }
 
     /// A system error on a file that is to be written.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use query_planner::{Answer, Budget, Catalog, ColumnMeta, Local, LocalError, RunError, Value};
+use query_planner::{Answer, Budget, Catalog, ColumnMeta, Local, LocalError, RunError, Stop, Value};
 use rusqlite::Connection;
 
 use crate::{ColumnExecutor, ServedDb, StoreError};
@@ -93,16 +93,19 @@ impl FileReader {
         budget: Budget,
         ask: impl FnOnce(&Local<'_>) -> Result<T, FileError>,
     ) -> Result<T, FileError> {
-        let stop = move || Instant::now() >= deadline;
-        let watched = self.conn.progress_handler(4_000, Some(stop));
+        let stop = Stop::at(Some(deadline));
+        let looks = stop.clone();
+        let watched = self.conn.progress_handler(1_000, Some(move || looks.is_over()));
         watched.map_err(|error| StoreError::from_sqlite_read(&self.path, error))?;
+        let _watched = stop.watch(&self.conn);
         ask(&Local {
             conn: &self.conn,
             catalog: &self.catalog,
             node: "local",
-            executor: &ColumnExecutor::new(&stop, u64::MAX),
+            executor: &ColumnExecutor::new(&|| stop.is_over(), u64::MAX),
             budget,
             now_unix_ns: unix_now_ns(),
+            stop: stop.clone(),
         })
     }
 }

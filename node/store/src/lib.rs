@@ -13,7 +13,7 @@
 //! | `schema` | the file's form, migration, refusal of other files |
 //! | `queue`, `ingest` | the bounded queue, the writer thread, group commits |
 //! | `checkpoint` | cutting the write-ahead log back, beside the writer |
-//! | `rows`, `host_rows`, `rollups`, `losslog`, `sessions` | what is written |
+//! | `rows`, `rollups`, `losslog`, `sessions` | what is written |
 //! | `columnar` | rows of the frequent tables as compressed columns |
 //! | `retention` | what is dropped |
 //! | `facts` | what the store knows of itself, for gossip and coverage |
@@ -29,7 +29,6 @@ mod error;
 pub mod exchange;
 mod facts;
 pub mod file;
-mod host_rows;
 mod ingest;
 mod integrity;
 mod losslog;
@@ -43,8 +42,8 @@ mod rows;
 mod schema;
 mod sessions;
 mod source;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -141,9 +140,10 @@ impl Store {
     /// [`StoreError`] says what is wrong with the file or its place, and what to do.
     pub fn open(path: impl AsRef<Path>, config: StoreConfig) -> Result<Self, StoreError> {
         let path = path.as_ref().to_path_buf();
+        let is_there = schema::is_there(&path)?;
         // Refuse other people's files before anything is put beside them. Without a lock file no connection of this
         // process can be open on `path`, so looking at its header drops no lock.
-        if path.exists() && !beside(&path, ".lock").exists() {
+        if is_there && !beside(&path, ".lock").exists() {
             schema::check_header(&path)?;
         }
         let lock = lock_file(&path, config.mode)?;

@@ -25,7 +25,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::StoreError;
 use super::facts::{Facts, TableFacts};
-use super::schema::{MAGIC, read_up_to};
+use super::schema::{APPLICATION_ID, MAGIC, SCHEMA_VERSION, read_up_to};
 use super::{beside, columnar};
 
 /// Up to this size rows of a served file are counted; beyond, estimated by the highest row id.
@@ -83,6 +83,7 @@ impl ServedDb {
         let write_ahead = read_header(&path)?;
         let mut served = Self { path, write_ahead, replicated, facts: Facts::default(), note: None };
         let conn = served.reader()?;
+        served.refuse_newer(&conn)?;
         served.facts = read_facts(&conn, &served.path).map_err(|e| StoreError::from_sqlite_read(&served.path, e))?;
         Ok(served)
     }
@@ -154,6 +155,17 @@ impl ServedDb {
         Ok(uri(&self.path, immutable))
     }
 
+    /// A trace store of a later version may mean something else by the same names.
+    fn refuse_newer(&self, conn: &Connection) -> Result<(), StoreError> {
+        let pragma = |name| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let failed = |e| self.advice(e);
+        let found = pragma("user_version").map_err(failed)?;
+        if pragma("application_id").map_err(failed)? == i64::from(APPLICATION_ID) && found > SCHEMA_VERSION {
+            return Err(StoreError::Newer { path: self.path.clone(), found, known: SCHEMA_VERSION });
+        }
+        Ok(())
+    }
+
     fn advice(&self, error: rusqlite::Error) -> StoreError {
         let journal = std::fs::metadata(beside(&self.path, "-journal")).is_ok_and(|m| m.len() > 0);
         let refused = matches!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen));
@@ -161,7 +173,8 @@ impl ServedDb {
             let reason = "an unfinished transaction's -journal lies beside it".to_owned();
             return StoreError::Unclean { path: self.path.clone(), reason };
         }
-        StoreError::from_sqlite_read(&self.path, error)
+        // Its first bytes are those of a database.
+        StoreError::from_sqlite_read(&self.path, error).or_bad_header()
     }
 }
 
@@ -177,6 +190,11 @@ fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
 /// descriptor later would drop the POSIX locks of this process's connections to the file.
 fn read_header(path: &Path) -> Result<bool, StoreError> {
     let mut header = [0_u8; 100];
+    let meta = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?;
+    StoreError::unless_regular(path, &meta)?;
+    if meta.len() == 0 {
+        return Err(StoreError::Empty { path: path.to_path_buf() });
+    }
     let mut file = File::open(path).map_err(|e| unreadable(path, &e))?;
     let len = read_up_to(&mut file, &mut header).map_err(|e| unreadable(path, &e))?;
     if len < header.len() || &header[..16] != MAGIC {
@@ -365,12 +383,12 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             ServedDb::open(&path, Vec::new()).unwrap_err()
         };
-        assert!(matches!(refused("empty", b""), StoreError::NotADatabase { .. }));
+        assert!(matches!(refused("empty", b""), StoreError::Empty { .. }));
         assert!(matches!(refused("text", &[b'x'; 8192]), StoreError::NotADatabase { .. }));
         let mut torn = MAGIC.to_vec();
         torn.resize(4096, 0x5A);
         assert!(matches!(refused("torn", &torn), StoreError::NotADatabase { .. } | StoreError::Damaged { .. }));
         assert!(matches!(ServedDb::open(dir.path().join("missing"), Vec::new()), Err(StoreError::Missing { .. })));
-        assert!(matches!(ServedDb::open(dir.path(), Vec::new()), Err(StoreError::NotReadable { .. })));
+        assert!(matches!(ServedDb::open(dir.path(), Vec::new()), Err(StoreError::NotAFile { .. })));
     }
 }

@@ -15,7 +15,7 @@ use super::{beside, lock_file};
 pub fn set_aside(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, StoreError> {
     let lock = lock_file(path, mode)?;
     let io = |error: std::io::Error| StoreError::from_io(path, &error);
-    let aside = free_name(path);
+    let aside = schema::free_name(path, ".damaged");
     // The log goes with the file it belongs to; the shared memory is only an index of the log.
     for suffix in ["-wal", "-shm"] {
         match std::fs::rename(beside(path, suffix), beside(&aside, suffix)) {
@@ -35,13 +35,6 @@ pub fn set_aside(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, StoreEr
     drop(conn);
     let _ = lock.unlock();
     Ok(aside)
-}
-
-fn free_name(path: &Path) -> PathBuf {
-    (1_u32..)
-        .map(|n| beside(path, &format!(".damaged-{n}")))
-        .find(|name| !name.exists())
-        .unwrap_or_else(|| beside(path, ".damaged"))
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! Owns the mapping from what capture hands on to rows: this file and `host_rows` (the host's signals) know both
+//! Owns the mapping from what capture hands on to rows: this file and `host` (the host's signals) know both
 //! `record`'s records and the columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
+
+mod host;
 
 use record::{BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
 use rusqlite::{Connection, Statement, params};
 
 use super::columnar::RowColumns;
-use super::host_rows::HostStatements;
 use super::rollups::{Counts, RollupKey, Rollups, Sum};
+use host::HostStatements;
 
 /// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn record; it is
 /// counted as lost, reason "invalid". The bound also keeps a bucket's sum far from 64-bit overflow.
@@ -452,16 +454,16 @@ fn tally(t: &CallTally, rollups: &mut Rollups) -> Stored {
     Stored::Row
 }
 
-pub(super) fn plausible(ts_ns: i64, duration_ns: i64) -> bool {
+fn plausible(ts_ns: i64, duration_ns: i64) -> bool {
     ts_ns >= 0 && (0..=LONGEST_NS).contains(&duration_ns)
 }
 
 /// An id keeps its bit pattern.
-pub(super) fn bits(id: u64) -> i64 {
+fn bits(id: u64) -> i64 {
     i64::from_ne_bytes(id.to_ne_bytes())
 }
 
 /// A quantity above i64::MAX is a garbage argument of the caller's: not known.
-pub(super) fn quantity(value: u64) -> Option<i64> {
+fn quantity(value: u64) -> Option<i64> {
     i64::try_from(value).ok()
 }

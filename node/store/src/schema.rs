@@ -5,7 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags, Transaction};
 
@@ -91,9 +91,11 @@ const LADDER: &[Step] = &[
 /// # Errors
 /// [`StoreError`] says what is wrong with the file or its place.
 pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreError> {
-    let sqlite = |e| StoreError::from_sqlite(path, e);
+    // It has our mark: if SQLite takes it for no database, its header is damaged.
+    let sqlite = |e| StoreError::from_sqlite(path, e).or_bad_header();
     create_if_missing(path, mode)?;
     check_header(path)?;
+    keep_unreadable_log(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     conn.busy_timeout(std::time::Duration::from_millis(500)).map_err(sqlite)?;
@@ -126,6 +128,53 @@ pub(crate) fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     tx.commit()
+}
+
+/// Whether there is a file at `path`.
+///
+/// # Errors
+/// There is something else, or it cannot be told.
+pub(crate) fn is_there(path: &Path) -> Result<bool, StoreError> {
+    match std::fs::metadata(path) {
+        Ok(meta) => StoreError::unless_regular(path, &meta).map(|()| true),
+        // The new file would take the link's place, not that of the file which the link means.
+        Err(e) if e.kind() == ErrorKind::NotFound && path.is_symlink() => {
+            let reason = "it is a link to a file that does not exist".to_owned();
+            Err(StoreError::NotWritable { path: path.to_path_buf(), reason })
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(StoreError::from_io(path, &e)),
+    }
+}
+
+/// Begins of a write-ahead log, by byte order of its checksums (<https://sqlite.org/fileformat2.html#walformat>).
+const LOG_MAGIC: [[u8; 4]; 2] = [[0x37, 0x7f, 0x06, 0x82], [0x37, 0x7f, 0x06, 0x83]];
+
+/// SQLite overwrites a log that it cannot read: keep what lies there under another name.
+fn keep_unreadable_log(path: &Path) -> Result<(), StoreError> {
+    let io = |e| StoreError::from_io(path, &e);
+    let log = beside(path, "-wal");
+    let mut magic = [0_u8; 4];
+    let read = match File::open(&log) {
+        Ok(mut file) => read_up_to(&mut file, &mut magic).map_err(io)?,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(io(e)),
+    };
+    if read == 0 || LOG_MAGIC.contains(&magic) {
+        return Ok(());
+    }
+    let kept = free_name(&log, ".unreadable");
+    std::fs::rename(&log, &kept).map_err(io)?;
+    tracing::error!("{} was no write-ahead log; it lies in {} now", log.display(), kept.display());
+    Ok(())
+}
+
+/// `path` with `suffix` and the first number that gives the name of no file.
+pub(super) fn free_name(path: &Path, suffix: &str) -> PathBuf {
+    (1_u32..)
+        .map(|n| beside(path, &format!("{suffix}-{n}")))
+        .find(|name| !name.exists())
+        .unwrap_or_else(|| beside(path, suffix))
 }
 
 /// Make a new file whole, under another name, and move it into place: a process killed in between leaves no file that
@@ -204,7 +253,7 @@ pub(crate) fn read_up_to(file: &mut File, buf: &mut [u8]) -> std::io::Result<usi
 }
 
 fn migrate(conn: &mut Connection, path: &Path, ladder: &[Step]) -> Result<(), StoreError> {
-    let sqlite = |e| StoreError::from_sqlite(path, e);
+    let sqlite = |e| StoreError::from_sqlite(path, e).or_bad_header();
     let known = ladder.len() as i64;
     loop {
         let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(sqlite)?;

@@ -1,4 +1,5 @@
-//! Records for the store's tests.
+//! Records and stores for tests: of this crate, and (feature `testing`) of the crates above it.
+#![allow(clippy::unwrap_used, reason = "tests only")]
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,14 +7,17 @@ use std::time::Duration;
 use record::{Collective, Library, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::Connection;
 
+use super::columnar::{Appender, MOST_SPAN_NS};
+use super::{Store, StoreConfig, rollups::Rollups, rows};
+
 /// An instant in the past of any clock these tests run on: 2026-01-01 UTC.
-pub(crate) const T0: i64 = 1_767_225_600_000_000_000;
+pub const T0: i64 = 1_767_225_600_000_000_000;
 
 /// Long enough for any commit on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The i-th collective: one every millisecond, `seq` is i.
-pub(crate) fn collective(i: u64) -> Collective {
+pub fn collective(i: u64) -> Collective {
     Collective {
         ts_ns: T0 + i64::try_from(i).unwrap() * 1_000_000,
         duration_ns: 1000,
@@ -40,7 +44,8 @@ pub(crate) fn collective(i: u64) -> Collective {
     }
 }
 
-pub(crate) fn offcpu(ts_ns: i64, duration_ns: i64) -> Record {
+/// A stretch off the CPU of process 100.
+pub fn offcpu(ts_ns: i64, duration_ns: i64) -> Record {
     Record::OffCpu(OffCpu {
         ts_ns,
         duration_ns,
@@ -58,7 +63,8 @@ pub(crate) fn offcpu(ts_ns: i64, duration_ns: i64) -> Record {
     })
 }
 
-pub(crate) fn retransmit(ts_ns: i64) -> Record {
+/// A TCP segment of nobody in particular, sent again.
+pub fn retransmit(ts_ns: i64) -> Record {
     Record::Net(NetEvent {
         ts_ns,
         event: "tcp_retransmit_skb",
@@ -74,24 +80,51 @@ pub(crate) fn retransmit(ts_ns: i64) -> Record {
     })
 }
 
-pub(crate) fn process(pid: u32, rank: Option<i32>) -> Record {
+/// A process as capture announces it.
+pub fn process(pid: u32, rank: Option<i32>) -> Record {
     Record::Process(ProcessSeen { pid, start_ns: T0, comm: "python".to_owned(), rank, ..ProcessSeen::default() })
 }
 
+/// A store of `segments` segments of collectives with `rows` rows each, as a host has it after a day and more, only with fewer
+/// rows: ranks 0 to 7 in turn, `seq` counts. The segments lie so far apart in time that they stay segments.
+pub fn store_of_segments(path: &Path, segments: u64, rows: u64) -> Store {
+    // These rows lie in the past of the clock: no retention by age.
+    let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
+    Store::open(path, config.clone()).unwrap().close();
+    let conn = connect(path);
+    conn.execute_batch("BEGIN").unwrap();
+    let mut appender = Appender::open(&conn, "collectives", "ts_ns").unwrap();
+    for segment in 0..segments {
+        let mut columns = appender.rows();
+        for row in 0..rows {
+            let seq = segment * rows + row;
+            let ts_ns = T0 + i64::try_from(segment).unwrap() * (MOST_SPAN_NS + 1) + i64::try_from(row).unwrap() * 1_000;
+            let rank = Some(i32::try_from(seq % 8).unwrap());
+            let collective = Collective { ts_ns, rank, ..collective(seq) };
+            assert!(rows::push(&Record::Collective(collective), &mut columns, &mut Rollups::default()));
+        }
+        appender.write(&conn, &columns, 0).unwrap();
+        appender.committed(columns.rows());
+    }
+    conn.execute_batch("COMMIT").unwrap();
+    drop(conn);
+    Store::open(path, config).unwrap()
+}
+
 /// One integer.
-pub(crate) fn int(conn: &Connection, sql: &str) -> i64 {
+pub fn int(conn: &Connection, sql: &str) -> i64 {
     conn.query_row(sql, [], |r| r.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
 /// A connection of a test's own, for reading and for mischief.
-pub(crate) fn connect(path: &Path) -> Connection {
+pub fn connect(path: &Path) -> Connection {
     let conn = Connection::open(path).unwrap();
     super::columnar::register(&conn).unwrap();
     conn
 }
 
 /// The file is whole.
-pub(crate) fn assert_whole(path: &Path) {
+pub fn assert_whole(path: &Path) {
     let conn = connect(path);
     let verdict: String = conn.query_row("PRAGMA integrity_check", [], |r| r.get(0)).unwrap();
     assert_eq!(verdict, "ok");

@@ -8,9 +8,9 @@ mod parse;
 mod print;
 mod visit;
 
-pub(crate) use parse::{ParseFailure, parse_select, parse_view, statement_kind};
+pub(crate) use parse::{ParseFailure, is_shallow, parse_select, parse_shallow_select, parse_view, statement_kind};
 pub(crate) use print::{is_keyword, quote_name};
-pub(crate) use visit::{Visit, VisitMut, walk, walk_mut};
+pub(crate) use visit::{Visit, VisitMut, calls_any, walk, walk_mut};
 
 /// A SELECT with its WITH, ORDER BY and LIMIT.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,5 +1,8 @@
-//! From SQL text to the owned tree, through sqlite3-parser. The text has been prepared by SQLite before, so its depth
-//! is bounded; what is not one SELECT is named here.
+//! From SQL text to the owned tree, through sqlite3-parser, whose own tree is built without recursion. The depth of ours is
+//! bounded here, since texts come from other nodes, too, and not all of them have been prepared by SQLite before. What is not
+//! one SELECT is named here.
+
+use std::cell::Cell;
 
 use sqlite3_parser::ast as p;
 use sqlite3_parser::lexer::sql::Parser;
@@ -25,9 +28,55 @@ pub(crate) enum ParseFailure {
     NotSelect,
     /// A construct the planner does not know.
     Unknown(&'static str),
+    /// Expressions and subqueries lie deeper in each other than allowed.
+    TooDeep,
 }
 
 type Parsed<T> = Result<T, ParseFailure>;
+
+/// Levels that a tree may have. Everything that walks one recurses, so this bounds the stack, whoever wrote the text. SQLite
+/// itself allows less (SQLITE_MAX_PARSER_DEPTH, 2,500).
+const MOST_LEVELS: u32 = 3_000;
+
+thread_local! {
+    /// Levels that the tree under construction may still have.
+    static LEVELS_LEFT: Cell<u32> = const { Cell::new(MOST_LEVELS) };
+}
+
+/// One level down, for as long as it lives.
+struct Level(u32);
+
+impl Level {
+    fn down() -> Parsed<Level> {
+        let left = LEVELS_LEFT.get();
+        LEVELS_LEFT.set(left.checked_sub(1).ok_or(ParseFailure::TooDeep)?);
+        Ok(Level(left))
+    }
+}
+
+impl Drop for Level {
+    fn drop(&mut self) {
+        LEVELS_LEFT.set(self.0);
+    }
+}
+
+/// Levels and bytes of a text that is parsed on any stack, however much of that is in use: a level takes about 10 KiB without
+/// optimisation. What people write is far from it.
+const SHALLOW_LEVELS: u32 = 60;
+const SHALLOW_BYTES: usize = 256 << 10;
+
+fn shallow<T>(sql: &str, parse: impl FnOnce(&str) -> Parsed<T>) -> Parsed<T> {
+    if sql.len() > SHALLOW_BYTES {
+        return Err(ParseFailure::TooDeep);
+    }
+    let _restored = Level(LEVELS_LEFT.replace(SHALLOW_LEVELS));
+    parse(sql)
+}
+
+/// As [`parse_select`], for a text that nobody has looked at before and a stack of any size.
+pub(crate) fn parse_shallow_select(sql: &str) -> Parsed<Select> {
+    shallow(sql, parse_select)
+}
 
 /// Parse one SELECT (or VALUES).
 pub(crate) fn parse_select(sql: &str) -> Parsed<Select> {
@@ -69,17 +118,33 @@ pub(crate) fn statement_kind(sql: &str) -> Parsed<()> {
     }
 }
 
-/// Parse the SELECT of a `CREATE VIEW` statement.
+/// Parse the SELECT of a text that is one `CREATE VIEW` statement and nothing else, where it is not deep: it may be another
+/// node's.
 pub(crate) fn parse_view(sql: &str) -> Parsed<Select> {
+    shallow(sql, parse_any_view)
+}
+
+/// Whether a text, if it is a SELECT at all, can be worked on by recursion on any stack.
+pub(crate) fn is_shallow(sql: &str) -> bool {
+    !matches!(parse_shallow_select(sql), Err(ParseFailure::TooDeep))
+}
+
+fn parse_any_view(sql: &str) -> Parsed<Select> {
     let bump = Bump::new();
-    match Parser::new(&bump, sql.as_bytes()).next() {
-        Ok(Some(p::Cmd::Stmt(p::Stmt::CreateView { select, .. }))) => convert_select(select),
-        Ok(_) => Err(ParseFailure::NotSelect),
-        Err(error) => Err(ParseFailure::Syntax(error.to_string())),
+    let mut parser = Parser::new(&bump, sql.as_bytes());
+    let select = match parser.next() {
+        Ok(Some(p::Cmd::Stmt(p::Stmt::CreateView { select, .. }))) => convert_select(select)?,
+        Ok(_) => return Err(ParseFailure::NotSelect),
+        Err(error) => return Err(ParseFailure::Syntax(error.to_string())),
+    };
+    match parser.next() {
+        Ok(None) => Ok(select),
+        _ => Err(ParseFailure::Several),
     }
 }
 
 fn convert_select(select: &p::Select<'_>) -> Parsed<Select> {
+    let _level = Level::down()?;
     let with = select.with.as_ref().map(convert_with).transpose()?;
     let mut compounds = Vec::new();
     for arm in select.body.compounds.iter().flatten() {
@@ -167,6 +232,7 @@ fn convert_output(column: &p::ResultColumn<'_>) -> Parsed<Output> {
 }
 
 fn convert_from(from: &p::FromClause<'_>) -> Parsed<Option<From>> {
+    let _level = Level::down()?;
     let Some(first) = from.select else {
         return Ok(None);
     };
@@ -295,6 +361,7 @@ fn convert_tail(tail: Option<&p::FunctionTail<'_>>) -> Parsed<(Option<Expr>, Opt
 }
 
 fn convert_expr(expr: &p::Expr<'_>) -> Parsed<Expr> {
+    let _level = Level::down()?;
     Ok(match expr {
         p::Expr::Between { lhs, not, start, end } => {
             Expr::Between { lhs: boxed(lhs)?, not: *not, low: boxed(start)?, high: boxed(end)? }
@@ -431,5 +498,105 @@ fn operator_text(operator: p::Operator) -> &'static str {
         p::Operator::Or => "OR",
         p::Operator::RightShift => ">>",
         p::Operator::Subtract => "-",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ast::{Visit, walk};
+
+    /// Every kind of nesting that the grammar has, `depth` times.
+    fn nested(depth: usize) -> Vec<String> {
+        let around = |before: &str, inner: &str, after: &str| {
+            format!("SELECT {}{inner}{} FROM t", before.repeat(depth), after.repeat(depth))
+        };
+        vec![
+            around("(", "1", ")"),
+            around("1+", "1", ""),
+            around("", "1", "+1"),
+            around("NOT ", "1", ""),
+            around("- ", "1", ""),
+            around("abs(", "1", ")"),
+            around("(SELECT ", "1", ")"),
+            around("EXISTS (SELECT ", "1", ")"),
+            around("CASE WHEN 1 THEN ", "1", " END"),
+            around("CAST(", "1", " AS TEXT)"),
+            around("1 IN (", "1", ")"),
+            around("1 BETWEEN 1 AND ", "1", ""),
+            around("sum(x) FILTER (WHERE ", "1", ")"),
+            around("sum(x) OVER (ORDER BY ", "1", ")"),
+            around("", "x", " COLLATE NOCASE"),
+            around("", "x", " IS NULL"),
+            format!("SELECT * FROM {}t{}", "(".repeat(depth), ")".repeat(depth)),
+            format!("SELECT * FROM {}t{}", "(SELECT * FROM ".repeat(depth), ")".repeat(depth)),
+            format!("{}SELECT 1{}", "WITH a AS (".repeat(depth), ") SELECT * FROM a".repeat(depth)),
+            format!("SELECT 1 LIMIT {}1{}", "(SELECT 1 LIMIT ".repeat(depth), ")".repeat(depth)),
+        ]
+    }
+
+    struct Everything(usize);
+
+    impl Visit for Everything {
+        fn expr(&mut self, node: &Expr) {
+            self.0 += 1;
+            walk::expr(self, node);
+        }
+    }
+
+    #[test]
+    fn no_depth_of_a_text_takes_more_stack_than_a_thread_has() {
+        // Half of what tokio's threads have: a caller is somewhere on its way, too.
+        let small_stack = std::thread::Builder::new().stack_size(1 << 20).spawn(|| {
+            for depth in [20, 40, 70, 3_000, 15_000] {
+                for sql in nested(depth) {
+                    match parse_shallow_select(&sql) {
+                        Ok(select) => {
+                            assert!(depth < 70, "{depth} levels: {sql:.60}");
+                            Everything(0).select(&select.clone());
+                            assert!(!select.to_string().is_empty());
+                        }
+                        Err(ParseFailure::TooDeep | ParseFailure::Syntax(_)) => assert!(depth > 20, "{sql:.60}"),
+                        Err(other) => panic!("{other:?}: {sql:.60}"),
+                    }
+                    let view = parse_view(&format!("CREATE VIEW v AS {sql}"));
+                    assert!(view.is_ok() || depth > 20, "{sql:.60}");
+                }
+            }
+            assert!(parse_shallow_select(&format!("SELECT '{}'", "x".repeat(SHALLOW_BYTES))).is_err());
+        });
+        small_stack.expect("a thread").join().expect("no panic");
+    }
+
+    /// On a stack as tokio's threads have it, and in time that does not double with each level.
+    #[test]
+    fn no_question_is_too_deep_for_its_thread() {
+        let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(|| {
+            let conn = rusqlite::Connection::open_in_memory().expect("memory");
+            conn.execute_batch("CREATE TABLE t(x)").expect("a table");
+            let catalog = crate::Catalog::of(&conn, &[]).expect("a catalogue");
+            for depth in [30, 60, 100, 500, 980, 2_000, 4_000] {
+                for sql in nested(depth) {
+                    let _ = crate::plan(&sql, &catalog, &crate::AskOptions::default());
+                    let _ = crate::align(&sql, &catalog, &Default::default(), &[]);
+                }
+            }
+        });
+        thread.expect("a thread").join().expect("no panic");
+    }
+
+    #[test]
+    fn the_limit_is_whole_again_after_a_text_that_was_too_deep() {
+        for _ in 0..3 {
+            assert!(matches!(parse_shallow_select(&nested(70)[0]), Err(ParseFailure::TooDeep)));
+        }
+        assert_eq!(LEVELS_LEFT.get(), MOST_LEVELS);
+    }
+
+    #[test]
+    fn a_view_is_one_statement() {
+        assert!(parse_view("CREATE VIEW v AS SELECT 1;").is_ok());
+        assert!(matches!(parse_view("CREATE VIEW v AS SELECT 1; ATTACH 'x' AS y"), Err(ParseFailure::Several)));
+        assert!(matches!(parse_view("ATTACH 'x' AS y"), Err(ParseFailure::NotSelect)));
     }
 }

@@ -186,3 +186,18 @@ macro_rules! visitor {
 
 visitor!(Visit, walk, []);
 visitor!(VisitMut, walk_mut, [mut]);
+
+/// Whether one of these functions is called anywhere in an expression, subqueries included.
+pub(crate) fn calls_any(expr: &Expr, functions: &[&str]) -> bool {
+    struct Look<'f>(&'f [&'f str], bool);
+    impl Visit for Look<'_> {
+        fn expr(&mut self, node: &Expr) {
+            self.1 |= matches!(node, Expr::Call(call)
+                if self.0.iter().any(|name| super::unquote(&call.name).eq_ignore_ascii_case(name)));
+            walk::expr(self, node);
+        }
+    }
+    let mut look = Look(functions, false);
+    look.expr(expr);
+    look.1
+}

@@ -37,7 +37,7 @@ pub(super) fn register(conn: &Connection) -> Result<()> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Hashes {
+pub(super) enum Hashes {
     Sparse(BTreeSet<u64>),
     /// For each register the longest run of leading zeros, plus one, of hashes that chose it.
     Dense(Vec<u8>),

@@ -25,7 +25,7 @@ pub(super) fn register(conn: &Connection) -> Result<()> {
 
 /// The best row so far: (ts, x).
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Edge<const LAST: bool>(Option<(Value, Value)>);
+pub(super) struct Edge<const LAST: bool>(Option<(Value, Value)>);
 
 /// The order of ORDER BY, completed: of numbers that are equal the integer is first.
 fn compare(a: &Value, b: &Value) -> Ordering {

@@ -47,7 +47,21 @@ pub(super) enum Number {
     Real(f64),
 }
 
-impl Args<'_> {
+impl<'a> Args<'a> {
+    pub(super) fn of(values: &'a [*mut ffi::sqlite3_value]) -> Self {
+        Self(values)
+    }
+
+    /// The argument as text, whatever it is; None when it is NULL, or memory ran out.
+    pub(super) fn text(&self, at: usize) -> Option<&'a [u8]> {
+        let value = self.0.get(at).copied()?;
+        // SAFETY: as in `value`.
+        unsafe {
+            let text = ffi::sqlite3_value_text(value);
+            if text.is_null() { None } else { Some(bytes(text.cast(), value)) }
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

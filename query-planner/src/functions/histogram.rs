@@ -39,7 +39,7 @@ pub(super) fn register(conn: &Connection) -> Result<()> {
 
 /// Counts by bucket of the absolute value; the bucket of [1.0, 1.0625) is 0.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Buckets {
+pub(super) struct Buckets {
     positive: BTreeMap<i64, u64>,
     negative: BTreeMap<i64, u64>,
     zero: u64,

@@ -8,13 +8,17 @@ mod edges;
 mod exact;
 mod fold;
 mod histogram;
+mod like;
 mod moments;
+mod patch;
 mod quantile;
 pub(crate) mod robust;
 mod runs;
+mod scalar;
 mod state;
 pub mod states;
 mod sum;
+mod text;
 
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
@@ -34,6 +38,29 @@ pub(crate) fn exact_sum(name: &str) -> Option<&'static str> {
         "total" => Some(EXACT_TOTAL),
         "avg" => Some(EXACT_AVG),
         _ => None,
+    }
+}
+
+/// Whether these bytes are the state of a sum.
+pub(crate) fn is_sum(bytes: &[u8]) -> bool {
+    exact::ExactSum::from_bytes(bytes).is_some()
+}
+
+/// Whether these bytes are a state of this name.
+///
+/// # Errors
+/// Why they are not: another version, say.
+pub(crate) fn check_state(state: &str, bytes: &[u8]) -> Result<bool, String> {
+    use self::state::Shipped;
+    match state {
+        "mesh_moments" => Shipped::<moments::Moments>::from_bytes(bytes).map(|_| true),
+        "mesh_runs" => Shipped::<runs::Runs>::from_bytes(bytes).map(|_| true),
+        "mesh_sketch" => Shipped::<quantile::Sketch>::from_bytes(bytes).map(|_| true),
+        "mesh_hashes" => Shipped::<distinct::Hashes>::from_bytes(bytes).map(|_| true),
+        "mesh_buckets" => Shipped::<histogram::Buckets>::from_bytes(bytes).map(|_| true),
+        "mesh_first" => Shipped::<edges::Edge<false>>::from_bytes(bytes).map(|_| true),
+        "mesh_last" => Shipped::<edges::Edge<true>>::from_bytes(bytes).map(|_| true),
+        _ => Ok(false),
     }
 }
 
@@ -264,7 +291,7 @@ pub(crate) fn is_volatile(name: &str) -> bool {
     VOLATILE.contains(&unquote(name).to_ascii_lowercase().as_str())
 }
 
-/// Register what plans call beside SQLite's own functions.
+/// Register what plans call beside SQLite's own functions, and what stands in for those of SQLite's that look at no deadline.
 ///
 /// # Errors
 /// When SQLite has no memory for them.
@@ -279,5 +306,31 @@ pub(crate) fn register(conn: &Connection) -> Result<(), rusqlite::Error> {
     edges::register(conn)?;
     robust::register(conn)?;
     clock::register(conn)?;
+    text::register(conn)?;
+    like::register(conn)?;
+    patch::register(conn)?;
     sum::register(conn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_is_checked_by_its_own_kind() {
+        let conn = Connection::open_in_memory().expect("memory");
+        register(&conn).expect("functions");
+        for entry in state::TABLE {
+            let args = ["1.5", "2"][..entry.row_args].join(", ");
+            let bytes: Vec<u8> =
+                conn.query_row(&format!("SELECT {}({args})", entry.state), [], |row| row.get(0)).expect(entry.state);
+            assert_eq!(check_state(entry.state, &bytes), Ok(true), "{}", entry.state);
+            assert!(check_state(entry.state, &bytes[..bytes.len() - 1]).is_err(), "{}", entry.state);
+            let others = state::TABLE.iter().filter(|other| other.state != entry.state);
+            others.for_each(|other| assert!(check_state(other.state, &bytes).is_err(), "{}", other.state));
+        }
+        assert_eq!(check_state("load_extension", &[1, 2, 3]), Ok(false));
+        let sum: Vec<u8> = conn.query_row("SELECT mesh_sum(1)", [], |row| row.get(0)).expect("a sum");
+        assert!(is_sum(&sum) && !is_sum(&sum[1..]));
+    }
 }

@@ -108,7 +108,7 @@ impl Twofold {
 
 /// n, mean and M2, and what has no place in them.
 #[derive(Debug, Clone, Default)]
-struct Moments {
+pub(super) struct Moments {
     count: u64,
     mean: Twofold,
     squares: Twofold,

@@ -17,7 +17,7 @@ use rusqlite::{Connection, Error, Result};
 
 use super::fold::{Args, Fold, Number, register as register_fold};
 use crate::api::QueryError;
-use crate::ast::{Call, Expr, Output, Over, Query, Select, VisitMut, unquote, walk_mut};
+use crate::ast::{Call, Expr, Output, Over, Query, Select, VisitMut, calls_any, unquote, walk_mut};
 use crate::batch::Value;
 
 /// As people call it.
@@ -205,14 +205,10 @@ impl VisitMut for Calls {
     fn query(&mut self, node: &mut Query) {
         let outside = std::mem::replace(&mut self.here, false);
         for output in &mut node.columns {
-            if let Output::Expr(expr, name @ None) = output {
-                let text = expr.to_string();
-                let before = std::mem::replace(&mut self.found, false);
-                self.expr(expr);
-                if self.found {
-                    *name = Some(crate::ast::quote_name(&text));
-                }
-                self.found |= before;
+            if let Output::Expr(expr, name @ None) = output
+                && calls_any(expr, &[NAME])
+            {
+                *name = Some(crate::ast::quote_name(&expr.to_string()));
             }
         }
         let windows = node.windows.iter().any(|(_, window)| excludes(window));

@@ -21,7 +21,7 @@
 //! aggregates, subqueries outside WHERE.
 
 use crate::api::QueryError;
-use crate::ast::{Call, Expr, Output, Query, Select, Sort, VisitMut, quote_name, unquote, walk_mut};
+use crate::ast::{Call, Expr, Output, Query, Select, Sort, VisitMut, quote_name, same_name, unquote, walk_mut};
 use crate::check::Question;
 use crate::combine::{Combine, CombinedColumn, How};
 use crate::functions;
@@ -61,6 +61,7 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
             reads: super::reads_of(question, question.tables()),
             targets: super::rows::targets(shape),
             combine: phases.combine(),
+            partials: phases.named().map(|(_, shipped)| shipped.combined.clone()).collect(),
         }],
         merge: Merge::Sql {
             tables: vec![MergeTable { name: GROUPS.to_owned(), columns: phases.merge_columns() }],
@@ -70,6 +71,31 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
         notes: Vec::new(),
         lazily: None,
     }))
+}
+
+/// Whether groups that lie on one node each (GROUP BY node) are better aggregated in two phases, too.
+///
+/// `rows` can push such a question whole, but leaves answer plain keys and aggregates from columns and expressions around
+/// aggregates (`avg(x) / 1e6`) only with SQLite, row by row. In two phases as many rows travel, with states as small as
+/// the results, and the expressions are computed where the rows are merged. HAVING and LIMIT stay with the leaves: they
+/// decide how much travels.
+pub(crate) fn suits_groups_by_node(shape: &Shape) -> bool {
+    let is_around = |expr: &Expr| !is_aggregate(expr.peeled()) && contains(expr, is_aggregate);
+    shape.is_grouped_by_node()
+        && !shape.query.distinct
+        && shape.query.having.is_none()
+        && shape.limit.is_none()
+        && shape.query.from.as_ref().is_some_and(|from| from.joins.is_empty())
+        && shape.query.columns.iter().any(|output| matches!(output, Output::Expr(expr, _) if is_around(expr)))
+        && !shape.query.columns.iter().any(
+            |output| matches!(output, Output::Expr(expr, _) if contains(expr, |part| is_aggregate(part) && !is_small(part))),
+        )
+}
+
+/// Whether an aggregate's state is about as large as its result.
+fn is_small(expr: &Expr) -> bool {
+    matches!(expr, Expr::Call(call) if !call.distinct && call.filter.is_none()
+        && ["count", "sum", "total", "avg", "min", "max"].iter().any(|name| same_name(&call.name, name)))
 }
 
 /// A column that a node ships: its expression, and how the merge's column must compare.

@@ -31,5 +31,6 @@ pub(super) fn whole(question: &Question<'_>, targets: Targets) -> Result<NodePar
         reads: super::reads_of(question, question.tables()),
         targets,
         combine: None,
+        partials: Vec::new(),
     })
 }

@@ -95,6 +95,7 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
         reads: super::reads_of(question, question.tables()),
         targets: targets(shape),
         combine: None,
+        partials: Vec::new(),
     };
     let merge = if orders.is_empty() && shape.limit.is_none() && !shape.query.distinct && !inner {
         Merge::Concat { with_node: false }

@@ -11,3 +11,4 @@ mod recorded;
 mod robust;
 mod semijoin;
 mod strategies;
+mod text;

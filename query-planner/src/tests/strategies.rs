@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::mesh::Mesh;
-use crate::{Strategy, explain};
+use crate::{Strategy, Value, explain};
 
 const SCHEMA: &str = "
     CREATE TABLE t(a INTEGER, b TEXT COLLATE NOCASE, c REAL, d);
@@ -144,6 +144,39 @@ fn work_partitioned_by_node_is_pushed() {
     merge:
       SELECT k0, mesh_count_merge(p0) FROM groups GROUP BY k0
     ");
+}
+
+/// Leaves answer `node, rank, count(*)` from columns, but not `avg(c) / 1e6`: over ten million rows that is a thousand times the work.
+#[test]
+fn groups_by_node_with_expressions_around_aggregates_are_aggregated_in_two_phases() {
+    let mut mesh = mesh();
+    let sql = "SELECT node, a, count(*), avg(c) / 1e6 AS ms FROM t GROUP BY node, a ORDER BY ms DESC";
+    let plan = mesh.plan(sql).expect("plan");
+    assert_snapshot!(explain(&plan), @r"
+    strategy: aggregate
+    part 0 (every node, ships 4 columns of t):
+      SELECT node AS k0, a AS k1, count(*) AS p0, mesh_sum(c) AS p1 FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t GROUP BY 1, 2
+    merge table groups (part 0): k0 TEXT, k1 INT, p0, p1
+    merge:
+      SELECT k0, k1, mesh_count_merge(p0), mesh_avg_merge(p1) / 1e6 FROM groups GROUP BY k0, k1 ORDER BY 4 DESC
+    ");
+    let answer = mesh.run(&plan).expect("answer").rows;
+    let whole = mesh.plan("SELECT node, a, count(*), avg(c) FROM t GROUP BY node, a ORDER BY 4 DESC").expect("plan");
+    assert_eq!(whole.strategy, Strategy::Push);
+    let counts = |rows: &[Vec<Value>]| {
+        let mut counts: Vec<String> = rows.iter().map(|row| format!("{:?}", &row[..3])).collect();
+        counts.sort();
+        counts
+    };
+    assert_eq!(counts(&answer), counts(&mesh.run(&whole).expect("answer").rows));
+    for pushed in [
+        "SELECT node, a, avg(c) FROM t GROUP BY node, a",
+        "SELECT node, a, avg(c) / 1e6 FROM t GROUP BY node, a HAVING count(*) > 3",
+        "SELECT node, a, avg(c) / 1e6 FROM t GROUP BY node, a ORDER BY 3 LIMIT 2",
+        "SELECT node, a, median(c) / 1e6 FROM t GROUP BY node, a",
+    ] {
+        assert_eq!(mesh.plan(pushed).expect("plan").strategy, Strategy::Push, "{pushed}");
+    }
 }
 
 #[test]
@@ -314,4 +347,39 @@ fn every_class_has_its_strategy() {
             mesh.agrees(sql, false);
         }
     }
+}
+
+/// A task comes from another node: nothing of it is parsed or looked for before it is known to be no larger than plans are.
+#[test]
+fn a_task_that_no_plan_would_be_is_refused_before_any_of_it_is_read() {
+    use crate::{Budget, NodeError, NodeTask, Value};
+
+    let mut conn = rusqlite::Connection::open_in_memory().unwrap();
+    conn.execute_batch("CREATE TABLE t(x)").unwrap();
+    let catalog = crate::Catalog::of(&conn, &[]).unwrap();
+    crate::harden(&mut conn).unwrap();
+    let plan = crate::plan("SELECT count(*) FROM t", &catalog, &crate::AskOptions::default()).unwrap();
+    let task = |change: &dyn Fn(&mut NodeTask)| {
+        let mut task = NodeTask {
+            parts: plan.parts.clone(),
+            keys: Vec::new(),
+            now_unix_ns: 0,
+            budget: Budget::default(),
+            viewer: None,
+        };
+        change(&mut task);
+        crate::execute_task(&conn, "n", &task, &mut |_, _| Ok(()))
+    };
+    let refused = |what: &str, change: &dyn Fn(&mut NodeTask)| match task(change) {
+        Err(NodeError::Failed(message)) => assert!(message.contains(what), "{message}"),
+        other => panic!("{what}: {other:?}"),
+    };
+    assert!(task(&|_| ()).is_ok());
+    refused("SQL of 8000008 bytes", &|task| task.parts[0].sql = format!("SELECT {}1", "1+".repeat(4_000_000)));
+    refused("1001 parts", &|task| task.parts = vec![task.parts[0].clone(); 1_001]);
+    refused("tables and columns", &|task| task.parts[0].reads = vec![("t".to_owned(), vec![String::new(); 30_000])]);
+    refused("keys", &|task| task.keys = vec![vec![Value::Null; 10_001]]);
+    refused("keys", &|task| task.keys = vec![Vec::new(); 2]);
+    // Short enough, and deeper than any stack: SQLite says so.
+    refused("maximum depth", &|task| task.parts[0].sql = format!("SELECT {}1", "1+".repeat(900_000)));
 }

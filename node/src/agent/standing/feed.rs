@@ -9,7 +9,6 @@ use node_bpf::Record;
 use record::{steady_shift_now_ns, steady_shift_ns};
 
 use super::super::activity::{activity, runs};
-use super::super::recording::Recording;
 use model::wire::OpenCall;
 use verdicts::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
 use verdicts::{Activity, Observation};
@@ -32,11 +31,11 @@ pub(super) struct InCalls {
 }
 
 impl InCalls {
-    /// Of a recording, now.
-    pub(super) fn of(recording: &Recording) -> Self {
+    /// Now: the calls that are open, and the waits for devices, of this host.
+    pub(super) fn now(open_calls: impl Fn() -> Vec<OpenCall>, device_waits: impl Fn() -> Vec<(u32, i64)>) -> Self {
         loop {
             let shift_ns = steady_shift_now_ns();
-            let now = Self { open: recording.open_calls(), device_waits: recording.device_waits(), shift_ns };
+            let now = Self { open: open_calls(), device_waits: device_waits(), shift_ns };
             // Else the clock was stepped while these were read.
             if shift_ns.abs_diff(steady_shift_now_ns()) < SLEWED_NS {
                 return now;
@@ -163,7 +162,7 @@ impl Feed {
         let open: Vec<Observation> = now
             .open
             .iter()
-            .filter_map(|call| super::super::stragglers::observed(&"".into(), call.clone()))
+            .filter_map(|call| super::super::open_calls::observed(&"".into(), call.clone()))
             .map(|call| {
                 let entry_ns = call.entry_ns.saturating_sub(now.shift_ns);
                 Observation { entry_ns, duration_ns: end_of(window).saturating_sub(entry_ns), ..call }

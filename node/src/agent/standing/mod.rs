@@ -137,7 +137,9 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         let closed = tokio::task::spawn_blocking(move || {
             let feed = closing.recording.feed();
             feed.end_idle(window, || closing.standing.board().waited_in());
-            feed.close(window, &feed::InCalls::of(&closing.recording))
+            let recording = &closing.recording;
+            let in_calls = feed::InCalls::now(|| recording.open_calls(), || recording.device_waits());
+            feed.close(window, &in_calls)
         })
         .await;
         let Ok(Some(mut digest)) = closed else { continue };

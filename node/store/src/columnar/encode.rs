@@ -306,6 +306,9 @@ impl Entries {
     }
 }
 
+/// What an allocation takes beside what is asked for, about.
+const ALLOCATION_BYTES: usize = 16;
+
 /// A column ready to be read.
 #[derive(Debug, Clone)]
 pub(crate) struct Encoded {
@@ -353,6 +356,24 @@ impl Encoded {
             }
         };
         Some(Self { rows, shape })
+    }
+
+    /// What it takes in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.shape {
+            Shape::Constant(Scalar::Text(text)) => text.capacity(),
+            Shape::Constant(_) => 0,
+            Shape::Stream { entries, valid, bytes, .. } => {
+                let entries = match entries {
+                    Some(Entries::Integers(entries)) => entries.capacity() * size_of::<i64>(),
+                    Some(Entries::Texts(entries)) => {
+                        entries.iter().map(|text| text.capacity() + size_of::<Vec<u8>>() + ALLOCATION_BYTES).sum()
+                    }
+                    None => 0,
+                };
+                entries + valid.as_ref().map_or(0, Vec::capacity) + bytes.capacity()
+            }
+        }
     }
 
     /// The column's one value, when it has no other.
@@ -463,6 +484,11 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
+    /// What it takes in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.values.capacity() * size_of::<i64>() + self.column.held_bytes()
+    }
+
     pub(crate) fn rows(&self) -> usize {
         self.column.rows
     }

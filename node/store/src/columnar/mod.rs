@@ -13,7 +13,6 @@ mod encode;
 mod form;
 mod scan;
 mod segment;
-mod summary;
 #[cfg(test)]
 mod tests;
 mod vtab;

@@ -4,7 +4,9 @@
 //! The header is a version byte and bincode 2 (standard configuration) of [`Header`]. A column's row has the id
 //! `segment * 256 + its place in the header`; its bytes carry a checksum in the header, since SQLite's pages have none.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+pub(super) mod summary;
+
+use rusqlite::{Connection, OptionalExtension, Row, ffi, params};
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
@@ -17,7 +19,7 @@ pub(crate) const MOST_SPAN_NS: i64 = 6 * 3600 * 1_000_000_000;
 
 const HEADER_VERSION: u8 = 1;
 /// Columns of a table at most.
-const MOST_COLUMNS: usize = super::summary::PLACE;
+const MOST_COLUMNS: usize = summary::PLACE;
 const HEADER_BYTES: usize = 16 << 20;
 
 /// What can be wrong with segments.
@@ -36,11 +38,17 @@ pub(crate) enum SegmentError {
     Newer { table: String, segment: i64 },
 }
 
+/// With a code by which the executor tells it from an error that the question's own SQL raises (SQLITE_ERROR): what is wrong
+/// with these bytes is this node's fault.
 impl From<SegmentError> for rusqlite::Error {
     fn from(error: SegmentError) -> Self {
         match error {
-            SegmentError::Sqlite(error) => error,
-            other => Self::ModuleError(other.to_string()),
+            SegmentError::Sqlite(error)
+                if error.sqlite_error().is_some_and(|error| error.extended_code & 0xff != ffi::SQLITE_ERROR) =>
+            {
+                error
+            }
+            other => Self::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT_VTAB), Some(other.to_string())),
         }
     }
 }
@@ -138,7 +146,7 @@ pub(super) fn write(
     for (at, body) in bodies.iter().enumerate().filter(|(_, body)| !body.is_empty()) {
         insert.execute(params![column_id(id, at), body])?;
     }
-    super::summary::write(conn, table, id, columns)?;
+    summary::write(conn, table, id, columns)?;
     Ok(Segment { id, table: table.to_owned(), first_rowid, rows, columns: header.columns })
 }
 
@@ -149,7 +157,7 @@ pub(super) fn column_id(segment: i64, at: usize) -> i64 {
 /// Delete a segment.
 pub(crate) fn delete(conn: &Connection, segment: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM segment_columns WHERE id BETWEEN ?1 AND ?2")?
-        .execute([column_id(segment, 0), column_id(segment, super::summary::PLACE)])?;
+        .execute([column_id(segment, 0), column_id(segment, summary::PLACE)])?;
     conn.prepare_cached("DELETE FROM segments WHERE id = ?1")?.execute([segment])?;
     Ok(())
 }

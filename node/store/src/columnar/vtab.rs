@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
 
+use query_planner::memory::Held;
 use rusqlite::types::ValueRef;
 use rusqlite::vtab::{
     Context, CreateVTab, Filters, IndexConstraintOp, IndexInfo, Module, VTab, VTabConfig, VTabConnection, VTabCursor,
@@ -138,8 +139,9 @@ struct Bounds {
     greatest: i64,
 }
 
-/// Memory that a cursor may take to be scanned again and again, as the inner side of a join.
-const KEPT_BYTES: usize = 256 << 20;
+/// Memory that a cursor may take to be scanned again and again, as the inner side of a join: half of what a question may
+/// have. It counts as the question's, with what is decoded beside it.
+const KEPT_BYTES: usize = 128 << 20;
 
 #[repr(C)]
 struct Cursor<'vtab> {
@@ -172,11 +174,23 @@ struct Cursor<'vtab> {
 struct Index {
     column: usize,
     values: Vec<(i64, u32, u32)>,
+    _held: Held,
 }
 
 struct Loaded {
     segment: Segment,
     columns: Vec<Option<Decoded>>,
+    _held: Held,
+}
+
+/// The question has not so much memory: SQLite's own words for it.
+fn no_memory() -> Error {
+    Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_NOMEM), None)
+}
+
+/// Counts so many bytes as the question's.
+fn hold(held: &mut Held, bytes: usize) -> Result<()> {
+    if held.is_within(bytes) { Ok(()) } else { Err(no_memory()) }
 }
 
 impl Cursor<'_> {
@@ -200,14 +214,18 @@ impl Cursor<'_> {
 
     fn load(&self, segment: Segment) -> Result<Loaded> {
         let mut columns = Vec::with_capacity(self.used.len());
+        let (mut held, mut bytes) = (Held::default(), 0);
         for (at, name) in self.table().columns.iter().enumerate() {
             let Some(conn) = self.conn.as_ref().filter(|_| self.used[at]) else {
                 columns.push(None);
                 continue;
             };
-            columns.push(Some(segment.decoded(conn, name)?));
+            let column = segment.decoded(conn, name)?;
+            bytes += column.held_bytes();
+            hold(&mut held, bytes)?;
+            columns.push(Some(column));
         }
-        Ok(Loaded { segment, columns })
+        Ok(Loaded { segment, columns, _held: held })
     }
 
     /// Go on to the next row that the bounds admit, the current one included.
@@ -265,34 +283,38 @@ impl Cursor<'_> {
     }
 
     /// Look an equality up in what is kept.
-    fn look_up(&mut self) {
+    fn look_up(&mut self) -> Result<()> {
         let Some(Bounds { column, least: value, .. }) =
             self.bounds.iter().find(|bounds| bounds.least == bounds.greatest)
         else {
-            return;
+            return Ok(());
         };
         let (column, value) = (*column, *value);
         if self.index.as_ref().is_none_or(|index| index.column != column) {
-            let mut values = Vec::new();
+            let rows = self.loaded.iter().map(|loaded| loaded.segment.rows).sum::<usize>();
+            let mut held = Held::default();
+            hold(&mut held, rows * size_of::<(i64, u32, u32)>())?;
+            let mut values = Vec::with_capacity(rows);
             for (at, loaded) in self.loaded.iter().enumerate() {
-                let Some(cells) = &loaded.columns[column] else { return };
+                let Some(cells) = &loaded.columns[column] else { return Ok(()) };
                 for row in 0..loaded.segment.rows {
                     match cells.at(row) {
                         Cell::Integer(value) => values.push((value, at as u32, row as u32)),
                         Cell::Null => {}
                         // A number may equal a text: SQLite converts.
-                        Cell::Text(_) => return,
+                        Cell::Text(_) => return Ok(()),
                     }
                 }
             }
             values.sort_unstable();
-            self.index = Some(Index { column, values });
+            self.index = Some(Index { column, values, _held: held });
         }
         if let Some(Index { values: index, .. }) = &self.index {
             let first = index.partition_point(|(other, ..)| *other < value);
             let end = first + index[first..].partition_point(|(other, ..)| *other == value);
             self.candidates = Some((first..end, first));
         }
+        Ok(())
     }
 
     /// The times that rows of this scan have. A scan that is repeated may have others the next time.
@@ -389,7 +411,7 @@ unsafe impl VTabCursor for Cursor<'_> {
             self.pending = segments.into_iter();
         }
         if self.kept.is_some() {
-            self.look_up();
+            self.look_up()?;
         }
         self.settle()
     }

@@ -1,5 +1,9 @@
 //! Owns an export as a whole: which tables, since when, from one snapshot, into one new file. The forms lie beside it.
 
+mod csv;
+mod parquet;
+mod plain;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,7 +11,6 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use super::tables::{self, Table, newest_ns};
-use super::{csv, parquet, plain};
 use crate::{ServedDb, StoreError, quoted};
 
 /// What to export.

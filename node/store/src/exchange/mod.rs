@@ -7,14 +7,11 @@
 //! |---|---|
 //! | `export` | what is exported, from which snapshot |
 //! | `tables` | which tables a file has, their columns and times |
-//! | `plain`, `csv`, `parquet` | one form each |
+//! | `export::{plain, csv, parquet}` | one form each |
 //! | `import` | a recorded foreign trace made into a store; `ingero.sql`: one program's tables in ours |
 
-mod csv;
 mod export;
 mod import;
-mod parquet;
-mod plain;
 mod tables;
 
 pub use export::{Export, ExportError, Exported, export};

@@ -213,10 +213,15 @@ impl Collector {
     /// Ends the lanes that have had no call for long up to `window`, but for those of communicators that some rank, of any node, waits in:
     /// there it matters how far this one got.
     pub fn end_idle(&mut self, window: i64, waited_in: &BTreeSet<u64>) {
-        let ends = |((_, comm, _), track): &(&Key, &Track)| track.is_idle(window) && !waited_in.contains(comm);
-        let ended: Vec<Key> = self.tracks.iter().filter(ends).map(|(key, _)| key.clone()).collect();
+        let mut ended: Vec<Key> = Vec::new();
+        self.tracks.retain(|key, track| {
+            let ends = track.is_idle(window) && !waited_in.contains(&key.1);
+            if ends {
+                ended.push(key.clone());
+            }
+            !ends
+        });
         for key in ended {
-            self.tracks.remove(&key);
             self.late.end(&key);
             let (pid, comm, _) = key;
             let goes_on = self.tracks.range((pid, comm, "".into())..).next();

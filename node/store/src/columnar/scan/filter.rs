@@ -7,8 +7,8 @@ use rusqlite::Connection;
 
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Scalar};
+use super::super::segment::summary;
 use super::super::segment::{Segment, SegmentError};
-use super::super::summary;
 use super::damaged;
 
 /// Conditions with their constants worked out.

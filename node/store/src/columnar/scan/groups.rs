@@ -8,7 +8,7 @@ use query_planner::{Batch, NodeError, Value};
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Scalar};
 use super::super::segment::Segment;
-use super::super::summary;
+use super::super::segment::summary;
 use super::filter::{Pick, admitted};
 use super::{Emit, MORSEL, Work, damaged, failed};
 use crate::FastMap;

@@ -115,7 +115,10 @@ impl Work<'_> {
 }
 
 fn failed(error: SegmentError) -> NodeError {
-    NodeError::Failed(error.to_string())
+    match error {
+        SegmentError::Sqlite(error) => NodeError::of_sqlite(&error),
+        other => NodeError::Failed(other.to_string()),
+    }
 }
 
 fn damaged(segment: &Segment, column: &str) -> NodeError {

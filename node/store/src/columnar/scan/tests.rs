@@ -70,6 +70,7 @@ fn part(sql: &str, columns: usize) -> NodePart {
         reads: vec![(if sql.contains("FROM shown") { "shown" } else { "collectives" }.into(), Vec::new())],
         targets: Targets::All,
         combine: None,
+        partials: Vec::new(),
     }
 }
 

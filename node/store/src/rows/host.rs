@@ -1,9 +1,9 @@
-//! Owns the mapping from the host's signals and samples to rows; the other records' is in `rows`, which calls this one.
+//! Owns the mapping from the host's signals and samples to rows; the other records' is in the module above, which calls this one.
 
 use record::{FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
 use rusqlite::{Connection, Statement, params};
 
-use super::rows::{Kind, Stored, bits, plausible, quantity};
+use super::{Kind, Stored, bits, plausible, quantity};
 
 impl Kind {
     /// The kind of a host's record.

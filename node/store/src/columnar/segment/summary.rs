@@ -9,12 +9,12 @@ use query_planner::states::{Buckets, Quantiles};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
-use super::encode::{Cell, Column, Scalar};
-use super::segment::{Segment, SegmentError, checksum, column_id};
+use super::super::encode::{Cell, Column, Scalar};
+use super::{Segment, SegmentError, checksum, column_id};
 use crate::FastMap;
 
 /// The place of the summary among a segment's columns.
-pub(super) const PLACE: usize = 255;
+pub(in super::super) const PLACE: usize = 255;
 /// Rows from which on a segment has a summary.
 const LEAST_ROWS: usize = 8192;
 /// More groups than one in this many rows are no summary.
@@ -27,7 +27,7 @@ const SUMMED: &[(&str, &[&str], &str)] =
     &[("collectives", &["library", "func", "pid", "rank", "comm_hash"], "duration_ns")];
 
 /// The columns that summaries of a table group by, and the one that they sum up.
-pub(super) fn summed(table: &str) -> Option<(&'static [&'static str], &'static str)> {
+pub(in super::super) fn summed(table: &str) -> Option<(&'static [&'static str], &'static str)> {
     SUMMED.iter().find(|(name, ..)| *name == table).map(|(_, keys, value)| (*keys, *value))
 }
 
@@ -51,19 +51,19 @@ struct StoredKey {
 
 /// A group of a summary.
 #[derive(Debug, Clone)]
-pub(super) struct Group {
+pub(in super::super) struct Group {
     /// In the order of [`summed`].
-    pub(super) key: Vec<Scalar>,
-    pub(super) count: u64,
-    pub(super) sum: i128,
-    pub(super) least: i64,
-    pub(super) greatest: i64,
+    pub(in super::super) key: Vec<Scalar>,
+    pub(in super::super) count: u64,
+    pub(in super::super) sum: i128,
+    pub(in super::super) least: i64,
+    pub(in super::super) greatest: i64,
     /// The sketch: zeros, and counts by bucket. Empty when it was not asked for.
-    pub(super) buckets: (u64, Vec<(usize, u64)>),
+    pub(in super::super) buckets: (u64, Vec<(usize, u64)>),
 }
 
 /// Write the summary of a new segment, where one is worth it.
-pub(super) fn write(
+pub(in super::super) fn write(
     conn: &Connection,
     table: &str,
     segment: i64,
@@ -150,7 +150,7 @@ fn of_columns(table: &str, columns: &[(String, Column)]) -> Option<Stored> {
 }
 
 /// Read a segment's summary, if it has one.
-pub(super) fn read(
+pub(in super::super) fn read(
     conn: &Connection,
     segment: &Segment,
     with_quantiles: bool,
@@ -224,7 +224,7 @@ fn take(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 /// A group's key as a cell.
-pub(super) fn cell(scalar: &Scalar) -> Cell<'_> {
+pub(in super::super) fn cell(scalar: &Scalar) -> Cell<'_> {
     match scalar {
         Scalar::Null => Cell::Null,
         Scalar::Integer(value) => Cell::Integer(*value),

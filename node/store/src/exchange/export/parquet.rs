@@ -13,8 +13,8 @@ use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::types::Type;
 use rusqlite::types::ValueRef;
 
-use super::export::{ExportError, Sink};
-use super::tables::{Kind, Table};
+use super::super::tables::{Kind, Table};
+use super::{ExportError, Sink};
 
 /// Rows held in memory before they are written.
 const GROUP_ROWS: usize = 65_536;
@@ -49,7 +49,9 @@ impl ParquetFile {
     pub(crate) fn create(path: &Path) -> Result<Self, ExportError> {
         Ok(Self {
             path: path.to_owned(),
-            file: Some(super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?),
+            file: Some(
+                super::super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?,
+            ),
             open: None,
         })
     }

@@ -18,10 +18,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::inbox::Ends;
-use super::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
-use super::relay::{LEAVES_AT_ONCE, Relays, ask_leaf};
-use super::subtree::{inner_of, leaves_of, left_for_inner, pulse, silence};
+use super::{inner_of, leaves_of, left_for_inner};
+use crate::inbox::Ends;
+use crate::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole, shown_stats};
+use crate::pulse::{pulse, silence};
+use crate::relay::{LEAVES_AT_ONCE, Relays, ask_leaf};
 
 /// What an inner node may hold of its leaves' rows; with more it gives the subtree back to the asker.
 const HELD_BYTES: u64 = 48 << 20;
@@ -93,9 +94,14 @@ async fn through_inner(
         let response = timeout(silence, responses.next()).await.map_err(|_| "no sign of life")?;
         match response.map_err(|error| error.to_string())? {
             Some(Response::Batch { part, batch }) => {
-                if let Err(lost) = rows.take(part as usize, batch).await {
-                    open.fill(false);
-                    return ended.send(Said::Ended(first, rows.ended(Err(lost)))).await.map_err(over);
+                match ask.take(&mut rows, part, batch).await {
+                    Ok(()) => {}
+                    // Of all its leaves' rows none are known to be whole: they are asked themselves.
+                    Err(Lost::Missing(why)) => return Err(why),
+                    Err(lost) => {
+                        open.fill(false);
+                        return ended.send(Said::Ended(first, rows.ended(Err(lost)))).await.map_err(over);
+                    }
                 }
             }
             Some(Response::Combined(leaves)) => {
@@ -107,7 +113,7 @@ async fn through_inner(
                 for (target, stats) in named {
                     let whole = match rows.take() {
                         Some(rows) => rows.ended(Ok(stats)),
-                        None => Ok((Vec::new(), stats)),
+                        None => Ok((Vec::new(), shown_stats(stats))),
                     };
                     ended.send(Said::Ended(target, whole)).await.map_err(over)?;
                 }
@@ -120,7 +126,7 @@ async fn through_inner(
                             direct(close(piece.leaf, open)?.clone());
                             continue;
                         }
-                        LeafSaid::Missing(why) => Lost::Missing(why),
+                        LeafSaid::Missing(why) => Lost::missing(&why),
                         LeafSaid::Batch { .. } | LeafSaid::Done(_) => return Err("it passes rows on".to_owned()),
                     };
                     let target = close(piece.leaf, open)?.0;
@@ -128,7 +134,8 @@ async fn through_inner(
                 }
             }
             Some(Response::Done(_)) => return Ok(()),
-            other => return Err(format!("{other:?}")),
+            Some(other) => return Err(other.in_short()),
+            None => return Err("its answer ended early".to_owned()),
         }
     }
 }
@@ -150,6 +157,7 @@ impl Relays {
         if combine.len() != ask.task.parts.len() {
             return Response::Failed(NodeError::Failed("each part needs to be told how its rows combine".into()));
         }
+        let ask = Arc::new(LeafAsk { task: with_partials(&ask.task, &combine), ..LeafAsk::clone(&ask) });
         let waited_for = leaves.len();
         let (ends, inbox) = mpsc::channel(waited_for.max(1));
         // Dropped with this future: whatever still runs here, and (by stream reset) on the leaves, stops.
@@ -176,6 +184,15 @@ impl Relays {
             Err(error) => Response::Failed(error),
         }
     }
+}
+
+/// The task with what its columns are, which is sent beside it: so that a leaf's damaged rows spoil nobody else's.
+fn with_partials(task: &NodeTask, combine: &[Combine]) -> NodeTask {
+    let mut task = task.clone();
+    for (part, combine) in task.parts.iter_mut().zip(combine) {
+        part.partials = combine.partials();
+    }
+    task
 }
 
 async fn ask_all(

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
-use super::export::{ExportError, Sink};
-use super::tables::{self, Table};
+use super::super::tables::{self, Table};
+use super::{ExportError, Sink};
 use crate::{REPLICATED_TABLES, quoted};
 
 /// Rows in one transaction.
@@ -36,7 +36,7 @@ impl PlainFile {
         let from = |error| ExportError::Sqlite { path: source_path.to_owned(), source: error };
         let to = |error| ExportError::Sqlite { path: path.to_owned(), source: error };
         let ours = tables::is_ours(source).map_err(from)?;
-        drop(super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?);
+        drop(super::super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?);
         let conn = Connection::open(path).map_err(to)?;
         // The file has its name only once it is whole, so nothing is lost by not syncing on the way.
         conn.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16384;")

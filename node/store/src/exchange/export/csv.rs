@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
 
-use super::export::{ExportError, Sink};
-use super::tables::Table;
+use super::super::tables::Table;
+use super::{ExportError, Sink};
 
 pub(crate) struct CsvFile {
     path: PathBuf,
@@ -16,7 +16,8 @@ pub(crate) struct CsvFile {
 
 impl CsvFile {
     pub(crate) fn create(path: &Path) -> Result<Self, ExportError> {
-        let file = super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?;
+        let file =
+            super::super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), writer: ::csv::Writer::from_writer(file), record: ::csv::ByteRecord::new() })
     }
 

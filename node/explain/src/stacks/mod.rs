@@ -1,0 +1,34 @@
+//! Call stacks of other processes, read from outside: nothing is stopped, signalled or loaded into them.
+//!
+//! - `types`: the values that come out, bounded and serialisable; `reader`: one process, once; `sampler`: several processes,
+//!   several times; `merge` and `render`: many ranks, in classes.
+//! - `python`: CPython 3.8 to 3.15 by the interpreter's own structures, with current lines; `native`: other programs, by
+//!   their unwind tables, threads that sleep only.
+//! - `memory`, `process`, `modules`: the memory of a process, what `/proc` says of it, the files that it maps.
+//!
+//! A thread that sleeps holds still: the scheduler's counts prove it, and its stack is exact. One that runs is read twice, and
+//! what two reads do not agree on is marked as torn, because dropping such samples would distort the shares.
+//!
+//! Reading needs `CAP_SYS_PTRACE`, or the same user where the kernel allows that.
+
+mod memory;
+mod merge;
+#[cfg(test)]
+mod merge_tests;
+mod modules;
+mod native;
+mod process;
+pub mod python;
+mod ranges;
+mod reader;
+mod render;
+mod sampler;
+mod types;
+
+pub use merge::{Class, Member, MemberStacks, Members, Merged, Node, Step, merge};
+pub use process::{Identity, descendants};
+pub use ranges::fold_ranges;
+pub use reader::StackReader;
+pub use render::{escape, folded, text};
+pub use sampler::{CountedStack, Plan, ProcessProfile, Sampler, ShortReason, ThreadProfile};
+pub use types::{Frame, Limits, ProcessStacks, StacksError, ThreadStack, ThreadState, Trust};

@@ -1,0 +1,301 @@
+//! The native stacks of a process without Python: threads that sleep, by the unwind tables of their programs.
+//!
+//! The kernel tells the stack pointer and the program counter of a thread that sleeps; the stack is copied once and followed
+//! by `.eh_frame`. A running thread's registers cannot be read from outside without stopping it.
+
+mod symbols;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as UnwindModule, Unwinder};
+use nix::errno::Errno;
+
+use self::symbols::names;
+use super::memory::{Memory, word_at};
+use super::modules::{Files, Mapping, UnwindSections, mappings};
+use super::process::{Schedule, blocked_registers, refused, thread_ids, thread_name, thread_state, wait_channel};
+use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust, shorten};
+
+/// Bytes of a stack that are copied.
+const STACK_BYTES: usize = 32 << 10;
+/// How long the list of mapped files is taken for current, as long as all addresses lie in them.
+const MAPS_AGE: Duration = Duration::from_secs(2);
+/// The longest call instruction.
+const CALL_BYTES: u64 = 7;
+
+/// Reads the native stacks of one process.
+pub(crate) struct NativeReader {
+    pid: u32,
+    memory: Memory,
+    unwinder: UnwinderX86_64<Arc<[u8]>>,
+    cache: CacheX86_64,
+    modules: Vec<Module>,
+    probes: Option<(u64, u64)>,
+    mapped_at: Instant,
+    symbols: HashMap<u64, (String, usize)>,
+}
+
+impl std::fmt::Debug for NativeReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NativeReader").field("pid", &self.pid).field("modules", &self.modules.len()).finish()
+    }
+}
+
+/// A file whose code is mapped.
+#[derive(Debug)]
+struct Module {
+    mapping: Mapping,
+    end: u64,
+    bias: u64,
+    name: String,
+}
+
+/// The addresses of one thread's functions, innermost first.
+#[derive(Debug, Default)]
+struct Addresses {
+    addresses: Vec<u64>,
+    outer_missing: bool,
+    return_probe: bool,
+}
+
+impl NativeReader {
+    /// A reader of the process `pid`.
+    pub(crate) fn new(pid: u32, mappings: &[Mapping], files: &mut Files) -> NativeReader {
+        let mut reader = NativeReader {
+            pid,
+            memory: Memory::of(pid),
+            unwinder: UnwinderX86_64::new(),
+            cache: CacheX86_64::new(),
+            modules: Vec::new(),
+            probes: None,
+            mapped_at: Instant::now(),
+            symbols: HashMap::new(),
+        };
+        reader.take_modules(mappings, files);
+        reader
+    }
+
+    /// Whether the list of mapped files is so old that it should be read again.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.mapped_at.elapsed() > MAPS_AGE
+    }
+
+    fn take_modules(&mut self, mappings: &[Mapping], files: &mut Files) {
+        self.unwinder = UnwinderX86_64::new();
+        self.modules.clear();
+        self.symbols.clear();
+        self.mapped_at = Instant::now();
+        self.probes = mappings.iter().find(|mapping| mapping.path == "[uprobes]").map(|m| (m.start, m.end));
+        for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some()) {
+            let facts = files.facts(self.pid, mapping);
+            let Some(bias) = facts.bias(mapping) else { continue };
+            let name = mapping.path.rsplit('/').next().unwrap_or_default().to_owned();
+            if let Some(sections) = files.unwind_sections(self.pid, mapping) {
+                let UnwindSections { frames, frames_at, index, index_at } = &*sections;
+                let sections = ExplicitModuleSectionInfo {
+                    base_svma: 0,
+                    eh_frame_svma: Some(*frames_at..*frames_at + frames.len() as u64),
+                    eh_frame: Some(frames.clone()),
+                    eh_frame_hdr_svma: index.as_ref().map(|index| *index_at..*index_at + index.len() as u64),
+                    eh_frame_hdr: index.clone(),
+                    ..ExplicitModuleSectionInfo::default()
+                };
+                self.unwinder.add_module(UnwindModule::new(name.clone(), mapping.start..mapping.end, bias, sections));
+            }
+            self.modules.push(Module { mapping: mapping.clone(), end: mapping.end, bias, name });
+        }
+        self.modules.sort_by_key(|module| module.mapping.start);
+    }
+
+    /// The stacks of all threads now, and how many threads were left out.
+    pub(crate) fn read(&mut self, files: &mut Files, limits: &Limits) -> Result<(Vec<ThreadStack>, u32), StacksError> {
+        if self.is_stale() {
+            let now = mappings(self.pid)?;
+            self.take_modules(&now, files);
+        }
+        let tids = thread_ids(self.pid)?;
+        let left_out = u32::try_from(tids.len().saturating_sub(limits.threads)).unwrap_or(u32::MAX);
+        let mut read = Vec::new();
+        for tid in tids.into_iter().take(limits.threads) {
+            if let Some(thread) = self.read_thread(tid, limits)? {
+                read.push(thread);
+            }
+        }
+        self.name_all(read.iter().map(|(_, addresses)| addresses), limits);
+        let stacks = read.into_iter().map(|(stack, addresses)| self.finish(stack, &addresses)).collect();
+        Ok((stacks, left_out))
+    }
+
+    /// `None` for a thread that ended.
+    fn read_thread(&mut self, tid: u32, limits: &Limits) -> Result<Option<(ThreadStack, Addresses)>, StacksError> {
+        let before = Schedule::of(self.pid, tid);
+        let Some(state) = thread_state(self.pid, tid) else { return Ok(None) };
+        let mut stack = ThreadStack {
+            tid,
+            name: shorten(&thread_name(self.pid, tid), limits.name_bytes, false),
+            state,
+            wait_channel: None,
+            trust: Trust::Unread,
+            frames: Vec::new(),
+            outer_missing: false,
+            note: None,
+        };
+        if !state.is_still() {
+            stack.note = Some("running: its native stack is not readable from outside".into());
+            return Ok(Some((stack, Addresses::default())));
+        }
+        stack.wait_channel = wait_channel(self.pid, tid);
+        let registers = match blocked_registers(self.pid, tid) {
+            Ok(registers) => registers,
+            Err(StacksError::Ended { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let Some((sp, pc)) = registers else {
+            stack.state = ThreadState::Running;
+            stack.note = Some("running: its native stack is not readable from outside".into());
+            return Ok(Some((stack, Addresses::default())));
+        };
+        let copy = match self.memory.read_up_to(sp, STACK_BYTES) {
+            Ok(copy) => copy,
+            Err(Errno::EFAULT) => Vec::new(),
+            Err(Errno::ESRCH) => return Ok(None),
+            Err(errno) => return Err(refused(self.pid, errno)),
+        };
+        let mut addresses = self.unwind(sp, pc, &copy, limits);
+        self.drop_unlikely(&mut addresses);
+        if before.is_some() && before == Schedule::of(self.pid, tid) {
+            stack.trust = Trust::Proven;
+        } else {
+            stack.trust = Trust::Torn;
+            stack.note = Some("it ran while its stack was read".into());
+            addresses = Addresses::default();
+        }
+        stack.outer_missing = addresses.outer_missing;
+        Ok(Some((stack, addresses)))
+    }
+
+    fn unwind(&mut self, sp: u64, pc: u64, copy: &[u8], limits: &Limits) -> Addresses {
+        let mut read_stack = |address: u64| {
+            let at = address.checked_sub(sp).filter(|at| *at < copy.len() as u64 && copy.len() as u64 - at >= 8);
+            at.map(|at| word_at(copy, at)).ok_or(())
+        };
+        // The kernel does not tell rbp. A function that needs it, with no inner one that saved it, ends the stack here.
+        let mut registers = UnwindRegsX86_64::new(pc, sp, 0);
+        let mut found = Addresses::default();
+        let mut at = FrameAddress::from_instruction_pointer(pc);
+        loop {
+            if self.probes.is_some_and(|(start, end)| (start..end).contains(&at.address())) {
+                (found.return_probe, found.outer_missing) = (true, true);
+                return found;
+            }
+            if self.module(at.address_for_lookup()).is_none() {
+                // Code without a file: made at run time, or a list of mapped files that is out of date.
+                found.outer_missing = true;
+                self.mapped_at = self.mapped_at.checked_sub(MAPS_AGE).unwrap_or(self.mapped_at);
+                return found;
+            }
+            if found.addresses.len() >= limits.frames {
+                found.outer_missing = true;
+                return found;
+            }
+            found.addresses.push(at.address_for_lookup());
+            match self.unwinder.unwind_frame(at, &mut registers, &mut self.cache, &mut read_stack) {
+                Ok(Some(address)) => match FrameAddress::from_return_address(address) {
+                    Some(next) => at = next,
+                    None => return found,
+                },
+                Ok(None) => return found,
+                Err(_) => {
+                    found.outer_missing = true;
+                    return found;
+                }
+            }
+        }
+    }
+
+    /// Cuts a stack at the first return address that no call instruction precedes: there it was followed wrongly.
+    fn drop_unlikely(&self, found: &mut Addresses) {
+        let wanted: Vec<(u64, usize)> = found.addresses.iter().skip(1).map(|a| (a + 1 - CALL_BYTES, 7)).collect();
+        let Ok(pieces) = self.memory.read_pieces(&wanted) else { return };
+        let calls = pieces.iter().take_while(|piece| ends_with_call(&piece.bytes)).count();
+        if calls < wanted.len() {
+            found.addresses.truncate(calls + 1);
+            (found.outer_missing, found.return_probe) = (true, false);
+        }
+    }
+
+    fn module(&self, address: u64) -> Option<&Module> {
+        let at = self.modules.partition_point(|module| module.mapping.start <= address);
+        self.modules.get(at.checked_sub(1)?).filter(|module| address < module.end)
+    }
+
+    /// Finds the names of all addresses that have none yet, in one pass over each file's symbols.
+    fn name_all<'a>(&mut self, found: impl Iterator<Item = &'a Addresses>, limits: &Limits) {
+        const MAX_NAMES: usize = 65_536;
+        if self.symbols.len() > MAX_NAMES {
+            self.symbols.clear();
+        }
+        let mut by_module: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for address in found.flat_map(|found| &found.addresses) {
+            if !self.symbols.contains_key(address)
+                && let Some(module) = self.module(*address)
+            {
+                by_module.entry(module.mapping.start).or_default().push(*address);
+            }
+        }
+        for (start, mut addresses) in by_module {
+            addresses.sort_unstable();
+            addresses.dedup();
+            let Ok(index) = self.modules.binary_search_by_key(&start, |module| module.mapping.start) else { continue };
+            let module = &self.modules[index];
+            let in_file: Vec<u64> = addresses.iter().map(|address| address.wrapping_sub(module.bias)).collect();
+            let names = names(self.pid, &module.mapping, &in_file);
+            for ((address, in_file), name) in addresses.into_iter().zip(in_file).zip(names) {
+                let name =
+                    name.map_or_else(|| format!("+{in_file:#x}"), |name| shorten(&name, limits.name_bytes, false));
+                self.symbols.insert(address, (name, index));
+            }
+        }
+    }
+
+    fn finish(&self, mut stack: ThreadStack, found: &Addresses) -> ThreadStack {
+        if found.return_probe {
+            stack.frames.push(Frame::ReturnProbe);
+        }
+        stack.frames.extend(found.addresses.iter().rev().filter_map(|address| {
+            let (function, module) = self.symbols.get(address)?;
+            Some(Frame::Native { function: function.clone(), module: self.modules.get(*module)?.name.clone() })
+        }));
+        stack
+    }
+}
+
+/// Whether the seven bytes before a return address end with a call: `E8` with an offset, or `FF /2` with any operand.
+fn ends_with_call(bytes: &[u8]) -> bool {
+    let from_end = |back: usize| bytes.len().checked_sub(back).and_then(|at| bytes.get(at)).copied();
+    if from_end(5) == Some(0xE8) {
+        return true;
+    }
+    (2..=7).any(|length| {
+        let is_call = |back: usize| from_end(back) == Some(0xFF) && from_end(back - 1).is_some_and(|m| m >> 3 & 7 == 2);
+        is_call(length)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ends_with_call;
+
+    #[test]
+    fn calls_are_recognised_before_a_return_address() {
+        assert!(ends_with_call(&[0, 0, 0xE8, 1, 2, 3, 4])); // call rel32
+        assert!(ends_with_call(&[0, 0, 0, 0, 0, 0xFF, 0xD0])); // call *%rax
+        assert!(ends_with_call(&[0, 0xFF, 0x15, 1, 2, 3, 4])); // call *offset(%rip)
+        assert!(ends_with_call(&[0, 0, 0, 0, 0xFF, 0x50, 0x18])); // call *0x18(%rax)
+        assert!(!ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90]));
+        assert!(!ends_with_call(&[]));
+    }
+}

@@ -1,0 +1,92 @@
+//! Reads the stacks of any process: finds out once what it is, then reads it the way that fits.
+
+use std::collections::HashMap;
+
+use super::modules::{Files, mappings};
+use super::native::NativeReader;
+use super::process::{Identity, refused};
+use super::python::{PythonReader, find};
+use super::types::{Limits, ProcessStacks, StacksError};
+
+/// Reads stacks of other processes, and keeps what it learnt of them for the next read.
+#[derive(Debug, Default)]
+pub struct StackReader {
+    limits: Limits,
+    files: Files,
+    processes: HashMap<u32, (Identity, Target)>,
+}
+
+#[derive(Debug)]
+enum Target {
+    Python(Box<PythonReader>),
+    Native(Box<NativeReader>),
+}
+
+impl StackReader {
+    /// With these bounds.
+    pub fn new(limits: Limits) -> StackReader {
+        StackReader { limits, ..StackReader::default() }
+    }
+
+    /// The bounds it was made with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The stacks of a process now. It is not stopped and runs none of our code.
+    pub fn read(&mut self, pid: u32) -> Result<ProcessStacks, StacksError> {
+        let result = self.read_known(pid);
+        if result.is_err() {
+            self.processes.remove(&pid);
+        }
+        result
+    }
+
+    /// Forgets all processes but these.
+    pub fn keep_only(&mut self, pids: &[u32]) {
+        self.processes.retain(|pid, _| pids.contains(pid));
+    }
+
+    fn read_known(&mut self, pid: u32) -> Result<ProcessStacks, StacksError> {
+        let identity = Identity::of(pid)?;
+        let known = self.processes.remove(&pid).filter(|(known, target)| {
+            // A program that was native a while ago may have loaded an interpreter since.
+            *known == identity && !matches!(target, Target::Native(reader) if reader.is_stale())
+        });
+        let (_, target) = match known {
+            Some(known) => self.processes.entry(pid).insert_entry(known).into_mut(),
+            None => {
+                let target = self.attach(pid)?;
+                self.processes.entry(pid).insert_entry((identity, target)).into_mut()
+            }
+        };
+        let (runtime, (threads, threads_left_out)) = match target {
+            Target::Python(reader) => {
+                (reader.version().to_string(), reader.read(&self.limits).map_err(|errno| refused(pid, errno))?)
+            }
+            Target::Native(reader) => ("native".to_owned(), reader.read(&mut self.files, &self.limits)?),
+        };
+        if !identity.is_current() {
+            return Err(StacksError::Ended { pid });
+        }
+        Ok(ProcessStacks { pid, start_ticks: identity.start_ticks, runtime, threads, threads_left_out })
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<Target, StacksError> {
+        let mappings = mappings(pid)?;
+        if mappings.is_empty() {
+            return Err(StacksError::NotReadable {
+                pid,
+                reason: "it has no memory of its own (a kernel thread)".into(),
+            });
+        }
+        if let Some(interpreter) = find(pid, &mappings, &mut self.files)? {
+            return Ok(Target::Python(Box::new(PythonReader::new(pid, interpreter))));
+        }
+        if cfg!(not(target_arch = "x86_64")) {
+            let reason = "native stacks are read on x86-64 only".into();
+            return Err(StacksError::NotReadable { pid, reason });
+        }
+        Ok(Target::Native(Box::new(NativeReader::new(pid, &mappings, &mut self.files))))
+    }
+}

@@ -1,0 +1,291 @@
+//! Takes the stacks of several processes several times, within a budget of CPU time, and counts equal ones.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::reader::StackReader;
+use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust};
+
+/// How often, and at what cost at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Samples of each process.
+    pub samples: u32,
+    /// Time between two samples.
+    pub every: Duration,
+    /// CPU time of the reader for all of it; sampling ends early where it is used up, and the profiles say so.
+    pub cpu_budget: Duration,
+}
+
+/// The stacks of a process, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessProfile {
+    /// Process id in the reader's pid namespace.
+    pub pid: u32,
+    /// `CPython 3.11.2`, `native`, or empty where nothing was read.
+    pub runtime: String,
+    /// Samples that were taken.
+    pub samples: u32,
+    /// Samples that were asked for.
+    pub asked: u32,
+    /// The reader's CPU time for this process.
+    pub cpu_ns: u64,
+    /// Why there are fewer samples than asked for.
+    pub short_because: Option<ShortReason>,
+    /// By thread id.
+    pub threads: Vec<ThreadProfile>,
+    /// Threads beyond the bound, at most in any sample.
+    pub threads_left_out: u32,
+}
+
+/// Why a profile has fewer samples than were asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShortReason {
+    /// Reading it failed from some sample on; [`StacksError::Ended`] is no fault.
+    Failed(StacksError),
+    /// The budget of CPU time was used up.
+    CpuBudget,
+    /// The caller ended the sampling.
+    Cancelled,
+}
+
+/// The stacks of a thread, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadProfile {
+    /// Thread id in the reader's pid namespace; 0 where unknown.
+    pub tid: u32,
+    /// The process's first thread.
+    pub main: bool,
+    /// The kernel's name of the thread.
+    pub name: String,
+    /// Samples in which the thread was there.
+    pub samples: u32,
+    /// Samples in which it was on a CPU or waited for one.
+    pub running: u32,
+    /// Samples of which only outer functions are known, since the thread ran while it was read.
+    pub torn: u32,
+    /// Different stacks, the most frequent first.
+    pub stacks: Vec<CountedStack>,
+    /// Samples with stacks beyond [`Limits::stacks`] different ones.
+    pub other_stacks: u32,
+    /// Why nothing was read in some samples.
+    pub note: Option<String>,
+}
+
+/// A stack and how often it was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountedStack {
+    /// Outermost function first.
+    pub frames: Vec<Frame>,
+    /// Samples with it.
+    pub count: u32,
+    /// More functions, not known, were called by the last frame.
+    pub inner_missing: bool,
+    /// Functions are missing before the first frame.
+    pub outer_missing: bool,
+}
+
+/// Samples processes. Keep it for the next time: what it learnt of the processes makes that cheaper.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    reader: StackReader,
+}
+
+impl Sampler {
+    /// With these bounds.
+    pub fn new(limits: Limits) -> Sampler {
+        Sampler { reader: StackReader::new(limits) }
+    }
+
+    /// Samples these processes, all in each round. Blocks for about `samples × every`; `cancelled` is asked before each round.
+    pub fn profile(&mut self, pids: &[u32], plan: &Plan, cancelled: impl Fn() -> bool) -> Vec<ProcessProfile> {
+        self.reader.keep_only(pids);
+        let limits = *self.reader.limits();
+        let mut profiles: Vec<Counting> = pids.iter().map(|pid| Counting::new(*pid, plan.samples)).collect();
+        let start = (Instant::now(), cpu_time());
+        for round in 0..plan.samples {
+            let due = start.0 + plan.every * round;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let stop = match () {
+                () if cancelled() => Some(ShortReason::Cancelled),
+                () if cpu_time().saturating_sub(start.1) >= plan.cpu_budget && round > 0 => {
+                    Some(ShortReason::CpuBudget)
+                }
+                () => None,
+            };
+            if let Some(reason) = stop {
+                for counting in &mut profiles {
+                    counting.profile.short_because.get_or_insert_with(|| reason.clone());
+                }
+                break;
+            }
+            for counting in profiles.iter_mut().filter(|counting| counting.profile.short_because.is_none()) {
+                counting.sample(&mut self.reader, &limits);
+            }
+        }
+        profiles.into_iter().map(|counting| counting.profile).collect()
+    }
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}
+
+struct Counting {
+    profile: ProcessProfile,
+    threads: HashMap<u32, usize>,
+}
+
+impl Counting {
+    fn new(pid: u32, asked: u32) -> Counting {
+        Counting {
+            profile: ProcessProfile {
+                pid,
+                runtime: String::new(),
+                samples: 0,
+                asked,
+                cpu_ns: 0,
+                short_because: None,
+                threads: Vec::new(),
+                threads_left_out: 0,
+            },
+            threads: HashMap::new(),
+        }
+    }
+
+    fn sample(&mut self, reader: &mut StackReader, limits: &Limits) {
+        let before = cpu_time();
+        let read = reader.read(self.profile.pid);
+        let cost = cpu_time().saturating_sub(before);
+        self.profile.cpu_ns += u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX);
+        match read {
+            Ok(stacks) => {
+                self.profile.samples += 1;
+                self.profile.runtime = stacks.runtime;
+                let kept = stacks.threads.len();
+                let counted = stacks.threads.into_iter().filter_map(|thread| self.count(thread, limits)).count();
+                let left_out =
+                    u32::try_from(kept - counted).unwrap_or(u32::MAX).saturating_add(stacks.threads_left_out);
+                self.profile.threads_left_out = self.profile.threads_left_out.max(left_out);
+            }
+            Err(error) => self.profile.short_because = Some(ShortReason::Failed(error)),
+        }
+    }
+
+    /// `None` for a thread beyond the bound: threads may come and go between samples.
+    fn count(&mut self, stack: ThreadStack, limits: &Limits) -> Option<()> {
+        let threads = &mut self.profile.threads;
+        let index = match self.threads.get(&stack.tid) {
+            Some(index) => *index,
+            None if threads.len() >= limits.threads => return None,
+            None => {
+                threads.push(ThreadProfile {
+                    tid: stack.tid,
+                    main: stack.tid == self.profile.pid,
+                    name: stack.name.clone(),
+                    samples: 0,
+                    running: 0,
+                    torn: 0,
+                    stacks: Vec::new(),
+                    other_stacks: 0,
+                    note: None,
+                });
+                self.threads.insert(stack.tid, threads.len() - 1);
+                threads.len() - 1
+            }
+        };
+        let thread = &mut threads[index];
+        thread.samples += 1;
+        thread.running += u32::from(stack.state == ThreadState::Running);
+        thread.torn += u32::from(stack.trust == Trust::Torn);
+        if stack.note.is_some() {
+            thread.note = stack.note;
+        }
+        if stack.trust == Trust::Unread {
+            return Some(());
+        }
+        let inner_missing = stack.trust == Trust::Torn;
+        let known = thread.stacks.iter().position(|known| {
+            known.inner_missing == inner_missing
+                && known.outer_missing == stack.outer_missing
+                && known.frames == stack.frames
+        });
+        match known {
+            Some(at) => {
+                thread.stacks[at].count += 1;
+                // The most frequent ones stay in front: the next sample is found sooner, and the list is in order.
+                let first = thread.stacks[..at].partition_point(|other| other.count >= thread.stacks[at].count);
+                thread.stacks.swap(first, at);
+            }
+            None if thread.stacks.len() < limits.stacks => thread.stacks.push(CountedStack {
+                frames: stack.frames,
+                count: 1,
+                inner_missing,
+                outer_missing: stack.outer_missing,
+            }),
+            None => thread.other_stacks += 1,
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(tid: u32, line: u32, trust: Trust) -> ThreadStack {
+        let frame = Frame::Python { function: "f".into(), file: "a.py".into(), line: Some(line) };
+        ThreadStack {
+            tid,
+            name: "t".into(),
+            state: ThreadState::Running,
+            wait_channel: None,
+            trust,
+            frames: vec![frame],
+            outer_missing: false,
+            note: None,
+        }
+    }
+
+    #[test]
+    fn equal_stacks_are_counted_torn_ones_apart_and_the_rest_is_named() {
+        let limits = Limits { stacks: 3, threads: 2, ..Limits::default() };
+        let mut counting = Counting::new(7, 20);
+        for (line, trust) in [(1, Trust::Proven), (2, Trust::Proven), (2, Trust::AgreedTwice), (2, Trust::Torn)] {
+            counting.count(stack(7, line, trust), &limits);
+        }
+        for line in 10..15 {
+            counting.count(stack(7, line, Trust::Proven), &limits);
+        }
+        counting.count(stack(8, 1, Trust::Unread), &limits);
+        assert_eq!(counting.count(stack(9, 1, Trust::Proven), &limits), None);
+        let profile = counting.profile;
+        let [main, other] = &profile.threads[..] else { panic!("two threads: {profile:?}") };
+        assert_eq!((main.main, main.samples, main.torn, main.other_stacks), (true, 9, 1, 5));
+        let counts: Vec<_> = main.stacks.iter().map(|stack| (stack.count, stack.inner_missing)).collect();
+        assert_eq!(counts, [(2, false), (1, false), (1, true)]);
+        assert_eq!((other.samples, other.stacks.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_said_so_and_a_cancelled_one_too() {
+        let plan = Plan { samples: 3, every: Duration::ZERO, cpu_budget: Duration::from_secs(1) };
+        let profiles = Sampler::new(Limits::default()).profile(&[u32::MAX], &plan, || false);
+        let ended = ShortReason::Failed(StacksError::Ended { pid: u32::MAX });
+        assert_eq!((profiles[0].samples, &profiles[0].short_because), (0, &Some(ended)));
+        let profiles = Sampler::new(Limits::default()).profile(&[std::process::id()], &plan, || true);
+        assert_eq!((profiles[0].samples, &profiles[0].short_because), (0, &Some(ShortReason::Cancelled)));
+    }
+
+    #[test]
+    fn sampling_ends_with_its_budget() {
+        let plan = Plan { samples: 10_000, every: Duration::ZERO, cpu_budget: Duration::from_millis(5) };
+        let profile = &Sampler::new(Limits::default()).profile(&[std::process::id()], &plan, || false)[0];
+        assert_eq!(profile.short_because, Some(ShortReason::CpuBudget));
+        assert!(profile.samples >= 1 && profile.samples < 10_000);
+    }
+}

@@ -1,0 +1,325 @@
+//! Three agents with the stores of a host after a day, asked every question of the documentation, over every table, and
+//! behind a verdict, in random order beside ingest; every answer is compared with what one plain SQLite database says.
+//!
+//! Two agents are `rankmesh up` (beside this program, or RANKMESH_BINARY). The third is the same agent in a process of
+//! this program, which also hands it rows as capture would. Questions are asked with the command line.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail, ensure};
+use certs::Authority;
+use clap::{Args, Parser, Subcommand};
+use node_bpf::Record;
+use query_planner::Value;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use scenarios::day::fill::{fill, keeps_all};
+use scenarios::day::mesh::{self, Outcome, Place};
+use scenarios::day::oracle::{Oracle, compare, unite};
+use scenarios::day::{Day, bound, questions};
+use scenarios::figures::{figure, quantile};
+use scenarios::store_bench::generate::{Generator, START_NS};
+use store::Source;
+
+/// Three hosts after a day, asked everything.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    child: Option<Child>,
+    /// Collectives of a host
+    #[arg(long, default_value_t = 10_000_000)]
+    rows: u64,
+    /// Seed of the day and of the order of questions
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Rows a second recorded meanwhile by one of the agents
+    #[arg(long, default_value_t = 5_000)]
+    rate: u64,
+    /// How often each question is asked
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// A question's deadline
+    #[arg(long, default_value = "10s")]
+    timeout: String,
+    /// Where the stores go [default: a temporary directory, about 500 bytes a collective]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Child {
+    /// An agent that is handed rows, from the line `start` on standard input to the line `stop`
+    #[command(hide = true)]
+    Agent(ChildArgs),
+}
+
+#[derive(Debug, Args)]
+struct ChildArgs {
+    name: String,
+    dir: PathBuf,
+    store: PathBuf,
+    rate: u64,
+    join: Vec<std::net::SocketAddr>,
+}
+
+const HOSTS: u32 = 3;
+/// The host that records while questions are asked.
+const RECORDING: usize = 1;
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(Child::Agent(child)) = arguments.child {
+        return tokio::runtime::Runtime::new()?.block_on(recording_agent(child));
+    }
+    let temporary = tempfile::tempdir()?;
+    let dir = arguments.dir.clone().unwrap_or_else(|| temporary.path().to_path_buf());
+    std::fs::create_dir_all(&dir)?;
+    bench(&arguments, &dir)
+}
+
+fn now_ns() -> anyhow::Result<i64> {
+    Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?)
+}
+
+/// A question with the answer of SQLite and what came of asking the mesh.
+struct Known {
+    from: String,
+    sql: String,
+    answer: Vec<Vec<Value>>,
+    times: Vec<Duration>,
+    problems: BTreeMap<String, usize>,
+}
+
+fn bench(arguments: &Arguments, dir: &Path) -> anyhow::Result<()> {
+    let minute_ns = 60_000_000_000;
+    let until_ns = now_ns()? / minute_ns * minute_ns;
+    let began = Instant::now();
+    let mut stores = Vec::new();
+    for host in 0..HOSTS {
+        let path = dir.join(format!("{}.db", Day::node(host)));
+        let filled = fill(&path, &Day::full(arguments.seed, host, HOSTS, arguments.rows, until_ns), false)?;
+        eprintln!("{:.0?}: {} {filled:?}", began.elapsed(), path.display());
+        stores.push((Day::node(host), path));
+    }
+    let united = dir.join("united.db");
+    unite(&stores, &united)?;
+    eprintln!("{:.0?}: one SQLite database of {} bytes", began.elapsed(), std::fs::metadata(&united)?.len());
+
+    let mut agents = start(&stores, dir, arguments.rate)?;
+    idle(&agents)?;
+    let since = Duration::from_nanos((now_ns()? - until_ns).cast_unsigned()) + Duration::from_secs(120);
+    let (verdict, shown) = agents[0].investigation(since)?;
+    eprintln!("{:.0?}: the verdict is {verdict}, with {} questions behind it", began.elapsed(), shown.len());
+
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut asked = questions::of_pages(&root, (until_ns - minute_ns, until_ns))?;
+    asked.extend(questions::of_tables());
+    asked.extend(shown.into_iter().map(|(title, sql)| questions::Asked { from: title, sql }));
+    let mut known = answers(&united, &asked, until_ns)?;
+    eprintln!("{:.0?}: SQLite has answered {} questions", began.elapsed(), known.len());
+
+    let mut order: Vec<usize> = (0..known.len()).flat_map(|at| vec![at; arguments.rounds]).collect();
+    let mut rng = StdRng::seed_from_u64(arguments.seed);
+    order.shuffle(&mut rng);
+    agents[RECORDING].tell("start")?;
+    for (nth, at) in order.into_iter().enumerate() {
+        let Known { sql, answer, times, problems, .. } = &mut known[at];
+        let (outcome, took) = agents[nth % agents.len()].ask(sql, &arguments.timeout)?;
+        times.push(took);
+        let problem = match outcome {
+            Outcome::Whole(rows) => compare(sql, &rows, answer).err().map(|error| format!("wrong: {error:#}")),
+            Outcome::Failed(why) => Some(format!("failed: {why}")),
+        };
+        if let Some(problem) = problem {
+            *problems.entry(problem.chars().take(600).collect()).or_default() += 1;
+        }
+    }
+    agents[RECORDING].tell("stop")?;
+    let lost = recorded(&mut agents[RECORDING])?;
+    eprintln!("{:.0?}: all is asked", began.elapsed());
+    tell(&known);
+    let peak = agents.iter().map(mesh::Agent::peak_bytes).collect::<anyhow::Result<Vec<_>>>()?;
+    figure(
+        "day_agent_memory_at_most",
+        peak.into_iter().max().unwrap_or(0) as f64 / (1 << 20) as f64,
+        "MiB",
+        "<=",
+        1024.0,
+    );
+    figure("day_rows_lost_meanwhile", lost as f64, "rows", "<=", 0.0);
+    Ok(())
+}
+
+/// Prints what was slow, wrong or failed, and the figures.
+fn tell(known: &[Known]) {
+    let mut slowest: Vec<&Known> = known.iter().collect();
+    slowest.sort_by_key(|known| std::cmp::Reverse(known.times.iter().max().copied()));
+    for slow in slowest.iter().take(10) {
+        println!("{:.2?} at most ({}): {}", slow.times.iter().max().copied().unwrap_or_default(), slow.from, slow.sql);
+    }
+    let mut counted = BTreeMap::from([("wrong", 0), ("failed", 0)]);
+    for known in known {
+        for (problem, times) in &known.problems {
+            println!("{times} x {problem}\n  ({}) {}", known.from, known.sql);
+            let kind = if problem.starts_with("wrong") { "wrong" } else { "failed" };
+            *counted.entry(kind).or_default() += times;
+        }
+    }
+    let mut times: Vec<Duration> = known.iter().flat_map(|known| known.times.iter().copied()).collect();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    figure("day_questions", times.len() as f64, "questions", ">=", 100.0);
+    figure("day_question_p50", ms(quantile(&mut times, 0.5)), "ms", "<=", 500.0);
+    figure("day_question_p99", ms(quantile(&mut times, 0.99)), "ms", "<=", 5_000.0);
+    figure("day_question_longest", ms(quantile(&mut times, 1.0)), "ms", "<=", 10_000.0);
+    figure("day_questions_failed", counted["failed"] as f64, "questions", "<=", 0.0);
+    figure("day_questions_wrong", counted["wrong"] as f64, "questions", "<=", 0.0);
+}
+
+/// The agents, which know each other.
+fn start(stores: &[(String, PathBuf)], dir: &Path, rate: u64) -> anyhow::Result<Vec<mesh::Agent>> {
+    let authority = Authority::create(&"day".parse()?)?;
+    let mut agents: Vec<mesh::Agent> = Vec::new();
+    for (at, (name, store)) in stores.iter().enumerate() {
+        let join = agents.first().map(mesh::Agent::address).transpose()?;
+        let place = Place::prepare(dir, name, store, &authority, join)?;
+        let command = if at == RECORDING { recording(&place, rate)? } else { place.up()? };
+        agents.push(mesh::Agent::start(&place, command)?);
+    }
+    agents.iter().try_for_each(|agent| agent.wait_for(stores.len()))?;
+    Ok(agents)
+}
+
+fn recording(place: &Place, rate: u64) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("agent").arg(&place.name).arg(&place.dir).arg(&place.store).arg(rate.to_string());
+    command.args(&place.join).stdin(Stdio::piped()).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// What an agent takes that nobody asks, on such a store.
+fn idle(agents: &[mesh::Agent]) -> anyhow::Result<()> {
+    // What follows a start is not idling.
+    std::thread::sleep(Duration::from_secs(10));
+    let (before, began) = (agents[0].cpu()?, Instant::now());
+    std::thread::sleep(Duration::from_secs(20));
+    let share = (agents[0].cpu()? - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    figure("day_idle_agent_cpu", share * 100.0, "% of a core", "<=", 1.0);
+    Ok(())
+}
+
+/// What SQLite says to each question about rows from before the end of the day, by two connections at once.
+fn answers(united: &Path, asked: &[questions::Asked], until_ns: i64) -> anyhow::Result<Vec<Known>> {
+    let next = AtomicUsize::new(0);
+    let known: Mutex<Vec<(usize, Known)>> = Mutex::default();
+    std::thread::scope(|scope| {
+        let work = || -> anyhow::Result<()> {
+            let oracle = Oracle::open(united, HOSTS)?;
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(question) = asked.get(at) else { return Ok(()) };
+                let sql = bound::before(&question.sql, until_ns);
+                let answer = oracle.answer(&sql).with_context(|| format!("SQLite refuses {sql}"))?;
+                let from = question.from.clone();
+                let answered = Known { from, sql, answer, times: Vec::new(), problems: BTreeMap::new() };
+                known.lock().unwrap_or_else(PoisonError::into_inner).push((at, answered));
+            }
+        };
+        let workers = [scope.spawn(work), scope.spawn(work)];
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(done) => done,
+            Err(_) => bail!("a thread of the oracle panicked"),
+        })
+    })?;
+    let mut known = known.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // In a fixed order, so that the seed says which is asked when.
+    known.sort_by_key(|(at, _)| *at);
+    Ok(known.into_iter().map(|(_, known)| known).collect())
+}
+
+/// How many rows the recording agent lost.
+fn recorded(agent: &mut mesh::Agent) -> anyhow::Result<u64> {
+    let mut line = String::new();
+    BufReader::new(agent.stdout().context("it prints nothing")?).read_line(&mut line)?;
+    eprintln!("recorded meanwhile: {}", line.trim());
+    let told: serde_json::Value = serde_json::from_str(&line)?;
+    let number = |name: &str| told[name].as_u64().context("a number");
+    ensure!(number("offered")? > 0, "nothing was recorded meanwhile");
+    number("lost")
+}
+
+/// An agent of this process, and rows for its store.
+async fn recording_agent(child: ChildArgs) -> anyhow::Result<()> {
+    let agent = Agent::start(AgentConfig {
+        cert_validity: certs::NODE_VALIDITY,
+        socket_access: Default::default(),
+        name: child.name.parse()?,
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        advertise: None,
+        join: child.join,
+        token: None,
+        identity: child.dir.join("identity"),
+        source: SourceConfig::Store { path: child.store, limits: keeps_all() },
+        socket: Some(child.dir.join("socket")),
+        capture: CaptureChoice::Off,
+        on_finding: None,
+        labels: Vec::new(),
+    })
+    .await?;
+    let (source, stop) = (Arc::clone(&agent.shared().source), Arc::new(AtomicBool::new(false)));
+    let rate = child.rate;
+    let done = tokio::task::spawn_blocking(move || -> anyhow::Result<()> {
+        let mut lines = std::io::stdin().lines();
+        ensure!(lines.next().transpose()?.as_deref() == Some("start"), "no start");
+        let recording = {
+            let (source, stop) = (Arc::clone(&source), Arc::clone(&stop));
+            std::thread::spawn(move || record(&source, rate, &stop))
+        };
+        let _ = lines.next().transpose()?;
+        stop.store(true, Ordering::Relaxed);
+        let Ok(offered) = recording.join() else { bail!("the recorder panicked") };
+        let offered = offered?;
+        let Source::Store(store) = source.as_ref() else { bail!("no store") };
+        store.flush(Duration::from_secs(60))?;
+        let told =
+            serde_json::json!({"offered": offered, "stored": store.health().stored, "lost": store.health().lost});
+        println!("{told}");
+        std::io::stdout().flush()?;
+        // Until it is killed.
+        let _ = lines.next();
+        Ok(())
+    });
+    done.await??;
+    agent.shutdown().await;
+    Ok(())
+}
+
+/// Hands rows of now to a store, as capture hands over what its ring buffer holds: a hundred times a second.
+fn record(source: &Source, rate: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
+    let Source::Store(store) = source else { bail!("no store") };
+    let ingest = store.ingest();
+    let hour = 3600 * rate;
+    let later_ns = now_ns()? - START_NS;
+    let mut rows = Generator::spread(hour, 3_600_000_000_000);
+    let chunk = (rate / 100).max(1);
+    let (began, mut offered) = (Instant::now(), 0);
+    while !stop.load(Ordering::Relaxed) {
+        let due = Duration::from_secs_f64(offered as f64 / rate as f64);
+        std::thread::sleep(due.saturating_sub(began.elapsed()));
+        for mut row in rows.by_ref().take(chunk as usize) {
+            row.ts_ns += later_ns;
+            ingest.record(Record::Collective(row));
+            offered += 1;
+        }
+        ensure!(offered < hour, "an hour of rows was not enough");
+    }
+    Ok(offered)
+}
