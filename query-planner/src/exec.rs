@@ -299,6 +299,19 @@ fn julian_day(now_unix_ns: i64) -> f64 {
 }
 
 impl NodeError {
+    /// What is refused for want of memory, by SQLite's allocator or by [`memory::Held`](crate::memory::Held): because the
+    /// question is over, because it is only tried, or because it needs more than a question may have.
+    #[must_use]
+    pub fn out_of_memory() -> Self {
+        if stop::is_over_here() {
+            Self::Stopped("interrupted".to_owned())
+        } else if stop::is_short_here() {
+            Self::Stopped("not small".to_owned())
+        } else {
+            Self::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
+        }
+    }
+
     /// Why a node cannot do its task, where that has nothing to do with the rows: the statement does not compile here (a
     /// function, table or column that only other versions have), the file is damaged, time or memory is over. The other
     /// nodes' answers count. Whoever reads the store for a task, in whatever way, hands SQLite's errors through here as
@@ -307,14 +320,8 @@ impl NodeError {
     pub fn of_sqlite(error: &rusqlite::Error) -> Self {
         match primary_code(error) {
             Some(ffi::SQLITE_INTERRUPT) => Self::Stopped("interrupted".to_owned()),
-            // Refused, not lacking.
-            Some(ffi::SQLITE_NOMEM) if stop::is_over_here() => Self::Stopped("interrupted".to_owned()),
-            Some(ffi::SQLITE_TOOBIG | ffi::SQLITE_NOMEM) if stop::is_short_here() => {
-                Self::Stopped("not small".to_owned())
-            }
-            Some(ffi::SQLITE_NOMEM) => {
-                Self::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
-            }
+            Some(ffi::SQLITE_TOOBIG) if stop::is_short_here() => Self::out_of_memory(),
+            Some(ffi::SQLITE_NOMEM) => Self::out_of_memory(),
             _ => Self::Failed(message(error)),
         }
     }

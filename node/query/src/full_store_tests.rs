@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
-use store::Source;
 use store::testing::{connect, store_of_segments};
+use store::{ColumnExecutor, Source};
 
 const SEGMENTS: u64 = 600;
 const ROWS: u64 = 40;
@@ -134,6 +134,34 @@ fn what_a_join_keeps_of_the_columns_counts_as_its_memory() {
     }
     let _cap = query_planner::memory::cap(64 << 20);
     assert_eq!(count().expect("enough"), 80_000);
+}
+
+#[test]
+fn what_is_kept_for_groups_of_columns_counts_as_the_questions_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s.db");
+    let executor = executor(Arc::new(Source::Store(store_of_segments(&path, 40, 500))));
+    let conn = connect(&path);
+    let columns = ColumnExecutor::new(&|| false, u64::MAX);
+    for sql in [
+        "SELECT seq, count(*), sum(duration_ns) FROM collectives GROUP BY seq",
+        "SELECT seq, approx_quantile(duration_ns, 0.5) FROM collectives GROUP BY seq",
+    ] {
+        let task = task(&executor, sql);
+        let mut rows = 0;
+        let mut run = |bytes| {
+            let _cap = query_planner::memory::cap(bytes);
+            query_planner::execute_task_with(&conn, "n", &task, &columns, &mut |_, batch: Batch| {
+                rows += batch.rows;
+                Ok(())
+            })
+        };
+        let refused = run(1 << 20).expect_err("more than its memory");
+        assert!(matches!(refused, NodeError::OverBudget(_)), "{refused:?}: {sql}");
+        let stats = run(512 << 20).expect("enough");
+        assert!(stats.notes.iter().any(|note| note.contains("columns")), "{:?}", stats.notes);
+        assert_eq!(rows, 20_000);
+    }
 }
 
 /// What SQLite's own functions would take a minute for, once for each pair of rows.

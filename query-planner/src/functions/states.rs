@@ -101,6 +101,12 @@ impl Quantiles {
         self.rest.absorb(other.rest.clone());
     }
 
+    /// Memory beside this value itself, but for negative values, which are rare.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.counts.capacity() * size_of::<u64>()
+    }
+
     /// How many are 0.
     #[must_use]
     pub fn zeros(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Owns aggregates by group over segments. Rows are given to groups through the codes of the grouping columns: a group
 //! is looked up once for each combination of codes in a segment, not for each row.
 
+use query_planner::memory::Held;
 use query_planner::scan::{Function, GroupColumn, Groups, Operand, Order, evaluate};
 use query_planner::states::{Bracket, Buckets, Quantiles, Sum, runs_state};
 use query_planner::{Batch, NodeError, Value};
@@ -164,8 +165,10 @@ fn rows_of(
     }
     let summed = Summed::of(work, groups, &arguments);
     let mut summaries = 0;
+    let mut held = Held::default();
     for segment in work.segments {
         work.go_on()?;
+        hold(&mut held, &found, &arguments)?;
         if let Some(summed) = &summed
             && summed.add(work, segment, &mut found, &mut arguments)?
         {
@@ -174,6 +177,7 @@ fn rows_of(
         }
         scan_segment(work, segment, groups, &mut found, &mut arguments, None)?;
     }
+    hold(&mut held, &found, &arguments)?;
     let mut percentiles: Vec<(Exact, Vec<Value>)> = Vec::new();
     for wanted in exact {
         if !percentiles.iter().any(|(other, _)| *other == wanted) {
@@ -263,10 +267,13 @@ fn exact_percentiles(
         quantiles: None,
         gathered: Some(vec![Vec::new(); found.keys.len()]),
     }];
+    let mut held = Held::default();
     for segment in work.segments {
         work.go_on()?;
+        hold(&mut held, found, &again)?;
         scan_segment(work, segment, groups, found, &mut again, Some(&brackets))?;
     }
+    hold(&mut held, found, &again)?;
     let [again] = again;
     let gathered = again.gathered.unwrap_or_default();
     Ok(gathered
@@ -276,6 +283,23 @@ fn exact_percentiles(
             bracket.map_or(Value::Null, |bracket| bracket.percentile(&mut values, fraction, discrete))
         })
         .collect())
+}
+
+/// Counts what is kept for groups as the question's memory.
+fn hold(held: &mut Held, found: &Found, arguments: &[Argument]) -> Result<(), NodeError> {
+    // A key stands in the list and in the index.
+    let of_group = 2 * size_of::<Vec<Scalar>>() + size_of::<u32>() + size_of::<u64>();
+    let width = found.keys.first().map_or(0, Vec::len);
+    let keys = found.keys.len() * (of_group + 2 * width * size_of::<Scalar>());
+    let of_argument = |argument: &Argument| {
+        let quantiles = argument.quantiles.iter().flatten();
+        let gathered = argument.gathered.iter().flatten();
+        argument.basics.len() * size_of::<Basic>()
+            + quantiles.map(|all| size_of::<Quantiles>() + all.heap_bytes()).sum::<usize>()
+            + gathered.map(|all| size_of::<Vec<i64>>() + all.capacity() * size_of::<i64>()).sum::<usize>()
+    };
+    let bytes = keys + arguments.iter().map(of_argument).sum::<usize>();
+    if held.is_within(bytes) { Ok(()) } else { Err(NodeError::out_of_memory()) }
 }
 
 impl Found {
