@@ -42,8 +42,9 @@ pub trait PartExecutor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answered(pub String);
 
-/// Nothing but SQLite.
-struct OnlySqlite;
+/// No way beside SQLite.
+#[derive(Debug, Clone, Copy)]
+pub struct OnlySqlite;
 
 impl PartExecutor for OnlySqlite {
     fn execute(

@@ -47,7 +47,7 @@ pub use api::{
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
 pub use combine::{Combine, CombinedColumn, How};
-pub use exec::{Answered, PartExecutor, RAN, execute_task, execute_task_with};
+pub use exec::{Answered, OnlySqlite, PartExecutor, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::states;
 pub use harden::{bound_values, harden, harden_with};
@@ -55,5 +55,5 @@ pub use local::{Local, LocalError, NamedOut, plan_for_one};
 pub use merge_pool::MergePool;
 pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
 pub use run::{FirstAsk, first_ask, run, run_into, run_with};
-pub use stop::{Stop, Watched};
+pub use stop::{Stop, StopOnDrop, Watched};
 pub use time_range::time_range;

@@ -125,15 +125,9 @@ mod tests {
             "PRAGMA writable_schema = ON".to_owned(),
             "CREATE TRIGGER r AFTER INSERT ON t BEGIN DELETE FROM t; END".to_owned(),
         ] {
-            let tables = [MergeTable { name: "t".to_owned(), columns: Vec::new() }];
-            let tables: Vec<MergeTable> = tables
-                .into_iter()
-                .map(|mut table| {
-                    let (affinity, collation) = (String::new(), "BINARY".to_owned());
-                    table.columns.push(MergeColumn { name: "x".to_owned(), affinity, collation, filled: true });
-                    table
-                })
-                .collect();
+            let (affinity, collation) = (String::new(), "BINARY".to_owned());
+            let column = MergeColumn { name: "x".to_owned(), affinity, collation, filled: true };
+            let tables = [MergeTable { name: "t".to_owned(), columns: vec![column] }];
             assert!(database(&tables, std::slice::from_ref(&text)).is_err(), "{text}");
             assert!(!dir.exists(), "{text} wrote a file");
             let view =

@@ -80,6 +80,11 @@ impl Stop {
         self.looks.is_some()
     }
 
+    /// A guard that stops the question when it is dropped: nobody waits for it any more.
+    pub fn stop_on_drop(&self) -> StopOnDrop {
+        StopOnDrop(self.clone())
+    }
+
     /// From now on until the guard is dropped this thread works for the question on `conn`: [`Stop::stop`] interrupts its
     /// statements, and what takes long within one of them gives up once the question is over.
     pub fn watch(&self, conn: &Connection) -> Watched {
@@ -88,6 +93,17 @@ impl Stop {
         let stop = Box::new(self.clone());
         let before = HERE.replace(&raw const *stop);
         Watched { stop, before, id }
+    }
+}
+
+/// See [`Stop::stop_on_drop`].
+#[derive(Debug)]
+#[must_use = "the question is stopped when this is dropped"]
+pub struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }
 

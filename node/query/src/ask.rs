@@ -197,7 +197,7 @@ async fn ask_to(
         (outcome, fanout, plan)
     } else {
         // Who gives the question up gives up its merge.
-        let _stop_on_drop = StopOnDrop(stop.clone());
+        let _stop_on_drop = stop.stop_on_drop();
         let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
         let mut running = std::pin::pin!(polite::run(move || {
             // The merge holds what the nodes sent once more, sorted.
@@ -313,15 +313,6 @@ fn budget(plan: &Plan, with_out: bool) -> Budget {
         Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: ASKER_BYTES }
     } else {
         Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES }
-    }
-}
-
-/// Stops a merge whose answer nobody waits for any more.
-struct StopOnDrop(Stop);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
     }
 }
 

@@ -144,15 +144,6 @@ impl Reader {
     }
 }
 
-/// Stops work that nobody waits for any more.
-struct StopOnDrop(Stop);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
-}
-
 fn broken() -> NodeError {
     NodeError::Failed("the query executor failed".into())
 }
@@ -255,7 +246,7 @@ impl Executor {
         let executor = Arc::clone(&self);
         let stop = Stop::at(Some(deadline));
         // Whoever drops this task stops it.
-        let _stop_on_drop = StopOnDrop(stop.clone());
+        let _stop_on_drop = stop.stop_on_drop();
         let runtime = Handle::current();
         let place = Place::new(turn, runtime.clone());
         let mut rows = RowsOut { batches, place, deadline, runtime, stop: cancelled.clone() };

@@ -4,9 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use query_planner::{
-    Answered, Batch, Budget, Catalog, Clocks, Local, NodeClock, NodeError, NodePart, PartExecutor, Stop, Value,
-};
+use query_planner::{Budget, Catalog, Clocks, Local, NodeClock, OnlySqlite, Stop, Value};
 use rusqlite::{Connection, OpenFlags};
 use store::exchange::{Export, export};
 use verdicts::VIEWS;
@@ -137,26 +135,6 @@ impl Oracle {
             stop: Stop::default(),
         };
         Ok(local.answer(sql)?.rows)
-    }
-}
-
-/// Nothing beside SQLite.
-struct OnlySqlite;
-
-impl PartExecutor for OnlySqlite {
-    fn execute(
-        &self,
-        _: &Connection,
-        _: &NodePart,
-        _: &str,
-        _: i64,
-        _: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
-    ) -> Result<Option<Answered>, NodeError> {
-        Ok(None)
-    }
-
-    fn understands(&self, _: &Connection, _: &NodePart) -> bool {
-        false
     }
 }
 

@@ -12,6 +12,17 @@ const MS: i64 = 1_000_000;
 
 /// What each node of a job gossips, in order of time: (when, node, digest).
 pub(super) fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
+    gossiped_for(job, seed, 0, |_, _| ()).1
+}
+
+/// When a job ends, and what its nodes gossip until so many windows later; `at_the_end` may add to the digest of the last window of
+/// the job.
+fn gossiped_for(
+    job: &Job,
+    seed: u64,
+    windows_after: i64,
+    at_the_end: impl Fn(&mut Collector, &mut Digest),
+) -> (i64, Vec<(i64, String, Digest)>) {
     let rows = job.observe(seed);
     let mut by_node: BTreeMap<Arc<str>, Vec<Observation>> = BTreeMap::new();
     for seen in rows.observations {
@@ -22,8 +33,12 @@ pub(super) fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
         let clock = rows.clocks[&*node];
         let mut collector = Collector::default();
         calls.into_iter().for_each(|call| collector.push(call));
-        for window in window_of(rows.since_ns + clock.offset_ns)..=window_of(rows.until_ns + clock.offset_ns) {
+        let (first, last) = (window_of(rows.since_ns + clock.offset_ns), window_of(rows.until_ns + clock.offset_ns));
+        for window in first..=last + windows_after {
             let mut digest = collector.close(window);
+            if window == last {
+                at_the_end(&mut collector, &mut digest);
+            }
             digest.clock = Some(ReferenceClock {
                 reference: reference_id("n0"),
                 offset_us: clock.offset_ns / 1_000,
@@ -33,7 +48,7 @@ pub(super) fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
         }
     }
     all.sort_by_key(|(at, node, _)| (*at, node.clone()));
-    all
+    (rows.until_ns, all)
 }
 
 pub(super) fn live(nodes: usize) -> BTreeMap<String, Presence> {
@@ -219,33 +234,10 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
 
 /// What nodes gossip of a job that ends after its last call.
 fn gossiped_to_its_end(job: &Job, seed: u64) -> (i64, Vec<(i64, String, Digest)>) {
-    let rows = job.observe(seed);
-    let mut by_node: BTreeMap<Arc<str>, Vec<Observation>> = BTreeMap::new();
-    for seen in rows.observations {
-        by_node.entry(Arc::clone(&seen.node)).or_default().push(seen);
-    }
-    let mut all = Vec::new();
-    for (node, calls) in by_node {
-        let clock = rows.clocks[&*node];
-        let mut collector = Collector::default();
-        calls.into_iter().for_each(|call| collector.push(call));
-        let (first, last) = (window_of(rows.since_ns + clock.offset_ns), window_of(rows.until_ns + clock.offset_ns));
-        for window in first..=last + 150 {
-            let mut digest = collector.close(window);
-            if window == last {
-                let pids: Vec<u32> = collector.pids().collect();
-                collector.gone(&pids, &mut digest);
-            }
-            digest.clock = Some(ReferenceClock {
-                reference: reference_id("n0"),
-                offset_us: clock.offset_ns / 1_000,
-                bound_us: (clock.bound_ns / 1_000) as u32 + 1,
-            });
-            all.push((end_of(window) - clock.offset_ns, node.to_string(), digest));
-        }
-    }
-    all.sort_by_key(|(at, node, _)| (*at, node.clone()));
-    (rows.until_ns, all)
+    gossiped_for(job, seed, 150, |collector, digest| {
+        let pids: Vec<u32> = collector.pids().collect();
+        collector.gone(&pids, digest);
+    })
 }
 
 #[test]
