@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use query::access::Caller;
-use query::ask::{self, AskError, Asked, Question, Told};
+use query::ask::{self, AskError, QueryOutcome, Question, RowChunk};
 use query_planner::Value;
 use scenarios::light::{LightCluster, eventually, question};
 use tokio::sync::mpsc;
@@ -27,8 +27,11 @@ const ROWS: usize = 300 * 300;
 const MANY: &str = "SELECT a.i, b.i, a.s FROM t a JOIN t b ON a.node = b.node";
 
 /// Puts a question, for rows as they come.
-fn put(cluster: &LightCluster, question: Question) -> (JoinHandle<Result<Asked, AskError>>, mpsc::Receiver<Told>) {
-    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());
+fn put(
+    cluster: &LightCluster,
+    question: Question,
+) -> (JoinHandle<Result<QueryOutcome, AskError>>, mpsc::Receiver<RowChunk>) {
+    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
     let (out, told) = mpsc::channel(1);
     let cancel = CancellationToken::new();
     (tokio::spawn(async move { ask::ask_into(&shared, question, &Caller::owner(), cancel, out).await }), told)
@@ -51,7 +54,7 @@ async fn early_rows_come_while_a_node_has_not_answered() {
     drop(quiet);
     let asked = asking.await.expect("no panic").expect("an answer");
     assert!(told.recv().await.is_none(), "rows twice");
-    let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!((answer.rows.len(), coverage.asked, coverage.answered), (0, 4, 3));
     assert_eq!(coverage.missing[0].node, "quiet");
     early.sort_by_key(|row| format!("{row:?}"));
@@ -95,7 +98,7 @@ async fn a_slow_reader_holds_the_nodes_up_and_gets_every_row() {
     while let Some(piece) = told.recv().await {
         take(piece.rows);
     }
-    let Asked::Answer { answer, coverage, .. } = asking.await.expect("no panic").expect("an answer") else {
+    let QueryOutcome::Answer { answer, coverage, .. } = asking.await.expect("no panic").expect("an answer") else {
         panic!("no answer")
     };
     take(answer.rows);

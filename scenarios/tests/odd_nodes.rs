@@ -1,5 +1,5 @@
 //! One node of a mesh is damaged, of another version, or lying: it is named missing with the reason, whoever asked it (the
-//! asker, or an inner node of a tree) and in whichever round, and the others' answers count. Only what one SQLite would say of
+//! coordinator, or an intermediate aggregator of a tree) and in whichever round, and the others' answers count. Only what one SQLite would say of
 //! the union fails the question.
 
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use model::frame;
 use model::wire::{Request, Response};
 use query::FanoutPolicy;
-use query::ask::{AskError, Asked};
+use query::ask::{AskError, QueryOutcome};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, Value};
 use scenarios::light::LightCluster;
 
 const NODES: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Of a tree: its inner nodes may be silent for a part of it.
+/// Of a tree: its intermediate aggregators may be silent for a part of it.
 const FORMS: [usize; 2] = [usize::MAX, 1];
 
 const SUMS: &str = "SELECT count(*), avg(v), median(v) FROM t";
@@ -30,16 +30,16 @@ fn rows(index: usize) -> String {
 }
 
 fn through_tree_above(cluster: &LightCluster, tree_above: usize) {
-    let asker = cluster.agents[0].as_ref().expect("the asker lives");
-    *asker.shared().fanout.lock().expect("not poisoned") = FanoutPolicy { tree_above };
+    let coordinator = cluster.agents[0].as_ref().expect("the coordinator lives");
+    *coordinator.shared().fanout.lock().expect("not poisoned") = FanoutPolicy { tree_above };
 }
 
 fn frames(responses: &[Response]) -> Vec<u8> {
     responses.iter().flat_map(|response| frame::encode(response).expect("it fits")).collect()
 }
 
-fn batch(part: u32, rows: u32, columns: Vec<Vec<Value>>) -> Response {
-    Response::Batch { part, batch: Batch { rows, columns } }
+fn batch(fragment: u32, rows: u32, columns: Vec<Vec<Value>>) -> Response {
+    Response::Batch { fragment, batch: Batch { rows, columns } }
 }
 
 fn done() -> Response {
@@ -61,10 +61,10 @@ fn oddities() -> Vec<Oddity> {
             frames(&[batch(0, 2, columns), done()])
         }),
         ("ragged", |width| frames(&[batch(0, u32::MAX, vec![vec![Value::Integer(1)]; width]), done()])),
-        ("part that it was not asked for", |width| {
+        ("fragment that it was not asked for", |width| {
             frames(&[batch(9, 1, vec![vec![Value::Integer(1)]; width]), done()])
         }),
-        ("part that it was not asked for", |width| {
+        ("fragment that it was not asked for", |width| {
             frames(&[batch(u32::MAX, 1, vec![vec![Value::Integer(1)]; width]), done()])
         }),
         ("columns instead of", |width| frames(&[batch(0, 1, vec![vec![Value::Integer(1)]; width + 1]), done()])),
@@ -89,8 +89,8 @@ fn oddities() -> Vec<Oddity> {
 }
 
 /// Rows, and who is missing and why.
-fn told(asked: Asked) -> (Vec<Vec<Value>>, Vec<(String, String)>) {
-    let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+fn told(asked: QueryOutcome) -> (Vec<Vec<Value>>, Vec<(String, String)>) {
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!(coverage.answered + coverage.missing.len(), coverage.asked, "{coverage:?}");
     (answer.rows, coverage.missing.into_iter().map(|missing| (missing.node, missing.reason)).collect())
 }
@@ -109,7 +109,7 @@ async fn a_node_that_answers_oddly_is_named_and_the_others_count() {
         let _odd = cluster
             .add_scripted("odd", move |request| match odd_task(&request) {
                 Some(width) => oddity(width),
-                // As an inner node it is of no use either, and its leaves are asked directly.
+                // As an intermediate aggregator it is of no use either, and its leaves are asked directly.
                 None => oddity(1),
             })
             .expect("a port");
@@ -133,7 +133,7 @@ async fn a_node_that_answers_oddly_is_named_and_the_others_count() {
     }
 }
 
-/// A state that no node ships is found before it spoils the merge at the asker, or at an inner node.
+/// A state that no node ships is found before it spoils the merge at the coordinator, or at an intermediate aggregator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_partial_state_is_its_node_s_fault() {
     let states: [fn() -> Value; 4] = [
@@ -206,7 +206,8 @@ async fn whatever_a_node_counts_of_itself_it_is_in_the_answer() {
     cluster.introduce(0);
     for tree_above in FORMS {
         through_tree_above(&cluster, tree_above);
-        let Asked::Answer { answer, coverage, .. } = cluster.ask(0, ROUNDS, PATIENCE).await.expect("an answer") else {
+        let QueryOutcome::Answer { answer, coverage, .. } = cluster.ask(0, ROUNDS, PATIENCE).await.expect("an answer")
+        else {
             panic!("no answer")
         };
         assert_eq!((answer.rows.len(), coverage.answered), (NODES, NODES + 2), "{coverage:?}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use query::ask::{self, AskError, Asked};
+use query::ask::{self, AskError, QueryOutcome};
 use rankmesh::agent::Agent;
 use scenarios::light::question;
 use scenarios::trust::{TrustMesh, until};
@@ -30,11 +30,11 @@ async fn eventually(what: &str, seen: impl Fn() -> bool) {
 async fn sum(agent: &Agent) -> Result<(String, Vec<String>), AskError> {
     let question = question("SELECT sum(x) FROM t", Duration::from_secs(240));
     match ask::ask(agent.shared(), question, CancellationToken::new()).await? {
-        Asked::Answer { answer, coverage, .. } => {
+        QueryOutcome::Answer { answer, coverage, .. } => {
             let missing = coverage.missing.iter().map(|missing| format!("{missing:?}")).collect();
             Ok((format!("{:?}", answer.rows[0][0]), missing))
         }
-        Asked::Plan(_) => unreachable!("no plan was asked for"),
+        QueryOutcome::Plan(_) => unreachable!("no plan was asked for"),
     }
 }
 

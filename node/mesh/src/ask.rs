@@ -17,9 +17,9 @@ use quinn::ConnectionError;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::error::AskError;
-use super::idle::Using;
+use super::idle::ConnectionUse;
 use super::pool::{Peer, Purpose};
-use super::{Mesh, awake, probe};
+use super::{Mesh, active_time, probe};
 
 /// A request that the peer's QUIC has not acknowledged by then is lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(3);
@@ -133,13 +133,13 @@ async fn put(
         if now >= deadline { timeout() } else { Attempt::Stale(AskError::Unreachable("no sign of life".into())) }
     };
 
-    let using = Using::of(peer);
+    let using = ConnectionUse::of(peer);
     // Waits here when the peer serves as many questions of ours as it allows at a time.
     let (mut send, recv) =
         timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
     let silence = |patience| async move {
         tokio::select! {
-            () = awake::sleep(patience) => {}
+            () = active_time::sleep(patience) => {}
             () = sleep_until(deadline) => {}
         }
     };
@@ -206,7 +206,7 @@ struct Again {
 /// An answer as it arrives. Dropping it tells the peer to stop.
 pub struct ResponseStream {
     reader: FrameReader<quinn::RecvStream>,
-    using: Using,
+    using: ConnectionUse,
     again: Option<Again>,
     first: Option<Response>,
     ended: bool,
@@ -317,6 +317,6 @@ impl ResponseStream {
     }
 }
 
-fn datagrams_heard(using: &Using) -> u64 {
+fn datagrams_heard(using: &ConnectionUse) -> u64 {
     using.peer().connection.stats().udp_rx.datagrams
 }

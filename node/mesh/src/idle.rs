@@ -38,9 +38,9 @@ impl Default for ConnectionPolicy {
 }
 
 /// A use of a connection, for as long as it lasts.
-pub(super) struct Using(Arc<Peer>);
+pub(super) struct ConnectionUse(Arc<Peer>);
 
-impl Using {
+impl ConnectionUse {
     pub(super) fn of(peer: &Arc<Peer>) -> Self {
         peer.usage.begin();
         Self(Arc::clone(peer))
@@ -51,7 +51,7 @@ impl Using {
     }
 }
 
-impl Drop for Using {
+impl Drop for ConnectionUse {
     fn drop(&mut self) {
         self.0.usage.touch();
         self.0.usage.end();

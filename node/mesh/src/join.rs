@@ -48,17 +48,17 @@ pub enum JoinError {
 
 /// Admits hosts to the mesh: the [`JoinHost`] of a node that holds the CA.
 #[derive(Debug)]
-pub struct Door {
+pub struct JoinServer {
     issuer: RwLock<Arc<Issuer>>,
     turns: Semaphore,
-    doorstep: Doorstep,
+    limiter: RejectionLimiter,
 }
 
-impl Door {
+impl JoinServer {
     /// A door kept by `issuer`.
     #[must_use]
     pub fn new(issuer: Arc<Issuer>) -> Self {
-        Self { issuer: RwLock::new(issuer), turns: Semaphore::new(JOINERS), doorstep: Doorstep::default() }
+        Self { issuer: RwLock::new(issuer), turns: Semaphore::new(JOINERS), limiter: RejectionLimiter::default() }
     }
 
     /// Goes on with another issuer of the same mesh: a new CA.
@@ -70,7 +70,7 @@ impl Door {
         let (mut send, mut recv) = connection.accept_bi().await.map_err(|e| e.to_string())?;
         let request = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
         let from = connection.remote_address().ip().to_canonical();
-        if !self.doorstep.may_knock(from, Instant::now()) {
+        if !self.limiter.allows(from, Instant::now()) {
             let refusal = certs::join::refuse("too many requests were refused; try again in a minute");
             send.write_all(&refusal).await.map_err(|e| e.to_string())?;
             return send.finish().map_err(|e| e.to_string());
@@ -81,7 +81,7 @@ impl Door {
             .await
             .map_err(|e| e.to_string())?;
         if !response.admitted {
-            self.doorstep.refused(from, Instant::now());
+            self.limiter.refused(from, Instant::now());
         }
         send.write_all(&response.bytes).await.map_err(|e| e.to_string())?;
         send.finish().map_err(|e| e.to_string())
@@ -96,7 +96,7 @@ const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Who was refused how often in this minute.
 #[derive(Debug, Default)]
-struct Doorstep(Mutex<Refusals>);
+struct RejectionLimiter(Mutex<Refusals>);
 
 #[derive(Debug, Default)]
 struct Refusals {
@@ -105,7 +105,7 @@ struct Refusals {
     of: HashMap<IpAddr, u32>,
 }
 
-impl Doorstep {
+impl RejectionLimiter {
     fn now(&self, now: Instant) -> std::sync::MutexGuard<'_, Refusals> {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if refusals.since.is_none_or(|since| now.duration_since(since) >= REFUSALS_PERIOD) {
@@ -114,7 +114,7 @@ impl Doorstep {
         refusals
     }
 
-    fn may_knock(&self, from: IpAddr, now: Instant) -> bool {
+    fn allows(&self, from: IpAddr, now: Instant) -> bool {
         let refusals = self.now(now);
         refusals.all < REFUSALS_OF_ALL && refusals.of.get(&from).is_none_or(|times| *times < REFUSALS_OF_ONE)
     }
@@ -127,7 +127,7 @@ impl Doorstep {
 }
 
 #[async_trait]
-impl JoinHost for Door {
+impl JoinHost for JoinServer {
     async fn serve(&self, connection: Connection) {
         let address = connection.remote_address();
         let Ok(_turn) = self.turns.try_acquire() else {
@@ -249,7 +249,7 @@ mod tests {
 
     fn start(identity: Identity, issuer: Option<Arc<Issuer>>) -> Node {
         let name = identity.node().clone();
-        let join_host = issuer.map(|issuer| Arc::new(Door::new(issuer)) as Arc<dyn JoinHost>);
+        let join_host = issuer.map(|issuer| Arc::new(JoinServer::new(issuer)) as Arc<dyn JoinHost>);
         let listen = ([127, 0, 0, 1], 0).into();
         let config = MeshConfig {
             listen,
@@ -277,12 +277,12 @@ mod tests {
         issuer.tokens().create(HOUR, NonZeroU32::new(uses)).unwrap()
     }
 
-    async fn assert_answers(asker: &Node, asked: &Node) {
+    async fn assert_answers(requester: &Node, asked: &Node) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        let mut answer = asker.mesh.ask(&asked.name, asked.address, Request::Catalog, deadline).await.unwrap();
+        let mut answer = requester.mesh.ask(&asked.name, asked.address, Request::Catalog, deadline).await.unwrap();
         let answer = answer.next().await.unwrap();
         assert!(
-            matches!(&answer, Some(Response::Catalog(heard)) if heard == asker.name.as_str().as_bytes()),
+            matches!(&answer, Some(Response::Catalog(heard)) if heard == requester.name.as_str().as_bytes()),
             "{answer:?}"
         );
     }
@@ -293,8 +293,8 @@ mod tests {
         let token: JoinToken = token(&issuer, 2).to_string().parse().unwrap();
         let one = start(join(founder.address, &token, &name("one")).await.unwrap(), None);
         let two = start(join(founder.address, &token, &name("two")).await.unwrap(), None);
-        for (asker, asked) in [(&one, &founder), (&founder, &one), (&one, &two), (&two, &one)] {
-            assert_answers(asker, asked).await;
+        for (requester, asked) in [(&one, &founder), (&founder, &one), (&one, &two), (&two, &one)] {
+            assert_answers(requester, asked).await;
         }
         let error = join(founder.address, &token, &name("three")).await.unwrap_err();
         assert!(error.to_string().contains("used up"), "{error}");
@@ -318,20 +318,20 @@ mod tests {
 
     #[test]
     fn who_is_refused_often_waits_for_a_minute_and_others_do_not() {
-        let (doorstep, now) = (Doorstep::default(), Instant::now());
+        let (limiter, now) = (RejectionLimiter::default(), Instant::now());
         let [bad, good]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
         for _ in 0..REFUSALS_OF_ONE {
-            assert!(doorstep.may_knock(bad, now));
-            doorstep.refused(bad, now);
+            assert!(limiter.allows(bad, now));
+            limiter.refused(bad, now);
         }
-        assert!(!doorstep.may_knock(bad, now) && doorstep.may_knock(good, now));
-        assert!(doorstep.may_knock(bad, now + REFUSALS_PERIOD));
+        assert!(!limiter.allows(bad, now) && limiter.allows(good, now));
+        assert!(limiter.allows(bad, now + REFUSALS_PERIOD));
         for last in 0..=255u8 {
             for _ in 0..3 {
-                doorstep.refused(IpAddr::V4(Ipv4Addr::new(10, 1, 0, last)), now + REFUSALS_PERIOD);
+                limiter.refused(IpAddr::V4(Ipv4Addr::new(10, 1, 0, last)), now + REFUSALS_PERIOD);
             }
         }
-        assert!(!doorstep.may_knock(good, now + REFUSALS_PERIOD), "all together are bounded, too");
+        assert!(!limiter.allows(good, now + REFUSALS_PERIOD), "all together are bounded, too");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,8 +15,8 @@
 //! - [`join`]: how a host without a certificate gets one, both sides.
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
 
+mod active_time;
 mod ask;
-mod awake;
 mod clock;
 mod drift;
 mod endpoint;
@@ -72,7 +72,7 @@ mod code {
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Answer `request` of `peer` through `out`; what was sent last must be a final response
-    /// ([`model::wire::Response::is_last`]), else the asker gets a failure. `cancelled` fires when the asker has gone or given up: stop
+    /// ([`model::wire::Response::is_last`]), else the requester gets a failure. `cancelled` fires when the requester has gone or given up: stop
     /// then, nobody reads the answer. Pings do not come here. `mesh` is the endpoint on which it came, for asking others in turn.
     async fn handle(
         &self,

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::endpoint::canonical;
 use super::error::AskError;
 use super::usage::Usage;
-use super::{Mesh, awake, count, probe};
+use super::{Mesh, active_time, count, probe};
 
 /// Dials under way at a time for questions, and for gossip.
 const QUESTION_DIALS: usize = 32;
@@ -204,7 +204,7 @@ impl Mesh {
         let connection = tokio::select! {
             connected = connecting => connected.map_err(|e| AskError::of_connection(&e))?,
             objection = probe::objection(address) => return Err(AskError::Unreachable(objection.into())),
-            () = awake::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
+            () = active_time::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
         };
         let who = self.member(&connection).map_err(|e| AskError::Refused(e.to_string()))?;
         Ok(Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() }))

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::canonical;
-use super::idle::Using;
+use super::idle::ConnectionUse;
 use super::pool::Peer;
 use super::usage::Usage;
 use super::{Mesh, code, count};
@@ -33,7 +33,7 @@ const HANDSHAKES: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an asker may leave a piece of an answer unread.
+/// How long an requester may leave a piece of an answer unread.
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Frames that are held back for the next one's sake.
@@ -125,7 +125,7 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
         tokio::select! {
             stream = &mut questions => match stream {
                 Ok((send, recv)) => {
-                    let using = Using::of(&peer);
+                    let using = ConnectionUse::of(&peer);
                     tokio::spawn(question(mesh.clone(), using, send, recv, cancelled.child_token()));
                     questions.set(peer.connection.accept_bi());
                 }
@@ -169,13 +169,13 @@ async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream
 
 async fn question(
     mesh: Mesh,
-    using: Using,
+    using: ConnectionUse,
     send: quinn::SendStream,
     recv: quinn::RecvStream,
     cancelled: CancellationToken,
 ) {
     let peer = using.peer();
-    // Resolves when the asker stops reading or the connection ends.
+    // Resolves when the requester stops reading or the connection ends.
     let gone = send.stopped();
     let mut out = Responder::new(send);
     let mut requests = FrameReader::new(recv);
@@ -245,7 +245,7 @@ fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
             | Request::Release(_)
             | Request::OpenCalls,
         ) => Ok(()),
-        // What a task reads is the asker's word, so a reader's questions are planned by an agent, not by the reader.
+        // What a task reads is the requester's word, so a reader's questions are planned by an agent, not by the reader.
         (Role::Reader, _) => Err("not allowed: a reader's certificate asks an agent for answers only"),
         (Role::Operator, _) => Err("not allowed: only a node of the mesh may ask this"),
     }
@@ -254,8 +254,8 @@ fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
 /// An answer could not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The asker has gone or does not want the answer any more. Stop working on it.
-    #[error("the asker has gone")]
+    /// The requester has gone or does not want the answer any more. Stop working on it.
+    #[error("the requester has gone")]
     Gone,
     /// One row alone exceeds what a frame can hold, or the response cannot be encoded.
     #[error("{0}")]
@@ -271,7 +271,7 @@ pub struct Responder {
     /// Frames that go out with the next one.
     held: Vec<u8>,
     ended: bool,
-    /// How long the asker may read nothing.
+    /// How long the requester may read nothing.
     patience: Duration,
 }
 
@@ -281,13 +281,13 @@ impl Responder {
         Self { stream: Box::new(stream), held: Vec::new(), ended: false, patience: SLOWEST_READER }
     }
 
-    /// The same for an asker that is waited for only so long.
+    /// The same for an requester that is waited for only so long.
     #[cfg(test)]
     pub(super) fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Sends one response; waits while the asker is slow to read.
+    /// Sends one response; waits while the requester is slow to read.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -300,12 +300,12 @@ impl Responder {
         self.write_held().await
     }
 
-    /// Sends rows of one part, in as many frames as they need.
+    /// Sends rows of one fragment, in as many frames as they need.
     ///
     /// # Errors
     /// See [`SendError`].
-    pub async fn batch(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
-        self.hold(part, batch).await?;
+    pub async fn batch(&mut self, fragment: u32, batch: Batch) -> Result<(), SendError> {
+        self.hold(fragment, batch).await?;
         self.write_held().await
     }
 
@@ -313,14 +313,14 @@ impl Responder {
     ///
     /// # Errors
     /// See [`SendError`].
-    pub async fn hold(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
+    pub async fn hold(&mut self, fragment: u32, batch: Batch) -> Result<(), SendError> {
         if self.ended {
             return Err(SendError::Ended);
         }
         let mut waiting = vec![batch];
         while let Some(batch) = waiting.pop() {
             let half = batch.rows / 2;
-            let response = Response::Batch { part, batch };
+            let response = Response::Batch { fragment, batch };
             match (frame::encode_behind(&mut self.held, &response), response) {
                 (Ok(()), _) => {
                     if self.held.len() > MOST_HELD_BYTES {
@@ -340,7 +340,7 @@ impl Responder {
 
     async fn write_held(&mut self) -> Result<(), SendError> {
         let bytes = std::mem::take(&mut self.held);
-        // An asker that reads nothing for so long is as good as gone.
+        // An requester that reads nothing for so long is as good as gone.
         match tokio::time::timeout(self.patience, self.stream.write_all(&bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(SendError::Gone),

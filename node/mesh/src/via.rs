@@ -112,7 +112,7 @@ impl Answer {
     /// The connection broke off, or the agent refuses the request ([`AskError::Refused`]).
     pub async fn next(&mut self) -> Result<LocalResponse, AskError> {
         match self.via.read(&mut self.reader).await? {
-            Response::Said(said) => Ok(said),
+            Response::Local(response) => Ok(response),
             Response::Unsupported(why) => Err(AskError::Refused(why)),
             other => Err(AskError::Protocol(format!("an unexpected answer: {other:?}"))),
         }

@@ -247,7 +247,7 @@ mod tests {
             columns in proptest::collection::vec(proptest::collection::vec(value(), 3), 0..4),
             step in 1usize..50,
         ) {
-            let batch = Response::Batch { part: 3, batch: Batch { rows: 3, columns } };
+            let batch = Response::Batch { fragment: 3, batch: Batch { rows: 3, columns } };
             let mut bytes = encode(&batch).unwrap();
             bytes.extend(encode(&Response::Catalog(vec![1, 2])).unwrap());
             let mut reader = reader(bytes, step);

@@ -24,7 +24,7 @@ pub enum Request {
     Catalog,
     /// Do this task: [`Response::Batch`]es, then [`Response::Done`] or [`Response::Failed`].
     Task {
-        /// Time left for it when it was sent, milliseconds. The asker stops listening then.
+        /// Time left for it when it was sent, milliseconds. The coordinator stops listening then.
         deadline_ms: u32,
         /// The task.
         task: NodeTask,
@@ -82,13 +82,13 @@ pub enum Request {
         task: NodeTask,
         /// Who is to do it; may name the node itself.
         leaves: Vec<Leaf>,
-        /// How the rows of each part combine.
+        /// How the rows of each fragment combine.
         combine: Vec<Combine>,
         /// What it has to do with the other round of the question, where it has two; the same for all of them.
         snapshot: Option<SnapshotUse>,
     },
     /// What a person or a program asks an agent, as on its local socket: it plans, asks the mesh and merges. Answered by
-    /// [`Response::Said`]s.
+    /// [`Response::Local`]s.
     Ask(LocalRequest),
     /// Do this (a task, alone or relayed, or open calls) for a user of the mesh's hosts who may see her own processes only.
     Own {
@@ -179,20 +179,20 @@ pub struct Leaf {
 
 /// Something that a leaf said, passed on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LeafPiece {
+pub struct FromLeaf {
     /// Index of the leaf in [`Request::Relay`].
     pub leaf: u32,
     /// What it said.
-    pub said: LeafSaid,
+    pub reply: LeafReply,
 }
 
 /// What a leaf said. All but batches end its answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum LeafSaid {
-    /// Rows of one part of the task.
+pub enum LeafReply {
+    /// Rows of one fragment of the task.
     Batch {
-        /// Which part of the task.
-        part: u32,
+        /// Which fragment of the task.
+        fragment: u32,
         /// The rows.
         batch: Batch,
     },
@@ -243,10 +243,10 @@ pub enum Response {
     },
     /// The node's table catalogue, in the encoding of its owner.
     Catalog(Vec<u8>),
-    /// Rows of one part of the task.
+    /// Rows of one fragment of the task.
     Batch {
-        /// Which part of the task.
-        part: u32,
+        /// Which fragment of the task.
+        fragment: u32,
         /// The rows.
         batch: Batch,
     },
@@ -265,17 +265,17 @@ pub enum Response {
     /// What processes do, by process id; those that never were ranks of the node are left out.
     Activities(Vec<(u32, Activity)>),
     /// What leaves said meanwhile; empty as a sign of life.
-    Leaves(Vec<LeafPiece>),
+    Leaves(Vec<FromLeaf>),
     /// The batches since the last such response are the rows of these leaves: each its index and what it did.
     Combined(Vec<(u32, NodeStats)>),
     /// A piece of the answer to [`Request::Ask`].
-    Said(LocalResponse),
+    Local(LocalResponse),
 }
 
 impl Response {
     /// What it says, for whoever expected another kind: short, whatever is in it.
     #[must_use]
-    pub fn in_short(&self) -> String {
+    pub fn summary(&self) -> String {
         match self {
             Self::Failed(error) => error.to_string(),
             Self::Unsupported(why) => format!("refused: {why}"),
@@ -288,7 +288,7 @@ impl Response {
     pub fn is_last(&self) -> bool {
         match self {
             Self::Batch { .. } | Self::Leaves(_) | Self::Combined(_) => false,
-            Self::Said(said) => said.is_last(),
+            Self::Local(response) => response.is_last(),
             _ => true,
         }
     }

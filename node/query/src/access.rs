@@ -6,7 +6,7 @@
 
 use query_planner::Plan;
 
-use crate::admission::Asker;
+use crate::admission::Requester;
 
 /// Columns that tell on other users' processes: table or view, column (`*`: all of them).
 const HIDDEN: [(&str, &str); 16] = [
@@ -29,7 +29,7 @@ const HIDDEN: [(&str, &str); 16] = [
 ];
 
 /// What is no user's: who asked what, and the packed form of all rows.
-const NOBODYS: [(&str, &str); 3] = [("audit", "*"), ("segments", "*"), ("segment_columns", "*")];
+const INTERNAL: [(&str, &str); 3] = [("audit", "*"), ("segments", "*"), ("segment_columns", "*")];
 
 /// What somebody may do here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Access {
     /// # Errors
     /// Which column is not to be asked for.
     pub fn allows(self, plan: &Plan) -> Result<(), String> {
-        self.allow_reads(plan.parts.iter().flat_map(|part| &part.reads))
+        self.allow_reads(plan.parts.iter().flat_map(|fragment| &fragment.reads))
     }
 
     fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), String> {
@@ -75,7 +75,7 @@ impl Access {
             Self::Owner => return Ok(()),
             Self::Reader => &HIDDEN,
             // The nodes leave out others' rows.
-            Self::Own(_) => &NOBODYS,
+            Self::Own(_) => &INTERNAL,
         };
         for (table, columns) in reads {
             for (hidden, column) in hidden.iter().filter(|(hidden, _)| table.eq_ignore_ascii_case(hidden)) {
@@ -98,36 +98,36 @@ pub struct Caller {
     /// What may be asked.
     pub access: Access,
     /// Who waits for a turn.
-    pub asker: Asker,
+    pub requester: Requester,
 }
 
 impl Caller {
     /// The agent itself, for its own work.
     #[must_use]
     pub fn agent() -> Self {
-        Self { access: Access::Owner, asker: Asker::of_the_house("agent") }
+        Self { access: Access::Owner, requester: Requester::trusted("agent") }
     }
 
     /// The agent's own user, or root.
     #[must_use]
     pub fn owner() -> Self {
-        Self { access: Access::Owner, asker: Asker::of_the_house("owner") }
+        Self { access: Access::Owner, requester: Requester::trusted("owner") }
     }
 
     /// Somebody else whom it lets ask, by a name of her own.
     #[must_use]
     pub fn guest(access: Access, name: impl Into<String>) -> Self {
-        Self { access, asker: Asker::guest(name) }
+        Self { access, requester: Requester::guest(name) }
     }
 
     /// What the analysis of her question reads: it shows of it what its report says.
     #[must_use]
-    pub fn of_analysis(&self) -> Self {
+    pub fn for_analysis(&self) -> Self {
         let access = match self.access {
             Access::Own(uid) => Access::Own(uid),
             Access::Owner | Access::Reader => Access::Owner,
         };
-        Self { access, asker: self.asker.clone() }
+        Self { access, requester: self.requester.clone() }
     }
 }
 

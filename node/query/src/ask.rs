@@ -16,10 +16,10 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 use verdicts::{ClockOffset, VIEWS};
 
-use super::admission::{Place, cost};
+use super::admission::{SuspendablePermit, cost};
 use super::fanout::MeshFanout;
 use super::leaf::Target;
-use super::polite;
+use super::low_priority;
 use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::access::Caller;
 use crate::coordinator::Coordinator;
@@ -30,7 +30,7 @@ use record::unix_now_ns;
 const NODE_ROWS: u64 = 5_000_000;
 /// Bytes a node may ship for one question.
 const NODE_BYTES: u64 = 256 << 20;
-/// Bytes the asker may hold for one question.
+/// Bytes the coordinator may hold for one question.
 const ASKER_BYTES: u64 = 1 << 30;
 /// How often a question is run again because a node was lost between two rounds.
 const RESTARTS: usize = 3;
@@ -38,11 +38,11 @@ const RESTARTS: usize = 3;
 const SMALL_LOOKS: u32 = 4;
 
 /// How long after its deadline a merge is given to end before its question is answered without it.
-const TO_END: Duration = Duration::from_millis(150);
+const STOP_GRACE: Duration = Duration::from_millis(150);
 
 /// What came of a question.
 #[derive(Debug)]
-pub enum Asked {
+pub enum QueryOutcome {
     /// The plan as text (`--explain`).
     Plan(String),
     /// The merged answer.
@@ -78,7 +78,11 @@ pub enum AskError {
 ///
 /// # Errors
 /// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the deadline.
-pub async fn ask(shared: &Coordinator, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
+pub async fn ask(
+    shared: &Coordinator,
+    question: Question,
+    cancelled: CancellationToken,
+) -> Result<QueryOutcome, AskError> {
     ask_as(shared, question, &Caller::agent(), cancelled).await
 }
 
@@ -91,13 +95,13 @@ pub async fn ask_as(
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
-) -> Result<Asked, AskError> {
+) -> Result<QueryOutcome, AskError> {
     ask_to(shared, question, caller, cancelled, None).await
 }
 
 /// Some rows of an answer.
 #[derive(Debug)]
-pub struct Told {
+pub struct RowChunk {
     /// The answer's columns.
     pub columns: Vec<ColumnMeta>,
     /// The rows that follow those before.
@@ -114,8 +118,8 @@ pub async fn ask_into(
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
-    out: mpsc::Sender<Told>,
-) -> Result<Asked, AskError> {
+    out: mpsc::Sender<RowChunk>,
+) -> Result<QueryOutcome, AskError> {
     ask_to(shared, question, caller, cancelled, Some(out)).await
 }
 
@@ -124,8 +128,8 @@ async fn ask_to(
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
-    out: Option<mpsc::Sender<Told>>,
-) -> Result<Asked, AskError> {
+    out: Option<mpsc::Sender<RowChunk>>,
+) -> Result<QueryOutcome, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let list = shared.gossip.list();
@@ -139,7 +143,7 @@ async fn ask_to(
     let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
     caller.access.allows(&plan).map_err(AskError::Wrong)?;
     if question.plan_only {
-        return Ok(Asked::Plan(query_planner::explain(&plan)));
+        return Ok(QueryOutcome::Plan(query_planner::explain(&plan)));
     }
 
     let busy_for_all_of_it = || AskError::Failed {
@@ -149,11 +153,11 @@ async fn ask_to(
         ),
         coverage: None,
     };
-    let turn = match shared.turns.try_enter(&caller.asker, cost(&plan)) {
+    let turn = match shared.turns.try_enter(&caller.requester, cost(&plan)) {
         Some(turn) => turn,
         None => {
             let entered = tokio::select! {
-                turn = shared.turns.enter(&caller.asker, cost(&plan)) => turn,
+                turn = shared.turns.enter(&caller.requester, cost(&plan)) => turn,
                 () = tokio::time::sleep_until(deadline.into()) => return Err(busy_for_all_of_it()),
                 () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
             };
@@ -164,9 +168,9 @@ async fn ask_to(
             entered.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?
         }
     };
-    let place = Arc::new(Mutex::new(Place::new(turn, tokio::runtime::Handle::current())));
-    let left_out = tables.left_out_of(&plan);
-    let is_asked = |member: &&&Member| member.may_live() && !left_out.contains_key(&member.name);
+    let place = Arc::new(Mutex::new(SuspendablePermit::new(turn, tokio::runtime::Handle::current())));
+    let excluded = tables.excluded_from(&plan);
+    let is_asked = |member: &&&Member| member.may_live() && !excluded.contains_key(&member.name);
     let targets: Vec<Target> = members.iter().filter(is_asked).filter_map(|member| target(member)).collect();
     let mut fanout = MeshFanout::new(
         tokio::runtime::Handle::current(),
@@ -177,16 +181,16 @@ async fn ask_to(
         deadline,
         cancelled.clone(),
     )
-    .in_time(RoundTime::of(started, deadline))
-    .in_place(Arc::clone(&place))
+    .with_time(RoundTime::of(started, deadline))
+    .with_permit(Arc::clone(&place))
     .for_viewer(caller.access.viewer());
     let (budget, now_unix_ns) = (budget(&plan, out.is_some()), unix_now_ns());
     if let Some(first) = query_planner::first_ask(&plan, out.is_some(), &budget, now_unix_ns) {
-        fanout.begin(first);
-        fanout.gather().await;
+        fanout.start_first_round(first);
+        fanout.await_first_round().await;
     }
     let stop = Stop::at(Some(deadline));
-    let small = fanout.on_the_spot(
+    let small = fanout.run_inline(
         |fanout| {
             let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
             query_planner::run_with(&plan, fanout, &budget, now_unix_ns, &stop.or_after(SMALL_LOOKS), &shared.merges)
@@ -199,7 +203,7 @@ async fn ask_to(
         // Who gives the question up gives up its merge.
         let _stop_on_drop = stop.stop_on_drop();
         let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
-        let mut running = std::pin::pin!(polite::run(move || {
+        let mut running = std::pin::pin!(low_priority::run(move || {
             // The merge holds what the nodes sent once more, sorted.
             let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
             let mut run =
@@ -222,10 +226,10 @@ async fn ask_to(
         };
         let ended = match ended {
             Ok(ended) => ended,
-            // Most end at once and say who had answered; what does not ends by itself, without its asker.
+            // Most end at once and say who had answered; what does not ends by itself, without its coordinator.
             Err(()) => {
                 stop.stop();
-                let Ok(ended) = tokio::time::timeout(TO_END, running).await else {
+                let Ok(ended) = tokio::time::timeout(STOP_GRACE, running).await else {
                     let message = if cancelled.is_cancelled() { "cancelled".into() } else { late(&question) };
                     return Err(AskError::Failed { message, coverage: None });
                 };
@@ -235,7 +239,7 @@ async fn ask_to(
         ended.ok_or_else(|| AskError::Failed { message: "the merge failed".into(), coverage: None })?
     };
 
-    let mut coverage = covered(&members, &plan, &question, &fanout, &left_out);
+    let mut coverage = covered(&members, &plan, &question, &fanout, &excluded);
     let answer = match outcome {
         Ok(answer) => answer,
         Err(error) => {
@@ -243,7 +247,7 @@ async fn ask_to(
             let message = match error {
                 RunError::Stopped(_) if Instant::now() >= deadline => late(&question),
                 _ if fanout.lost_midway => format!(
-                    "{} answered a part of the question and was lost before the rest, and no time was left to begin again \
+                    "{} answered a fragment of the question and was lost before the rest, and no time was left to begin again \
                      without it; give a longer --timeout or ask again",
                     fanout.lost_names()
                 ),
@@ -257,7 +261,7 @@ async fn ask_to(
     }
     coverage.notes.extend(answer.notes.iter().cloned());
     let explained = if question.analyze { query_planner::explain_analyze(&plan, &answer) } else { String::new() };
-    Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
+    Ok(QueryOutcome::Answer { answer, coverage, elapsed: started.elapsed(), explained })
 }
 
 fn late(question: &Question) -> String {
@@ -289,13 +293,13 @@ async fn aligned(
 fn hand_on(
     columns: &[ColumnMeta],
     rows: Vec<Vec<Value>>,
-    out: &mpsc::Sender<Told>,
-    place: &Mutex<Place>,
+    out: &mpsc::Sender<RowChunk>,
+    place: &Mutex<SuspendablePermit>,
     deadline: Instant,
 ) -> Result<(), RunError> {
     let gone = || RunError::Stopped("who asked has gone".into());
     let late = || RunError::Stopped("the deadline passed while the answer was read".into());
-    let told = match out.try_send(Told { columns: columns.to_vec(), rows }) {
+    let told = match out.try_send(RowChunk { columns: columns.to_vec(), rows }) {
         Ok(()) => return Ok(()),
         Err(TrySendError::Closed(_)) => return Err(gone()),
         Err(TrySendError::Full(told)) => told,
@@ -303,12 +307,12 @@ fn hand_on(
     let mut place = lock(place);
     let sent = place.wait_for(Duration::ZERO, async { tokio::time::timeout_at(deadline.into(), out.send(told)).await });
     sent.map_err(|_| late())?.map_err(|_| gone())?;
-    if place.back(deadline) { Ok(()) } else { Err(late()) }
+    if place.resume(deadline) { Ok(()) } else { Err(late()) }
 }
 
 /// What a question may cost.
-fn budget(plan: &Plan, with_out: bool) -> Budget {
-    if with_out && plan.flows() {
+fn budget(plan: &Plan, streaming: bool) -> Budget {
+    if streaming && plan.flows() {
         // Nothing is held: only the deadline and the reader's patience limit such an answer.
         Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: ASKER_BYTES }
     } else {
@@ -338,7 +342,7 @@ impl Run<'_> {
                 Some(out) => query_planner::run_into(plan, fanout, &budget, now_unix_ns, stop, merges, *out),
             };
             match outcome {
-                Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_begin_again() => {
+                Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_restart() => {
                     restarts += 1;
                     fanout.restart(restarts == RESTARTS);
                 }
@@ -363,7 +367,7 @@ pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)])
         && labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value))
 }
 
-/// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on `node` leave; where
+/// Coverage of a question that ran. QueryOutcome are the chosen members that the SQL's own conditions on `node` leave; where
 /// the plan needs no node, or any one of them, it is those that the fan-out turned to. Names in `--nodes` that no member
 /// bears are asked and missing.
 fn covered(
@@ -371,9 +375,9 @@ fn covered(
     plan: &Plan,
     question: &Question,
     fanout: &MeshFanout,
-    left_out: &BTreeMap<String, String>,
+    excluded: &BTreeMap<String, String>,
 ) -> Coverage {
-    let to_all = plan.parts.iter().any(|part| part.targets == Targets::All);
+    let to_all = plan.parts.iter().any(|fragment| fragment.targets == Targets::All);
     let named = plan.nodes().unwrap_or_default();
     let turned_to = |name: &String| fanout.answered.contains(name) || fanout.missing.contains_key(name);
     let asked: Vec<&Member> = members
@@ -384,7 +388,7 @@ fn covered(
     let mut missing: Vec<Missing> = asked
         .iter()
         .filter_map(|member| {
-            let reason = match fanout.missing.get(&member.name).or_else(|| left_out.get(&member.name)) {
+            let reason = match fanout.missing.get(&member.name).or_else(|| excluded.get(&member.name)) {
                 Some(reason) => reason.clone(),
                 None if member.state == MemberState::Dead => "unreachable: not heard from lately (dead)".into(),
                 None => return None,

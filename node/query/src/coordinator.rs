@@ -10,7 +10,7 @@ use crate::admission::Admission;
 use crate::catalogs::Catalogs;
 use crate::exec::Executor;
 use crate::plans::Plans;
-use crate::subtree::FanoutPolicy;
+use crate::tree::FanoutPolicy;
 
 /// Asks questions of the mesh, as one of its nodes.
 pub struct Coordinator {
@@ -43,7 +43,7 @@ impl Coordinator {
             catalogs: Catalogs::default(),
             plans: Plans::default(),
             merges: Arc::default(),
-            turns: Admission::of_agent(),
+            turns: Admission::for_coordinator(),
             fanout: Mutex::default(),
         }
     }

@@ -17,16 +17,16 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{Admission, Asker, MOST_UNDER_WAY, Place, Turn};
-use super::kept::{Kept, Taken};
+use super::admission::{Admission, MAX_IN_FLIGHT, Permit, Requester, SuspendablePermit};
+use super::low_priority;
 use super::own_catalog::OwnCatalog;
-use super::polite;
+use super::snapshots::{SnapshotLease, Snapshots};
 
 /// SQLite virtual-machine steps between two looks at the deadline (some tens of microseconds of work).
 const STEPS_BETWEEN_CHECKS: i32 = 1_000;
-/// How long after its deadline, or after it was cancelled, a task is given to end before its asker is answered without it. Its
+/// How long after its deadline, or after it was cancelled, a task is given to end before its coordinator is answered without it. Its
 /// thread ends by itself, and counts as at work until then.
-const TO_END: Duration = Duration::from_millis(100);
+const STOP_GRACE: Duration = Duration::from_millis(100);
 /// Columns of the trace store's tables and views that hold Unix nanoseconds.
 const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_ns"];
 /// Read-only connections kept open between questions.
@@ -35,8 +35,8 @@ const IDLE_READERS: usize = 4;
 /// What SQLite may take for one question here.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// A snapshot is kept for another round no longer than this, whatever the asker says.
-const LONGEST_KEPT: Duration = Duration::from_secs(600);
+/// A snapshot is kept for another round no longer than this, whatever the coordinator says.
+const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(600);
 
 /// Share of the ingest queue, per mille, from which questions stand back, and for how long at a time (of some 0.1 ms of
 /// work).
@@ -44,7 +44,7 @@ const BACKLOG: u32 = 250;
 const STAND_BACK: Duration = Duration::from_millis(2);
 
 /// Stands back while what was recorded piles up before the store: capture goes first.
-fn give_way(source: &Source) {
+fn yield_to_ingest(source: &Source) {
     if source.backlog() >= BACKLOG {
         std::thread::sleep(STAND_BACK);
     }
@@ -62,8 +62,8 @@ const SMALL_SCAN_ROWS: u64 = 20_000;
 
 /// The whole answer of a small task.
 #[derive(Debug)]
-pub struct Small {
-    /// Batches with the index of their part.
+pub struct InlineAnswer {
+    /// Batches with the index of their fragment.
     pub batches: Vec<(usize, Batch)>,
     /// What was done.
     pub stats: NodeStats,
@@ -72,7 +72,7 @@ pub struct Small {
 /// Where the rows of a task go, from the thread that works on it.
 struct RowsOut {
     batches: mpsc::Sender<(usize, Batch)>,
-    place: Place,
+    place: SuspendablePermit,
     deadline: Instant,
     runtime: Handle,
     stop: CancellationToken,
@@ -80,14 +80,14 @@ struct RowsOut {
 
 impl RowsOut {
     /// Sends rows. A task that waits for its reader needs no turn meanwhile: somebody else may work. Stopped, it waits no longer.
-    fn send(&mut self, part: usize, batch: Batch) -> Result<(), NodeError> {
-        let gone = || NodeError::Stopped("the asker went away".into());
-        let piece = match self.batches.try_send((part, batch)) {
+    fn send(&mut self, fragment: usize, batch: Batch) -> Result<(), NodeError> {
+        let gone = || NodeError::Stopped("the coordinator went away".into());
+        let piece = match self.batches.try_send((fragment, batch)) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Closed(_)) => return Err(gone()),
             Err(TrySendError::Full(piece)) => piece,
         };
-        self.place.rest();
+        self.place.suspend();
         let (batches, stop) = (&self.batches, &self.stop);
         self.runtime.block_on(async {
             tokio::select! {
@@ -95,7 +95,7 @@ impl RowsOut {
                 () = stop.cancelled() => Err(NodeError::Stopped("cancelled".into())),
             }
         })?;
-        if !self.place.back(self.deadline) {
+        if !self.place.resume(self.deadline) {
             return Err(NodeError::Stopped("the deadline passed".into()));
         }
         Ok(())
@@ -109,13 +109,13 @@ pub struct Executor {
     source: Arc<Source>,
     catalog: OwnCatalog,
     idle: Mutex<Vec<Reader>>,
-    kept: Arc<Kept>,
+    snapshots: Arc<Snapshots>,
     /// That of tasks which are done on the spot.
     small: Stop,
     /// Questions that may run at once: capture and the job have priority on this host.
-    turns: Arc<Admission>,
-    /// Tasks that have begun and not ended, those included that wait for whoever reads their rows.
-    under_way: Arc<AtomicUsize>,
+    admission: Arc<Admission>,
+    /// Tasks that have first_round and not ended, those included that wait for whoever reads their rows.
+    in_flight: Arc<AtomicUsize>,
 }
 
 /// A connection kept between questions.
@@ -128,7 +128,7 @@ struct Reader {
 
 impl Reader {
     /// Lets the next statements take as many steps as a small task may, and no more, and values be as long.
-    fn wind_up(&mut self) {
+    fn limit_steps(&mut self) {
         if let Some(looks) = &self.looks {
             looks.store(0, Ordering::Relaxed);
             return;
@@ -149,21 +149,21 @@ fn broken() -> NodeError {
 }
 
 /// One task, counted while it is under way.
-struct UnderWay(Arc<AtomicUsize>);
+struct InFlight(Arc<AtomicUsize>);
 
-impl UnderWay {
+impl InFlight {
     fn begin(count: &Arc<AtomicUsize>) -> Result<Self, NodeError> {
-        let under_way = Self(Arc::clone(count));
-        if count.fetch_add(1, Ordering::Relaxed) >= MOST_UNDER_WAY {
+        let in_flight = Self(Arc::clone(count));
+        if count.fetch_add(1, Ordering::Relaxed) >= MAX_IN_FLIGHT {
             return Err(NodeError::Failed(format!(
-                "busy: {MOST_UNDER_WAY} questions are under way here, most of them waiting for their readers; ask again later"
+                "busy: {MAX_IN_FLIGHT} questions are under way here, most of them waiting for their readers; ask again later"
             )));
         }
-        Ok(under_way)
+        Ok(in_flight)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -172,32 +172,32 @@ impl Drop for UnderWay {
 impl Executor {
     /// An executor for `node` over `source`, running at most `concurrent` tasks at once.
     pub fn new(node: String, source: Arc<Source>, concurrent: usize) -> Self {
-        let turns = Admission::of_node(u32::try_from(concurrent.max(1)).unwrap_or(1));
+        let admission = Admission::for_leaf(u32::try_from(concurrent.max(1)).unwrap_or(1));
         Self {
             node,
             source,
             catalog: OwnCatalog::default(),
             idle: Mutex::default(),
-            kept: Arc::default(),
-            turns,
+            snapshots: Arc::default(),
+            admission,
             small: Stop::default().or_after(0),
-            under_way: Arc::default(),
+            in_flight: Arc::default(),
         }
     }
 
-    /// Tasks that have begun and not ended.
+    /// Tasks that have first_round and not ended.
     pub fn at_work(&self) -> usize {
-        self.under_way.load(Ordering::Relaxed)
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     /// Snapshots kept for the second rounds of questions.
-    pub fn kept_snapshots(&self) -> usize {
-        self.kept.len()
+    pub fn held_snapshots(&self) -> usize {
+        self.snapshots.len()
     }
 
     /// Gives up the snapshot of a question that will not be asked again.
     pub fn release(&self, question: u128) {
-        self.kept.release(question);
+        self.snapshots.release(question);
     }
 
     /// The tables that this node offers to questions.
@@ -208,7 +208,7 @@ impl Executor {
         self.catalog.of(&self.source)
     }
 
-    /// Runs `task` for `asker` and hands its batches to `batches` (bounded: a slow reader slows the query down). `snapshot` says what
+    /// Runs `task` for `requester` and hands its batches to `batches` (bounded: a slow reader slows the query down). `snapshot` says what
     /// it has to do with another round of its question.
     ///
     /// # Errors
@@ -216,44 +216,44 @@ impl Executor {
     /// gone.
     pub async fn run(
         self: Arc<Self>,
-        asker: &str,
+        requester: &str,
         task: NodeTask,
         snapshot: Option<SnapshotUse>,
         deadline: Instant,
         cancelled: CancellationToken,
         batches: mpsc::Sender<(usize, Batch)>,
     ) -> Result<NodeStats, NodeError> {
-        let under_way = UnderWay::begin(&self.under_way)?;
-        let asker = Asker::of_the_house(asker);
-        let turn: Turn = tokio::select! {
-            turn = self.turns.enter(&asker, 1) => turn.map_err(|busy| NodeError::Failed(busy.to_string()))?,
+        let in_flight = InFlight::begin(&self.in_flight)?;
+        let requester = Requester::trusted(requester);
+        let turn: Permit = tokio::select! {
+            turn = self.admission.enter(&requester, 1) => turn.map_err(|busy| NodeError::Failed(busy.to_string()))?,
             () = cancelled.cancelled() => return Err(NodeError::Stopped("cancelled".into())),
             () = tokio::time::sleep_until(deadline.into()) => {
                 return Err(NodeError::Stopped("the deadline passed while waiting for other questions".into()));
             }
         };
-        let taken = match snapshot {
+        let lease = match snapshot {
             None => None,
             Some(wanted) => tokio::select! {
-                taken = self.kept.take(wanted, &cancelled) => Some(taken?),
+                lease = self.snapshots.acquire(wanted, &cancelled) => Some(lease?),
                 () = cancelled.cancelled() => return Err(NodeError::Stopped("cancelled".into())),
                 () = tokio::time::sleep_until(deadline.into()) => {
                     return Err(NodeError::Stopped("the deadline passed while its earlier task was at work".into()));
                 }
             },
         };
-        let cancelled = taken.as_ref().map_or(cancelled, |taken| taken.stop.clone());
+        let cancelled = lease.as_ref().map_or(cancelled, |lease| lease.stop.clone());
         let executor = Arc::clone(&self);
         let stop = Stop::at(Some(deadline));
         // Whoever drops this task stops it.
         let _stop_on_drop = stop.stop_on_drop();
         let runtime = Handle::current();
-        let place = Place::new(turn, runtime.clone());
+        let place = SuspendablePermit::new(turn, runtime.clone());
         let mut rows = RowsOut { batches, place, deadline, runtime, stop: cancelled.clone() };
         let (question, on_thread) = (stop.clone(), cancelled.clone());
-        let mut worked = std::pin::pin!(polite::run(move || {
-            let _under_way = under_way;
-            executor.run_blocking(&task, taken, &question, &on_thread, &mut rows)
+        let mut worked = std::pin::pin!(low_priority::run(move || {
+            let _under_way = in_flight;
+            executor.run_blocking(&task, lease, &question, &on_thread, &mut rows)
         }));
         let over = tokio::select! {
             worked = &mut worked => return worked.unwrap_or_else(|| Err(broken())),
@@ -261,7 +261,7 @@ impl Executor {
             () = tokio::time::sleep_until(deadline.into()) => "the deadline passed",
         };
         stop.stop();
-        match tokio::time::timeout(TO_END, worked).await {
+        match tokio::time::timeout(STOP_GRACE, worked).await {
             Ok(worked) => worked.unwrap_or_else(|| Err(broken())),
             Err(_) => Err(NodeError::Stopped(over.into())),
         }
@@ -270,23 +270,25 @@ impl Executor {
     /// Tries a task on the spot: most questions of a dashboard are a few index look-ups, for which handing over to
     /// another thread costs more than the work. `None` when it turned out to be more than that (or no reader is at
     /// hand): then nothing has happened and [`Executor::run`] does it.
-    pub fn run_small(&self, task: &NodeTask) -> Option<Result<Small, NodeError>> {
-        if task.viewer.is_some() || task.parts.iter().map(|part| part.sql.len()).sum::<usize>() > SMALL_SQL_BYTES {
+    pub fn run_inline(&self, task: &NodeTask) -> Option<Result<InlineAnswer, NodeError>> {
+        if task.viewer.is_some()
+            || task.parts.iter().map(|fragment| fragment.sql.len()).sum::<usize>() > SMALL_SQL_BYTES
+        {
             return None;
         }
         // Without a turn: it is so little that it waits for nobody's long work.
         let _cap = query_planner::memory::cap(SMALL_MEMORY_BYTES);
         let mut reader = self.lock().pop()?;
-        reader.wind_up();
+        reader.limit_steps();
         let watched = self.small.watch(&reader.conn);
         let mut batches = Vec::new();
         let mut rows = 0;
-        let mut emit = |part: usize, batch: Batch| {
+        let mut emit = |fragment: usize, batch: Batch| {
             rows += batch.rows;
             if rows > SMALL_ROWS {
                 return Err(NodeError::Stopped("not small".into()));
             }
-            batches.push((part, batch));
+            batches.push((fragment, batch));
             Ok(())
         };
         let columns = ColumnExecutor::new(&|| false, SMALL_SCAN_ROWS);
@@ -296,7 +298,7 @@ impl Executor {
         match result {
             Ok(mut stats) => {
                 stats.notes.extend(self.notes(task));
-                Some(Ok(Small { batches, stats }))
+                Some(Ok(InlineAnswer { batches, stats }))
             }
             Err(NodeError::Stopped(_)) => None,
             Err(error) => Some(Err(error)),
@@ -306,32 +308,32 @@ impl Executor {
     fn run_blocking(
         &self,
         task: &NodeTask,
-        mut taken: Option<Taken>,
+        mut lease: Option<SnapshotLease>,
         stop: &Stop,
         cancelled: &CancellationToken,
         rows: &mut RowsOut,
     ) -> Result<NodeStats, NodeError> {
         let _cap = query_planner::memory::cap(MEMORY_BYTES);
-        let earlier = taken.as_mut().and_then(|taken| taken.earlier.take());
+        let earlier = lease.as_mut().and_then(|lease| lease.earlier.take());
         let own = |uid| self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed);
         let begin = || task.viewer.map_or_else(|| self.reader(), own);
         let mut reader = earlier.map_or_else(begin, Ok)?;
         let watched = stop.watch(&reader);
         let failed = |error: rusqlite::Error| NodeError::Failed(error.to_string());
-        if taken.is_some() && reader.is_autocommit() {
+        if lease.is_some() && reader.is_autocommit() {
             reader.execute_batch("BEGIN").map_err(failed)?;
         }
         let (watch, looks, source) = (cancelled.clone(), stop.clone(), Arc::clone(&self.source));
         let _ = reader.progress_handler(
             STEPS_BETWEEN_CHECKS,
             Some(move || {
-                give_way(&source);
+                yield_to_ingest(&source);
                 watch.is_cancelled() || looks.is_over()
             }),
         );
-        let mut emit = |part: usize, batch: Batch| rows.send(part, batch);
+        let mut emit = |fragment: usize, batch: Batch| rows.send(fragment, batch);
         let is_over = || {
-            give_way(&self.source);
+            yield_to_ingest(&self.source);
             cancelled.is_cancelled() || stop.is_over()
         };
         let columns = ColumnExecutor::new(&is_over, u64::MAX);
@@ -342,13 +344,13 @@ impl Executor {
         };
         drop(watched);
         let _ = reader.progress_handler(0, None::<fn() -> bool>);
-        let keeping = taken.as_ref().filter(|taken| taken.keeps());
+        let keeping = lease.as_ref().filter(|lease| lease.keeps());
         match result {
             Ok(mut stats) => {
                 stats.notes.extend(self.notes(task));
-                if let Some(taken) = keeping {
+                if let Some(lease) = keeping {
                     let _ = reader.release_memory();
-                    taken.keep(reader, LONGEST_KEPT);
+                    lease.keep(reader, MAX_SNAPSHOT_AGE);
                     return Ok(stats);
                 }
                 if !reader.is_autocommit() {
@@ -362,10 +364,10 @@ impl Executor {
             Err(error) => {
                 let stopped = cancelled.is_cancelled();
                 // The question may ask anew; but SQLite ends a transaction in which memory ran out, or was refused.
-                if let (Some(taken), true, false) =
+                if let (Some(lease), true, false) =
                     (keeping, stopped || matches!(error, NodeError::Stopped(_)), reader.is_autocommit())
                 {
-                    taken.keep(reader, LONGEST_KEPT);
+                    lease.keep(reader, MAX_SNAPSHOT_AGE);
                 }
                 // SQLite only says "interrupted": say by what.
                 Err(match error {
@@ -380,13 +382,13 @@ impl Executor {
     /// What this node's source knows to be missing from what the task read.
     fn notes(&self, task: &NodeTask) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
-        for part in &task.parts {
-            let tables: Vec<&str> = part.reads.iter().map(|(table, _)| table.as_str()).collect();
+        for fragment in &task.parts {
+            let tables: Vec<&str> = fragment.reads.iter().map(|(table, _)| table.as_str()).collect();
             // Mostly there is nothing to say, and the statement need not be read for its time.
             if self.source.notes(&tables, i64::MIN..i64::MAX).is_empty() {
                 continue;
             }
-            let found = self.source.notes(&tables, query_planner::time_range(&part.sql, &TIME_COLUMNS));
+            let found = self.source.notes(&tables, query_planner::time_range(&fragment.sql, &TIME_COLUMNS));
             notes.extend(found.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
         }
         notes
@@ -475,17 +477,17 @@ mod tests {
         let second = SnapshotUse { of_earlier: true, keep_ms: 0, ..first };
 
         assert_eq!(first_value(&executor, COUNT, Some(first)).await, Ok(Value::Integer(1)));
-        assert_eq!(executor.kept_snapshots(), 1);
+        assert_eq!(executor.held_snapshots(), 1);
         writer.execute_batch("INSERT INTO t VALUES (2)").expect("a row");
         assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(2)));
-        // As often as it has to be asked: what it told an inner node may have been lost with that.
-        let through_inner = SnapshotUse { keep_ms: 60_000, ..second };
+        // As often as it has to be asked: what it told an intermediate aggregator may have been lost with that.
+        let ask_through = SnapshotUse { keep_ms: 60_000, ..second };
         for _ in 0..2 {
-            assert_eq!(first_value(&executor, COUNT, Some(through_inner)).await, Ok(Value::Integer(1)));
-            assert_eq!(executor.kept_snapshots(), 1);
+            assert_eq!(first_value(&executor, COUNT, Some(ask_through)).await, Ok(Value::Integer(1)));
+            assert_eq!(executor.held_snapshots(), 1);
         }
         assert_eq!(first_value(&executor, COUNT, Some(second)).await, Ok(Value::Integer(1)));
-        assert_eq!(executor.kept_snapshots(), 0);
+        assert_eq!(executor.held_snapshots(), 0);
 
         // An earlier task that is stuck since nobody reads its rows gives way.
         writer.execute_batch("CREATE TABLE long(x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) INSERT INTO long SELECT i FROM n").expect("rows");
@@ -524,17 +526,17 @@ mod tests {
         let executor = served(&path);
         let long_count = "SELECT count(x + 1) FROM long";
         let (small, long) = (task(&executor, COUNT), task(&executor, long_count));
-        assert!(executor.run_small(&small).is_none(), "no reader is at hand yet");
+        assert!(executor.run_inline(&small).is_none(), "no reader is at hand yet");
         assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(1)));
         for _ in 0..3 {
-            assert!(executor.run_small(&long).is_none(), "100,000 rows on the spot");
-            let done = executor.run_small(&small).expect("small").expect("a count");
+            assert!(executor.run_inline(&long).is_none(), "100,000 rows on the spot");
+            let done = executor.run_inline(&small).expect("small").expect("a count");
             assert_eq!(done.batches[0].1.columns[0], [Value::Integer(1)]);
         }
         // The same connection, without that limit.
         assert_eq!(first_value(&executor, long_count, None).await, Ok(Value::Integer(100_000)));
-        assert!(executor.run_small(&long).is_none());
-        assert!(executor.run_small(&small).is_some());
+        assert!(executor.run_inline(&long).is_none());
+        assert!(executor.run_inline(&small).is_some());
     }
 
     #[tokio::test]
@@ -546,18 +548,18 @@ mod tests {
         let first = SnapshotUse { question: 7, of_earlier: false, keep_ms: 60_000 };
         first_value(&executor, COUNT, Some(first)).await.expect("a count");
         executor.release(8);
-        assert_eq!(executor.kept_snapshots(), 1);
+        assert_eq!(executor.held_snapshots(), 1);
         executor.release(7);
-        assert_eq!(executor.kept_snapshots(), 0);
+        assert_eq!(executor.held_snapshots(), 0);
         first_value(&executor, COUNT, Some(SnapshotUse { keep_ms: 1, ..first })).await.expect("a count");
         let until = Instant::now() + Duration::from_secs(60);
-        while executor.kept_snapshots() > 0 {
+        while executor.held_snapshots() > 0 {
             assert!(Instant::now() < until, "it is kept for ever");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // A failure keeps nothing either.
         let fails = "SELECT abs(-9223372036854775807 - 1 + count(*)) FROM t";
         first_value(&executor, fails, Some(first)).await.expect_err("an overflow");
-        assert_eq!(executor.kept_snapshots(), 0);
+        assert_eq!(executor.held_snapshots(), 0);
     }
 }

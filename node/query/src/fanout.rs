@@ -1,6 +1,6 @@
 //! The fan-out of one question over the mesh: implements the planner's [`Fanout`] with QUIC.
 //!
-//! Every target is asked at once, in a large mesh through inner nodes (`subtree`). A node's batches are held until its answer is
+//! Every target is asked at once, in a large mesh through intermediate aggregators (`subtree`). A node's batches are held until its answer is
 //! whole, so that a node that fails half way contributes nothing. When a node that answered an earlier round fails in a later one, or no longer has the snapshot
 //! that it answered from (`kept`), the question must run again without it: `lost_midway` says so and [`super::ask`] does
 //! it.
@@ -17,13 +17,15 @@ use rand::RngExt;
 use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::admission::Place;
+use super::admission::SuspendablePermit;
 use super::exec::Executor;
-use super::inbox::{Ends, Inbox, inbox};
-use super::leaf::{Flow, Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole};
+use super::inbox::{Inbox, ResponseSender, inbox};
+use super::leaf::{
+    BufferedBytes, BufferedRows, LeafAnswer, LeafEvent, LeafFailure, LeafRequest, RowSink, StreamedRows, Target,
+};
 use super::release;
-use super::subtree::{self, FanoutPolicy};
 use super::time::RoundTime;
+use super::tree::{self, FanoutPolicy};
 use crate::lock::lock;
 
 /// Rows of nodes whose answers are not whole yet are held back up to so many bytes, of each within these bounds, where
@@ -63,11 +65,11 @@ pub struct MeshFanout {
     last_run: bool,
     cancelled: CancellationToken,
     /// The turn of its question, where there are turns.
-    place: Option<Arc<Mutex<Place>>>,
+    place: Option<Arc<Mutex<SuspendablePermit>>>,
     /// What was asked before the run asks for it.
-    begun: Option<Begun>,
+    first_round: Option<FirstRound>,
     /// All that the run asks for, where it may not wait; lent, since it may have to be merged once more.
-    on_the_spot: Option<Arc<Vec<Said>>>,
+    run_inline: Option<Arc<Vec<LeafEvent>>>,
     /// What rounds of this run have brought, bytes.
     brought_bytes: u64,
     /// Nodes whose rows are in the result of this run.
@@ -83,12 +85,12 @@ pub struct MeshFanout {
 /// What the tasks of one round share.
 #[derive(Clone)]
 struct Asking {
-    ask: Arc<LeafAsk>,
+    ask: Arc<LeafRequest>,
     request: Encoded,
-    gathered: Gathered,
+    gathered: BufferedBytes,
     /// Where rows go on as they come: bytes of a target's that are held back until its answer is whole.
     flow: Option<u64>,
-    ends: Ends,
+    ends: ResponseSender,
     stop: CancellationToken,
 }
 
@@ -96,7 +98,7 @@ struct Asking {
 struct Started {
     asked: Vec<usize>,
     inbox: Inbox,
-    gathered: Gathered,
+    gathered: BufferedBytes,
     /// Others have had the turn since there was nothing to hear for long enough.
     waited: bool,
     /// Stops whatever still runs, here and (by stream reset) on every node.
@@ -104,12 +106,12 @@ struct Started {
 }
 
 /// What a run is going to ask for first, asked for already.
-struct Begun {
+struct FirstRound {
     first: Arc<FirstAsk>,
     started: Started,
 }
 
-impl Begun {
+impl FirstRound {
     fn is(&self, round: Round, task: &NodeTask, targets: &Targets) -> bool {
         let first = &self.first.task;
         self.first.round == round
@@ -123,10 +125,12 @@ impl Begun {
 
 impl Asking {
     /// Where the rows of a target go.
-    fn rows_of(&self, target: usize) -> Rows {
+    fn rows_of(&self, target: usize) -> RowSink {
         match (self.flow, &self.ends) {
-            (Some(most), Ends::Flowing(to)) => Rows::Flowing(Flow::new(&self.gathered, most, target, to.clone())),
-            _ => Rows::Held(Held::new(&self.gathered)),
+            (Some(most), ResponseSender::Streaming(to)) => {
+                RowSink::Streamed(StreamedRows::new(&self.gathered, most, target, to.clone()))
+            }
+            _ => RowSink::Buffered(BufferedRows::new(&self.gathered)),
         }
     }
 
@@ -135,21 +139,21 @@ impl Asking {
         let round = self.clone();
         runtime.spawn(async move {
             let outcome = round.direct(target, &to).await;
-            let _ = round.ends.send(Said::Ended(target, outcome)).await;
+            let _ = round.ends.send(LeafEvent::Finished(target, outcome)).await;
         });
     }
 
-    async fn direct(&self, target: usize, to: &Target) -> Result<Whole, Lost> {
+    async fn direct(&self, target: usize, to: &Target) -> Result<LeafAnswer, LeafFailure> {
         let (ask, mut rows) = (&self.ask, self.rows_of(target));
         let outcome = if to.local {
-            ask.here(self.stop.clone(), &mut rows).await
+            ask.run_here(self.stop.clone(), &mut rows).await
         } else {
             tokio::select! {
-                stats = ask.there(to, &self.request, ask.deadline, &mut rows) => stats,
-                () = self.stop.cancelled() => return Err(Lost::Missing("cancelled".to_owned())),
+                stats = ask.run_at(to, &self.request, ask.deadline, &mut rows) => stats,
+                () = self.stop.cancelled() => return Err(LeafFailure::Missing("cancelled".to_owned())),
             }
         };
-        rows.ended(outcome)
+        rows.finish(outcome)
     }
 }
 
@@ -180,8 +184,8 @@ impl MeshFanout {
             last_run: false,
             cancelled,
             place: None,
-            begun: None,
-            on_the_spot: None,
+            first_round: None,
+            run_inline: None,
             brought_bytes: 0,
             answered: BTreeSet::new(),
             missing: BTreeMap::new(),
@@ -192,13 +196,13 @@ impl MeshFanout {
 
     /// Shares the time out between rounds and merge; without it every round may take all of it.
     #[must_use]
-    pub(super) fn in_time(self, time: RoundTime) -> Self {
+    pub(super) fn with_time(self, time: RoundTime) -> Self {
         Self { time: Some(time), ..self }
     }
 
     /// With the turn of its question, which it gives up while it waits for nodes and holds next to nothing.
     #[must_use]
-    pub(super) fn in_place(self, place: Arc<Mutex<Place>>) -> Self {
+    pub(super) fn with_permit(self, place: Arc<Mutex<SuspendablePermit>>) -> Self {
         Self { place: Some(place), ..self }
     }
 
@@ -209,8 +213,8 @@ impl MeshFanout {
     }
 
     /// Whether enough time is left to start over.
-    pub fn may_begin_again(&self) -> bool {
-        self.time.is_none_or(|time| time.may_begin_again(Instant::now()))
+    pub fn may_restart(&self) -> bool {
+        self.time.is_none_or(|time| time.may_restart(Instant::now()))
     }
 
     /// Starts over without the nodes that are missing by now; `last_run` when that will not be done again.
@@ -239,14 +243,14 @@ impl MeshFanout {
         self.runtime.spawn(async move { release::tell(&mesh, question, others, tree_above).await });
     }
 
-    /// Whether these targets are asked through inner nodes.
+    /// Whether these targets are asked through intermediate aggregators.
     fn through_tree(&self, targets: &[usize]) -> bool {
         targets.iter().filter(|&&index| !self.targets[index].local).count() > self.policy.tree_above
     }
 
     /// What this round's tasks have to do with the other round's; `of_earlier` for nodes that answered that. Nodes keep their
-    /// snapshot from the first round on until the second has been answered; behind an inner node until the question is over,
-    /// since what an inner node was told may be lost with it.
+    /// snapshot from the first round on until the second has been answered; behind an intermediate aggregator until the question is over,
+    /// since what an intermediate aggregator was told may be lost with it.
     fn snapshot(&mut self, of_earlier: bool, through_tree: bool) -> Option<SnapshotUse> {
         let keeps = match self.at {
             Round::Only | Round::Flowing => return None,
@@ -264,7 +268,7 @@ impl MeshFanout {
         let (here, there): (Vec<usize>, Vec<usize>) = targets.iter().partition(|&&index| self.targets[index].local);
         let direct = |target: usize| round.start(&self.runtime, (target, self.targets[target].clone()));
         if through_tree {
-            for group in subtree::groups(there) {
+            for group in tree::groups(there) {
                 self.start_group(&group, round);
             }
         } else {
@@ -282,7 +286,7 @@ impl MeshFanout {
             let rows_of = |target| round.rows_of(target);
             let direct = |leaf| round.start(&runtime, leaf);
             tokio::select! {
-                () = subtree::ask(&round.ask, &group, &rows_of, &round.ends, &direct) => {}
+                () = tree::ask(&round.ask, &group, &rows_of, &round.ends, &direct) => {}
                 () = round.stop.cancelled() => {}
             }
         });
@@ -290,7 +294,7 @@ impl MeshFanout {
 
     /// Asks for what the run will ask for first, so that its thread need not be there to wait: to be called within a runtime. What the
     /// run asks for instead, if it does, is asked anew.
-    pub(super) fn begin(&mut self, first: FirstAsk) {
+    pub(super) fn start_first_round(&mut self, first: FirstAsk) {
         let asked = match &first.targets {
             Targets::All => self.present().collect(),
             Targets::Named(names) => self.named(names),
@@ -299,34 +303,37 @@ impl MeshFanout {
         self.round(first.round);
         // What is wrong with it the run will meet again.
         if let Ok(started) = self.start(asked, &first.task) {
-            self.begun = Some(Begun { first: Arc::new(first), started });
+            self.first_round = Some(FirstRound { first: Arc::new(first), started });
         }
     }
 
-    /// Waits until those asked by [`MeshFanout::begin`] have spoken or there is enough to work on, but not for long.
-    pub(super) async fn gather(&mut self) {
-        if let Some(Begun { started, .. }) = &mut self.begun {
+    /// Waits until those asked by [`MeshFanout::start_first_round`] have spoken or there is enough to work on, but not for long.
+    pub(super) async fn await_first_round(&mut self) {
+        if let Some(FirstRound { started, .. }) = &mut self.first_round {
             started.waited = tokio::time::timeout(PATIENCE, started.inbox.ready()).await.is_err();
         }
     }
 
-    /// Runs what asks for nothing but what was begun, if all of that has been said and is little: without waiting for anything. None
+    /// Runs what asks for nothing but what was first_round, if all of that has been event and is little: without waiting for anything. None
     /// where that is not so, or `run` turned out to be long and was stopped: then nothing has happened.
-    pub(super) fn on_the_spot<T>(
+    pub(super) fn run_inline<T>(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<T, RunError>,
         over: impl FnOnce() -> bool,
     ) -> Option<Result<T, RunError>> {
-        let begun = self.begun.as_mut().filter(|begun| begun.first.is_all && begun.first.round == Round::Only)?;
-        if begun.started.gathered.bytes() > SMALL_BYTES {
+        let first_round = self
+            .first_round
+            .as_mut()
+            .filter(|first_round| first_round.first.is_all && first_round.first.round == Round::Only)?;
+        if first_round.started.gathered.bytes() > SMALL_BYTES {
             return None;
         }
-        let said = Arc::new(begun.started.inbox.take_all()?);
-        let (asked, gathered) = (begun.started.asked.clone(), begun.started.gathered.clone());
-        let first = Arc::clone(&begun.first);
-        self.on_the_spot = Some(Arc::clone(&said));
+        let event = Arc::new(first_round.started.inbox.take_all()?);
+        let (asked, gathered) = (first_round.started.asked.clone(), first_round.started.gathered.clone());
+        let first = Arc::clone(&first_round.first);
+        self.run_inline = Some(Arc::clone(&event));
         let outcome = run(self);
-        self.on_the_spot = None;
+        self.run_inline = None;
         if !matches!(outcome, Err(RunError::Stopped(_))) || over() {
             return Some(outcome);
         }
@@ -334,12 +341,12 @@ impl MeshFanout {
         self.missing.clear();
         let started = Started {
             asked,
-            inbox: Inbox::of(Arc::unwrap_or_clone(said)),
+            inbox: Inbox::of(Arc::unwrap_or_clone(event)),
             gathered,
             waited: true,
             _stop_on_drop: CancellationToken::new().drop_guard(),
         };
-        self.begun = Some(Begun { first, started });
+        self.first_round = Some(FirstRound { first, started });
         None
     }
 
@@ -355,7 +362,7 @@ impl MeshFanout {
         let (ends, inbox) = inbox(flow.is_some().then(|| asked.len().min(FLOW_PIECES)));
         let stop = self.cancelled.child_token();
         let _stop_on_drop = stop.clone().drop_guard();
-        let gathered = Gathered::new(task.budget.asker_bytes);
+        let gathered = BufferedBytes::new(task.budget.asker_bytes);
         let asked_before = |index: &&usize| self.answered.contains(self.targets[**index].name.as_str());
         let (before, anew): (Vec<usize>, Vec<usize>) = asked.iter().partition(asked_before);
         for (of_earlier, targets) in [(true, before), (false, anew)] {
@@ -363,7 +370,7 @@ impl MeshFanout {
                 continue;
             }
             let through_tree = self.through_tree(&targets);
-            let ask = LeafAsk {
+            let ask = LeafRequest {
                 mesh: self.mesh.clone(),
                 executor: Arc::clone(&self.executor),
                 task: NodeTask { viewer: self.viewer, ..task.clone() },
@@ -397,43 +404,43 @@ impl MeshFanout {
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
         let mut answered = Vec::with_capacity(started.asked.len());
-        let at_hand = self.on_the_spot.clone();
-        let mut at_hand = at_hand.as_ref().map(|said| said.iter());
+        let at_hand = self.run_inline.clone();
+        let mut at_hand = at_hand.as_ref().map(|event| event.iter());
         loop {
-            let said = match &mut at_hand {
-                None => self.next_said(&mut started),
-                Some(said) => match said.next() {
-                    Some(Said::Ended(target, Ok((batches, stats)))) => {
+            let event = match &mut at_hand {
+                None => self.next_event(&mut started),
+                Some(event) => match event.next() {
+                    Some(LeafEvent::Finished(target, Ok((batches, stats)))) => {
                         let name = self.targets[*target].name.to_string();
-                        for (part, batch) in batches {
-                            sink(&name, *part, Cow::Borrowed(batch))?;
+                        for (fragment, batch) in batches {
+                            sink(&name, *fragment, Cow::Borrowed(batch))?;
                         }
                         self.answered.insert(name.clone());
                         answered.push((name, stats.clone()));
                         continue;
                     }
-                    said => said.cloned(),
+                    event => event.cloned(),
                 },
             };
-            let Some(said) = said else { break };
-            let (target, outcome) = match said {
-                Said::Rows(target, (part, batch)) => {
-                    sink(self.targets[target].name.as_str(), part, Cow::Owned(batch))?;
+            let Some(event) = event else { break };
+            let (target, outcome) = match event {
+                LeafEvent::Rows(target, (fragment, batch)) => {
+                    sink(self.targets[target].name.as_str(), fragment, Cow::Owned(batch))?;
                     continue;
                 }
-                Said::Ended(target, outcome) => (target, outcome),
+                LeafEvent::Finished(target, outcome) => (target, outcome),
             };
             let name = self.targets[target].name.to_string();
             match outcome {
                 Ok((batches, stats)) => {
-                    for (part, batch) in batches {
-                        sink(&name, part, Cow::Owned(batch))?;
+                    for (fragment, batch) in batches {
+                        sink(&name, fragment, Cow::Owned(batch))?;
                     }
                     self.answered.insert(name.clone());
                     answered.push((name, stats));
                 }
-                Err(Lost::Sql(message)) => return Err(RunError::Sql(message)),
-                Err(Lost::BrokeOff { rows, why }) => {
+                Err(LeafFailure::Sql(message)) => return Err(RunError::Sql(message)),
+                Err(LeafFailure::BrokeOff { rows, why }) => {
                     let message = format!(
                         "{name} broke off after {rows} of its rows had gone out ({why}): what was printed is not an answer; ask again, \
                          with a longer --timeout if time was short"
@@ -441,15 +448,15 @@ impl MeshFanout {
                     self.missing.insert(name, why);
                     return Err(RunError::Internal(message));
                 }
-                Err(Lost::OverBudget) => {
-                    let tables: Vec<&str> = task.parts.iter().map(|part| part.table.as_str()).collect();
+                Err(LeafFailure::OverBudget) => {
+                    let tables: Vec<&str> = task.parts.iter().map(|fragment| fragment.table.as_str()).collect();
                     return Err(RunError::OverBudget(format!(
-                        "more than {} MiB at the asker while gathering {}; narrow it with WHERE, fewer columns or LIMIT",
+                        "more than {} MiB at the coordinator while gathering {}; narrow it with WHERE, fewer columns or LIMIT",
                         task.budget.asker_bytes >> 20,
                         tables.join(", ")
                     )));
                 }
-                Err(Lost::Unreached(reason) | Lost::Missing(reason)) => {
+                Err(LeafFailure::Unreachable(reason) | LeafFailure::Missing(reason)) => {
                     if self.answered.contains(&name) {
                         self.lost_midway = true;
                         self.lost.insert(name.clone());
@@ -471,9 +478,9 @@ impl MeshFanout {
 
     /// What a target says next. While nothing comes and little is held, other questions have the turn; a question that does not
     /// get it again in time goes on without: there is little to merge.
-    fn next_said(&self, started: &mut Started) -> Option<Said> {
+    fn next_event(&self, started: &mut Started) -> Option<LeafEvent> {
         let Started { inbox, gathered, waited, .. } = started;
-        if let Some(heard) = inbox.heard() {
+        if let Some(heard) = inbox.try_next() {
             return Some(heard);
         }
         let Some(place) = &self.place else { return self.runtime.block_on(inbox.next()) };
@@ -484,9 +491,9 @@ impl MeshFanout {
             (true, false) => PATIENCE,
             (false, _) => Duration::MAX,
         };
-        let said = place.wait_for(patience, inbox.next());
-        place.back(if holds_little() { self.deadline } else { self.question_ends });
-        said
+        let event = place.wait_for(patience, inbox.next());
+        place.resume(if holds_little() { self.deadline } else { self.question_ends });
+        event
     }
 
     fn named(&self, names: &[String]) -> Vec<usize> {
@@ -515,11 +522,12 @@ impl Fanout for MeshFanout {
         targets: &Targets,
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
-        if let Some(begun) = self.begun.take().filter(|begun| begun.is(self.at, task, targets)) {
-            return self.hear(begun.started, task, sink);
+        if let Some(first_round) = self.first_round.take().filter(|first_round| first_round.is(self.at, task, targets))
+        {
+            return self.hear(first_round.started, task, sink);
         }
-        if self.on_the_spot.is_some() {
-            return Err(RunError::Stopped("not all of it has been said".into()));
+        if self.run_inline.is_some() {
+            return Err(RunError::Stopped("not all of it has been event".into()));
         }
         match targets {
             Targets::All => {

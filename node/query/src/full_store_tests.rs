@@ -37,7 +37,7 @@ fn rows(batches: Vec<(usize, Batch)>) -> Vec<Vec<Value>> {
 /// As a question of a node comes: on the spot where that does, else on a thread. Says which.
 async fn ask(executor: &Arc<Executor>, sql: &str) -> Result<(Vec<Vec<Value>>, bool), NodeError> {
     let task = task(executor, sql);
-    if let Some(small) = executor.run_small(&task) {
+    if let Some(small) = executor.run_inline(&task) {
         return Ok((rows(small?.batches), true));
     }
     let (batches, mut produced) = mpsc::channel(1_000);
@@ -74,9 +74,9 @@ async fn a_full_store_answers_every_question_however_often_it_comes() {
             let (rows, _) = ask(&kept, sql).await.unwrap_or_else(|error| panic!("round {round}: {sql}: {error}"));
             assert_eq!(rows, *expected, "round {round}: {sql}");
             let fresh = executor(Arc::clone(&source));
-            let (rows, on_the_spot) =
+            let (rows, run_inline) =
                 ask(&fresh, sql).await.unwrap_or_else(|error| panic!("a fresh connection: {sql}: {error}"));
-            assert_eq!((rows, on_the_spot), (expected.clone(), false), "{sql}");
+            assert_eq!((rows, run_inline), (expected.clone(), false), "{sql}");
         }
     }
 }
@@ -181,7 +181,7 @@ async fn hostile_questions_end_at_their_deadline_and_hold_nobody_up() {
             let (executor, task) = (Arc::clone(&executor), task(&executor, HOSTILE));
             tokio::spawn(async move {
                 let (batches, _unread) = mpsc::channel(4);
-                let outcome = if executor.run_small(&task).is_some() {
+                let outcome = if executor.run_inline(&task).is_some() {
                     Ok(())
                 } else {
                     executor.run("hostile", task, None, deadline, CancellationToken::new(), batches).await.map(|_| ())

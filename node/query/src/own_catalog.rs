@@ -28,7 +28,7 @@ impl OwnCatalog {
     pub(super) fn of(&self, source: &Source) -> Result<Arc<Catalog>, NodeError> {
         let failed = |error: &dyn std::error::Error| NodeError::Failed(error.to_string());
         let mut known = lock(&self.0);
-        // Taken out: after a failure the next look begins with a fresh connection.
+        // SnapshotLease out: after a failure the next look begins with a fresh connection.
         let reader = match known.take() {
             Some(old) if schema_of(&old.reader).is_ok_and(|now| now == old.schema) => {
                 let catalog = Arc::clone(&old.catalog);

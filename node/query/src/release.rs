@@ -1,5 +1,5 @@
 //! Telling nodes that a question is over, so that the snapshots they keep for it may go: directly, or, where the question went
-//! through a tree, through its inner nodes. Who does not hear it gives its snapshot up when the question's time is over.
+//! through a tree, through its intermediate aggregators. Who does not hear it gives its snapshot up when the question's time is over.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use model::wire::{Leaf, Request};
 
 use super::exec::Executor;
 use super::leaf::Target;
-use super::subtree::{groups, inner_of, leaves_of};
+use super::tree::{aggregator_of, groups, leaves_of};
 
 /// How long nodes are told, and how many at a time.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ pub(super) async fn tell(mesh: &Mesh, question: u128, nodes: Vec<Target>, tree_a
         let groups = groups((0..nodes.len()).collect());
         let of_group = |group: Vec<usize>| {
             let group: Vec<_> = group.into_iter().filter_map(|at| nodes.get(at).cloned()).collect();
-            let inner = inner_of(mesh.identity().node(), &group)?.clone();
+            let inner = aggregator_of(mesh.identity().node(), &group)?.clone();
             Some((inner, Request::ReleaseBelow { question, leaves: leaves_of(&group) }))
         };
         groups.into_iter().filter_map(of_group).collect()
@@ -32,7 +32,7 @@ pub(super) async fn tell(mesh: &Mesh, question: u128, nodes: Vec<Target>, tree_a
     tell_all(mesh, told, until).await;
 }
 
-/// Tells the leaves of an inner node, which may be this node.
+/// Tells the leaves of an intermediate aggregator, which may be this node.
 pub async fn below(mesh: &Mesh, executor: &Executor, question: u128, leaves: Vec<Leaf>) {
     let identity = mesh.identity();
     let until = Instant::now() + PATIENCE;

@@ -39,7 +39,7 @@ impl RoundTime {
     }
 
     /// Whether anything is left at `now` to begin again in. However little it is, those who answer in it make an answer.
-    pub(super) fn may_begin_again(&self, now: Instant) -> bool {
+    pub(super) fn may_restart(&self, now: Instant) -> bool {
         now < self.until
     }
 }
@@ -68,6 +68,6 @@ mod tests {
         let time = RoundTime::of(start, at(1_000));
         assert_eq!(time.round_ends(at(840), Round::First, false), at(890));
         assert_eq!(time.round_ends(at(880), Round::First, false), at(900));
-        assert!(time.may_begin_again(at(899)) && !time.may_begin_again(at(900)));
+        assert!(time.may_restart(at(899)) && !time.may_restart(at(900)));
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use query::access::Caller;
-use query::ask::{self, Asked, Question};
+use query::ask::{self, QueryOutcome, Question};
 use query_planner::Value;
 use store::UNFILLED;
 use tokio_util::sync::CancellationToken;
@@ -170,11 +170,11 @@ async fn ask(
         analyze: false,
     };
     match ask::ask_as(shared, question, caller, cancelled.clone()).await {
-        Ok(Asked::Answer { answer, coverage, .. }) => {
+        Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
             Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))
         }
-        Ok(Asked::Plan(_)) => Err("the planner gave no answer".to_owned()),
+        Ok(QueryOutcome::Plan(_)) => Err("the planner gave no answer".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

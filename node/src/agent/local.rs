@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::access::Readers;
-use super::answer::{self, Teller};
+use super::answer::{self, AnswerSink};
 use super::audit::{Asking, Outcome};
 use super::places::Places;
 
@@ -142,7 +142,7 @@ async fn one_client(
     };
     if let Some(message) = refusal {
         shared.auditor.done(client.asking("connect"), Outcome::Refused(message.clone()));
-        writer.say(LocalResponse::Failed { message, coverage: None }).await?;
+        writer.send(LocalResponse::Failed { message, coverage: None }).await?;
         return Ok(());
     }
     let access = client.access.unwrap_or(Access::Reader);
@@ -157,9 +157,9 @@ async fn one_client(
 }
 
 #[async_trait]
-impl Teller for OwnedWriteHalf {
+impl AnswerSink for OwnedWriteHalf {
     /// Who does not read it for long is dropped.
-    async fn say(&mut self, response: LocalResponse) -> anyhow::Result<()> {
+    async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()> {
         tokio::time::timeout(SLOWEST_READER, frame::write(self, &response))
             .await
             .context("the client reads nothing")??;

@@ -92,8 +92,8 @@ impl Agent {
         let readers = access::Readers::of(&config.socket_access)?;
         let founded = bootstrap::identity(&config).await?;
         let identity = Arc::new(founded.identity);
-        let door = founded.issuer.clone().map(|issuer| Arc::new(join::Door::new(issuer)));
-        let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, door.clone()));
+        let join_server = founded.issuer.clone().map(|issuer| Arc::new(join::JoinServer::new(issuer)));
+        let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, join_server.clone()));
         let name = identity.node().to_string();
         let (source, unwritable) = source::open(&config)?;
         let source = Arc::new(source);
@@ -108,7 +108,7 @@ impl Agent {
             Some(Arc::clone(&auditor)),
         ));
         let handler_of_people = Arc::clone(&handler);
-        let join_host = door.map(|door| door as Arc<dyn JoinHost>);
+        let join_host = join_server.map(|join_server| join_server as Arc<dyn JoinHost>);
         let host_key = certs::HostKey::of(&config.identity).context("this host's own key")?;
         let (mesh, inbound) = Mesh::start(MeshConfig {
             listen: config.listen,

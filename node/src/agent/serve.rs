@@ -13,22 +13,22 @@ use model::frame;
 use model::wire::{Leaf, Request, Response};
 use model::{LocalRequest, LocalResponse};
 use query::access::{Access, Caller};
+use query::aggregator::Relays;
 use query::exec::Executor;
-use query::leaf::LeafAsk;
-use query::relay::Relays;
+use query::leaf::LeafRequest;
 use query::release;
 use query_planner::{NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::answer::{self, Teller};
+use super::answer::{self, AnswerSink};
 use super::audit::{Asking, Auditor, Outcome};
 use super::places::Places;
 use super::recording::Recording;
 use super::trust::Keeper;
 
-/// No task runs longer than this here, whatever deadline the asker sends.
+/// No task runs longer than this here, whatever deadline the coordinator sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);
 
 /// Questions of people over the mesh that are answered at a time, and of one of them; each may gather much.
@@ -68,12 +68,12 @@ impl People {
 }
 
 /// Answers people over the mesh.
-struct OverMesh<'a>(&'a mut Responder);
+struct MeshSink<'a>(&'a mut Responder);
 
 #[async_trait]
-impl Teller for OverMesh<'_> {
-    async fn say(&mut self, response: LocalResponse) -> anyhow::Result<()> {
-        Ok(self.0.send(Response::Said(response)).await?)
+impl AnswerSink for MeshSink<'_> {
+    async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()> {
+        Ok(self.0.send(Response::Local(response)).await?)
     }
 }
 
@@ -99,7 +99,7 @@ impl NodeHandler {
         let refusal = match (agent, self.places.take(peer.name.as_str())) {
             (Some((shared, access)), Ok(_place)) => {
                 let caller = Caller::guest(access, peer.name.to_string());
-                let told = answer::answer(&shared, request, &caller, asking, &mut OverMesh(out), cancelled).await;
+                let told = answer::answer(&shared, request, &caller, asking, &mut MeshSink(out), cancelled).await;
                 if let Err(error) = told {
                     tracing::debug!("answering {}: {error:#}", peer.name);
                 }
@@ -111,7 +111,7 @@ impl NodeHandler {
         if let Some(auditor) = &self.auditor {
             auditor.done(asking("connect"), Outcome::Refused(refusal.clone()));
         }
-        let _ = OverMesh(out).say(LocalResponse::Failed { message: refusal, coverage: None }).await;
+        let _ = MeshSink(out).send(LocalResponse::Failed { message: refusal, coverage: None }).await;
     }
 
     fn note(&self, asking: Asking, response: &Response) {
@@ -135,14 +135,20 @@ impl NodeHandler {
         response
     }
 
-    fn relayed(&self, mesh: &Mesh, deadline: Instant, task: NodeTask, snapshot: Option<SnapshotUse>) -> Arc<LeafAsk> {
-        Arc::new(LeafAsk { mesh: mesh.clone(), executor: Arc::clone(&self.executor), task, snapshot, deadline })
+    fn relayed(
+        &self,
+        mesh: &Mesh,
+        deadline: Instant,
+        task: NodeTask,
+        snapshot: Option<SnapshotUse>,
+    ) -> Arc<LeafRequest> {
+        Arc::new(LeafRequest { mesh: mesh.clone(), executor: Arc::clone(&self.executor), task, snapshot, deadline })
     }
 
     async fn noted_relay(
         &self,
         peer: &Peer,
-        ask: Arc<LeafAsk>,
+        ask: Arc<LeafRequest>,
         leaves: Vec<Leaf>,
         out: &mut Responder,
         cancelled: CancellationToken,
@@ -156,17 +162,17 @@ impl NodeHandler {
     async fn task(
         &self,
         deadline: Instant,
-        asker: &str,
+        coordinator: &str,
         task: NodeTask,
         snapshot: Option<SnapshotUse>,
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
-        let small = if snapshot.is_none() { self.executor.run_small(&task) } else { None };
+        let small = if snapshot.is_none() { self.executor.run_inline(&task) } else { None };
         match small {
             Some(Ok(small)) => {
-                for (part, batch) in small.batches {
-                    if let Err(error) = out.hold(u32::try_from(part).unwrap_or(u32::MAX), batch).await {
+                for (fragment, batch) in small.batches {
+                    if let Err(error) = out.hold(u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
                         tracing::debug!("sending rows: {error}");
                     }
                 }
@@ -176,27 +182,27 @@ impl NodeHandler {
             None => {}
         }
         // Apart, so that small ones do not carry it about.
-        Box::pin(self.task_on_a_thread(deadline, asker, task, snapshot, out, cancelled)).await
+        Box::pin(self.task_on_a_thread(deadline, coordinator, task, snapshot, out, cancelled)).await
     }
 
     async fn task_on_a_thread(
         &self,
         deadline: Instant,
-        asker: &str,
+        coordinator: &str,
         task: NodeTask,
         snapshot: Option<SnapshotUse>,
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
         let (batches, mut produced) = mpsc::channel(4);
-        // When the stream to the asker breaks, the work stops.
+        // When the stream to the coordinator breaks, the work stops.
         let stop = cancelled.child_token();
-        let running = Arc::clone(&self.executor).run(asker, task, snapshot, deadline, stop.clone(), batches);
+        let running = Arc::clone(&self.executor).run(coordinator, task, snapshot, deadline, stop.clone(), batches);
         let forward = async {
-            while let Some((part, batch)) = produced.recv().await {
-                let part = u32::try_from(part).unwrap_or(u32::MAX);
-                // An asker that neither reads nor goes away holds the work up no longer than its own deadline.
-                let sent = tokio::time::timeout_at(deadline.into(), out.batch(part, batch)).await;
+            while let Some((fragment, batch)) = produced.recv().await {
+                let fragment = u32::try_from(fragment).unwrap_or(u32::MAX);
+                // An coordinator that neither reads nor goes away holds the work up no longer than its own deadline.
+                let sent = tokio::time::timeout_at(deadline.into(), out.batch(fragment, batch)).await;
                 if !matches!(sent, Ok(Ok(()))) {
                     tracing::debug!("sending rows: {sent:?}");
                     stop.cancel();
@@ -220,7 +226,7 @@ fn until(deadline_ms: u32) -> Instant {
 
 /// A task asked for by `peer`, as the audit has it.
 fn asking(peer: &Peer, kind: &'static str, task: &NodeTask) -> Asking {
-    let sql = task.parts.first().map_or("", |part| part.sql.as_str());
+    let sql = task.parts.first().map_or("", |fragment| fragment.sql.as_str());
     let who = match task.viewer {
         Some(uid) => format!("{} for uid {uid}", peer.name),
         None => peer.name.to_string(),

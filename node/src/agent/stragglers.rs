@@ -12,7 +12,7 @@ use gossip::Member;
 use model::StragglersQuestion;
 use model::wire::{OpenCall, Request, Response};
 use query::access::Caller;
-use query::ask::{self, AskError, Asked, Question};
+use query::ask::{self, AskError, QueryOutcome, Question};
 use query_planner::Value;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -114,7 +114,7 @@ async fn from_stores(
         cancelled.clone(),
     )
     .await?;
-    let Asked::Answer { answer, coverage, .. } = asked else {
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else {
         return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
     };
     let mut input = Input {
@@ -209,7 +209,7 @@ async fn syncs(
         analyze: false,
     };
     match ask::ask_as(shared, asked, caller, cancelled.clone()).await {
-        Ok(Asked::Answer { answer, .. }) => answer.rows,
+        Ok(QueryOutcome::Answer { answer, .. }) => answer.rows,
         Ok(_) => Vec::new(),
         Err(error) => {
             tracing::debug!("synchronise calls: {error}");

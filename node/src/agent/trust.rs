@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use certs::tls::Peer;
 use certs::{Identity, Issuer, TrustList};
-use mesh::join::Door;
+use mesh::join::JoinServer;
 use model::wire::{Request, Response};
 use query::lock::lock;
 use query_planner::NodeError;
@@ -39,7 +39,7 @@ const NEW_CA_KNOWN: Duration = Duration::from_secs(30);
 pub(super) struct Keeper {
     dir: PathBuf,
     validity: Duration,
-    door: Option<Arc<Door>>,
+    join_server: Option<Arc<JoinServer>>,
     issuer: Mutex<Option<Arc<Issuer>>>,
     identity: Mutex<Arc<Identity>>,
 }
@@ -55,10 +55,10 @@ impl Keeper {
         config: &AgentConfig,
         identity: Arc<Identity>,
         issuer: Option<Arc<Issuer>>,
-        door: Option<Arc<Door>>,
+        join_server: Option<Arc<JoinServer>>,
     ) -> Self {
         let (dir, validity) = (config.identity.clone(), config.cert_validity);
-        Self { dir, validity, door, issuer: Mutex::new(issuer), identity: Mutex::new(identity) }
+        Self { dir, validity, join_server, issuer: Mutex::new(issuer), identity: Mutex::new(identity) }
     }
 
     fn identity(&self) -> Arc<Identity> {
@@ -177,8 +177,8 @@ impl Watch {
             match Issuer::open(&keeper.dir) {
                 Ok(issuer) => {
                     let issuer = Arc::new(issuer.with_validity(keeper.validity));
-                    if let Some(door) = &keeper.door {
-                        door.set_issuer(Arc::clone(&issuer));
+                    if let Some(join_server) = &keeper.join_server {
+                        join_server.set_issuer(Arc::clone(&issuer));
                     }
                     *lock(&keeper.issuer) = Some(issuer);
                     self.ca_changed = changed;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use query::ask::{self, Asked};
+use query::ask::{self, QueryOutcome};
 use rankmesh::agent::Shared;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -91,7 +91,7 @@ async fn one(shared: &Arc<Shared>, long: bool, agents: usize) -> Result<(), Stri
         "SELECT sum(x) FROM t"
     };
     match ask::ask(shared, question(sql, TIMEOUT), CancellationToken::new()).await {
-        Ok(Asked::Answer { answer, coverage, .. }) => {
+        Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             let sum = format!("{:?}", answer.rows.first().and_then(|row| row.first()));
             if !coverage.is_complete() {
                 Err(format!("missing: {:?}", coverage.missing))
@@ -101,7 +101,7 @@ async fn one(shared: &Arc<Shared>, long: bool, agents: usize) -> Result<(), Stri
                 Err(format!("a sum of {sum}"))
             }
         }
-        Ok(Asked::Plan(_)) => Err("a plan".to_owned()),
+        Ok(QueryOutcome::Plan(_)) => Err("a plan".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -1,10 +1,10 @@
-//! Trees whose inner nodes combine: where the parts of a question ship partial groups ([`Combine`]), an inner node makes the
+//! Trees whose intermediate aggregators combine: where the fragments of a question ship partial groups ([`Combine`]), an intermediate aggregator makes the
 //! rows of its leaves one node's rows and sends those, with the names of the leaves whose rows are in them, so that the
-//! asker's work grows with the number of inner nodes. Both sides are here. Whatever else a question ships is passed on leaf by
+//! coordinator's work grows with the number of intermediate aggregators. Both sides are here. Whatever else a question ships is passed on leaf by
 //! leaf (`relay`, `subtree`).
 //!
-//! A leaf's rows are combined when its answer is whole, and count at the asker with the message that names the leaf, once:
-//! what was sent before an inner node was lost counts, and all others are asked directly.
+//! A leaf's rows are combined when its answer is whole, and count at the coordinator with the message that names the leaf, once:
+//! what was sent before an intermediate aggregator was lost counts, and all others are asked directly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,71 +12,73 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use mesh::Responder;
-use model::wire::{Leaf, LeafPiece, LeafSaid, Request, Response};
+use model::wire::{FromLeaf, Leaf, LeafReply, Request, Response};
 use query_planner::{Batch, Combine, MergePool, NodeError, NodeStats, NodeTask, Stop};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::{inner_of, leaves_of, left_for_inner};
-use crate::inbox::Ends;
-use crate::leaf::{Gathered, Held, LeafAsk, Lost, Rows, Said, Target, Whole, shown_stats};
-use crate::pulse::{pulse, silence};
-use crate::relay::{LEAVES_AT_ONCE, Relays, ask_leaf};
+use super::{aggregator_of, aggregator_time_ms, leaves_of};
+use crate::aggregator::{LEAVES_AT_ONCE, Relays, ask_leaf};
+use crate::inbox::ResponseSender;
+use crate::keepalive::{keepalive_interval, silence_limit};
+use crate::leaf::{
+    BufferedBytes, BufferedRows, LeafAnswer, LeafEvent, LeafFailure, LeafRequest, RowSink, Target, shown_stats,
+};
 
-/// What an inner node may hold of its leaves' rows; with more it gives the subtree back to the asker.
+/// What an intermediate aggregator may hold of its leaves' rows; with more it gives the subtree back to the coordinator.
 const HELD_BYTES: u64 = 48 << 20;
-/// Whole answers are combined and sent when they are so large together.
+/// LeafAnswer answers are combined and sent when they are so large together.
 const SHIP_BYTES: u64 = 4 << 20;
 /// More rows than this are combined on a thread that may block.
 const FEW_ROWS: u32 = 512;
 /// At the deadline, time for the leaves' own timeouts to be told.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// How the rows of a task's parts combine, if those of all parts do.
+/// How the rows of a task's fragments combine, if those of all fragments do.
 fn combines(task: &NodeTask) -> Option<Vec<Combine>> {
-    let combines: Option<Vec<Combine>> = task.parts.iter().map(|part| part.combine.clone()).collect();
+    let combines: Option<Vec<Combine>> = task.parts.iter().map(|fragment| fragment.combine.clone()).collect();
     combines.filter(|combines| !combines.is_empty())
 }
 
 /// Asks the nodes of a group through one of them that combines their rows, and hands each leaf's outcome to `ended`: all rows
-/// of several come with one of them. The leaves that have to be asked directly go to `direct`: at once those that the inner node
+/// of several come with one of them. The leaves that have to be asked directly go to `direct`: at once those that the intermediate aggregator
 /// cannot reach, at the end those that are open. False where the task's rows do not combine: then nobody was asked.
 pub(super) async fn ask(
-    ask: &LeafAsk,
+    ask: &LeafRequest,
     group: &[(usize, Target)],
-    rows_of: &(impl Fn(usize) -> Rows + Sync),
-    ended: &Ends,
+    rows_of: &(impl Fn(usize) -> RowSink + Sync),
+    ended: &ResponseSender,
     direct: &(impl Fn((usize, Target)) + Sync),
 ) -> bool {
     let Some(combine) = combines(&ask.task) else { return false };
     let mut open = vec![true; group.len()];
-    if let Err(why) = through_inner(ask, combine, group, rows_of, &mut open, ended, direct).await {
+    if let Err(why) = ask_through(ask, combine, group, rows_of, &mut open, ended, direct).await {
         tracing::debug!(%why, "a subtree was lost; its open leaves are asked directly");
     }
     group.iter().zip(open).filter(|(_, open)| *open).for_each(|(leaf, _)| direct(leaf.clone()));
     true
 }
 
-async fn through_inner(
-    ask: &LeafAsk,
+async fn ask_through(
+    ask: &LeafRequest,
     combine: Vec<Combine>,
     group: &[(usize, Target)],
-    rows_of: &(impl Fn(usize) -> Rows + Sync),
+    rows_of: &(impl Fn(usize) -> RowSink + Sync),
     open: &mut [bool],
-    ended: &Ends,
+    ended: &ResponseSender,
     direct: &(impl Fn((usize, Target)) + Sync),
 ) -> Result<(), String> {
-    let inner = inner_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
+    let inner = aggregator_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
     let first = group.first().map(|(target, _)| *target).ok_or("an empty group")?;
     let request = Request::Combine {
-        deadline_ms: left_for_inner(ask),
+        deadline_ms: aggregator_time_ms(ask),
         task: ask.task.clone(),
         leaves: leaves_of(group),
         combine,
         snapshot: ask.snapshot,
     };
-    let silence = silence(ask);
+    let silence = silence_limit(ask);
     let asked = timeout(silence, ask.mesh.ask(&inner.name, inner.address, request, ask.deadline.into()));
     let mut responses = asked.await.map_err(|_| "no sign of life")?.map_err(|error| error.to_string())?;
     let mut rows = rows_of(first);
@@ -93,14 +95,14 @@ async fn through_inner(
     loop {
         let response = timeout(silence, responses.next()).await.map_err(|_| "no sign of life")?;
         match response.map_err(|error| error.to_string())? {
-            Some(Response::Batch { part, batch }) => {
-                match ask.take(&mut rows, part, batch).await {
+            Some(Response::Batch { fragment, batch }) => {
+                match ask.take(&mut rows, fragment, batch).await {
                     Ok(()) => {}
                     // Of all its leaves' rows none are known to be whole: they are asked themselves.
-                    Err(Lost::Missing(why)) => return Err(why),
+                    Err(LeafFailure::Missing(why)) => return Err(why),
                     Err(lost) => {
                         open.fill(false);
-                        return ended.send(Said::Ended(first, rows.ended(Err(lost)))).await.map_err(over);
+                        return ended.send(LeafEvent::Finished(first, rows.finish(Err(lost)))).await.map_err(over);
                     }
                 }
             }
@@ -112,29 +114,29 @@ async fn through_inner(
                 let mut rows = Some(std::mem::replace(&mut rows, rows_of(first)));
                 for (target, stats) in named {
                     let whole = match rows.take() {
-                        Some(rows) => rows.ended(Ok(stats)),
+                        Some(rows) => rows.finish(Ok(stats)),
                         None => Ok((Vec::new(), shown_stats(stats))),
                     };
-                    ended.send(Said::Ended(target, whole)).await.map_err(over)?;
+                    ended.send(LeafEvent::Finished(target, whole)).await.map_err(over)?;
                 }
             }
             Some(Response::Leaves(pieces)) => {
                 for piece in pieces {
-                    let lost = match piece.said {
-                        LeafSaid::Failed(error) => Lost::of(error),
-                        LeafSaid::Missing(why) if why.starts_with("unreachable") => {
+                    let lost = match piece.reply {
+                        LeafReply::Failed(error) => LeafFailure::of(error),
+                        LeafReply::Missing(why) if why.starts_with("unreachable") => {
                             direct(close(piece.leaf, open)?.clone());
                             continue;
                         }
-                        LeafSaid::Missing(why) => Lost::missing(&why),
-                        LeafSaid::Batch { .. } | LeafSaid::Done(_) => return Err("it passes rows on".to_owned()),
+                        LeafReply::Missing(why) => LeafFailure::missing(&why),
+                        LeafReply::Batch { .. } | LeafReply::Done(_) => return Err("it passes rows on".to_owned()),
                     };
                     let target = close(piece.leaf, open)?.0;
-                    ended.send(Said::Ended(target, Err(lost))).await.map_err(over)?;
+                    ended.send(LeafEvent::Finished(target, Err(lost))).await.map_err(over)?;
                 }
             }
             Some(Response::Done(_)) => return Ok(()),
-            Some(other) => return Err(other.in_short()),
+            Some(other) => return Err(other.summary()),
             None => return Err("its answer ended early".to_owned()),
         }
     }
@@ -144,7 +146,7 @@ impl Relays {
     /// Asks `leaves`, combines what they answer and sends that; the result is the last response.
     pub async fn combine(
         &self,
-        ask: Arc<LeafAsk>,
+        ask: Arc<LeafRequest>,
         leaves: Vec<Leaf>,
         combine: Vec<Combine>,
         out: &mut Responder,
@@ -155,9 +157,9 @@ impl Relays {
             Err(refusal) => return Response::Failed(refusal),
         };
         if combine.len() != ask.task.parts.len() {
-            return Response::Failed(NodeError::Failed("each part needs to be told how its rows combine".into()));
+            return Response::Failed(NodeError::Failed("each fragment needs to be told how its rows combine".into()));
         }
-        let ask = Arc::new(LeafAsk { task: with_partials(&ask.task, &combine), ..LeafAsk::clone(&ask) });
+        let ask = Arc::new(LeafRequest { task: with_partials(&ask.task, &combine), ..LeafRequest::clone(&ask) });
         let waited_for = leaves.len();
         let (ends, inbox) = mpsc::channel(waited_for.max(1));
         // Dropped with this future: whatever still runs here, and (by stream reset) on the leaves, stops.
@@ -167,7 +169,7 @@ impl Relays {
         let mut combining = Combining {
             combine: combine.into(),
             deadline: ask.deadline.into(),
-            pulse: pulse(&ask),
+            keepalive_interval: keepalive_interval(&ask),
             pool: self.pool(),
             ready: Vec::new(),
             batches: Vec::new(),
@@ -176,7 +178,7 @@ impl Relays {
         };
         let sent = tokio::select! {
             sent = combining.all(inbox, waited_for, out) => sent,
-            () = stop.cancelled() => Err(NodeError::Stopped("the asker has gone".into())),
+            () = stop.cancelled() => Err(NodeError::Stopped("the coordinator has gone".into())),
         };
         asking.abort();
         match sent {
@@ -189,30 +191,30 @@ impl Relays {
 /// The task with what its columns are, which is sent beside it: so that a leaf's damaged rows spoil nobody else's.
 fn with_partials(task: &NodeTask, combine: &[Combine]) -> NodeTask {
     let mut task = task.clone();
-    for (part, combine) in task.parts.iter_mut().zip(combine) {
-        part.partials = combine.partials();
+    for (fragment, combine) in task.parts.iter_mut().zip(combine) {
+        fragment.partials = combine.partials();
     }
     task
 }
 
 async fn ask_all(
-    ask: Arc<LeafAsk>,
+    ask: Arc<LeafRequest>,
     leaves: Vec<Leaf>,
-    ends: mpsc::Sender<(u32, Result<Whole, Lost>)>,
+    ends: mpsc::Sender<(u32, Result<LeafAnswer, LeafFailure>)>,
     stop: CancellationToken,
 ) {
     let Ok(request) = ask.request() else { return };
-    let gathered = Gathered::new(ask.task.budget.asker_bytes.min(HELD_BYTES));
+    let gathered = BufferedBytes::new(ask.task.budget.asker_bytes.min(HELD_BYTES));
     let of_one = |(index, leaf): (usize, Leaf)| {
         let (ask, request, stop) = (Arc::clone(&ask), request.clone(), stop.clone());
-        let mut rows = Rows::Held(Held::new(&gathered));
+        let mut rows = RowSink::Buffered(BufferedRows::new(&gathered));
         async move {
             let outcome = ask_leaf(&ask, leaf, &request, stop, &mut rows).await;
-            (u32::try_from(index).unwrap_or(u32::MAX), rows.ended(outcome))
+            (u32::try_from(index).unwrap_or(u32::MAX), rows.finish(outcome))
         }
     };
     let mut leaves: Vec<(usize, Leaf)> = leaves.into_iter().enumerate().collect();
-    // This node's own part last: it may be worked on then and there, and nobody need wait for it to be asked.
+    // This node's own fragment last: it may be worked on then and there, and nobody need wait for it to be asked.
     let own = ask.mesh.identity().node().clone();
     leaves.sort_by_key(|(_, leaf)| own.as_str() == leaf.node);
     let mut leaves = leaves.into_iter();
@@ -226,30 +228,30 @@ async fn ask_all(
     }
 }
 
-/// What an inner node has of its leaves' answers and has not sent yet.
+/// What an intermediate aggregator has of its leaves' answers and has not sent yet.
 struct Combining {
     combine: Arc<[Combine]>,
     deadline: Instant,
-    pulse: Duration,
+    keepalive_interval: Duration,
     pool: Arc<MergePool>,
-    /// Whole answers: who gave them, and their rows.
+    /// LeafAnswer answers: who gave them, and their rows.
     ready: Vec<(u32, NodeStats)>,
     batches: Vec<(usize, Batch)>,
     bytes: u64,
     /// Leaves without an answer.
-    pieces: Vec<LeafPiece>,
+    pieces: Vec<FromLeaf>,
 }
 
 impl Combining {
     async fn all(
         &mut self,
-        mut inbox: mpsc::Receiver<(u32, Result<Whole, Lost>)>,
+        mut inbox: mpsc::Receiver<(u32, Result<LeafAnswer, LeafFailure>)>,
         mut waited_for: usize,
         out: &mut Responder,
     ) -> Result<(), NodeError> {
         let last = self.deadline + GRACE;
         while waited_for > 0 {
-            let until = (Instant::now() + self.pulse).min(last);
+            let until = (Instant::now() + self.keepalive_interval).min(last);
             while waited_for > 0 && self.bytes < SHIP_BYTES {
                 match timeout_at(until, inbox.recv()).await {
                     Ok(Some((leaf, outcome))) => {
@@ -268,21 +270,23 @@ impl Combining {
         Ok(())
     }
 
-    fn take(&mut self, leaf: u32, outcome: Result<Whole, Lost>) -> Result<(), NodeError> {
-        let said = match outcome {
+    fn take(&mut self, leaf: u32, outcome: Result<LeafAnswer, LeafFailure>) -> Result<(), NodeError> {
+        let reply = match outcome {
             Ok((batches, stats)) => {
                 self.bytes += batches.iter().map(|(_, batch)| batch.size_bytes()).sum::<u64>();
                 self.batches.extend(batches);
                 self.ready.push((leaf, stats));
                 return Ok(());
             }
-            Err(Lost::OverBudget) => {
+            Err(LeafFailure::OverBudget) => {
                 return Err(NodeError::OverBudget(format!("more than {} MiB of leaves' rows", HELD_BYTES >> 20)));
             }
-            Err(Lost::Sql(message)) => LeafSaid::Failed(NodeError::Sql(message)),
-            Err(Lost::Unreached(why) | Lost::Missing(why) | Lost::BrokeOff { why, .. }) => LeafSaid::Missing(why),
+            Err(LeafFailure::Sql(message)) => LeafReply::Failed(NodeError::Sql(message)),
+            Err(LeafFailure::Unreachable(why) | LeafFailure::Missing(why) | LeafFailure::BrokeOff { why, .. }) => {
+                LeafReply::Missing(why)
+            }
         };
-        self.pieces.push(LeafPiece { leaf, said });
+        self.pieces.push(FromLeaf { leaf, reply });
         Ok(())
     }
 
@@ -292,9 +296,9 @@ impl Combining {
         let (ready, pieces) = (std::mem::take(&mut self.ready), std::mem::take(&mut self.pieces));
         self.bytes = 0;
         if !ready.is_empty() {
-            for (part, batch) in self.combined().await?.into_iter().enumerate() {
+            for (fragment, batch) in self.combined().await?.into_iter().enumerate() {
                 if batch.rows > 0 {
-                    out.batch(u32::try_from(part).unwrap_or(u32::MAX), batch).await.map_err(gone)?;
+                    out.batch(u32::try_from(fragment).unwrap_or(u32::MAX), batch).await.map_err(gone)?;
                 }
             }
             out.send(Response::Combined(ready.clone())).await.map_err(gone)?;
@@ -305,7 +309,7 @@ impl Combining {
         Ok(())
     }
 
-    /// The rows of each part.
+    /// The rows of each fragment.
     async fn combined(&mut self) -> Result<Vec<Batch>, NodeError> {
         let batches = std::mem::take(&mut self.batches);
         let rows: u32 = batches.iter().map(|(_, batch)| batch.rows).fold(0, u32::saturating_add);
@@ -313,9 +317,9 @@ impl Combining {
             (Arc::clone(&self.combine), Arc::clone(&self.pool), Stop::at(Some((self.deadline + GRACE).into_std())));
         let work = move || -> Result<Vec<Batch>, NodeError> {
             let mut of_parts: Vec<Vec<Batch>> = combine.iter().map(|_| Vec::new()).collect();
-            for (part, batch) in batches {
-                let of_part = of_parts.get_mut(part);
-                of_part.ok_or_else(|| NodeError::Failed(format!("a leaf answered part {part}")))?.push(batch);
+            for (fragment, batch) in batches {
+                let of_part = of_parts.get_mut(fragment);
+                of_part.ok_or_else(|| NodeError::Failed(format!("a leaf answered fragment {fragment}")))?.push(batch);
             }
             let parts = combine.iter().zip(of_parts).map(|(combine, mut batches)| match batches.len() {
                 0 => Ok(Batch::default()),

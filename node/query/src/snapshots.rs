@@ -3,7 +3,7 @@
 //!
 //! So both rounds see one state of the store, whatever is stored or dropped meanwhile, and a node that was restarted
 //! (perhaps with other data) cannot answer the second round of a question whose first it answered in its former life: the
-//! snapshot is gone with that life. All tasks of one question see one snapshot of a node, one after the other, though inner nodes
+//! snapshot is gone with that life. All tasks of one question see one snapshot of a node, one after the other, though intermediate aggregators
 //! are lost and the question asks anew. A kept snapshot holds up the checkpoints of the store's log, as a long question does.
 
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::lock::lock;
 
 /// Snapshots kept at a time; a question in two rounds beyond that is refused here.
-const MOST: usize = 64;
+const MAX_KEPT: usize = 64;
 
 /// The snapshots of one node.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct Snapshots {
     state: Mutex<State>,
-    /// Told when a use has ended.
+    /// RowChunk when a use has ended.
     ended: Notify,
 }
 
@@ -40,7 +40,7 @@ struct State {
 #[derive(Debug)]
 struct Snapshot {
     conn: Connection,
-    /// Ends the wait for the end of its time.
+    /// ResponseSender the wait for the end of its time.
     _waiting: DropGuard,
 }
 
@@ -55,8 +55,8 @@ struct Use {
 /// What one task of a question has: the snapshot of an earlier one, or leave to begin one. Until it is dropped no other task of the
 /// question works here.
 #[derive(Debug)]
-pub(super) struct Taken {
-    kept: Arc<Kept>,
+pub(super) struct SnapshotLease {
+    snapshots: Arc<Snapshots>,
     wanted: SnapshotUse,
     /// The snapshot, where there is one already.
     pub(super) earlier: Option<Connection>,
@@ -65,36 +65,36 @@ pub(super) struct Taken {
     runtime: Handle,
 }
 
-impl Kept {
+impl Snapshots {
     /// Snapshots kept now.
     pub(super) fn len(&self) -> usize {
         lock(&self.state).kept.len()
     }
 
     /// The snapshot that `wanted` is about, or leave to begin one. A task of the same question that is still at work is stopped:
-    /// whoever asked for it (an inner node that was lost) is not heard any more, and its snapshot is the question's. To be called
+    /// whoever asked for it (an intermediate aggregator that was lost) is not heard any more, and its snapshot is the question's. To be called
     /// within a runtime.
-    pub(super) async fn take(
+    pub(super) async fn acquire(
         self: &Arc<Self>,
         wanted: SnapshotUse,
         cancelled: &CancellationToken,
-    ) -> Result<Taken, NodeError> {
+    ) -> Result<SnapshotLease, NodeError> {
         loop {
             let mut ended = pin!(self.ended.notified());
             ended.as_mut().enable();
-            if let Some(taken) = self.take_now(wanted, cancelled)? {
-                return Ok(taken);
+            if let Some(lease) = self.try_acquire(wanted, cancelled)? {
+                return Ok(lease);
             }
             ended.await;
         }
     }
 
     /// `None` while another task of the question is at work.
-    fn take_now(
+    fn try_acquire(
         self: &Arc<Self>,
         wanted: SnapshotUse,
         cancelled: &CancellationToken,
-    ) -> Result<Option<Taken>, NodeError> {
+    ) -> Result<Option<SnapshotLease>, NodeError> {
         let mut state = lock(&self.state);
         if let Some(other) = state.in_use.get(&wanted.question) {
             other.stop.cancel();
@@ -106,15 +106,15 @@ impl Kept {
                 "restarted between two rounds of the question, or gave up the snapshot of the first".into(),
             ));
         }
-        if earlier.is_none() && wanted.keep_ms > 0 && state.kept.len() >= MOST {
+        if earlier.is_none() && wanted.keep_ms > 0 && state.kept.len() >= MAX_KEPT {
             return Err(NodeError::Failed(format!(
-                "busy: {MOST} questions in two rounds have their snapshots kept here; ask again in some seconds"
+                "busy: {MAX_KEPT} questions in two rounds have their snapshots kept here; ask again in some seconds"
             )));
         }
         let stop = cancelled.child_token();
         state.in_use.insert(wanted.question, Use { stop: stop.clone(), released: false });
         drop(state);
-        Ok(Some(Taken { kept: Arc::clone(self), wanted, earlier, stop, runtime: Handle::current() }))
+        Ok(Some(SnapshotLease { snapshots: Arc::clone(self), wanted, earlier, stop, runtime: Handle::current() }))
     }
 
     /// Gives up the snapshot of a question that is over.
@@ -129,7 +129,7 @@ impl Kept {
     }
 }
 
-impl Taken {
+impl SnapshotLease {
     /// Whether the question wants its snapshot kept.
     pub(super) fn keeps(&self) -> bool {
         self.wanted.keep_ms > 0
@@ -140,19 +140,19 @@ impl Taken {
         let question = self.wanted.question;
         let ended = CancellationToken::new();
         let snapshot = Snapshot { conn, _waiting: ended.clone().drop_guard() };
-        let mut state = lock(&self.kept.state);
+        let mut state = lock(&self.snapshots.state);
         if state.in_use.get(&question).is_none_or(|at_work| at_work.released) {
             return;
         }
         state.kept.insert(question, snapshot);
         drop(state);
         let until = Instant::now() + Duration::from_millis(self.wanted.keep_ms.into()).min(longest);
-        let kept = Arc::clone(&self.kept);
+        let snapshots = Arc::clone(&self.snapshots);
         self.runtime.spawn(async move {
             tokio::select! {
                 () = ended.cancelled() => {}
                 () = tokio::time::sleep_until(until.into()) => {
-                    let over = lock(&kept.state).kept.remove(&question);
+                    let over = lock(&snapshots.state).kept.remove(&question);
                     drop(over);
                 }
             }
@@ -160,9 +160,9 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for SnapshotLease {
     fn drop(&mut self) {
-        lock(&self.kept.state).in_use.remove(&self.wanted.question);
-        self.kept.ended.notify_waiters();
+        lock(&self.snapshots.state).in_use.remove(&self.wanted.question);
+        self.snapshots.ended.notify_waiters();
     }
 }

@@ -1,6 +1,6 @@
-//! The asker's side of a tree: the nodes to ask are split into groups, one node of each asks the others and passes on what
+//! The coordinator's side of a tree: the nodes to ask are split into groups, one node of each asks the others and passes on what
 //! they say (`relay`). Each piece names its leaf, so that coverage is exact per leaf and nothing counts twice: a leaf's
-//! answer counts when it is whole, once; what was not whole when its inner node was lost is asked for again, directly.
+//! answer counts when it is whole, once; what was not whole when its intermediate aggregator was lost is asked for again, directly.
 
 mod combining;
 
@@ -8,22 +8,22 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
 use certs::NodeName;
-use model::wire::{Leaf, LeafSaid, Request, Response};
+use model::wire::{Leaf, LeafReply, Request, Response};
 
 use tokio::time::timeout;
 
-use super::inbox::Ends;
-use super::leaf::{LeafAsk, Lost, Rows, Said, Target};
-use super::pulse::silence;
+use super::inbox::ResponseSender;
+use super::keepalive::silence_limit;
+use super::leaf::{LeafEvent, LeafFailure, LeafRequest, RowSink, Target};
 
-/// Of the time left, what an inner node may not use: then it tells what it has and the asker can still take it.
+/// Of the time left, what an intermediate aggregator may not use: then it tells what it has and the coordinator can still take it.
 const KEPT_BACK_SHARE: u32 = 10;
 const KEPT_BACK_MOST: Duration = Duration::from_millis(250);
 
 /// How a mesh is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FanoutPolicy {
-    /// More nodes than this are asked through inner nodes.
+    /// More nodes than this are asked through intermediate aggregators.
     pub tree_above: usize,
 }
 
@@ -33,11 +33,11 @@ impl Default for FanoutPolicy {
     }
 }
 
-/// Where asking directly begins to cost an asker more than a host should pay for a question: 512 connections of some 100 KB are half
+/// Where asking directly begins to cost an coordinator more than a host should pay for a question: 512 connections of some 100 KB are half
 /// of an agent's budget (docs/decisions/0012-trees-above-512.md).
 const TREE_ABOVE: usize = 512;
 
-/// Splits `targets` into groups of about the square root of their number, so that the asker and each inner node ask
+/// Splits `targets` into groups of about the square root of their number, so that the coordinator and each intermediate aggregator ask
 /// about as many.
 pub(super) fn groups(targets: Vec<usize>) -> Vec<Vec<usize>> {
     let size = targets.len().isqrt().max(1);
@@ -45,28 +45,28 @@ pub(super) fn groups(targets: Vec<usize>) -> Vec<Vec<usize>> {
 }
 
 /// Asks the nodes of a group through one of them, gathers each leaf's rows in `rows_of` it, and hands its end to `ended`. The leaves
-/// that have to be asked directly go to `direct`: at once those that the inner node cannot reach, at the end those without an outcome
+/// that have to be asked directly go to `direct`: at once those that the intermediate aggregator cannot reach, at the end those without an outcome
 /// when it was lost.
 pub(super) async fn ask(
-    ask: &LeafAsk,
+    ask: &LeafRequest,
     group: &[(usize, Target)],
-    rows_of: &(impl Fn(usize) -> Rows + Sync),
-    ended: &Ends,
+    rows_of: &(impl Fn(usize) -> RowSink + Sync),
+    ended: &ResponseSender,
     direct: &(impl Fn((usize, Target)) + Sync),
 ) {
     if combining::ask(ask, group, rows_of, ended, direct).await {
         return;
     }
-    let mut waiting: Vec<Option<Rows>> = group.iter().map(|(target, _)| Some(rows_of(*target))).collect();
-    let lost = through_inner(ask, group, &mut waiting, ended, direct).await.err();
+    let mut waiting: Vec<Option<RowSink>> = group.iter().map(|(target, _)| Some(rows_of(*target))).collect();
+    let lost = ask_through(ask, group, &mut waiting, ended, direct).await.err();
     if let Some(why) = &lost {
         tracing::debug!(%why, "a subtree was lost; its open leaves are asked directly");
     }
     for (leaf, rows) in group.iter().zip(waiting) {
         match rows {
-            Some(rows) if rows.passed_rows() > 0 => {
+            Some(rows) if rows.sent_rows() > 0 => {
                 let why = format!("the node that asked it was lost: {}", lost.as_deref().unwrap_or("it ended early"));
-                let _ = ended.send(Said::Ended(leaf.0, rows.ended(Err(Lost::Missing(why))))).await;
+                let _ = ended.send(LeafEvent::Finished(leaf.0, rows.finish(Err(LeafFailure::Missing(why))))).await;
             }
             Some(_) => direct(leaf.clone()),
             None => {}
@@ -74,40 +74,41 @@ pub(super) async fn ask(
     }
 }
 
-/// The one of the group that asks for `asker`: always the same, since its connections to the others are warm then; for
-/// another asker another.
-pub(super) fn inner_of<'g>(asker: &NodeName, group: &'g [(usize, Target)]) -> Option<&'g Target> {
-    let weight =
-        |name: &NodeName| BuildHasherDefault::<DefaultHasher>::default().hash_one((asker.as_str(), name.as_str()));
+/// The one of the group that asks for `coordinator`: always the same, since its connections to the others are warm then; for
+/// another coordinator another.
+pub(super) fn aggregator_of<'g>(coordinator: &NodeName, group: &'g [(usize, Target)]) -> Option<&'g Target> {
+    let weight = |name: &NodeName| {
+        BuildHasherDefault::<DefaultHasher>::default().hash_one((coordinator.as_str(), name.as_str()))
+    };
     group.iter().map(|(_, target)| target).max_by_key(|target| weight(&target.name))
 }
 
-/// Time that an inner node is given, milliseconds.
-pub(super) fn left_for_inner(ask: &LeafAsk) -> u32 {
+/// Time that an intermediate aggregator is given, milliseconds.
+pub(super) fn aggregator_time_ms(ask: &LeafRequest) -> u32 {
     let left = Duration::from_millis(ask.left_ms().into());
     let left = left.saturating_sub((left / KEPT_BACK_SHARE).min(KEPT_BACK_MOST));
     u32::try_from(left.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// A group as its inner node is told it.
+/// A group as its intermediate aggregator is told it.
 pub(super) fn leaves_of(group: &[(usize, Target)]) -> Vec<Leaf> {
     group.iter().map(|(_, target)| Leaf { node: target.name.to_string(), address: target.address }).collect()
 }
 
-async fn through_inner(
-    ask: &LeafAsk,
+async fn ask_through(
+    ask: &LeafRequest,
     group: &[(usize, Target)],
-    waiting: &mut [Option<Rows>],
-    ended: &Ends,
+    waiting: &mut [Option<RowSink>],
+    ended: &ResponseSender,
     direct: &(impl Fn((usize, Target)) + Sync),
 ) -> Result<(), String> {
-    let inner = inner_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
-    let (deadline_ms, task, leaves) = (left_for_inner(ask), ask.task.clone(), leaves_of(group));
+    let inner = aggregator_of(ask.mesh.identity().node(), group).ok_or("an empty group")?;
+    let (deadline_ms, task, leaves) = (aggregator_time_ms(ask), ask.task.clone(), leaves_of(group));
     let request = match ask.snapshot {
         None => Request::Relay { deadline_ms, task, leaves },
         Some(snapshot) => Request::RoundRelay { deadline_ms, task, leaves, snapshot },
     };
-    let silence = silence(ask);
+    let silence = silence_limit(ask);
     let asked = timeout(silence, ask.mesh.ask(&inner.name, inner.address, request, ask.deadline.into()));
     let mut responses = asked.await.map_err(|_| "no sign of life")?.map_err(|error| error.to_string())?;
     loop {
@@ -115,7 +116,7 @@ async fn through_inner(
         let pieces = match response.map_err(|error| error.to_string())? {
             Some(Response::Leaves(pieces)) => pieces,
             Some(Response::Done(_)) => return Ok(()),
-            Some(other) => return Err(other.in_short()),
+            Some(other) => return Err(other.summary()),
             None => return Err("its answer ended early".to_owned()),
         };
         for piece in pieces {
@@ -124,11 +125,11 @@ async fn through_inner(
             // What is left of one that is asked directly by now says nothing new.
             let Some(rows) = held.as_mut() else { continue };
             let leaf = group.get(at).ok_or("it names a leaf that it was not given")?;
-            let outcome = match piece.said {
-                LeafSaid::Batch { part, batch } => match ask.take(rows, part, batch).await {
+            let outcome = match piece.reply {
+                LeafReply::Batch { fragment, batch } => match ask.take(rows, fragment, batch).await {
                     Ok(()) => continue,
-                    // Whether the leaf said so, or the inner node: that one is asked itself.
-                    Err(Lost::Missing(why)) if rows.passed_rows() == 0 => {
+                    // Whether the leaf said so, or the intermediate aggregator: that one is asked itself.
+                    Err(LeafFailure::Missing(why)) if rows.sent_rows() == 0 => {
                         tracing::debug!(leaf = %leaf.1.name, %why, "asked directly");
                         *held = None;
                         direct(leaf.clone());
@@ -136,18 +137,18 @@ async fn through_inner(
                     }
                     Err(lost) => Err(lost),
                 },
-                LeafSaid::Done(stats) => Ok(stats),
-                LeafSaid::Failed(error) => Err(Lost::of(error)),
-                LeafSaid::Missing(why) if why.starts_with("unreachable") && rows.passed_rows() == 0 => {
+                LeafReply::Done(stats) => Ok(stats),
+                LeafReply::Failed(error) => Err(LeafFailure::of(error)),
+                LeafReply::Missing(why) if why.starts_with("unreachable") && rows.sent_rows() == 0 => {
                     *held = None;
                     direct(leaf.clone());
                     continue;
                 }
-                LeafSaid::Missing(why) => Err(Lost::missing(&why)),
+                LeafReply::Missing(why) => Err(LeafFailure::missing(&why)),
             };
             let Some(rows) = held.take() else { continue };
             // Nobody waits any more: the question is over.
-            ended.send(Said::Ended(leaf.0, rows.ended(outcome))).await.map_err(|_| "the question is over")?;
+            ended.send(LeafEvent::Finished(leaf.0, rows.finish(outcome))).await.map_err(|_| "the question is over")?;
         }
     }
 }

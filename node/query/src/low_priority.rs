@@ -12,7 +12,7 @@ const IO_PRIORITY: libc::c_long = (2 << 13) | 7;
 /// IOPRIO_WHO_PROCESS: one thread.
 const IO_WHO_THREAD: libc::c_long = 1;
 
-/// Runs `work` on a polite thread; `None` where it panicked or no thread could be had.
+/// Runs `work` on a low_priority thread; `None` where it panicked or no thread could be had.
 pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("question".into()).spawn(move || {
