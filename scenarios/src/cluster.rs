@@ -112,7 +112,7 @@ impl Cluster {
         let until = Instant::now() + wait;
         for agent in &self.agents {
             loop {
-                let members = agent.shared().gossip.members();
+                let members = agent.shared().coordinator.gossip.members();
                 let live = members.iter().filter(|member| member.state == MemberState::Live).count();
                 if live == self.agents.len() {
                     break;
@@ -158,7 +158,7 @@ impl Cluster {
             plan_only: false,
             analyze,
         };
-        ask::ask(self.agents[at].shared(), question, CancellationToken::new()).await
+        ask::ask(&self.agents[at].shared().coordinator, question, CancellationToken::new()).await
     }
 
     /// Stops every agent.

@@ -229,7 +229,7 @@ impl LightCluster {
         cancelled: CancellationToken,
     ) -> Result<QueryOutcome, AskError> {
         let agent = self.agents[at].as_ref().expect("the coordinator lives");
-        ask::ask(agent.shared(), question, cancelled).await
+        ask::ask(&agent.shared().coordinator, question, cancelled).await
     }
 }
 

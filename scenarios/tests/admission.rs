@@ -24,13 +24,13 @@ fn rows(index: usize) -> String {
 async fn a_crowd_is_answered_or_told_when_to_come_again() {
     let cluster = LightCluster::start(3, rows).expect("agents");
     cluster.introduce(0);
-    let coordinator = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
+    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
     let crowd: Vec<_> = (0..CROWD)
         .map(|_| {
-            let coordinator = Arc::clone(&coordinator);
-            tokio::spawn(
-                async move { ask::ask(&coordinator, question(HEAVY, PATIENCE), CancellationToken::new()).await },
-            )
+            let shared = Arc::clone(&shared);
+            tokio::spawn(async move {
+                ask::ask(&shared.coordinator, question(HEAVY, PATIENCE), CancellationToken::new()).await
+            })
         })
         .collect();
     let (mut answered, mut refused) = (0, 0);
@@ -52,8 +52,10 @@ async fn a_crowd_is_answered_or_told_when_to_come_again() {
     assert_eq!(answered + refused, CROWD);
     assert!(answered > 0);
     let until = Instant::now() + PATIENCE;
-    let idle =
-        || coordinator.turns.used() == 0 && cluster.agents.iter().flatten().all(|a| a.shared().executor.at_work() == 0);
+    let idle = || {
+        shared.coordinator.admission.used() == 0
+            && cluster.agents.iter().flatten().all(|a| a.shared().coordinator.executor.at_work() == 0)
+    };
     while !idle() {
         assert!(Instant::now() < until, "somebody still works");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -67,18 +69,18 @@ async fn who_waits_for_a_quiet_node_holds_up_nobody_else() {
     let mut cluster = LightCluster::start(3, rows).expect("agents");
     let _quiet = cluster.add_quiet().expect("a port");
     cluster.introduce(0);
-    let coordinator = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
+    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
     let enough = CancellationToken::new();
     // Twice as many as may work at a time.
     let waiting: Vec<_> = (0..8)
         .map(|_| {
-            let (coordinator, enough) = (Arc::clone(&coordinator), enough.clone());
-            tokio::spawn(async move { ask::ask(&coordinator, question(HEAVY, PATIENCE), enough).await })
+            let (shared, enough) = (Arc::clone(&shared), enough.clone());
+            tokio::spawn(async move { ask::ask(&shared.coordinator, question(HEAVY, PATIENCE), enough).await })
         })
         .collect();
     let mut well = question(HEAVY, PATIENCE);
     well.nodes = cluster.members[..3].iter().map(|member| member.name.clone()).collect();
-    let asked = ask::ask(&coordinator, well, CancellationToken::new()).await.expect("its turn comes");
+    let asked = ask::ask(&shared.coordinator, well, CancellationToken::new()).await.expect("its turn comes");
     let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("{asked:?}") };
     assert!(coverage.is_complete(), "{coverage:?}");
     assert_eq!(answer.rows, [[Value::Integer(1_800), Value::Integer(3_600)]]);
@@ -87,5 +89,5 @@ async fn who_waits_for_a_quiet_node_holds_up_nobody_else() {
     for asked in waiting {
         asked.await.expect("no panic").expect_err("cancelled");
     }
-    eventually(PATIENCE, "all turns have ended", || coordinator.turns.used() == 0).await;
+    eventually(PATIENCE, "all permits have ended", || shared.coordinator.admission.used() == 0).await;
 }

@@ -3,6 +3,7 @@
 //! the union fails the question.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::frame;
@@ -31,7 +32,7 @@ fn rows(index: usize) -> String {
 
 fn through_tree_above(cluster: &LightCluster, tree_above: usize) {
     let coordinator = cluster.agents[0].as_ref().expect("the coordinator lives");
-    *coordinator.shared().fanout.lock().expect("not poisoned") = FanoutPolicy { tree_above };
+    *coordinator.shared().coordinator.fanout.lock() = FanoutPolicy { tree_above };
 }
 
 fn frames(responses: &[Response]) -> Vec<u8> {
@@ -176,6 +177,37 @@ async fn a_node_that_fails_the_second_round_only_is_named_as_well() {
         let (rows, missing) = told(cluster.ask(0, ROUNDS, PATIENCE).await.expect("the others' answer"));
         assert_eq!(rows.len(), NODES);
         assert!(missing.len() == 1 && missing[0].1.contains("no such function"), "{missing:?}");
+    }
+}
+
+/// Whatever an intermediate aggregator claims of leaves twice, or of leaves that it was not given, each of them is asked
+/// directly and counts once, or is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaves_that_an_aggregator_names_wrongly_are_asked_directly() {
+    for named in [vec![0, 0], vec![0, 1, 0], vec![0, 9], vec![u32::MAX]] {
+        let mut cluster = LightCluster::start(NODES, rows).expect("agents");
+        let combined = Arc::new(AtomicUsize::new(0));
+        let _odd: Vec<_> = ["odd", "odder", "oddest"]
+            .map(|name| {
+                let (named, combined) = (named.clone(), Arc::clone(&combined));
+                cluster.add_scripted(name, move |request| match request {
+                    Request::Combine { .. } => {
+                        combined.fetch_add(1, Ordering::Relaxed);
+                        let named = named.iter().map(|leaf| (*leaf, NodeStats::default())).collect();
+                        frames(&[Response::Combined(named), done()])
+                    }
+                    _ => sql_error("no such function: mesh_of_tomorrow"),
+                })
+            })
+            .into_iter()
+            .collect::<Result<_, _>>()
+            .expect("ports");
+        cluster.introduce(0);
+        through_tree_above(&cluster, 1);
+        let (rows, missing) = told(cluster.ask(0, SUMS, PATIENCE).await.expect("the others' answer"));
+        assert_eq!(rows, [[Value::Integer(NODES as i64), Value::Real(2.5), Value::Real(2.5)]], "{named:?}");
+        assert_eq!(missing.len(), 3, "{named:?}: {missing:?}");
+        assert!(combined.load(Ordering::Relaxed) > 0, "nobody was asked to combine");
     }
 }
 

@@ -72,7 +72,7 @@ fn store(node: usize, path: &Path) {
 
 async fn ask_as(mesh: &TrustMesh, caller: &Caller, sql: &str) -> Vec<Vec<Value>> {
     let shared = mesh.agents[0].shared();
-    match ask::ask_as(shared, question(sql, PATIENCE), caller, CancellationToken::new()).await {
+    match ask::ask_as(&shared.coordinator, question(sql, PATIENCE), caller, CancellationToken::new()).await {
         Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             assert!(coverage.is_complete() && coverage.asked == NODES, "{sql}: {coverage:?}");
             answer.rows
@@ -105,7 +105,7 @@ async fn a_tree_shows_a_user_her_own_rows_and_nothing_else() {
     let ada = Caller::guest(Access::Own(ADA), format!("uid {ADA}"));
     let nobody = Caller::guest(Access::Own(65_534), "uid 65534");
     for tree_above in [usize::MAX, 2] {
-        *mesh.agents[0].shared().fanout.lock().unwrap() = FanoutPolicy { tree_above };
+        *mesh.agents[0].shared().coordinator.fanout.lock() = FanoutPolicy { tree_above };
         for sql in QUESTIONS {
             // What the union of her rows would answer.
             let hers = format!("(SELECT node, * FROM collectives WHERE job_id = 'job-of-{ADA}')");

@@ -28,12 +28,15 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
     let quiet = cluster.add_quiet().expect("a port");
     cluster.introduce(0);
 
-    let coordinator = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
+    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
     let asking =
-        tokio::spawn(async move { ask::ask(&coordinator, question(SQL, PATIENCE), CancellationToken::new()).await });
+        tokio::spawn(
+            async move { ask::ask(&shared.coordinator, question(SQL, PATIENCE), CancellationToken::new()).await },
+        );
     let until = Instant::now() + PATIENCE;
-    let kept =
-        |cluster: &LightCluster| cluster.agents[1].as_ref().map_or(0, |agent| agent.shared().executor.held_snapshots());
+    let kept = |cluster: &LightCluster| {
+        cluster.agents[1].as_ref().map_or(0, |agent| agent.shared().coordinator.executor.held_snapshots())
+    };
     while kept(&cluster) == 0 && !asking.is_finished() {
         assert!(Instant::now() < until, "the first round never came");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -59,7 +62,7 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
 
     // Nothing is kept when the question is over.
     let until = Instant::now() + PATIENCE;
-    while cluster.agents.iter().flatten().any(|agent| agent.shared().executor.held_snapshots() > 0) {
+    while cluster.agents.iter().flatten().any(|agent| agent.shared().coordinator.executor.held_snapshots() > 0) {
         assert!(Instant::now() < until, "a snapshot is kept for ever");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

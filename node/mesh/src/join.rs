@@ -1,17 +1,20 @@
-//! Joining over QUIC: the door at the node that holds the mesh's CA, and the knock of the host that wants in.
+//! Joining over QUIC: the server at the node that holds the mesh's CA, and the request of the host that
+//! wants in.
 //!
-//! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the stream's end, then the
-//! response likewise. What is in the messages and who is admitted is `certs::join`'s; when a host joins is the
-//! agent's. Both sides bound the size of what they read and the time they wait.
+//! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the
+//! stream's end, then the response likewise. What is in the messages and who is admitted is
+//! `certs::join`'s; when a host joins is the agent's. Both sides bound the size of what they read
+//! and the time they wait.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use certs::join::MAX_MESSAGE_BYTES;
 use certs::{Identity, Issuer, JoinToken, NodeName};
+use parking_lot::{Mutex, RwLock};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
 use tokio::sync::Semaphore;
@@ -50,20 +53,20 @@ pub enum JoinError {
 #[derive(Debug)]
 pub struct JoinServer {
     issuer: RwLock<Arc<Issuer>>,
-    turns: Semaphore,
+    permits: Semaphore,
     limiter: RejectionLimiter,
 }
 
 impl JoinServer {
-    /// A door kept by `issuer`.
+    /// A server that admits by `issuer`.
     #[must_use]
     pub fn new(issuer: Arc<Issuer>) -> Self {
-        Self { issuer: RwLock::new(issuer), turns: Semaphore::new(JOINERS), limiter: RejectionLimiter::default() }
+        Self { issuer: RwLock::new(issuer), permits: Semaphore::new(JOINERS), limiter: RejectionLimiter::default() }
     }
 
     /// Goes on with another issuer of the same mesh: a new CA.
     pub fn set_issuer(&self, issuer: Arc<Issuer>) {
-        *self.issuer.write().unwrap_or_else(PoisonError::into_inner) = issuer;
+        *self.issuer.write() = issuer;
     }
 
     async fn answer(&self, connection: &Connection) -> Result<(), String> {
@@ -75,7 +78,7 @@ impl JoinServer {
             send.write_all(&refusal).await.map_err(|e| e.to_string())?;
             return send.finish().map_err(|e| e.to_string());
         }
-        let issuer = self.issuer.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let issuer = self.issuer.read().clone();
         // It reads and writes files, and may wait for their lock.
         let response = tokio::task::spawn_blocking(move || certs::join::answer(&request, &issuer))
             .await
@@ -88,8 +91,9 @@ impl JoinServer {
     }
 }
 
-/// Refused requests a minute of one address, and of all; beyond, nobody is heard until the minute is over. (Guessing a secret of
-/// 256 bits is hopeless anyhow; this bounds the work and the log lines that strangers cause.)
+/// Refused requests a minute of one address, and of all; beyond, nobody is answered until the minute
+/// is over. (Guessing a secret of 256 bits is hopeless anyhow; this bounds the work and the log
+/// lines that strangers cause.)
 const REFUSALS_OF_ONE: u32 = 20;
 const REFUSALS_OF_ALL: u32 = 600;
 const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
@@ -106,8 +110,8 @@ struct Refusals {
 }
 
 impl RejectionLimiter {
-    fn now(&self, now: Instant) -> std::sync::MutexGuard<'_, Refusals> {
-        let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn now(&self, now: Instant) -> parking_lot::MutexGuard<'_, Refusals> {
+        let mut refusals = self.0.lock();
         if refusals.since.is_none_or(|since| now.duration_since(since) >= REFUSALS_PERIOD) {
             *refusals = Refusals { since: Some(now), ..Refusals::default() };
         }
@@ -130,7 +134,7 @@ impl RejectionLimiter {
 impl JoinHost for JoinServer {
     async fn serve(&self, connection: Connection) {
         let address = connection.remote_address();
-        let Ok(_turn) = self.turns.try_acquire() else {
+        let Ok(_permit) = self.permits.try_acquire() else {
             connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many hosts join at once; try again");
             return;
         };
@@ -143,7 +147,8 @@ impl JoinHost for JoinServer {
     }
 }
 
-/// Joins the mesh that `token` is for through the node at `address`, under the name `node`. Nothing is saved.
+/// Joins the mesh that `token` is for through the node at `address`, under the name `node`. Nothing
+/// is saved.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -155,7 +160,7 @@ pub async fn join(address: SocketAddr, token: &JoinToken, node: &NodeName) -> Re
     let endpoint = Endpoint::client((any, 0).into()).map_err(|e| JoinError::Unreachable(e.to_string()))?;
     let response = exchange(&endpoint, quinn::ClientConfig::new(Arc::new(crypto)), address, &request).await?;
     endpoint.close(VarInt::from_u32(code::SHUTDOWN), b"");
-    // So that the farewell gets out: the door waits for it.
+    // So that the farewell gets out: the server waits for it.
     let _ = tokio::time::timeout(FAREWELL_TIMEOUT, endpoint.wait_idle()).await;
     Ok(pending.complete(&response)?)
 }
@@ -181,7 +186,7 @@ async fn exchange(
         send.write_all(request).await.map_err(|e| e.to_string())?;
         send.finish().map_err(|e| e.to_string())?;
         let response = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
-        // The end of the stream of a door that gives up may come before the connection's.
+        // The end of the stream of a server that gives up may come before the connection's.
         if response.is_empty() { Err("it hung up without an answer".to_owned()) } else { Ok(response) }
     };
     tokio::time::timeout(RESPONSE_TIMEOUT, talk)
@@ -351,7 +356,7 @@ mod tests {
     async fn a_crowd_gets_in_and_a_babbler_does_not_stop_it() {
         let (_dir, issuer, founder) = found();
         let token = token(&issuer, 20);
-        // More than a request may hold: the door gives up on it.
+        // More than a request may hold: the server gives up on it.
         let tls = certs::tls::join_client_config(&token).unwrap();
         let babbler = Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));

@@ -1,7 +1,7 @@
 //! What happens on connections: who is let in, and how a member's streams are served.
 //!
-//! A connection is served the same whether it was dialled or accepted. Until the peer's certificate is known to be a
-//! member's, no stream of it is read.
+//! A connection is served the same whether it was dialled or accepted. Until the peer's certificate
+//! is known to be a member's, no stream of it is read.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,8 +25,8 @@ use super::usage::Usage;
 use super::{Mesh, code, count};
 use record::unix_now_ns;
 
-/// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry); beyond twice as many,
-/// they are refused.
+/// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry);
+/// beyond twice as many, they are refused.
 const HANDSHAKES: usize = 256;
 
 /// How long a handshake, and then the sending of a request, may take.
@@ -37,17 +37,18 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Frames that are held back for the next one's sake.
-const MOST_HELD_BYTES: usize = 64 << 10;
+const MAX_PENDING_BYTES: usize = 64 << 10;
 
-/// Connections that one member may have to this node: two that dialled each other at once, those that a renewed
-/// certificate replaced, and a restarted member's former ones that have not timed out. Beyond, an idle one makes room.
-const CONNECTIONS_OF_ONE: usize = 8;
+/// Connections that one member may have to this node: two that dialled each other at once, those
+/// that a renewed certificate replaced, and a restarted member's former ones that have not timed
+/// out. Beyond, an idle one makes room.
+const MAX_CONNECTIONS_PER_MEMBER: usize = 8;
 
 /// Accepts until the endpoint closes.
 pub(super) async fn accept(mesh: Mesh) {
     let handshakes = Arc::new(Semaphore::new(2 * HANDSHAKES));
     while let Some(incoming) = mesh.0.endpoint.accept().await {
-        let Ok(turn) = handshakes.clone().try_acquire_owned() else {
+        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
             incoming.refuse();
             continue;
         };
@@ -58,7 +59,7 @@ pub(super) async fn accept(mesh: Mesh) {
         let mesh = mesh.clone();
         tokio::spawn(async move {
             let admitted = tokio::time::timeout(HANDSHAKE_TIMEOUT, async { incoming.await }).await;
-            drop(turn);
+            drop(permit);
             match admitted {
                 Ok(Ok(connection)) => admit(mesh, connection).await,
                 Ok(Err(error)) => {
@@ -81,7 +82,7 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
         .unwrap_or_default();
     if protocol == ALPN_MESH {
         match mesh.member(&connection) {
-            Ok(who) if mesh.0.standing.of(&who.name) >= CONNECTIONS_OF_ONE && !mesh.make_room(&who.name) => {
+            Ok(who) if mesh.0.standing.of(&who.name) >= MAX_CONNECTIONS_PER_MEMBER && !mesh.make_room(&who.name) => {
                 count(&mesh.0.counters.turned_away);
                 tracing::warn!(%address, name = %who.name, "turned away: it has too many connections");
                 connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many connections of one member");
@@ -118,7 +119,8 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
     let left = peer.who.not_after.duration_since(SystemTime::now()).unwrap_or_default();
     let mut certificate_ends = std::pin::pin!(tokio::time::sleep(left));
     let mut shut_out = false;
-    // Both are waited for on and on: to begin anew for each question would cost as much as the question's stream.
+    // Both are waited for on and on: to begin anew for each question would cost as much as the
+    // question's stream.
     let mut questions = std::pin::pin!(peer.connection.accept_bi());
     let mut gossip = std::pin::pin!(peer.connection.accept_uni());
     let ended = loop {
@@ -157,9 +159,9 @@ async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream
         let _ = recv.stop(VarInt::from_u32(code::NOT_A_MEMBER));
         return;
     }
-    let whole = tokio::time::timeout(REQUEST_TIMEOUT, recv.read_to_end(gossip::MAX_PAYLOAD_BYTES)).await;
-    let Ok(Ok(payload)) = whole else {
-        tracing::debug!(node = %peer.node, "a gossip message did not arrive whole or was too long");
+    let read = tokio::time::timeout(REQUEST_TIMEOUT, recv.read_to_end(gossip::MAX_PAYLOAD_BYTES)).await;
+    let Ok(Ok(payload)) = read else {
+        tracing::debug!(node = %peer.node, "a gossip message did not arrive completely or was too long");
         return;
     };
     if mesh.0.gossip_in.try_send(Inbound { from: peer.address, payload }).is_err() {
@@ -228,8 +230,9 @@ async fn question(
     out.finish().await;
 }
 
-/// What a certificate's role may ask for. Nodes may ask for all that agents ask each other; what people ask ([`Request::Ask`]) is
-/// for people's certificates, so that the audit says who it was, and a node's key alone gives no such answers.
+/// What a certificate's role may ask for. Nodes may ask for all that agents ask each other; what
+/// people ask ([`Request::Ask`]) is for people's certificates, so that the audit says who it was,
+/// and a node's key alone gives no such answers.
 fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
     match (role, request) {
         (Role::Node, Request::Ask(_)) => {
@@ -245,7 +248,8 @@ fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
             | Request::Release(_)
             | Request::OpenCalls,
         ) => Ok(()),
-        // What a task reads is the requester's word, so a reader's questions are planned by an agent, not by the reader.
+        // What a task reads is for the requester to say, so a reader's questions are planned by an
+        // agent, not by the reader.
         (Role::Reader, _) => Err("not allowed: a reader's certificate asks an agent for answers only"),
         (Role::Operator, _) => Err("not allowed: only a node of the mesh may ask this"),
     }
@@ -269,16 +273,17 @@ pub enum SendError {
 pub struct Responder {
     stream: Box<dyn AsyncWrite + Send + Unpin>,
     /// Frames that go out with the next one.
-    held: Vec<u8>,
+    pending: Vec<u8>,
     ended: bool,
     /// How long the requester may read nothing.
     patience: Duration,
 }
 
 impl Responder {
-    /// A responder that writes to `stream` (in the mesh a QUIC stream, in tests and on the local socket any other).
+    /// A responder that writes to `stream` (in the mesh a QUIC stream, in tests and on the local
+    /// socket any other).
     pub fn new(stream: impl AsyncWrite + Send + Unpin + 'static) -> Self {
-        Self { stream: Box::new(stream), held: Vec::new(), ended: false, patience: SLOWEST_READER }
+        Self { stream: Box::new(stream), pending: Vec::new(), ended: false, patience: SLOWEST_READER }
     }
 
     /// The same for an requester that is waited for only so long.
@@ -295,9 +300,9 @@ impl Responder {
         if self.ended {
             return Err(SendError::Ended);
         }
-        frame::encode_behind(&mut self.held, &response).map_err(SendError::Unsendable)?;
+        frame::encode_behind(&mut self.pending, &response).map_err(SendError::Unsendable)?;
         self.ended = response.is_last();
-        self.write_held().await
+        self.write_pending().await
     }
 
     /// Sends rows of one fragment, in as many frames as they need.
@@ -305,15 +310,16 @@ impl Responder {
     /// # Errors
     /// See [`SendError`].
     pub async fn batch(&mut self, fragment: u32, batch: Batch) -> Result<(), SendError> {
-        self.hold(fragment, batch).await?;
-        self.write_held().await
+        self.buffer(fragment, batch).await?;
+        self.write_pending().await
     }
 
-    /// As [`Responder::batch`], for rows behind which something else goes out at once: both in one piece while they are small.
+    /// As [`Responder::batch`], for rows behind which something else goes out at once: both in one
+    /// piece while they are small.
     ///
     /// # Errors
     /// See [`SendError`].
-    pub async fn hold(&mut self, fragment: u32, batch: Batch) -> Result<(), SendError> {
+    pub async fn buffer(&mut self, fragment: u32, batch: Batch) -> Result<(), SendError> {
         if self.ended {
             return Err(SendError::Ended);
         }
@@ -321,10 +327,10 @@ impl Responder {
         while let Some(batch) = waiting.pop() {
             let half = batch.rows / 2;
             let response = Response::Batch { fragment, batch };
-            match (frame::encode_behind(&mut self.held, &response), response) {
+            match (frame::encode_behind(&mut self.pending, &response), response) {
                 (Ok(()), _) => {
-                    if self.held.len() > MOST_HELD_BYTES {
-                        self.write_held().await?;
+                    if self.pending.len() > MAX_PENDING_BYTES {
+                        self.write_pending().await?;
                     }
                 }
                 (Err(FrameError::TooLarge { .. }), Response::Batch { mut batch, .. }) if half > 0 => {
@@ -338,8 +344,8 @@ impl Responder {
         Ok(())
     }
 
-    async fn write_held(&mut self) -> Result<(), SendError> {
-        let bytes = std::mem::take(&mut self.held);
+    async fn write_pending(&mut self) -> Result<(), SendError> {
+        let bytes = std::mem::take(&mut self.pending);
         // An requester that reads nothing for so long is as good as gone.
         match tokio::time::timeout(self.patience, self.stream.write_all(&bytes)).await {
             Ok(Ok(())) => Ok(()),

@@ -38,7 +38,8 @@ fn name(text: &str) -> NodeName {
     text.parse().unwrap()
 }
 
-/// Answers a catalogue request with the requester's name, or hangs until cancelled, or says nothing.
+/// Answers a catalogue request with the requester's name, or hangs until cancelled, or says
+/// nothing.
 #[derive(Default)]
 struct Script {
     hang: AtomicBool,
@@ -117,7 +118,8 @@ fn start_on(host_key: HostKey, identity: Identity, listen: SocketAddr, join_host
     Node { mesh, host_key, name, address, script, gossip }
 }
 
-/// A loopback address that no other node of this process has: a port that one gives back is not another's.
+/// A loopback address that no other node of this process has: a port that one gives back is not
+/// another's.
 fn own_address() -> SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let [.., high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -482,7 +484,8 @@ async fn unused_connections_are_closed_and_those_in_use_are_not() {
 async fn no_question_is_lost_to_a_peer_that_closes_unused_connections() {
     let ca = authority();
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
-    // Only when told: a fresh connection is not closed under its first question, as by the usual policy.
+    // Only when told: a fresh connection is not closed under its first question, as by the usual
+    // policy.
     b.mesh.set_connection_policy(impatient(0));
     let mut slow = vec![];
     for _ in 0..100 {
@@ -495,7 +498,8 @@ async fn no_question_is_lost_to_a_peer_that_closes_unused_connections() {
         slow.extend((took >= Duration::from_secs(4)).then_some(took));
         closing.await.unwrap();
     }
-    // as long as it takes to find out by silence; a host that stands still for a while is no such thing
+    // as long as it takes to find out by silence; a host that stands still for a while is no such
+    // thing
     assert!(slow.len() <= 3, "noticed only after {slow:?}");
     assert!(b.mesh.stats().closed_idle > 0);
 }

@@ -1,14 +1,16 @@
-//! Who asks, and what of the plan of a question she may not: the roles of a person, and what each does not see.
+//! Who asks, and what of the plan of a question she may not: the roles of a person, and what each
+//! does not see.
 //!
-//! An owner may ask everything. A reader may ask, but not for what tells on other users' processes ([`HIDDEN`]) nor for the
-//! audit. Somebody who may see her own processes only ([`Access::Own`]) is shown nothing else by the nodes (`store`'s `own_rows`).
-//! Does not own how a role is come by: on the local socket, or from a certificate, by the agent.
+//! An owner may ask everything. A reader may ask, but not for what shows other users' processes
+//! ([`HIDDEN`]) nor for the audit. Somebody who may see her own processes only ([`Access::Own`]) is
+//! shown nothing else by the nodes (`store`'s `own_rows`). Does not own how a role is come by: on
+//! the local socket, or from a certificate, by the agent.
 
 use query_planner::Plan;
 
 use crate::admission::Requester;
 
-/// Columns that tell on other users' processes: table or view, column (`*`: all of them).
+/// Columns that show other users' processes: table or view, column (`*`: all of them).
 const HIDDEN: [(&str, &str); 16] = [
     ("processes", "exe"),
     ("processes", "comm"),
@@ -97,7 +99,7 @@ impl Access {
 pub struct Caller {
     /// What may be asked.
     pub access: Access,
-    /// Who waits for a turn.
+    /// Who asks for a permit.
     pub requester: Requester,
 }
 
@@ -116,11 +118,11 @@ impl Caller {
 
     /// Somebody else whom it lets ask, by a name of her own.
     #[must_use]
-    pub fn guest(access: Access, name: impl Into<String>) -> Self {
+    pub fn guest(access: Access, name: impl Into<std::sync::Arc<str>>) -> Self {
         Self { access, requester: Requester::guest(name) }
     }
 
-    /// What the analysis of her question reads: it shows of it what its report says.
+    /// What the analysis of her question reads: of that it shows its report only.
     #[must_use]
     pub fn for_analysis(&self) -> Self {
         let access = match self.access {

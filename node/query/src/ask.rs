@@ -1,20 +1,19 @@
 //! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
 pub use model::Question;
 use model::{Coverage, Missing, row_share};
+use parking_lot::Mutex;
 use query_planner::{
-    Answer, AskOptions, Budget, Catalog, Clocks, ColumnMeta, MergePool, NodeClock, Out, Plan, RunError, Stop, Targets,
-    Value,
+    Answer, AskOptions, Budget, Catalog, ColumnMeta, MergePool, Out, Plan, RunError, Stop, Targets, Value,
 };
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
-use verdicts::{ClockOffset, VIEWS};
 
 use super::admission::{SuspendablePermit, cost};
 use super::fanout::MeshFanout;
@@ -23,7 +22,6 @@ use super::low_priority;
 use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::access::Caller;
 use crate::coordinator::Coordinator;
-use crate::lock::lock;
 use record::unix_now_ns;
 
 /// Rows a node may ship for one question.
@@ -31,10 +29,10 @@ const NODE_ROWS: u64 = 5_000_000;
 /// Bytes a node may ship for one question.
 const NODE_BYTES: u64 = 256 << 20;
 /// Bytes the coordinator may hold for one question.
-const ASKER_BYTES: u64 = 1 << 30;
+const COORDINATOR_BYTES: u64 = 1 << 30;
 /// How often a question is run again because a node was lost between two rounds.
 const RESTARTS: usize = 3;
-/// Looks at its stop that a merge on the spot may take: some tenths of a millisecond of SQLite's work.
+/// Looks at its stop that an inline merge may take: some tenths of a millisecond of SQLite's work.
 const SMALL_LOOKS: u32 = 4;
 
 /// How long after its deadline a merge is given to end before its question is answered without it.
@@ -77,7 +75,8 @@ pub enum AskError {
 /// Asks the mesh.
 ///
 /// # Errors
-/// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the deadline.
+/// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the
+/// deadline.
 pub async fn ask(
     shared: &Coordinator,
     question: Question,
@@ -108,8 +107,8 @@ pub struct RowChunk {
     pub rows: Vec<Vec<Value>>,
 }
 
-/// As [`ask_as`], with rows sent to `out` as they come, in order; the last ones may be left in the answer. A full `out`
-/// holds the nodes up. An error makes void what was sent.
+/// As [`ask_as`], with rows sent to `out` as they come, in order; the last ones may be left in the
+/// answer. A full `out` holds the nodes up. An error makes void what was sent.
 ///
 /// # Errors
 /// As [`ask_as`]; also where a node breaks off after rows of it were sent.
@@ -153,11 +152,11 @@ async fn ask_to(
         ),
         coverage: None,
     };
-    let turn = match shared.turns.try_enter(&caller.requester, cost(&plan)) {
-        Some(turn) => turn,
+    let permit = match shared.admission.try_enter(&caller.requester, cost(&plan)) {
+        Some(permit) => permit,
         None => {
             let entered = tokio::select! {
-                turn = shared.turns.enter(&caller.requester, cost(&plan)) => turn,
+                permit = shared.admission.enter(&caller.requester, cost(&plan)) => permit,
                 () = tokio::time::sleep_until(deadline.into()) => return Err(busy_for_all_of_it()),
                 () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
             };
@@ -168,7 +167,7 @@ async fn ask_to(
             entered.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?
         }
     };
-    let place = Arc::new(Mutex::new(SuspendablePermit::new(turn, tokio::runtime::Handle::current())));
+    let permit = Arc::new(Mutex::new(SuspendablePermit::new(permit, tokio::runtime::Handle::current())));
     let excluded = tables.excluded_from(&plan);
     let is_asked = |member: &&&Member| member.may_live() && !excluded.contains_key(&member.name);
     let targets: Vec<Target> = members.iter().filter(is_asked).filter_map(|member| target(member)).collect();
@@ -177,12 +176,12 @@ async fn ask_to(
         shared.mesh.clone(),
         shared.executor.clone(),
         targets,
-        *lock(&shared.fanout),
+        *shared.fanout.lock(),
         deadline,
         cancelled.clone(),
     )
     .with_time(RoundTime::of(started, deadline))
-    .with_permit(Arc::clone(&place))
+    .with_permit(Arc::clone(&permit))
     .for_viewer(caller.access.viewer());
     let (budget, now_unix_ns) = (budget(&plan, out.is_some()), unix_now_ns());
     if let Some(first) = query_planner::first_ask(&plan, out.is_some(), &budget, now_unix_ns) {
@@ -192,7 +191,7 @@ async fn ask_to(
     let stop = Stop::at(Some(deadline));
     let small = fanout.run_inline(
         |fanout| {
-            let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
+            let _cap = query_planner::memory::cap(2 * COORDINATOR_BYTES);
             query_planner::run_with(&plan, fanout, &budget, now_unix_ns, &stop.or_after(SMALL_LOOKS), &shared.merges)
         },
         || cancelled.is_cancelled() || Instant::now() >= deadline,
@@ -205,13 +204,13 @@ async fn ask_to(
         let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
         let mut running = std::pin::pin!(low_priority::run(move || {
             // The merge holds what the nodes sent once more, sorted.
-            let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
+            let _cap = query_planner::memory::cap(2 * COORDINATOR_BYTES);
             let mut run =
                 Run { plan: &plan, fanout: &mut fanout, budget, now_unix_ns, stop: &stopping, merges: &merges };
             let outcome = match out {
                 None => run.until_over(None),
                 Some(out) => {
-                    let mut out = |rows| hand_on(&plan.columns, rows, &out, &place, deadline);
+                    let mut out = |rows| hand_on(&plan.columns, rows, &out, &permit, deadline);
                     run.until_over(Some(&mut out))
                 }
             };
@@ -226,7 +225,8 @@ async fn ask_to(
         };
         let ended = match ended {
             Ok(ended) => ended,
-            // Most end at once and say who had answered; what does not ends by itself, without its coordinator.
+            // Most end at once and say who had answered; what does not ends by itself, without its
+            // coordinator.
             Err(()) => {
                 stop.stop();
                 let Ok(ended) = tokio::time::timeout(STOP_GRACE, running).await else {
@@ -268,55 +268,51 @@ fn late(question: &Question) -> String {
     format!("timeout: no answer within {} ms; give a longer --timeout or narrow the question", question.timeout_ms)
 }
 
-/// The question with the clocks of the mesh written out, where it needs them; only then are they measured.
+/// The question with the clocks of the mesh written out, where it needs them; only then are they
+/// measured.
 async fn aligned(
     shared: &Coordinator,
     sql: &str,
     catalog: &Catalog,
     deadline: Instant,
 ) -> Result<Option<String>, AskError> {
-    if !query_planner::needs_clocks(sql, VIEWS) {
+    if !query_planner::needs_clocks(sql, shared.views) {
         return Ok(None);
     }
     let clocks = crate::clocks::clocks(shared, deadline).await;
-    let clocks: Clocks = clocks
-        .into_iter()
-        .map(|(node, clock)| {
-            let ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
-            (node, NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
-        })
-        .collect();
-    query_planner::align(sql, catalog, &clocks, VIEWS).map_err(|error| AskError::Wrong(error.render(sql)))
+    query_planner::align(sql, catalog, &clocks, shared.views).map_err(|error| AskError::Wrong(error.render(sql)))
 }
 
-/// Hands rows on from a thread that may block; waits while there is no room, without a turn, but not beyond the deadline.
+/// Hands rows on from a thread that may block; waits while there is no room, without a permit, but
+/// not beyond the deadline.
 fn hand_on(
     columns: &[ColumnMeta],
     rows: Vec<Vec<Value>>,
     out: &mpsc::Sender<RowChunk>,
-    place: &Mutex<SuspendablePermit>,
+    permit: &Mutex<SuspendablePermit>,
     deadline: Instant,
 ) -> Result<(), RunError> {
     let gone = || RunError::Stopped("who asked has gone".into());
     let late = || RunError::Stopped("the deadline passed while the answer was read".into());
-    let told = match out.try_send(RowChunk { columns: columns.to_vec(), rows }) {
+    let chunk = match out.try_send(RowChunk { columns: columns.to_vec(), rows }) {
         Ok(()) => return Ok(()),
         Err(TrySendError::Closed(_)) => return Err(gone()),
-        Err(TrySendError::Full(told)) => told,
+        Err(TrySendError::Full(chunk)) => chunk,
     };
-    let mut place = lock(place);
-    let sent = place.wait_for(Duration::ZERO, async { tokio::time::timeout_at(deadline.into(), out.send(told)).await });
+    let mut permit = permit.lock();
+    let sent =
+        permit.wait_for(Duration::ZERO, async { tokio::time::timeout_at(deadline.into(), out.send(chunk)).await });
     sent.map_err(|_| late())?.map_err(|_| gone())?;
-    if place.resume(deadline) { Ok(()) } else { Err(late()) }
+    if permit.resume(deadline) { Ok(()) } else { Err(late()) }
 }
 
 /// What a question may cost.
 fn budget(plan: &Plan, streaming: bool) -> Budget {
     if streaming && plan.flows() {
         // Nothing is held: only the deadline and the reader's patience limit such an answer.
-        Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: ASKER_BYTES }
+        Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: COORDINATOR_BYTES }
     } else {
-        Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES }
+        Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: COORDINATOR_BYTES }
     }
 }
 
@@ -367,9 +363,9 @@ pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)])
         && labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value))
 }
 
-/// Coverage of a question that ran. QueryOutcome are the chosen members that the SQL's own conditions on `node` leave; where
-/// the plan needs no node, or any one of them, it is those that the fan-out turned to. Names in `--nodes` that no member
-/// bears are asked and missing.
+/// Coverage of a question that ran. QueryOutcome are the chosen members that the SQL's own
+/// conditions on `node` leave; where the plan needs no node, or any one of them, it is those that
+/// the fan-out turned to. Names in `--nodes` that no member bears are asked and missing.
 fn covered(
     members: &[&Member],
     plan: &Plan,

@@ -1,31 +1,34 @@
 //! The catalogues of the mesh: which tables which node has.
 //!
-//! A node gossips the hash of its catalogue. The coordinator fetches each distinct catalogue once, keeps it by hash, and
-//! plans against the union. In a mesh of like agents there is one catalogue and nothing to fetch.
+//! A node gossips the hash of its catalogue. The coordinator fetches each distinct catalogue once,
+//! keeps it by hash, and plans against the union. In a mesh of like agents there is one catalogue
+//! and nothing to fetch.
 //!
-//! What arrives is verified when its hash is the one that was gossiped and SQLite can make tables of it. A node whose
-//! catalogue is not known, or not verified, is not asked: it is missing, and why is said ([`Excluded`]).
+//! What arrives is verified when its hash is the one that was gossiped and SQLite can make tables
+//! of it. A node whose catalogue is not known, or not verified, is not asked: it is missing, with
+//! the reason ([`Excluded`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gossip::Member;
 use mesh::Mesh;
 use model::frame::FrameReader;
 use model::wire::{Request, Response};
+use parking_lot::Mutex;
 use query_planner::{Catalog, Plan};
 
 use crate::exec::Executor;
 use crate::leaf::shown;
-use crate::lock::lock;
 
 /// Catalogues kept. Meshes have one or two, and one more for each served file of another form.
 const MAX_CATALOGS: usize = 64;
 /// The largest catalogue that is read, encoded.
 const MOST_BYTES: usize = 4 << 20;
 
-/// A node that keeps its catalogue to itself may take half of a question's time: the others can still answer in the rest.
+/// A node that keeps its catalogue to itself may take half of a question's time: the others can
+/// still answer in the rest.
 fn half_way_to(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 2
@@ -121,8 +124,8 @@ impl Fault {
 }
 
 impl Catalogs {
-    /// The union of the members' catalogues, and who is not in it. Where nodes disagree about a table, it is the one of the more
-    /// nodes, else of this node.
+    /// The union of the members' catalogues, and who is not in it. Where nodes disagree about a
+    /// table, it is the one of the more nodes, else of this node.
     ///
     /// # Errors
     /// This node's own tables cannot be read, and nobody else's are known.
@@ -134,7 +137,7 @@ impl Catalogs {
         deadline: Instant,
     ) -> Result<MeshCatalog, String> {
         let live: Vec<&Member> = members.iter().copied().filter(|member| member.may_live()).collect();
-        if let Some(union) = lock(&self.last_union).as_ref()
+        if let Some(union) = self.last_union.lock().as_ref()
             && union.is_of(&live)
         {
             return Ok(union.made.clone());
@@ -178,13 +181,13 @@ impl Catalogs {
         let made = MeshCatalog { catalog: Arc::new(catalog), excluded: excluded.into() };
         if all_known {
             let of = live.iter().map(|member| (member.name.clone(), member.facts.schema_hash)).collect();
-            *lock(&self.last_union) = Some(Union { of, made: made.clone() });
+            *self.last_union.lock() = Some(Union { of, made: made.clone() });
         }
         Ok(made)
     }
 
-    /// The catalogue of each hash: different ones are fetched at the same time, one from its members in turn until one of
-    /// them has it.
+    /// The catalogue of each hash: different ones are fetched at the same time, one from its
+    /// members, one after the other, until one of them has it.
     async fn find(&self, mesh: &Mesh, executor: &Executor, members: &[&Member], deadline: Instant) -> Found {
         let mut groups: BTreeMap<u64, Vec<&Member>> = BTreeMap::new();
         for member in members.iter().filter(|member| !member.is_self) {
@@ -228,12 +231,13 @@ impl Catalogs {
 
     fn known(&self, hash: u64, own: Option<&(u64, Arc<Catalog>)>) -> Option<Arc<Catalog>> {
         let own = own.filter(|(of, _)| *of == hash).map(|(_, catalog)| Arc::clone(catalog));
-        own.or_else(|| lock(&self.by_hash).get(&hash).cloned())
+        own.or_else(|| self.by_hash.lock().get(&hash).cloned())
     }
 
-    /// Keeps a catalogue. Where too many are kept, those that no member has any more go, then whichever.
+    /// Keeps a catalogue. Where too many are kept, those that no member has any more go, then
+    /// whichever.
     fn keep(&self, hash: u64, catalog: &Arc<Catalog>, in_use: &BTreeSet<u64>) {
-        let mut kept = lock(&self.by_hash);
+        let mut kept = self.by_hash.lock();
         if kept.len() >= MAX_CATALOGS {
             kept.retain(|hash, _| in_use.contains(hash));
         }
@@ -345,7 +349,7 @@ mod tests {
         let in_use = BTreeSet::from([3, 5]);
         for hash in 0..10 * MAX_CATALOGS as u64 {
             catalogs.keep(hash, &catalog, &in_use);
-            assert!(lock(&catalogs.by_hash).len() <= MAX_CATALOGS);
+            assert!(catalogs.by_hash.lock().len() <= MAX_CATALOGS);
         }
         assert!([3, 5].iter().all(|hash| catalogs.known(*hash, None).is_some()));
         assert!(catalogs.known(7, None).is_none());

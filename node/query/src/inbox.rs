@@ -1,25 +1,26 @@
-//! What the targets of a round say, on its way to the thread that merges it.
+//! What the targets of a round answer, on its way to the thread that merges it.
 //!
-//! Waking that thread costs more than a small answer does, so it is woken for many of them together: when there is enough to work on,
-//! when something went wrong, and when all have spoken. Rows that go on to the user as they come ([`LeafEvent::Rows`]) go one by one
-//! through a short queue, so that who reads slowly holds the nodes up.
+//! Waking that thread costs more than a small answer does, so it is woken for many of them
+//! together: when there is enough to work on, when something went wrong, and when all have
+//! answered. Rows that go on to the user as they come ([`LeafEvent::Rows`]) go one by one through a
+//! short queue, so that who reads slowly holds the nodes up.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
 use super::leaf::{LeafEvent, LeafFailure};
-use crate::lock::lock;
 
 /// Answers, and bytes of them, for which the merging thread is woken.
 const ENOUGH: usize = 64;
 const ENOUGH_BYTES: u64 = 256 << 10;
 
-/// The round is over: nobody hears what is said.
+/// The round is over: nobody reads what is sent.
 #[derive(Debug)]
 pub(super) struct RoundOver;
 
-/// The end at which things are said; the round has ended when every clone is dropped.
+/// The sending end; the round has ended when every clone is dropped.
 #[derive(Debug, Clone)]
 pub(super) enum ResponseSender {
     /// One by one; waits while the queue is full.
@@ -28,7 +29,7 @@ pub(super) enum ResponseSender {
     Batched(BatchSender),
 }
 
-/// The end at which they are taken.
+/// The receiving end.
 #[derive(Debug)]
 pub(super) enum Inbox {
     Streaming(mpsc::Receiver<LeafEvent>),
@@ -56,18 +57,18 @@ impl Pending {
     }
 }
 
-/// One who may still say something.
+/// One that may still send something.
 #[derive(Debug)]
 pub(super) struct BatchSender(Arc<Mailbox>);
 
 impl BatchSender {
     fn of(mailbox: &Arc<Mailbox>) -> Self {
-        lock(&mailbox.pending).senders += 1;
+        mailbox.pending.lock().senders += 1;
         Self(Arc::clone(mailbox))
     }
 
     fn send(&self, event: LeafEvent) {
-        let mut pending = lock(&self.0.pending);
+        let mut pending = self.0.pending.lock();
         match &event {
             LeafEvent::Finished(_, Ok((batches, _))) => {
                 pending.bytes += batches.iter().map(|(_, batch)| batch.size_bytes()).sum::<u64>();
@@ -96,7 +97,7 @@ impl Clone for BatchSender {
 impl Drop for BatchSender {
     fn drop(&mut self) {
         let left = {
-            let mut pending = lock(&self.0.pending);
+            let mut pending = self.0.pending.lock();
             pending.senders -= 1;
             pending.senders
         };
@@ -121,7 +122,7 @@ pub(super) fn inbox(streaming: Option<usize>) -> (ResponseSender, Inbox) {
 }
 
 impl ResponseSender {
-    /// Says something.
+    /// Sends an event.
     pub(super) async fn send(&self, event: LeafEvent) -> Result<(), RoundOver> {
         match self {
             Self::Streaming(ends) => ends.send(event).await.map_err(|_| RoundOver),
@@ -134,23 +135,24 @@ impl ResponseSender {
 }
 
 impl Inbox {
-    /// An inbox in which this has been said, and nobody says more.
+    /// An inbox that holds these events, and nobody sends more.
     pub(super) fn of(events: Vec<LeafEvent>) -> Self {
         Self::Batched(Arc::default(), events.into_iter())
     }
 
-    /// Waits until there is enough to work on, which stays in it; where rows flow, not at all. Cancel-safe.
+    /// Waits until there is enough to work on, which stays in it; where rows flow, not at all.
+    /// Cancel-safe.
     pub(super) async fn ready(&self) {
         let Self::Batched(mailbox, _) = self else { return };
-        while !lock(&mailbox.pending).is_enough() {
+        while !mailbox.pending.lock().is_enough() {
             mailbox.enough.notified().await;
         }
     }
 
-    /// All that was ever said, where all have spoken and nothing has been taken out.
+    /// All events ever sent, where all senders are gone and nothing has been taken out.
     pub(super) fn take_all(&mut self) -> Option<Vec<LeafEvent>> {
         let Self::Batched(mailbox, taken) = self else { return None };
-        let mut pending = lock(&mailbox.pending);
+        let mut pending = mailbox.pending.lock();
         (pending.senders == 0 && taken.len() == 0).then(|| std::mem::take(&mut pending.events))
     }
 
@@ -162,7 +164,7 @@ impl Inbox {
         }
     }
 
-    /// What is said next; `None` when all have spoken. Cancel-safe.
+    /// The next event; `None` when all senders are gone. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<LeafEvent> {
         let (mailbox, taken) = match self {
             Self::Streaming(inbox) => return inbox.recv().await,
@@ -173,7 +175,7 @@ impl Inbox {
                 return Some(event);
             }
             {
-                let mut pending = lock(&mailbox.pending);
+                let mut pending = mailbox.pending.lock();
                 if pending.is_enough() {
                     (pending.bytes, pending.urgent) = (0, false);
                     *taken = std::mem::take(&mut pending.events).into_iter();
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_is_said_is_heard_once_and_the_last_speaker_ends_it() {
+    async fn every_event_is_received_once_and_the_last_sender_ends_the_round() {
         for streaming in [None, Some(4)] {
             let (ends, mut inbox) = inbox(streaming);
             let senders: Vec<ResponseSender> = (0..200).map(|_| ends.clone()).collect();
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_ends_the_question_is_heard_at_once_and_a_heap_before_the_last_has_spoken() {
+    async fn what_ends_the_question_is_received_at_once_and_many_events_before_the_last_sender_is_done() {
         let (ends, mut inbox) = inbox(None);
         ends.send(ended(0)).await.expect("somebody listens");
         ends.send(LeafEvent::Finished(1, Err(LeafFailure::Sql("no".into())))).await.expect("somebody listens");
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_is_taken_only_when_all_have_spoken_and_can_be_heard_again() {
+    async fn all_is_taken_only_when_all_senders_are_done_and_can_be_read_again() {
         let (ends, mut inbox) = inbox(None);
         let other = ends.clone();
         ends.send(ended(0)).await.expect("somebody listens");

@@ -1,4 +1,5 @@
-//! Signs of life between the coordinator and an intermediate aggregator: how often they are sent, and after what silence the node is lost.
+//! Signs of life between the coordinator and an intermediate aggregator: how often they are sent,
+//! and after what silence the node is lost.
 
 use std::time::Duration;
 
@@ -6,8 +7,9 @@ use super::leaf::LeafRequest;
 
 /// Silence after which a sign of life is sent, at the latest.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// An intermediate aggregator that says nothing for this long, or for this share of the question's time, is lost: its leaves can then still be
-/// asked directly. It gives a sign of life several times as often.
+/// An intermediate aggregator that sends nothing for this long, or for this share of the question's
+/// time, is lost: its leaves can then still be asked directly. It gives a sign of life several
+/// times as often.
 const SILENCE: Duration = Duration::from_secs(3);
 const SILENCE_SHARE: u32 = 4;
 const INTERVAL_SHARE: u32 = 20;

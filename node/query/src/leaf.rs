@@ -1,5 +1,6 @@
-//! One node's fragment of a question, asked of it wherever it is: here, or over the mesh. Its rows go into a [`RowSink`] as they
-//! come. Who asks many of them at once is `fanout` (for a question of this host) and `relay` (for another node's).
+//! One node's fragment of a question, asked of it wherever it is: here, or over the mesh. Its rows
+//! go into a [`RowSink`] as they come. Who asks many of them at once is `fanout` (for a question of
+//! this host) and `relay` (for another node's).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Instant;
 use certs::NodeName;
 use mesh::{AskError, Encoded, Mesh};
 use model::SnapshotUse;
-use model::wire::{FromLeaf, LeafReply, Request, Response};
+use model::wire::{Request, Response};
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::exec::Executor;
 
 /// The coordinator that a node's own questions wait as.
-const OWN: &str = "this node";
+const LOCAL: &str = "this node";
 
 /// A node to ask.
 #[derive(Debug, Clone)]
@@ -50,10 +51,11 @@ pub(super) enum LeafFailure {
     },
 }
 
-/// How messages of [`NodeError::Sql`] begin that are no error of the question. A node tells by SQLite's result code and by when
-/// an error came; one a release older says so of every error with SQLite's general code, also where the statement does not
-/// compile there or bytes of its own are damaged. No value can make SQLite begin a message like this while it runs.
-const ONE_NODES_OWN: [&str; 8] = [
+/// How messages of [`NodeError::Sql`] begin that are no error of the question. A node tells by
+/// SQLite's result code and by when an error came; one a release older says so of every error with
+/// SQLite's general code, also where the statement does not compile there or bytes of its own are
+/// damaged. No value can make SQLite begin a message like this while it runs.
+const OF_ONE_NODE: [&str; 8] = [
     "no such ",
     "near \"",
     "wrong number of arguments to function ",
@@ -65,23 +67,23 @@ const ONE_NODES_OWN: [&str; 8] = [
 ];
 
 /// Characters of a reason that are kept: it is another node's, and goes to terminals and files.
-const MOST_REASON_CHARS: usize = 1_000;
+const MAX_REASON_CHARS: usize = 1_000;
 /// Notes of one node that are kept.
-const MOST_NOTES: usize = 100;
+const MAX_NOTES: usize = 100;
 
 /// Another node's words as they can be shown: on one line and not longer than a reason is.
 pub(super) fn shown(text: &str) -> String {
     let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut shown: String = chars.by_ref().take(MOST_REASON_CHARS).collect();
+    let mut shown: String = chars.by_ref().take(MAX_REASON_CHARS).collect();
     if chars.next().is_some() {
         shown.push('…');
     }
     shown
 }
 
-/// What a node says it did, as much of it as is shown.
+/// What a node did, in its own words, as much of it as is shown.
 pub(super) fn shown_stats(mut stats: NodeStats) -> NodeStats {
-    stats.notes.truncate(MOST_NOTES);
+    stats.notes.truncate(MAX_NOTES);
     stats.notes.iter_mut().for_each(|note| *note = shown(note));
     stats
 }
@@ -89,7 +91,7 @@ pub(super) fn shown_stats(mut stats: NodeStats) -> NodeStats {
 impl LeafFailure {
     pub(super) fn of(error: NodeError) -> Self {
         match error {
-            NodeError::Sql(message) if ONE_NODES_OWN.iter().any(|own| message.starts_with(own)) => {
+            NodeError::Sql(message) if OF_ONE_NODE.iter().any(|own| message.starts_with(own)) => {
                 Self::missing(&format!("failed: {message}"))
             }
             NodeError::Sql(message) => Self::Sql(shown(&message)),
@@ -112,10 +114,11 @@ impl LeafFailure {
     }
 }
 
-/// The whole answer of one target: its batches with the index of their fragment, and what it did.
+/// The complete answer of one target: its batches with the index of their fragment, and what it
+/// did.
 pub(super) type LeafAnswer = (Vec<(usize, Batch)>, NodeStats);
 
-/// Bytes that all targets of a round have sent so far: they are held until each answer is whole.
+/// Bytes that all targets of a round have sent so far: they are held until each answer is complete.
 #[derive(Debug, Clone)]
 pub(super) struct BufferedBytes {
     bytes: Arc<AtomicU64>,
@@ -139,33 +142,34 @@ impl BufferedBytes {
     }
 }
 
-/// The batches of one target that is not whole yet. Dropped, they no longer count against the budget.
+/// The batches of one target whose answer is not complete yet. Dropped, they no longer count
+/// against the budget.
 #[derive(Debug)]
 pub(super) struct BufferedRows {
-    gathered: BufferedBytes,
+    total: BufferedBytes,
     batches: Vec<(usize, Batch)>,
     bytes: u64,
 }
 
 impl BufferedRows {
-    pub(super) fn new(gathered: &BufferedBytes) -> Self {
-        Self { gathered: gathered.clone(), batches: Vec::new(), bytes: 0 }
+    pub(super) fn new(total: &BufferedBytes) -> Self {
+        Self { total: total.clone(), batches: Vec::new(), bytes: 0 }
     }
 
     pub(super) fn push(&mut self, fragment: usize, batch: Batch) -> Result<(), LeafFailure> {
         self.bytes += batch.size_bytes();
-        self.gathered.take(&batch)?;
+        self.total.take(&batch)?;
         self.batches.push((fragment, batch));
         Ok(())
     }
 
     /// The batches held so far, which count no more.
     fn drain(&mut self) -> Vec<(usize, Batch)> {
-        self.gathered.bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.total.bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
         std::mem::take(&mut self.batches)
     }
 
-    /// The batches of a whole answer; they go on counting against the budget.
+    /// The batches of a complete answer; they go on counting against the budget.
     pub(super) fn into_answer(mut self, stats: NodeStats) -> LeafAnswer {
         self.bytes = 0;
         (std::mem::take(&mut self.batches), stats)
@@ -174,21 +178,22 @@ impl BufferedRows {
 
 impl Drop for BufferedRows {
     fn drop(&mut self) {
-        self.gathered.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.total.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-/// What a target of a round said: its number among all of them, and some rows or the end.
+/// What came from a target of a round: its number among all of them, and some rows or the end.
 #[derive(Debug, Clone)]
 pub(super) enum LeafEvent {
-    /// Rows of a fragment, of an answer that is not whole yet.
+    /// Rows of a fragment, of an answer that is not complete yet.
     Rows(usize, (usize, Batch)),
     /// Its answer, less the rows that were passed on before, or why there is none.
     Finished(usize, Result<LeafAnswer, LeafFailure>),
 }
 
-/// The rows of one target that go on to the user: held until its answer is whole, so that a target that fails leaves
-/// nothing behind, but not more of them than fit; then passed on as they come.
+/// The rows of one target that go on to the user: held until its answer is complete, so that a
+/// target that fails leaves nothing behind, but not more of them than fit; then passed on as they
+/// come.
 #[derive(Debug)]
 pub(super) struct StreamedRows {
     buffered: BufferedRows,
@@ -200,12 +205,12 @@ pub(super) struct StreamedRows {
 
 impl StreamedRows {
     pub(super) fn new(
-        gathered: &BufferedBytes,
+        total: &BufferedBytes,
         max_buffered_bytes: u64,
         target: usize,
         to: mpsc::Sender<LeafEvent>,
     ) -> Self {
-        Self { buffered: BufferedRows::new(gathered), max_buffered_bytes, sent_rows: 0, target, to }
+        Self { buffered: BufferedRows::new(total), max_buffered_bytes, sent_rows: 0, target, to }
     }
 
     async fn push(&mut self, fragment: usize, batch: Batch) -> Result<(), LeafFailure> {
@@ -229,8 +234,6 @@ pub(super) enum RowSink {
     Buffered(BufferedRows),
     /// To the user.
     Streamed(StreamedRows),
-    /// Passed on at once, under this number; a full queue holds the target up.
-    Forwarded(mpsc::Sender<FromLeaf>, u32),
 }
 
 impl RowSink {
@@ -239,11 +242,6 @@ impl RowSink {
         match self {
             Self::Buffered(buffered) => buffered.push(fragment, batch),
             Self::Streamed(streamed) => streamed.push(fragment, batch).await,
-            Self::Forwarded(pieces, leaf) => {
-                let reply = LeafReply::Batch { fragment: u32::try_from(fragment).unwrap_or(u32::MAX), batch };
-                let piece = FromLeaf { leaf: *leaf, reply };
-                pieces.send(piece).await.map_err(|_| LeafFailure::Missing("the coordinator has gone".into()))
-            }
         }
     }
 
@@ -251,7 +249,7 @@ impl RowSink {
     pub(super) fn sent_rows(&self) -> u64 {
         match self {
             Self::Streamed(streamed) => streamed.sent_rows,
-            Self::Buffered(_) | Self::Forwarded(..) => 0,
+            Self::Buffered(_) => 0,
         }
     }
 
@@ -262,11 +260,10 @@ impl RowSink {
             (Ok(stats), Self::Buffered(buffered) | Self::Streamed(StreamedRows { buffered, .. })) => {
                 Ok(buffered.into_answer(shown_stats(stats)))
             }
-            (Ok(stats), Self::Forwarded(..)) => Ok((Vec::new(), shown_stats(stats))),
             (Err(LeafFailure::Unreachable(why) | LeafFailure::Missing(why)), _) if rows > 0 => {
                 Err(LeafFailure::BrokeOff { rows, why })
             }
-            (Err(lost), _) => Err(lost),
+            (Err(failure), _) => Err(failure),
         }
     }
 }
@@ -294,7 +291,7 @@ impl LeafRequest {
     }
 
     /// The request to every other node.
-    pub(super) fn request(&self) -> Result<Encoded, AskError> {
+    pub(super) fn encoded(&self) -> Result<Encoded, AskError> {
         let (deadline_ms, task) = (self.left_ms(), self.task.clone());
         Encoded::of(&match self.snapshot {
             None => Request::Task { deadline_ms, task },
@@ -302,9 +299,9 @@ impl LeafRequest {
         })
     }
 
-    /// Takes some rows of a fragment of the task, from whatever node they come: the only way in, so that no more than the answers of
-    /// whole nodes is ever merged.
-    pub(super) async fn take(&self, rows: &mut RowSink, fragment: u32, batch: Batch) -> Result<(), LeafFailure> {
+    /// Takes some rows of a fragment of the task, from whatever node they come, where they fit the
+    /// task: the only way into a [`RowSink`].
+    pub(super) async fn accept(&self, rows: &mut RowSink, fragment: u32, batch: Batch) -> Result<(), LeafFailure> {
         let at = usize::try_from(fragment).unwrap_or(usize::MAX);
         let fault = |why: &str| LeafFailure::missing(&format!("failed: its answer makes no sense: {why}"));
         let of_task = self.task.parts.get(at).ok_or_else(|| fault("rows of a fragment that it was not asked for"))?;
@@ -319,7 +316,7 @@ impl LeafRequest {
         {
             let small = small.map_err(LeafFailure::of)?;
             for (fragment, batch) in small.batches {
-                self.take(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await?;
+                self.accept(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await?;
             }
             return Ok(small.stats);
         }
@@ -330,12 +327,12 @@ impl LeafRequest {
     async fn run_here_on_thread(&self, stop: CancellationToken, rows: &mut RowSink) -> Result<NodeStats, LeafFailure> {
         let (batches, mut produced) = mpsc::channel(4);
         let running =
-            Arc::clone(&self.executor).run(OWN, self.task.clone(), self.snapshot, self.deadline, stop, batches);
+            Arc::clone(&self.executor).run(LOCAL, self.task.clone(), self.snapshot, self.deadline, stop, batches);
         let gather = async {
             while let Some((fragment, batch)) = produced.recv().await {
-                if let Err(lost) = self.take(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
+                if let Err(failure) = self.accept(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
                     produced.close();
-                    return Err(lost);
+                    return Err(failure);
                 }
             }
             Ok(())
@@ -345,7 +342,8 @@ impl LeafRequest {
         outcome.map_err(LeafFailure::of)
     }
 
-    /// Another node's fragment. One that has not been reached by `reached_by` counts as unreachable.
+    /// Another node's fragment. One that has not been reached by `reached_by` counts as
+    /// unreachable.
     pub(super) async fn run_at(
         &self,
         to: &Target,
@@ -364,7 +362,7 @@ impl LeafRequest {
         .map_err(lost)?;
         loop {
             match responses.next().await.map_err(lost)? {
-                Some(Response::Batch { fragment, batch }) => self.take(rows, fragment, batch).await?,
+                Some(Response::Batch { fragment, batch }) => self.accept(rows, fragment, batch).await?,
                 Some(Response::Done(stats)) => return Ok(stats),
                 Some(Response::Failed(error)) => return Err(LeafFailure::of(error)),
                 Some(Response::Unsupported(what)) => return Err(LeafFailure::missing(&format!("refused: {what}"))),

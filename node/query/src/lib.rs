@@ -1,17 +1,19 @@
 //! Questions: whom to ask, the fan-out, coverage, and running a task on this node's own store.
 //!
-//! Owns both ends of a question: the coordinator, which turns SQL into one answer of the mesh, and the
-//! leaf, which does a task on its own store for others. Does not own the messages (`model`), how they
-//! travel (`mesh`), planning and merging (`query-planner`) nor who may connect (the agent).
+//! Owns both ends of a question: the coordinator, which turns SQL into one answer of the mesh, and
+//! the leaf, which does a task on its own store for others. Does not own the messages (`model`),
+//! how they travel (`mesh`), planning and merging (`query-planner`) nor who may connect (the
+//! agent).
 //!
-//! The way through: [`ask::ask`] picks the members, plans, waits for a permit, and sends the fragments
-//! to all of them ([`fanout`]); each runs them on its store ([`exec`]) and streams rows back; they are
-//! merged, and coverage says who is in the answer.
+//! The way through: [`ask::ask`] picks the members, plans, waits for a permit, and sends the
+//! fragments to all of them ([`fanout`]); each runs them on its store ([`exec`]) and streams rows
+//! back; they are merged, and coverage says who is in the answer.
 //!
-//! - `coordinator`: what it takes to ask. `access`: who may ask what. `plans`, `catalogs`: what is cached.
-//! - `leaf`: asking one node. `tree`: asking many through intermediate aggregators, whose own side is
-//!   `aggregator`; `keepalive`: their signs of life. `inbox`: what nodes send, on its way to the merge.
-//!   `time`: how a question's time is shared out between its rounds.
+//! - `coordinator`: what it takes to ask. `access`: who may ask what. `plans`, `catalogs`: what is
+//!   cached.
+//! - `leaf`: asking one node. `tree`: asking many through intermediate aggregators, whose own side
+//!   is `aggregator`; `keepalive`: their signs of life. `inbox`: what nodes send, on its way to the
+//!   merge. `time`: how a question's time is shared out between its rounds.
 //! - `snapshots`: kept between two rounds; `release` gives them up.
 //! - `admission`: permits, in a fair order. `low_priority`: threads that give way to capture.
 //! - `clocks`: measures peers' clocks.
@@ -30,11 +32,11 @@ mod full_store_tests;
 mod inbox;
 mod keepalive;
 pub mod leaf;
-pub mod lock;
 mod low_priority;
 mod own_catalog;
 pub mod plans;
 pub mod release;
+mod round;
 mod snapshots;
 mod time;
 mod tree;

@@ -1,9 +1,10 @@
-//! Plans of the questions asked last: a dashboard or `--watch` asks the same thing again and again, and planning costs
-//! more than a small question's execution.
+//! Plans of the questions asked last: a dashboard or `--watch` asks the same thing again and again,
+//! and planning costs more than a small question's execution.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use query_planner::{AskOptions, Catalog, Plan, QueryError};
 use store;
 
@@ -33,7 +34,7 @@ impl Plans {
     /// # Errors
     /// As [`query_planner::plan`].
     pub fn plan(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Result<Arc<Plan>, QueryError> {
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.lock();
         let same = |entry: &CachedPlan| {
             Arc::ptr_eq(&entry.catalog, catalog)
                 && entry.sql == sql
@@ -60,7 +61,7 @@ impl Plans {
                 catalog: Arc::clone(catalog),
                 plan: Arc::clone(&plan),
             };
-            let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cached = self.cached.lock();
             cached.push_front(entry);
             cached.truncate(MAX_PLANS);
         }
@@ -98,6 +99,6 @@ mod tests {
         for number in 0..MAX_PLANS + 10 {
             plans.plan(&format!("SELECT {number} FROM t"), &catalog, &AskOptions::default()).expect("a plan");
         }
-        assert_eq!(plans.cached.lock().expect("not poisoned").len(), MAX_PLANS);
+        assert_eq!(plans.cached.lock().len(), MAX_PLANS);
     }
 }

@@ -1,24 +1,25 @@
-//! Snapshots that this node keeps between the two rounds of a question: the connection whose read transaction the first
-//! round began, until the second takes it or its time is over.
+//! Snapshots that this node keeps between the two rounds of a question: the connection whose read
+//! transaction the first round began, until the second takes it or its time is over.
 //!
-//! So both rounds see one state of the store, whatever is stored or dropped meanwhile, and a node that was restarted
-//! (perhaps with other data) cannot answer the second round of a question whose first it answered in its former life: the
-//! snapshot is gone with that life. All tasks of one question see one snapshot of a node, one after the other, though intermediate aggregators
-//! are lost and the question asks anew. A kept snapshot holds up the checkpoints of the store's log, as a long question does.
+//! So both rounds see one state of the store, whatever is stored or dropped meanwhile, and a node
+//! that was restarted (perhaps with other data) cannot answer the second round of a question whose
+//! first it answered in its former life: the snapshot is gone with that life. All tasks of one
+//! question see one snapshot of a node, one after the other, though intermediate aggregators are
+//! lost and the question asks anew. A kept snapshot holds up the checkpoints of the store's log, as
+//! a long question does.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
+use parking_lot::Mutex;
 use query_planner::NodeError;
 use rusqlite::Connection;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-use crate::lock::lock;
 
 /// Snapshots kept at a time; a question in two rounds beyond that is refused here.
 const MAX_KEPT: usize = 64;
@@ -52,8 +53,8 @@ struct Use {
     released: bool,
 }
 
-/// What one task of a question has: the snapshot of an earlier one, or leave to begin one. Until it is dropped no other task of the
-/// question works here.
+/// What one task of a question has: the snapshot of an earlier one, or leave to begin one. Until it
+/// is dropped no other task of the question works here.
 #[derive(Debug)]
 pub(super) struct SnapshotLease {
     snapshots: Arc<Snapshots>,
@@ -68,12 +69,12 @@ pub(super) struct SnapshotLease {
 impl Snapshots {
     /// Snapshots kept now.
     pub(super) fn len(&self) -> usize {
-        lock(&self.state).kept.len()
+        self.state.lock().kept.len()
     }
 
-    /// The snapshot that `wanted` is about, or leave to begin one. A task of the same question that is still at work is stopped:
-    /// whoever asked for it (an intermediate aggregator that was lost) is not heard any more, and its snapshot is the question's. To be called
-    /// within a runtime.
+    /// The snapshot that `wanted` is about, or leave to begin one. A task of the same question that
+    /// is still at work is stopped: whoever asked for it (an intermediate aggregator that was lost)
+    /// reads its answer no more, and its snapshot is the question's. To be called within a runtime.
     pub(super) async fn acquire(
         self: &Arc<Self>,
         wanted: SnapshotUse,
@@ -95,7 +96,7 @@ impl Snapshots {
         wanted: SnapshotUse,
         cancelled: &CancellationToken,
     ) -> Result<Option<SnapshotLease>, NodeError> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(other) = state.in_use.get(&wanted.question) {
             other.stop.cancel();
             return Ok(None);
@@ -119,7 +120,7 @@ impl Snapshots {
 
     /// Gives up the snapshot of a question that is over.
     pub(super) fn release(&self, question: u128) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(at_work) = state.in_use.get_mut(&question) {
             at_work.released = true;
         }
@@ -135,12 +136,13 @@ impl SnapshotLease {
         self.wanted.keep_ms > 0
     }
 
-    /// Keeps `conn`, which is inside its read transaction, as long as was wanted, from now on, but no longer than `longest`.
+    /// Keeps `conn`, which is inside its read transaction, as long as was wanted, from now on, but
+    /// no longer than `longest`.
     pub(super) fn keep(&self, conn: Connection, longest: Duration) {
         let question = self.wanted.question;
         let ended = CancellationToken::new();
         let snapshot = Snapshot { conn, _waiting: ended.clone().drop_guard() };
-        let mut state = lock(&self.snapshots.state);
+        let mut state = self.snapshots.state.lock();
         if state.in_use.get(&question).is_none_or(|at_work| at_work.released) {
             return;
         }
@@ -152,7 +154,7 @@ impl SnapshotLease {
             tokio::select! {
                 () = ended.cancelled() => {}
                 () = tokio::time::sleep_until(until.into()) => {
-                    let over = lock(&snapshots.state).kept.remove(&question);
+                    let over = snapshots.state.lock().kept.remove(&question);
                     drop(over);
                 }
             }
@@ -162,7 +164,7 @@ impl SnapshotLease {
 
 impl Drop for SnapshotLease {
     fn drop(&mut self) {
-        lock(&self.snapshots.state).in_use.remove(&self.wanted.question);
+        self.snapshots.state.lock().in_use.remove(&self.wanted.question);
         self.snapshots.ended.notify_waiters();
     }
 }

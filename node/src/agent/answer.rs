@@ -1,5 +1,6 @@
-//! What people ask an agent and what it answers them, whichever way they came: over the local socket (`local`) or over the
-//! mesh with a certificate of their own (`serve`). Who may ask what is decided there; what was asked is noted here.
+//! What people ask an agent and what it answers them, whichever way they came: over the local
+//! socket (`local`) or over the mesh with a certificate of their own (`serve`). Who may ask what is
+//! decided there; what was asked is noted here.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use super::audit::{Asking, Outcome};
 /// Rows of one frame to the command line, and their bytes.
 const ROWS_PER_FRAME: usize = 2_000;
 const BYTES_PER_FRAME: u64 = 1 << 20;
-/// Bytes of one row: with what may stand before it in its frame it is still short of the largest frame.
+/// Bytes of one row: with what may stand before it in its frame it is still short of the largest
+/// frame.
 const LARGEST_ROW: u64 = 6 << 20;
 
 /// Where an answer goes.
@@ -79,7 +81,7 @@ async fn query(
     // Whoever reads no more wants no more.
     let _stop_on_return = stop.clone().drop_guard();
     let (out, mut told) = mpsc::channel(1);
-    let mut asking = std::pin::pin!(ask::ask_into(shared, question, caller, stop, out));
+    let mut asking = std::pin::pin!(ask::ask_into(&shared.coordinator, question, caller, stop, out));
     let mut given = None;
     let outcome = loop {
         tokio::select! {

@@ -1,7 +1,9 @@
-//! What hosts know of waiting for their devices, for the stragglers question: NCCL's calls only enqueue, and the wait for the
-//! other ranks is in the synchronise call that follows. Also what of collectives cannot be seen: replays of graphs.
+//! What hosts know of waiting for their devices, for the stragglers question: NCCL's calls only
+//! enqueue, and the wait for the other ranks is in the synchronise call that follows. Also what of
+//! collectives cannot be seen: replays of graphs.
 //!
-//! Waits under way come with the open calls, as calls of [`LIBRARY`]; finished ones are rows (`cuda_calls`).
+//! Waits under way come with the open calls, as calls of [`LIBRARY`]; finished ones are rows
+//! (`cuda_calls`).
 
 use std::sync::Arc;
 
@@ -14,7 +16,8 @@ use verdicts::{Span, SyncCall};
 
 use super::Shared;
 
-/// Under this name a wait for the device is among the open calls. An older coordinator takes it for a call that it cannot place.
+/// Under this name a wait for the device is among the open calls. An older coordinator takes it for
+/// a call that it cannot place.
 pub(super) const LIBRARY: &str = "cuda";
 
 /// A wait under way, as an open call.
@@ -81,7 +84,7 @@ async fn ask(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(shared, question, caller, cancelled.clone()).await {
+    match ask::ask_as(&shared.coordinator, question, caller, cancelled.clone()).await {
         Ok(QueryOutcome::Answer { answer, .. }) => Ok(answer.rows),
         Ok(_) => Err("the planner gave no answer".to_owned()),
         Err(error) => Err(error.to_string()),

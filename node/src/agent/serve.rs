@@ -1,5 +1,6 @@
-//! Answers to other nodes: ping, catalogue, tasks. And to people who come over the mesh with a certificate of their own
-//! (`rankmesh query --via`): a reader's may ask what a reader on the socket may, any other everything.
+//! Answers to other nodes: ping, catalogue, tasks. And to people who come over the mesh with a
+//! certificate of their own (`rankmesh query --via`): a reader's may ask what a reader on the
+//! socket may, any other everything.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -13,25 +14,26 @@ use model::frame;
 use model::wire::{Leaf, Request, Response};
 use model::{LocalRequest, LocalResponse};
 use query::access::{Access, Caller};
-use query::aggregator::Relays;
+use query::admission::ConcurrencyLimit;
+use query::aggregator::Aggregator;
 use query::exec::Executor;
 use query::leaf::LeafRequest;
 use query::release;
-use query_planner::{NodeError, NodeStats, NodeTask};
+use query_planner::{Combine, NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::answer::{self, AnswerSink};
 use super::audit::{Asking, Auditor, Outcome};
-use super::places::Places;
 use super::recording::Recording;
 use super::trust::Keeper;
 
 /// No task runs longer than this here, whatever deadline the coordinator sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);
 
-/// Questions of people over the mesh that are answered at a time, and of one of them; each may gather much.
+/// Questions of people over the mesh that are answered at a time, and of one of them; each may
+/// gather much.
 const PEOPLE: usize = 16;
 const OF_ONE: usize = 8;
 
@@ -44,10 +46,10 @@ pub(super) struct NodeHandler {
     trust: Option<Arc<Keeper>>,
     /// None in a light agent, which has no store of its own.
     auditor: Option<Arc<Auditor>>,
-    relays: Relays,
+    aggregator: Aggregator,
     /// Who plans for people: this agent, once it runs. Never set in a light agent.
     people: OnceLock<People>,
-    places: Places,
+    limit: ConcurrencyLimit,
 }
 
 struct People {
@@ -84,8 +86,8 @@ impl NodeHandler {
         trust: Option<Arc<Keeper>>,
         auditor: Option<Arc<Auditor>>,
     ) -> Self {
-        let (people, places) = (OnceLock::new(), Places::new(PEOPLE, OF_ONE));
-        Self { executor, recording, trust, auditor, relays: Relays::default(), people, places }
+        let (people, limit) = (OnceLock::new(), ConcurrencyLimit::new(PEOPLE, OF_ONE));
+        Self { executor, recording, trust, auditor, aggregator: Aggregator::default(), people, limit }
     }
 
     /// From now on people are answered, too.
@@ -96,8 +98,8 @@ impl NodeHandler {
     async fn person(&self, peer: &Peer, request: LocalRequest, out: &mut Responder, cancelled: CancellationToken) {
         let asking = |kind| Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), kind);
         let agent = self.people.get().and_then(|people| Some((people.shared.upgrade()?, people.access(peer.role))));
-        let refusal = match (agent, self.places.take(peer.name.as_str())) {
-            (Some((shared, access)), Ok(_place)) => {
+        let refusal = match (agent, self.limit.take(peer.name.as_str())) {
+            (Some((shared, access)), Ok(_slot)) => {
                 let caller = Caller::guest(access, peer.name.to_string());
                 let told = answer::answer(&shared, request, &caller, asking, &mut MeshSink(out), cancelled).await;
                 if let Err(error) = told {
@@ -135,26 +137,17 @@ impl NodeHandler {
         response
     }
 
-    fn relayed(
-        &self,
-        mesh: &Mesh,
-        deadline: Instant,
-        task: NodeTask,
-        snapshot: Option<SnapshotUse>,
-    ) -> Arc<LeafRequest> {
-        Arc::new(LeafRequest { mesh: mesh.clone(), executor: Arc::clone(&self.executor), task, snapshot, deadline })
-    }
-
-    async fn noted_relay(
+    async fn aggregated(
         &self,
         peer: &Peer,
-        ask: Arc<LeafRequest>,
+        request: LeafRequest,
         leaves: Vec<Leaf>,
+        combine: Option<Vec<Combine>>,
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
-        let asking = asking(peer, "relay", &ask.task);
-        let response = self.relays.relay(ask, leaves, out, cancelled).await;
+        let asking = asking(peer, "relay", &request.task);
+        let response = self.aggregator.run(request, leaves, combine, out, cancelled).await;
         self.note(asking, &response);
         response
     }
@@ -172,7 +165,7 @@ impl NodeHandler {
         match small {
             Some(Ok(small)) => {
                 for (fragment, batch) in small.batches {
-                    if let Err(error) = out.hold(u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
+                    if let Err(error) = out.buffer(u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
                         tracing::debug!("sending rows: {error}");
                     }
                 }
@@ -201,7 +194,8 @@ impl NodeHandler {
         let forward = async {
             while let Some((fragment, batch)) = produced.recv().await {
                 let fragment = u32::try_from(fragment).unwrap_or(u32::MAX);
-                // An coordinator that neither reads nor goes away holds the work up no longer than its own deadline.
+                // An coordinator that neither reads nor goes away holds the work up no longer than
+                // its own deadline.
                 let sent = tokio::time::timeout_at(deadline.into(), out.batch(fragment, batch)).await;
                 if !matches!(sent, Ok(Ok(()))) {
                     tracing::debug!("sending rows: {sent:?}");
@@ -255,6 +249,13 @@ impl Handler for NodeHandler {
         out: &mut Responder,
         cancelled: CancellationToken,
     ) {
+        let leaf_request = |deadline_ms, task, snapshot| LeafRequest {
+            mesh: mesh.clone(),
+            executor: Arc::clone(&self.executor),
+            task,
+            snapshot,
+            deadline: until(deadline_ms),
+        };
         let response = match request {
             // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
             Request::Ping | Request::SteadyPing => return,
@@ -289,19 +290,16 @@ impl Handler for NodeHandler {
                 self.noted_task(&peer, until(deadline_ms), task, Some(snapshot), out, cancelled).await
             }
             Request::Relay { deadline_ms, task, leaves } => {
-                let ask = self.relayed(mesh, until(deadline_ms), task, None);
-                Box::pin(self.noted_relay(&peer, ask, leaves, out, cancelled)).await
+                let request = leaf_request(deadline_ms, task, None);
+                Box::pin(self.aggregated(&peer, request, leaves, None, out, cancelled)).await
             }
             Request::RoundRelay { deadline_ms, task, leaves, snapshot } => {
-                let ask = self.relayed(mesh, until(deadline_ms), task, Some(snapshot));
-                Box::pin(self.noted_relay(&peer, ask, leaves, out, cancelled)).await
+                let request = leaf_request(deadline_ms, task, Some(snapshot));
+                Box::pin(self.aggregated(&peer, request, leaves, None, out, cancelled)).await
             }
             Request::Combine { deadline_ms, task, leaves, combine, snapshot } => {
-                let ask = self.relayed(mesh, until(deadline_ms), task, snapshot);
-                let asking = asking(&peer, "relay", &ask.task);
-                let response = Box::pin(self.relays.combine(ask, leaves, combine, out, cancelled)).await;
-                self.note(asking, &response);
-                response
+                let request = leaf_request(deadline_ms, task, snapshot);
+                Box::pin(self.aggregated(&peer, request, leaves, Some(combine), out, cancelled)).await
             }
             Request::Own { uid, request } => match Request::owned(uid, &request) {
                 Some(Request::OpenCalls) => Response::OpenCalls(self.recording.open_calls_of(Some(uid))),
@@ -313,7 +311,7 @@ impl Handler for NodeHandler {
                 Response::Done(NodeStats::default())
             }
             Request::ReleaseBelow { question, leaves } => {
-                Box::pin(release::below(mesh, &self.executor, question, leaves)).await;
+                Box::pin(release::to_leaves(mesh, &self.executor, question, leaves)).await;
                 Response::Done(NodeStats::default())
             }
         };

@@ -100,7 +100,8 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
                 let mut came = Vec::new();
                 // Whoever is answered asks again, and whoever is refused comes again.
                 while Instant::now() < until {
-                    let asked = ask::ask(&shared, question(HEAVY, PATIENCE), CancellationToken::new()).await;
+                    let asked =
+                        ask::ask(&shared.coordinator, question(HEAVY, PATIENCE), CancellationToken::new()).await;
                     if asked.is_err() {
                         tokio::time::sleep(COME_AGAIN).await;
                     }

@@ -95,7 +95,7 @@ fn tree(n: usize) -> anyhow::Result<()> {
     cluster.introduce(0);
     let ask = |tree_above: usize| -> anyhow::Result<(Duration, Duration)> {
         let agent = cluster.agents[0].as_ref().context("the coordinator lives")?;
-        *agent.shared().fanout.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = FanoutPolicy { tree_above };
+        *agent.shared().coordinator.fanout.lock() = FanoutPolicy { tree_above };
         let (cluster, cpu, started) = (Arc::clone(&cluster), cpu_time_of_threads(ASKER)?, Instant::now());
         let asked = coordinator.spawn(async move { cluster.ask(0, SQL, Duration::from_secs(60)).await });
         let QueryOutcome::Answer { answer, coverage, .. } = coordinator.block_on(asked)?? else { bail!("no answer") };
@@ -154,10 +154,10 @@ fn meet(n: usize) -> anyhow::Result<()> {
         let (cluster, met) = Cluster::serve_at_once(&databases, MEETING).await?;
         let silent = cluster.agents[n / 2].shared();
         let name = silent.identity.node().to_string();
-        silent.mesh.vanish()?;
+        silent.coordinator.mesh.vanish()?;
         let (began, mut longest) = (Instant::now(), Duration::ZERO);
         let asks_it = |agent: &rankmesh::agent::Agent| {
-            agent.shared().gossip.list().iter().any(|member| member.name == name && member.is_live())
+            agent.shared().coordinator.gossip.list().iter().any(|member| member.name == name && member.is_live())
         };
         while cluster.agents.iter().enumerate().any(|(index, agent)| index != n / 2 && asks_it(agent)) {
             if began.elapsed() > DYING {

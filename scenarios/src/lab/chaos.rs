@@ -166,7 +166,7 @@ fn id_of(name: &str) -> Option<HostId> {
 
 /// The members that a host lists now.
 fn listed(shared: &Shared) -> BTreeSet<HostId> {
-    shared.gossip.list().iter().filter_map(|member| id_of(&member.name)).collect()
+    shared.coordinator.gossip.list().iter().filter_map(|member| id_of(&member.name)).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -337,9 +337,9 @@ impl Run {
     /// Puts one question; `None` where the coordinator does not run.
     fn put(&self, coordinator: HostId, drawn: &Drawn, timeout: Duration) -> Option<Put> {
         let (shared, runtime) = self.fleet.asked(coordinator)?;
-        *shared.fanout.lock().unwrap_or_else(PoisonError::into_inner) =
-            FanoutPolicy { tree_above: self.options.tree_above };
+        *shared.coordinator.fanout.lock() = FanoutPolicy { tree_above: self.options.tree_above };
         let live: BTreeSet<HostId> = shared
+            .coordinator
             .gossip
             .list()
             .iter()
@@ -356,7 +356,7 @@ impl Run {
         let (tell_list, told_list) = mpsc::channel();
         runtime.spawn(async move {
             let _ = tell_list.send(listed(&of_task));
-            let came = ask::ask(&of_task, question, CancellationToken::new()).await;
+            let came = ask::ask(&of_task.coordinator, question, CancellationToken::new()).await;
             let _ = tell.send((Instant::now(), came));
         });
         // A killed coordinator drops the task, a stopped one goes on some time.

@@ -72,7 +72,7 @@ async fn schema_spread(cluster: &Cluster, dealer: &Dealer) -> anyhow::Result<()>
     let until = Instant::now() + PATIENCE;
     for agent in &cluster.agents {
         loop {
-            let members = agent.shared().gossip.members();
+            let members = agent.shared().coordinator.gossip.members();
             let known = |(name, hash): &(String, u64)| {
                 members.iter().any(|member| member.name == *name && member.facts.schema_hash == *hash)
             };

@@ -52,7 +52,7 @@ pub async fn run(agents: usize, validity: Duration, time: Duration) -> anyhow::R
         askers.spawn(ask_on(Arc::clone(agent.shared()), agents, Arc::clone(&tally)));
     }
     let serials = || -> Vec<String> {
-        mesh.agents.iter().map(|agent| agent.shared().mesh.identity().serial().to_owned()).collect()
+        mesh.agents.iter().map(|agent| agent.shared().coordinator.mesh.identity().serial().to_owned()).collect()
     };
     let (began, mut renewals, mut before) = (Instant::now(), 0, serials());
     while began.elapsed() < time {
@@ -90,7 +90,7 @@ async fn one(shared: &Arc<Shared>, long: bool, agents: usize) -> Result<(), Stri
     } else {
         "SELECT sum(x) FROM t"
     };
-    match ask::ask(shared, question(sql, TIMEOUT), CancellationToken::new()).await {
+    match ask::ask(&shared.coordinator, question(sql, TIMEOUT), CancellationToken::new()).await {
         Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             let sum = format!("{:?}", answer.rows.first().and_then(|row| row.first()));
             if !coverage.is_complete() {

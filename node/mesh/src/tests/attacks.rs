@@ -1,5 +1,6 @@
-//! What a hostile machine on the network, or a member that turned hostile, may try against an endpoint: it is refused or
-//! bounded, and the others are served meanwhile. (No certificate, another CA and frames without sense are in the parent.)
+//! What a hostile machine on the network, or a member that turned hostile, may try against an
+//! endpoint: it is refused or bounded, and the others are served meanwhile. (No certificate,
+//! another CA and frames without sense are in the parent.)
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
@@ -23,7 +24,8 @@ async fn say(connection: &quinn::Connection, bytes: &[u8]) -> Result<Option<Resp
     FrameReader::new(receive).read::<Response>().await
 }
 
-/// The first packets of many handshakes, as an endpoint sends them to an address where nobody answers.
+/// The first packets of many handshakes, as an endpoint sends them to an address where nobody
+/// answers.
 async fn first_packets(ca: &Authority, handshakes: usize) -> Vec<Vec<u8>> {
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap();
     nowhere.set_nonblocking(true).unwrap();
@@ -272,7 +274,8 @@ async fn each_role_gets_what_it_may_request_by_request() {
         Request::Relay { deadline_ms: 1, task, leaves: Vec::new() },
     ];
     let mut connections = Vec::new();
-    // A node's key serves its agent: it neither asks as a person nor, below, does a person's gossip.
+    // A node's key serves its agent: it neither asks as a person nor, below, does a person's
+    // gossip.
     for (role, allowed) in [
         (Role::Node, [true, true, true, false, true, true, true, true, true]),
         (Role::Operator, [true, true, true, true, true, true, true, false, false]),

@@ -102,7 +102,9 @@ async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Told>
         plan_only: false,
         analyze: false,
     };
-    let Ok(QueryOutcome::Answer { answer, .. }) = ask::ask(shared, question, stop.clone()).await else { return None };
+    let Ok(QueryOutcome::Answer { answer, .. }) = ask::ask(&shared.coordinator, question, stop.clone()).await else {
+        return None;
+    };
     let value = |value: &query_planner::Value| match value {
         query_planner::Value::Text(text) => json!(String::from_utf8_lossy(text)),
         query_planner::Value::Integer(number) => json!(number),
