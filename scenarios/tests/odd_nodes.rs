@@ -90,7 +90,7 @@ fn oddities() -> Vec<Oddity> {
 }
 
 /// Rows, and who is missing and why.
-fn told(asked: QueryOutcome) -> (Vec<Vec<Value>>, Vec<(String, String)>) {
+fn rows_and_missing(asked: QueryOutcome) -> (Vec<Vec<Value>>, Vec<(String, String)>) {
     let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!(coverage.answered + coverage.missing.len(), coverage.asked, "{coverage:?}");
     (answer.rows, coverage.missing.into_iter().map(|missing| (missing.node, missing.reason)).collect())
@@ -119,7 +119,7 @@ async fn a_node_that_answers_oddly_is_named_and_the_others_count() {
             for tree_above in FORMS {
                 through_tree_above(&cluster, tree_above);
                 let asked = cluster.ask(0, sql, PATIENCE).await;
-                let (rows, missing) = told(asked.unwrap_or_else(|error| panic!("{what}: {sql}: {error}")));
+                let (rows, missing) = rows_and_missing(asked.unwrap_or_else(|error| panic!("{what}: {sql}: {error}")));
                 let [(node, reason)] = missing.as_slice() else { panic!("{what}: {sql}: {missing:?}") };
                 assert_eq!(node, "odd", "{what}: {sql}: {reason}");
                 assert!(reason.contains(what) && reason.len() < 4_000, "{what}: {sql}: {reason:.200}");
@@ -154,7 +154,7 @@ async fn a_damaged_partial_state_is_its_node_s_fault() {
         cluster.introduce(0);
         for tree_above in FORMS {
             through_tree_above(&cluster, tree_above);
-            let (rows, missing) = told(cluster.ask(0, SUMS, PATIENCE).await.expect("the others' answer"));
+            let (rows, missing) = rows_and_missing(cluster.ask(0, SUMS, PATIENCE).await.expect("the others' answer"));
             assert_eq!(rows, [[Value::Integer(NODES as i64), Value::Real(2.5), Value::Real(2.5)]]);
             assert!(missing.len() == 1 && missing[0].1.contains("partial"), "{missing:?}");
         }
@@ -174,7 +174,7 @@ async fn a_node_that_fails_the_second_round_only_is_named_as_well() {
     cluster.introduce(0);
     for tree_above in FORMS {
         through_tree_above(&cluster, tree_above);
-        let (rows, missing) = told(cluster.ask(0, ROUNDS, PATIENCE).await.expect("the others' answer"));
+        let (rows, missing) = rows_and_missing(cluster.ask(0, ROUNDS, PATIENCE).await.expect("the others' answer"));
         assert_eq!(rows.len(), NODES);
         assert!(missing.len() == 1 && missing[0].1.contains("no such function"), "{missing:?}");
     }
@@ -204,7 +204,7 @@ async fn leaves_that_an_aggregator_names_wrongly_are_asked_directly() {
             .expect("ports");
         cluster.introduce(0);
         through_tree_above(&cluster, 1);
-        let (rows, missing) = told(cluster.ask(0, SUMS, PATIENCE).await.expect("the others' answer"));
+        let (rows, missing) = rows_and_missing(cluster.ask(0, SUMS, PATIENCE).await.expect("the others' answer"));
         assert_eq!(rows, [[Value::Integer(NODES as i64), Value::Real(2.5), Value::Real(2.5)]], "{named:?}");
         assert_eq!(missing.len(), 3, "{named:?}: {missing:?}");
         assert!(combined.load(Ordering::Relaxed) > 0, "nobody was asked to combine");
@@ -300,7 +300,7 @@ async fn a_catalogue_is_believed_for_its_hash_only() {
     let mut cluster = LightCluster::start(2, rows).expect("agents");
     let _odd = with_tables(&mut cluster, &theirs, theirs.hash() ^ 1);
     for _ in 0..2 {
-        let (rows, missing) = told(cluster.ask(0, ROWS, PATIENCE).await.expect("the others' answer"));
+        let (rows, missing) = rows_and_missing(cluster.ask(0, ROWS, PATIENCE).await.expect("the others' answer"));
         assert_eq!(rows.len(), 2);
         assert!(missing.len() == 1 && missing[0].1.contains("is not the one that it announces"), "{missing:?}");
     }
@@ -314,18 +314,20 @@ async fn a_node_with_more_tables_answers_and_one_that_disagrees_is_missing_for_t
     let newer = catalog("CREATE TABLE t(v INTEGER, w INTEGER); CREATE TABLE of_tomorrow(x INTEGER);");
     let mut cluster = LightCluster::start(2, rows).expect("agents");
     let odd = with_tables(&mut cluster, &newer, newer.hash());
-    let (rows, missing) = told(cluster.ask(0, "SELECT v, w FROM t ORDER BY v", PATIENCE).await.expect("an answer"));
+    let (rows, missing) =
+        rows_and_missing(cluster.ask(0, "SELECT v, w FROM t ORDER BY v", PATIENCE).await.expect("an answer"));
     assert_eq!((rows.len(), missing.len()), (2, 0), "{missing:?}");
-    let (rows, missing) = told(cluster.ask(0, "SELECT x FROM of_tomorrow", PATIENCE).await.expect("an answer"));
+    let (rows, missing) =
+        rows_and_missing(cluster.ask(0, "SELECT x FROM of_tomorrow", PATIENCE).await.expect("an answer"));
     assert_eq!((rows.len(), missing.len()), (0, 0), "{missing:?}");
     drop(odd);
 
     let other = catalog("CREATE TABLE t(v TEXT); CREATE TABLE a(k INTEGER, x INTEGER);");
     let mut cluster = LightCluster::start(2, self::rows).expect("agents");
     let _odd = with_tables(&mut cluster, &other, other.hash());
-    let (rows, missing) = told(cluster.ask(0, ROWS, PATIENCE).await.expect("the others' answer"));
+    let (rows, missing) = rows_and_missing(cluster.ask(0, ROWS, PATIENCE).await.expect("the others' answer"));
     assert_eq!(rows.len(), 2);
     assert!(missing.len() == 1 && missing[0].1.contains("column v is declared"), "{missing:?}");
-    let (_, missing) = told(cluster.ask(0, "SELECT count(*) FROM a", PATIENCE).await.expect("an answer"));
+    let (_, missing) = rows_and_missing(cluster.ask(0, "SELECT count(*) FROM a", PATIENCE).await.expect("an answer"));
     assert!(missing.is_empty(), "{missing:?}");
 }

@@ -25,7 +25,7 @@ fn tree(cluster: &LightCluster, tree_above: usize) {
 }
 
 /// Rows, answered, and who is missing.
-fn told(asked: QueryOutcome) -> (Vec<Vec<Value>>, usize, Vec<String>) {
+fn rows_and_coverage(asked: QueryOutcome) -> (Vec<Vec<Value>>, usize, Vec<String>) {
     let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!(coverage.asked, NODES);
     (answer.rows, coverage.answered, coverage.missing.into_iter().map(|missing| missing.node).collect())
@@ -44,10 +44,10 @@ async fn a_tree_answers_as_direct_questions_do_and_survives_its_inner_nodes() {
     cluster.introduce(0);
     for sql in QUESTIONS {
         tree(&cluster, usize::MAX);
-        let direct = told(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
+        let direct = rows_and_coverage(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
         assert_eq!((direct.1, direct.2.len()), (NODES, 0));
         tree(&cluster, 2);
-        let through = told(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
+        let through = rows_and_coverage(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
         assert_eq!(direct, through, "{sql}");
         assert!(dialled_by_leaves(&cluster) > 0, "nobody relayed");
         // Behind intermediate aggregators snapshots are kept until the question is over, and then no longer.
@@ -61,7 +61,8 @@ async fn a_tree_answers_as_direct_questions_do_and_survives_its_inner_nodes() {
     let names: Vec<String> = dead.iter().map(|&index| cluster.members[index].name.clone()).collect();
     let sum: usize = (0..NODES).filter(|index| !dead.contains(index)).map(|index| 2 * index).sum();
     for _ in 0..3 {
-        let (rows, answered, missing) = told(cluster.ask(0, QUESTIONS[0], PATIENCE).await.expect("an answer"));
+        let (rows, answered, missing) =
+            rows_and_coverage(cluster.ask(0, QUESTIONS[0], PATIENCE).await.expect("an answer"));
         assert_eq!((answered, &missing), (NODES - dead.len(), &names));
         assert_eq!(rows[0][1], Value::Integer(sum as i64));
     }
@@ -69,7 +70,7 @@ async fn a_tree_answers_as_direct_questions_do_and_survives_its_inner_nodes() {
     for &index in &dead {
         cluster.restart(index, PATIENCE).await.expect("the port is free again");
     }
-    let (rows, answered, missing) = told(cluster.ask(0, QUESTIONS[0], PATIENCE).await.expect("an answer"));
+    let (rows, answered, missing) = rows_and_coverage(cluster.ask(0, QUESTIONS[0], PATIENCE).await.expect("an answer"));
     assert_eq!((answered, missing.len()), (NODES, 0));
     assert_eq!(rows[0][0], Value::Integer(2 * NODES as i64));
 }

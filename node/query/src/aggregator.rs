@@ -83,7 +83,7 @@ impl Aggregator {
             }
             declare_partials(&mut request.task, combine);
         }
-        let (deadline, interval) = (Instant::from(request.deadline), keepalive_interval(&request));
+        let (last, interval) = (Instant::from(request.deadline) + GRACE, keepalive_interval(&request));
         let (events, inbox) = mpsc::channel(QUEUE);
         let open = leaves.len();
         // Dropped with this future: whatever still runs here, and (by stream reset) on the leaves,
@@ -95,7 +95,7 @@ impl Aggregator {
         let mut outbound = Outbound {
             combine: combine.map(Into::into),
             pool: Arc::clone(&self.pool),
-            last: deadline + GRACE,
+            last,
             interval,
             complete: Vec::new(),
             batches: Vec::new(),
@@ -105,6 +105,8 @@ impl Aggregator {
         let sent = tokio::select! {
             sent = outbound.send_all(inbox, open, out) => sent,
             () = stop.cancelled() => Err(NodeError::Stopped("the coordinator has gone".into())),
+            // A coordinator that neither reads nor goes away.
+            () = tokio::time::sleep_until(last + GRACE) => Err(NodeError::Stopped("the deadline passed".into())),
         };
         match sent {
             Ok(()) => Response::Done(NodeStats::default()),

@@ -10,7 +10,7 @@ use super::{CaptureMode, Exit, UpArgs, UsageError, secret};
 use crate::agent::access::SocketAccess;
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
-use crate::slurm::place;
+use crate::slurm::run_dir;
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     let config = resolve(args)?;
@@ -37,7 +37,7 @@ fn plan(config: &AgentConfig) -> Plan {
 }
 
 async fn serve(config: AgentConfig) -> anyhow::Result<()> {
-    place::tidy_rings();
+    run_dir::tidy_rings();
     // Before anything else, so that no signal between start and select is lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -165,7 +165,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         socket: Some(args.socket.unwrap_or_else(config::default_socket)),
         capture: match args.capture {
             CaptureMode::Auto => {
-                CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None, rings: Some(place::ring_dir(None)) }
+                CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None, rings: Some(run_dir::ring_dir(None)) }
             }
             CaptureMode::Off => CaptureChoice::Off,
         },

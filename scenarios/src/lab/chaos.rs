@@ -228,7 +228,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     operated.map_err(|_| anyhow::anyhow!("the operator panicked"))??;
 
     let healed = run.fleet.wait_for_all(MEETING).context("after everything was healed")?;
-    let whole = run.wait_for_whole_answers()?;
+    let whole = run.wait_for_complete_answers()?;
     let tasks_after = run.tasks_at_rest();
     let Run { fleet, report, began, .. } = run;
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -415,13 +415,13 @@ impl Run {
         let faults = [("rows", wrong_rows), ("coverage", wrong_coverage), ("failed", failed), ("late", late)];
         for (what, fault) in faults.into_iter().filter_map(|(what, fault)| fault.map(|fault| (what, fault))) {
             if report.faults.len() < TOLD {
-                report.faults.push(self.told(put, what, &fault));
+                report.faults.push(self.fault_text(put, what, &fault));
             }
         }
     }
 
     /// A fault with what led to it.
-    fn told(&self, put: &Put, what: &str, fault: &str) -> String {
+    fn fault_text(&self, put: &Put, what: &str, fault: &str) -> String {
         let mut text = format!(
             "FAULT {what} at n{} (seed {}, {:.1} s into the run, deadline {:?}, took {:?}, machine late {:?})\n  {}\n  {fault}",
             put.coordinator,
@@ -456,7 +456,7 @@ impl Run {
     }
 
     /// Waits until every host gives a whole and right answer.
-    fn wait_for_whole_answers(&self) -> anyhow::Result<Duration> {
+    fn wait_for_complete_answers(&self) -> anyhow::Result<Duration> {
         let began = Instant::now();
         let drawn = Drawn {
             sql: "SELECT node, count(*), sum(v) FROM t GROUP BY node".into(),
