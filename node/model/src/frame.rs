@@ -170,7 +170,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 }
 
 /// A whole frame, its length included, as [`encode`] makes it.
-pub(super) fn decode_whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
+///
+/// # Errors
+/// Its version is another, or its body not of this type.
+pub fn decode_whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
     decode(bytes.get(4..).unwrap_or_default())
 }
 

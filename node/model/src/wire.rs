@@ -12,7 +12,7 @@ use record::Activity;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, FrameError};
-use crate::local::{LocalRequest, LocalResponse};
+use crate::local::{LocalRequest, LocalResponse, StacksWanted};
 use crate::snapshot::SnapshotUse;
 
 /// One question to a node. All are idempotent: asking again changes nothing.
@@ -90,7 +90,7 @@ pub enum Request {
     /// What a person or a program asks an agent, as on its local socket: it plans, asks the mesh and merges. Answered by
     /// [`Response::Said`]s.
     Ask(LocalRequest),
-    /// Do this (a task, alone or relayed, or open calls) for a user of the mesh's hosts who may see her own processes only.
+    /// Do this (a task, alone or relayed, open calls or stacks) for a user of the mesh's hosts who may see her own processes only.
     Own {
         /// Her user id, the same on every host.
         uid: u32,
@@ -107,6 +107,13 @@ pub enum Request {
     },
     /// What time is it at yours, by the clock that is never stepped? Answered by [`Response::Pong`].
     SteadyPing,
+    /// Where are your ranks? Answered by [`Response::Stacks`].
+    Stacks {
+        /// Time left for it when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// Of which ranks, and how often.
+        wanted: StacksWanted,
+    },
 }
 
 impl Request {
@@ -158,10 +165,10 @@ impl Request {
     #[must_use]
     pub fn owned(uid: u32, request: &[u8]) -> Option<Self> {
         let mut request: Self = frame::decode_whole(request).ok()?;
-        let open_calls = matches!(request, Self::OpenCalls);
+        let takes_viewer = matches!(request, Self::OpenCalls | Self::Stacks { .. });
         match request.task_mut() {
             Some(task) => task.viewer = Some(uid),
-            None if open_calls => {}
+            None if takes_viewer => {}
             None => return None,
         }
         Some(request)
@@ -270,6 +277,8 @@ pub enum Response {
     Combined(Vec<(u32, NodeStats)>),
     /// A piece of the answer to [`Request::Ask`].
     Said(LocalResponse),
+    /// The stacks of the node's ranks, in the encoding of their owner.
+    Stacks(Vec<u8>),
 }
 
 impl Response {
@@ -291,5 +300,27 @@ impl Response {
             Self::Said(said) => said.is_last(),
             _ => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_done_for_one_user_is_asked_for_one() {
+        let wanted = StacksWanted { samples: 1, every_ms: 50, ..StacksWanted::default() };
+        let of = |request: &Request| match request.own(1000) {
+            Ok(Request::Own { uid, request }) => Request::owned(uid, &request),
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(
+            of(&Request::Stacks { deadline_ms: 9, wanted: wanted.clone() }),
+            Some(Request::Stacks { .. })
+        ));
+        assert!(matches!(of(&Request::OpenCalls), Some(Request::OpenCalls)));
+        assert!(of(&Request::Activities(vec![1])).is_none());
+        assert!(of(&Request::OpenCalls.own(1).unwrap()).is_none(), "not one within another");
+        assert!(Request::owned(1, b"x").is_none());
     }
 }
