@@ -175,7 +175,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 }
 
 /// A complete frame, its length included, as [`encode`] makes it.
-pub(super) fn decode_frame<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
+///
+/// # Errors
+/// Its version is another, or its body not of this type.
+pub fn decode_frame<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
     decode(bytes.get(4..).unwrap_or_default())
 }
 

@@ -21,5 +21,5 @@ mod snapshot;
 pub mod wire;
 
 pub use coverage::{Coverage, Missing, row_share};
-pub use local::{LocalRequest, LocalResponse, Question, StragglersQuestion};
+pub use local::{LocalRequest, LocalResponse, Question, StacksQuestion, StacksWanted, StragglersQuestion};
 pub use snapshot::SnapshotUse;

@@ -16,6 +16,8 @@ pub enum LocalRequest {
     Stragglers(StragglersQuestion),
     /// The members of the mesh.
     Nodes,
+    /// Where ranks are: their call stacks.
+    Stacks(StacksQuestion),
 }
 
 /// What the agent answers.
@@ -88,6 +90,36 @@ pub struct StragglersQuestion {
     /// Ask only these nodes.
     pub nodes: Vec<String>,
     /// Ask only nodes with these labels.
+    pub labels: Vec<(String, String)>,
+}
+
+/// Which stacks a node is to take of its ranks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StacksWanted {
+    /// Only this job's ranks.
+    pub job: Option<String>,
+    /// Only these ranks; empty is all.
+    pub ranks: Vec<u32>,
+    /// Also the child processes of those.
+    pub children: bool,
+    /// All threads, not the first of each process only.
+    pub all_threads: bool,
+    /// Samples of each process.
+    pub samples: u32,
+    /// Time between two samples, milliseconds.
+    pub every_ms: u32,
+}
+
+/// What `rankmesh stacks` asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StacksQuestion {
+    /// What each node is to do.
+    pub wanted: StacksWanted,
+    /// Deadline.
+    pub timeout_ms: u64,
+    /// Ask only these nodes; empty is all.
+    pub nodes: Vec<String>,
+    /// Ask only nodes with all these labels.
     pub labels: Vec<(String, String)>,
 }
 

@@ -13,7 +13,7 @@ use record::Activity;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, FrameError};
-use crate::local::{LocalRequest, LocalResponse};
+use crate::local::{LocalRequest, LocalResponse, StacksWanted};
 use crate::snapshot::SnapshotUse;
 
 /// One question to a node. All are idempotent: asking again changes nothing.
@@ -95,8 +95,8 @@ pub enum Request {
     /// What a person or a program asks an agent, as on its local socket: it plans, asks the mesh
     /// and merges. Answered by [`Response::Local`]s.
     Ask(LocalRequest),
-    /// Do this (a task, alone or relayed, or open calls) for a user of the mesh's hosts who may see
-    /// her own processes only.
+    /// Do this (a task, alone or relayed, open calls or stacks) for a user of the mesh's hosts who
+    /// may see her own processes only.
     Own {
         /// Her user id, the same on every host.
         uid: u32,
@@ -114,6 +114,13 @@ pub enum Request {
     /// What time is it at yours, by the clock that is never stepped? Answered by
     /// [`Response::Pong`].
     SteadyPing,
+    /// Where are your ranks? Answered by [`Response::Stacks`].
+    Stacks {
+        /// Time left for it when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// Of which ranks, and how often.
+        wanted: StacksWanted,
+    },
 }
 
 impl Request {
@@ -166,10 +173,10 @@ impl Request {
     #[must_use]
     pub fn owned(uid: u32, request: &[u8]) -> Option<Self> {
         let mut request: Self = frame::decode_frame(request).ok()?;
-        let open_calls = matches!(request, Self::OpenCalls);
+        let takes_viewer = matches!(request, Self::OpenCalls | Self::Stacks { .. });
         match request.task_mut() {
             Some(task) => task.viewer = Some(uid),
-            None if open_calls => {}
+            None if takes_viewer => {}
             None => return None,
         }
         Some(request)
@@ -279,6 +286,8 @@ pub enum Response {
     Combined(Vec<(u32, NodeStats)>),
     /// A piece of the answer to [`Request::Ask`].
     Local(LocalResponse),
+    /// The stacks of the node's ranks, in the encoding of their owner.
+    Stacks(Vec<u8>),
 }
 
 impl Response {
@@ -300,5 +309,27 @@ impl Response {
             Self::Local(response) => response.is_last(),
             _ => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_done_for_one_user_is_asked_for_one() {
+        let wanted = StacksWanted { samples: 1, every_ms: 50, ..StacksWanted::default() };
+        let of = |request: &Request| match request.own(1000) {
+            Ok(Request::Own { uid, request }) => Request::owned(uid, &request),
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(
+            of(&Request::Stacks { deadline_ms: 9, wanted: wanted.clone() }),
+            Some(Request::Stacks { .. })
+        ));
+        assert!(matches!(of(&Request::OpenCalls), Some(Request::OpenCalls)));
+        assert!(of(&Request::Activities(vec![1])).is_none());
+        assert!(of(&Request::OpenCalls.own(1).unwrap()).is_none(), "not one within another");
+        assert!(Request::owned(1, b"x").is_none());
     }
 }

@@ -54,6 +54,18 @@ pub(super) async fn answer(
             shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
             to.send(LocalResponse::Text(nodes)).await?;
         }
+        LocalRequest::Stacks(question) => {
+            let asking = asking("stacks");
+            let (response, outcome) = match super::stacks::ask(shared, question, caller, &stop).await {
+                Ok(answer) => (
+                    LocalResponse::Text(serde_json::to_string(&answer)?),
+                    Outcome::Answered { rows: None, bytes: None },
+                ),
+                Err(error) => failure(error),
+            };
+            shared.auditor.done(asking, outcome);
+            to.send(response).await?;
+        }
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
             let (response, outcome) =

@@ -15,7 +15,7 @@ use query::exec::Executor;
 use store::{ServedDb, Source};
 use tokio::sync::watch;
 
-use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, standing};
+use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, stacks, standing};
 
 /// What a light agent is made of.
 pub struct LightConfig {
@@ -47,7 +47,10 @@ impl LightAgent {
         let source = Arc::new(Source::Served(ServedDb::open(&config.database, Vec::new())?));
         let executor = Arc::new(Executor::new(identity.node().to_string(), Arc::clone(&source), CONCURRENT_QUESTIONS));
         let recording = Arc::new(recording::Recording::off());
-        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), None, None));
+        let stacks = Arc::new(stacks::Stacks::new(Arc::clone(&recording)));
+        let (shared_executor, shared_recording) = (Arc::clone(&executor), Arc::clone(&recording));
+        let handler =
+            Arc::new(serve::NodeHandler::new(shared_executor, shared_recording, Arc::clone(&stacks), None, None));
         let (mesh, _no_gossip) = Mesh::start(MeshConfig {
             listen: config.listen,
             identity: Arc::clone(&identity),
@@ -65,6 +68,7 @@ impl LightAgent {
             coordinator: Coordinator::new(mesh, gossip, executor, verdicts::VIEWS),
             source,
             recording,
+            stacks,
             auditor,
             standing: standing::StandingState::default(),
         });

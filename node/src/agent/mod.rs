@@ -4,7 +4,8 @@
 //! `serve` answers other nodes; `access` says who may ask what and `audit` keeps it; `seal` signs
 //! what is gossiped; `trust` keeps the identity fresh and the trust list known; `answer` answers
 //! people, `local` lets in those on this host; `facts` keeps what it gossips about itself true;
-//! `memory` gives back what is free; `standing` keeps the current verdict; `light` is an agent
+//! `memory` gives back what is free; `standing` keeps the current verdict; `stacks` samples
+//! where ranks are; `light` is an agent
 //! without all that, for many in one process.
 
 use std::net::SocketAddr;
@@ -39,6 +40,7 @@ pub mod scope;
 pub mod seal;
 mod serve;
 mod source;
+pub mod stacks;
 pub mod standing;
 pub mod stragglers;
 mod trust;
@@ -60,6 +62,8 @@ pub struct Shared {
     pub source: Arc<Source>,
     /// Recording, and why not.
     pub recording: Arc<recording::Recording>,
+    /// Samples the stacks of this host's ranks.
+    stacks: Arc<stacks::Stacks>,
     /// Notes who asked what.
     auditor: Arc<audit::Auditor>,
     /// The standing verdict.
@@ -93,10 +97,12 @@ impl Agent {
         let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
 
         let recording = Arc::new(recording::Recording::start(&config, &source, unwritable)?);
+        let stacks = Arc::new(stacks::Stacks::new(Arc::clone(&recording)));
         let auditor = Arc::new(audit::Auditor::new(Arc::clone(&source)));
         let handler = Arc::new(serve::NodeHandler::new(
             Arc::clone(&executor),
             Arc::clone(&recording),
+            Arc::clone(&stacks),
             Some(Arc::clone(&keeper)),
             Some(Arc::clone(&auditor)),
         ));
@@ -139,6 +145,7 @@ impl Agent {
             coordinator: Coordinator::new(mesh, gossip, executor, verdicts::VIEWS),
             source,
             recording,
+            stacks,
             auditor,
             standing: standing::StandingState::default(),
         });

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use explain::stacks::Identity;
 use model::wire::OpenCall;
 use node_bpf::{
-    Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, Record, Sampler, SamplerConfig, SelfStat, Watch,
+    Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, Sampler, SamplerConfig,
+    SelfStat, Watch,
 };
 use parking_lot::Mutex;
 use store::{Ingest, Source};
@@ -17,6 +19,29 @@ use super::config::{AgentConfig, CaptureChoice};
 use super::scope::Scope;
 use super::standing::Feed;
 
+/// A process on this host that is a rank of a job.
+#[derive(Debug, Clone)]
+pub(super) struct RankProcess {
+    pub(super) pid: u32,
+    pub(super) rank: u32,
+    pub(super) job_id: Option<String>,
+    /// When it started, in clock ticks since boot; none where it had ended before that was read.
+    pub(super) start_ticks: Option<u64>,
+}
+
+impl RankProcess {
+    fn of(seen: &ProcessSeen) -> Option<Self> {
+        let rank = u32::try_from(seen.rank?).ok()?;
+        let start_ticks = Identity::of(seen.pid).ok().map(|identity| identity.start_ticks);
+        Some(Self { pid: seen.pid, rank, job_id: seen.job_id.clone(), start_ticks })
+    }
+
+    /// Whether it is still there, and no other process has its pid.
+    fn runs(&self) -> bool {
+        Identity::of(self.pid).is_ok_and(|now| Some(now.start_ticks) == self.start_ticks)
+    }
+}
+
 /// The state of recording on this host.
 #[derive(Debug)]
 pub struct Recording {
@@ -25,8 +50,8 @@ pub struct Recording {
     sampler: Mutex<Option<Sampler>>,
     /// "on", "off", or "failed: why".
     pub state: String,
-    /// Rank of each process that was seen, by pid.
-    ranks: Arc<Mutex<BTreeMap<u32, u32>>>,
+    /// The ranks' processes that were seen, by pid.
+    ranks: Arc<Mutex<BTreeMap<u32, RankProcess>>>,
     /// The calls on their way into digests.
     feed: Arc<Feed>,
     /// Whose processes are recorded, when not everybody's.
@@ -129,9 +154,14 @@ impl Recording {
 
     /// Ranks whose processes run on this host now, ascending.
     pub fn ranks(&self) -> Vec<u32> {
+        self.rank_processes(None).iter().map(|process| process.rank).collect::<BTreeSet<u32>>().into_iter().collect()
+    }
+
+    /// The processes of ranks that run on this host now, of one user or of all.
+    pub(super) fn rank_processes(&self, viewer: Option<u32>) -> Vec<RankProcess> {
         let mut ranks = self.ranks.lock();
-        ranks.retain(|pid, _| Path::new("/proc").join(pid.to_string()).exists());
-        ranks.values().copied().collect::<BTreeSet<u32>>().into_iter().collect()
+        ranks.retain(|_, process| process.runs());
+        ranks.values().filter(|process| is_of(viewer, process.pid)).cloned().collect()
     }
 
     /// The collective calls that ranks on this host are in right now, and their waits for devices
@@ -165,12 +195,8 @@ impl Recording {
 
     /// Those of one user's processes, or of all.
     pub fn open_calls_of(&self, viewer: Option<u32>) -> Vec<OpenCall> {
-        use std::os::unix::fs::MetadataExt;
-        // Who owns a process's directory is who may trace it: root's, where it runs with other
-        // rights than hers alone.
-        let owner = |pid: u32| std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok();
         let mut calls = self.open_calls();
-        calls.retain(|call| viewer.is_none_or(|uid| owner(call.pid) == Some(uid)));
+        calls.retain(|call| is_of(viewer, call.pid));
         calls
     }
 
@@ -193,6 +219,15 @@ impl Recording {
             capture.stop();
         }
     }
+}
+
+/// Whether this process is one that `viewer` may see; without one, every process is.
+fn is_of(viewer: Option<u32>, pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    // Who owns a process's directory is who may trace it: root's, where it runs with other rights
+    // than hers alone.
+    let owner = || std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok();
+    viewer.is_none_or(|uid| owner() == Some(uid))
 }
 
 /// Where eBPF records, the calls in rings are the same ones again: nothing of them is stored, so
@@ -219,7 +254,7 @@ const TIMES_OF_DEVICE: u8 = 3;
 /// Takes records to the store and to digests.
 fn sink(
     ingest: Ingest,
-    ranks: &Arc<Mutex<BTreeMap<u32, u32>>>,
+    ranks: &Arc<Mutex<BTreeMap<u32, RankProcess>>>,
     feed: &Arc<Feed>,
     scope: Option<&Arc<Mutex<Scope>>>,
 ) -> Box<dyn FnMut(Record) + Send> {
@@ -228,10 +263,10 @@ fn sink(
         if scope.as_ref().is_some_and(|scope| !scope.lock().admits(&record)) {
             return;
         }
-        if let Record::Process(process) = &record
-            && let Some(rank) = process.rank.and_then(|rank| u32::try_from(rank).ok())
+        if let Record::Process(seen) = &record
+            && let Some(process) = RankProcess::of(seen)
         {
-            ranks.lock().insert(process.pid, rank);
+            ranks.lock().insert(process.pid, process);
         }
         feed.record(&record);
         ingest.record(record);

@@ -12,7 +12,7 @@ use mesh::{Handler, Mesh, Responder};
 use model::SnapshotUse;
 use model::frame;
 use model::wire::{Leaf, Request, Response};
-use model::{LocalRequest, LocalResponse};
+use model::{LocalRequest, LocalResponse, StacksWanted};
 use query::access::{Access, Caller};
 use query::admission::ConcurrencyLimit;
 use query::aggregator::Aggregator;
@@ -27,6 +27,7 @@ use super::Shared;
 use super::answer::{self, AnswerSink};
 use super::audit::{Asking, Auditor, Outcome};
 use super::recording::Recording;
+use super::stacks::Stacks;
 use super::trust::Keeper;
 
 /// No task runs longer than this here, whatever deadline the coordinator sends.
@@ -42,6 +43,7 @@ const OF_ONE: usize = 8;
 pub(super) struct NodeHandler {
     executor: Arc<Executor>,
     recording: Arc<Recording>,
+    stacks: Arc<Stacks>,
     /// None in a light agent, which keeps no identity fresh.
     trust: Option<Arc<Keeper>>,
     /// None in a light agent, which has no store of its own.
@@ -83,11 +85,12 @@ impl NodeHandler {
     pub(super) fn new(
         executor: Arc<Executor>,
         recording: Arc<Recording>,
+        stacks: Arc<Stacks>,
         trust: Option<Arc<Keeper>>,
         auditor: Option<Arc<Auditor>>,
     ) -> Self {
         let (people, limit) = (OnceLock::new(), ConcurrencyLimit::new(PEOPLE, OF_ONE));
-        Self { executor, recording, trust, auditor, aggregator: Aggregator::default(), people, limit }
+        Self { executor, recording, stacks, trust, auditor, aggregator: Aggregator::default(), people, limit }
     }
 
     /// From now on people are answered, too.
@@ -133,6 +136,20 @@ impl NodeHandler {
     ) -> Response {
         let asking = asking(peer, "task", &task);
         let response = self.task(deadline, peer.name.as_str(), task, snapshot, out, cancelled).await;
+        self.note(asking, &response);
+        response
+    }
+
+    async fn noted_stacks(
+        &self,
+        peer: &Peer,
+        deadline: Instant,
+        wanted: StacksWanted,
+        viewer: Option<u32>,
+        cancelled: &CancellationToken,
+    ) -> Response {
+        let asking = Asking::new("mesh", for_user(peer, viewer), peer.role.as_str(), "stacks");
+        let response = self.stacks.answer(wanted, viewer, deadline, cancelled).await;
         self.note(asking, &response);
         response
     }
@@ -221,11 +238,15 @@ fn until(deadline_ms: u32) -> Instant {
 /// A task asked for by `peer`, as the audit has it.
 fn asking(peer: &Peer, kind: &'static str, task: &NodeTask) -> Asking {
     let sql = task.parts.first().map_or("", |fragment| fragment.sql.as_str());
-    let who = match task.viewer {
+    Asking::new("mesh", for_user(peer, task.viewer), peer.role.as_str(), kind).question(sql)
+}
+
+/// Who asks, and for which of her host's users.
+fn for_user(peer: &Peer, viewer: Option<u32>) -> String {
+    match viewer {
         Some(uid) => format!("{} for uid {uid}", peer.name),
         None => peer.name.to_string(),
-    };
-    Asking::new("mesh", who, peer.role.as_str(), kind).question(sql)
+    }
 }
 
 /// What became of a question, for the audit.
@@ -272,6 +293,9 @@ impl Handler for NodeHandler {
                 let looked = tokio::task::spawn_blocking(move || recording.feed().activities(&pids)).await;
                 Response::Activities(looked.unwrap_or_default())
             }
+            Request::Stacks { deadline_ms, wanted } => {
+                Box::pin(self.noted_stacks(&peer, until(deadline_ms), wanted, None, &cancelled)).await
+            }
             Request::OpenCalls => Response::OpenCalls(self.recording.open_calls()),
             Request::Trust => Response::Trust(self.trust.as_ref().map(|trust| trust.list()).unwrap_or_default()),
             Request::Renew { csr } => {
@@ -303,6 +327,9 @@ impl Handler for NodeHandler {
             }
             Request::Own { uid, request } => match Request::owned(uid, &request) {
                 Some(Request::OpenCalls) => Response::OpenCalls(self.recording.open_calls_of(Some(uid))),
+                Some(Request::Stacks { deadline_ms, wanted }) => {
+                    Box::pin(self.noted_stacks(&peer, until(deadline_ms), wanted, Some(uid), &cancelled)).await
+                }
                 Some(task) => return Box::pin(self.handle(mesh, peer, task, out, cancelled)).await,
                 None => Response::Unsupported("this cannot be asked for one user".into()),
             },

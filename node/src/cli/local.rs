@@ -54,6 +54,7 @@ impl Patience {
     fn with(request: &LocalRequest) -> Self {
         let timeout_ms = match request {
             LocalRequest::Query(question) => question.timeout_ms,
+            LocalRequest::Stacks(question) => question.timeout_ms,
             LocalRequest::Nodes | LocalRequest::Stragglers(_) => return Self { timeout_ms: 0, until: None },
         };
         // As good as for ever, where the clock ends before.

@@ -27,6 +27,7 @@ mod query;
 mod recorded;
 mod secret;
 mod slurm;
+mod stacks;
 mod stragglers;
 mod trace;
 mod up;
@@ -48,6 +49,8 @@ enum Command {
     Query(QueryArgs),
     /// Name the rank that holds the others up
     Stragglers(StragglersArgs),
+    /// Show where ranks are: their call stacks, in classes
+    Stacks(StacksArgs),
     /// List the nodes of the mesh
     Nodes(NodesArgs),
     /// Say what this host can capture, what not, and what to do about it
@@ -268,6 +271,53 @@ pub enum ReportFormat {
     Json,
 }
 
+/// Flags of `rankmesh stacks`.
+#[derive(Debug, Args)]
+pub struct StacksArgs {
+    /// The local agent.
+    #[command(flatten)]
+    pub socket: SocketArg,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub ask: AskArgs,
+    /// Only this job; of a Slurm job with a mesh of its own, that mesh, from any host of the cluster
+    #[arg(long, value_name = "ID")]
+    pub job: Option<String>,
+    /// Only these ranks, as 3,5-7
+    #[arg(long, value_name = "RANK,…", value_parser = parse_ranks)]
+    pub ranks: Option<Ranks>,
+    /// How often each rank is looked at (1 to 200)
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub samples: u32,
+    /// Time between two looks (5ms to 10s)
+    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
+    pub every: Duration,
+    /// Also the ranks' child processes, such as a data loader's workers
+    #[arg(long)]
+    pub children: bool,
+    /// All threads, not each process's first one only
+    #[arg(long)]
+    pub all_threads: bool,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = StacksFormat::Table)]
+    pub format: StacksFormat,
+}
+
+/// Ranks of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ranks(pub Vec<u32>);
+
+/// Formats of stacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StacksFormat {
+    /// Classes and tree, for people.
+    Table,
+    /// One JSON value.
+    Json,
+    /// A line a stack, `outer;inner COUNT`, for flame graph tools.
+    Folded,
+}
+
 /// Flags of `rankmesh nodes`.
 #[derive(Debug, Args)]
 pub struct NodesArgs {
@@ -361,6 +411,7 @@ pub fn run() -> ExitCode {
         Command::Up(args) => up::run(*args),
         Command::Query(args) => query::run(args),
         Command::Stragglers(args) => stragglers::run(args),
+        Command::Stacks(args) => stacks::run(args),
         Command::Nodes(args) => nodes::run(args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
@@ -410,6 +461,27 @@ fn start_logging(agent: bool) {
 }
 
 /// `10s`, `500ms`, `5m`, `2h`, `7d`; a bare number is seconds.
+/// Ranks named at once.
+const MOST_RANKS: usize = 65_536;
+
+fn parse_ranks(text: &str) -> Result<Ranks, String> {
+    let wrong = || format!("'{text}' are no ranks; write 5 or 3,5-7");
+    let mut ranks = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(wrong());
+        }
+        if (last - first) as usize >= MOST_RANKS - ranks.len() {
+            return Err(format!("more than {MOST_RANKS} ranks"));
+        }
+        ranks.extend(first..=last);
+    }
+    Ok(Ranks(ranks))
+}
+
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -461,6 +533,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ranks() {
+        assert_eq!(parse_ranks("5"), Ok(Ranks(vec![5])));
+        assert_eq!(parse_ranks("3,5-7"), Ok(Ranks(vec![3, 5, 6, 7])));
+        for wrong in ["", "a", "3-1", "1,", "-2", "0-4294967295"] {
+            assert!(parse_ranks(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
