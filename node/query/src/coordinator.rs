@@ -23,7 +23,7 @@ pub struct Coordinator {
     /// What nodes offer.
     pub catalogs: Catalogs,
     /// Plans of the last questions.
-    pub plans: Plans,
+    pub plans: Arc<Plans>,
     /// Merge databases between questions.
     pub merges: Arc<MergePool>,
     /// Turns of the questions that are asked here.
@@ -41,7 +41,7 @@ impl Coordinator {
             gossip,
             executor,
             catalogs: Catalogs::default(),
-            plans: Plans::default(),
+            plans: Arc::default(),
             merges: Arc::default(),
             turns: Admission::of_agent(),
             fanout: Mutex::default(),

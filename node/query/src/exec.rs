@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
+use query_planner::memory::{self, Account, Grant};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop};
 use rusqlite::Connection;
 use store::{ColumnExecutor, Source};
@@ -32,7 +33,7 @@ const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_n
 /// Read-only connections kept open between questions.
 const IDLE_READERS: usize = 4;
 
-/// What SQLite may take for one question here.
+/// Memory of one task here, bytes: SQLite's, what is decoded and kept for it, and the rows that wait for their reader.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// A snapshot is kept for another round no longer than this, whatever the asker says.
@@ -69,9 +70,13 @@ pub struct Small {
     pub stats: NodeStats,
 }
 
+/// Some rows of a task, with the index of their part and what they take of its memory.
+pub type Produced = (usize, Batch, Grant);
+
 /// Where the rows of a task go, from the thread that works on it.
 struct RowsOut {
-    batches: mpsc::Sender<(usize, Batch)>,
+    batches: mpsc::Sender<Produced>,
+    memory: Arc<Account>,
     place: Place,
     deadline: Instant,
     runtime: Handle,
@@ -82,7 +87,9 @@ impl RowsOut {
     /// Sends rows. A task that waits for its reader needs no turn meanwhile: somebody else may work. Stopped, it waits no longer.
     fn send(&mut self, part: usize, batch: Batch) -> Result<(), NodeError> {
         let gone = || NodeError::Stopped("the asker went away".into());
-        let piece = match self.batches.try_send((part, batch)) {
+        let counted = Grant::of(&self.memory);
+        counted.more(batch.size_bytes()).map_err(|why| NodeError::OverBudget(why.to_string()))?;
+        let piece = match self.batches.try_send((part, batch, counted)) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Closed(_)) => return Err(gone()),
             Err(TrySendError::Full(piece)) => piece,
@@ -221,7 +228,7 @@ impl Executor {
         snapshot: Option<SnapshotUse>,
         deadline: Instant,
         cancelled: CancellationToken,
-        batches: mpsc::Sender<(usize, Batch)>,
+        batches: mpsc::Sender<Produced>,
     ) -> Result<NodeStats, NodeError> {
         let under_way = UnderWay::begin(&self.under_way)?;
         let asker = Asker::of_the_house(asker);
@@ -249,7 +256,8 @@ impl Executor {
         let _stop_on_drop = stop.stop_on_drop();
         let runtime = Handle::current();
         let place = Place::new(turn, runtime.clone());
-        let mut rows = RowsOut { batches, place, deadline, runtime, stop: cancelled.clone() };
+        let memory = Account::new(MEMORY_BYTES);
+        let mut rows = RowsOut { batches, memory, place, deadline, runtime, stop: cancelled.clone() };
         let (question, on_thread) = (stop.clone(), cancelled.clone());
         let mut worked = std::pin::pin!(polite::run(move || {
             let _under_way = under_way;
@@ -275,7 +283,7 @@ impl Executor {
             return None;
         }
         // Without a turn: it is so little that it waits for nobody's long work.
-        let _cap = query_planner::memory::cap(SMALL_MEMORY_BYTES);
+        let _cap = memory::cap(SMALL_MEMORY_BYTES);
         let mut reader = self.lock().pop()?;
         reader.wind_up();
         let watched = self.small.watch(&reader.conn);
@@ -311,7 +319,7 @@ impl Executor {
         cancelled: &CancellationToken,
         rows: &mut RowsOut,
     ) -> Result<NodeStats, NodeError> {
-        let _cap = query_planner::memory::cap(MEMORY_BYTES);
+        let _cap = memory::cap_of(&rows.memory);
         let earlier = taken.as_mut().and_then(|taken| taken.earlier.take());
         let own = |uid| self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed);
         let begin = || task.viewer.map_or_else(|| self.reader(), own);

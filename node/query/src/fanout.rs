@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use mesh::{Encoded, Mesh};
 use model::SnapshotUse;
+use query_planner::memory::Account;
 use query_planner::{Fanout, FirstAsk, NodeStats, NodeTask, Round, RunError, Sink, Targets};
 use rand::RngExt;
 use tokio::runtime::Handle;
@@ -51,6 +52,8 @@ pub struct MeshFanout {
     time: Option<RoundTime>,
     /// The user whose rows alone count.
     viewer: Option<u32>,
+    /// What is gathered counts here.
+    memory: Arc<Account>,
     /// When the question itself ends: snapshots are kept until then.
     question_ends: Instant,
     /// The number under which nodes keep snapshots between its rounds.
@@ -173,6 +176,7 @@ impl MeshFanout {
             deadline,
             time: None,
             viewer: None,
+            memory: Account::new(u64::MAX),
             question_ends: deadline,
             question: rand::rng().random(),
             snapshots_kept: false,
@@ -200,6 +204,12 @@ impl MeshFanout {
     #[must_use]
     pub(super) fn in_place(self, place: Arc<Mutex<Place>>) -> Self {
         Self { place: Some(place), ..self }
+    }
+
+    /// Counts the rows that are gathered as this question's memory.
+    #[must_use]
+    pub(super) fn with_memory(self, memory: &Arc<Account>) -> Self {
+        Self { memory: Arc::clone(memory), ..self }
     }
 
     /// Asks for the rows of one user's processes alone.
@@ -355,7 +365,7 @@ impl MeshFanout {
         let (ends, inbox) = inbox(flow.is_some().then(|| asked.len().min(FLOW_PIECES)));
         let stop = self.cancelled.child_token();
         let _stop_on_drop = stop.clone().drop_guard();
-        let gathered = Gathered::new(task.budget.asker_bytes);
+        let gathered = Gathered::new(task.budget.asker_bytes, &self.memory);
         let asked_before = |index: &&usize| self.answered.contains(self.targets[**index].name.as_str());
         let (before, anew): (Vec<usize>, Vec<usize>) = asked.iter().partition(asked_before);
         for (of_earlier, targets) in [(true, before), (false, anew)] {
@@ -418,7 +428,9 @@ impl MeshFanout {
             let Some(said) = said else { break };
             let (target, outcome) = match said {
                 Said::Rows(target, (part, batch)) => {
+                    let memory = batch.size_bytes();
                     sink(self.targets[target].name.as_str(), part, Cow::Owned(batch))?;
+                    started.gathered.merged(memory);
                     continue;
                 }
                 Said::Ended(target, outcome) => (target, outcome),
@@ -427,7 +439,9 @@ impl MeshFanout {
             match outcome {
                 Ok((batches, stats)) => {
                     for (part, batch) in batches {
+                        let memory = batch.size_bytes();
                         sink(&name, part, Cow::Owned(batch))?;
+                        started.gathered.merged(memory);
                     }
                     self.answered.insert(name.clone());
                     answered.push((name, stats));
@@ -441,7 +455,8 @@ impl MeshFanout {
                     self.missing.insert(name, why);
                     return Err(RunError::Internal(message));
                 }
-                Err(Lost::OverBudget) => {
+                Err(Lost::OverBudget(Some(why))) => return Err(RunError::OverBudget(why.to_string())),
+                Err(Lost::OverBudget(None)) => {
                     let tables: Vec<&str> = task.parts.iter().map(|part| part.table.as_str()).collect();
                     return Err(RunError::OverBudget(format!(
                         "more than {} MiB at the asker while gathering {}; narrow it with WHERE, fewer columns or LIMIT",

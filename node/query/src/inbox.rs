@@ -70,9 +70,9 @@ impl Speaker {
         let mut heap = lock(&self.0.heap);
         match &said {
             Said::Ended(_, Ok((batches, _))) => {
-                heap.bytes += batches.iter().map(|(_, batch)| batch.size_bytes()).sum::<u64>();
+                heap.bytes += batches.iter().map(|(_, batch)| batch.data_bytes()).sum::<u64>();
             }
-            Said::Ended(_, Err(Lost::Sql(_) | Lost::OverBudget | Lost::BrokeOff { .. })) => heap.urgent = true,
+            Said::Ended(_, Err(Lost::Sql(_) | Lost::OverBudget(_) | Lost::BrokeOff { .. })) => heap.urgent = true,
             Said::Ended(_, Err(Lost::Unreached(_) | Lost::Missing(_))) | Said::Rows(..) => {}
         }
         heap.said.push(said);

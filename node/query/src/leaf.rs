@@ -10,6 +10,7 @@ use certs::NodeName;
 use mesh::{AskError, Encoded, Mesh};
 use model::SnapshotUse;
 use model::wire::{LeafPiece, LeafSaid, Request, Response};
+use query_planner::memory::{Account, Grant, Refused};
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -39,8 +40,8 @@ pub(super) enum Lost {
     Missing(String),
     /// The SQL itself fails, as it would on the union.
     Sql(String),
-    /// What has been gathered from all targets does not fit the asker's budget.
-    OverBudget,
+    /// What has been gathered from all targets is more data than a question may gather, or more memory than it may have.
+    OverBudget(Option<Refused>),
     /// Rows of it have gone on to the user already, and the rest will not come.
     BrokeOff {
         /// How many.
@@ -115,27 +116,37 @@ impl Lost {
 /// The whole answer of one target: its batches with the index of their part, and what it did.
 pub(super) type Whole = (Vec<(usize, Batch)>, NodeStats);
 
-/// Bytes that all targets of a round have sent so far: they are held until each answer is whole.
+/// What all targets of a round have sent so far: it is held until each answer is whole.
 #[derive(Debug, Clone)]
 pub(super) struct Gathered {
+    /// Bytes of data.
     bytes: Arc<AtomicU64>,
     limit: u64,
+    /// The question's memory that batches take until they are merged.
+    memory: Arc<Grant>,
 }
 
 impl Gathered {
-    pub(super) fn new(limit: u64) -> Self {
-        Self { bytes: Arc::default(), limit }
+    /// Nothing yet, of at most `limit` bytes of data and as much memory as the account has.
+    pub(super) fn new(limit: u64, account: &Arc<Account>) -> Self {
+        Self { bytes: Arc::default(), limit, memory: Arc::new(Grant::of(account)) }
     }
 
-    /// How many.
+    /// Bytes of data.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    fn take(&self, batch: &Batch) -> Result<(), Lost> {
-        let more = batch.size_bytes();
-        let before = self.bytes.fetch_add(more, Ordering::Relaxed);
-        if before.saturating_add(more) > self.limit { Err(Lost::OverBudget) } else { Ok(()) }
+    fn take(&self, data: u64, memory: u64) -> Result<(), Lost> {
+        if self.bytes.fetch_add(data, Ordering::Relaxed).saturating_add(data) > self.limit {
+            return Err(Lost::OverBudget(None));
+        }
+        self.memory.more(memory).map_err(|why| Lost::OverBudget(Some(why)))
+    }
+
+    /// A batch is where its memory counts otherwise, or no more.
+    pub(super) fn merged(&self, memory: u64) {
+        self.memory.less(memory);
     }
 }
 
@@ -144,30 +155,35 @@ impl Gathered {
 pub(super) struct Held {
     gathered: Gathered,
     batches: Vec<(usize, Batch)>,
+    /// Bytes of data that count, and of memory.
     bytes: u64,
+    memory: u64,
 }
 
 impl Held {
     pub(super) fn new(gathered: &Gathered) -> Self {
-        Self { gathered: gathered.clone(), batches: Vec::new(), bytes: 0 }
+        Self { gathered: gathered.clone(), batches: Vec::new(), bytes: 0, memory: 0 }
     }
 
     pub(super) fn push(&mut self, part: usize, batch: Batch) -> Result<(), Lost> {
-        self.bytes += batch.size_bytes();
-        self.gathered.take(&batch)?;
+        let (data, memory) = (batch.data_bytes(), batch.size_bytes());
+        self.bytes += data;
+        self.gathered.take(data, memory)?;
+        self.memory += memory;
         self.batches.push((part, batch));
         Ok(())
     }
 
-    /// The batches held so far, which count no more.
+    /// The batches held so far, whose data count no more; their memory does until they are [`Gathered::merged`].
     fn let_go(&mut self) -> Vec<(usize, Batch)> {
         self.gathered.bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.memory = 0;
         std::mem::take(&mut self.batches)
     }
 
     /// The batches of a whole answer; they go on counting against the budget.
     pub(super) fn into_whole(mut self, stats: NodeStats) -> Whole {
-        self.bytes = 0;
+        (self.bytes, self.memory) = (0, 0);
         (std::mem::take(&mut self.batches), stats)
     }
 }
@@ -175,6 +191,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.gathered.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.gathered.merged(self.memory);
     }
 }
 
@@ -225,7 +242,7 @@ pub(super) enum Rows {
     /// To the user.
     Flowing(Flow),
     /// Passed on at once, under this number; a full queue holds the target up.
-    Passed(mpsc::Sender<LeafPiece>, u32),
+    Passed(mpsc::Sender<(LeafPiece, Option<Grant>)>, u32, Arc<Account>),
 }
 
 impl Rows {
@@ -234,10 +251,12 @@ impl Rows {
         match self {
             Self::Held(held) => held.push(part, batch),
             Self::Flowing(flow) => flow.push(part, batch).await,
-            Self::Passed(pieces, leaf) => {
+            Self::Passed(pieces, leaf, memory) => {
+                let counted = Grant::of(memory);
+                counted.more(batch.size_bytes()).map_err(|why| Lost::OverBudget(Some(why)))?;
                 let said = LeafSaid::Batch { part: u32::try_from(part).unwrap_or(u32::MAX), batch };
                 let piece = LeafPiece { leaf: *leaf, said };
-                pieces.send(piece).await.map_err(|_| Lost::Missing("the asker has gone".into()))
+                pieces.send((piece, Some(counted))).await.map_err(|_| Lost::Missing("the asker has gone".into()))
             }
         }
     }
@@ -323,7 +342,7 @@ impl LeafAsk {
         let running =
             Arc::clone(&self.executor).run(OWN, self.task.clone(), self.snapshot, self.deadline, stop, batches);
         let gather = async {
-            while let Some((part, batch)) = produced.recv().await {
+            while let Some((part, batch, _counted)) = produced.recv().await {
                 if let Err(lost) = self.take(rows, u32::try_from(part).unwrap_or(u32::MAX), batch).await {
                     produced.close();
                     return Err(lost);

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use query_planner::{AskOptions, Catalog, Plan, QueryError};
-use store;
 
 /// Plans kept.
 const KEPT: usize = 64;
@@ -33,20 +32,9 @@ impl Plans {
     /// # Errors
     /// As [`query_planner::plan`].
     pub fn plan(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Result<Arc<Plan>, QueryError> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |entry: &Kept| {
-            Arc::ptr_eq(&entry.catalog, catalog)
-                && entry.sql == sql
-                && (entry.options.per_node, entry.options.single_node) == (options.per_node, options.single_node)
-        };
-        if let Some(found) = kept.iter().position(same)
-            && let Some(entry) = kept.remove(found)
-        {
-            let plan = Arc::clone(&entry.plan);
-            kept.push_front(entry);
-            return Ok(plan);
+        if let Some(kept) = self.kept(sql, catalog, options) {
+            return Ok(kept);
         }
-        drop(kept);
         let plan = if options.single_node && !options.per_node {
             query_planner::plan_for_one(sql, catalog, |part| store::understands(catalog, part))?
         } else {
@@ -65,6 +53,21 @@ impl Plans {
             kept.truncate(KEPT);
         }
         Ok(plan)
+    }
+
+    /// The plan of `sql` against `catalog` where it was made lately.
+    pub fn kept(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Option<Arc<Plan>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |entry: &Kept| {
+            Arc::ptr_eq(&entry.catalog, catalog)
+                && entry.sql == sql
+                && (entry.options.per_node, entry.options.single_node) == (options.per_node, options.single_node)
+        };
+        let found = kept.iter().position(same)?;
+        let entry = kept.remove(found)?;
+        let plan = Arc::clone(&entry.plan);
+        kept.push_front(entry);
+        Some(plan)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mesh::{Encoded, Responder};
 use model::wire::{Leaf, LeafPiece, LeafSaid, Response};
+use query_planner::memory::{Account, Grant};
 use query_planner::{MergePool, NodeError, NodeStats};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
@@ -27,6 +28,11 @@ const QUEUE: usize = 32;
 /// Pieces are sent together when they come within this time, up to so many bytes.
 const TOGETHER: Duration = Duration::from_millis(2);
 const TOGETHER_BYTES: u64 = 256 << 10;
+/// Memory of the pieces of one question, bytes.
+const MEMORY_BYTES: u64 = 128 << 20;
+
+/// A piece, and what its rows take of the question's memory.
+pub(super) type Counted = (LeafPiece, Option<Grant>);
 
 /// The relaying of one node.
 #[derive(Debug)]
@@ -70,10 +76,11 @@ impl Relays {
         };
         let waited_for = leaves.len();
         let (pieces, inbox) = mpsc::channel(QUEUE);
+        let memory = Account::new(MEMORY_BYTES);
         // Dropped with this future: whatever still runs here, and (by stream reset) on the leaves, stops.
         let stop = cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
-        let asking = tokio::spawn(ask_all(Arc::clone(&ask), leaves, pieces, stop.clone()));
+        let asking = tokio::spawn(ask_all(Arc::clone(&ask), leaves, pieces, memory, stop.clone()));
         let sent = tokio::select! {
             sent = send_on(inbox, waited_for, pulse(&ask), out) => sent,
             () = stop.cancelled() => Err(()),
@@ -87,26 +94,36 @@ impl Relays {
     }
 }
 
-async fn ask_all(ask: Arc<LeafAsk>, leaves: Vec<Leaf>, pieces: mpsc::Sender<LeafPiece>, stop: CancellationToken) {
+async fn ask_all(
+    ask: Arc<LeafAsk>,
+    leaves: Vec<Leaf>,
+    pieces: mpsc::Sender<Counted>,
+    memory: Arc<Account>,
+    stop: CancellationToken,
+) {
     let Ok(request) = ask.request() else { return };
     let turns = Arc::new(Semaphore::new(LEAVES_AT_ONCE));
     let mut asked = JoinSet::new();
     for (index, leaf) in leaves.into_iter().enumerate() {
         let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
         let (ask, request, pieces, stop) = (Arc::clone(&ask), request.clone(), pieces.clone(), stop.clone());
+        let memory = Arc::clone(&memory);
         asked.spawn(async move {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let mut rows = Rows::Passed(pieces.clone(), index);
+            let mut rows = Rows::Passed(pieces.clone(), index, Arc::clone(&memory));
             let outcome = ask_leaf(&ask, leaf, &request, stop, &mut rows).await;
             let said = match outcome {
                 Ok(stats) => LeafSaid::Done(stats),
                 Err(Lost::Sql(message)) => LeafSaid::Failed(NodeError::Sql(message)),
                 Err(Lost::Unreached(why) | Lost::Missing(why)) => LeafSaid::Missing(why),
-                Err(Lost::OverBudget) => LeafSaid::Missing("over budget".into()),
+                Err(Lost::OverBudget(why)) => LeafSaid::Missing(match why {
+                    Some(why) => format!("over budget: {why}"),
+                    None => "over budget".into(),
+                }),
                 // The asker knows what it has passed on.
                 Err(Lost::BrokeOff { why, .. }) => LeafSaid::Missing(why),
             };
-            let _ = pieces.send(LeafPiece { leaf: index, said }).await;
+            let _ = pieces.send((LeafPiece { leaf: index, said }, None)).await;
             drop(turn);
         });
     }
@@ -135,20 +152,21 @@ pub(super) async fn ask_leaf(
 /// Sends pieces until every leaf's answer has ended: together where they come together, and a sign of life where
 /// nothing comes.
 async fn send_on(
-    mut inbox: mpsc::Receiver<LeafPiece>,
+    mut inbox: mpsc::Receiver<Counted>,
     mut waited_for: usize,
     pulse: Duration,
     out: &mut Responder,
 ) -> Result<(), ()> {
     while waited_for > 0 {
-        let mut pieces = Vec::new();
+        let (mut pieces, mut counted) = (Vec::new(), Vec::new());
         let mut bytes = 0;
         let mut until = Instant::now() + pulse;
         while bytes < TOGETHER_BYTES && waited_for > 0 {
             match tokio::time::timeout_at(until, inbox.recv()).await {
-                Ok(Some(piece)) => {
+                Ok(Some((piece, memory))) => {
+                    counted.extend(memory);
                     if let LeafSaid::Batch { batch, .. } = &piece.said {
-                        bytes += batch.size_bytes();
+                        bytes += batch.data_bytes();
                     } else {
                         waited_for -= 1;
                     }

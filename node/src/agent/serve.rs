@@ -193,7 +193,7 @@ impl NodeHandler {
         let stop = cancelled.child_token();
         let running = Arc::clone(&self.executor).run(asker, task, snapshot, deadline, stop.clone(), batches);
         let forward = async {
-            while let Some((part, batch)) = produced.recv().await {
+            while let Some((part, batch, _counted)) = produced.recv().await {
                 let part = u32::try_from(part).unwrap_or(u32::MAX);
                 // An asker that neither reads nor goes away holds the work up no longer than its own deadline.
                 let sent = tokio::time::timeout_at(deadline.into(), out.batch(part, batch)).await;

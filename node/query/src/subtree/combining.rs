@@ -13,6 +13,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use mesh::Responder;
 use model::wire::{Leaf, LeafPiece, LeafSaid, Request, Response};
+use query_planner::memory::{self, Account};
 use query_planner::{Batch, Combine, MergePool, NodeError, NodeStats, NodeTask, Stop};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -26,6 +27,8 @@ use crate::relay::{LEAVES_AT_ONCE, Relays, ask_leaf};
 
 /// What an inner node may hold of its leaves' rows; with more it gives the subtree back to the asker.
 const HELD_BYTES: u64 = 48 << 20;
+/// Memory that it may take for them and for combining them, bytes.
+const MEMORY_BYTES: u64 = 256 << 20;
 /// Whole answers are combined and sent when they are so large together.
 const SHIP_BYTES: u64 = 4 << 20;
 /// More rows than this are combined on a thread that may block.
@@ -163,8 +166,12 @@ impl Relays {
         // Dropped with this future: whatever still runs here, and (by stream reset) on the leaves, stops.
         let stop = cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
-        let asking = tokio::spawn(ask_all(Arc::clone(&ask), leaves, ends, stop.clone()));
+        let memory = Account::new(MEMORY_BYTES);
+        let gathered = Gathered::new(ask.task.budget.asker_bytes.min(HELD_BYTES), &memory);
+        let asking = tokio::spawn(ask_all(Arc::clone(&ask), leaves, ends, stop.clone(), gathered.clone()));
         let mut combining = Combining {
+            gathered,
+            memory,
             combine: combine.into(),
             deadline: ask.deadline.into(),
             pulse: pulse(&ask),
@@ -200,9 +207,9 @@ async fn ask_all(
     leaves: Vec<Leaf>,
     ends: mpsc::Sender<(u32, Result<Whole, Lost>)>,
     stop: CancellationToken,
+    gathered: Gathered,
 ) {
     let Ok(request) = ask.request() else { return };
-    let gathered = Gathered::new(ask.task.budget.asker_bytes.min(HELD_BYTES));
     let of_one = |(index, leaf): (usize, Leaf)| {
         let (ask, request, stop) = (Arc::clone(&ask), request.clone(), stop.clone());
         let mut rows = Rows::Held(Held::new(&gathered));
@@ -228,6 +235,9 @@ async fn ask_all(
 
 /// What an inner node has of its leaves' answers and has not sent yet.
 struct Combining {
+    /// What the batches count to.
+    gathered: Gathered,
+    memory: Arc<Account>,
     combine: Arc<[Combine]>,
     deadline: Instant,
     pulse: Duration,
@@ -271,13 +281,14 @@ impl Combining {
     fn take(&mut self, leaf: u32, outcome: Result<Whole, Lost>) -> Result<(), NodeError> {
         let said = match outcome {
             Ok((batches, stats)) => {
-                self.bytes += batches.iter().map(|(_, batch)| batch.size_bytes()).sum::<u64>();
+                self.bytes += batches.iter().map(|(_, batch)| batch.data_bytes()).sum::<u64>();
                 self.batches.extend(batches);
                 self.ready.push((leaf, stats));
                 return Ok(());
             }
-            Err(Lost::OverBudget) => {
-                return Err(NodeError::OverBudget(format!("more than {} MiB of leaves' rows", HELD_BYTES >> 20)));
+            Err(Lost::OverBudget(why)) => {
+                let too_much = || format!("more than {} MiB of leaves' rows", HELD_BYTES >> 20);
+                return Err(NodeError::OverBudget(why.map_or_else(too_much, |why| why.to_string())));
             }
             Err(Lost::Sql(message)) => LeafSaid::Failed(NodeError::Sql(message)),
             Err(Lost::Unreached(why) | Lost::Missing(why) | Lost::BrokeOff { why, .. }) => LeafSaid::Missing(why),
@@ -311,7 +322,10 @@ impl Combining {
         let rows: u32 = batches.iter().map(|(_, batch)| batch.rows).fold(0, u32::saturating_add);
         let (combine, pool, stop) =
             (Arc::clone(&self.combine), Arc::clone(&self.pool), Stop::at(Some((self.deadline + GRACE).into_std())));
+        let (memory, gathered) = (Arc::clone(&self.memory), self.gathered.clone());
+        let taken: u64 = batches.iter().map(|(_, batch)| batch.size_bytes()).sum();
         let work = move || -> Result<Vec<Batch>, NodeError> {
+            let _cap = memory::cap_of(&memory);
             let mut of_parts: Vec<Vec<Batch>> = combine.iter().map(|_| Vec::new()).collect();
             for (part, batch) in batches {
                 let of_part = of_parts.get_mut(part);
@@ -322,7 +336,9 @@ impl Combining {
                 1 => Ok(batches.swap_remove(0)),
                 _ => combine.combined(&batches, &pool, &stop),
             });
-            parts.collect()
+            let combined = parts.collect();
+            gathered.merged(taken);
+            combined
         };
         if rows <= FEW_ROWS {
             return work();
