@@ -1,10 +1,12 @@
 //! The crate's contracts with its callers: what is asked of a node, what comes back, how it fails.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
+use crate::memory::Grant;
 use crate::plan::{MAX_PART_BYTES, NodePart};
 use crate::rules::semijoin::MAX_KEYS;
 
@@ -33,6 +35,11 @@ impl QueryError {
     /// The SQL is wrong.
     pub(crate) fn wrong(message: impl Into<String>) -> QueryError {
         QueryError { message: message.into(), span: None, refused: false }
+    }
+
+    /// The question's time was over before there was a plan.
+    pub(crate) fn out_of_time() -> QueryError {
+        QueryError::refused("the question takes longer to plan than it has time; simplify it, or give it more time")
     }
 
     /// The SQL is refused.
@@ -66,9 +73,9 @@ impl QueryError {
 pub struct Budget {
     /// Rows a node may ship for one task.
     pub node_rows: u64,
-    /// Bytes a node may ship for one task.
+    /// Bytes of data ([`Batch::data_bytes`]) that a node may ship for one task.
     pub node_bytes: u64,
-    /// Bytes the asker may hold for one question.
+    /// Bytes of data that the asker may gather for one question.
     pub asker_bytes: u64,
 }
 
@@ -281,4 +288,6 @@ pub struct Answer {
     pub node_stats: Vec<(String, NodeStats)>,
     /// Time in the merge.
     pub merge_ns: u64,
+    /// What `rows` take of the question's memory; dropped, they count no more.
+    pub kept: Option<Arc<Grant>>,
 }

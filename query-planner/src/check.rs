@@ -5,7 +5,6 @@
 //! columns, and so `node` resolves exactly as it should (by name, never in `*` or NATURAL joins).
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
@@ -17,7 +16,7 @@ use rusqlite::limits::Limit as SqliteLimit;
 use rusqlite::vtab::{
     Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConnection, VTabCursor, VTabKind, sqlite3_vtab,
 };
-use rusqlite::{Connection, Error};
+use rusqlite::{Connection, Error, ErrorCode};
 
 use crate::api::{ColumnMeta, QueryError, Span};
 use crate::ast::{self, ParseFailure, Select, Visit, walk};
@@ -25,6 +24,7 @@ use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::functions;
 use crate::plan::MAX_SQL_BYTES;
 use crate::rewrite::{NOW_PARAMETER, each_table};
+use crate::{memory, stop};
 
 /// A question that SQLite accepts: the text, its tree and what it reads.
 pub(crate) struct Question<'a> {
@@ -209,38 +209,44 @@ struct Seen {
 
 type Reads = BTreeMap<String, BTreeSet<String>>;
 
-/// The empty copy of a catalogue, made once a thread and kept while the catalogue stays the same: making it costs more
-/// than all the rest of planning.
+/// The empty copy of a catalogue, kept for the next question: making it costs more than all the rest of planning.
 struct EmptyCopy {
     catalog: Catalog,
     conn: Connection,
     seen: Arc<Mutex<Seen>>,
 }
 
-thread_local! {
-    static COPIES: RefCell<Vec<EmptyCopy>> = const { RefCell::new(Vec::new()) };
-}
+/// Copies that nobody works with, the last used first.
+static COPIES: Mutex<Vec<EmptyCopy>> = Mutex::new(Vec::new());
 
-/// The mesh's catalogue, and the one that strategy 4 extends for what remains of a question.
-const COPIES_KEPT: usize = 2;
+/// Steps of SQLite's compiler between two looks at the question's time.
+const STEPS_BETWEEN_LOOKS: c_int = 1_000;
+
+/// For some questions at a time the mesh's catalogue, and the one that strategy 4 extends for what remains of a question.
+const COPIES_KEPT: usize = 8;
 
 impl EmptyCopy {
     fn with<T>(catalog: &Catalog, f: impl FnOnce(&EmptyCopy) -> Result<T, QueryError>) -> Result<T, QueryError> {
-        COPIES.with_borrow_mut(|copies| {
-            let copy = match copies.iter().position(|copy| copy.catalog == *catalog) {
-                Some(at) => copies.remove(at),
-                None => EmptyCopy::make(catalog)
-                    .map_err(|error| QueryError::refused(format!("the catalogue is unusable: {error}")))?,
-            };
-            let result = f(&copy);
-            copies.truncate(COPIES_KEPT - 1);
-            copies.insert(0, copy);
-            result
-        })
+        let copies = || COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = {
+            let mut copies = copies();
+            copies.iter().position(|copy| copy.catalog == *catalog).map(|at| copies.remove(at))
+        };
+        let copy = match kept {
+            Some(copy) => copy,
+            None => EmptyCopy::make(catalog)
+                .map_err(|error| QueryError::refused(format!("the catalogue is unusable: {error}")))?,
+        };
+        let result = f(&copy);
+        let mut copies = copies();
+        copies.truncate(COPIES_KEPT - 1);
+        copies.insert(0, copy);
+        result
     }
 
     fn make(catalog: &Catalog) -> rusqlite::Result<EmptyCopy> {
         let mut conn = empty_copy(catalog)?;
+        conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(stop::is_over_here))?;
         let seen = Arc::new(Mutex::new(Seen::default()));
         let known: BTreeSet<String> = catalog.tables.keys().cloned().collect();
         let log = Arc::clone(&seen);
@@ -323,6 +329,15 @@ fn authorize(context: &AuthContext<'_>, known: &BTreeSet<String>, seen: &Mutex<S
 
 /// SQLite's words, our hint, and the place of the offending token.
 fn sqlite_error(error: &Error, denied: Option<String>, sql: &str, catalog: &Catalog) -> QueryError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => return QueryError::out_of_time(),
+        Some(ErrorCode::OutOfMemory) if stop::is_over_here() => return QueryError::out_of_time(),
+        Some(ErrorCode::OutOfMemory) => {
+            let why = memory::refused_here().unwrap_or(memory::Refused::TooMuch);
+            return QueryError::refused(format!("planning: {why}"));
+        }
+        _ => {}
+    }
     let (message, offset) = match error {
         Error::SqlInputError { msg, offset, .. } => (msg.clone(), usize::try_from(*offset).ok()),
         Error::SqliteFailure(_, Some(message)) => (message.clone(), None),

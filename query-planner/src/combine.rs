@@ -88,6 +88,7 @@ impl Combine {
     pub fn combined(&self, batches: &[Batch], pool: &MergePool, stop: &Stop) -> Result<Batch, NodeError> {
         let failed = |error: &rusqlite::Error| match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::OperationInterrupted) => NodeError::Stopped("while combining".to_owned()),
+            Some(rusqlite::ErrorCode::OutOfMemory) => NodeError::out_of_memory(),
             _ => NodeError::Failed(format!("combining rows: {}", message(error))),
         };
         let (table, sql) = self.statements().map_err(NodeError::Failed)?;

@@ -14,6 +14,7 @@ use crate::hints;
 use crate::rewrite::normalise;
 use crate::rules;
 use crate::shape::Shape;
+use crate::{memory, stop};
 
 /// How a question is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,11 +218,17 @@ pub(crate) fn with_stack_for<T: Send>(
     if sql.len() < SHORT_SQL_BYTES && ast::is_shallow(sql) {
         return work();
     }
+    // The question's deadline and memory are those of its thread.
+    let (stop, account) = (stop::of_this_thread(), memory::account_here());
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("plan".to_owned())
             .stack_size(64 << 20)
-            .spawn_scoped(scope, work)
+            .spawn_scoped(scope, move || {
+                let _watched = stop.as_ref().map(stop::Stop::here);
+                let _cap = account.as_ref().map(memory::cap_of);
+                work()
+            })
             .map_err(|error| QueryError::refused(format!("cannot start a planning thread: {error}")))?
             .join()
             .unwrap_or_else(|_| Err(QueryError::refused("the planner failed on this SQL; please report it")))
@@ -230,6 +237,9 @@ pub(crate) fn with_stack_for<T: Send>(
 
 fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, QueryError> {
     let question = check(sql, catalog)?;
+    if stop::is_over_here() {
+        return Err(QueryError::out_of_time());
+    }
     if options.per_node {
         return rules::per_node::plan(&question);
     }

@@ -326,6 +326,13 @@ impl Responder {
         let mut waiting = vec![batch];
         while let Some(batch) = waiting.pop() {
             let half = batch.rows / 2;
+            // More than whoever reads it would take.
+            if half > 0 && batch.columns.len() * batch.rows as usize > Batch::MOST_VALUES {
+                let mut batch = batch;
+                let rest = split_off(&mut batch, half);
+                waiting.extend([rest, batch]);
+                continue;
+            }
             let response = Response::Batch { fragment, batch };
             match (frame::encode_behind(&mut self.pending, &response), response) {
                 (Ok(()), _) => {

@@ -11,6 +11,7 @@ use std::io;
 
 use bytes::{Buf, BytesMut};
 use futures::FutureExt as _;
+use query_planner::memory;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -21,6 +22,10 @@ pub const VERSION: u8 = 1;
 
 /// Largest frame, bytes, version byte and body together.
 pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
+
+/// Frames from this size on count as the questions' memory while they are read, and what may be made of one.
+const LARGE_FRAME_BYTES: usize = 64 << 10;
+const DECODED_BYTES: u64 = 64 << 20;
 
 /// Length prefix and version byte.
 const HEADER_BYTES: usize = 5;
@@ -183,6 +188,8 @@ pub fn decode_frame<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> 
 }
 
 fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
+    // Rows take far more memory than bytes: what is read is of the questions' memory, until it counts as one question's.
+    let _cap = (frame.len() >= LARGE_FRAME_BYTES).then(|| memory::cap(DECODED_BYTES));
     let Some((&version, body)) = frame.split_first() else {
         return Err(FrameError::Malformed("it is empty".into()));
     };

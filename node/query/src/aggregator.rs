@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use mesh::{Encoded, Responder};
 use model::wire::{FromLeaf, Leaf, LeafReply, Response};
+use query_planner::memory::{self, Account};
 use query_planner::{Batch, Combine, MergePool, NodeError, NodeStats, NodeTask, Stop};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout_at};
@@ -38,6 +39,8 @@ const FORWARD_BYTES: u64 = 256 << 10;
 /// Rows of leaves that may be held to combine them, bytes; with more the subtree is given back to
 /// the coordinator.
 const MAX_HELD_BYTES: u64 = 48 << 20;
+/// Memory of one question here, bytes: rows that wait to be sent, or to be combined, and combining.
+const MEMORY_BYTES: u64 = 256 << 20;
 /// Complete answers are combined and sent when they are so large together.
 const COMBINE_BYTES: u64 = 4 << 20;
 /// More rows than this are combined on a thread that may block.
@@ -90,9 +93,14 @@ impl Aggregator {
         // stops.
         let stop = cancelled.child_token();
         let _stop_on_drop = stop.clone().drop_guard();
-        let asking = ask_all(Arc::new(request), leaves, combine.is_some(), events, stop.clone());
+        let memory = Account::new(MEMORY_BYTES);
+        let limit = if combine.is_some() { request.task.budget.asker_bytes.min(MAX_HELD_BYTES) } else { u64::MAX };
+        let buffered = BufferedBytes::new(limit, &memory);
+        let asking = ask_all(Arc::new(request), leaves, combine.is_some(), buffered.clone(), events, stop.clone());
         let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
         let mut outbound = Outbound {
+            buffered,
+            memory,
             combine: combine.map(Into::into),
             pool: Arc::clone(&self.pool),
             last,
@@ -101,6 +109,7 @@ impl Aggregator {
             batches: Vec::new(),
             messages: Vec::new(),
             bytes: 0,
+            taken: 0,
         };
         let sent = tokio::select! {
             sent = outbound.send_all(inbox, open, out) => sent,
@@ -129,12 +138,12 @@ async fn ask_all(
     request: Arc<LeafRequest>,
     leaves: Vec<Leaf>,
     combining: bool,
+    buffered: BufferedBytes,
     events: mpsc::Sender<LeafEvent>,
     stop: CancellationToken,
 ) {
     let Ok(encoded) = request.encoded() else { return };
-    let limit = if combining { request.task.budget.asker_bytes.min(MAX_HELD_BYTES) } else { u64::MAX };
-    let (buffered, stop) = (BufferedBytes::new(limit), &stop);
+    let stop = &stop;
     let mut leaves: Vec<(usize, Leaf)> = leaves.into_iter().enumerate().collect();
     // This node's own fragment last: it may run inline, and nobody need wait for it to be asked.
     let own = request.mesh.identity().node().clone();
@@ -175,6 +184,9 @@ async fn ask_leaf(
 
 /// What the leaves answered and has not been sent yet.
 struct Outbound {
+    /// What the rows count to, until they are sent or combined.
+    buffered: BufferedBytes,
+    memory: Arc<Account>,
     /// How the rows of each fragment combine; none where they are sent on.
     combine: Option<Arc<[Combine]>>,
     pool: Arc<MergePool>,
@@ -189,6 +201,8 @@ struct Outbound {
     messages: Vec<FromLeaf>,
     /// Bytes of rows in all of these.
     bytes: u64,
+    /// Memory of those in `messages`.
+    taken: u64,
 }
 
 impl Outbound {
@@ -235,16 +249,17 @@ impl Outbound {
         let (leaf, batches, end) = match event {
             LeafEvent::Rows(leaf, batch) => (leaf, vec![batch], None),
             LeafEvent::Finished(leaf, Ok((batches, stats))) => (leaf, batches, Some(LeafReply::Done(stats))),
-            LeafEvent::Finished(leaf, Err(failure)) => (leaf, Vec::new(), Some(reply_of(failure)?)),
+            LeafEvent::Finished(leaf, Err(failure)) => (leaf, Vec::new(), Some(self.reply_of(failure)?)),
         };
         let leaf = u32::try_from(leaf).unwrap_or(u32::MAX);
-        self.bytes += batches.iter().map(|(_, batch)| batch.size_bytes()).sum::<u64>();
+        self.bytes += batches.iter().map(|(_, batch)| batch.data_bytes()).sum::<u64>();
         match end {
             Some(LeafReply::Done(stats)) if self.combine.is_some() => {
                 self.batches.extend(batches);
                 self.complete.push((leaf, stats));
             }
             end => {
+                self.taken += batches.iter().map(|(_, batch)| batch.size_bytes()).sum::<u64>();
                 let rows = batches.into_iter().map(|(fragment, batch)| {
                     let fragment = u32::try_from(fragment).unwrap_or(u32::MAX);
                     LeafReply::Batch { fragment, batch }
@@ -262,7 +277,7 @@ impl Outbound {
         let batches = std::mem::take(&mut self.batches);
         self.bytes = 0;
         if let (Some(combine), false) = (&self.combine, complete.is_empty()) {
-            let combined = combined(combine, batches, &self.pool, self.last).await?;
+            let combined = self.combined(combine, batches).await?;
             for (fragment, batch) in combined.into_iter().enumerate().filter(|(_, batch)| batch.rows > 0) {
                 out.batch(u32::try_from(fragment).unwrap_or(u32::MAX), batch).await.map_err(gone)?;
             }
@@ -271,49 +286,58 @@ impl Outbound {
                 return Ok(());
             }
         }
-        out.send(Response::Leaves(messages)).await.map_err(gone)
+        let sent = out.send(Response::Leaves(messages)).await.map_err(gone);
+        self.buffered.merged(std::mem::take(&mut self.taken));
+        sent
     }
-}
 
-/// Why there is no answer of a leaf, as it is sent on.
-fn reply_of(failure: LeafFailure) -> Result<LeafReply, NodeError> {
-    match failure {
-        LeafFailure::OverBudget => {
-            Err(NodeError::OverBudget(format!("more than {} MiB of leaves' rows", MAX_HELD_BYTES >> 20)))
+    /// The rows of each fragment, combined.
+    async fn combined(&self, combine: &Arc<[Combine]>, batches: Vec<(usize, Batch)>) -> Result<Vec<Batch>, NodeError> {
+        let rows: u32 = batches.iter().map(|(_, batch)| batch.rows).fold(0, u32::saturating_add);
+        let (combine, pool, stop) = (Arc::clone(combine), Arc::clone(&self.pool), Stop::at(Some(self.last.into_std())));
+        let (memory, buffered) = (Arc::clone(&self.memory), self.buffered.clone());
+        let taken: u64 = batches.iter().map(|(_, batch)| batch.size_bytes()).sum();
+        let work = move || -> Result<Vec<Batch>, NodeError> {
+            let _cap = memory::cap_of(&memory);
+            let mut of_fragments: Vec<Vec<Batch>> = combine.iter().map(|_| Vec::new()).collect();
+            for (fragment, batch) in batches {
+                let of_fragment = of_fragments.get_mut(fragment);
+                of_fragment
+                    .ok_or_else(|| NodeError::Failed(format!("a leaf answered fragment {fragment}")))?
+                    .push(batch);
+            }
+            let combined = combine.iter().zip(of_fragments).map(|(combine, mut batches)| match batches.len() {
+                0 => Ok(Batch::default()),
+                1 => Ok(batches.swap_remove(0)),
+                _ => combine.combined(&batches, &pool, &stop),
+            });
+            let combined = combined.collect();
+            buffered.merged(taken);
+            combined
+        };
+        if rows <= INLINE_ROWS {
+            return work();
         }
-        LeafFailure::Sql(message) => Ok(LeafReply::Failed(NodeError::Sql(message))),
-        // The coordinator knows which rows it has already.
-        LeafFailure::Unreachable(why) | LeafFailure::Missing(why) | LeafFailure::BrokeOff { why, .. } => {
-            Ok(LeafReply::Missing(why))
-        }
+        let joined = tokio::task::spawn_blocking(work).await;
+        joined.unwrap_or_else(|panic| Err(NodeError::Failed(format!("combining failed: {panic}"))))
     }
-}
 
-/// The rows of each fragment, combined.
-async fn combined(
-    combine: &Arc<[Combine]>,
-    batches: Vec<(usize, Batch)>,
-    pool: &Arc<MergePool>,
-    last: Instant,
-) -> Result<Vec<Batch>, NodeError> {
-    let rows: u32 = batches.iter().map(|(_, batch)| batch.rows).fold(0, u32::saturating_add);
-    let (combine, pool, stop) = (Arc::clone(combine), Arc::clone(pool), Stop::at(Some(last.into_std())));
-    let work = move || -> Result<Vec<Batch>, NodeError> {
-        let mut of_fragments: Vec<Vec<Batch>> = combine.iter().map(|_| Vec::new()).collect();
-        for (fragment, batch) in batches {
-            let of_fragment = of_fragments.get_mut(fragment);
-            of_fragment.ok_or_else(|| NodeError::Failed(format!("a leaf answered fragment {fragment}")))?.push(batch);
+    /// Why there is no answer of a leaf, as it is sent on.
+    fn reply_of(&self, failure: LeafFailure) -> Result<LeafReply, NodeError> {
+        match failure {
+            LeafFailure::OverBudget(why) => {
+                let too_much = || format!("more than {} MiB of leaves' rows", MAX_HELD_BYTES >> 20);
+                let why = why.map_or_else(too_much, |why| why.to_string());
+                match self.combine {
+                    Some(_) => Err(NodeError::OverBudget(why)),
+                    None => Ok(LeafReply::Missing(format!("over budget: {why}"))),
+                }
+            }
+            LeafFailure::Sql(message) => Ok(LeafReply::Failed(NodeError::Sql(message))),
+            // The coordinator knows which rows it has already.
+            LeafFailure::Unreachable(why) | LeafFailure::Missing(why) | LeafFailure::BrokeOff { why, .. } => {
+                Ok(LeafReply::Missing(why))
+            }
         }
-        let combined = combine.iter().zip(of_fragments).map(|(combine, mut batches)| match batches.len() {
-            0 => Ok(Batch::default()),
-            1 => Ok(batches.swap_remove(0)),
-            _ => combine.combined(&batches, &pool, &stop),
-        });
-        combined.collect()
-    };
-    if rows <= INLINE_ROWS {
-        return work();
     }
-    let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|panic| Err(NodeError::Failed(format!("combining failed: {panic}"))))
 }

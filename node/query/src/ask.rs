@@ -8,6 +8,7 @@ use gossip::{Member, MemberState};
 pub use model::Question;
 use model::{Coverage, Missing, row_share};
 use parking_lot::Mutex;
+use query_planner::memory::{self, Account};
 use query_planner::{
     Answer, AskOptions, Budget, Catalog, ColumnMeta, MergePool, Out, Plan, RunError, Stop, Targets, Value,
 };
@@ -28,8 +29,14 @@ use record::unix_now_ns;
 const NODE_ROWS: u64 = 5_000_000;
 /// Bytes a node may ship for one question.
 const NODE_BYTES: u64 = 256 << 20;
-/// Bytes the coordinator may hold for one question.
+/// Bytes of data that may be gathered for one question.
 const COORDINATOR_BYTES: u64 = 1 << 30;
+/// Memory of one question here, bytes: what the nodes sent, the merge that holds it once more,
+/// sorted, and the answer. All questions together have less of it in an agent
+/// (`memory::bound_all`).
+const MEMORY_BYTES: u64 = 2 * COORDINATOR_BYTES;
+/// Memory of SQLite's compiler for one question; a large one takes some hundred kilobytes.
+const PLANNING_BYTES: u64 = 64 << 20;
 /// How often a question is run again because a node was lost between two rounds.
 const RESTARTS: usize = 3;
 /// Looks at its stop that an inline merge may take: some tenths of a millisecond of SQLite's work.
@@ -137,9 +144,7 @@ async fn ask_to(
     let tables =
         shared.catalogs.of_mesh(&shared.mesh, &shared.executor, &members, deadline).await.map_err(AskError::Wrong)?;
     let catalog = Arc::clone(&tables.catalog);
-    let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
-    let sql = aligned.as_deref().unwrap_or(&question.sql);
-    let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
+    let plan = planned(shared, &question, catalog, options, deadline, &cancelled).await?;
     caller.access.allows(&plan).map_err(AskError::Wrong)?;
     if question.plan_only {
         return Ok(QueryOutcome::Plan(query_planner::explain(&plan)));
@@ -167,6 +172,7 @@ async fn ask_to(
             entered.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?
         }
     };
+    let memory = Account::new(MEMORY_BYTES);
     let permit = Arc::new(Mutex::new(SuspendablePermit::new(permit, tokio::runtime::Handle::current())));
     let excluded = tables.excluded_from(&plan);
     let is_asked = |member: &&&Member| member.may_live() && !excluded.contains_key(&member.name);
@@ -182,6 +188,7 @@ async fn ask_to(
     )
     .with_time(RoundTime::of(started, deadline))
     .with_permit(Arc::clone(&permit))
+    .with_memory(&memory)
     .for_viewer(caller.access.viewer());
     let (budget, now_unix_ns) = (budget(&plan, out.is_some()), unix_now_ns());
     if let Some(first) = query_planner::first_ask(&plan, out.is_some(), &budget, now_unix_ns) {
@@ -191,7 +198,7 @@ async fn ask_to(
     let stop = Stop::at(Some(deadline));
     let small = fanout.run_inline(
         |fanout| {
-            let _cap = query_planner::memory::cap(2 * COORDINATOR_BYTES);
+            let _cap = memory::cap_of(&memory);
             query_planner::run_with(&plan, fanout, &budget, now_unix_ns, &stop.or_after(SMALL_LOOKS), &shared.merges)
         },
         || cancelled.is_cancelled() || Instant::now() >= deadline,
@@ -203,8 +210,7 @@ async fn ask_to(
         let _stop_on_drop = stop.stop_on_drop();
         let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
         let mut running = std::pin::pin!(low_priority::run(move || {
-            // The merge holds what the nodes sent once more, sorted.
-            let _cap = query_planner::memory::cap(2 * COORDINATOR_BYTES);
+            let _cap = memory::cap_of(&memory);
             let mut run =
                 Run { plan: &plan, fanout: &mut fanout, budget, now_unix_ns, stop: &stopping, merges: &merges };
             let outcome = match out {
@@ -268,19 +274,49 @@ fn late(question: &Question) -> String {
     format!("timeout: no answer within {} ms; give a longer --timeout or narrow the question", question.timeout_ms)
 }
 
-/// The question with the clocks of the mesh written out, where it needs them; only then are they
-/// measured.
-async fn aligned(
+/// The question's plan: a cached one, or made on a thread that may block, within the question's
+/// time and [`PLANNING_BYTES`]. The clocks of the mesh are measured for questions that need them.
+async fn planned(
     shared: &Coordinator,
-    sql: &str,
-    catalog: &Catalog,
+    question: &Question,
+    catalog: Arc<Catalog>,
+    options: AskOptions,
     deadline: Instant,
-) -> Result<Option<String>, AskError> {
-    if !query_planner::needs_clocks(sql, shared.views) {
-        return Ok(None);
+    cancelled: &CancellationToken,
+) -> Result<Arc<Plan>, AskError> {
+    let views = shared.views;
+    let clocks = match query_planner::needs_clocks(&question.sql, views) {
+        true => Some(crate::clocks::clocks(shared, deadline).await),
+        // With clocks it is another text each time.
+        false => match shared.plans.cached(&question.sql, &catalog, &options) {
+            Some(plan) => return Ok(plan),
+            None => None,
+        },
+    };
+    let stop = Stop::at(Some(deadline));
+    let _stop_on_drop = stop.stop_on_drop();
+    let (plans, sql, planning) = (Arc::clone(&shared.plans), question.sql.clone(), stop.clone());
+    let made = tokio::task::spawn_blocking(move || {
+        let _cap = memory::cap(PLANNING_BYTES);
+        let _watched = planning.here();
+        let aligned = match clocks {
+            None => None,
+            Some(clocks) => query_planner::align(&sql, &catalog, &clocks, views).map_err(|error| error.render(&sql))?,
+        };
+        let sql = aligned.as_deref().unwrap_or(&sql);
+        plans.plan(sql, &catalog, &options).map_err(|error| error.render(sql))
+    });
+    let failed = |message| AskError::Failed { message, coverage: None };
+    tokio::select! {
+        biased;
+        made = made => match made {
+            Ok(Err(_)) if Instant::now() >= deadline => Err(failed(late(question))),
+            Ok(made) => made.map_err(AskError::Wrong),
+            Err(error) => Err(failed(format!("planning failed: {error}"))),
+        },
+        () = cancelled.cancelled() => Err(failed("cancelled".into())),
+        () = tokio::time::sleep_until(deadline.into()) => Err(failed(late(question))),
     }
-    let clocks = crate::clocks::clocks(shared, deadline).await;
-    query_planner::align(sql, catalog, &clocks, shared.views).map_err(|error| AskError::Wrong(error.render(sql)))
 }
 
 /// Hands rows on from a thread that may block; waits while there is no room, without a permit, but

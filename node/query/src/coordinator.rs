@@ -24,7 +24,7 @@ pub struct Coordinator {
     /// What nodes offer.
     pub catalogs: Catalogs,
     /// Plans of the last questions.
-    pub plans: Plans,
+    pub plans: Arc<Plans>,
     /// Merge databases between questions.
     pub merges: Arc<MergePool>,
     /// Permits of the questions that are asked here.
@@ -44,7 +44,7 @@ impl Coordinator {
             gossip,
             executor,
             catalogs: Catalogs::default(),
-            plans: Plans::default(),
+            plans: Arc::default(),
             merges: Arc::default(),
             admission: Admission::for_coordinator(),
             views,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
 use parking_lot::Mutex;
+use query_planner::memory::{self, Account, Grant};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop};
 use rusqlite::Connection;
 use store::{ColumnExecutor, Source};
@@ -35,7 +36,8 @@ const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_n
 /// Read-only connections kept open between questions.
 const IDLE_READERS: usize = 4;
 
-/// What SQLite may take for one question here.
+/// Memory of one task here, bytes: SQLite's, what is decoded and kept for it, and the rows that wait
+/// for their reader.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// A snapshot is kept for another round no longer than this, whatever the coordinator wants.
@@ -73,9 +75,13 @@ pub struct InlineAnswer {
     pub stats: NodeStats,
 }
 
+/// Some rows of a task, with the index of their fragment and what they take of its memory.
+pub type Produced = (usize, Batch, Grant);
+
 /// Where the rows of a task go, from the thread that works on it.
 struct RowsOut {
-    batches: mpsc::Sender<(usize, Batch)>,
+    batches: mpsc::Sender<Produced>,
+    memory: Arc<Account>,
     permit: SuspendablePermit,
     deadline: Instant,
     runtime: Handle,
@@ -87,7 +93,9 @@ impl RowsOut {
     /// work. Stopped, it waits no longer.
     fn send(&mut self, fragment: usize, batch: Batch) -> Result<(), NodeError> {
         let gone = || NodeError::Stopped("the coordinator went away".into());
-        let piece = match self.batches.try_send((fragment, batch)) {
+        let counted = Grant::of(&self.memory);
+        counted.more(batch.size_bytes()).map_err(|why| NodeError::OverBudget(why.to_string()))?;
+        let piece = match self.batches.try_send((fragment, batch, counted)) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Closed(_)) => return Err(gone()),
             Err(TrySendError::Full(piece)) => piece,
@@ -207,7 +215,7 @@ impl Executor {
         snapshot: Option<SnapshotUse>,
         deadline: Instant,
         cancelled: CancellationToken,
-        batches: mpsc::Sender<(usize, Batch)>,
+        batches: mpsc::Sender<Produced>,
     ) -> Result<NodeStats, NodeError> {
         let in_flight = Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| {
             NodeError::Failed(format!(
@@ -239,7 +247,8 @@ impl Executor {
         let _stop_on_drop = stop.stop_on_drop();
         let runtime = Handle::current();
         let permit = SuspendablePermit::new(permit, runtime.clone());
-        let mut rows = RowsOut { batches, permit, deadline, runtime, stop: cancelled.clone() };
+        let memory = Account::new(MEMORY_BYTES);
+        let mut rows = RowsOut { batches, memory, permit, deadline, runtime, stop: cancelled.clone() };
         let (question, on_thread) = (stop.clone(), cancelled.clone());
         let mut worked = std::pin::pin!(low_priority::run(move || {
             let _under_way = in_flight;
@@ -268,7 +277,7 @@ impl Executor {
             return None;
         }
         // Without a permit: it is so little that it waits for nobody's long work.
-        let _cap = query_planner::memory::cap(INLINE_MEMORY_BYTES);
+        let _cap = memory::cap(INLINE_MEMORY_BYTES);
         let mut reader = self.idle.lock().pop()?;
         reader.limit_steps();
         let watched = self.small.watch(&reader.conn);
@@ -304,7 +313,7 @@ impl Executor {
         cancelled: &CancellationToken,
         rows: &mut RowsOut,
     ) -> Result<NodeStats, NodeError> {
-        let _cap = query_planner::memory::cap(MEMORY_BYTES);
+        let _cap = memory::cap_of(&rows.memory);
         let earlier = lease.as_mut().and_then(|lease| lease.earlier.take());
         let own = |uid| self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed);
         let begin = || task.viewer.map_or_else(|| self.reader(), own);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use mesh::Mesh;
 use model::SnapshotUse;
 use parking_lot::Mutex;
+use query_planner::memory::Account;
 use query_planner::{Fanout, FirstAsk, NodeStats, NodeTask, Round, RunError, Sink, Targets};
 use rand::RngExt;
 use tokio::runtime::Handle;
@@ -55,6 +56,8 @@ pub struct MeshFanout {
     time: Option<RoundTime>,
     /// The user whose rows alone count.
     viewer: Option<u32>,
+    /// What is gathered counts here.
+    memory: Arc<Account>,
     /// When the question itself ends: snapshots are kept until then.
     question_ends: Instant,
     /// The number under which nodes keep snapshots between its rounds.
@@ -105,6 +108,7 @@ impl MeshFanout {
             deadline,
             time: None,
             viewer: None,
+            memory: Account::new(u64::MAX),
             question_ends: deadline,
             question: rand::rng().random(),
             snapshots_kept: false,
@@ -133,6 +137,12 @@ impl MeshFanout {
     #[must_use]
     pub(super) fn with_permit(self, permit: Arc<Mutex<SuspendablePermit>>) -> Self {
         Self { permit: Some(permit), ..self }
+    }
+
+    /// Counts the rows that are gathered as this question's memory.
+    #[must_use]
+    pub(super) fn with_memory(self, memory: &Arc<Account>) -> Self {
+        Self { memory: Arc::clone(memory), ..self }
     }
 
     /// Asks for the rows of one user's processes alone.
@@ -295,7 +305,7 @@ impl MeshFanout {
         let (events, inbox) = inbox(streamed_bytes.is_some().then(|| asked.len().min(STREAMED_EVENTS)));
         let stop = self.cancelled.child_token();
         let _stop_on_drop = stop.clone().drop_guard();
-        let buffered = BufferedBytes::new(task.budget.asker_bytes);
+        let buffered = BufferedBytes::new(task.budget.asker_bytes, &self.memory);
         let asked_before = |index: &&usize| self.answered.contains(self.targets[**index].name.as_str());
         let (before, anew): (Vec<usize>, Vec<usize>) = asked.iter().partition(asked_before);
         for (of_earlier, targets) in [(true, before), (false, anew)] {
@@ -360,7 +370,9 @@ impl MeshFanout {
             let Some(event) = event else { break };
             let (target, outcome) = match event {
                 LeafEvent::Rows(target, (fragment, batch)) => {
+                    let memory = batch.size_bytes();
                     sink(self.targets[target].name.as_str(), fragment, Cow::Owned(batch))?;
+                    started.buffered.merged(memory);
                     continue;
                 }
                 LeafEvent::Finished(target, outcome) => (target, outcome),
@@ -369,7 +381,9 @@ impl MeshFanout {
             match outcome {
                 Ok((batches, stats)) => {
                     for (fragment, batch) in batches {
+                        let memory = batch.size_bytes();
                         sink(&name, fragment, Cow::Owned(batch))?;
+                        started.buffered.merged(memory);
                     }
                     self.answered.insert(name.clone());
                     answered.push((name, stats));
@@ -383,7 +397,8 @@ impl MeshFanout {
                     self.missing.insert(name, why);
                     return Err(RunError::Internal(message));
                 }
-                Err(LeafFailure::OverBudget) => {
+                Err(LeafFailure::OverBudget(Some(why))) => return Err(RunError::OverBudget(why.to_string())),
+                Err(LeafFailure::OverBudget(None)) => {
                     let tables: Vec<&str> = task.parts.iter().map(|fragment| fragment.table.as_str()).collect();
                     return Err(RunError::OverBudget(format!(
                         "more than {} MiB at the coordinator while gathering {}; narrow it with WHERE, fewer columns or LIMIT",

@@ -46,8 +46,8 @@ async fn ask(executor: &Arc<Executor>, sql: &str) -> Result<(Vec<Vec<Value>>, bo
     let deadline = Instant::now() + Duration::from_secs(600);
     Arc::clone(executor).run("test", task, None, deadline, CancellationToken::new(), batches).await?;
     let mut all = Vec::new();
-    while let Some(batch) = produced.recv().await {
-        all.push(batch);
+    while let Some((part, batch, _)) = produced.recv().await {
+        all.push((part, batch));
     }
     Ok((rows(all), false))
 }

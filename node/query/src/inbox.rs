@@ -71,11 +71,11 @@ impl BatchSender {
         let mut pending = self.0.pending.lock();
         match &event {
             LeafEvent::Finished(_, Ok((batches, _))) => {
-                pending.bytes += batches.iter().map(|(_, batch)| batch.size_bytes()).sum::<u64>();
+                pending.bytes += batches.iter().map(|(_, batch)| batch.data_bytes()).sum::<u64>();
             }
             LeafEvent::Finished(
                 _,
-                Err(LeafFailure::Sql(_) | LeafFailure::OverBudget | LeafFailure::BrokeOff { .. }),
+                Err(LeafFailure::Sql(_) | LeafFailure::OverBudget(_) | LeafFailure::BrokeOff { .. }),
             ) => pending.urgent = true,
             LeafEvent::Finished(_, Err(LeafFailure::Unreachable(_) | LeafFailure::Missing(_)))
             | LeafEvent::Rows(..) => {}

@@ -11,6 +11,7 @@ use certs::NodeName;
 use mesh::{AskError, Encoded, Mesh};
 use model::SnapshotUse;
 use model::wire::{Request, Response};
+use query_planner::memory::{Account, Grant, Refused};
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -40,8 +41,9 @@ pub(super) enum LeafFailure {
     Missing(String),
     /// The SQL itself fails, as it would on the union.
     Sql(String),
-    /// What has been gathered from all targets does not fit the coordinator's budget.
-    OverBudget,
+    /// What has been gathered from all targets is more data than a question may gather, or more
+    /// memory than it may have.
+    OverBudget(Option<Refused>),
     /// Rows of it have gone on to the user already, and the rest will not come.
     BrokeOff {
         /// How many.
@@ -118,27 +120,37 @@ impl LeafFailure {
 /// did.
 pub(super) type LeafAnswer = (Vec<(usize, Batch)>, NodeStats);
 
-/// Bytes that all targets of a round have sent so far: they are held until each answer is complete.
+/// What all targets of a round have sent so far: it is held until each answer is complete.
 #[derive(Debug, Clone)]
 pub(super) struct BufferedBytes {
+    /// Bytes of data.
     bytes: Arc<AtomicU64>,
     limit: u64,
+    /// The question's memory that batches take until they are merged.
+    memory: Arc<Grant>,
 }
 
 impl BufferedBytes {
-    pub(super) fn new(limit: u64) -> Self {
-        Self { bytes: Arc::default(), limit }
+    /// Nothing yet, of at most `limit` bytes of data and as much memory as the account has.
+    pub(super) fn new(limit: u64, account: &Arc<Account>) -> Self {
+        Self { bytes: Arc::default(), limit, memory: Arc::new(Grant::of(account)) }
     }
 
-    /// How many.
+    /// Bytes of data.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    fn take(&self, batch: &Batch) -> Result<(), LeafFailure> {
-        let more = batch.size_bytes();
-        let before = self.bytes.fetch_add(more, Ordering::Relaxed);
-        if before.saturating_add(more) > self.limit { Err(LeafFailure::OverBudget) } else { Ok(()) }
+    fn take(&self, data: u64, memory: u64) -> Result<(), LeafFailure> {
+        if self.bytes.fetch_add(data, Ordering::Relaxed).saturating_add(data) > self.limit {
+            return Err(LeafFailure::OverBudget(None));
+        }
+        self.memory.more(memory).map_err(|why| LeafFailure::OverBudget(Some(why)))
+    }
+
+    /// A batch is where its memory counts otherwise, or no more.
+    pub(super) fn merged(&self, memory: u64) {
+        self.memory.less(memory);
     }
 }
 
@@ -148,30 +160,36 @@ impl BufferedBytes {
 pub(super) struct BufferedRows {
     total: BufferedBytes,
     batches: Vec<(usize, Batch)>,
+    /// Bytes of data that count, and of memory.
     bytes: u64,
+    memory: u64,
 }
 
 impl BufferedRows {
     pub(super) fn new(total: &BufferedBytes) -> Self {
-        Self { total: total.clone(), batches: Vec::new(), bytes: 0 }
+        Self { total: total.clone(), batches: Vec::new(), bytes: 0, memory: 0 }
     }
 
     pub(super) fn push(&mut self, fragment: usize, batch: Batch) -> Result<(), LeafFailure> {
-        self.bytes += batch.size_bytes();
-        self.total.take(&batch)?;
+        let (data, memory) = (batch.data_bytes(), batch.size_bytes());
+        self.bytes += data;
+        self.total.take(data, memory)?;
+        self.memory += memory;
         self.batches.push((fragment, batch));
         Ok(())
     }
 
-    /// The batches held so far, which count no more.
+    /// The batches held so far, whose data count no more; their memory does until they are
+    /// [`BufferedBytes::merged`].
     fn drain(&mut self) -> Vec<(usize, Batch)> {
         self.total.bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.memory = 0;
         std::mem::take(&mut self.batches)
     }
 
     /// The batches of a complete answer; they go on counting against the budget.
     pub(super) fn into_answer(mut self, stats: NodeStats) -> LeafAnswer {
-        self.bytes = 0;
+        (self.bytes, self.memory) = (0, 0);
         (std::mem::take(&mut self.batches), stats)
     }
 }
@@ -179,6 +197,7 @@ impl BufferedRows {
 impl Drop for BufferedRows {
     fn drop(&mut self) {
         self.total.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.total.merged(self.memory);
     }
 }
 
@@ -329,7 +348,7 @@ impl LeafRequest {
         let running =
             Arc::clone(&self.executor).run(LOCAL, self.task.clone(), self.snapshot, self.deadline, stop, batches);
         let gather = async {
-            while let Some((fragment, batch)) = produced.recv().await {
+            while let Some((fragment, batch, _counted)) = produced.recv().await {
                 if let Err(failure) = self.accept(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
                     produced.close();
                     return Err(failure);

@@ -5,12 +5,15 @@
 //! a thread of its own.
 
 use nix::libc;
+use query_planner::memory;
 
 /// Nice value of questions.
 const NICE: libc::c_int = 10;
 /// Best effort, the lowest of its eight levels: IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7) of
 /// linux/ioprio.h.
 const IO_PRIORITY: libc::c_long = (2 << 13) | 7;
+/// A question that took so much memory, bytes, gives it back to the system at once.
+const MUCH_BYTES: u64 = 8 << 20;
 /// IOPRIO_WHO_PROCESS: one thread.
 const IO_WHO_THREAD: libc::c_long = 1;
 
@@ -19,13 +22,29 @@ pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     let (tell, told) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("question".into()).spawn(move || {
         lower();
-        let _ = tell.send(work());
+        let done = work();
+        // Before the next question can be asked.
+        give_back_memory();
+        let _ = tell.send(done);
     });
     match thread {
         Ok(_) => told.await.ok(),
         Err(error) => {
             tracing::warn!("a question's thread: {error}");
             None
+        }
+    }
+}
+
+/// Gives memory back to the system that a question has freed, where it was much: glibc keeps it, in
+/// as many arenas as threads have allocated from, and the next question's thread may get another
+/// arena.
+fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    if memory::peak_here() >= MUCH_BYTES {
+        // SAFETY: has no preconditions, and moves nothing that is in use.
+        unsafe {
+            libc::malloc_trim(0);
         }
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use query_planner::{AskOptions, Catalog, Plan, QueryError};
-use store;
 
 /// Plans cached.
 const MAX_PLANS: usize = 64;
@@ -34,20 +33,9 @@ impl Plans {
     /// # Errors
     /// As [`query_planner::plan`].
     pub fn plan(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Result<Arc<Plan>, QueryError> {
-        let mut cached = self.cached.lock();
-        let same = |entry: &CachedPlan| {
-            Arc::ptr_eq(&entry.catalog, catalog)
-                && entry.sql == sql
-                && (entry.options.per_node, entry.options.single_node) == (options.per_node, options.single_node)
-        };
-        if let Some(found) = cached.iter().position(same)
-            && let Some(entry) = cached.remove(found)
-        {
-            let plan = Arc::clone(&entry.plan);
-            cached.push_front(entry);
-            return Ok(plan);
+        if let Some(cached) = self.cached(sql, catalog, options) {
+            return Ok(cached);
         }
-        drop(cached);
         let plan = if options.single_node && !options.per_node {
             query_planner::plan_for_one(sql, catalog, |fragment| store::understands(catalog, fragment))?
         } else {
@@ -66,6 +54,21 @@ impl Plans {
             cached.truncate(MAX_PLANS);
         }
         Ok(plan)
+    }
+
+    /// The plan of `sql` against `catalog` where it was made lately.
+    pub fn cached(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Option<Arc<Plan>> {
+        let mut cached = self.cached.lock();
+        let same = |entry: &CachedPlan| {
+            Arc::ptr_eq(&entry.catalog, catalog)
+                && entry.sql == sql
+                && (entry.options.per_node, entry.options.single_node) == (options.per_node, options.single_node)
+        };
+        let found = cached.iter().position(same)?;
+        let entry = cached.remove(found)?;
+        let plan = Arc::clone(&entry.plan);
+        cached.push_front(entry);
+        Some(plan)
     }
 }
 

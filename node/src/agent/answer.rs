@@ -137,7 +137,7 @@ async fn give(
     *given = Some(given.unwrap_or(0) + rows.len() as u64);
     let (mut frame, mut bytes) = (Vec::new(), 0);
     for row in rows {
-        let more = row.iter().map(Value::size_bytes).sum::<u64>();
+        let more = row.iter().map(Value::data_bytes).sum::<u64>();
         if more > LARGEST_ROW {
             let message = format!(
                 "a row of the answer has {} MiB, more than the {} MiB that can be handed on; select less of it (substr, length)",

@@ -209,7 +209,7 @@ impl NodeHandler {
         let stop = cancelled.child_token();
         let running = Arc::clone(&self.executor).run(coordinator, task, snapshot, deadline, stop.clone(), batches);
         let forward = async {
-            while let Some((fragment, batch)) = produced.recv().await {
+            while let Some((fragment, batch, _counted)) = produced.recv().await {
                 let fragment = u32::try_from(fragment).unwrap_or(u32::MAX);
                 // An coordinator that neither reads nor goes away holds the work up no longer than
                 // its own deadline.

@@ -105,6 +105,9 @@ pub struct UpArgs {
     /// Keep at most this many MiB in the store
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     pub store_max_mib: u64,
+    /// Memory that all questions together may have on this node, MiB: those asked here and those of other nodes
+    #[arg(long, value_name = "MIB", default_value_t = crate::agent::QUESTIONS_MIB, value_parser = clap::value_parser!(u64).range(64..1 << 20))]
+    pub question_memory_mib: u64,
     /// Keep rows at most this long
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = parse_duration)]
     pub store_max_age: Duration,

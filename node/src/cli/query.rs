@@ -108,7 +108,7 @@ impl Answer {
             (Piece::Columns(columns), _, _) => self.printer = Some(Printer::new(self.format, columns)),
             (Piece::Rows(_), _, _) if !self.rows_wanted => {}
             (Piece::Rows(rows), _, Some((held, bytes))) => {
-                *bytes += rows.iter().flatten().map(Value::size_bytes).sum::<u64>();
+                *bytes += rows.iter().flatten().map(Value::data_bytes).sum::<u64>();
                 anyhow::ensure!(
                     *bytes <= HELD_BYTES,
                     "--require-all must hold the answer until it is whole, and this one has more than {} MiB: narrow it, or leave \

@@ -13,6 +13,7 @@ use crate::privileges::{self, Plan};
 use crate::slurm::run_dir;
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
+    query_planner::memory::bound_all(args.question_memory_mib << 20);
     let config = resolve(args)?;
     // Before the runtime: capabilities are each thread's own.
     privileges::give_up_all_but(&plan(&config)).context("giving up privileges")?;

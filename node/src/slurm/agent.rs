@@ -51,6 +51,7 @@ fn run_on(directory: &Path, node: &str) -> anyhow::Result<()> {
     let socket = run_dir::socket(&runtime_dir, &charter.job.run_name(), node);
     let mut config = configure(&run_dir, &charter, node)?;
     config.socket = Some(socket.clone());
+    query_planner::memory::bound_all(crate::agent::QUESTIONS_MIB << 20);
     let plan = Plan {
         capture: charter.capture,
         files: [run_dir.path().to_owned(), config.identity.clone(), socket.clone()].into(),

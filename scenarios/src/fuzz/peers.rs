@@ -224,7 +224,7 @@ async fn run(lab: &Lab, task: NodeTask) -> Vec<Batch> {
     let running = Arc::clone(&lab.executor).run("peer", task, None, deadline, CancellationToken::new(), batches);
     let gather = async {
         let mut all = Vec::new();
-        while let Some((_, batch)) = produced.recv().await {
+        while let Some((_, batch, _)) = produced.recv().await {
             if all.len() < 16 {
                 all.push(batch);
             }
