@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use query::{Asked, Question, ask};
+use query::{QueryOutcome, Question, ask};
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use store::StoreConfig;
 use tokio_util::sync::CancellationToken;
@@ -46,8 +46,8 @@ async fn ask_an_agent(sql: &str) -> anyhow::Result<Vec<String>> {
     };
     let asked = ask::ask(&agent.shared().coordinator, question, CancellationToken::new()).await;
     let lines = match asked? {
-        Asked::Plan(plan) => bail!("a plan was not asked for: {plan}"),
-        Asked::Answer { answer, coverage, .. } => {
+        QueryOutcome::Plan(plan) => bail!("a plan was not asked for: {plan}"),
+        QueryOutcome::Answer { answer, coverage, .. } => {
             let mut lines = coverage.lines();
             lines.extend(answer.rows.iter().map(|row| format!("{row:?}")));
             lines

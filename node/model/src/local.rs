@@ -1,5 +1,6 @@
-//! What people and programs ask an agent, on its local socket or over the mesh with a certificate of their own, and what
-//! it answers. The order of variants is part of the format, as in `wire`: add at the end, never remove or reorder.
+//! What people and programs ask an agent, on its local socket or over the mesh with a certificate
+//! of their own, and what it answers. The order of variants is part of the format, as in `wire`:
+//! add at the end, never remove or reorder.
 
 use query_planner::{ColumnMeta, Value};
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ pub enum LocalResponse {
     Columns(Vec<ColumnMeta>),
     /// Some rows.
     Rows(Vec<Vec<Value>>),
-    /// The result is whole.
+    /// The result is complete.
     End {
         /// Who is in it.
         coverage: Coverage,
@@ -71,7 +72,7 @@ pub struct Question {
     pub per_node: bool,
     /// Give the plan instead of running it.
     pub plan_only: bool,
-    /// Give the plan and what running it cost beside the answer.
+    /// Give the plan and what running it cost in addition to the answer.
     pub analyze: bool,
 }
 

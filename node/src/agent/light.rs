@@ -1,6 +1,7 @@
-//! An agent without gossip, capture or local socket: it answers and asks like any other, and its list of members is given
-//! to it. For many agents in one process, where gossip (whose cost grows with the square of the mesh) would not fit:
-//! benchmarks and the lab. The whole agent is the parent module.
+//! An agent without gossip, capture or local socket: it answers and asks like any other, and its
+//! list of members is given to it. For many agents in one process, where gossip (whose cost grows
+//! with the square of the mesh) would not fit: benchmarks and the lab. The whole agent is the
+//! parent module.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -64,7 +65,7 @@ impl LightAgent {
         let shared = Arc::new(Shared {
             identity,
             advertise,
-            coordinator: Coordinator::new(mesh, gossip, executor),
+            coordinator: Coordinator::new(mesh, gossip, executor, verdicts::VIEWS),
             source,
             recording,
             stacks,
@@ -82,7 +83,7 @@ impl LightAgent {
         let store = self.shared.source.facts();
         let facts = NodeFacts {
             store_rows: store.tables.iter().map(|table| table.rows).sum(),
-            schema_hash: self.shared.executor.catalog()?.hash(),
+            schema_hash: self.shared.coordinator.executor.catalog()?.hash(),
             ..NodeFacts::default()
         };
         Ok(Member {
@@ -116,11 +117,11 @@ impl LightAgent {
     /// # Errors
     /// No other socket can be had.
     pub fn kill(self) -> std::io::Result<()> {
-        self.shared.mesh.vanish()
+        self.shared.coordinator.mesh.vanish()
     }
 
     /// Ends it with a farewell to its peers.
     pub async fn shutdown(self) {
-        self.shared.mesh.shutdown().await;
+        self.shared.coordinator.mesh.shutdown().await;
     }
 }

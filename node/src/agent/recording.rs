@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use explain::stacks::Identity;
 use model::wire::OpenCall;
@@ -10,7 +10,7 @@ use node_bpf::{
     Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, Sampler, SamplerConfig,
     SelfStat, Watch,
 };
-use query::lock::lock;
+use parking_lot::Mutex;
 use store::{Ingest, Source};
 
 use node_bpf::rings::Rings;
@@ -74,11 +74,12 @@ impl Recording {
         }
     }
 
-    /// Starts capture into the store when it is wanted and possible; `unwritable` says why the store takes no rows.
+    /// Starts capture into the store when it is wanted and possible; `unwritable` says why the
+    /// store takes no rows.
     ///
     /// # Errors
-    /// A cgroup was named that does not exist (recording everything instead would be wrong), or a function or point that
-    /// cannot be probed.
+    /// A cgroup was named that does not exist (recording everything instead would be wrong), or a
+    /// function or point that cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
         let not = |state: String| Self { state, ..Self::off() };
         let CaptureChoice::Auto { cgroup, probes, job, rings } = &config.capture else { return Ok(not("off".into())) };
@@ -137,13 +138,13 @@ impl Recording {
                 not(format!("failed: {error}"))
             }
         };
-        *lock(&recording.sampler) = sampler;
+        *recording.sampler.lock() = sampler;
         Ok(recording)
     }
 
     /// Whether capture runs.
     pub(super) fn records(&self) -> bool {
-        lock(&self.running).is_some() || lock(&self.rings).is_some()
+        self.running.lock().is_some() || self.rings.lock().is_some()
     }
 
     /// The calls on their way into digests.
@@ -158,17 +159,18 @@ impl Recording {
 
     /// The processes of ranks that run on this host now, of one user or of all.
     pub(super) fn rank_processes(&self, viewer: Option<u32>) -> Vec<RankProcess> {
-        let mut ranks = lock(&self.ranks);
+        let mut ranks = self.ranks.lock();
         ranks.retain(|_, process| process.runs());
         ranks.values().filter(|process| is_of(viewer, process.pid)).cloned().collect()
     }
 
-    /// The collective calls that ranks on this host are in right now, and their waits for devices after such calls.
+    /// The collective calls that ranks on this host are in right now, and their waits for devices
+    /// after such calls.
     pub fn open_calls(&self) -> Vec<OpenCall> {
-        let running = lock(&self.running);
+        let running = self.running.lock();
         let (calls, waits) = match running.as_ref() {
             Some(capture) => (capture.in_flight(), capture.device_waits()),
-            None => (lock(&self.rings).as_ref().map(Rings::in_flight).unwrap_or_default(), vec![]),
+            None => (self.rings.lock().as_ref().map(Rings::in_flight).unwrap_or_default(), vec![]),
         };
         drop(running);
         calls
@@ -199,20 +201,21 @@ impl Recording {
     }
 
     fn is_recorded(&self, pid: u32) -> bool {
-        self.scope.as_ref().is_none_or(|scope| lock(scope).is_of(pid))
+        self.scope.as_ref().is_none_or(|scope| scope.lock().is_of(pid))
     }
 
-    /// Processes that wait for their device now, after they have enqueued collectives, and since when (Unix nanoseconds).
+    /// Processes that wait for their device now, after they have enqueued collectives, and since
+    /// when (Unix nanoseconds).
     pub(super) fn device_waits(&self) -> Vec<(u32, i64)> {
-        let waits = lock(&self.running).as_ref().map(Capture::device_waits).unwrap_or_default();
+        let waits = self.running.lock().as_ref().map(Capture::device_waits).unwrap_or_default();
         waits.into_iter().filter(|wait| self.is_recorded(wait.pid)).map(|wait| (wait.pid, wait.ts_ns)).collect()
     }
 
     /// Detaches every probe. What was recorded stays.
     pub fn stop(&self) {
-        drop(lock(&self.sampler).take());
-        drop(lock(&self.rings).take());
-        if let Some(capture) = lock(&self.running).take() {
+        drop(self.sampler.lock().take());
+        drop(self.rings.lock().take());
+        if let Some(capture) = self.running.lock().take() {
             capture.stop();
         }
     }
@@ -221,13 +224,15 @@ impl Recording {
 /// Whether this process is one that `viewer` may see; without one, every process is.
 fn is_of(viewer: Option<u32>, pid: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
-    // Who owns a process's directory is who may trace it: root's, where it runs with other rights than hers alone.
+    // Who owns a process's directory is who may trace it: root's, where it runs with other rights
+    // than hers alone.
     let owner = || std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok();
     viewer.is_none_or(|uid| owner() == Some(uid))
 }
 
-/// Where eBPF records, the calls in rings are the same ones again: nothing of them is stored, so that each counts once. The rings are read
-/// all the same, so that they lose their names and nothing stays in memory, and where they have what eBPF has not, coverage says so.
+/// Where eBPF records, the calls in rings are the same ones again: nothing of them is stored, so
+/// that each counts once. The rings are read all the same, so that they lose their names and
+/// nothing stays in memory, and where they have what eBPF has not, coverage says so.
 fn passed_over(directory: &Path, node: &str, ingest: Ingest) -> Option<Rings> {
     let mut told = false;
     let sink = move |record| {
@@ -255,13 +260,13 @@ fn sink(
 ) -> Box<dyn FnMut(Record) + Send> {
     let (ranks, feed, scope) = (Arc::clone(ranks), Arc::clone(feed), scope.cloned());
     Box::new(move |record| {
-        if scope.as_ref().is_some_and(|scope| !lock(scope).admits(&record)) {
+        if scope.as_ref().is_some_and(|scope| !scope.lock().admits(&record)) {
             return;
         }
         if let Record::Process(seen) = &record
             && let Some(process) = RankProcess::of(seen)
         {
-            lock(&ranks).insert(process.pid, process);
+            ranks.lock().insert(process.pid, process);
         }
         feed.record(&record);
         ingest.record(record);

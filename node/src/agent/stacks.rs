@@ -4,7 +4,7 @@
 //! the coordinator, which has all members sample at the same time and merges ([`ask`]). How a stack is
 //! read and what a class is are `explain`'s; who may ask is as for the columns of `processes`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use explain::stacks::{self, MemberStacks, Merged, Plan, ProcessProfile, Sampler, ShortReason};
@@ -13,9 +13,9 @@ use gossip::Member;
 use model::frame;
 use model::wire::{Request, Response};
 use model::{Coverage, Missing, StacksQuestion, StacksWanted};
+use parking_lot::Mutex;
 use query::access::{Access, Caller};
 use query::ask::{self, AskError};
-use query::lock::lock;
 use query_planner::NodeError;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -133,7 +133,7 @@ impl Stacks {
         let until = deadline.checked_sub(WAY_BACK).unwrap_or(deadline);
         let sampled = tokio::task::spawn_blocking(move || {
             let over = || stop.is_cancelled() || Instant::now() >= until;
-            sample_ranks(&mut lock(&sampler), &ranks, &wanted, over)
+            sample_ranks(&mut sampler.lock(), &ranks, &wanted, over)
         });
         sampled.await.map_err(|error| NodeError::Failed(format!("sampling stacks: {error}")))
     }
@@ -242,7 +242,7 @@ pub(super) async fn ask(
         )));
     }
     let deadline = started + Duration::from_millis(question.timeout_ms);
-    let members = shared.gossip.members();
+    let members = shared.coordinator.gossip.members();
     let chosen: Vec<Member> =
         members.iter().filter(|member| ask::is_chosen(member, &question.nodes, &question.labels)).cloned().collect();
     let answers: Vec<(String, Result<NodeStacks, String>)> = futures::stream::iter(chosen)
@@ -308,7 +308,7 @@ async fn of_member(
         request = request.own(uid).map_err(|error| error.to_string())?;
     }
     let asked = async {
-        let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await?;
+        let mut answer = shared.coordinator.mesh.ask(&name, member.address, request, deadline.into()).await?;
         answer.next().await
     };
     let response = tokio::select! {
@@ -316,8 +316,8 @@ async fn of_member(
         () = cancelled.cancelled() => return Err("cancelled".to_owned()),
     };
     match response.map_err(|error| error.to_string())? {
-        Some(Response::Stacks(bytes)) => frame::decode_whole(&bytes).map_err(|error| format!("its stacks: {error}")),
-        Some(other) => Err(other.in_short()),
+        Some(Response::Stacks(bytes)) => frame::decode_frame(&bytes).map_err(|error| format!("its stacks: {error}")),
+        Some(other) => Err(other.summary()),
         None => Err("the answer broke off".to_owned()),
     }
 }
@@ -375,7 +375,7 @@ mod tests {
         let all = NodeStacks { profiles: (0..100).map(profile).collect(), notes: Vec::new() };
         let bytes = encoded(all, 40_000).unwrap();
         assert!(bytes.len() <= 40_000);
-        let read: NodeStacks = frame::decode_whole(&bytes).unwrap();
+        let read: NodeStacks = frame::decode_frame(&bytes).unwrap();
         assert_eq!(
             (read.profiles.len(), read.notes.as_slice()),
             (25, ["75 of 100 processes are left out: too much for one answer".to_owned()].as_slice())

@@ -118,7 +118,7 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     let shared = agent.shared();
     tracing::info!("node {node} listens on UDP {}, recording {}", shared.advertise, shared.recording.state);
     say(&Say::Hello { node: node.to_owned(), address: shared.advertise });
-    let mut members = shared.gossip.watch();
+    let mut members = shared.coordinator.gossip.watch();
     let (mut told, mut met, mut keeper) = (0, false, true);
     loop {
         let live = members.borrow_and_update().iter().filter(|member| member.state == MemberState::Live).count();
@@ -132,7 +132,7 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
             said = heard.recv(), if keeper => match said {
                 Some(Hear::Seeds(seeds)) => {
                     met = true;
-                    shared.gossip.meet(seeds, nodes).await;
+                    shared.coordinator.gossip.meet(seeds, nodes).await;
                 }
                 // It is needed for the start alone.
                 None if met => keeper = false,

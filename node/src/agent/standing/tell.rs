@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use query::ask::{self, Asked, Question};
+use query::ask::{self, QueryOutcome, Question};
 use record::unix_now_ns;
 use store::{Finding, Source};
 use verdicts::digest::WINDOW_NS;
@@ -102,7 +102,9 @@ async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Findi
         plan_only: false,
         analyze: false,
     };
-    let Ok(Asked::Answer { answer, .. }) = ask::ask(shared, question, stop.clone()).await else { return None };
+    let Ok(QueryOutcome::Answer { answer, .. }) = ask::ask(&shared.coordinator, question, stop.clone()).await else {
+        return None;
+    };
     let value = |value: &query_planner::Value| match value {
         query_planner::Value::Text(text) => json!(String::from_utf8_lossy(text)),
         query_planner::Value::Integer(number) => json!(number),
