@@ -23,7 +23,8 @@ pub const VERSION: u8 = 1;
 /// Largest frame, bytes, version byte and body together.
 pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
 
-/// Frames from this size on count as the questions' memory while they are read, and what may be made of one.
+/// Frames from this size on count as the questions' memory while they are read, and what may be
+/// made of one.
 const LARGE_FRAME_BYTES: usize = 64 << 10;
 const DECODED_BYTES: u64 = 64 << 20;
 
@@ -188,7 +189,8 @@ pub fn decode_frame<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> 
 }
 
 fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
-    // Rows take far more memory than bytes: what is read is of the questions' memory, until it counts as one question's.
+    // Rows take far more memory than bytes: what is read is of the questions' memory, until it
+    // counts as one question's.
     let _cap = (frame.len() >= LARGE_FRAME_BYTES).then(|| memory::cap(DECODED_BYTES));
     let Some((&version, body)) = frame.split_first() else {
         return Err(FrameError::Malformed("it is empty".into()));

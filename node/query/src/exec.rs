@@ -36,8 +36,8 @@ const TIME_COLUMNS: [&str; 4] = ["ts_ns", "timestamp_ns", "timestamp", "bucket_n
 /// Read-only connections kept open between questions.
 const IDLE_READERS: usize = 4;
 
-/// Memory of one task here, bytes: SQLite's, what is decoded and kept for it, and the rows that wait
-/// for their reader.
+/// Memory of one task here, bytes: SQLite's, what is decoded and kept for it, and the rows that
+/// wait for their reader.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// A snapshot is kept for another round no longer than this, whatever the coordinator wants.

@@ -1,5 +1,6 @@
-//! Many large questions to a full store at once: together they take no more memory than there is for questions. In a process of
-//! its own, and one test: the pool and what /proc says of memory are the process's.
+//! Many large questions to a full store at once: together they take no more memory than there is
+//! for questions. In a process of its own, and one test: the pool and what /proc says of memory are
+//! the process's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ const ROWS: u64 = 500;
 /// Of the whole process: four of the joins fit.
 const POOL: u64 = 96 * MIB;
 const JOINS: usize = 16;
-/// What each join may take besides, uncounted: its thread, its connection with the list of segments, what the allocator adds.
+/// What each join may take besides, uncounted: its thread, its connection with the list of
+/// segments, what the allocator adds.
 const BESIDES: u64 = JOINS as u64 * 6 * MIB;
 
 /// A line of this process's status, bytes.
@@ -28,14 +30,14 @@ fn status(line: &str) -> u64 {
     found.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-async fn ask(executor: &Arc<Executor>, asker: &str, sql: &str) -> Result<Value, NodeError> {
+async fn ask(executor: &Arc<Executor>, requester: &str, sql: &str) -> Result<Value, NodeError> {
     let options = AskOptions { single_node: true, ..AskOptions::default() };
     let plan = query_planner::plan(sql, &executor.catalog().expect("a catalogue"), &options).expect("a plan");
     let task =
         NodeTask { parts: plan.parts, keys: Vec::new(), now_unix_ns: 0, budget: Budget::default(), viewer: None };
     let (batches, mut produced) = mpsc::channel(4);
     let deadline = Instant::now() + Duration::from_secs(600);
-    let running = Arc::clone(executor).run(asker, task, None, deadline, CancellationToken::new(), batches);
+    let running = Arc::clone(executor).run(requester, task, None, deadline, CancellationToken::new(), batches);
     let (stats, value) = tokio::join!(running, async {
         let mut value = Value::Null;
         while let Some((_, batch, _counted)) = produced.recv().await {
@@ -73,7 +75,7 @@ async fn sixteen_joins_take_no_more_than_there_is_for_questions() {
     let joins: Vec<_> = (0..JOINS)
         .map(|at| {
             let (executor, large) = (Arc::clone(&executor), large.clone());
-            tokio::spawn(async move { ask(&executor, &format!("asker {at}"), &large).await })
+            tokio::spawn(async move { ask(&executor, &format!("requester {at}"), &large).await })
         })
         .collect();
     let mut smalls = 0;
@@ -106,7 +108,8 @@ async fn sixteen_joins_take_no_more_than_there_is_for_questions() {
     assert!((1..JOINS).contains(&refused), "{refused} of {JOINS} were refused: some fit, not all");
     assert!(most_taken <= POOL);
     assert!(peak <= before + POOL + BESIDES, "{} MiB before, {} MiB at most", before / MIB, peak / MIB);
-    // Nothing stays taken; and then one answers as before, which is told what it lacks where others have it.
+    // Nothing stays taken; and then one answers as before, which is told what it lacks where others
+    // have it.
     assert_eq!(memory::taken_by_all(), 0);
     assert_eq!(ask(&executor, "again", &large).await, Ok(all));
     memory::bound_all(10 * MIB);

@@ -12,7 +12,8 @@ use model::{LocalRequest, LocalResponse};
 use query_planner::{ColumnMeta, Value};
 use tokio::net::UnixStream;
 
-use super::{SocketArg, UsageError};
+use super::UsageError;
+use super::args::SocketArg;
 use crate::agent::config;
 
 /// The port of an agent that was not told another.

@@ -7,9 +7,10 @@ use anyhow::{Context, bail};
 use explain::stacks;
 use model::{LocalRequest, StacksQuestion, StacksWanted};
 
+use super::Exit;
+use super::args::{StacksArgs, StacksFormat};
 use super::local::{self, Reply};
 use super::query::say_coverage;
-use super::{Exit, StacksArgs, StacksFormat};
 use crate::agent::stacks::{StacksAnswer, Unread};
 use crate::output::{printable, printable_lines, quiet};
 use crate::slurm::ask;

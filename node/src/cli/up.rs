@@ -6,7 +6,8 @@ use node_bpf::ProbeSpec;
 use store::StoreConfig;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{CaptureMode, Exit, UpArgs, UsageError, secret};
+use super::args::{CaptureMode, UpArgs};
+use super::{Exit, UsageError, secret};
 use crate::agent::access::SocketAccess;
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
