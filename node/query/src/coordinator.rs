@@ -1,16 +1,17 @@
 //! What it takes to ask the mesh: one of these in every agent.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use gossip::Gossip;
 use mesh::Mesh;
-use query_planner::MergePool;
+use parking_lot::Mutex;
+use query_planner::{MergePool, View};
 
 use crate::admission::Admission;
 use crate::catalogs::Catalogs;
 use crate::exec::Executor;
 use crate::plans::Plans;
-use crate::subtree::FanoutPolicy;
+use crate::tree::FanoutPolicy;
 
 /// Asks questions of the mesh, as one of its nodes.
 pub struct Coordinator {
@@ -26,8 +27,10 @@ pub struct Coordinator {
     pub plans: Arc<Plans>,
     /// Merge databases between questions.
     pub merges: Arc<MergePool>,
-    /// Turns of the questions that are asked here.
-    pub turns: Arc<Admission>,
+    /// Permits of the questions that are asked here.
+    pub admission: Arc<Admission>,
+    /// Views that are offered in addition to the tables of the stores.
+    pub views: &'static [View],
     /// How many nodes are asked directly.
     pub fanout: Mutex<FanoutPolicy>,
 }
@@ -35,7 +38,7 @@ pub struct Coordinator {
 impl Coordinator {
     /// One that has asked nothing yet.
     #[must_use]
-    pub fn new(mesh: Mesh, gossip: Gossip, executor: Arc<Executor>) -> Self {
+    pub fn new(mesh: Mesh, gossip: Gossip, executor: Arc<Executor>, views: &'static [View]) -> Self {
         Self {
             mesh,
             gossip,
@@ -43,7 +46,8 @@ impl Coordinator {
             catalogs: Catalogs::default(),
             plans: Arc::default(),
             merges: Arc::default(),
-            turns: Admission::of_agent(),
+            admission: Admission::for_coordinator(),
+            views,
             fanout: Mutex::default(),
         }
     }

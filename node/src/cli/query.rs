@@ -11,8 +11,10 @@ use model::Question;
 use query_planner::{ColumnMeta, LocalError, Value};
 use store::file::FileError;
 
+use super::args::{Explain, QueryArgs};
 use super::local::{self, NoAnswer, Piece, Reply};
-use super::{Exit, Explain, Format, QueryArgs, UsageError};
+use super::{Exit, UsageError};
+use crate::output::Format;
 use crate::output::{Printer, printable, printable_lines};
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
