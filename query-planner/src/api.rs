@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
+use crate::limits::{MAX_KEYS, MAX_PART_BYTES};
 use crate::memory::Grant;
-use crate::plan::{MAX_PART_BYTES, NodePart};
-use crate::rules::semijoin::MAX_KEYS;
+use crate::plan::{ColumnMeta, NodePart, Targets};
 
 /// A place in the user's SQL, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,19 +215,6 @@ pub type Sink<'a> = &'a mut dyn FnMut(&str, usize, Cow<'_, Batch>) -> Result<(),
 /// question on every node.
 pub type Out<'a> = &'a mut dyn FnMut(Vec<Vec<Value>>) -> Result<(), RunError>;
 
-/// Whom a task is for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Targets {
-    /// Every node the question asks.
-    All,
-    /// Those of the asked nodes whose names are listed. A name that no node has is no error: it has no rows. Asking
-    /// more nodes than these is allowed (their answers are empty), only slower.
-    Named(Vec<String>),
-    /// Exactly one node, whichever is nearest (the asker itself if it has the data): the part reads only replicated
-    /// tables. If that one fails another is to be tried.
-    AnyOne,
-}
-
 /// Where in a question the asks that follow are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
@@ -264,15 +251,6 @@ pub trait Fanout {
     /// What the sink returned, or a stop.
     fn ask(&mut self, task: &NodeTask, targets: &Targets, sink: Sink<'_>)
     -> Result<Vec<(String, NodeStats)>, RunError>;
-}
-
-/// A column of an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ColumnMeta {
-    /// Name as SQLite would give it.
-    pub name: String,
-    /// Declared type when the column is a plain table column, else empty.
-    pub decl_type: String,
 }
 
 /// The merged answer of a question.

@@ -18,12 +18,14 @@ use rusqlite::vtab::{
 };
 use rusqlite::{Connection, Error, ErrorCode};
 
-use crate::api::{ColumnMeta, QueryError, Span};
+use crate::api::{QueryError, Span};
 use crate::ast::{self, ParseFailure, Select, Visit, walk};
-use crate::catalog::{Catalog, Column, Kind, Table};
+use crate::catalog::{COLLATIONS, Catalog, Column, MOST_COLUMNS, MOST_TABLES, Table, has_node, node_column};
+use crate::expressions::each_table;
 use crate::functions;
-use crate::plan::MAX_SQL_BYTES;
-use crate::rewrite::{NOW_PARAMETER, each_table};
+use crate::limits::MAX_SQL_BYTES;
+use crate::names::{NOW_PARAMETER, affinity, quoted};
+use crate::plan::ColumnMeta;
 use crate::{memory, stop};
 
 /// A question that SQLite accepts: the text, its tree and what it reads.
@@ -102,33 +104,6 @@ impl Question<'_> {
                 .reads
                 .get(&table.name.to_ascii_lowercase())
                 .is_some_and(|columns| columns.contains(node_column(table)))
-    }
-}
-
-/// The name of the hidden column: `node`, or `mesh_node` where the table has a column `node` of its own.
-pub(crate) fn node_column(table: &Table) -> &'static str {
-    if table.columns.iter().any(|column| column.name.eq_ignore_ascii_case("node")) { "mesh_node" } else { "node" }
-}
-
-/// Whether rows of this table belong to one node.
-pub(crate) fn has_node(table: &Table) -> bool {
-    !table.replicated && table.kind != Kind::View
-}
-
-/// The affinity of a declared type, by SQLite's rules (datatype3.html §3.1), as a type name that has it.
-pub(crate) fn affinity(decl_type: &str) -> &'static str {
-    let upper = decl_type.to_ascii_uppercase();
-    let has = |words: &[&str]| words.iter().any(|word| upper.contains(word));
-    if has(&["INT"]) {
-        "INT"
-    } else if has(&["CHAR", "CLOB", "TEXT"]) {
-        "TEXT"
-    } else if upper.is_empty() || has(&["BLOB"]) {
-        ""
-    } else if has(&["REAL", "FLOA", "DOUB"]) {
-        "REAL"
-    } else {
-        "NUM"
     }
 }
 
@@ -421,9 +396,31 @@ fn edit_distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
-/// Whether questions can be checked against the tables of a catalogue.
-pub(crate) fn check_tables(catalog: &Catalog) -> rusqlite::Result<()> {
-    empty_copy(catalog).map(drop)
+impl Catalog {
+    /// Whether another node's catalogue can be planned against: it has no more tables and columns than files of people have, and
+    /// SQLite can make tables of it. One that cannot would be in the way of everybody's questions.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        let columns: usize = self.tables.values().map(|table| table.columns.len()).sum();
+        if self.tables.len() > MOST_TABLES || columns > MOST_COLUMNS {
+            return Err(format!("{} tables and {columns} columns are more than can be asked for", self.tables.len()));
+        }
+        for (key, table) in &self.tables {
+            if *key != table.name.to_ascii_lowercase() {
+                return Err(format!("table {:.60?} goes by the name {key:.60?}", table.name));
+            }
+            if table.columns.is_empty() {
+                return Err(format!("table {:.60?} has no columns", table.name));
+            }
+            let known = |column: &Column| COLLATIONS.iter().any(|name| name.eq_ignore_ascii_case(&column.collation));
+            if let Some(column) = table.columns.iter().find(|column| !known(column)) {
+                return Err(format!("column {:.60?} collates by {:.60?}", column.name, column.collation));
+            }
+        }
+        empty_copy(self).map(drop).map_err(|error| format!("its tables cannot be made: {error:.200}"))
+    }
 }
 
 /// An in-memory database with every table of the catalogue as a virtual table without rows.
@@ -443,10 +440,6 @@ fn empty_copy(catalog: &Catalog) -> rusqlite::Result<Connection> {
         conn.execute_batch(&format!("CREATE VIRTUAL TABLE {} USING mesh_table", quoted(&table.name)))?;
     }
     Ok(conn)
-}
-
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 fn declaration(table: &Table) -> String {

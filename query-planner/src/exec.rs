@@ -7,7 +7,7 @@ use rusqlite::{CachedStatement, Connection, Statement, ffi};
 
 use crate::api::{NodeError, NodeStats, NodeTask};
 use crate::batch::{Batch, Value};
-use crate::check::quoted;
+use crate::names::quoted;
 use crate::plan::NodePart;
 use crate::{memory, stop};
 
@@ -283,10 +283,10 @@ fn run_cached(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
 
 /// Bind the two parameters that plans use, where the statement has them.
 pub(crate) fn bind(statement: &mut Statement<'_>, node: &str, now_unix_ns: i64) -> rusqlite::Result<()> {
-    if let Some(index) = statement.parameter_index(crate::rewrite::NODE_PARAMETER)? {
+    if let Some(index) = statement.parameter_index(crate::names::NODE_PARAMETER)? {
         statement.raw_bind_parameter(index, node)?;
     }
-    if let Some(index) = statement.parameter_index(crate::rewrite::NOW_PARAMETER)? {
+    if let Some(index) = statement.parameter_index(crate::names::NOW_PARAMETER)? {
         statement.raw_bind_parameter(index, julian_day(now_unix_ns))?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{Connection, ffi};
 
-use crate::check::quoted;
+use crate::names::quoted;
 use crate::plan::MergeTable;
 use crate::stop::Stop;
 

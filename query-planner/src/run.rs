@@ -7,14 +7,15 @@ use std::time::Instant;
 
 use rusqlite::{CachedStatement, Connection, ErrorCode, Statement};
 
-use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink, Targets};
+use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink};
 use crate::batch::{Batch, Value};
-use crate::check::quoted;
 use crate::exec::{RAN, bind, message};
+use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::memory::{self, Grant, Refused};
 use crate::merge_pool::MergePool;
-use crate::plan::{Merge, MergeTable, NodePart, Plan};
-use crate::rules::semijoin::{MAX_KEY_BYTES, MAX_KEYS, filtered_by_keys};
+use crate::names::quoted;
+use crate::plan::{Merge, MergeTable, NodePart, Plan, Targets};
+use crate::rules::semijoin::filtered_by_keys;
 use crate::stop::{self, Stop};
 
 /// Rows of a merge that are handed on together.

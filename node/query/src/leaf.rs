@@ -148,7 +148,7 @@ impl BufferedBytes {
         self.memory.more(memory).map_err(|why| LeafFailure::OverBudget(Some(why)))
     }
 
-    /// A batch is where its memory counts otherwise, or no more.
+    /// Batches of so much memory count elsewhere from now on, or are no more.
     pub(super) fn merged(&self, memory: u64) {
         self.memory.less(memory);
     }

@@ -35,28 +35,6 @@ const KNOWN: &[(&str, &[&str])] = &[
             "windows.rs",
         ],
     ),
-    (
-        "query-planner/src",
-        &[
-            "align.rs",
-            "api.rs",
-            "catalog.rs",
-            "check.rs",
-            "combine.rs",
-            "exec.rs",
-            "functions/clock.rs",
-            "harden.rs",
-            "merge_pool.rs",
-            "plan.rs",
-            "rewrite.rs",
-            "rules/mod.rs",
-            "rules/semijoin.rs",
-            "run.rs",
-            "scope.rs",
-            "shape.rs",
-            "spread.rs",
-        ],
-    ),
 ];
 
 fn root() -> PathBuf {
