@@ -2,7 +2,7 @@
 //! SQLite's test corpus asked of a mesh.
 //!
 //! `cluster` starts and asks in-process agents, `light` a thousand light ones; `floor` is bare quinn doing the same exchange, `peers` other tools asking the same; `jobs` starts jobs; `lab` puts questions under faults and judges
-//! every answer; `fuzz` changes inputs at random; `slt` runs sqllogictest
+//! every answer; `fuzz` changes inputs at random; `simulate` makes jobs of known truth; `slt` runs sqllogictest
 //! files; `stragglers` draws jobs and judges verdicts on them; `trust` times revocation, renewal and seals; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind
 //! `make bench…` and the sqllogictest harness.
 
@@ -15,6 +15,7 @@ pub mod jobs;
 pub mod lab;
 pub mod light;
 pub mod peers;
+pub mod simulate;
 pub mod slt;
 pub mod store_bench;
 pub mod stragglers;

@@ -101,7 +101,7 @@ pub(super) async fn network(
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Verdict> {
-    let comm = why::suspected(report)?;
+    let comm = report.network_comm()?;
     let deadline = deadline.min(Instant::now() + PATIENCE);
     let until_ns = report.evidence.until_ns;
     let since_ns = report.evidence.since_ns.max(until_ns.saturating_sub(LOOKED_AT_NS));
@@ -134,7 +134,7 @@ pub(super) async fn network(
         })
         .collect();
     let slack_ns = report.evidence.clock_bound_ns.unwrap_or(0);
-    why::network(comm, &transfers, &retransmissions, slack_ns, &Rules::default()).map(Verdict::Network)
+    why::network(&comm.comm_hash, &transfers, &retransmissions, slack_ns, &Rules::default()).map(Verdict::Network)
 }
 
 fn retransmission(row: &[Value]) -> Option<Retransmission> {

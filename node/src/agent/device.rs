@@ -14,7 +14,7 @@ use query::ask::{self, QueryOutcome, Question};
 use tokio_util::sync::CancellationToken;
 use verdicts::{Span, SyncCall};
 
-use super::Shared;
+use super::{Shared, graphs};
 
 /// Under this name a wait for the device is among the open calls. An older coordinator takes it for
 /// a call that it cannot place.
@@ -52,15 +52,15 @@ pub(super) async fn blind_spots(
     cancelled: &CancellationToken,
 ) -> Vec<String> {
     let mut notes = vec![];
-    match ask(shared, question, caller, verdicts::launch_sql(span), cancelled).await {
+    match ask(shared, question, caller, graphs::launch_sql(span), cancelled).await {
         Ok(rows) => {
-            if let Some(launches) = rows.first().and_then(|row| verdicts::launches(row)) {
-                let captured = ask(shared, question, caller, verdicts::captured_sql(span), cancelled).await.ok();
+            if let Some(launches) = rows.first().and_then(|row| graphs::launches(row)) {
+                let captured = ask(shared, question, caller, graphs::captured_sql(span), cancelled).await.ok();
                 let captured = captured.and_then(|rows| match rows.first()?.first()? {
                     query_planner::Value::Integer(calls) => Some(*calls),
                     _ => None,
                 });
-                notes.push(verdicts::replay_note(launches, captured));
+                notes.push(graphs::replay_note(launches, captured));
             }
         }
         Err(error) => notes.push(format!("launches of graphs could not be asked for: {error}")),

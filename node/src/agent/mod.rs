@@ -30,6 +30,7 @@ mod causes;
 pub mod config;
 mod device;
 mod facts;
+mod graphs;
 pub mod light;
 pub mod local;
 mod memory;

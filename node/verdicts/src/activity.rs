@@ -1,4 +1,5 @@
-//! What a process that is waited for was seen to do, and where. What there is to see is [`record::Activity`].
+//! What a process that is waited for was seen to do, and where. What there is to see is
+//! [`record::Activity`].
 
 use std::sync::Arc;
 

@@ -1,25 +1,20 @@
-//! Which ranks do the same work: processes are put into classes by their op-count signature, so that a pipeline's
-//! stages are not compared with each other.
+//! Which ranks do the same work: processes are put into classes by their op-count signature, so
+//! that a pipeline's stages are not compared with each other.
 //!
 //! Owns signatures and classes; who is compared with whom follows in `score.rs` and `stages.rs`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::matching::Comm;
-use super::observation::{Coupling, Input};
+use super::comm::Comm;
+use super::input::Input;
+use super::observation::{Coupling, Process};
 use super::sampled::Totals;
+use crate::rules::Rules;
 
-/// A process: its node and pid.
-pub(crate) type Process = (Arc<str>, i64);
-
-/// Two signatures are one class when at most this share of the calls differ.
-const APART: f64 = 0.05;
-/// Calls of each name that may differ besides: the span cuts ranks at different calls.
-const EDGE: f64 = 2.0;
-
-/// What a process calls, in shares of all its calls, and how it opens after a meeting of the largest communicator it is
-/// in (a step): a first pipeline stage opens with a send, the last one with a receive, though both call each equally often.
+/// What a process calls, in shares of all its calls, and how it opens after a meeting of the
+/// largest communicator it is in (a step): a first pipeline stage opens with a send, the last one
+/// with a receive, though both call each equally often.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Signature {
     shares: BTreeMap<Arc<str>, f64>,
@@ -28,11 +23,12 @@ struct Signature {
 }
 
 impl Signature {
-    /// Total variation distance: the share of calls that would have to differ, without those at the edges.
+    /// Total variation distance: the share of calls that would have to differ, without those at the
+    /// edges.
     fn apart(&self, other: &Self) -> f64 {
         let names = self.shares.keys().chain(other.shares.keys().filter(|n| !self.shares.contains_key(*n)));
         let at = |s: &Self, n: &Arc<str>| s.shares.get(n).copied().unwrap_or(0.0);
-        let edge = EDGE / self.calls.min(other.calls).max(1.0);
+        let edge = Rules::CLASS_EDGE_CALLS / self.calls.min(other.calls).max(1.0);
         names.map(|n| ((at(self, n) - at(other, n)).abs() - edge).max(0.0)).sum::<f64>() / 2.0
     }
 }
@@ -43,10 +39,6 @@ pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
     for seen in &input.observations {
         let call = (seen.entry_ns, &seen.func, (seen.nranks, seen.comm_hash));
         calls.entry((Arc::clone(&seen.node), seen.pid)).or_default().push(call);
-    }
-    for work in &input.work {
-        let call = (work.start_ns, &work.name, (None, 0));
-        calls.entry((Arc::clone(&work.node), work.pid)).or_default().push(call);
     }
     let mut signatures: BTreeMap<Process, Signature> = BTreeMap::new();
     for (process, mut list) in calls {
@@ -60,7 +52,7 @@ pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
     signatures
         .into_iter()
         .map(|(process, mine)| {
-            let place = known.iter().position(|k| k.opens == mine.opens && k.apart(&mine) <= APART);
+            let place = known.iter().position(|k| k.opens == mine.opens && k.apart(&mine) <= Rules::CLASS_DISTANCE);
             let class = place.unwrap_or_else(|| {
                 known.push(mine);
                 known.len() - 1
@@ -136,9 +128,10 @@ impl Union {
     }
 }
 
-/// Tell stages apart whose signatures are alike (the inner ones of a pipeline): of processes that also send to each other,
-/// only those are one class that share a data or tensor parallel group, that is a communicator smaller than the whole
-/// job in which all have one signature. Where there is none, the signature has to do.
+/// Tell stages apart whose signatures are alike (the inner ones of a pipeline): of processes that
+/// also send to each other, only those are one class that share a data or tensor parallel group,
+/// that is a communicator smaller than the whole job in which all have one signature. Where there
+/// is none, the signature has to do.
 pub(crate) fn refine(comms: &mut [Comm], input: &Input) {
     let mut pairs: HashSet<(&str, i64)> = input
         .observations

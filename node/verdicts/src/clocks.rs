@@ -1,18 +1,22 @@
-//! Clocks, refined from the ends of collectives: nobody leaves a call in which all ranks meet before everybody has entered.
+//! Clocks, refined from the ends of collectives: nobody leaves a call in which all ranks meet
+//! before everybody has entered.
 //!
-//! Where that is sure (tier 1 and above: the call returns when the ranks have met), each collective bounds the clocks of its hosts against each
-//! other. With the offsets that were measured, these are difference constraints; an interval for each clock is narrowed by them until nothing changes
-//! (as in Cormen et al., "Introduction to Algorithms", on systems of difference constraints). Nothing is estimated: the true offset stays within.
+//! Where that is sure (tier 1 and above: the call returns when the ranks have met), each collective
+//! bounds the clocks of its hosts against each other. With the offsets that were measured, these
+//! are difference constraints; an interval for each clock is narrowed by them until nothing changes
+//! (as in Cormen et al., "Introduction to Algorithms", on systems of difference constraints).
+//! Nothing is estimated: the true offset stays within.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::observation::{ClockOffset, Coupling, Input};
+use super::input::Input;
+use super::observation::{ClockOffset, Coupling};
 
 /// Rounds of narrowing. Each is sound by itself; chains of more hosts than this are rare.
 const ROUNDS: usize = 16;
 
-/// The calls of one host in a collective, on aligned clocks: the last entry, the first end, and how far its clock may have drifted since it was
-/// measured.
+/// The calls of one host in a collective, on aligned clocks: the last entry, the first end, and how
+/// far its clock may have drifted since it was measured.
 #[derive(Clone, Copy)]
 struct There {
     host: usize,
@@ -21,8 +25,9 @@ struct There {
     drifted_ns: i64,
 }
 
-/// The clocks of an input with the bounds that its collectives leave, where they narrow any; none where they do not. Also none where they contradict what was
-/// measured: then a clock is wrong, or calls are numbered differently, and others say so.
+/// The clocks of an input with the bounds that its collectives leave, where they narrow any; none
+/// where they do not. Also none where they contradict what was measured: then a clock is wrong, or
+/// calls are numbered differently, and others say so.
 pub(crate) fn refined(input: &Input) -> Option<BTreeMap<String, ClockOffset>> {
     let names: Vec<&String> = input.clocks.keys().collect();
     if names.len() < 2 {
@@ -58,8 +63,8 @@ pub(crate) fn refined(input: &Input) -> Option<BTreeMap<String, ClockOffset>> {
     any.then(|| names.into_iter().cloned().zip(all).collect())
 }
 
-/// For pairs of hosts (a, b), the most by which the error of b's clock may exceed that of a's: true time is aligned time and error, and a left no
-/// collective before b had entered it.
+/// For pairs of hosts (a, b), the most by which the error of b's clock may exceed that of a's: true
+/// time is aligned time and error, and a left no collective before b had entered it.
 fn constraints(input: &Input, clocks: &[ClockOffset]) -> HashMap<(usize, usize), i64> {
     let place: HashMap<&str, usize> =
         input.clocks.keys().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
@@ -118,8 +123,8 @@ mod tests {
 
     const US: i64 = 1_000;
 
-    /// Hosts with clocks that are ahead by `truth`, taken for `truth + error`; in each collective they enter so late and all leave when the last has
-    /// entered and the transfer is over.
+    /// Hosts with clocks that are ahead by `truth`, taken for `truth + error`; in each collective
+    /// they enter so late and all leave when the last has entered and the transfer is over.
     fn input(truth: &[i64], error: &[i64], bound_ns: i64, entries: &[Vec<i64>], transfer_ns: i64) -> Input {
         let mut input = Input::default();
         for (host, (ahead, error)) in truth.iter().zip(error).enumerate() {

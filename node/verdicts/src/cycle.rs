@@ -1,23 +1,17 @@
-//! Tells steps: the cycle of collectives that a communicator repeats, and what a culprit costs each turn of it.
+//! Tells steps: the cycle of collectives that a communicator repeats, and what a culprit costs each
+//! turn of it.
 //!
-//! Knows only which function is called when. What the culprit costs altogether is summed up in `verdict.rs`.
+//! Knows only which function is called when. What the culprit costs altogether is summed up in
+//! `verdict.rs`.
 
 use std::collections::HashMap;
 
-use super::matching::Met;
+use super::comm::Met;
 use super::report::PerStep;
+use crate::rules::Rules;
 
-/// The longest cycle that is looked for.
-const LONGEST: usize = 512;
-/// A cycle is seen this often at least.
-const TURNS: usize = 3;
-/// Part of the calls that may break the cycle: lost ones, and such as come now and then.
-const BROKEN: f64 = 0.1;
-/// A longer cycle must break so much less often than a shorter one to be believed.
-const BETTER: f64 = 0.02;
-
-/// What each step costs, from what all collectives of an episode cost together: `longer_ns` of wall time, `wasted_ns` of
-/// the time of ranks. None where no cycle shows.
+/// What each step costs, from what all collectives of an episode cost together: `longer_ns` of wall
+/// time, `wasted_ns` of the time of ranks. None where no cycle shows.
 pub(crate) fn per_step(met: &[Met], longer_ns: f64, wasted_ns: f64) -> Option<PerStep> {
     let collectives = cycle(met)?;
     let calls: f64 = met.iter().map(|m| f64::from(m.weight)).sum();
@@ -34,11 +28,12 @@ pub(crate) fn per_step(met: &[Met], longer_ns: f64, wasted_ns: f64) -> Option<Pe
     })
 }
 
-/// After how many collectives the same functions are called again: of the distances at which almost all calls find the
-/// same function, the shortest. Runs of calls by their means do not tell their order: only where one function is called.
+/// After how many collectives the same functions are called again: of the distances at which almost
+/// all calls find the same function, the shortest. Runs of calls by their means do not tell their
+/// order: only where one function is called.
 fn cycle(met: &[Met]) -> Option<usize> {
     let first = met.first()?;
-    if met.len() < TURNS {
+    if met.len() < Rules::CYCLE_TURNS {
         return None;
     }
     if met.iter().all(|m| m.func == first.func) {
@@ -58,10 +53,12 @@ fn cycle(met: &[Met]) -> Option<usize> {
         let unlike = pairs.filter(|(one, other)| one != other).count();
         (turn, unlike as f64 / (called.len() - turn) as f64)
     };
-    let turns: Vec<(usize, f64)> =
-        (1..=(called.len() / TURNS).min(LONGEST)).map(broken).filter(|(_, part)| *part <= BROKEN).collect();
+    let turns: Vec<(usize, f64)> = (1..=(called.len() / Rules::CYCLE_TURNS).min(Rules::CYCLE_LONGEST))
+        .map(broken)
+        .filter(|(_, part)| *part <= Rules::CYCLE_BROKEN)
+        .collect();
     let best = turns.iter().map(|(_, part)| *part).min_by(f64::total_cmp)?;
-    turns.iter().find(|(_, part)| *part <= best + BETTER).map(|(turn, _)| *turn)
+    turns.iter().find(|(_, part)| *part <= best + Rules::CYCLE_BETTER).map(|(turn, _)| *turn)
 }
 
 /// How long a turn takes, mean over the whole turns.
@@ -78,8 +75,6 @@ fn turn_ns(met: &[Met], collectives: usize) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::{Job, Noise, Slow};
-    use crate::{Rules, analyse};
 
     const MS: i64 = 1_000_000;
 
@@ -118,27 +113,5 @@ mod tests {
         assert_eq!(turn_ns(&runs, 1), Some(10e6));
         runs[1].func = "b".into();
         assert_eq!(cycle(&runs), None, "means of two functions do not tell who follows whom");
-    }
-
-    #[test]
-    fn a_simulated_job_costs_per_step_what_its_slow_rank_adds() {
-        let job = Job {
-            steps: 60,
-            own_ns: 100 * MS,
-            noise: Noise::Gaussian(0.001),
-            slow: vec![Slow { rank: 3, extra_ns: 50 * MS, from_step: 0 }],
-            ..Job::default()
-        };
-        let report = analyse(&job.observe(7), &Rules::default());
-        let step = report.cost.per_step.unwrap();
-        assert_eq!((step.steps, step.collectives), (60, 1));
-        assert!((49 * MS..51 * MS).contains(&step.wasted_ns), "{step:?}");
-        assert!((148 * MS..154 * MS).contains(&step.step_ns), "{step:?}");
-        assert!((1.46..1.52).contains(&step.slowdown.unwrap()), "150 instead of 100 ms: {step:?}");
-        assert!((step.gpu_seconds_wasted - 7.0 * 0.05).abs() < 0.01, "seven ranks wait 50 ms: {step:?}");
-        let total = step.gpu_seconds_wasted * step.steps as f64;
-        assert!((total - report.cost.gpu_seconds_wasted).abs() < 1e-9 * total);
-        let healthy = analyse(&Job::default().observe(7), &Rules::default());
-        assert_eq!(healthy.cost.per_step, None);
     }
 }

@@ -1,21 +1,20 @@
-//! Where nobody is named: whether that is because nobody is late, or because it cannot be told, and why not.
+//! Where nobody is named: whether that is because nobody is late, or because it cannot be told, and
+//! why not.
 //!
 //! Pure. `verdict.rs` asks it last. Each doubt is a sentence for the reader.
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::matching::Comm;
-use super::observation::{Coupling, Input, Observation};
+use super::comm::Comm;
+use super::input::Input;
+use super::observation::{Coupling, Observation, hex};
 use super::report::Verdict;
 use super::rules::Rules;
 use super::sampled::Totals;
-use super::score::{Scored, Waits};
+use super::score::Scored;
 use super::stats::median;
-use super::summary::hex;
 use super::suspects::Findings;
-
-/// So many times as long as collectives usually lie apart is a silence.
-const SILENT: f64 = 3.0;
+use super::tally::Waits;
 
 /// Nobody was named: is that because nobody is late, or because it cannot be told?
 pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: Findings, rules: &Rules) -> Verdict {
@@ -72,7 +71,8 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         if heard >= all || s.waits == Waits::Enqueued {
             continue;
         }
-        // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not heard.
+        // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not
+        // heard.
         let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
         let (Some(shortest), Some(period)) = (median(shortest.map(|d| d as f64)), s.comm.period_ns()) else {
             continue;
@@ -112,8 +112,8 @@ fn reasons(unplaced: &BTreeMap<String, u64>) -> String {
     unplaced.iter().map(|(why, n)| format!("{n} calls: {why}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Calls that enqueue end when they like, unless the rank's are timed as everybody's: who is late coincides with nobody. A rank most
-/// of whose calls could not be matched was not compared.
+/// Calls that enqueue end when they like, unless the rank's are timed as everybody's: who is late
+/// coincides with nobody. A rank most of whose calls could not be matched was not compared.
 fn not_matched(input: &Input) -> Option<String> {
     let mut calls: BTreeMap<(&str, i64), (usize, usize)> = BTreeMap::new();
     let coupled = |seen: &&Observation| Coupling::of(&seen.func) == Coupling::All && seen.tier == 0;
@@ -133,7 +133,8 @@ fn not_matched(input: &Input) -> Option<String> {
     })
 }
 
-/// The same of digests: processes whose calls were counted there and none of which got a number, where others' did.
+/// The same of digests: processes whose calls were counted there and none of which got a number,
+/// where others' did.
 fn not_in_digests(input: &Input) -> Option<String> {
     if input.unplaced.is_empty() {
         return None;
@@ -166,7 +167,8 @@ fn absent(scored: &[Scored]) -> Option<String> {
     ))
 }
 
-/// Nobody has called anything for long, where calls only enqueue: that is how a hang looks, and how the end of a job does.
+/// Nobody has called anything for long, where calls only enqueue: that is how a hang looks, and how
+/// the end of a job does.
 fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
     let seen = input.observations.iter().chain(&input.unnumbered).chain(input.sampled.iter().map(|cell| &cell.seen));
     let last = seen.map(|o| {
@@ -175,7 +177,7 @@ fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
     });
     let for_ns = input.until_ns.saturating_sub(last.max()?);
     let period = scored.iter().filter_map(|s| s.comm.period_ns()).fold(0.0, f64::max);
-    (for_ns >= rules.hang_ns && for_ns as f64 >= SILENT * period).then(|| {
+    (for_ns >= rules.hang_ns && for_ns as f64 >= Rules::SILENCE_PERIODS * period).then(|| {
         format!(
             "no rank has called anything for {:.0} s, where collectives came every {:.2} s: the job hangs, computes or has ended, and calls \
              that only enqueue do not show which",

@@ -1,20 +1,16 @@
-//! Where calls only enqueue and no synchronise call was seen: when the ranks met all the same, told from the entries of
-//! all of them on aligned clocks.
+//! Where calls only enqueue and no synchronise call was seen: when the ranks met all the same, told
+//! from the entries of all of them on aligned clocks.
 //!
-//! A host that waits for each call before it goes on cannot enter the next one before the last rank has entered this one
-//! (its peer, for a send or receive). Where the entries bear that out, the time from then on is its own.
+//! A host that waits for each call before it goes on cannot enter the next one before the last rank
+//! has entered this one (its peer, for a send or receive). Where the entries bear that out, the
+//! time from then on is its own.
 
 use std::collections::{HashMap, HashSet};
 
-use super::observation::{Coupling, Input, Observation};
-use super::own::Waited;
-
-/// Share of telling calls that may break the rule that hosts wait.
-const TOLERATED: f64 = 0.05;
-/// Share of the processes heard that make everybody.
-const MOST: f64 = 0.9;
-/// Telling calls that it takes.
-const TELLING: usize = 10;
+use super::input::Input;
+use super::observation::{Coupling, Observation};
+use super::waited::Waited;
+use crate::rules::Rules;
 
 /// When a process went on after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +23,8 @@ pub(crate) enum Left {
     Unknown,
 }
 
-/// An instant on a node's own clock, told from what was entered on other hosts: as the clocks say, and at the earliest and latest were they
-/// wrong by their bounds.
+/// An instant on a node's own clock, told from what was entered on other hosts: as the clocks say,
+/// and at the earliest and latest were they wrong by their bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Met {
     pub(crate) at_ns: i64,
@@ -64,7 +60,8 @@ impl<'a> Lasts<'a> {
         Self(entries)
     }
 
-    /// When the last of them had entered, for one that entered as `mine` says; on the clock of its node, where that is `entry_ns`.
+    /// When the last of them had entered, for one that entered as `mine` says; on the clock of its
+    /// node, where that is `entry_ns`.
     pub(crate) fn met(&self, mine: Entry<'_>, entry_ns: i64) -> Met {
         let (mut at, mut earliest, mut latest) = (mine.at_ns, mine.at_ns, mine.at_ns);
         for last in &self.0 {
@@ -78,7 +75,8 @@ impl<'a> Lasts<'a> {
     }
 }
 
-/// For each observation when its process went on; none where no call needs it, or where hosts do not wait for calls.
+/// For each observation when its process went on; none where no call needs it, or where hosts do
+/// not wait for calls.
 pub(crate) fn reconstruct(input: &Input, waited: &[Waited]) -> Option<Vec<Left>> {
     let seen = &input.observations;
     let needs = |i: usize| seen[i].tier == 0 && waited[i] == Waited::Unseen;
@@ -92,8 +90,9 @@ pub(crate) fn reconstruct(input: &Input, waited: &[Waited]) -> Option<Vec<Left>>
     let processes: HashSet<(&str, i64)> = seen.iter().map(|o| (&*o.node, o.pid)).collect();
     let mut left = vec![Left::Returned; seen.len()];
     for group in groups.values() {
-        // Where everybody that was heard is in it, a rank that was not makes all of them alike wait.
-        let everybody = group.len() as f64 >= MOST * processes.len() as f64 && group.len() > 2;
+        // Where everybody that was heard is in it, a rank that was not makes all of them alike
+        // wait.
+        let everybody = group.len() as f64 >= Rules::EVERYBODY * processes.len() as f64 && group.len() > 2;
         let all = group.first().and_then(|&i| usize::try_from(seen[i].nranks?).ok()).filter(|_| !everybody);
         let all = all.or(everybody.then_some(group.len()));
         let entries: Option<Vec<Entry<'_>>> = group.iter().map(|&i| Entry::of(input, &seen[i])).collect();
@@ -107,11 +106,12 @@ pub(crate) fn reconstruct(input: &Input, waited: &[Waited]) -> Option<Vec<Left>>
     hosts_wait(input, &left).then_some(left)
 }
 
-/// Sends and receives from one rank to another between two meetings of the job: communicator, from, to, which meeting.
+/// Sends and receives from one rank to another between two meetings of the job: communicator, from,
+/// to, which meeting.
 type Lane = (u64, i32, i32, u64);
 
-/// A receive ends when its peer has entered the send. Between two meetings of the job the k-th receive from a rank meets
-/// its k-th send; where the numbers differ, a record was lost.
+/// A receive ends when its peer has entered the send. Between two meetings of the job the k-th
+/// receive from a rank meets its k-th send; where the numbers differ, a record was lost.
 fn pairs(input: &Input, needs: &dyn Fn(usize) -> bool, left: &mut [Left]) {
     let seen = &input.observations;
     let meetings = meetings(seen);
@@ -140,7 +140,8 @@ fn pairs(input: &Input, needs: &dyn Fn(usize) -> bool, left: &mut [Left]) {
     }
 }
 
-/// For each call, how many meetings of its process's largest communicator came before it, by that communicator's own count.
+/// For each call, how many meetings of its process's largest communicator came before it, by that
+/// communicator's own count.
 fn meetings(seen: &[Observation]) -> Vec<u64> {
     let mut processes: HashMap<(&str, i64), Vec<usize>> = HashMap::new();
     for (i, o) in seen.iter().enumerate() {
@@ -183,5 +184,5 @@ fn hosts_wait(input: &Input, left: &[Left]) -> bool {
             }
         }
     }
-    telling >= TELLING && broken as f64 <= TOLERATED * telling as f64
+    telling >= Rules::HOSTS_WAIT_TELLING && broken as f64 <= Rules::HOSTS_WAIT_BROKEN * telling as f64
 }

@@ -1,21 +1,19 @@
-//! Numbers calls whose communicator's start was not seen (the recorder came late): by when they end.
+//! Numbers calls whose communicator's start was not seen (the recorder came late): by when they
+//! end.
 //!
-//! In a collective that makes all ranks meet, the ranks leave together. So with aligned clocks a call belongs to the
-//! collective that ends at the same time on the other ranks. Only what coincides closely is numbered; calls that only
-//! enqueue end with the synchronise call after them; where that was not seen they end when they like, and a late rank's
-//! calls then coincide with nothing: they stay out.
+//! In a collective that makes all ranks meet, the ranks leave together. So with aligned clocks a
+//! call belongs to the collective that ends at the same time on the other ranks. Only what
+//! coincides closely is numbered; calls that only enqueue end with the synchronise call after them;
+//! where that was not seen they end when they like, and a late rank's calls then coincide with
+//! nothing: they stay out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::classes::Process;
-use super::observation::{Coupling, Input, Observation};
+use super::input::Input;
+use super::observation::{Coupling, Observation, Process};
 use super::stats::median;
-
-/// Ends that are apart by less than this share of the distance between collectives coincide.
-const CLOSE: f64 = 0.02;
-/// Share of a rank's calls that must coincide with one of the reference's.
-const MOST: f64 = 0.9;
+use crate::rules::Rules;
 
 /// What is counted together: a function of a communicator.
 type Lane = (u64, Arc<str>);
@@ -31,7 +29,8 @@ pub(crate) struct Numbered {
     pub(crate) left_out: u64,
 }
 
-/// Give the unnumbered calls numbers, in the input's own list of observations. What cannot be numbered stays where it is.
+/// Give the unnumbered calls numbers, in the input's own list of observations. What cannot be
+/// numbered stays where it is.
 pub(crate) fn number(input: &mut Input) -> Numbered {
     let mut result = Numbered::default();
     let mut lanes: BTreeMap<Lane, BTreeMap<Process, Vec<Observation>>> = BTreeMap::new();
@@ -121,8 +120,9 @@ fn sync_ends(input: &Input) -> Syncs {
     syncs
 }
 
-/// When each call ended, on the asker's clock, and how many calls of the lane share that end after it: a call that
-/// enqueues ends with the synchronise call after it, where that was seen. Calls are in order of entry.
+/// When each call ended, on the asker's clock, and how many calls of the lane share that end after
+/// it: a call that enqueues ends with the synchronise call after it, where that was seen. Calls are
+/// in order of entry.
 fn ends(calls: &[Observation], syncs: &Syncs, input: &Input) -> Vec<(i64, usize)> {
     let Some(first) = calls.first() else { return Vec::new() };
     let none = Vec::new();
@@ -169,8 +169,9 @@ impl Reference {
         let node = &calls.first()?.node;
         let bound = |node: &str| input.clocks.get(node).map_or(0, |c| c.bound_within(input.since_ns, input.until_ns));
         let bound_ns = if *node == self.node { 0 } else { bound(node).saturating_add(bound(&self.node)) };
-        let close = (CLOSE * self.period_ns).max(bound_ns as f64);
-        // Where collectives follow each other as closely as the clocks are uncertain, nothing can be told apart.
+        let close = (Rules::ENDS_CLOSE * self.period_ns).max(bound_ns as f64);
+        // Where collectives follow each other as closely as the clocks are uncertain, nothing can
+        // be told apart.
         if close * 4.0 > self.period_ns {
             return None;
         }
@@ -195,65 +196,6 @@ impl Reference {
                 number
             })
             .collect();
-        (inside > 0 && met as f64 >= MOST * inside as f64).then_some(numbers)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::simulate::{Job, Slow};
-    use crate::{Rules, Verdict, analyse};
-
-    const MS: i64 = 1_000_000;
-
-    /// The job as recorders see it that came in the middle: no numbers, each from another call on.
-    fn late_attach(job: &Job, seed: u64, ranks: impl Fn(i32) -> bool) -> Input {
-        let mut input = job.observe(seed);
-        let all = std::mem::take(&mut input.observations);
-        for mut seen in all {
-            if !ranks(seen.rank) {
-                input.observations.push(seen);
-            } else if seen.seq >= 10 + seen.rank as u64 % 3 {
-                seen.seq = 0;
-                input.unnumbered.push(seen);
-            }
-        }
-        input
-    }
-
-    fn named(input: &Input) -> Option<i32> {
-        match analyse(input, &Rules::default()).verdict {
-            Verdict::Rank { culprit, also, .. } if also.is_empty() => Some(culprit.rank),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn a_late_rank_is_named_though_no_start_was_seen() {
-        for seed in 0..20 {
-            let late =
-                Job { slow: vec![Slow { rank: 3, extra_ns: 20 * MS, from_step: 0 }], loss: 0.01, ..Job::default() };
-            assert_eq!(named(&late_attach(&late, seed, |_| true)), Some(3), "seed {seed}");
-            assert_eq!(named(&late_attach(&late, seed, |r| r < 4)), Some(3), "seed {seed}: half of them attached late");
-            let healthy = Job { loss: 0.01, ..Job::default() };
-            let report = analyse(&late_attach(&healthy, seed, |_| true), &Rules::default());
-            assert_eq!(report.verdict, Verdict::None);
-            assert!(report.evidence.notes.iter().any(|n| n.contains("matched by when they ended")));
-        }
-    }
-
-    #[test]
-    fn calls_that_only_enqueue_are_not_guessed_at() {
-        for seed in 0..20 {
-            let late = Job {
-                ranks: 2,
-                ranks_per_node: 1,
-                enqueues: true,
-                slow: vec![Slow { rank: 1, extra_ns: 80 * MS, from_step: 0 }],
-                ..Job::default()
-            };
-            assert_ne!(named(&late_attach(&late, seed, |_| true)), Some(0), "seed {seed}: the victim");
-        }
+        (inside > 0 && met as f64 >= Rules::CALLS_COINCIDE * inside as f64).then_some(numbers)
     }
 }

@@ -1,24 +1,29 @@
-//! What goes into a verdict: one observation for each call of each rank, the clocks, and who was heard.
+//! One observation for each call of each rank, and the clocks by which calls of several hosts are
+//! compared.
 //!
-//! Owns the input types, the SQL that fetches them and the reading of its rows. The matching of observations across
-//! ranks lies in `matching.rs`.
+//! Owns these types, the SQL that fetches calls and the reading of its rows. All that goes into a
+//! verdict lies in `input.rs`, the matching of observations across ranks in `matching.rs`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use query_planner::Value;
 use serde::Serialize;
 
-use super::activity::Doing;
-use super::hang::{Gone, Progress};
-use super::sampled::{Sampled, Totals};
+/// A process: its node and pid.
+pub(crate) type Process = (Arc<str>, i64);
+
+/// A communicator's hash as reports have it.
+pub(crate) fn hex(hash: u64) -> String {
+    format!("{hash:016x}")
+}
 
 /// How a call couples the ranks of its communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Coupling {
-    /// Nobody leaves before everybody has entered: all_reduce, all_gather, reduce_scatter, all_to_all, barrier.
+    /// Nobody leaves before everybody has entered: all_reduce, all_gather, reduce_scatter,
+    /// all_to_all, barrier.
     All,
     /// Everybody waits for the root, the root for nobody: broadcast, scatter.
     RootSends,
@@ -31,7 +36,8 @@ pub enum Coupling {
 }
 
 impl Coupling {
-    /// Of a call, by its name in lower snake case as the `collectives` table has it. Names of NCCL, RCCL and MPI.
+    /// Of a call, by its name in lower snake case as the `collectives` table has it. Names of NCCL,
+    /// RCCL and MPI.
     #[must_use]
     pub fn of(func: &str) -> Self {
         match func {
@@ -84,7 +90,8 @@ pub struct Observation {
     pub entry_ns: i64,
     /// Time inside the call.
     pub duration_ns: i64,
-    /// Evidence tier of the duration (0: the call only enqueues; 1: it returns after the ranks have met).
+    /// Evidence tier of the duration (0: the call only enqueues; 1: it returns after the ranks have
+    /// met).
     pub tier: u8,
     /// "nccl", "rccl", "mpi", …
     pub library: Arc<str>,
@@ -92,23 +99,8 @@ pub struct Observation {
     pub root: Option<i32>,
 }
 
-/// A stretch of a process's own work: a compute phase or a kernel, timed where it ran. Where a process has any, its own
-/// time is the sum of these; where it has none, it is the time between its communication calls.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Work {
-    /// The node that recorded it.
-    pub node: Arc<str>,
-    /// Process id on that node.
-    pub pid: i64,
-    /// What it was ("forward-compute"): part of the op-count signature.
-    pub name: Arc<str>,
-    /// Start, Unix nanoseconds of the node's own clock.
-    pub start_ns: i64,
-    /// Length.
-    pub duration_ns: i64,
-}
-
-/// A call in which the host of a process waits for its device (a stream, event or device synchronise call).
+/// A call in which the host of a process waits for its device (a stream, event or device
+/// synchronise call).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyncCall {
     /// The node that recorded it.
@@ -132,13 +124,14 @@ pub struct ClockOffset {
     pub at_ns: i64,
     /// How fast the offset grows, parts in a billion; 0 where it was not measured.
     pub drift_ppb: i64,
-    /// The true drift lies within `drift_ppb` plus or minus this. 0: times are taken to be as good as at `at_ns`.
+    /// The true drift lies within `drift_ppb` plus or minus this. 0: times are taken to be as good
+    /// as at `at_ns`.
     pub drift_bound_ppb: i64,
 }
 
 impl ClockOffset {
-    /// What is believed of a clock whose drift was not measured: quartz oscillators of servers stay within 50 parts in a
-    /// million.
+    /// What is believed of a clock whose drift was not measured: quartz oscillators of servers stay
+    /// within 50 parts in a million.
     pub const DRIFT_BOUND_PPB: i64 = 50_000;
 
     /// An offset with its bound, of a clock that does not drift.
@@ -168,91 +161,6 @@ fn parts(ppb: i64, length_ns: i64) -> i64 {
     i64::try_from(i128::from(length_ns) * i128::from(ppb) / 1_000_000_000).unwrap_or(0)
 }
 
-/// Who was asked and who answered.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Heard {
-    /// Nodes asked.
-    pub asked: usize,
-    /// Nodes whose whole answer arrived.
-    pub answered: usize,
-    /// Nodes that did not answer, with the reason.
-    pub missing: Vec<(String, String)>,
-    /// What the answering nodes know to be missing from their data (capture loss, retention, …).
-    pub notes: Vec<String>,
-}
-
-/// Everything a verdict is made from.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Input {
-    /// Calls, in any order.
-    pub observations: Vec<Observation>,
-    /// Calls whose communicator's start was not seen: `seq` says nothing. They are matched by when they ended, where that is
-    /// possible.
-    pub unnumbered: Vec<Observation>,
-    /// Cells out of digests: each stands for a run of calls. A process's calls are either here or above.
-    pub sampled: Vec<Sampled>,
-    /// What the processes of `sampled` called altogether, one-sided calls included.
-    pub totals: Vec<Totals>,
-    /// Calls that processes are in, of communicators whose start was not seen: they follow the last one that was left.
-    pub open_unnumbered: Vec<Observation>,
-    /// Own work, where it was timed; may be empty.
-    pub work: Vec<Work>,
-    /// Where hosts waited for their devices; may be empty, then calls that only enqueue show no wait.
-    pub syncs: Vec<SyncCall>,
-    /// The synchronise calls that processes are in, as of the end of the span.
-    pub syncing: Vec<SyncCall>,
-    /// Processes that have ended; may be empty.
-    pub gone: Vec<Gone>,
-    /// What processes do that do not get on, as of the end of the span; may be empty.
-    pub doing: Vec<Doing>,
-    /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked for.
-    pub progress: Vec<Progress>,
-    /// Offset of each node's clock; the asker's own node is 0/0. A node that is not here has an unknown clock.
-    pub clocks: BTreeMap<String, ClockOffset>,
-    /// Coverage of the question.
-    pub heard: Heard,
-    /// Start of the asked span, Unix nanoseconds of the asker's clock.
-    pub since_ns: i64,
-    /// End of the asked span.
-    pub until_ns: i64,
-    /// Rows that could not be placed, by reason (see [`Row::Unplaced`]).
-    pub unplaced: BTreeMap<String, u64>,
-}
-
-impl Input {
-    /// Take in one row of the answer to [`sql`].
-    ///
-    /// # Errors
-    /// [`RowError`] when the row does not have the columns of [`COLUMNS`].
-    pub fn push_row(&mut self, row: &[Value]) -> Result<(), RowError> {
-        match Observation::from_row(row)? {
-            Row::Placed(seen) => self.observations.push(seen),
-            Row::Unnumbered(seen) => self.unnumbered.push(seen),
-            Row::Unplaced(why) => *self.unplaced.entry(why.to_owned()).or_default() += 1,
-        }
-        Ok(())
-    }
-}
-
-impl Input {
-    /// Some calls only enqueue: the synchronise calls after them are worth asking for.
-    #[must_use]
-    pub fn enqueues(&self) -> bool {
-        self.observations.iter().chain(&self.unnumbered).any(|seen| seen.tier == 0)
-    }
-
-    /// Take in one row of the answer to [`syncs_sql`]; what is no such row is left out.
-    pub fn push_sync_row(&mut self, row: &[Value]) {
-        if let [Value::Text(node), Value::Integer(pid), Value::Integer(start_ns), Value::Integer(duration_ns)] = row
-            && TIMES.contains(start_ns)
-            && (0..LONGEST_NS).contains(duration_ns)
-        {
-            let node = String::from_utf8_lossy(node).as_ref().into();
-            self.syncs.push(SyncCall { node, pid: *pid, start_ns: *start_ns, duration_ns: *duration_ns });
-        }
-    }
-}
-
 /// The columns of [`sql`], in order.
 pub const COLUMNS: [&str; 12] =
     ["node", "pid", "rank", "nranks", "comm_hash", "func", "seq", "ts_ns", "duration_ns", "tier", "library", "root"];
@@ -264,8 +172,8 @@ pub struct Span {
     pub since_ns: i64,
     /// To here, exclusive.
     pub until_ns: i64,
-    /// Widens the span on both sides by the largest clock offset of any node: rows carry their node's own time. The
-    /// analysis cuts to the span after aligning.
+    /// Widens the span on both sides by the largest clock offset of any node: rows carry their
+    /// node's own time. The analysis cuts to the span after aligning.
     pub slack_ns: i64,
     /// Only this job.
     pub job: Option<String>,
@@ -273,7 +181,8 @@ pub struct Span {
     pub comm: Option<u64>,
 }
 
-/// The question that fetches observations: ask it of the mesh and hand each row to [`Input::push_row`].
+/// The question that fetches observations: ask it of the mesh and hand each row to
+/// [`Input::push_row`](super::Input::push_row).
 #[must_use]
 pub fn sql(span: &Span) -> String {
     let mut text = format!(
@@ -293,8 +202,8 @@ pub fn sql(span: &Span) -> String {
     text
 }
 
-/// The question that fetches the synchronise calls that follow collectives: ask it where calls only enqueue, and hand each
-/// row to [`Input::push_sync_row`].
+/// The question that fetches the synchronise calls that follow collectives: ask it where calls only
+/// enqueue, and hand each row to [`Input::push_sync_row`](super::Input::push_sync_row).
 #[must_use]
 pub fn syncs_sql(span: &Span) -> String {
     format!(
@@ -305,9 +214,9 @@ pub fn syncs_sql(span: &Span) -> String {
 }
 
 /// Times that a row may hold: 1970 to 2096. What lies beyond would overflow differences.
-const TIMES: std::ops::Range<i64> = 0..4_000_000_000_000_000_000;
+pub(crate) const TIMES: std::ops::Range<i64> = 0..4_000_000_000_000_000_000;
 /// Longest call: a year.
-const LONGEST_NS: i64 = 31_536_000_000_000_000;
+pub(crate) const LONGEST_NS: i64 = 31_536_000_000_000_000;
 
 /// A row of the answer, read.
 #[derive(Debug, Clone, PartialEq)]
@@ -416,6 +325,7 @@ fn text(row: &[Value], column: usize) -> Result<Option<String>, RowError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::input::Input;
 
     fn row() -> Vec<Value> {
         let text = |s: &str| Value::Text(s.as_bytes().to_vec());

@@ -1,19 +1,31 @@
-//! Sets of ranks as ranges: what a report says of many ranks costs as much as it has gaps, not as it has ranks.
+//! A rank as reports name it, and sets of ranks as ranges: what a report says of many ranks costs
+//! as much as it has gaps, not as it has ranks.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
 
-/// A set of ranks of one communicator: inclusive ranges, in order, that neither overlap nor touch. Written as `0-3,7,9-8191`;
-/// serialised as a list of pairs, `[[0,3],[7,7],[9,8191]]`.
+/// A process of the job.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct RankRef {
+    /// Its rank in the largest communicator that it belongs to.
+    pub rank: i32,
+    /// Its host.
+    pub node: String,
+    /// Its process there.
+    pub pid: i64,
+}
+
+/// A set of ranks of one communicator: inclusive ranges, in order, that neither overlap nor touch.
+/// Written as `0-3,7,9-8191`; serialised as a list of pairs, `[[0,3],[7,7],[9,8191]]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Ranks(Vec<(i32, i32)>);
 
 impl Ranks {
-    /// The ranks from 0 up to but not including `size` that are not in `heard`: at most one range more than `heard` has ranks,
-    /// whatever `size` is.
+    /// The ranks from 0 up to but not including `size` that are not in `heard`: at most one range
+    /// more than `heard` has ranks, whatever `size` is.
     #[must_use]
     pub fn all_but(heard: &BTreeSet<i32>, size: i32) -> Self {
         let (mut gaps, mut from) = (Vec::new(), 0);

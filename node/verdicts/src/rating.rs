@@ -1,17 +1,13 @@
-//! Rates the ranks of a window (or of many together) by its tallies: how far each stands out, and whether that flags it.
+//! Rates the ranks of a window (or of many together) by its tallies: how far each stands out, and
+//! whether that flags it.
 //!
-//! Two ratings a rank: by its lateness (waits where they are seen, else entries) and by its own time. Tallies come from
-//! `score.rs`, thresholds from `rules.rs`.
+//! Two ratings a rank: by its lateness (waits where they are seen, else entries) and by its own
+//! time. Tallies come from `score.rs`, thresholds from `rules.rs`.
 
-use super::matching::Member;
+use super::comm::Member;
 use super::rules::Rules;
-use super::score::{Tally, Waits};
 use super::stats::{Moments, median, robust_z};
-
-/// Least mean excess that counts where waits are only assumed.
-const ASSUMED_FLOOR_NS: f64 = 200_000.0;
-/// Ranks that make a population: from here on z decides, below it ratios.
-pub(crate) const POPULATION: usize = 4;
+use super::tally::{Tally, Waits};
 
 /// How far one figure of a rank stands out from the others'.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -22,11 +18,13 @@ pub(crate) struct Rating {
     pub(crate) excess_ns: f64,
     /// The excess as a share of wall time.
     pub(crate) share: f64,
-    /// The mean excess that ranks usually have, 0 and more: where delays are skewed, the mean of every rank lies above the others' median.
+    /// The mean excess that ranks usually have, 0 and more: where delays are skewed, the mean of
+    /// every rank lies above the others' median.
     pub(crate) usual_ns: f64,
     /// What the share is over that of the usual excess.
     pub(crate) beyond: f64,
-    /// How consistently the excess is more than the usual one over the collectives, as a normal deviate.
+    /// How consistently the excess is more than the usual one over the collectives, as a normal
+    /// deviate.
     pub(crate) consistency: f64,
     /// Share of its collectives in which it lay above the median of the others.
     pub(crate) mostly: f64,
@@ -59,8 +57,6 @@ pub(crate) struct Frame<'a> {
     pub(crate) bounds: &'a [Option<f64>],
     /// The members.
     pub(crate) members: &'a [Member],
-    /// Own time was timed as work, not taken from the gaps between calls.
-    pub(crate) worked: bool,
     /// Own time was told from aligned entries.
     pub(crate) reconstructed: bool,
     /// z of every rank is wanted, also of those whose excess is too small to flag them.
@@ -89,8 +85,9 @@ impl Frame<'_> {
         };
         if self.wanted(&rating, rules) {
             let others = others.filter_map(Moments::mean);
-            // Two or three ranks: what the others have is nothing but the other side of what this one has.
-            let population = others.clone().count() + 1 >= POPULATION;
+            // Two or three ranks: what the others have is nothing but the other side of what this
+            // one has.
+            let population = others.clone().count() + 1 >= Rules::POPULATION;
             rating.usual_ns = median(others).filter(|_| population).unwrap_or(0.0).max(0.0);
             rating.beyond = share(excess_ns - rating.usual_ns);
             rating.consistency = excess.consistency(rating.usual_ns).unwrap_or(0.0);
@@ -105,7 +102,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
     let waited: Vec<Option<f64>> = tally.iter().map(|t| t.wait.mean()).collect();
     let entries = Figure::of(tally, |t| t.lateness.mean(), |r| frame.bounds[r].unwrap_or(0.0));
     let mut own = vec![Rating::default(); tally.len()];
-    rate_own(tally, frame, rules, &mut own);
+    rate_compute(tally, frame, rules, &mut own);
 
     (0..tally.len())
         .map(|r| {
@@ -128,7 +125,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                     let stands = least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
                     let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
-                    let floor = if frame.waits == Waits::Assumed { ASSUMED_FLOOR_NS } else { 0.0 };
+                    let floor = if frame.waits == Waits::Assumed { Rules::ASSUMED_WAITS_FLOOR_NS } else { 0.0 };
                     least.flagged = stands && least.share >= rules.effect && least.excess_ns > floor && !contradicted;
                     let late_but_waits =
                         late.flagged && bound.is_some_and(|b| least.excess_ns < (late.excess_ns - b) / 2.0);
@@ -141,19 +138,21 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
         .collect()
 }
 
-/// By how much a rank's excess of own time may be too large where own times were told from entries: were all clocks wrong by their bounds at
-/// every wait, its own would be less, and that of the others of its class more. Of two ranks that wait for each other alone, this is at each
-/// meeting the sum of their clocks' bounds, whoever comes first.
+/// By how much a rank's excess of own time may be too large where own times were told from entries:
+/// were all clocks wrong by their bounds at every wait, its own would be less, and that of the
+/// others of its class more. Of two ranks that wait for each other alone, this is at each meeting
+/// the sum of their clocks' bounds, whoever comes first.
 pub(crate) fn unsure(tally: &[Tally], members: &[Member], r: usize) -> f64 {
     let class = members[r].class;
     let others = tally.iter().zip(members).enumerate().filter(|(o, (_, m))| *o != r && m.class == class);
-    let more = median(others.filter_map(|(_, (t, _))| t.own_more.mean())).unwrap_or(0.0);
-    tally[r].own_less.mean().unwrap_or(0.0) + more
+    let more = median(others.filter_map(|(_, (t, _))| t.compute_more.mean())).unwrap_or(0.0);
+    tally[r].compute_less.mean().unwrap_or(0.0) + more
 }
 
-/// Own time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps are not their own.
-fn rate_own(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating]) {
-    if frame.waits == Waits::Enqueued && !frame.worked && !frame.reconstructed {
+/// Own time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps are
+/// not their own.
+fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating]) {
+    if frame.waits == Waits::Enqueued && !frame.reconstructed {
         return;
     }
     for r in 0..tally.len() {
@@ -163,7 +162,7 @@ fn rate_own(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating
         let class = frame.members[r].class;
         let peer = |o: usize| frame.members[o].class == class;
         let others = tally.iter().enumerate().filter(|(o, _)| *o != r && peer(*o));
-        own[r] = frame.rating(&tally[r].more_own, rules, others.map(|(_, t)| &t.more_own));
+        own[r] = frame.rating(&tally[r].more_compute, rules, others.map(|(_, t)| &t.more_compute));
         if !frame.wanted(&own[r], rules) {
             continue;
         }
@@ -198,7 +197,7 @@ impl<F: Fn(usize) -> f64> Figure<F> {
 
     /// z of one rank over the others; none below a population.
     fn z(&self, r: usize) -> Option<f64> {
-        let value = self.values[r].filter(|_| self.known >= POPULATION)?;
+        let value = self.values[r].filter(|_| self.known >= Rules::POPULATION)?;
         let others = self.values.iter().enumerate().filter(|(o, _)| *o != r);
         let others: Vec<f64> = others.filter_map(|(_, v)| *v).collect();
         robust_z(value, &others, (self.floor)(r))

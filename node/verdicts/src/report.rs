@@ -1,13 +1,15 @@
-//! What comes out: the verdict, the scores behind it, the evidence and the cost. Serialises as it stands for
-//! `--format json`; the rendering for people lies in `text.rs`.
+//! What comes out: the verdict, the scores behind it, the evidence and the cost. Serialises as it
+//! stands for `--format json`; the rendering for people lies in `text.rs`.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::hang::Hang;
-use super::observation::{ClockOffset, Heard};
-use super::score::Waits;
+use super::input::Heard;
+use super::observation::ClockOffset;
+use super::ranks::RankRef;
+use super::tally::Waits;
 use super::why::{Cause, Network};
 use super::windows::WindowKind;
 
@@ -29,8 +31,19 @@ pub struct Report {
 }
 
 impl Report {
-    /// Moves all times, of a clock by which a host's wall clock is ahead by `by_ns`, to that wall clock. `ahead_ns` says the same of
-    /// each node: offsets of their clocks become those of their wall clocks.
+    /// Where to look whether it is the network: the largest communicator whose calls hold their
+    /// waits. None where a rank, a hang or a stage was named.
+    #[must_use]
+    pub fn network_comm(&self) -> Option<&CommReport> {
+        if !matches!(self.verdict, Verdict::None | Verdict::Unknown { .. } | Verdict::DataImbalance { .. }) {
+            return None;
+        }
+        self.per_comm.iter().find(|comm| matches!(comm.waits, Some(Waits::Seen | Waits::Assumed)) && comm.heard > 1)
+    }
+
+    /// Moves all times, of a clock by which a host's wall clock is ahead by `by_ns`, to that wall
+    /// clock. `ahead_ns` says the same of each node: offsets of their clocks become those of their
+    /// wall clocks.
     pub fn move_times(&mut self, by_ns: i64, ahead_ns: &BTreeMap<&str, i64>) {
         let moved = |at_ns: &mut i64| *at_ns = at_ns.saturating_add(by_ns);
         moved(&mut self.evidence.since_ns);
@@ -59,14 +72,16 @@ impl Report {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Verdict {
-    /// One rank (or several, by themselves) enters late, again and again, and the others wait for it.
+    /// One rank (or several, by themselves) enters late, again and again, and the others wait for
+    /// it.
     Rank {
         /// The one that costs most.
         #[serde(flatten)]
         culprit: Culprit,
         /// Other ranks that are late as well; most expensive first.
         also: Vec<Culprit>,
-        /// Ranks that are late only because they are held up themselves (a slow rank's replica, its later stages).
+        /// Ranks that are late only because they are held up themselves (a slow rank's replica, its
+        /// later stages).
         held_up: Vec<RankRef>,
     },
     /// Nothing moves: ranks wait in a collective that others do not enter or do not get through.
@@ -82,8 +97,8 @@ pub enum Verdict {
         /// All stages of the job, the slowest first.
         stages: Vec<Stage>,
     },
-    /// No rank is slow: which one is last changes from collective to collective, and the others wait each time. Uneven
-    /// data, or noise.
+    /// No rank is slow: which one is last changes from collective to collective, and the others
+    /// wait each time. Uneven data, or noise.
     DataImbalance {
         /// The communicator in which it was found.
         comm_hash: String,
@@ -92,7 +107,8 @@ pub enum Verdict {
         /// Ranks that were last in at least half as many collectives as their due.
         taking_turns: usize,
     },
-    /// No rank is slow: segments are lost on the way, and collectives wait until they are sent again.
+    /// No rank is slow: segments are lost on the way, and collectives wait until they are sent
+    /// again.
     Network(Network),
     /// Enough was seen, and nobody holds the others up.
     #[default]
@@ -105,7 +121,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The ranks that are late by themselves, the dearest first; none where nobody is named so (whom a hang waits for is [`Hang::missing`]).
+    /// The ranks that are late by themselves, the dearest first; none where nobody is named so
+    /// (whom a hang waits for is [`Hang::missing`]).
     #[must_use]
     pub fn named(&self) -> Vec<&Culprit> {
         match self {
@@ -121,21 +138,11 @@ impl Verdict {
     }
 }
 
-/// A process of the job.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct RankRef {
-    /// Its rank in the largest communicator that it belongs to.
-    pub rank: i32,
-    /// Its host.
-    pub node: String,
-    /// Its process there.
-    pub pid: i64,
-}
-
 /// A stage of a pipeline: ranks that do the same work.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Stage {
-    /// Its ranks, with the communicator by whose collectives their own time is counted, and its share of wall time.
+    /// Its ranks, with the communicator by whose collectives their own time is counted, and its
+    /// share of wall time.
     pub ranks: Vec<StageRank>,
     /// The median share of its ranks.
     pub own_share: f64,
@@ -178,8 +185,8 @@ pub struct Culprit {
     pub comm_hash: String,
     /// What shows it; `late_by_ns`, `last_in`, `share` and `z` are of this figure.
     pub basis: Basis,
-    /// By how much it is later than the median of the others when it is the last: half of the time that is lost is lost
-    /// in collectives with at most this. Where all are alike, the median.
+    /// By how much it is later than the median of the others when it is the last: half of the time
+    /// that is lost is lost in collectives with at most this. Where all are alike, the median.
     pub late_by_ns: i64,
     /// Collectives in which it was the last.
     pub last_in: usize,
@@ -206,25 +213,29 @@ pub struct Culprit {
 /// What the culprit costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Cost {
-    /// Sum over the episode's collectives and over the waiting ranks of the time by which the culprit entered later
-    /// than the last of the others. One rank is counted as one GPU.
+    /// Sum over the episode's collectives and over the waiting ranks of the time by which the
+    /// culprit entered later than the last of the others. One rank is counted as one GPU.
     pub gpu_seconds_wasted: f64,
     /// The same, per second of the episode: how many GPUs' worth of time is lost.
     pub gpus_lost: f64,
-    /// True where the waits for it were not seen themselves (basis other than waits): the cost is at most this.
+    /// True where the waits for it were not seen themselves (basis other than waits): the cost is
+    /// at most this.
     pub upper_bound: bool,
-    /// Ranks that are charged in each collective, where that is the whole job (basis own time); else those that were in it.
+    /// Ranks that are charged in each collective, where that is the whole job (basis own time);
+    /// else those that were in it.
     pub charged: Option<usize>,
     /// The same for each step; none where steps cannot be told.
     pub per_step: Option<PerStep>,
 }
 
-/// What the culprit costs each step: each turn of the cycle of collectives that its communicator repeats.
+/// What the culprit costs each step: each turn of the cycle of collectives that its communicator
+/// repeats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct PerStep {
     /// Steps of the episode.
     pub steps: u64,
-    /// Collectives in a step. 1: the communicator repeats one call, and a step of the job may hold many of them.
+    /// Collectives in a step. 1: the communicator repeats one call, and a step of the job may hold
+    /// many of them.
     pub collectives: usize,
     /// How long a step takes, mean.
     pub step_ns: i64,
@@ -232,8 +243,8 @@ pub struct PerStep {
     pub wasted_ns: i64,
     /// `gpu_seconds_wasted` of one step, mean.
     pub gpu_seconds_wasted: f64,
-    /// So many times as long as without the culprit a step takes: `step_ns / (step_ns - wasted_ns)`; none where as much
-    /// is charged as a step takes.
+    /// So many times as long as without the culprit a step takes: `step_ns / (step_ns -
+    /// wasted_ns)`; none where as much is charged as a step takes.
     pub slowdown: Option<f64>,
 }
 
@@ -285,7 +296,8 @@ pub struct CommReport {
     pub waits: Option<Waits>,
     /// Its calls only enqueue, and durations reach to the end of the synchronise calls after them.
     pub synced: bool,
-    /// Its calls only enqueue, and own times count from when the last rank had entered, by aligned clocks.
+    /// Its calls only enqueue, and own times count from when the last rank had entered, by aligned
+    /// clocks.
     pub own_from_entries: bool,
     /// Collectives used.
     pub matched: usize,
@@ -310,7 +322,8 @@ pub struct RankScore {
     pub collectives: u64,
     /// Aligned entry minus the first entry.
     pub lateness: Spread,
-    /// How far its lateness may be wrong; none when a clock is not known (`lateness` is then empty).
+    /// How far its lateness may be wrong; none when a clock is not known (`lateness` is then
+    /// empty).
     pub lateness_bound_ns: Option<i64>,
     /// Duration minus the shortest duration among the ranks.
     pub wait: Spread,

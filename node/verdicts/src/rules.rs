@@ -1,4 +1,8 @@
-//! The thresholds of a verdict, in one place. docs/verdicts.md explains each.
+//! The thresholds of a verdict, in one place. docs/verdicts.md explains them.
+//!
+//! Those that differ between questions are fields, all others constants of [`Rules`]. Where no
+//! source is named a value was set by hand: what holds it are the simulated jobs of `make
+//! bench-verdicts`.
 
 /// What it takes to name a rank. `Rules::default()` is what `rankmesh stragglers` uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -11,45 +15,236 @@ pub struct Rules {
     pub persistence: usize,
     /// Least share of an episode's windows in which it must be flagged (3 of 5).
     pub density: f64,
-    /// Least consistency of the excess over an episode's collectives (a t test on the scale of normal deviates); keeps
-    /// rare spikes from naming anybody.
+    /// Least consistency of the excess over an episode's collectives (a t test on the scale of
+    /// normal deviates); keeps rare spikes from naming anybody.
     pub consistency: f64,
-    /// The same, in communicators of four ranks and more, for a rank that is later than the median of the others in
-    /// at least `mostly` of the collectives: that is not spikes.
+    /// The same, in communicators of four ranks and more, for a rank that is later than the median
+    /// of the others in at least `mostly` of the collectives: that is not spikes.
     pub steady_consistency: f64,
     /// See `steady_consistency`.
     pub mostly: f64,
-    /// Communicators of two and three ranks: how many times the others must wait what the suspect waits.
+    /// Communicators of two and three ranks: how many times the others must wait what the suspect
+    /// waits.
     pub ratio: f64,
-    /// The same for own time: it must be at least so many times that of every other rank of its class.
+    /// The same for own time: it must be at least so many times that of every other rank of its
+    /// class.
     pub own_ratio: f64,
-    /// Stage imbalance: the slowest stage's own time must be at least so many times that of the others.
+    /// Stage imbalance: the slowest stage's own time must be at least so many times that of the
+    /// others.
     pub stage_ratio: f64,
     /// Rotating lateness: least share of wall time that goes into waiting for whoever is last.
     pub rotating: f64,
-    /// And how alike a rank's excess of own time must be from one collective to the next (autocorrelation) to say that
-    /// uneven work makes it, and not noise.
+    /// And how alike a rank's excess of own time must be from one collective to the next
+    /// (autocorrelation) to say that uneven work makes it, and not noise.
     pub carries_over: f64,
     /// Longest that a rank may wait in one call before it is looked for whom it waits for.
     pub hang_ns: i64,
-    /// Share of its lateness that a rank's own time must explain; below it the lateness is inherited.
+    /// Share of its lateness that a rank's own time must explain; below it the lateness is
+    /// inherited.
     pub own_share: f64,
     /// Longest window.
     pub window_ns: i64,
     /// Shortest window, taken when the asked span holds fewer than five of the longest.
     pub short_window_ns: i64,
-    /// Fewest collectives in a time window; where they come rarer, windows count collectives instead.
+    /// Fewest collectives in a time window; where they come rarer, windows count collectives
+    /// instead.
     pub window_collectives: usize,
     /// Share of the heard ranks that must be present in a collective for it to be used.
     pub present: f64,
 }
 
 impl Rules {
-    /// The usual rules with windows of this length only, nanoseconds: for digests, which hold one window each.
+    /// The usual rules with windows of this length only, nanoseconds: for digests, which hold one
+    /// window each.
     #[must_use]
     pub fn with_windows(window_ns: i64) -> Self {
         Self { window_ns, short_window_ns: window_ns, ..Self::default() }
     }
+}
+
+/// What is the same for every question.
+impl Rules {
+    /// Smallest part of the median that counts as a spread of the others (docs/verdicts.md,
+    /// Scores).
+    pub(crate) const SCALE_FLOOR: f64 = 0.02;
+
+    /// Ranks that make a population: from here on z decides, below it ratios. Two others have no
+    /// spread of their own.
+    pub(crate) const POPULATION: usize = 4;
+
+    /// Least mean excess that counts where waits are only assumed, nanoseconds.
+    pub(crate) const ASSUMED_WAITS_FLOOR_NS: f64 = 200_000.0;
+
+    /// Share of telling collectives that may break the rule "nobody leaves before everybody has
+    /// entered".
+    pub(crate) const WAITS_BROKEN: f64 = 0.2;
+
+    /// Two op-count signatures are one class when at most this share of the calls differ.
+    pub(crate) const CLASS_DISTANCE: f64 = 0.05;
+
+    /// Calls of each name that may differ besides: the span cuts ranks at different calls.
+    pub(crate) const CLASS_EDGE_CALLS: f64 = 2.0;
+
+    /// Fewest windows worth speaking of persistence over: 3 of 5.
+    pub(crate) const FEWEST_WINDOWS: usize = 5;
+
+    /// Windows aimed at where they count collectives.
+    pub(crate) const COUNTED_WINDOWS: usize = 8;
+
+    /// Windows before an episode that make an own history.
+    pub(crate) const HISTORY: usize = 3;
+
+    /// A culprit lies above the median of the others in at least this share of its collectives.
+    pub(crate) const ABOVE_MEDIAN: f64 = 0.5;
+
+    /// So many places in communicators are looked at without asking for more certainty; with 8, 3
+    /// of 200 slow ranks of short jobs were missed (docs/verdicts.md, How well it does).
+    pub(crate) const COMPARED_FREELY: f64 = 64.0;
+
+    /// Consistency asked of the neighbours of a named rank: 2.3 % of normal deviates show it by
+    /// chance.
+    pub(crate) const NEIGHBOUR_CONSISTENCY: f64 = 2.0;
+
+    /// Share of the windows of an episode without gaps in which it must be flagged.
+    pub(crate) const TIGHT_DENSITY: f64 = 0.9;
+
+    /// Stretches of compute time to compare, at least.
+    pub(crate) const COMPUTE_SEEN: f64 = 3.0;
+
+    /// So many times the share by lateness must compute time show to speak for a rank that is late
+    /// as well.
+    pub(crate) const COMPUTE_OVER_LATENESS: f64 = 1.5;
+
+    /// Of its lateness, what a wait for others must explain.
+    pub(crate) const WAIT_EXPLAINS: f64 = 0.5;
+
+    /// Other late ranks are listed down to this part of the first one's share.
+    pub(crate) const ALSO_SHARE: f64 = 0.2;
+
+    /// Autocorrelation that counts, in its standard errors of 1 / sqrt n (Bartlett 1946).
+    pub(crate) const AUTOCORRELATION_ERRORS: f64 = 4.0;
+
+    /// Ranks that it takes to see lateness go round,
+    pub(crate) const ROTATION_RANKS: usize = 3;
+
+    /// and collectives.
+    pub(crate) const ROTATION_COLLECTIVES: usize = 8;
+
+    /// So many times as long as collectives usually lie apart is a silence.
+    pub(crate) const SILENCE_PERIODS: f64 = 3.0;
+
+    /// The longest cycle of collectives that is looked for.
+    pub(crate) const CYCLE_LONGEST: usize = 512;
+
+    /// A cycle is seen this often at least.
+    pub(crate) const CYCLE_TURNS: usize = 3;
+
+    /// Part of the calls that may break the cycle: lost ones, and such as come now and then.
+    pub(crate) const CYCLE_BROKEN: f64 = 0.1;
+
+    /// A longer cycle must break so much less often than a shorter one to be believed.
+    pub(crate) const CYCLE_BETTER: f64 = 0.02;
+
+    /// Ends that are apart by less than this share of the distance between collectives coincide.
+    pub(crate) const ENDS_CLOSE: f64 = 0.02;
+
+    /// Share of a rank's calls that must coincide with one of the reference's to be numbered by it,
+    pub(crate) const CALLS_COINCIDE: f64 = 0.9;
+
+    /// and share of the runs of a digest, of those that lie within the calls at hand.
+    pub(crate) const RUNS_COINCIDE: f64 = 0.5;
+
+    /// Where the clocks' bounds are more than this share of that distance, ends tell nothing.
+    pub(crate) const CLOCKS_SHARP: f64 = 0.25;
+
+    /// Share of telling calls that may break the rule that a host goes on only when the ranks have
+    /// met.
+    pub(crate) const HOSTS_WAIT_BROKEN: f64 = 0.05;
+
+    /// Telling calls that it takes to believe that rule.
+    pub(crate) const HOSTS_WAIT_TELLING: usize = 10;
+
+    /// Share of the processes heard that make everybody.
+    pub(crate) const EVERYBODY: f64 = 0.9;
+
+    /// Fewer steps than this tell no compute times.
+    pub(crate) const FEWEST_STEPS: usize = 3;
+
+    /// A longer run that fewer than this share of the lanes gave does not bind the others.
+    pub(crate) const RUN_OUTLIERS: f64 = 0.1;
+
+    /// Share of the lanes whose calls were waited for in synchronise calls that makes these the
+    /// evidence.
+    pub(crate) const RUNS_WAITED: f64 = 0.9;
+
+    /// Who has waited for so long is not to blame for a hang, whoever waits for it.
+    pub(crate) const HANG_WAITER_NS: i64 = 1_000_000_000;
+
+    /// A call that all have entered may just take long. It is a hang after so many times `hang_ns`,
+    pub(crate) const JAM_TIMES: i64 = 3;
+
+    /// and where processes wait for their devices, which may compute, after so many times.
+    pub(crate) const DEVICE_JAM_TIMES: i64 = 20;
+
+    /// The hang threshold of the standing verdict is so many times the third longest wait that was
+    /// seen,
+    pub(crate) const USUAL_WAITS: i64 = 3;
+
+    /// and at most this.
+    pub(crate) const LONGEST_HANG_NS: i64 = 600_000_000_000;
+
+    /// Where the short look back holds fewer collectives, the long one is taken.
+    pub(crate) const FEW_COLLECTIVES: usize = 8;
+
+    /// From this share of the time on a rank is named by one window's verdict,
+    pub(crate) const NAMED_AT_ONCE: f64 = 0.2;
+
+    /// and from so much more for each part of the windows in which others stand out, too: on a busy
+    /// host somebody does for seconds, now one rank and now another (seen on two cores with a load
+    /// of 37).
+    pub(crate) const RESTLESS_OTHERS: f64 = 3.0;
+
+    /// Windows before, one of which must name the same rank otherwise.
+    pub(crate) const NAMED_BEFORE: usize = 3;
+
+    /// Windows for which a named rank stays named.
+    pub(crate) const NAME_HELD: usize = 4;
+
+    /// An imbalance or the network must show in `IMBALANCE_IN` of so many of the last windows.
+    pub(crate) const IMBALANCE_OF: usize = 4;
+
+    /// See `IMBALANCE_OF`.
+    pub(crate) const IMBALANCE_IN: usize = 3;
+
+    /// Collectives with retransmissions, and without, that it takes to compare.
+    pub(crate) const NETWORK_COLLECTIVES: usize = 3;
+
+    /// So many times as long as usual must collectives with retransmissions take, on average.
+    pub(crate) const NETWORK_SLOWER: f64 = 1.5;
+
+    /// A host is named when so much of the retransmissions have it at one end,
+    pub(crate) const NETWORK_OF_HOST: f64 = 0.8;
+
+    /// and no other host has more than this part of that.
+    pub(crate) const NETWORK_NEXT_HOST: f64 = 0.75;
+
+    /// Share of the excess that causes together must explain to be named (docs/verdicts.md,
+    /// Causes).
+    pub(crate) const CAUSE_EXPLAINS: f64 = 0.8;
+
+    /// Share below which a kind is no part of a cause.
+    pub(crate) const CAUSE_PART: f64 = 0.1;
+
+    /// So many times the peer's figure must the culprit's be: else the peer has the same, and is
+    /// not late.
+    pub(crate) const CAUSE_TIMES_PEER: f64 = 2.0;
+
+    /// Intervals that must be found on both sides to compare one by one; with fewer, averages are
+    /// compared.
+    pub(crate) const CAUSE_MATCHED: usize = 3;
+
+    /// An interval is late when it exceeds the peer's by this part of the mean excess.
+    pub(crate) const CAUSE_LATE: f64 = 0.5;
 }
 
 impl Default for Rules {

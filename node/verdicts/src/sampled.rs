@@ -1,4 +1,5 @@
-//! What digests add to the input of an analysis: cells that stand for several calls, and the exact totals beside them.
+//! What digests add to the input of an analysis: cells that stand for several calls, and the exact
+//! totals beside them.
 //!
 //! Owns these input types only. Digests themselves, and how they become an input, lie in `digest/`.
 
@@ -11,18 +12,20 @@ use super::observation::Observation;
 pub struct Sampled {
     /// The run as one call: `seq` is that of its first call, entry and duration are means.
     pub seen: Observation,
-    /// Mean own time before a call of the run, computed where all calls were seen; none when it is not known.
-    pub own_ns: Option<i64>,
+    /// Mean own time before a call of the run, computed where all calls were seen; none when it is
+    /// not known.
+    pub compute_ns: Option<i64>,
     /// Own time was told from when all ranks entered: how far the clocks' bounds leave it open.
     pub unsure: Option<Unsure>,
     /// Calls in the run. The same for every rank of the collective.
     pub weight: u32,
-    /// The calls only enqueue: their figures are of those that a synchronise call waited for, and reach to its end.
+    /// The calls only enqueue: their figures are of those that a synchronise call waited for, and
+    /// reach to its end.
     pub waited: bool,
 }
 
-/// By how much own time may be wrong that was told from when ranks on several hosts entered calls, were all clocks wrong by their bounds at every
-/// wait. Nanoseconds, 0 and more.
+/// By how much own time may be wrong that was told from when ranks on several hosts entered calls,
+/// were all clocks wrong by their bounds at every wait. Nanoseconds, 0 and more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unsure {
     /// It may be so much less: the waits were longer.
@@ -38,7 +41,8 @@ pub struct Totals {
     pub node: Arc<str>,
     /// Process id on that node.
     pub pid: i64,
-    /// The call to a single rank with which it opens after a meeting of its largest communicator, where it has one.
+    /// The call to a single rank with which it opens after a meeting of its largest communicator,
+    /// where it has one.
     pub opens: Option<Arc<str>>,
     /// One for each communicator and function.
     pub lanes: Vec<LaneTotal>,

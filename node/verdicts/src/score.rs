@@ -1,72 +1,16 @@
 //! Scores the ranks of one communicator, window by window: lateness, wait, own time.
 //!
-//! The figures of a window ([`Tally`]) are sums and merge by addition. Who is flagged by them is said in `rating.rs`,
-//! what follows from the flags over many windows in `suspects.rs`.
+//! The figures of a window (`tally.rs`) are sums and merge by addition. Who is flagged by them is
+//! said in `rating.rs`, what follows from the flags over many windows in `suspects.rs`.
 
 use std::ops::Range;
 
-use serde::Serialize;
-
-use super::matching::{Comm, Member, Met};
+use super::comm::{Comm, Member, Met};
 use super::rating::{Frame, Score, rate};
 use super::rules::Rules;
-use super::stats::{Moments, median_without};
-use super::windows::{FEW, Window, WindowKind, cut};
-
-/// Whether the time inside the calls shows the wait for the other ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Waits {
-    /// Nobody left before everybody had entered: durations hold the wait.
-    Seen,
-    /// The clocks cannot tell (all entries lie within their bounds): durations are used where they are long.
-    Assumed,
-    /// Ranks leave before others enter: the calls only enqueue. Entry times alone are evidence.
-    Enqueued,
-    /// Calls of a blocking library whose times do not fit together: the numbering of the ranks' calls does not agree,
-    /// or a clock is wrong by more than its bound. Nothing follows from them.
-    Inconsistent,
-}
-
-/// Share of telling collectives that may break the rule "nobody leaves before everybody has entered".
-const TOLERATED: f64 = 0.2;
-
-/// What a window keeps of one rank.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Tally {
-    /// Time in the calls.
-    pub(crate) duration: Moments,
-    /// Aligned entry minus the first entry.
-    pub(crate) lateness: Moments,
-    /// Duration minus the group's shortest.
-    pub(crate) wait: Moments,
-    /// How much less this rank waited than the median of the others: clock-free lateness.
-    pub(crate) less_wait: Moments,
-    /// How much later it entered than the median of the others.
-    pub(crate) later: Moments,
-    /// Its own time.
-    pub(crate) own: Moments,
-    /// How much more own time it took than the median of the others of its class.
-    pub(crate) more_own: Moments,
-    /// How much less its own time may be, where it was told from aligned entries,
-    pub(crate) own_less: Moments,
-    /// and how much more.
-    pub(crate) own_more: Moments,
-}
-
-impl Tally {
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.duration.merge(&other.duration);
-        self.lateness.merge(&other.lateness);
-        self.wait.merge(&other.wait);
-        self.less_wait.merge(&other.less_wait);
-        self.later.merge(&other.later);
-        self.own.merge(&other.own);
-        self.more_own.merge(&other.more_own);
-        self.own_less.merge(&other.own_less);
-        self.own_more.merge(&other.own_more);
-    }
-}
+use super::stats::median_without;
+use super::tally::{Tally, Waits};
+use super::windows::{Window, WindowKind, cut};
 
 /// A communicator with its windows scored.
 pub(crate) struct Scored {
@@ -78,7 +22,8 @@ pub(crate) struct Scored {
     pub(crate) tallies: Vec<Vec<Tally>>,
     /// By window, then member.
     pub(crate) scores: Vec<Vec<Score>>,
-    /// The same windows put together into [`FEW`]: which, and the ratings of each by member. Empty where there are not twice as many.
+    /// The same windows put together into [`Rules::FEWEST_WINDOWS`]: which, and the ratings of each
+    /// by member. Empty where there are not twice as many.
     pub(crate) coarse: Vec<(Range<usize>, Vec<Score>)>,
     /// For each member, how far its aligned lateness may be wrong; none where clocks are not known.
     pub(crate) bounds: Vec<Option<f64>>,
@@ -114,8 +59,9 @@ pub(crate) fn score(mut comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> 
         .collect();
     let mut scored = Scored { comm, waits, kind, windows, tallies, scores, coarse: Vec::new(), bounds };
     let count = scored.windows.len();
-    if count >= 2 * FEW {
-        let ranges = (0..FEW).map(|i| i * count / FEW..(i + 1) * count / FEW);
+    if count >= 2 * Rules::FEWEST_WINDOWS {
+        let ranges = (0..Rules::FEWEST_WINDOWS)
+            .map(|i| i * count / Rules::FEWEST_WINDOWS..(i + 1) * count / Rules::FEWEST_WINDOWS);
         scored.coarse = ranges.map(|range| (range.clone(), scored.pooled(range, rules).1)).collect();
     }
     Ok(scored)
@@ -130,7 +76,6 @@ fn frame<'a>(comm: &'a Comm, met: Range<usize>, wall_ns: f64, waits: Waits, boun
         waits,
         bounds,
         members: &comm.members,
-        worked: comm.worked,
         reconstructed: comm.reconstructed,
         all_z: false,
     }
@@ -170,8 +115,8 @@ impl Scored {
     }
 }
 
-/// Do the durations hold the wait? In a coupling collective nobody can leave before the last one has entered; where
-/// some do (by more than the clock bounds), the call does not wait.
+/// Do the durations hold the wait? In a coupling collective nobody can leave before the last one
+/// has entered; where some do (by more than the clock bounds), the call does not wait.
 fn waits(comm: &Comm) -> Waits {
     let (mut telling, mut broken) = (0u32, 0u32);
     for met in &comm.met {
@@ -194,7 +139,7 @@ fn waits(comm: &Comm) -> Waits {
         telling += u32::from(tells);
         broken += u32::from(breaks);
     }
-    let lie = f64::from(broken) > TOLERATED * f64::from(telling);
+    let lie = f64::from(broken) > Rules::WAITS_BROKEN * f64::from(telling);
     match (comm.tier, telling) {
         (1.., _) if telling >= 3 && lie => Waits::Inconsistent,
         (1.., _) => Waits::Seen,
@@ -204,8 +149,8 @@ fn waits(comm: &Comm) -> Waits {
     }
 }
 
-/// How far each member's lateness against the others may be wrong: the widest pairwise bound to any member whose clock
-/// is known.
+/// How far each member's lateness against the others may be wrong: the widest pairwise bound to any
+/// member whose clock is known.
 fn bounds(members: &[Member]) -> Vec<Option<f64>> {
     members
         .iter()
@@ -243,8 +188,8 @@ fn add(met: &Met, members: &[Member], bounds: &[Option<f64>], tally: &mut [Tally
     });
     for (r, cell) in met.cells.iter().enumerate() {
         if let Some(unsure) = cell.and_then(|cell| cell.unsure) {
-            tally[r].own_less.add(unsure.less_ns as f64);
-            tally[r].own_more.add(unsure.more_ns as f64);
+            tally[r].compute_less.add(unsure.less_ns as f64);
+            tally[r].compute_more.add(unsure.more_ns as f64);
         }
     }
     let mut classes: Vec<usize> = members.iter().map(|m| m.class).collect();
@@ -253,18 +198,19 @@ fn add(met: &Met, members: &[Member], bounds: &[Option<f64>], tally: &mut [Tally
     for class in classes {
         let own = spread(&|r| {
             let cell = met.cells[r].filter(|_| members[r].class == class)?;
-            cell.own_ns.map(|v| v as f64)
+            cell.compute_ns.map(|v| v as f64)
         });
         each_excess(&own, |r, value, excess| {
             tally[r].own.add(value);
             if let Some(excess) = excess {
-                tally[r].more_own.add(excess);
+                tally[r].more_compute.add(excess);
             }
         });
     }
 }
 
-/// For each value of a sorted list: its rank, itself, and how far it lies above the median of the others.
+/// For each value of a sorted list: its rank, itself, and how far it lies above the median of the
+/// others.
 fn each_excess(sorted: &[(f64, usize)], mut each: impl FnMut(usize, f64, Option<f64>)) {
     let values: Vec<f64> = sorted.iter().map(|v| v.0).collect();
     for (place, &(value, r)) in sorted.iter().enumerate() {

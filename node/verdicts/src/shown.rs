@@ -1,15 +1,15 @@
-//! The text of every kind of verdict, as snapshots. The reports are written by hand: what is shown here is wording and
-//! layout, not scores.
+//! The text of every kind of verdict, as snapshots. The reports are written by hand: what is shown
+//! here is wording and layout, not scores.
 
 use std::sync::Arc;
 
 use super::activity::Activity;
 use super::hang::{Absence, Hang, Missing, Waiting};
+use super::ranks::RankRef;
 use super::report::{
-    Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankRef, RankScore, Report, Role, Spread, Stage, StageRank,
-    Verdict,
+    Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,
 };
-use super::score::Waits;
+use super::tally::Waits;
 use super::why::{Cause, Flow, Kind, Network, Recorded, Stretch, explain, gaps};
 use super::windows::WindowKind;
 use super::{Heard, text};

@@ -1,27 +1,24 @@
 //! What holds a job up when no rank does: a stage that has more to do, or lateness that goes round.
 //!
-//! Jobs and stages are recognised from communicators alone: processes that share a communicator belong to one job; those
-//! that share one in which all do the same work (a data or tensor parallel group) are replicas of one stage.
+//! Jobs and stages are recognised from communicators alone: processes that share a communicator
+//! belong to one job; those that share one in which all do the same work (a data or tensor parallel
+//! group) are replicas of one stage.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::classes::{Process, Union};
-use super::matching::Comm;
-use super::report::{RankRef, Stage, StageRank, Verdict};
+use super::classes::Union;
+use super::comm::Comm;
+use super::observation::{Process, hex};
+use super::ranks::RankRef;
+use super::report::{Stage, StageRank, Verdict};
 use super::rules::Rules;
-use super::score::{Scored, Waits};
+use super::score::Scored;
 use super::stats::{Moments, median};
-use super::summary::hex;
+use super::tally::Waits;
 
-/// Autocorrelation that counts, in its standard errors (1 / sqrt n).
-const SURE: f64 = 4.0;
-/// Ranks that it takes to see lateness go round,
-const LEAST: usize = 3;
-/// and collectives.
-const FEWEST: usize = 8;
-
-/// How many processes were heard of the job that a communicator belongs to; `all` are the communicators heard of.
+/// How many processes were heard of the job that a communicator belongs to; `all` are the
+/// communicators heard of.
 pub(crate) fn job_size<'a>(all: impl Iterator<Item = &'a Comm>, comm: &Comm) -> usize {
     let mut jobs = Union::default();
     all.for_each(|c| jobs.join(c));
@@ -63,7 +60,8 @@ pub(crate) fn stage_imbalance(
 /// A process, its share of own time, and the communicator that shows it.
 type Own = (Process, Share, u64);
 
-/// Own time as a share of wall time, and between which shares the clocks leave it, where it was told from entries.
+/// Own time as a share of wall time, and between which shares the clocks leave it, where it was
+/// told from entries.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     told: f64,
@@ -86,7 +84,8 @@ fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, ru
     let (surely, at_most) = (median_of(slowest, |share| share.least), median(others.iter().map(|stage| most(stage)))?);
     let next = others.iter().map(|stage| most(stage)).fold(0.0, f64::max);
     let least = slowest.iter().map(|(_, share, _)| share.least).fold(f64::INFINITY, f64::min);
-    // And all of its ranks have more to do than any other stage, by half of it at least: a slow link takes time of a part of them.
+    // And all of its ranks have more to do than any other stage, by half of it at least: a slow
+    // link takes time of a part of them.
     let all = least - next >= (surely - at_most) / 2.0;
     if surely - at_most < rules.effect || surely < rules.stage_ratio * at_most || !all {
         return None;
@@ -106,17 +105,18 @@ fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, ru
     Some(Verdict::StageImbalance { ranks, ratio, share, stages })
 }
 
-/// The share of wall time that each process spends on its own, in the communicator that shows most of it, and which that is.
+/// The share of wall time that each process spends on its own, in the communicator that shows most
+/// of it, and which that is.
 fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, (Share, u64)> {
     let mut best: BTreeMap<Process, (f64, Share, u64)> = BTreeMap::new();
-    for s in scored.iter().filter(|s| s.waits == Waits::Seen || s.comm.own_known()) {
+    for s in scored.iter().filter(|s| s.waits == Waits::Seen || s.comm.reconstructed) {
         let (tallies, _) = s.pooled(0..s.windows.len(), rules);
         let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
         for (m, tally) in s.comm.members.iter().zip(&tallies) {
             let Some(mean) = tally.own.mean().filter(|_| wall_ns > 0.0) else { continue };
-            let share = |own_ns: f64| own_ns * s.comm.stands_for(0..s.comm.met.len()) / wall_ns;
+            let share = |compute_ns: f64| compute_ns * s.comm.stands_for(0..s.comm.met.len()) / wall_ns;
             let unsure = |moments: &Moments| moments.mean().unwrap_or(0.0);
-            let (less, more) = (unsure(&tally.own_less), unsure(&tally.own_more));
+            let (less, more) = (unsure(&tally.compute_less), unsure(&tally.compute_more));
             let share = Share { told: share(mean), least: share(mean - less), most: share(mean + more) };
             let entry = best.entry((Arc::clone(&m.node), m.pid)).or_default();
             if tally.own.n > entry.0 {
@@ -135,13 +135,14 @@ pub(crate) struct Rotation {
     share: f64,
     /// Ranks that were last in at least half as many collectives as their due.
     taking_turns: usize,
-    /// How alike a rank's excess of own time is from one collective to the next: about 0 for noise, towards 1 where what
-    /// a rank has to do differs from step to step.
+    /// How alike a rank's excess of own time is from one collective to the next: about 0 for noise,
+    /// towards 1 where what a rank has to do differs from step to step.
     carries_over: f64,
 }
 
 impl Rotation {
-    /// Its own time carries over from collective to collective: that is what the ranks were given to do, not noise.
+    /// Its own time carries over from collective to collective: that is what the ranks were given
+    /// to do, not noise.
     pub(crate) fn verdict(&self, scored: &[Scored], rules: &Rules) -> Option<Verdict> {
         (self.carries_over >= rules.carries_over).then(|| Verdict::DataImbalance {
             comm_hash: hex(scored[self.comm].comm.hash),
@@ -162,8 +163,8 @@ impl Rotation {
     }
 }
 
-/// Lateness that goes round: in most collectives somebody is clearly late, but not the same rank, and the time lost so
-/// is worth speaking of. The communicator where it costs most.
+/// Lateness that goes round: in most collectives somebody is clearly late, but not the same rank,
+/// and the time lost so is worth speaking of. The communicator where it costs most.
 pub(crate) fn rotation(scored: &[Scored], rules: &Rules) -> Option<Rotation> {
     let all = scored.iter().enumerate().filter_map(|(comm, s)| rotates(comm, s, rules));
     all.max_by(|a, b| a.share.total_cmp(&b.share))
@@ -176,17 +177,17 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
     let by_entries = s.waits == Waits::Enqueued;
     let bound_ns =
         if by_entries { s.bounds.iter().try_fold(0.0, |widest: f64, b| Some(widest.max((*b)?)))? } else { 0.0 };
-    if members < LEAST || !(s.waits == Waits::Seen || by_entries) || s.comm.mixed() {
+    if members < Rules::ROTATION_RANKS || !(s.waits == Waits::Seen || by_entries) || s.comm.mixed() {
         return None;
     }
-    let own_known = !by_entries || s.comm.own_known();
+    let own_known = !by_entries || s.comm.reconstructed;
     let mut last = vec![0usize; members];
     let (mut lost, mut clear, mut count) = (0.0, 0usize, 0usize);
     // Per rank, the excess of own time in the previous collective.
     let mut before: Vec<Option<f64>> = vec![None; members];
     let (mut product, mut square) = (0.0, 0.0);
     for met in &s.comm.met {
-        let own = |r: usize| met.cells[r].and_then(|c| c.own_ns).map(|v| v as f64);
+        let own = |r: usize| met.cells[r].and_then(|c| c.compute_ns).map(|v| v as f64);
         let usual = median((0..members).filter_map(own));
         let excess: Vec<Option<f64>> = (0..members).map(|r| Some(own(r)? - usual?)).collect();
         for (now, then) in excess.iter().zip(&before) {
@@ -195,7 +196,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
                 square += then * then;
             }
         }
-        let waited = |c: super::matching::Cell| if by_entries { -c.entry_ns } else { c.duration_ns };
+        let waited = |c: super::comm::Cell| if by_entries { -c.entry_ns } else { c.duration_ns };
         let durations = met.cells.iter().enumerate().filter_map(|(r, c)| c.map(|c| (waited(c), r)));
         let Some((least, r)) = durations.clone().min() else { continue };
         // From the first one: as floats, times since 1970 lose digits.
@@ -203,7 +204,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
         let late = (mid - bound_ns).max(0.0);
         count += 1;
         // Only what its own time explains: a rank that is passed a delay is not taking its turn.
-        if !own_known || excess[r].map_or(s.comm.told, |own| own >= rules.own_share * late) {
+        if !own_known || excess[r].map_or(s.comm.by_steps, |own| own >= rules.own_share * late) {
             lost += late * f64::from(met.weight);
             clear += usize::from(late >= rules.effect * period);
             last[r] += 1;
@@ -218,7 +219,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
     let by_chance = members as f64 * (1.0 - (1.0 - 1.0 / members as f64).powf(count as f64));
     let most = last.iter().max().copied().unwrap_or(0);
     if share < rules.rotating
-        || count < FEWEST
+        || count < Rules::ROTATION_COLLECTIVES
         || clear * 2 < count
         || (taking_turns as f64) * 2.0 < by_chance
         || most * 2 > count
@@ -227,6 +228,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
     }
     let carries_over = if square > 0.0 { product / square } else { 0.0 };
     // Few collectives carry over by chance.
-    let carries_over = if carries_over * (count as f64).sqrt() >= SURE { carries_over } else { 0.0 };
+    let carries_over =
+        if carries_over * (count as f64).sqrt() >= Rules::AUTOCORRELATION_ERRORS { carries_over } else { 0.0 };
     Some(Rotation { comm, share, taking_turns, carries_over })
 }

@@ -1,14 +1,15 @@
-//! Robust statistics of the scores: medians, deviations, the z score with its floors, the consistency figure.
+//! Robust statistics of the scores: medians, deviations, the z score with its floors, the
+//! consistency figure.
 //!
 //! Owns numbers only; what they are applied to lies in `score.rs`, the thresholds in `rules.rs`.
 
+use crate::rules::Rules;
+
 /// Scales the median absolute deviation to a standard deviation for normal data (1 / Phi^-1(3/4)).
 const MAD_TO_SIGMA: f64 = 1.4826;
-/// Scales the mean absolute deviation to a standard deviation for normal data (sqrt(pi / 2)); used where the MAD is 0
-/// (Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993).
+/// Scales the mean absolute deviation to a standard deviation for normal data (sqrt(pi / 2)); used
+/// where the MAD is 0 (Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993).
 const MEAN_AD_TO_SIGMA: f64 = 1.253_314;
-/// Smallest part of the median that counts as a spread.
-const RELATIVE_FLOOR: f64 = 0.02;
 /// A z beyond this says nothing more, and JSON has no infinity.
 const Z_CAP: f64 = 9_999.0;
 
@@ -48,9 +49,10 @@ pub(crate) fn quantile(values: impl IntoIterator<Item = f64>, q: f64) -> Option<
     all.get(at).copied()
 }
 
-/// How far `x` lies above the median of `others`, in robust standard deviations: `(x - median) / scale` with
-/// `scale = max(1.4826 MAD, 2 % of |median|, floor)`, all over the others; where the MAD is 0, 1.2533 times the mean
-/// absolute deviation takes its place. None when there are fewer than two others. Same units for all arguments.
+/// How far `x` lies above the median of `others`, in robust standard deviations: `(x - median) /
+/// scale` with `scale = max(1.4826 MAD, 2 % of |median|, floor)`, all over the others; where the
+/// MAD is 0, 1.2533 times the mean absolute deviation takes its place. None when there are fewer
+/// than two others. Same units for all arguments.
 pub(crate) fn robust_z(x: f64, others: &[f64], floor: f64) -> Option<f64> {
     if others.len() < 2 {
         return None;
@@ -62,7 +64,7 @@ pub(crate) fn robust_z(x: f64, others: &[f64], floor: f64) -> Option<f64> {
     } else {
         MEAN_AD_TO_SIGMA * others.iter().map(|o| (o - mid).abs()).sum::<f64>() / others.len() as f64
     };
-    let scale = spread.max(RELATIVE_FLOOR * mid.abs()).max(floor);
+    let scale = spread.max(Rules::SCALE_FLOOR * mid.abs()).max(floor);
     let gap = x - mid;
     if gap == 0.0 {
         return Some(0.0);
@@ -70,7 +72,8 @@ pub(crate) fn robust_z(x: f64, others: &[f64], floor: f64) -> Option<f64> {
     Some((gap / scale).clamp(-Z_CAP, Z_CAP))
 }
 
-/// Running count, sum, sum of squares and count of positive values: what a window keeps of one figure of one rank. Mergeable by addition.
+/// Running count, sum, sum of squares and count of positive values: what a window keeps of one
+/// figure of one rank. Mergeable by addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Moments {
     pub(crate) n: f64,
@@ -98,10 +101,12 @@ impl Moments {
         (self.n > 0.0).then(|| self.sum / self.n)
     }
 
-    /// How surely the mean differs from a usual one (in the values' unit) given how the single values scatter: Student's t of the mean, brought to the
-    /// scale of a standard normal deviate of the same tail (Wallace, "Bounds on normal approximations to Student's and
-    /// the chi-square distributions", 1959). A few spikes among many zeros give about the root of their number however
-    /// tall they are; a rank that is late every time gives a large figure soon. Capped as z is. None below two values.
+    /// How surely the mean differs from a usual one (in the values' unit) given how the single
+    /// values scatter: Student's t of the mean, brought to the scale of a standard normal deviate
+    /// of the same tail (Wallace, "Bounds on normal approximations to Student's and the chi-square
+    /// distributions", 1959). A few spikes among many zeros give about the root of their number
+    /// however tall they are; a rank that is late every time gives a large figure soon. Capped as z
+    /// is. None below two values.
     pub(crate) fn consistency(&self, usual: f64) -> Option<f64> {
         if self.n < 2.0 {
             return None;

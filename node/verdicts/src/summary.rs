@@ -4,13 +4,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::matching::{Comm, Met};
-use super::observation::{ClockOffset, Coupling, Input};
-use super::report::{CommReport, Evidence, RankRef, RankScore, Role, Spread};
+use super::comm::{Comm, Met};
+use super::input::Input;
+use super::observation::{ClockOffset, Coupling, hex};
+use super::ranks::RankRef;
+use super::report::{CommReport, Evidence, RankScore, Role, Spread};
 use super::rules::Rules;
-use super::score::{Scored, Waits};
+use super::score::Scored;
 use super::stats::{median, quantile};
 use super::suspects::Found;
+use super::tally::Waits;
 
 pub(crate) fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &[Found]) -> Evidence {
     let comms = || scored.iter().map(|s| &s.comm).chain(thin);
@@ -115,7 +118,7 @@ pub(crate) fn comm_reports(
                     lateness: if s.bounds[m].is_some() { spread(late) } else { Spread::default() },
                     lateness_bound_ns: s.bounds[m].map(|b| b as i64),
                     wait: spread(wait),
-                    own_excess_ns: tallies[m].more_own.mean().map(|v| v as i64),
+                    own_excess_ns: tallies[m].more_compute.mean().map(|v| v as i64),
                     excess_ns: scores[m].late.excess_ns as i64,
                     share: scores[m].late.share,
                     z: scores[m].late.z,
@@ -174,10 +177,6 @@ fn spread(values: impl Iterator<Item = i64>) -> Spread {
         median_ns: median(all.iter().copied()).unwrap_or(0.0) as i64,
         p95_ns: quantile(all, 0.95).unwrap_or(0.0) as i64,
     }
-}
-
-pub(crate) fn hex(hash: u64) -> String {
-    format!("{hash:016x}")
 }
 
 /// The first few of many names.

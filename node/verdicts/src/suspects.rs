@@ -1,38 +1,22 @@
-//! From the flags of the windows to suspects: episodes, and what has to hold over a whole episode to name a rank.
+//! From the flags of the windows to suspects: episodes, and what has to hold over a whole episode
+//! to name a rank.
 //!
-//! Ratings come from `rating.rs`; which suspects are named, and what else may be the matter, is said in `verdict.rs`.
+//! Ratings come from `rating.rs`; which suspects are named, and what else may be the matter, is
+//! said in `verdict.rs`.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::classes::Process;
-use super::matching::{Comm, Met};
-use super::rating::{POPULATION, Rating, Score, history, unsure};
-use super::report::{Basis, Culprit, RankRef};
+use super::comm::{Comm, Met};
+use super::observation::{Process, hex};
+use super::ranks::RankRef;
+use super::rating::{Rating, Score, history, unsure};
+use super::report::{Basis, Culprit};
 use super::rules::Rules;
-use super::score::{Scored, Waits};
+use super::score::Scored;
 use super::stats::median;
-use super::summary::hex;
-
-/// Windows before an episode that make an own history.
-const HISTORY: usize = 3;
-
-/// A culprit lies above the median of the others in at least this share of its collectives.
-const HALF: f64 = 0.5;
-/// So many places in communicators are looked at without asking for more certainty.
-const FEW_COMPARED: f64 = 64.0;
-
-/// Consistency asked of the neighbours of a named rank: 2.3 % show it by chance.
-const NEIGHBOUR: f64 = 2.0;
-
-/// Share of the windows of an episode without gaps in which it must be flagged.
-const TIGHT: f64 = 0.9;
-
-/// Stretches of own time to compare, at least.
-const OWN_SEEN: f64 = 3.0;
-/// So many times the share by lateness must its own time show to speak for a rank that is late as well.
-const MUCH_MORE: f64 = 1.5;
+use super::tally::Waits;
 
 /// A culprit and where it was found.
 pub(crate) struct Found {
@@ -43,7 +27,8 @@ pub(crate) struct Found {
     pub(crate) member: usize,
     /// Which of its windows.
     pub(crate) episode: Range<usize>,
-    /// It enters late, and nothing tells whether that is its own doing: its own time is not known, or the clocks leave it open.
+    /// It enters late, and nothing tells whether that is its own doing: its own time is not known,
+    /// or the clocks leave it open.
     pub(crate) by_entries: bool,
 }
 
@@ -54,7 +39,8 @@ pub(crate) struct Findings {
     pub(crate) found: Vec<Found>,
     /// Late ranks that are held up themselves.
     pub(crate) held_up: Vec<RankRef>,
-    /// Late ranks whose own time could not be compared: no peer does the same work, or too many records were lost.
+    /// Late ranks whose own time could not be compared: no peer does the same work, or too many
+    /// records were lost.
     pub(crate) alone: Vec<RankRef>,
     /// Evidence that contradicts itself, in words.
     pub(crate) doubts: Vec<String>,
@@ -107,16 +93,19 @@ impl Elsewhere {
     }
 }
 
-/// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged one, at least
-/// `persistence` flags, at least `density` of its windows flagged. The one with most flags; of equals the latest.
+/// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged
+/// one, at least `persistence` flags, at least `density` of its windows flagged. The one with most
+/// flags; of equals the latest.
 fn episode(flags: &[bool], rules: &Rules) -> Option<Range<usize>> {
     episode_of(flags, rules.persistence, rules.density)
 }
 
-/// The same, and where that one reaches over windows in which nothing was, by a chance flag before or after, the one that does not.
+/// The same, and where that one reaches over windows in which nothing was, by a chance flag before
+/// or after, the one that does not.
 fn episodes(flags: &[bool], rules: &Rules) -> Vec<Range<usize>> {
     let wide = episode(flags, rules);
-    let tight = episode_of(flags, rules.persistence + 1, TIGHT).filter(|tight| wide.as_ref() != Some(tight));
+    let tight =
+        episode_of(flags, rules.persistence + 1, Rules::TIGHT_DENSITY).filter(|tight| wide.as_ref() != Some(tight));
     wide.into_iter().chain(tight).collect()
 }
 
@@ -137,8 +126,9 @@ fn episode_of(flags: &[bool], persistence: usize, density: f64) -> Option<Range<
     best.map(|(_, range)| range)
 }
 
-/// Where the values rise to a higher level, if they do: the place that maximises the distance between the means before and after, each place
-/// weighted by how surely it is seen (Hinkley, "Inference about the change-point in a sequence of random variables", 1970).
+/// Where the values rise to a higher level, if they do: the place that maximises the distance
+/// between the means before and after, each place weighted by how surely it is seen (Hinkley,
+/// "Inference about the change-point in a sequence of random variables", 1970).
 fn rises(values: &[f64]) -> Option<usize> {
     let all: f64 = values.iter().sum();
     let n = values.len() as f64;
@@ -171,13 +161,16 @@ pub(crate) fn suspects(
         let own = case.own();
         // What the others wait is the better evidence, unless it shows only a part.
         findings.found.extend(match (late, own) {
-            (Some(late), Some(own)) if own.culprit.share <= MUCH_MORE * late.culprit.share => Some(late),
+            (Some(late), Some(own)) if own.culprit.share <= Rules::COMPUTE_OVER_LATENESS * late.culprit.share => {
+                Some(late)
+            }
             (late, own) => own.or(late),
         });
     }
 }
 
-/// A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours, in whichever communicator they show.
+/// A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours,
+/// in whichever communicator they show.
 pub(crate) fn neighbours(
     scored: &[Scored],
     rules: &Rules,
@@ -185,7 +178,7 @@ pub(crate) fn neighbours(
     elsewhere: &Elsewhere,
     findings: &mut Findings,
 ) {
-    let mut beside = Vec::new();
+    let mut more = Vec::new();
     for (index, s) in scored.iter().enumerate() {
         for (m, member) in s.comm.members.iter().enumerate() {
             let of_host: Vec<&Found> = findings.found.iter().filter(|f| *f.culprit.node == *member.node).collect();
@@ -193,12 +186,12 @@ pub(crate) fn neighbours(
             // Where none of them is in this communicator, it may be named already.
             let known = |f: &&Found| f.culprit.pid == member.pid && (f.comm == index || !here);
             if !of_host.is_empty() && !of_host.iter().any(known) {
-                beside.extend(Case::of(index, s, m, rules, job_rank, elsewhere).beside(&of_host));
+                more.extend(Case::of(index, s, m, rules, job_rank, elsewhere).as_neighbour(&of_host));
             }
         }
     }
-    findings.held_up.retain(|h| !beside.iter().any(|f| f.culprit.node == h.node && f.culprit.pid == h.pid));
-    findings.found.append(&mut beside);
+    findings.held_up.retain(|h| !more.iter().any(|f| f.culprit.node == h.node && f.culprit.pid == h.pid));
+    findings.found.append(&mut more);
 }
 
 /// One rank of one communicator under suspicion.
@@ -233,9 +226,9 @@ impl<'a> Case<'a> {
         Self { index, s, m, me, several, paired, elsewhere, rules }
     }
 
-    /// It stands out as its neighbours on the host do, by the same figure: over the windows of one in the same communicator; else at the time of
-    /// the dearest, or of all of them.
-    fn beside(&self, neighbours: &[&Found]) -> Option<Found> {
+    /// It stands out as its neighbours on the host do, by the same figure: over the windows of one
+    /// in the same communicator; else at the time of the dearest, or of all of them.
+    fn as_neighbour(&self, neighbours: &[&Found]) -> Option<Found> {
         if let Some(f) = neighbours.iter().find(|f| f.comm == self.index) {
             return self.as_much_as(f, f.episode.clone());
         }
@@ -255,14 +248,18 @@ impl<'a> Case<'a> {
         let (tallies, scores) = self.s.pooled(run.clone(), self.rules);
         let own_time = neighbour.culprit.basis == Basis::OwnTime;
         let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
-        let own = tallies[self.m].more_own.mean();
+        let own = tallies[self.m].more_compute.mean();
         // Its own time must not say that it is held up.
         let itself = own_time || own.is_none_or(|own| own >= self.rules.own_share * rating.excess_ns);
         let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
-        // Those that are slow as it is are among the others, and widen their spread: what it has in every collective tells as well.
+        // Those that are slow as it is are among the others, and widen their spread: what it has in
+        // every collective tells as well.
         let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
         // One collective, however long, is no habit.
-        let habit = || rating.mostly >= HALF && self.consistency(rating, neighbour.culprit.basis, &run) >= NEIGHBOUR;
+        let habit = || {
+            rating.mostly >= Rules::ABOVE_MEDIAN
+                && self.consistency(rating, neighbour.culprit.basis, &run) >= Rules::NEIGHBOUR_CONSISTENCY
+        };
         let stands = rating.share >= self.rules.effect && (own_time && surely || rating.flagged && habit());
         (stands && itself && 2.0 * rating.share >= neighbour.culprit.share)
             .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
@@ -304,34 +301,38 @@ impl<'a> Case<'a> {
             ));
             return None;
         }
-        // Where calls only enqueue, a rank waits outside them: its own time is not its own, and in a pipeline nothing
-        // tells a rank that is late from one that was held up by the stage before it.
-        if s.waits == Waits::Enqueued && !s.comm.own_known() && (s.comm.mixed() || self.paired) {
+        // Where calls only enqueue, a rank waits outside them: its own time is not its own, and in
+        // a pipeline nothing tells a rank that is late from one that was held up by the stage
+        // before it.
+        if s.waits == Waits::Enqueued && !s.comm.reconstructed && (s.comm.mixed() || self.paired) {
             findings.alone.push(self.me.clone());
             return None;
         }
-        let own = tally.more_own.mean().filter(|_| tally.more_own.n >= OWN_SEEN);
+        let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
         // Told from entries, the clocks may make it.
         let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
         let explained = rules.own_share * rating.excess_ns;
         let open = own.is_some_and(|own| own >= explained && own - unsure < explained);
-        // It entered late for certain; where it does not pass data to single ranks, it may still be seen whether somebody else made it late.
+        // It entered late for certain; where it does not pass data to single ranks, it may still be
+        // seen whether somebody else made it late.
         let entries_tell = !s.comm.mixed() && !self.paired;
-        let by_entries = s.waits == Waits::Enqueued && (!s.comm.own_known() || (open || own.is_none()) && entries_tell);
+        let by_entries =
+            s.waits == Waits::Enqueued && (!s.comm.reconstructed || (open || own.is_none()) && entries_tell);
         if !by_entries {
             if open {
                 findings.alone.push(self.me.clone());
                 return None;
             }
             if s.comm.mixed() {
-                // Stages come at different times by design. Here only own time tells, and it has to be consistent.
+                // Stages come at different times by design. Here only own time tells, and it has to
+                // be consistent.
                 if own.is_none() {
                     findings.alone.push(self.me.clone());
                     return None;
                 }
                 let rating = Rating {
-                    consistency: tally.more_own.consistency(scores[m].own.usual_ns).unwrap_or(0.0),
-                    mostly: tally.more_own.positive / tally.more_own.n,
+                    consistency: tally.more_compute.consistency(scores[m].own.usual_ns).unwrap_or(0.0),
+                    mostly: tally.more_compute.positive / tally.more_compute.n,
                     ..*rating
                 };
                 let class = s.comm.members[m].class;
@@ -365,8 +366,9 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Episodes to be tried in turn: those of the flags, then the part of the widest from where its excess rises most. Chance flags before a rank
-    /// became slow would otherwise make one episode of two levels, and its collectives would seem to depend on each other.
+    /// Episodes to be tried in turn: those of the flags, then the part of the widest from where its
+    /// excess rises most. Chance flags before a rank became slow would otherwise make one episode
+    /// of two levels, and its collectives would seem to depend on each other.
     fn candidates(&self, flags: &[bool], which: fn(&Score) -> &Rating) -> Vec<Range<usize>> {
         let mut runs = episodes(flags, self.rules);
         if let Some(wide) = runs.first() {
@@ -374,11 +376,14 @@ impl<'a> Case<'a> {
             let risen = rises(&excess).map(|at| wide.start + at..wide.end);
             runs.extend(risen.filter(|run| {
                 let flagged = flags[run.clone()].iter().filter(|flag| **flag).count();
-                flagged > self.rules.persistence && flagged as f64 >= TIGHT * run.len() as f64 && !runs.contains(run)
+                flagged > self.rules.persistence
+                    && flagged as f64 >= Rules::TIGHT_DENSITY * run.len() as f64
+                    && !runs.contains(run)
             }));
         }
-        // Where windows hold few collectives or ranks are few, the spread of a single window is a poor measure: then it is enough that it
-        // costs as much in most of the longer ones; what it stands out of is asked over the whole run.
+        // Where windows hold few collectives or ranks are few, the spread of a single window is a
+        // poor measure: then it is enough that it costs as much in most of the longer ones; what it
+        // stands out of is asked over the whole run.
         let costs = |scores: &Vec<Score>| which(&scores[self.m]).share >= self.rules.effect;
         let coarse: Vec<bool> = self.s.coarse.iter().map(|(_, scores)| costs(scores)).collect();
         if let Some(run) = episode(&coarse, self.rules) {
@@ -397,31 +402,33 @@ impl<'a> Case<'a> {
         basis: Basis,
         which: fn(&Score) -> &Rating,
     ) -> bool {
-        // Of many that are looked at some stand out by chance: the places in communicators, and the episodes of this length that find room in
-        // the span. As much surer as the tail of a normal deviate asks for.
+        // Of many that are looked at some stand out by chance: the places in communicators, and the
+        // episodes of this length that find room in the span. As much surer as the tail of a normal
+        // deviate asks for.
         let episodes = (self.s.windows.len() as f64 / run.len().max(1) as f64).max(1.0);
-        let steady = peers >= POPULATION && rating.mostly >= self.rules.mostly;
+        let steady = peers >= Rules::POPULATION && rating.mostly >= self.rules.mostly;
         let needed = if steady { self.rules.steady_consistency } else { self.rules.consistency };
         // Sooner where no population says how far ranks usually are apart.
-        let few = if peers >= POPULATION { FEW_COMPARED } else { FEW_COMPARED / 8.0 };
+        let few = if peers >= Rules::POPULATION { Rules::COMPARED_FREELY } else { Rules::COMPARED_FREELY / 8.0 };
         let many = (self.elsewhere.compared as f64 / few).max(1.0);
         let needed = (needed * needed + 2.0 * (many * episodes).ln()).sqrt();
         rating.flagged
-            && rating.mostly >= HALF
+            && rating.mostly >= Rules::ABOVE_MEDIAN
             && rating.beyond >= self.rules.effect
             && self.consistency(rating, basis, run) >= needed
             && self.departs_from_history(rating, peers, run, which)
     }
 
-    /// How surely its excess over an episode is no chance, as a normal deviate: the surer of two tests, less what the collectives depend on each
-    /// other.
+    /// How surely its excess over an episode is no chance, as a normal deviate: the surer of two
+    /// tests, less what the collectives depend on each other.
     fn consistency(&self, rating: &Rating, basis: Basis, run: &Range<usize>) -> f64 {
         let series = excesses(self.s, self.m, basis, run);
         let surest = rating.consistency.max(steadiness(series.get(self.m).map_or(&[], Vec::as_slice)));
         surest * independent(&series).sqrt()
     }
 
-    /// Three ranks: two others are no population, so where the rank has a past of its own, it must depart from it.
+    /// Three ranks: two others are no population, so where the rank has a past of its own, it must
+    /// depart from it.
     fn departs_from_history(
         &self,
         rating: &Rating,
@@ -429,7 +436,7 @@ impl<'a> Case<'a> {
         run: &Range<usize>,
         which: fn(&Score) -> &Rating,
     ) -> bool {
-        if peers != 3 || run.start < HISTORY {
+        if peers != 3 || run.start < Rules::HISTORY {
             return true;
         }
         let past = (0..run.start).map(|w| which(&self.s.scores[w][self.m]).excess_ns);
@@ -461,9 +468,10 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Enqueue times only: in more than a fifth of the collectives the rank enters no earlier than the others (median)
-/// enter the next. Ranks that meet in each collective cannot do that: its calls are numbered differently, or nothing
-/// makes the ranks meet in between. Either way its lateness says nothing.
+/// Enqueue times only: in more than a fifth of the collectives the rank enters no earlier than the
+/// others (median) enter the next. Ranks that meet in each collective cannot do that: its calls are
+/// numbered differently, or nothing makes the ranks meet in between. Either way its lateness says
+/// nothing.
 fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
     let met = of_run(s, run);
     let (mut pairs, mut after) = (0u32, 0u32);
@@ -479,7 +487,8 @@ fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
     after * 5 > pairs
 }
 
-/// For each member that can be compared with `m`, how far it lies above the median in each collective of an episode.
+/// For each member that can be compared with `m`, how far it lies above the median in each
+/// collective of an episode.
 fn excesses(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> Vec<Vec<f64>> {
     let mut series: Vec<Vec<f64>> = vec![Vec::new(); s.comm.members.len()];
     for met in of_run(s, run) {
@@ -493,9 +502,10 @@ fn excesses(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> Vec<Vec<f
     series
 }
 
-/// How surely a rank is usually late, however far single collectives lie out: the sign test (Dixon and Mood, "The statistical sign test",
-/// 1946) of its excess against half of its mean, as a normal deviate. Delays with heavy tails leave a mean no finite variance, and one of
-/// them, of whichever rank, hides from Student's t what is there in every collective.
+/// How surely a rank is usually late, however far single collectives lie out: the sign test (Dixon
+/// and Mood, "The statistical sign test", 1946) of its excess against half of its mean, as a normal
+/// deviate. Delays with heavy tails leave a mean no finite variance, and one of them, of whichever
+/// rank, hides from Student's t what is there in every collective.
 fn steadiness(excess: &[f64]) -> f64 {
     let n = excess.len() as f64;
     let half = excess.iter().sum::<f64>() / n.max(1.0) / 2.0;
@@ -506,8 +516,9 @@ fn steadiness(excess: &[f64]) -> f64 {
     (2.0 * above - n) / n.max(1.0).sqrt()
 }
 
-/// Which part of an episode's collectives count as independent: (1 - r) / (1 + r) for the lag-1 autocorrelation r of the
-/// ranks' excess (Bartlett 1946; median over the ranks). Uneven data keeps a rank late for all the collectives of a step.
+/// Which part of an episode's collectives count as independent: (1 - r) / (1 + r) for the lag-1
+/// autocorrelation r of the ranks' excess (Bartlett 1946; median over the ranks). Uneven data keeps
+/// a rank late for all the collectives of a step.
 fn independent(series: &[Vec<f64>]) -> f64 {
     let length = median(series.iter().map(|x| x.len() as f64)).unwrap_or(0.0);
     let r = median(series.iter().filter_map(|x| autocorrelation(x))).unwrap_or(0.0).clamp(0.0, 0.95);
@@ -534,24 +545,25 @@ pub(crate) fn of_run<'a>(s: &'a Scored, run: &Range<usize>) -> &'a [Met] {
     }
 }
 
-/// How late each rank that can be compared with `m` is in a collective; larger is later, and nothing else: minus its
-/// duration, its aligned entry, or its own time.
+/// How late each rank that can be compared with `m` is in a collective; larger is later, and
+/// nothing else: minus its duration, its aligned entry, or its own time.
 pub(crate) fn order(s: &Scored, m: usize, basis: Basis, met: &Met) -> Vec<(usize, i64)> {
-    let place = |(r, cell): (usize, &Option<super::matching::Cell>)| {
+    let place = |(r, cell): (usize, &Option<super::comm::Cell>)| {
         let cell = cell.as_ref()?;
         let value = match basis {
             Basis::Waits => Some(-cell.duration_ns),
             Basis::Entries => s.bounds[r].map(|_| cell.entry_ns),
-            Basis::OwnTime => cell.own_ns.filter(|_| s.comm.members[r].class == s.comm.members[m].class),
+            Basis::OwnTime => cell.compute_ns.filter(|_| s.comm.members[r].class == s.comm.members[m].class),
         };
         value.map(|v| (r, v))
     };
     met.cells.iter().enumerate().filter_map(place).collect()
 }
 
-/// Over the collectives in which `m` was the last: by how much it came after the median of the others, in how many it
-/// was the last, of how many. The lateness is the one from which on half of the lost time comes: where all are alike the
-/// median, and in a step of one long and many short phases that of the long one.
+/// Over the collectives in which `m` was the last: by how much it came after the median of the
+/// others, in how many it was the last, of how many. The lateness is the one from which on half of
+/// the lost time comes: where all are alike the median, and in a step of one long and many short
+/// phases that of the long one.
 fn late_by(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> (i64, usize, usize) {
     let met = of_run(s, run);
     let mut late: Vec<f64> = Vec::new();

@@ -1,4 +1,5 @@
-//! The report as a person reads it: the sentence, the table of ranks with bars, the evidence, what was not visible.
+//! The report as a person reads it: the sentence, the table of ranks with bars, the evidence, what
+//! was not visible.
 //!
 //! Owns wording and layout only; every figure is in the [`Report`].
 
@@ -11,10 +12,12 @@ use record::printable;
 
 use super::activity::Activity;
 use super::hang::{Absence, Hang, Missing, NotHeard};
-use super::report::{Basis, CommReport, Culprit, RankRef, RankScore, Report, Role, Verdict};
-use super::score::Waits;
-use super::why::{self, Cause, Network, PART};
+use super::ranks::RankRef;
+use super::report::{Basis, CommReport, Culprit, RankScore, Report, Role, Verdict};
+use super::tally::Waits;
+use super::why::{self, Cause, Network};
 use super::windows::WindowKind;
+use crate::rules::Rules;
 
 /// Rows of a table of ranks; beyond it the rest is summed up in one line.
 const ROWS: usize = 16;
@@ -239,7 +242,7 @@ fn cause(cause: &Cause, out: &mut String) {
             duration(cause.excess_ns),
         );
     }
-    for part in cause.parts.iter().filter(|part| !part.named && part.share >= PART).take(PARTS) {
+    for part in cause.parts.iter().filter(|part| !part.named && part.share >= Rules::CAUSE_PART).take(PARTS) {
         let what = part.what.first().map_or_else(String::new, |what| format!(": {}", printable(&what.name)));
         let _ = writeln!(out, "  seen: {} {}{what}", part.kind.name(), percent(part.share));
     }
@@ -383,8 +386,8 @@ fn shown(report: &Report) -> Vec<&CommReport> {
     }
 }
 
-/// How late a rank is on average, for the bar: by its waits where they were seen, else by its entries; by its own time
-/// where that is what names somebody.
+/// How late a rank is on average, for the bar: by its waits where they were seen, else by its
+/// entries; by its own time where that is what names somebody.
 fn lateness(comm: &CommReport, rank: &RankScore, own: bool) -> i64 {
     if own {
         return rank.own_excess_ns.unwrap_or(0);
@@ -532,44 +535,6 @@ fn clock(unix_ns: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::{Job, Slow};
-    use crate::{Rules, analyse};
-
-    const MS: i64 = 1_000_000;
-
-    #[test]
-    fn the_sentence_names_rank_host_lateness_and_cost() {
-        let job = Job {
-            steps: 33,
-            own_ns: 10 * MS,
-            slow: vec![Slow { rank: 5, extra_ns: 290 * MS, from_step: 0 }],
-            ..Job::default()
-        };
-        let text = text(&analyse(&job.observe(3), &Rules::default()));
-        let first = text.lines().next().unwrap();
-        assert!(first.starts_with("Rank 5 on host n2 holds up the other 7 ranks: it enters 29"), "{text}");
-        assert!(first.contains("last in 33 of 33 collectives, 96 % of the time"), "{text}");
-        assert!(text.contains("22:13:20 UTC (it may have begun earlier), and still does."), "{text}");
-        assert!(text.contains("rank-seconds"), "no GPU in an MPI job: {text}");
-        assert!(text.contains("In each of 33 collectives: 2.0 rank-seconds, 290 ms of 301 ms, 2"), "{text}");
-        let row = text.lines().find(|l| l.ends_with("culprit")).unwrap();
-        assert!(row.contains(&"█".repeat(BAR)), "{text}");
-        assert_eq!(text.matches('█').count(), BAR, "only the culprit has a bar to speak of: {text}");
-        assert!(text.contains("Evidence: tier 1, 33 collectives matched"), "{text}");
-    }
-
-    #[test]
-    fn nobody_and_unknown_are_said_in_words() {
-        let healthy = text(&analyse(&Job::default().observe(1), &Rules::default()));
-        assert!(healthy.starts_with("No rank holds the others up (8 ranks compared over 100 collectives"), "{healthy}");
-        let many = Job { ranks: 40, steps: 30, missing_nodes: vec![3], ..Job::default() };
-        let many = text(&analyse(&many.observe(1), &Rules::default()));
-        assert!(many.contains("… and 22 ranks more"), "{many}");
-        assert!(many.contains("Not heard: n3 (timeout)."), "{many}");
-        assert!(many.contains("38 of 40 ranks heard"), "{many}");
-        let nothing = text(&analyse(&super::super::Input::default(), &Rules::default()));
-        assert!(nothing.contains("no collective was recorded"), "{nothing}");
-    }
 
     #[test]
     fn durations_keep_three_digits() {

@@ -1,28 +1,27 @@
 //! The verdict: who is named across communicators, what it costs, and if nobody is named, why.
 //!
-//! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures beside the verdict from `summary.rs`; the
-//! report's shape lies in `report.rs`.
+//! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures beside the verdict
+//! from `summary.rs`; the report's shape lies in `report.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::clocks::refined;
-use super::common::{drop_common, drop_held_up_by_entries};
+use super::comm::Comm;
 use super::cycle::per_step;
 use super::doubts::nobody;
 use super::hang::{self, complete_together, progress_of};
-use super::matching::{Comm, Met, communicators};
+use super::input::Input;
+use super::matching::communicators;
 use super::number::number;
-use super::observation::{ClockOffset, Coupling, Input, Observation};
+use super::observation::{ClockOffset, Coupling, Observation};
 use super::report::{Basis, Cost, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, score};
 use super::stages::{job_size, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
 use super::suspects::{Elsewhere, Findings, Found, job_ranks, neighbours, of_run, order, suspects};
-
-/// Other late ranks are listed down to this part of the first one's share.
-const ALSO: f64 = 0.2;
+use super::victims::{drop_common, drop_held_up_by_entries};
 
 /// Analyse one span.
 #[must_use]
@@ -66,7 +65,8 @@ fn late_progress(all: &mut Input, late: &BTreeSet<(Arc<str>, i64)>) {
         let at = last.entry(lane(seen)).or_insert((seen.seq, seen.entry_ns));
         *at = (*at).max((seen.seq, seen.entry_ns));
     }
-    // Calls that enqueue and that nobody was seen to get through coincide with nothing: they follow the last that does.
+    // Calls that enqueue and that nobody was seen to get through coincide with nothing: they follow
+    // the last that does.
     let mut tail: Vec<&Observation> = all.unnumbered.iter().filter(of).collect();
     tail.sort_by_key(|seen| seen.entry_ns);
     for seen in tail {
@@ -89,7 +89,8 @@ fn late_progress(all: &mut Input, late: &BTreeSet<(Arc<str>, i64)>) {
     }
 }
 
-/// When the first rank had surely left each call in which all ranks of a communicator meet, on the asker's clock.
+/// When the first rank had surely left each call in which all ranks of a communicator meet, on the
+/// asker's clock.
 struct Left(HashMap<(u64, Arc<str>), BTreeMap<u64, i64>>);
 
 impl Left {
@@ -110,8 +111,9 @@ impl Left {
         Self(left)
     }
 
-    /// The number of a call that is not over, at least `seq`. Records between it and the last call with a number may be lost; but nobody leaves a
-    /// call that all have not entered, so it is none of those that another had left before it was entered.
+    /// The number of a call that is not over, at least `seq`. Records between it and the last call
+    /// with a number may be lost; but nobody leaves a call that all have not entered, so it is none
+    /// of those that another had left before it was entered.
     fn not_before(&self, open: &Observation, seq: u64, clocks: &BTreeMap<String, ClockOffset>) -> u64 {
         let lane = self.0.get(&(open.comm_hash, Arc::clone(&open.func)));
         let Some((left, clock)) = lane.zip(clocks.get(&*open.node)).filter(|_| open.tier > 0) else { return seq };
@@ -145,7 +147,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     let mut named: Vec<Found> = Vec::new();
     for f in findings.found.drain(..) {
         let known = named.iter().any(|n| n.culprit.node == f.culprit.node && n.culprit.pid == f.culprit.pid);
-        let small = named.first().is_some_and(|n| f.culprit.share < ALSO * n.culprit.share);
+        let small = named.first().is_some_and(|n| f.culprit.share < Rules::ALSO_SHARE * n.culprit.share);
         if !known && !small {
             named.push(f);
         }
@@ -198,10 +200,10 @@ fn means(scored: &[Scored]) -> Option<String> {
         .then(|| format!("{calls:.0} collectives were compared by the means of {runs} runs of consecutive ones"))
 }
 
-/// What the named ranks cost in the communicator of the dearest, collective by collective of its episode: the time
-/// between the last entry of the ranks that are not named and the last entry of those that are, times the ranks that
-/// wait for it. By own time, the same with own times, and the whole job waits: an upper bound, since slack elsewhere may
-/// hide part of it; but never more than by how much longer the named ranks stay away from the collective than all others do, where that is known.
+/// What the named ranks cost in the communicator of the dearest, collective by collective of its
+/// episode: the time between the last entry of the ranks that are not named and the last entry of
+/// those that are, times the ranks that wait for it. By own time, the same with own times, and the
+/// whole job waits: an upper bound, since slack elsewhere may hide part of it.
 fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
     let Some(first) = named.first() else {
         return Cost::default();
@@ -224,7 +226,7 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
             }
         }
         if let (Some(late), Some(rest)) = (late, rest) {
-            let longer = later_by(met, &members, s, first, late - rest).max(0) as f64 * f64::from(met.weight);
+            let longer = (late - rest).max(0) as f64 * f64::from(met.weight);
             longer_ns += longer;
             wasted_ns += longer * job.map_or(waiting, |n| n as f64);
         }
@@ -236,23 +238,5 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
         upper_bound: basis != Basis::Waits || by_means,
         charged: job,
         per_step: per_step(of_run(s, &first.episode), longer_ns, wasted_ns),
-    }
-}
-
-/// By how much the named ranks hold a collective up, whose own time is longer by `own_ns`: idle time of a pipeline takes up a part of that, so at
-/// most by how much longer they stay away from it than the others that do the same work. `own_ns` where that is not known of all.
-fn later_by(met: &Met, members: &[usize], s: &Scored, first: &Found, own_ns: i64) -> i64 {
-    if first.culprit.basis != Basis::OwnTime || s.comm.mixed() {
-        return own_ns;
-    }
-    let apart = |r: usize| met.cells[r].map(|cell| cell.apart_ns);
-    let longest = |of: &dyn Fn(&usize) -> bool| {
-        let known: Option<Vec<i64>> = (0..met.cells.len()).filter(of).filter_map(apart).collect();
-        known?.into_iter().max()
-    };
-    let named = |r: &usize| members.contains(r);
-    match (longest(&named), longest(&|r| !named(r))) {
-        (Some(late), Some(rest)) => own_ns.min(late.saturating_sub(rest)),
-        _ => own_ns,
     }
 }

@@ -1,8 +1,10 @@
-//! The views `lateness` and `self_time`: the figures that verdicts are made of, one row for each rank of each matched
-//! collective, for `rankmesh query`. Agents offer them beside the stores' tables; docs/sql.md describes the columns.
-//! `synced_lateness` and `synced_self_time` are the same where calls only enqueue and hosts wait in synchronise calls after them.
+//! The views `lateness` and `self_time`: the figures that verdicts are made of, one row for each
+//! rank of each matched collective, for `rankmesh query`. Agents offer them beside the stores'
+//! tables; docs/sql.md describes the columns. `synced_lateness` and `synced_self_time` are the same
+//! where calls only enqueue and hosts wait in synchronise calls after them.
 //!
-//! They say in SQL what `matching.rs`, `own.rs` and `score.rs` compute: they are held together by the tests of `show_sql`.
+//! They say in SQL what `matching.rs`, `compute_time.rs` and `score.rs` compute: they are held
+//! together by the tests of `show_sql`.
 
 use query_planner::View;
 
@@ -20,7 +22,8 @@ macro_rules! in_span {
         "(:in_span OR ts_ns >= :since - :slack AND ts_ns < :until + :slack)"
     };
 }
-/// Calls that can be told apart; what was captured into a graph did not run then, and one in which its rank died never returned.
+/// Calls that can be told apart; what was captured into a graph did not run then, and one in which
+/// its rank died never returned.
 macro_rules! numbered {
     () => {
         "captured IS NOT 1 AND duration_ns IS NOT NULL AND comm_hash IS NOT NULL AND seq IS NOT NULL AND rank IS NOT NULL"
@@ -39,8 +42,8 @@ macro_rules! calls {
         )
     };
 }
-/// `waits` counts a process's synchronise calls from the last one back: calls of one number wait in one. Of a communicator's the last
-/// is taken to wait, until that ends.
+/// `waits` counts a process's synchronise calls from the last one back: calls of one number wait in
+/// one. Of a communicator's the last is taken to wait, until that ends.
 macro_rules! synced_calls {
     () => {
         concat!(
@@ -62,7 +65,8 @@ macro_rules! synced_calls {
         )
     };
 }
-/// A collective lies where its median entry lies (of an even number the later of the two in the middle).
+/// A collective lies where its median entry lies (of an even number the later of the two in the
+/// middle).
 macro_rules! lateness {
     ($calls:ident!()) => {
         concat!(
@@ -93,7 +97,8 @@ macro_rules! plain {
         )
     };
 }
-/// The same with synchronise calls. Of the calls that one of them waits for, the last of a communicator counts.
+/// The same with synchronise calls. Of the calls that one of them waits for, the last of a
+/// communicator counts.
 macro_rules! with_syncs {
     () => {
         concat!(
@@ -112,8 +117,8 @@ macro_rules! with_syncs {
         )
     };
 }
-/// `outside_ns` runs up while a process is in no such call; between two calls of a communicator whose numbers do not follow each other,
-/// `open` says that one is missing, and `gaps` runs up.
+/// `outside_ns` runs up while a process is in no such call; between two calls of a communicator
+/// whose numbers do not follow each other, `open` says that one is missing, and `gaps` runs up.
 macro_rules! self_time {
     ($calls:ident!()) => {
         concat!(

@@ -1,18 +1,12 @@
-//! Cuts a communicator's collectives into windows: of time where they are frequent, of so many collectives where they
-//! are rare or the span is short.
+//! Cuts a communicator's collectives into windows: of time where they are frequent, of so many
+//! collectives where they are rare or the span is short.
 
 use std::ops::Range;
 
 use serde::Serialize;
 
-use super::matching::Comm;
+use super::comm::Comm;
 use super::rules::Rules;
-
-/// Fewest windows worth speaking of persistence over.
-pub(crate) const FEW: usize = 5;
-
-/// Windows aimed at where they count collectives.
-const MANY: usize = 8;
 
 /// How windows were cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -23,7 +17,8 @@ pub enum WindowKind {
         /// Length.
         length_ns: i64,
     },
-    /// Equal numbers of collectives: they come too rarely, or the span is too short, for windows of time.
+    /// Equal numbers of collectives: they come too rarely, or the span is too short, for windows of
+    /// time.
     Collectives {
         /// How many to a window.
         each: usize,
@@ -35,7 +30,8 @@ pub enum WindowKind {
 pub(crate) struct Window {
     /// Into `Comm::met`.
     pub(crate) met: Range<usize>,
-    /// Wall time that its collectives stand for: the sum of the distances to the collective before each.
+    /// Wall time that its collectives stand for: the sum of the distances to the collective before
+    /// each.
     pub(crate) wall_ns: f64,
     /// Its first collective.
     pub(crate) start_ns: i64,
@@ -51,7 +47,8 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
     }
     let first = met.first()?.at_ns;
     let span = met.last()?.at_ns - first;
-    let length_ns = if span >= FEW as i64 * rules.window_ns { rules.window_ns } else { rules.short_window_ns };
+    let length_ns =
+        if span >= Rules::FEWEST_WINDOWS as i64 * rules.window_ns { rules.window_ns } else { rules.short_window_ns };
     // A grid of absolute time: any two askers cut alike.
     let slot = |at_ns: i64| at_ns.div_euclid(length_ns);
     let mut ranges: Vec<Range<usize>> = Vec::new();
@@ -63,10 +60,10 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
     }
     let full = |r: &&Range<usize>| comm.stands_for((*r).clone()) >= rules.window_collectives as f64;
     let full = ranges.iter().filter(full).count();
-    let kind = if full >= FEW && full * 2 >= ranges.len() {
+    let kind = if full >= Rules::FEWEST_WINDOWS && full * 2 >= ranges.len() {
         WindowKind::Time { length_ns }
     } else {
-        let each = (met.len() / MANY).max(1);
+        let each = (met.len() / Rules::COUNTED_WINDOWS).max(1);
         ranges = (0..met.len() / each).map(|i| i * each..(i + 1) * each).collect();
         if let Some(last) = ranges.last_mut() {
             last.end = met.len();
@@ -90,7 +87,7 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matching::Met;
+    use crate::comm::Met;
 
     fn comm(times: impl IntoIterator<Item = i64>) -> Comm {
         let met = times

@@ -1,4 +1,5 @@
-//! What is judged costs by what was heard, not by what is claimed: memory and time of hangs, with an allocator that counts.
+//! What is judged costs by what was heard, not by what is claimed: memory and time of hangs, with
+//! an allocator that counts.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,7 +116,8 @@ fn of_8192_ranks_of_which_every_third_was_not_heard() {
     assert!(text(&report).len() < 16 << 10, "{}", text(&report).len());
 }
 
-/// As many lanes as fit in a digest, each of another communicator of 2^31 - 1 ranks, all in a call for long.
+/// As many lanes as fit in a digest, each of another communicator of 2^31 - 1 ranks, all in a call
+/// for long.
 fn hostile(window: i64, from: u64) -> String {
     let lanes = 300;
     let digest = Digest {

@@ -13,9 +13,9 @@ use certs::Authority;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::figures::{cpu_time, figure, quantile};
 use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
+use scenarios::simulate;
 use store::StoreConfig;
 use verdicts::digest::{Collector, Digest, ReferenceClock, encode, end_of, reference_id, window_of};
-use verdicts::simulate;
 use verdicts::standing::{Board, Judge, Key, Presence};
 use verdicts::{Observation, Verdict, text};
 

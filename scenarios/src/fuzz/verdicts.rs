@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 
 use verdicts::digest::{Collector, ReferenceClock, decode, encode, end_of, reference_id, window_of};
-use verdicts::simulate::{Job, Slow, Stop};
 use verdicts::standing::{Board, Judge, Presence};
 use verdicts::{Observation, show_sql, text};
+
+use crate::simulate::{Job, Slow, Stop};
 
 /// A report is no larger than this for each byte of digests, beside [`FIXED_BYTES`]: what a digest claims costs nothing.
 const MOST_TIMES: usize = 1_000;

@@ -1,10 +1,12 @@
-//! Clocks of a job's hosts as their agents would put them into digests: a ping a second of the reference node, as `agent/standing/clocks.rs` does.
+//! Clocks of a job's hosts as their agents would put them into digests: a ping a second of the
+//! reference node, as `agent/standing/clocks.rs` does.
 
 use std::collections::HashMap;
 
 use mesh::ClockTrack;
 use verdicts::digest::{ReferenceClock, WINDOW_NS, end_of};
-use verdicts::simulate::Clocks;
+
+use crate::simulate::Clocks;
 
 /// Time between two pings, nanoseconds.
 const EVERY_NS: i64 = 1_000_000_000;

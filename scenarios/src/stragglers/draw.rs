@@ -1,10 +1,11 @@
-//! Draws jobs: a case, a shape, a mode of calling, noise, and faults of observation. The same number of the same seed
-//! gives the same job.
+//! Draws jobs: a case, a shape, a mode of calling, noise, and faults of observation. The same
+//! number of the same seed gives the same job.
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use verdicts::Input;
-use verdicts::simulate::{Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
+
+use crate::simulate::{Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
 
 const MS: i64 = 1_000_000;
 
@@ -31,11 +32,14 @@ pub enum Case {
     Crash,
     /// One rank needs longer, and its host is not heard.
     Unheard,
-    /// A rank or host of a pipeline needs longer, and nobody was heard that does the same work: a stage that has more to do looks alike.
+    /// A rank or host of a pipeline needs longer, and nobody was heard that does the same work: a
+    /// stage that has more to do looks alike.
     Alone,
-    /// A rank or host needs longer; recorders came late, and calls that enqueue show nothing by which to match them.
+    /// A rank or host needs longer; recorders came late, and calls that enqueue show nothing by
+    /// which to match them.
     Unmatched,
-    /// A rank stops or ends; calls enqueue, nothing shows where hosts wait, and all that is seen is silence.
+    /// A rank stops or ends; calls enqueue, nothing shows where hosts wait, and all that is seen is
+    /// silence.
     Silent,
 }
 
@@ -217,7 +221,8 @@ pub fn draw(seed: u64, number: u64) -> Drawn {
     if matches!(case, Case::SlowRank | Case::SlightlySlowRank | Case::SlowHost) && alone(&drawn) {
         drawn.case = Case::Alone;
     }
-    // What cannot be told at this tier: right is to name the rank, or to name nobody and say that it is not known.
+    // What cannot be told at this tier: right is to name the rank, or to name nobody and say that
+    // it is not known.
     if mode == Mode::Enqueueing {
         drawn.case = match case {
             Case::SlowRank | Case::SlightlySlowRank | Case::SlowHost if !drawn.grid.job.late_nodes.is_empty() => {
@@ -230,8 +235,9 @@ pub fn draw(seed: u64, number: u64) -> Drawn {
     drawn
 }
 
-/// A rank is slow against those that do the same work, in a pipeline the ranks of its stage. Where none of those that was heard is not
-/// slow as well, what was observed is the same as of a stage that has more to do.
+/// A rank is slow against those that do the same work, in a pipeline the ranks of its stage. Where
+/// none of those that was heard is not slow as well, what was observed is the same as of a stage
+/// that has more to do.
 fn alone(drawn: &Drawn) -> bool {
     let Grid { tensor, data, pipeline, job, .. } = &drawn.grid;
     let stage = |rank: usize| rank / (tensor * data);

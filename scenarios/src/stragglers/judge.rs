@@ -42,7 +42,8 @@ pub fn judge(drawn: &Drawn, report: &Report) -> Outcome {
         Case::Hang | Case::Crash => matches!(report.verdict, Verdict::Hang(_)) && named == truth,
         Case::SlowLink => matches!(report.verdict, Verdict::Unknown { .. }),
         Case::StageImbalance => matches!(report.verdict, Verdict::StageImbalance { .. }),
-        // With one meeting a step it cannot be told from noise: a remark beside "nobody" says as much as can be said.
+        // With one meeting a step it cannot be told from noise: a remark beside "nobody" says as
+        // much as can be said.
         Case::DataImbalance => match report.verdict {
             Verdict::DataImbalance { .. } => true,
             Verdict::None => report.evidence.notes.iter().any(|note| note.contains("take turns")),

@@ -1,8 +1,9 @@
-//! Verdicts against truth: jobs drawn from every shape and fault that the simulator knows, and how a verdict on one is
-//! judged.
+//! Verdicts against truth: jobs drawn from every shape and fault that the simulator knows, and how
+//! a verdict on one is judged.
 //!
-//! `draw` draws jobs, `clocks` measures their hosts' clocks as agents do, `judge` compares verdicts with their truth and counts. The simulator itself is
-//! `verdicts::simulate`; the benchmark is `bin/bench-verdicts.rs`.
+//! `draw` draws jobs, `clocks` measures their hosts' clocks as agents do, `judge` compares verdicts
+//! with their truth and counts. The simulator itself is `simulate`; the benchmark is
+//! `bin/bench-verdicts.rs`.
 
 pub mod clocks;
 pub mod draw;

@@ -10,31 +10,6 @@ use std::process::Command;
 use imports::{Crate, circles};
 use serde_json::Value;
 
-/// Files that still import each other in a circle. This list only shrinks: a file that has left its circle leaves the list.
-const KNOWN: &[(&str, &[&str])] = &[(
-    "node/verdicts/src",
-    &[
-        "classes.rs",
-        "hang/mod.rs",
-        "matching.rs",
-        "meet.rs",
-        "observation.rs",
-        "own.rs",
-        "rating.rs",
-        "report.rs",
-        "sampled.rs",
-        "score.rs",
-        "summary.rs",
-        "suspects.rs",
-        "why/decide.rs",
-        "why/mod.rs",
-        "why/network.rs",
-        "why/rows.rs",
-        "why/words.rs",
-        "windows.rs",
-    ],
-)];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the workspace")
 }
@@ -127,28 +102,19 @@ fn crates_use_what_the_table_says_and_nothing_above_them() {
 #[test]
 fn no_files_import_each_other_in_a_circle() {
     let root = root();
-    let mut known: BTreeSet<String> =
-        KNOWN.iter().flat_map(|(folder, files)| files.iter().map(move |file| format!("{folder}/{file}"))).collect();
+    let short = |file: &Path| file.strip_prefix(&root).unwrap_or(file).display().to_string();
     let mut wrong = Vec::new();
     for (name, package) in packages() {
         for crate_root in package.roots {
             let arrows = Crate::read(&crate_root).arrows();
             for circle in circles(&arrows) {
-                let short = |file: &Path| file.strip_prefix(&root).unwrap_or(file).display().to_string();
-                let (old, new): (Vec<_>, Vec<_>) = circle.iter().partition(|file| known.contains(&short(file)));
-                if !new.is_empty() {
-                    let lines = circle.iter().map(|file| {
-                        let to = arrows[file].iter().filter(|to| circle.contains(*to)).map(|to| short(to));
-                        format!("  {} imports {}", short(file), to.collect::<Vec<_>>().join(", "))
-                    });
-                    wrong.push(format!("{name}: a circle\n{}", lines.collect::<Vec<_>>().join("\n")));
-                }
-                for file in old {
-                    known.remove(&short(file));
-                }
+                let lines = circle.iter().map(|file| {
+                    let to = arrows[file].iter().filter(|to| circle.contains(*to)).map(|to| short(to));
+                    format!("  {} imports {}", short(file), to.collect::<Vec<_>>().join(", "))
+                });
+                wrong.push(format!("{name}: a circle\n{}", lines.collect::<Vec<_>>().join("\n")));
             }
         }
     }
-    wrong.extend(known.iter().map(|file| format!("{file} is in no circle any more: take it off the list KNOWN")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -1,21 +1,24 @@
 //! Cuts a lane's calls into aligned runs, and merges runs into longer ones.
 //!
-//! Pure arithmetic. A run of level k covers sequence numbers [i 2^k, (i+1) 2^k): every rank cuts at the same places, and
-//! two neighbouring runs of one level are a run of the next.
+//! Pure arithmetic. A run of level k covers sequence numbers [i 2^k, (i+1) 2^k): every rank cuts at
+//! the same places, and two neighbouring runs of one level are a run of the next.
 
 use super::{BLOCKS, Block, MAX_LEVEL};
 
-/// Share of a run's calls that may be missing: their figures are then taken to be like their neighbours'.
+/// Share of a run's calls that may be missing: their figures are then taken to be like their
+/// neighbours'.
 const MISSING: u64 = 8;
 
-/// One call of a lane: times in microseconds, the exit counted from the start of the window in which it is shipped.
+/// One call of a lane: times in microseconds, the exit counted from the start of the window in
+/// which it is shipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) seq: u64,
     pub(super) exit_us: i64,
     pub(super) duration_us: u64,
-    pub(super) own_us: Option<u64>,
-    /// Its figures count: not where it only enqueued, and a later call of its communicator was waited for with it.
+    pub(super) compute_us: Option<u64>,
+    /// Its figures count: not where it only enqueued, and a later call of its communicator was
+    /// waited for with it.
     pub(super) counts: bool,
 }
 
@@ -29,7 +32,8 @@ pub(super) fn level_for_waited(points: &[Point]) -> u8 {
     (0..MAX_LEVEL).find(|level| runs(*level) <= BLOCKS).unwrap_or(MAX_LEVEL)
 }
 
-/// The smallest level at which `calls` consecutive calls make no more than [`BLOCKS`] runs, but at least `least`.
+/// The smallest level at which `calls` consecutive calls make no more than [`BLOCKS`] runs, but at
+/// least `least`.
 pub(super) fn level_for(calls: usize, least: u8) -> u8 {
     let mut level = least.min(MAX_LEVEL);
     while level < MAX_LEVEL && calls.div_ceil(1 << level) > BLOCKS {
@@ -38,9 +42,9 @@ pub(super) fn level_for(calls: usize, least: u8) -> u8 {
     level
 }
 
-/// Cut calls (ascending by seq, each once) into runs of at most `level`. Everything is used; what is missing in a run
-/// beyond what may be filled in makes it fall into shorter ones. `waited`: calls only enqueue, and figures are of those that a
-/// synchronise call waited for.
+/// Cut calls (ascending by seq, each once) into runs of at most `level`. Everything is used; what
+/// is missing in a run beyond what may be filled in makes it fall into shorter ones. `waited`:
+/// calls only enqueue, and figures are of those that a synchronise call waited for.
 pub(super) fn cut(points: &[Point], level: u8, waited: bool) -> Vec<Block> {
     let mut blocks = Vec::new();
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return blocks };
@@ -89,13 +93,13 @@ fn run(points: &[Point], start: u64, level: u8, waited: bool, blocks: &mut Vec<B
     if missing > 0 {
         exits_us += missing_exits(points, start, size);
     }
-    let known = points.iter().filter(|p| p.own_us.is_some()).count() as u64;
-    let own: u64 = points.iter().filter_map(|p| p.own_us).sum();
+    let known = points.iter().filter(|p| p.compute_us.is_some()).count() as u64;
+    let own: u64 = points.iter().filter_map(|p| p.compute_us).sum();
     // After a lost record two stretches are not known; let as many be missing twice.
     let enough = known > 0 && (size - known) * MISSING <= size * 2;
-    let own_us = enough.then(|| own / known.max(1));
+    let compute_us = enough.then(|| own / known.max(1));
     let (exit_us, duration_us) = (exits_us >> level, durations_us / present);
-    blocks.push(Block { start, level, exit_us, duration_us, own_us, waited: None });
+    blocks.push(Block { start, level, exit_us, duration_us, compute_us, waited: None });
 }
 
 /// Means over the calls of a run that were waited for; none where there is none.
@@ -104,10 +108,10 @@ fn of_waited(points: &[Point], start: u64, level: u8) -> Option<Block> {
     let count = i64::try_from(counted().count()).ok().filter(|count| *count > 0)?;
     let exit_us = counted().map(|p| p.exit_us).sum::<i64>().div_euclid(count);
     let duration_us = counted().map(|p| p.duration_us).sum::<u64>() / count.unsigned_abs();
-    let own: Option<u64> = counted().map(|p| p.own_us).sum();
-    let own_us = own.map(|own| own / count.unsigned_abs());
+    let own: Option<u64> = counted().map(|p| p.compute_us).sum();
+    let compute_us = own.map(|own| own / count.unsigned_abs());
     let waited = u32::try_from(count).ok();
-    Some(Block { start, level, exit_us, duration_us, own_us, waited })
+    Some(Block { start, level, exit_us, duration_us, compute_us, waited })
 }
 
 /// Exits of the missing calls: on the line between their neighbours, or through the nearest two.
@@ -132,19 +136,20 @@ fn missing_exits(points: &[Point], start: u64, size: u64) -> i64 {
     sum
 }
 
-/// Sums over runs, with absolute times: what merges. The order in which they are added does not matter.
+/// Sums over runs, with absolute times: what merges. The order in which they are added does not
+/// matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) calls: u64,
     exits_us: i128,
     durations_us: u128,
-    own_us: u128,
-    own_unknown: bool,
+    compute_us: u128,
+    compute_unknown: bool,
 }
 
 impl Sum {
-    /// Take in a block whose exits are counted from `base_us`. Where it was waited for and that is not wanted, it counts as calls that
-    /// took no time.
+    /// Take in a block whose exits are counted from `base_us`. Where it was waited for and that is
+    /// not wanted, it counts as calls that took no time.
     pub(super) fn add(&mut self, block: &Block, base_us: i64, waited: bool) {
         let size = block.calls();
         self.calls += size;
@@ -154,9 +159,9 @@ impl Sum {
         }
         self.exits_us += (exit_us + i128::from(base_us)) * i128::from(size);
         self.durations_us += u128::from(duration_us) * u128::from(size);
-        match block.own_us {
-            Some(own) => self.own_us += u128::from(own) * u128::from(size),
-            None => self.own_unknown = true,
+        match block.compute_us {
+            Some(own) => self.compute_us += u128::from(own) * u128::from(size),
+            None => self.compute_unknown = true,
         }
     }
 
@@ -165,8 +170,8 @@ impl Sum {
         let calls = i128::from(self.calls.max(1));
         let duration = i128::try_from(self.durations_us).ok()?.checked_mul(1_000)? / calls;
         let exit = self.exits_us.checked_mul(1_000)? / calls;
-        let own = i128::try_from(self.own_us).ok()?.checked_mul(1_000)? / calls;
-        let own = if self.own_unknown { None } else { Some(i64::try_from(own).ok()?) };
+        let own = i128::try_from(self.compute_us).ok()?.checked_mul(1_000)? / calls;
+        let own = if self.compute_unknown { None } else { Some(i64::try_from(own).ok()?) };
         Some((i64::try_from(exit - duration).ok()?, i64::try_from(duration).ok()?, own))
     }
 }

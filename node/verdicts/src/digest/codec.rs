@@ -1,13 +1,15 @@
 //! Digests as text, for gossip: a compact binary form, seven bits to a character.
 //!
-//! Integers are variable-length (seven bits a byte, lowest first); signed ones are folded (zigzag). What can be guessed from what went
-//! before is written as the difference: the ranks of a host leave a collective together, and own time is mostly what lies between two
-//! calls. docs/wire.md has the layout. Reading takes any bytes: every count is bounded by what is left to read.
+//! Integers are variable-length (seven bits a byte, lowest first); signed ones are folded (zigzag).
+//! What can be guessed from what went before is written as the difference: the ranks of a host
+//! leave a collective together, and own time is mostly what lies between two calls. docs/wire.md
+//! has the layout. Reading takes any bytes: every count is bounded by what is left to read.
 //!
-//! `write` writes and `read` reads, `beside` says which lane another is like, `expected` what both expect of a run, `steps` is the part behind the lanes, `text` makes characters of bytes.
+//! `write` writes and `read` reads, `neighbour` says which lane another is like, `expected` what
+//! both expect of a run, `steps` is the part behind the lanes, `text` makes characters of bytes.
 
-mod beside;
 mod expected;
+mod neighbour;
 mod read;
 mod steps;
 mod text;
@@ -21,7 +23,8 @@ use super::Digest;
 
 /// Version of the layout.
 const VERSION: u8 = 5;
-/// The same, where it says how far the wall clock is ahead: agents that do not know of it refuse it, and read all others.
+/// The same, where it says how far the wall clock is ahead: agents that do not know of it refuse
+/// it, and read all others.
 const WITH_WALL: u8 = 6;
 /// What a process does, where this version has no word for it: nothing.
 const NO_ACTIVITY: u8 = 0;
@@ -89,8 +92,9 @@ pub fn encode(digest: &Digest) -> String {
     to_text(&Writer::default().digest(digest))
 }
 
-/// Write a digest in at most `limit` bytes: if it does not fit, steps are left out, then the earlier runs of each lane, then the lanes with
-/// fewest calls, and the digest says that it was cut.
+/// Write a digest in at most `limit` bytes: if it does not fit, steps are left out, then the
+/// earlier runs of each lane, then the lanes with fewest calls, and the digest says that it was
+/// cut.
 #[must_use]
 pub fn encode_within(mut digest: Digest, limit: usize) -> String {
     let mut text = encode(&digest);
@@ -127,7 +131,8 @@ pub fn decode(text: &str) -> Result<Digest, DecodeError> {
     if reader.bytes.is_empty() { Ok(digest) } else { Err(DecodeError::Length) }
 }
 
-/// How a lane is said to be like the one beside it: the same function, library and tier, and the same communicator and the next rank.
+/// How a lane is said to be like the one beside it: the same function, library and tier, and the
+/// same communicator and the next rank.
 const NEXT_RANK: u64 = 0;
 /// Or the next communicator of which no lane was written yet, and the same rank.
 const NEXT_COMM: u64 = 1;
@@ -162,7 +167,8 @@ mod tests {
 
     #[test]
     fn lanes_like_those_of_the_process_before_take_few_bytes() {
-        // Eight ranks, each in a communicator of all and in one of its own with the same rank on other hosts.
+        // Eight ranks, each in a communicator of all and in one of its own with the same rank on
+        // other hosts.
         let lane = |process: usize, comm_hash: u64, rank: i32| super::super::Lane {
             process,
             comm_hash,
@@ -182,7 +188,8 @@ mod tests {
         let one = Digest { processes: vec![process(0)], lanes: digest.lanes[..2].to_vec(), ..Digest::default() };
         let (all, first) = (encode(&digest).len(), encode(&one).len());
         assert_eq!(decode(&encode(&digest)).as_ref(), Ok(&digest));
-        // Of each further one its process, two bytes a lane, and the communicator of its own: nine bytes.
+        // Of each further one its process, two bytes a lane, and the communicator of its own: nine
+        // bytes.
         assert!((all - first) * 7 / 8 <= 7 * (1 + 4 + 9), "{first} {all}");
         // A lane that lacks does not disturb what follows.
         for gap in 0..16 {

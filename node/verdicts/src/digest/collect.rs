@@ -1,15 +1,15 @@
 //! Makes a host's digests of its calls as they end.
 //!
-//! Holds per process how its own time stands and, per lane, the calls that were not shipped yet. Memory is bounded: calls beyond
-//! [`MOST_CALLS`] in a window count as lost.
+//! Holds per process how its own time stands and, per lane, the calls that were not shipped yet.
+//! Memory is bounded: calls beyond [`MOST_CALLS`] in a window count as lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::blocks::Point;
+use super::compute_time::ComputeTime;
 use super::late::{Kept, Key, LateLanes, Number, needed};
-use super::own::OwnTime;
 use super::waits::{Pending, wait};
 use super::{Digest, Gone, Heard, Lane, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of};
 use crate::Observation;
@@ -18,18 +18,22 @@ use crate::observation::Coupling;
 
 /// Calls kept for one window.
 const MOST_CALLS: usize = 131_072;
-/// Windows after which an idle lane of a living process is said again, so that who comes later learns how far it got.
+/// Windows after which an idle lane of a living process is said again, so that who comes later
+/// learns how far it got.
 const REMIND: i64 = 4;
-/// Windows for which calls of a function that does not make all ranks meet are added up before its lane is said: what is told of them is only how many there
-/// were and how far they got. Once none came in a window it is said at once.
+/// Windows for which calls of a function that does not make all ranks meet are added up before its
+/// lane is said: what is told of them is only how many there were and how far they got. Once none
+/// came in a window it is said at once.
 const ADDED_UP: i64 = 4;
-/// Windows after which a lane without calls ends, where nobody waits in its communicator: that is no more, or nobody needs to know.
+/// Windows after which a lane without calls ends, where nobody waits in its communicator: that is
+/// no more, or nobody needs to know.
 const IDLE: i64 = 1_200;
 /// Windows for which the end of a process is told.
 const TELL_GONE: i64 = 240;
 /// Processes whose end is told, at most: the latest.
 const MOST_GONE: usize = 256;
-/// Pairs of addresses of which it is told in one window that segments were sent again, at most, and of how many of these when.
+/// Pairs of addresses of which it is told in one window that segments were sent again, at most, and
+/// of how many of these when.
 const MOST_PAIRS: usize = 16;
 const MOST_TIMES: usize = 12;
 
@@ -75,7 +79,7 @@ pub struct Collector {
     resent: Vec<(i64, IpAddr, IpAddr)>,
     lost: u64,
     unplaced: u64,
-    processes: HashMap<u32, OwnTime>,
+    processes: HashMap<u32, ComputeTime>,
     tracks: BTreeMap<Key, Track>,
     gone: Vec<Gone>,
     /// By process: when its last call ended.
@@ -89,7 +93,8 @@ impl Collector {
         self.keep(Kept { call, number: Number::Given });
     }
 
-    /// Take in a call that has ended and whose number is not known, because the start of its communicator was not seen.
+    /// Take in a call that has ended and whose number is not known, because the start of its
+    /// communicator was not seen.
     pub fn push_unnumbered(&mut self, mut call: Observation) {
         let Ok(pid) = u32::try_from(call.pid) else { return };
         self.processes.entry(pid).or_default();
@@ -120,8 +125,9 @@ impl Collector {
         }
     }
 
-    /// Number calls whose communicator's start was not seen, by what is heard of others (and of this node `me` itself) up to the window before:
-    /// before [`close`](Self::close), with the clock that the digest will have.
+    /// Number calls whose communicator's start was not seen, by what is heard of others (and of
+    /// this node `me` itself) up to the window before: before [`close`](Self::close), with the
+    /// clock that the digest will have.
     pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[Heard<'_>]) {
         if self.calls.iter().all(|kept| kept.number != Number::Missing) {
             return;
@@ -131,7 +137,8 @@ impl Collector {
         self.late.number(me, window, clock, &mut self.calls, &syncs, heard);
     }
 
-    /// Take in a synchronise call that has ended, the first of its thread after a call that only enqueued.
+    /// Take in a synchronise call that has ended, the first of its thread after a call that only
+    /// enqueued.
     pub fn synced(&mut self, pid: u32, start_ns: i64, duration_ns: i64) {
         if self.syncs.len() < MOST_CALLS {
             self.syncs.push(Sync { pid, start_ns, end_ns: start_ns.saturating_add(duration_ns.max(0)) });
@@ -189,8 +196,8 @@ impl Collector {
         self.processes.keys().copied()
     }
 
-    /// Processes have ended, noticed in `window`, whose digest is the last with calls of theirs, and says so already; as do those of
-    /// some minutes after it.
+    /// Processes have ended, noticed in `window`, whose digest is the last with calls of theirs,
+    /// and says so already; as do those of some minutes after it.
     pub fn gone(&mut self, pids: &[u32], digest: &mut Digest) {
         for &pid in pids {
             if self.processes.remove(&pid).is_some() {
@@ -204,14 +211,15 @@ impl Collector {
         digest.gone.clone_from(&self.gone);
     }
 
-    /// Whether lanes have had no call for long up to `window`: then [`Self::end_idle`] ends those whose communicators nobody waits in.
+    /// Whether lanes have had no call for long up to `window`: then [`Self::end_idle`] ends those
+    /// whose communicators nobody waits in.
     #[must_use]
     pub fn has_idle(&self, window: i64) -> bool {
         self.tracks.values().any(|track| track.is_idle(window))
     }
 
-    /// Ends the lanes that have had no call for long up to `window`, but for those of communicators that some rank, of any node, waits in:
-    /// there it matters how far this one got.
+    /// Ends the lanes that have had no call for long up to `window`, but for those of communicators
+    /// that some rank, of any node, waits in: there it matters how far this one got.
     pub fn end_idle(&mut self, window: i64, waited_in: &BTreeSet<u64>) {
         let mut ended: Vec<Key> = Vec::new();
         self.tracks.retain(|key, track| {
@@ -248,8 +256,8 @@ impl Collector {
         }
     }
 
-    /// Processes that waited for their device when the window ended and had for long: what they enqueued last is not known to be
-    /// complete.
+    /// Processes that waited for their device when the window ended and had for long: what they
+    /// enqueued last is not known to be complete.
     pub fn device_waits(&mut self, waits: &[(u32, u64)]) {
         for ((pid, _, func), track) in &mut self.tracks {
             let wait = waits.iter().find(|(of, _)| of == pid).map(|(_, for_ms)| *for_ms);
@@ -260,7 +268,8 @@ impl Collector {
     /// The digest of `window`: of all calls that ended before its end and were not shipped yet.
     pub fn close(&mut self, window: i64) -> Digest {
         let end_ns = end_of(window);
-        // A process's calls are looked at in their order: up to the first whose number may still be found.
+        // A process's calls are looked at in their order: up to the first whose number may still be
+        // found.
         let mut up_to: HashMap<i64, i64> = HashMap::new();
         for Kept { call, .. } in self.calls.iter().filter(|kept| kept.number == Number::Missing) {
             let first = up_to.entry(call.pid).or_insert(i64::MAX);
@@ -308,7 +317,7 @@ impl Collector {
                 continue;
             };
             lane.process = *places.entry(*pid).or_insert_with(|| {
-                let opens = self.processes.get_mut(pid).and_then(OwnTime::opens);
+                let opens = self.processes.get_mut(pid).and_then(ComputeTime::opens);
                 digest.processes.push(Process { pid: *pid, opens, activity: activities.remove(pid) });
                 digest.processes.len() - 1
             });
@@ -328,8 +337,8 @@ impl Collector {
         digest
     }
 
-    /// Processes whose calls only enqueue and whose waits are not seen: their steps are told, so that others can lay theirs beside. With whether
-    /// there are any to be told.
+    /// Processes whose calls only enqueue and whose waits are not seen: their steps are told, so
+    /// that others can lay theirs beside. With whether there are any to be told.
     fn stepping(&self) -> BTreeMap<u32, bool> {
         let mut unseen: BTreeMap<u32, bool> = BTreeMap::new();
         for ((pid, ..), track) in &self.tracks {
@@ -399,7 +408,7 @@ impl Collector {
 
     fn take(&mut self, call: &Observation) {
         let Ok(pid) = u32::try_from(call.pid) else { return };
-        let own_ns = self.processes.entry(pid).or_default().next(call);
+        let compute_ns = self.processes.entry(pid).or_default().next(call);
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = call.entry_ns.saturating_add(call.duration_ns).max(*left);
         let track =
@@ -407,7 +416,8 @@ impl Collector {
         track.calls += 1;
         track.nranks = track.nranks.max(call.nranks);
         if track.last_seq.is_some_and(|last| call.seq <= last) {
-            // A number twice: the process was replaced under its pid, or the communicator was made anew.
+            // A number twice: the process was replaced under its pid, or the communicator was made
+            // anew.
             track.pending.restart(call.seq);
         }
         track.last_seq = Some(call.seq);
@@ -417,7 +427,7 @@ impl Collector {
                 seq: call.seq,
                 exit_us: call.entry_ns.saturating_add(call.duration_ns) / 1_000,
                 duration_us: micros(call.duration_ns),
-                own_us: own_ns.map(micros),
+                compute_us: compute_ns.map(micros),
                 counts: true,
             });
         }

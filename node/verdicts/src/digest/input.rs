@@ -1,25 +1,22 @@
 //! Makes the input of an analysis of digests of many nodes and windows.
 //!
-//! Runs of different lengths are brought to common ones: where a tenth of the ranks or more gave a longer run, the others' shorter
-//! ones inside it are added up. Pure, and the same for everybody who has the same digests, in whatever order they came.
+//! Runs of different lengths are brought to common ones: where a tenth of the ranks or more gave a
+//! longer run, the others' shorter ones inside it are added up. Pure, and the same for everybody
+//! who has the same digests, in whatever order they came.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::blocks::Sum;
-use super::told::Told;
+use super::step_times::StepTimes;
 use super::{Block, Digest, WINDOW_NS, end_of};
 use crate::activity::Doing;
-use crate::hang::Progress;
-use crate::observation::{ClockOffset, Coupling, Input, Observation};
+use crate::hang::{Progress, complete_together};
+use crate::input::Input;
+use crate::observation::{ClockOffset, Coupling, Observation};
+use crate::rules::Rules;
 use crate::sampled::{LaneTotal, Sampled, Totals};
-
-/// A longer run that fewer than this share of the lanes gave does not bind the others.
-const OUTLIERS: f64 = 0.1;
-
-/// Share of the lanes whose calls were waited for in synchronise calls that makes these the evidence.
-const WAITED: f64 = 0.9;
 
 /// The digests of one node.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +27,8 @@ pub struct Heard<'a> {
     pub digests: &'a [&'a Digest],
 }
 
-/// A lane's blocks over all windows: with where their exits count from, on the node's clock as of its last digest.
+/// A lane's blocks over all windows: with where their exits count from, on the node's clock as of
+/// its last digest.
 struct Track<'a> {
     node: &'a Arc<str>,
     pid: i64,
@@ -41,14 +39,14 @@ struct Track<'a> {
 /// By communicator and function, then node and process.
 type Tracks<'a> = BTreeMap<(u64, &'a str), BTreeMap<(&'a str, u32), Track<'a>>>;
 
-/// The input over what was heard. Times are those of the node that `reference` stands for; `heard` and the span are left to the
-/// caller.
+/// The input over what was heard. Times are those of the node that `reference` stands for; `heard`
+/// and the span are left to the caller.
 #[must_use]
 pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
     let mut input = Input::default();
     let names: Vec<Arc<str>> = all.iter().map(|heard| heard.node.into()).collect();
     let mut tracks: Tracks<'_> = BTreeMap::new();
-    let mut told = Told::default();
+    let mut told = StepTimes::default();
     for (heard, name) in all.iter().zip(&names) {
         let clock_of = |digest: &Digest| digest.clock.filter(|clock| clock.reference == reference);
         let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest));
@@ -64,7 +62,8 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
         let mut counted: HashMap<(u32, u64, &str), usize> = HashMap::new();
         let mut progress: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
         for digest in heard.digests {
-            // The clocks of one node and window agree within the drift between two digests; older windows are moved to the last.
+            // The clocks of one node and window agree within the drift between two digests; older
+            // windows are moved to the last.
             let moved = match (latest, clock_of(digest)) {
                 (Some(last), Some(then)) => last.offset_us.saturating_sub(then.offset_us),
                 _ => 0,
@@ -181,27 +180,13 @@ fn advance<'a>(
     }
 }
 
-/// What a process enqueued is complete where another has completed it: all ranks meet in it.
-fn complete_together(all: &mut [Progress]) {
-    let mut furthest: BTreeMap<(u64, Arc<str>), u64> = BTreeMap::new();
-    for p in all.iter() {
-        let most = furthest.entry((p.comm_hash, Arc::clone(&p.func))).or_default();
-        *most = p.completed.map_or(*most, |completed| completed.max(*most));
-    }
-    for p in all.iter_mut().filter(|p| p.syncing_since_ns.is_some()) {
-        if furthest.get(&(p.comm_hash, Arc::clone(&p.func))).copied() >= p.entered {
-            p.completed = p.entered;
-            p.since_ns = None;
-        }
-    }
-}
-
 /// The cells of one communicator and function.
 fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
-    // Where nearly all were waited for, these alone count: what was shipped before, or of others, is not comparable. Where few were,
-    // those of them are left out that stand for several calls, and of the others the entry counts.
+    // Where nearly all were waited for, these alone count: what was shipped before, or of others,
+    // is not comparable. Where few were, those of them are left out that stand for several calls,
+    // and of the others the entry counts.
     let waiting = lanes.iter().filter(|track| track.blocks.iter().any(|(block, _)| block.waited.is_some())).count();
-    let waited = waiting > 0 && waiting as f64 >= WAITED * lanes.len() as f64;
+    let waited = waiting > 0 && waiting as f64 >= Rules::RUNS_WAITED * lanes.len() as f64;
     let usable = |block: &Block| match block.waited {
         Some(calls) => waited || u64::from(calls) == block.size(),
         None => !waited,
@@ -211,7 +196,7 @@ fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
     for (block, _) in lanes.iter().flat_map(|track| &track.blocks).filter(|(block, _)| usable(block)) {
         *given.entry((std::cmp::Reverse(block.level), block.start)).or_default() += 1;
     }
-    let few = (lanes.len() as f64 * OUTLIERS) as usize;
+    let few = (lanes.len() as f64 * Rules::RUN_OUTLIERS) as usize;
     // By start: the level of each common run. They do not overlap.
     let mut runs: BTreeMap<u64, u8> = BTreeMap::new();
     for ((std::cmp::Reverse(level), start), count) in given {
@@ -247,7 +232,7 @@ fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
             if sum.calls != whole {
                 continue;
             }
-            let Some((entry_ns, duration_ns, own_ns)) = sum.means() else { continue };
+            let Some((entry_ns, duration_ns, compute_ns)) = sum.means() else { continue };
             sampled.push(Sampled {
                 seen: Observation {
                     node: Arc::clone(track.node),
@@ -263,7 +248,7 @@ fn cells(lanes: &[Track<'_>], sampled: &mut Vec<Sampled>) {
                     library: Arc::clone(&track.lane.library),
                     root: None,
                 },
-                own_ns,
+                compute_ns,
                 unsure: None,
                 weight: u32::try_from(whole).unwrap_or(u32::MAX),
                 waited,

@@ -1,10 +1,12 @@
-//! Numbers calls whose communicator's start was not seen, where they were recorded: by when they ended, against what other hosts'
-//! digests say of the same communicator.
+//! Numbers calls whose communicator's start was not seen, where they were recorded: by when they
+//! ended, against what other hosts' digests say of the same communicator.
 //!
-//! Ranks leave a collective together. A run in another's digest says when its calls ended in the mean; of this process's calls as many
-//! consecutive ones have the same mean end, and shifted by one call it differs by the distance between calls. So the number is exact, however
-//! long the runs are. Where nobody's start was seen, the process that sorts first counts its calls from 0 and the others follow it. `collect`
-//! keeps the calls until they are numbered or given up; `stragglers/number.rs` does the same with rows.
+//! Ranks leave a collective together. A run in another's digest says when its calls ended in the
+//! mean; of this process's calls as many consecutive ones have the same mean end, and shifted by
+//! one call it differs by the distance between calls. So the number is exact, however long the runs
+//! are. Where nobody's start was seen, the process that sorts first counts its calls from 0 and the
+//! others follow it. `collect` keeps the calls until they are numbered or given up; `number.rs`
+//! does the same with rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,18 +14,15 @@ use std::sync::Arc;
 use super::{Digest, Heard, ReferenceClock, WINDOW_NS};
 use crate::Observation;
 use crate::observation::Coupling;
+use crate::rules::Rules;
 
-/// Ends that are apart by less than this share of the distance between calls coincide.
-const CLOSE: f64 = 0.02;
-/// Where the clocks' bounds are more than this share of that distance, nothing can be told apart.
-const SHARP: f64 = 0.25;
-/// Share of the runs that must coincide, of those that lie within the calls at hand.
-const MOST: f64 = 0.5;
 /// Windows for which calls wait for their numbers.
 const PATIENCE: i64 = 6;
-/// Distances between a lane's calls for which there is hope that they coincide, where these are longer than that.
+/// Distances between a lane's calls for which there is hope that they coincide, where these are
+/// longer than that.
 const DISTANCES: i64 = 3;
-/// Windows for which a call that only enqueues waits for the synchronise call after it, where its process makes some.
+/// Windows for which a call that only enqueues waits for the synchronise call after it, where its
+/// process makes some.
 const ENQUEUED: i64 = 120;
 /// Windows after which it is tried again with a lane of which nothing coincided.
 const AGAIN: i64 = 120;
@@ -103,8 +102,8 @@ impl LateLanes {
         self.lanes.remove(key);
     }
 
-    /// Give numbers to what can be numbered, and up what has waited too long. `ends` are the synchronise calls of processes, ordered by start:
-    /// process, start, end.
+    /// Give numbers to what can be numbered, and up what has waited too long. `ends` are the
+    /// synchronise calls of processes, ordered by start: process, start, end.
     pub(super) fn number(
         &mut self,
         me: &str,
@@ -144,7 +143,8 @@ impl LateLanes {
                     calls[i].number = Number::Found;
                 }
             }
-            // What lies before one that was found was not said by the other: it will not come any more.
+            // What lies before one that was found was not said by the other: it will not come any
+            // more.
             let last = places.iter().rev().copied().find(|i| calls[*i].number == Number::Found);
             let before_ns = last.map_or(i64::MIN, |i| calls[i].call.entry_ns);
             let old_ns = (window - if patient { PATIENCE } else { 0 }).saturating_mul(WINDOW_NS);
@@ -177,7 +177,8 @@ impl LateLane {
         self.entered_ns = Some(entry_ns);
     }
 
-    /// The longest distance between its last calls, where no call waits for so long: there are never two of another's at hand.
+    /// The longest distance between its last calls, where no call waits for so long: there are
+    /// never two of another's at hand.
     fn rare_ns(&self) -> Option<i64> {
         self.distances_ns.into_iter().flatten().max().filter(|longest_ns| *longest_ns > PATIENCE * WINDOW_NS)
     }
@@ -241,11 +242,11 @@ impl LateLane {
             .collect();
         let (Some(&first), Some(&last), false) = (ends.first(), ends.last(), own) else { return Vec::new() };
         let shortest_us = || self.distances_ns.into_iter().flatten().min().map(|distance| distance as f64 / 1e3);
-        let own_us = || self.rare_ns().and_then(|_| shortest_us());
-        let Some(period_us) = theirs.period_us().or_else(own_us) else { return Vec::new() };
+        let compute_us = || self.rare_ns().and_then(|_| shortest_us());
+        let Some(period_us) = theirs.period_us().or_else(compute_us) else { return Vec::new() };
         let bound_us = if *theirs.node == *me { 0 } else { theirs.bound_us.saturating_add(clock.bound_us.into()) };
-        let close = (CLOSE * period_us).max(bound_us as f64);
-        if bound_us as f64 > SHARP * period_us {
+        let close = (Rules::ENDS_CLOSE * period_us).max(bound_us as f64);
+        if bound_us as f64 > Rules::CLOCKS_SHARP * period_us {
             return Vec::new();
         }
         let mut sums = vec![0i128; ends.len() + 1];
@@ -260,7 +261,8 @@ impl LateLane {
             if size > ends.len() {
                 continue;
             }
-            // At the edges the calls of the run may not be at hand, or not yet: that none fits says nothing.
+            // At the edges the calls of the run may not be at hand, or not yet: that none fits says
+            // nothing.
             let edge = at_us - half < first || at_us + half > last.saturating_add(half.min(1));
             let mean = |j: usize| (sums[j + size] - sums[j]) as f64 / size as f64 - at_us as f64;
             // Means rise with the place.
@@ -280,7 +282,7 @@ impl LateLane {
             found.extend((j..j + size).zip(start..).map(|(j, seq)| (places[j], seq)));
             from = j + size;
         }
-        if met as f64 >= MOST * inside as f64 { found } else { Vec::new() }
+        if met as f64 >= Rules::RUNS_COINCIDE * inside as f64 { found } else { Vec::new() }
     }
 }
 
@@ -294,8 +296,8 @@ impl Reference {
     }
 }
 
-/// When a call ended, on the node's own clock: one that only enqueues ends with the synchronise call after it. None where that was not seen
-/// yet.
+/// When a call ended, on the node's own clock: one that only enqueues ends with the synchronise
+/// call after it. None where that was not seen yet.
 fn ended_us(call: &Observation, pid: u32, syncs: &[(u32, i64, i64)]) -> Option<i64> {
     if call.tier > 0 {
         return Some(call.entry_ns.saturating_add(call.duration_ns) / 1_000);
@@ -313,8 +315,8 @@ fn lanes_of<'a>(
     mine.filter_map(|lane| Some((digest.processes.get(lane.process)?.pid, lane)))
 }
 
-/// Who has said anything of a communicator's function, and whose numbers count: of those that saw its start, else of those that have numbers
-/// the one that sorts first.
+/// Who has said anything of a communicator's function, and whose numbers count: of those that saw
+/// its start, else of those that have numbers the one that sorts first.
 fn speakers(heard: &[Heard<'_>], comm: u64, func: &str) -> Speakers {
     let mut speakers = Speakers::default();
     for one in heard {
@@ -337,7 +339,8 @@ fn speakers(heard: &[Heard<'_>], comm: u64, func: &str) -> Speakers {
     speakers
 }
 
-/// What a process's digests say of when its calls ended. Nothing of calls that only enqueue and of which not each was waited for.
+/// What a process's digests say of when its calls ended. Nothing of calls that only enqueue and of
+/// which not each was waited for.
 fn reference(
     heard: &[Heard<'_>],
     node: &Arc<str>,

@@ -1,28 +1,31 @@
 //! Digests: what a host says of its ranks' communication every half second, small enough to gossip.
 //!
-//! Pure: calls in, digests out; digests in, an analysis' [`Input`](super::Input) out. There is one analysis, whatever its
-//! input came from. A digest does not hold rows and does not draw samples: calls of frequent collectives are summed over
-//! aligned runs of 2^level consecutive sequence numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to
-//! another, runs merge into longer ones in any order, and every figure of the analysis is linear in their means.
+//! Pure: calls in, digests out; digests in, an analysis' [`Input`](super::Input) out. There is one
+//! analysis, whatever its input came from. A digest does not hold rows and does not draw samples:
+//! calls of frequent collectives are summed over aligned runs of 2^level consecutive sequence
+//! numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to another,
+//! runs merge into longer ones in any order, and every figure of the analysis is linear in their
+//! means.
 //!
-//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the synchronise calls after them, `own` follows each process's own time, `steps` what it does in each step (`pattern`: lost records filled in), `collect` makes digests of calls, `late` numbers those whose communicator's start was not seen, `codec` writes
-//! and reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests (`told`: own times told from steps), `replay` of recorded
-//! rows.
+//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the
+//! synchronise calls after them, `compute_time` follows each process's own time, `steps` what it
+//! does in each step (`pattern`: lost records filled in), `collect` makes digests of calls, `late`
+//! numbers those whose communicator's start was not seen, `codec` writes and reads them (bounded,
+//! hostile bytes refused), `input` makes an input of many nodes' digests (`step_times`: compute
+//! times from steps), `replay` of recorded rows.
 
 mod blocks;
 mod codec;
 mod collect;
+mod compute_time;
 mod input;
 mod late;
-mod own;
 mod pattern;
 mod replay;
+mod step_times;
 mod steps;
 #[cfg(test)]
-mod steps_tests;
-#[cfg(test)]
 mod tests;
-mod told;
 mod waits;
 
 use std::net::IpAddr;
@@ -56,15 +59,16 @@ pub fn end_of(window: i64) -> i64 {
     window.saturating_add(1).saturating_mul(WINDOW_NS)
 }
 
-/// What one node says of one window. Times are of the node's own clock that is never stepped: Unix time as its agent found it when it
-/// started, and monotonic time since.
+/// What one node says of one window. Times are of the node's own clock that is never stepped: Unix
+/// time as its agent found it when it started, and monotonic time since.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Digest {
     /// Which window: time over [`WINDOW_NS`].
     pub window: i64,
     /// The node's clock against the reference node's, when it is known.
     pub clock: Option<ReferenceClock>,
-    /// How far the node's wall clock is ahead of the one by which the digest tells time, milliseconds: 0 until it is stepped.
+    /// How far the node's wall clock is ahead of the one by which the digest tells time,
+    /// milliseconds: 0 until it is stepped.
     pub wall_ahead_ms: i64,
     /// Records that capture lost in the window.
     pub lost: u64,
@@ -72,7 +76,8 @@ pub struct Digest {
     pub unplaced: u64,
     /// The digest did not fit: runs were made longer than usual, or lanes were left out.
     pub cut: bool,
-    /// Processes that ended without leaving their communicators, as far as is known: pid and when that was noticed.
+    /// Processes that ended without leaving their communicators, as far as is known: pid and when
+    /// that was noticed.
     pub gone: Vec<Gone>,
     /// TCP segments of the window that were sent again to other hosts.
     pub resent: Vec<Resent>,
@@ -103,7 +108,8 @@ pub struct ReferenceClock {
     pub bound_us: u32,
 }
 
-/// A short id of a node's name (FNV-1a, folded to 16 bits): nodes mostly name the same reference, so it has to tell few apart.
+/// A short id of a node's name (FNV-1a, folded to 16 bits): nodes mostly name the same reference,
+/// so it has to tell few apart.
 #[must_use]
 pub fn reference_id(name: &str) -> u16 {
     let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -137,7 +143,8 @@ pub struct Resent {
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// The call to a single rank with which it mostly opens after a meeting of its largest communicator.
+    /// The call to a single rank with which it mostly opens after a meeting of its largest
+    /// communicator.
     pub opens: Option<Arc<str>>,
     /// What it does, where it has been in a call for long, or in none.
     pub activity: Option<Activity>,
@@ -162,8 +169,9 @@ pub struct Lane {
     pub tier: u8,
     /// Calls that ended since the lane was told last.
     pub calls: u64,
-    /// Number of the last call that ended; none before the first, and where the start of the communicator was not seen: the numbers of
-    /// its blocks were found by when calls ended, and say nothing of how far it got.
+    /// Number of the last call that ended; none before the first, and where the start of the
+    /// communicator was not seen: the numbers of its blocks were found by when calls ended, and say
+    /// nothing of how far it got.
     pub last_seq: Option<u64>,
     /// The call that it was in at the end of the window, when it had been in it for long.
     pub open: Option<Open>,
@@ -171,8 +179,8 @@ pub struct Lane {
     pub blocks: Vec<Block>,
 }
 
-/// One step of a process: from one call of the largest communicator that it is in to the next. Of 2^level consecutive ones, the one whose number is
-/// a multiple of that is told. Microseconds.
+/// One step of a process: from one call of the largest communicator that it is in to the next. Of
+/// 2^level consecutive ones, the one whose number is a multiple of that is told. Microseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steps {
     /// Place of the process in [`Digest::processes`].
@@ -208,7 +216,8 @@ pub struct StepCalls {
     pub before_us: u64,
 }
 
-/// A call that lasts. With the number of the last call that ended: that one only enqueued, and the process waits for its device.
+/// A call that lasts. With the number of the last call that ended: that one only enqueued, and the
+/// process waits for its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
     /// Its number.
@@ -217,7 +226,8 @@ pub struct Open {
     pub for_ms: u64,
 }
 
-/// Means over the 2^level consecutive calls from `start` on; `start` is a multiple of 2^level. Microseconds.
+/// Means over the 2^level consecutive calls from `start` on; `start` is a multiple of 2^level.
+/// Microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// Number of the first call.
@@ -229,9 +239,10 @@ pub struct Block {
     /// Time in the calls.
     pub duration_us: u64,
     /// Own time before the calls; none when it is not known of too many.
-    pub own_us: Option<u64>,
-    /// The calls only enqueue, and so many of them were waited for in a synchronise call of their own: the figures are of these alone, and
-    /// reach to its end. None where the figures are those of the calls.
+    pub compute_us: Option<u64>,
+    /// The calls only enqueue, and so many of them were waited for in a synchronise call of their
+    /// own: the figures are of these alone, and reach to its end. None where the figures are those
+    /// of the calls.
     pub waited: Option<u32>,
 }
 

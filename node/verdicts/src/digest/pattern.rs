@@ -1,8 +1,11 @@
-//! What the steps of a process have in common: which calls it makes, and in which order. By this a step that lacks a record is made whole.
+//! What the steps of a process have in common: which calls it makes, and in which order. By this a
+//! step that lacks a record is made whole.
 //!
-//! A call is sought at its place in its lane (process, communicator, function): lanes count their calls, and most steps make the same number of each.
-//! A call that was not recorded is put between those before and after it, as far from them as it is in other steps. Where two in a row
-//! are missing, or a step does not fit, the lanes with gaps are said to be unknown: what the others tell still holds.
+//! A call is sought at its place in its lane (process, communicator, function): lanes count their
+//! calls, and most steps make the same number of each. A call that was not recorded is put between
+//! those before and after it, as far from them as it is in other steps. Where two in a row are
+//! missing, or a step does not fit, the lanes with gaps are said to be unknown: what the others
+//! tell still holds.
 
 use std::collections::BTreeSet;
 
@@ -104,7 +107,8 @@ impl Pattern {
         }
     }
 
-    /// The step before is the pattern if nothing of it was lost: the next calls of all its lanes follow.
+    /// The step before is the pattern if nothing of it was lost: the next calls of all its lanes
+    /// follow.
     fn adopt(&mut self, calls: &[Called]) {
         let Some(candidate) = self.candidate.take() else { return };
         let first = |lane: usize| calls.iter().find(|call| call.lane == lane).map(|call| call.seq);
@@ -176,7 +180,8 @@ impl Pattern {
         Some(made)
     }
 
-    /// The step without a pattern: one lost record between two calls like it is filled in. And whether anything is missing in it.
+    /// The step without a pattern: one lost record between two calls like it is filled in. And
+    /// whether anything is missing in it.
     fn alone(&self, calls: &[Called]) -> (Made, bool) {
         let (mut made, mut gaps) = (Made::default(), false);
         let mut last: Vec<Option<Called>> = vec![None; self.lanes.len()];
@@ -212,7 +217,8 @@ fn share(from_ns: i64, at_ns: i64, until_ns: i64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Step `step` of a process: twice a receive (lane 0), a meeting (lane 1), and a send (lane 2), then a meeting of its own (lane 3).
+    /// Step `step` of a process: twice a receive (lane 0), a meeting (lane 1), and a send (lane 2),
+    /// then a meeting of its own (lane 3).
     fn step(step: u64) -> Vec<Called> {
         let call = |lane, peer, seq, after_ns| Called { lane, peer, seq, after_ns };
         let part = |i: u64| {

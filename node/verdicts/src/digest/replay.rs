@@ -1,4 +1,5 @@
-//! What digests would have told of recorded or simulated rows: for tests and benchmarks of the way that standing verdicts take.
+//! What digests would have told of recorded or simulated rows: for tests and benchmarks of the way
+//! that standing verdicts take.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -8,7 +9,8 @@ use std::vec::IntoIter;
 use super::{Collector, Digest, Heard, ReferenceClock, decode, encode, end_of, reference_id, to_input, window_of};
 use crate::{ClockOffset, Gone, Input, Observation, SyncCall};
 
-/// Digests of a node that others still hear when they close a window: as many as are gossiped under names in turn.
+/// Digests of a node that others still hear when they close a window: as many as are gossiped under
+/// names in turn.
 const HEARD: usize = 8;
 
 /// An agent says of a call or a wait for the device that it lasts when it has for so long.
@@ -50,11 +52,12 @@ pub fn reference_of(rows: &Input) -> u16 {
     first.map_or(0, |node| reference_id(node))
 }
 
-/// Runs the rows of an input through each host's digests, as text and back: the input that an agent would make of
-/// them, and the bytes of the digests. `clock_of` says a node's clock as its digest of a window has it; windows ascend.
-/// Clocks are against the node of [`reference_of`]. Hosts hear each other's digests
-/// one window later. What processes do is not taken over. Bytes are those of the windows up to the end of the span, and of later ones those that
-/// ship what was held back: a job that goes on has no others.
+/// Runs the rows of an input through each host's digests, as text and back: the input that an agent
+/// would make of them, and the bytes of the digests. `clock_of` says a node's clock as its digest
+/// of a window has it; windows ascend. Clocks are against the node of [`reference_of`]. Hosts hear
+/// each other's digests one window later. What processes do is not taken over. Bytes are those of
+/// the windows up to the end of the span, and of later ones those that ship what was held back: a
+/// job that goes on has no others.
 ///
 /// # Panics
 /// Where a digest does not survive its encoding: a fault of this module.

@@ -1,11 +1,14 @@
-//! What a process does in a step, where its calls only enqueue and nothing shows how long it waits for them: how long it is outside calls, and
-//! when it enters those calls by which others can tell whom it waits for.
+//! What a process does in a step, where its calls only enqueue and nothing shows how long it waits
+//! for them: how long it is outside calls, and when it enters those calls by which others can tell
+//! whom it waits for.
 //!
-//! Records that were lost are filled in by what the steps of a process have in common (`pattern.rs`).
+//! Records that were lost are filled in by what the steps of a process have in common
+//! (`pattern.rs`).
 //!
-//! A step goes from one call of the largest communicator that a process is in to the next; every rank counts these alike. One step a window is
-//! told, chosen by its number, so that all ranks tell the same ones: waits are no sums of what single ranks know, and means over steps would
-//! hide them. What is made of the steps of all ranks lies in `told.rs`.
+//! A step goes from one call of the largest communicator that a process is in to the next; every
+//! rank counts these alike. One step a window is told, chosen by its number, so that all ranks tell
+//! the same ones: waits are no sums of what single ranks know, and means over steps would hide
+//! them. What is made of the steps of all ranks lies in `step_times.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +18,8 @@ use super::{Lane, MAX_LEVEL, StepCalls, Steps, WINDOW_NS};
 use crate::Observation;
 use crate::observation::Coupling;
 
-/// Kinds of calls in a step, at most: a process that sends to more peers than this is no stage of a pipeline.
+/// Kinds of calls in a step, at most: a process that sends to more peers than this is no stage of a
+/// pipeline.
 const MOST_KINDS: usize = 32;
 /// Calls in a step, at most: a longer one is not told.
 const MOST_CALLS: usize = 16_384;
@@ -23,7 +27,8 @@ const MOST_CALLS: usize = 16_384;
 const MOST_STEPS: usize = 64;
 /// A lane that has not ended a step for so long ends none any more.
 const FORGET_NS: i64 = 120 * WINDOW_NS;
-/// A level is kept while that many steps last between these parts of a window, so that hosts do not change it back and forth.
+/// A level is kept while that many steps last between these parts of a window, so that hosts do not
+/// change it back and forth.
 const SHORTEST: f64 = 0.7;
 const LONGEST: f64 = 2.8;
 /// Weight of the latest step in the mean length of steps.
@@ -31,8 +36,8 @@ const LATEST: f64 = 0.125;
 
 /// A lane: size of the communicator, communicator, function. Of two the larger one ends steps.
 type Which = (Option<i32>, u64, Arc<str>);
-/// Calls that are summed: communicator, function, peer, whether they are the first in the step. While a pipeline fills, its stages wait
-/// otherwise than later.
+/// Calls that are summed: communicator, function, peer, whether they are the first in the step.
+/// While a pipeline fills, its stages wait otherwise than later.
 type Kind = (u64, Arc<str>, Option<i32>, bool);
 
 /// Follows the steps of one process.
@@ -102,7 +107,8 @@ impl Stepping {
         self.calls.push(Called { lane, peer, seq: seen.seq, after_ns: seen.entry_ns.saturating_sub(from_ns) });
     }
 
-    /// The calls of a step by kind: how many, and the mean distance of their entries to its end; none where there are too many kinds.
+    /// The calls of a step by kind: how many, and the mean distance of their entries to its end;
+    /// none where there are too many kinds.
     fn kinds(&self, made: &Made, length_ns: i64) -> Option<BTreeMap<Kind, (u32, i64)>> {
         let mut kinds: BTreeMap<Kind, (u32, i64)> = BTreeMap::new();
         for call in &made.calls {
@@ -170,7 +176,8 @@ impl Stepping {
         !self.done.is_empty()
     }
 
-    /// The steps to be told, once. `lanes` are those of the process in the digest of the window that begins at `base_us`, with their places.
+    /// The steps to be told, once. `lanes` are those of the process in the digest of the window
+    /// that begins at `base_us`, with their places.
     pub(super) fn ship(&mut self, process: usize, lanes: &[(usize, &Lane)], base_us: i64) -> Vec<Steps> {
         let place = |comm: u64, func: &str| {
             lanes.iter().find(|(_, lane)| lane.comm_hash == comm && &*lane.func == func).map(|(place, _)| *place)

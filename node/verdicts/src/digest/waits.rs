@@ -1,8 +1,10 @@
-//! The calls of a lane that were not shipped yet; where they only enqueue, with the synchronise calls after them.
+//! The calls of a lane that were not shipped yet; where they only enqueue, with the synchronise
+//! calls after them.
 //!
-//! As `stragglers/own.rs` does with rows: of several calls of a communicator before one synchronise call the last counts, from its
-//! entry to the end of that; what the process did on its own before the others is its own time as well. Such calls are held back until
-//! their synchronise call has ended. A process of which none was seen for long ships its calls as they are.
+//! As `compute_time.rs` does with rows: of several calls of a communicator before one synchronise
+//! call the last counts, from its entry to the end of that; what the process did on its own before
+//! the others is its own time as well. Such calls are held back until their synchronise call has
+//! ended. A process of which none was seen for long ships its calls as they are.
 
 use super::blocks::{Point, cut, level_for, level_for_waited};
 use super::{Block, MAX_LEVEL, WINDOW_NS, end_of};
@@ -18,7 +20,8 @@ pub(super) struct Pending {
     points: Vec<Point>,
     /// So many of the first were waited for.
     settled: usize,
-    /// The window of the last synchronise call after a call of this lane; none where there was none, or long ago.
+    /// The window of the last synchronise call after a call of this lane; none where there was
+    /// none, or long ago.
     waited: Option<i64>,
     /// Entry of the last call that was shipped before anybody was seen to wait for it.
     unwaited_us: Option<i64>,
@@ -46,13 +49,15 @@ impl Pending {
         self.points.get(self.settled..).unwrap_or_default()
     }
 
-    /// Number of calls entered up to `start_us` that nobody waited for yet, and the entry of the last.
+    /// Number of calls entered up to `start_us` that nobody waited for yet, and the entry of the
+    /// last.
     fn before(&self, start_us: i64) -> (usize, Option<i64>) {
         let count = self.open().iter().take_while(|point| entry_us(point) <= start_us).count();
         (count, count.checked_sub(1).and_then(|last| self.open().get(last)).map(entry_us))
     }
 
-    /// Cuts what can be shipped. Calls after the last whole run wait for the next window, unless they are old.
+    /// Cuts what can be shipped. Calls after the last whole run wait for the next window, unless
+    /// they are old.
     pub(super) fn ship(&mut self, window: i64) -> Vec<Block> {
         if self.waited.is_some_and(|at| window - at > HOLD) || self.points.len() > MOST_HELD {
             (self.waited, self.settled) = (None, 0);
@@ -88,8 +93,8 @@ fn entry_us(point: &Point) -> i64 {
     point.exit_us.saturating_sub_unsigned(point.duration_us)
 }
 
-/// A synchronise call of a process, from `start_us` to `end_us`: it waited for the calls before it in each of the lanes of one
-/// communicator. Whether there were any.
+/// A synchronise call of a process, from `start_us` to `end_us`: it waited for the calls before it
+/// in each of the lanes of one communicator. Whether there were any.
 pub(super) fn wait<'a>(
     lanes: impl Iterator<Item = &'a mut Pending>,
     window: i64,
@@ -98,7 +103,8 @@ pub(super) fn wait<'a>(
     let mut lanes: Vec<(&mut Pending, usize, i64)> = lanes
         .filter_map(|lane| {
             let (count, last) = lane.before(start_us);
-            // Where waits are longer than windows the first call was shipped before its synchronise call ended: the next are held back.
+            // Where waits are longer than windows the first call was shipped before its synchronise
+            // call ended: the next are held back.
             if lane.unwaited_us.take_if(|at| *at <= start_us).is_some() {
                 lane.waited = Some(window);
             }
@@ -107,8 +113,8 @@ pub(super) fn wait<'a>(
         .collect();
     let Some(last) = lanes.iter().map(|(.., last)| *last).max() else { return false };
     // Own time before all of them.
-    let own_us: Option<u64> =
-        lanes.iter().flat_map(|(lane, count, _)| lane.open().iter().take(*count)).map(|point| point.own_us).sum();
+    let compute_us: Option<u64> =
+        lanes.iter().flat_map(|(lane, count, _)| lane.open().iter().take(*count)).map(|point| point.compute_us).sum();
     let mut found = false;
     for (lane, count, entered) in &mut lanes {
         let from = lane.settled;
@@ -124,7 +130,7 @@ pub(super) fn wait<'a>(
             point.counts = true;
             point.exit_us = end_us.max(point.exit_us);
             point.duration_us = u64::try_from(point.exit_us.saturating_sub(*entered)).unwrap_or(0);
-            point.own_us = own_us;
+            point.compute_us = compute_us;
         }
     }
     true

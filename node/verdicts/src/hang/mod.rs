@@ -1,7 +1,9 @@
-//! Hangs: ranks that wait in a collective which others have not entered, and who it is that everybody waits for.
+//! Hangs: ranks that wait in a collective which others have not entered, and who it is that
+//! everybody waits for.
 //!
-//! Pure. Works on how far each rank got in each communicator ([`Progress`]), not on times of past calls. `progress` tells that
-//! from calls, `search` finds who waits for whom. The verdict is put together in `verdict.rs`.
+//! Pure. Works on how far each rank got in each communicator ([`Progress`]), not on times of past
+//! calls. `progress` tells that from calls, `search` finds who waits for whom. The verdict is put
+//! together in `verdict.rs`.
 
 mod progress;
 mod search;
@@ -13,12 +15,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 pub(crate) use progress::complete_together;
-pub use progress::{progress, progress_of};
+pub use progress::progress_of;
 pub(crate) use search::find;
 
 use super::activity::Activity;
-use super::ranks::Ranks;
-use super::report::RankRef;
+use super::ranks::{RankRef, Ranks};
 
 /// How far a process got with one function of one communicator.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,20 +34,22 @@ pub struct Progress {
     pub nranks: Option<i32>,
     /// The communicator.
     pub comm_hash: u64,
-    /// What counts the calls: a function, or "any" where one counter serves all functions of the communicator.
+    /// What counts the calls: a function, or "any" where one counter serves all functions of the
+    /// communicator.
     pub func: Arc<str>,
     /// Last call entered (or enqueued); none before the first.
     pub entered: Option<u64>,
     /// Last call that was left (or that the device completed); none before the first.
     pub completed: Option<u64>,
-    /// When the oldest call that is not complete was entered, Unix nanoseconds of the node's own clock.
+    /// When the oldest call that is not complete was entered, Unix nanoseconds of the node's own
+    /// clock.
     pub since_ns: Option<i64>,
     /// Name of that call, where `func` does not say it.
     pub waiting_in: Option<Arc<str>>,
     /// The rank of the communicator that that call sends to or receives from, or its root.
     pub peer: Option<i32>,
-    /// When the process began to wait for its device in the synchronise call that it is in, Unix nanoseconds of the node's
-    /// own clock.
+    /// When the process began to wait for its device in the synchronise call that it is in, Unix
+    /// nanoseconds of the node's own clock.
     pub syncing_since_ns: Option<i64>,
 }
 
@@ -93,8 +96,8 @@ pub struct Missing {
     pub seq: u64,
     /// What its threads do, where its host says so.
     pub activity: Option<Activity>,
-    /// Ranks that wait for it, directly or through others; directly alone where many thousands of ranks wait in as many different
-    /// calls.
+    /// Ranks that wait for it, directly or through others; directly alone where many thousands of
+    /// ranks wait in as many different calls.
     pub holds_up: usize,
 }
 
@@ -151,8 +154,8 @@ impl NotHeard {
 /// A hang.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Hang {
-    /// The ranks that everybody waits for. Empty where ranks wait for each other in a circle (calls in different order), or all
-    /// in one call (`jammed`).
+    /// The ranks that everybody waits for. Empty where ranks wait for each other in a circle (calls
+    /// in different order), or all in one call (`jammed`).
     pub missing: Vec<Missing>,
     /// Ranks that have not been heard and that others wait for, each communicator once.
     pub not_heard: Vec<NotHeard>,
@@ -160,6 +163,7 @@ pub struct Hang {
     pub jammed: Vec<Jam>,
     /// The ranks that wait, longest first.
     pub waiting: Vec<Waiting>,
-    /// Since when nothing moves: the latest of the waits' beginnings, Unix nanoseconds of the asker's clock.
+    /// Since when nothing moves: the latest of the waits' beginnings, Unix nanoseconds of the
+    /// asker's clock.
     pub since_ns: Option<i64>,
 }

@@ -6,15 +6,12 @@ use std::sync::Arc;
 use super::Progress;
 use crate::observation::{Coupling, Observation, SyncCall};
 
-/// How far each process got, from the calls it has finished and those it is in: `open` are calls entered and not left
-/// (their `duration_ns` says nothing). A call that is in both lists has been left in the meantime.
-#[must_use]
-pub fn progress(finished: &[Observation], open: &[Observation]) -> Vec<Progress> {
-    progress_of(finished, open, &[], &[])
-}
-
-/// The same, where calls that only enqueue are complete once a synchronise call after them has been left: `synced` are
-/// those that were, `syncing` those in which processes are.
+/// How far each process got, from the calls it has finished and those it is in: `open` are calls
+/// entered and not left (their `duration_ns` says nothing). A call that is in both lists has been
+/// left in the meantime.
+///
+/// Calls that only enqueue are complete once a synchronise call after them has been left: `synced`
+/// are those that were, `syncing` those in which processes are.
 #[must_use]
 pub fn progress_of(
     finished: &[Observation],
@@ -79,8 +76,8 @@ pub fn progress_of(
     all
 }
 
-/// When a process left a synchronise call may have been missed. What others have completed, and it has entered, it has
-/// completed as well: all ranks meet in it.
+/// When a process left a synchronise call may have been missed. What others have completed, and it
+/// has entered, it has completed as well: all ranks meet in it.
 pub(crate) fn complete_together(all: &mut [Progress]) {
     let mut furthest: BTreeMap<(u64, Arc<str>), u64> = BTreeMap::new();
     for p in all.iter().filter(|p| Coupling::of(&p.func) == Coupling::All) {

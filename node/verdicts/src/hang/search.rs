@@ -1,27 +1,21 @@
 //! Looks for a hang: who waits for whom, as a graph whose size is that of what was heard.
 //!
-//! All who wait in one call of a communicator wait for the same ranks: those that stand at an earlier call, and those that
-//! stand at this one without having entered it. So there is one vertex for each call that is waited in, which leads to the
-//! vertex of the call before it; with n entries of progress there are at most 4 n edges, not n^2.
+//! All who wait in one call of a communicator wait for the same ranks: those that stand at an
+//! earlier call, and those that stand at this one without having entered it. So there is one vertex
+//! for each call that is waited in, which leads to the vertex of the call before it; with n entries
+//! of progress there are at most 4 n edges, not n^2.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{Absence, Hang, Jam, Missing, NotHeard, Progress, Waiting};
 use crate::activity::Activity;
-use crate::observation::{Coupling, Input};
-use crate::ranks::Ranks;
-use crate::report::RankRef;
+use crate::input::Input;
+use crate::observation::{Coupling, hex};
+use crate::ranks::{RankRef, Ranks};
 use crate::rules::Rules;
-use crate::summary::hex;
 
-/// Who has waited for so long is not to blame, whoever waits for it.
-const WAITS_NS: i64 = 1_000_000_000;
-/// A call that all have entered may just take long. It is a hang after so many times `rules.hang_ns`,
-const JAM: i64 = 3;
-/// and where processes wait for their devices, which may compute, after so many times.
-const DEVICE_JAM: i64 = 20;
-
-/// Edges followed to find how many wait for each rank that is named, in all; beyond, only those that wait for it directly count.
+/// Edges followed to find how many wait for each rank that is named, in all; beyond, only those
+/// that wait for it directly count.
 const MOST_STEPS: usize = 20_000_000;
 
 /// Which process, by place in a table.
@@ -35,10 +29,11 @@ type Places<'a> = BTreeMap<Lane<'a>, (u64, Absence)>;
 
 /// Look for a hang: somebody has waited for longer than `rules.hang_ns` up to the end of the span.
 ///
-/// In a communicator a rank stands at the call after the last one it completed. It waits for each other rank that stands
-/// at an earlier call, or at the same one without having entered it, or there with its process stopped or ended. Those who are
-/// waited for, and wait for nobody, are what everybody waits for. Where all have entered the same call and none of them is
-/// stopped, it is a hang after longer, and nobody is named.
+/// In a communicator a rank stands at the call after the last one it completed. It waits for each
+/// other rank that stands at an earlier call, or at the same one without having entered it, or
+/// there with its process stopped or ended. Those who are waited for, and wait for nobody, are what
+/// everybody waits for. Where all have entered the same call and none of them is stopped, it is a
+/// hang after longer, and nobody is named.
 pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
     let people = People::of(input);
     let mut search = Search::new(people.refs.len());
@@ -50,7 +45,8 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
     for (&(comm, func), ranks) in &people.lanes {
         let mut waiters = Vec::new();
         for &(who, p) in ranks {
-            let Some(since_ns) = since(p).filter(|since| lasted(*since) >= rules.hang_ns.min(WAITS_NS)) else {
+            let Some(since_ns) = since(p).filter(|since| lasted(*since) >= rules.hang_ns.min(Rules::HANG_WAITER_NS))
+            else {
                 continue;
             };
             let long = lasted(since_ns) >= rules.hang_ns;
@@ -83,7 +79,7 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
         }
     }
     search.hang(&people, |jam| {
-        let times = if jam.device { DEVICE_JAM } else { JAM };
+        let times = if jam.device { Rules::DEVICE_JAM_TIMES } else { Rules::JAM_TIMES };
         lasted(jam.since_ns) >= rules.hang_ns.saturating_mul(times)
     })
 }
@@ -193,8 +189,8 @@ struct Search<'a> {
     jammed: BTreeMap<Lane<'a>, Jammed>,
     /// Who is stopped in a call, and in which.
     stopped: BTreeMap<Who, (Lane<'a>, u64)>,
-    /// Ranks that were not heard and that somebody has waited for as long as a hang takes, by communicator: of calls in which all
-    /// meet, and of calls to one rank.
+    /// Ranks that were not heard and that somebody has waited for as long as a hang takes, by
+    /// communicator: of calls in which all meet, and of calls to one rank.
     absent: BTreeMap<u64, Ranks>,
     absent_peers: BTreeMap<u64, BTreeSet<i32>>,
 }
@@ -214,7 +210,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// In calls in which all ranks meet: who is in one waits for those that have not come, or are stopped there.
+    /// In calls in which all ranks meet: who is in one waits for those that have not come, or are
+    /// stopped there.
     fn all_of(&mut self, lane: Lane<'a>, waiters: &[Waiter<'_>], ranks: &[(Who, &Progress)], people: &People<'_>) {
         let mut in_call: BTreeMap<u64, Vec<&Waiter<'_>>> = BTreeMap::new();
         waiters.iter().for_each(|waiter| in_call.entry(next(waiter.p)).or_default().push(waiter));
@@ -283,8 +280,8 @@ impl<'a> Search<'a> {
         );
     }
 
-    /// In a call to one rank: it waits for that one. Where it is not known which, it waits all the same, and is not to
-    /// blame.
+    /// In a call to one rank: it waits for that one. Where it is not known which, it waits all the
+    /// same, and is not to blame.
     fn one_of(&mut self, lane: Lane<'a>, waiter: &Waiter<'_>, people: &People<'_>) {
         self.waits.insert(waiter.who);
         let Some(peer) = waiter.p.peer.filter(|peer| *peer != waiter.p.rank) else { return };
@@ -310,7 +307,8 @@ impl<'a> Search<'a> {
         for (comm, peers) in std::mem::take(&mut self.absent_peers) {
             self.absent.entry(comm).or_default().extend(&peers.into_iter().collect());
         }
-        // Who waits for its device is not to blame, though the record of what it waits for may be lost; unless nobody else is.
+        // Who waits for its device is not to blame, though the record of what it waits for may be
+        // lost; unless nobody else is.
         let others = self.wanted.keys().any(|who| to_blame(who) && !people.syncing.contains(who));
         // Calls have the name of the function by which ranks wait in them.
         let mut names: HashMap<(&str, u64), &str> = HashMap::new();
@@ -420,8 +418,9 @@ impl<'a> Reach<'a> {
         Self { edges, seen: vec![0; edges.len()], visits: 0, steps: 0 }
     }
 
-    /// Calls `found` once for each vertex that edges lead to from some, directly or through others. After [`MOST_STEPS`] in all
-    /// visits no further than one call: only what nobody's job looks like takes so many.
+    /// Calls `found` once for each vertex that edges lead to from some, directly or through others.
+    /// After [`MOST_STEPS`] in all visits no further than one call: only what nobody's job looks
+    /// like takes so many.
     fn visit(&mut self, from: impl IntoIterator<Item = Vertex>, mut found: impl FnMut(Vertex)) {
         self.visits += 1;
         let mut next: Vec<(Vertex, usize)> = from.into_iter().map(|vertex| (vertex, 0)).collect();

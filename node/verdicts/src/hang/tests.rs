@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::activity::Doing;
-use crate::observation::{Input, Observation};
+use crate::input::Input;
+use crate::observation::{Observation, hex};
 use crate::rules::Rules;
-use crate::summary::hex;
 
 const S: i64 = 1_000_000_000;
 
@@ -181,24 +181,39 @@ fn a_circle_blames_nobody_and_a_rank_that_was_not_heard_is_told() {
 
 #[test]
 fn progress_comes_from_finished_and_open_calls() {
-    let job = crate::simulate::Job::default();
-    let mut input = job.observe(1);
+    let call = |rank: i32, seq: u64| Observation {
+        node: format!("n{}", rank / 2).into(),
+        pid: i64::from(rank),
+        rank,
+        nranks: Some(8),
+        comm_hash: 1,
+        func: "all_reduce".into(),
+        seq,
+        entry_ns: seq.cast_signed() * S / 10,
+        duration_ns: S / 1_000,
+        tier: 1,
+        library: "mpi".into(),
+        root: None,
+    };
+    let calls = (0..100).flat_map(|seq| (0..8).map(move |rank| (rank, seq))).map(|(rank, seq)| call(rank, seq));
+    let mut input = Input { observations: calls.collect(), until_ns: 60 * S, ..Input::default() };
     // Step 60: rank 3 does not come, the others are in the call; what follows has not happened.
     let mut open: Vec<Observation> =
         input.observations.iter().filter(|o| o.seq == 60 && o.rank != 3).cloned().collect();
     input.observations.retain(|o| o.seq < 60);
     // One that has been left since it was asked for.
     open.extend(input.observations.iter().find(|o| o.rank == 5 && o.seq == 58).cloned());
-    input.progress = progress(&input.observations, &open);
+    input.progress = progress_of(&input.observations, &open, &[], &[]);
     assert_eq!(input.progress.len(), 8);
     let hang = find(&input, &Rules::default()).unwrap();
     assert_eq!(missing(&hang), [3]);
     assert_eq!((hang.missing[0].seq, hang.waiting.len(), hang.missing[0].holds_up), (60, 7, 7));
-    input.progress = progress(&input.observations, &[]);
+    input.progress = progress_of(&input.observations, &[], &[], &[]);
     assert_eq!(find(&input, &Rules::default()), None);
 }
 
-/// Who waits for whom by the rule's words alone, pair by pair: who is to blame, and how many wait for each.
+/// Who waits for whom by the rule's words alone, pair by pair: who is to blame, and how many wait
+/// for each.
 fn pair_by_pair(progress: &[Progress], halted: &[i32]) -> Vec<(i32, usize)> {
     let next = |p: &Progress| p.completed.map_or(0, |c| c + 1);
     let entered = |p: &Progress| p.entered.is_some_and(|e| e >= next(p));

@@ -16,7 +16,8 @@ pub enum Presence {
     Dead,
 }
 
-/// Keeps the digests of the last windows. A copy costs little: it shares them, until one of both hears more of a node.
+/// Keeps the digests of the last windows. A copy costs little: it shares them, until one of both
+/// hears more of a node.
 #[derive(Debug, Clone, Default)]
 pub struct Board {
     pages: BTreeMap<Arc<str>, Arc<Page>>,
@@ -30,12 +31,14 @@ impl Board {
         Arc::make_mut(self.pages.entry(node.into()).or_default())
     }
 
-    /// Take in a digest that came at `now_ns` of this host's steady clock; false where it was known.
+    /// Take in a digest that came at `now_ns` of this host's steady clock; false where it was
+    /// known.
     pub fn hear(&mut self, node: &str, digest: Digest, now_ns: i64) -> bool {
         self.page(node).hear(node, Arc::new(digest), now_ns)
     }
 
-    /// A digest of a node could not be read: it is not guessed at, and the node is listed as missing, with the reason, until one can be.
+    /// A digest of a node could not be read: it is not guessed at, and the node is listed as
+    /// missing, with the reason, until one can be.
     pub fn refuse(&mut self, node: &str, why: String) {
         self.page(node).unread = Some(why);
     }
@@ -46,8 +49,8 @@ impl Board {
         self.pages.get(node).is_some_and(|page| page.knows(window))
     }
 
-    /// What each node said last of these communicators and functions, in twice as many windows as are gossiped at a time: for
-    /// [`Collector::number`](crate::digest::Collector::number).
+    /// What each node said last of these communicators and functions, in twice as many windows as
+    /// are gossiped at a time: for [`Collector::number`](crate::digest::Collector::number).
     #[must_use]
     pub fn said(&self, lanes: &BTreeSet<(u64, Arc<str>)>) -> Vec<(&str, Vec<Digest>)> {
         let of = |digest: &Digest| Digest {
@@ -88,7 +91,8 @@ impl Board {
         lanes.filter(|(_, (_, progress))| progress.since_ns.is_some()).map(|((_, comm, _), _)| *comm).collect()
     }
 
-    /// The live node to whose clock all are to be aligned at `now_ns` of this host's steady clock: the first by name of those that speak.
+    /// The live node to whose clock all are to be aligned at `now_ns` of this host's steady clock:
+    /// the first by name of those that speak.
     #[must_use]
     pub fn reference(&self, now_ns: i64) -> Option<&str> {
         self.speaking(now_ns).next().map(|(name, _)| name)
@@ -103,7 +107,8 @@ impl Board {
         self.pages().filter(move |(_, page)| !page.dead && page.is_recent(now_ns))
     }
 
-    /// The reference to which most digests that came last are aligned, by its id; of equals the lowest.
+    /// The reference to which most digests that came last are aligned, by its id; of equals the
+    /// lowest.
     pub(super) fn aligned_to(&self, now_ns: i64) -> Option<u16> {
         let mut count: BTreeMap<u16, usize> = BTreeMap::new();
         for (_, page) in self.speaking(now_ns) {
@@ -119,8 +124,8 @@ impl Board {
         self.pages().find(|(name, _)| reference_id(name) == reference)
     }
 
-    /// The clock of a reference at `now_ns` of this host's steady clock: by its own digests, or where there are none by those of
-    /// another node that knows it.
+    /// The clock of a reference at `now_ns` of this host's steady clock: by its own digests, or
+    /// where there are none by those of another node that knows it.
     pub(super) fn axis(&self, reference: u16, now_ns: i64) -> Axis {
         let own = self.reference_page(reference).map(|(_, page)| page);
         let by = |page: &Page| Some(page.now_ns(now_ns)?.saturating_sub(page.ahead_ns(reference)));
@@ -128,16 +133,17 @@ impl Board {
         Axis { reference, era: own.map_or(0, Page::era), now_ns: own.and_then(by).or_else(other).unwrap_or(now_ns) }
     }
 
-    /// Live nodes that spoke lately, with the last window up to which all they said was heard, of the reference's clock. None where that
-    /// lies in the future: what the node knows of the reference's clock is wrong.
+    /// Live nodes that spoke lately, with the last window up to which all they said was heard, of
+    /// the reference's clock. None where that lies in the future: what the node knows of the
+    /// reference's clock is wrong.
     pub(super) fn expected(&self, now_ns: i64, axis: Axis) -> impl Iterator<Item = (&str, Option<i64>)> {
         let soon = window_of(axis.now_ns) + NODE_WINDOWS;
         let spoken = move |page: &Page| page.spoken(axis.reference).filter(|window| *window <= soon);
         self.speaking(now_ns).map(move |(name, page)| (name, spoken(page)))
     }
 
-    /// The latest window that can be judged: every live node with ranks has spoken of it or of a later one, or the grace is over. None where
-    /// nobody spoke lately.
+    /// The latest window that can be judged: every live node with ranks has spoken of it or of a
+    /// later one, or the grace is over. None where nobody spoke lately.
     pub(super) fn closed(&self, now_ns: i64, axis: Axis) -> Option<i64> {
         let last = window_of(axis.now_ns.saturating_sub(GRACE_NS)) - 1;
         let spoken: Vec<i64> = self.expected(now_ns, axis).map(|(_, window)| window.unwrap_or(i64::MIN)).collect();

@@ -12,8 +12,9 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Leaves out of an input the communicators of which every process that was heard has ended. `gone` are the processes whose hosts say
-    /// that they have: those of a host that is not heard any more may go on.
+    /// Leaves out of an input the communicators of which every process that was heard has ended.
+    /// `gone` are the processes whose hosts say that they have: those of a host that is not heard
+    /// any more may go on.
     pub(super) fn leave_out(input: &mut Input, gone: &BTreeSet<(&str, i64)>) -> Self {
         let mut goes_on: BTreeMap<u64, bool> = BTreeMap::new();
         let mut ranks: BTreeSet<(String, i64)> = BTreeSet::new();

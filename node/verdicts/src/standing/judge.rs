@@ -21,12 +21,6 @@ const BLOCKS_A_WINDOW: usize = 40_000;
 const MOST_STRIDE: i64 = 8;
 /// Raw verdicts kept.
 const RAW: i64 = 12;
-/// The hang threshold is so many times the third longest wait that was seen.
-const USUAL_WAITS: i64 = 3;
-/// And at most this.
-const LONGEST_HANG_NS: i64 = 600_000_000_000;
-/// Where the short look back holds fewer collectives, the long one is taken.
-const FEW: usize = 8;
 
 /// Judges window after window.
 #[derive(Debug, Default)]
@@ -39,8 +33,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Judge the windows of a board that closed since the last time, at `now_ns` of this host's steady clock; the verdict of the latest,
-    /// when there is one.
+    /// Judge the windows of a board that closed since the last time, at `now_ns` of this host's
+    /// steady clock; the verdict of the latest, when there is one.
     pub fn judge(&mut self, board: &Board, now_ns: i64) -> Option<Standing> {
         let reference = board.aligned_to(now_ns).unwrap_or(0);
         let axis = board.axis(reference, now_ns);
@@ -57,7 +51,8 @@ impl Judge {
         if self.judged.is_some_and(|judged| window <= judged) {
             return None;
         }
-        // The verdict of a window looks at the raw ones before it. What was missed (first start, a pause) is made up for.
+        // The verdict of a window looks at the raw ones before it. What was missed (first start, a
+        // pause) is made up for.
         let first = (window - 4 * stride).max(self.judged.map_or(i64::MIN, |j| j + 1));
         for earlier in (first..=window).filter(|w| w.rem_euclid(stride) == 0) {
             self.raw.insert(earlier, Arc::new(view.raw(earlier)));
@@ -103,7 +98,8 @@ impl<'a> View<'a> {
         self.board.pages()
     }
 
-    /// Every how many windows one is judged: each costs time with the ranks and collectives that it looks at.
+    /// Every how many windows one is judged: each costs time with the ranks and collectives that it
+    /// looks at.
     fn stride(&self, window: i64) -> i64 {
         let lately = self.pages().flat_map(|(_, page)| page.within(window - LOOKBACK + 1..=i64::MAX, self.reference));
         let blocks: usize = lately.map(Digest::blocks).sum();
@@ -117,7 +113,7 @@ impl<'a> View<'a> {
             let seqs: BTreeSet<(u64, u64)> = input.sampled.iter().map(|c| (c.seen.comm_hash, c.seen.seq)).collect();
             seqs.len()
         };
-        if cells(&input) < FEW {
+        if cells(&input) < Rules::FEW_COLLECTIVES {
             (input, ended) = self.input(window, LONG_LOOKBACK);
         }
         let rules = Rules { hang_ns: self.hang_ns(window), ..Rules::with_windows(WINDOW_NS) };
@@ -154,7 +150,8 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// The input of a window's analysis, without the communicators whose ranks have all ended, and what was left out so.
+    /// The input of a window's analysis, without the communicators whose ranks have all ended, and
+    /// what was left out so.
     fn input(&self, window: i64, lookback: i64) -> (Input, Ended) {
         let digests: Vec<(&str, &Page, Vec<&Digest>)> = self
             .pages()
@@ -217,7 +214,8 @@ impl<'a> View<'a> {
         (input, ended)
     }
 
-    /// From when on a wait is a hang: the rule's threshold, or a few times what ranks were seen to wait without hanging.
+    /// From when on a wait is a hang: the rule's threshold, or a few times what ranks were seen to
+    /// wait without hanging.
     fn hang_ns(&self, window: i64) -> i64 {
         let least = Rules::default().hang_ns;
         // By collective: the longest wait in it. The two longest may be hangs that are over.
@@ -226,7 +224,7 @@ impl<'a> View<'a> {
             for lane in digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
                 for block in &lane.blocks {
                     let wait_ns = i64::try_from(block.duration_us).unwrap_or(i64::MAX).saturating_mul(1_000);
-                    if wait_ns.saturating_mul(USUAL_WAITS) > least {
+                    if wait_ns.saturating_mul(Rules::USUAL_WAITS) > least {
                         let longest = waits.entry((lane.comm_hash, &lane.func, block.start)).or_default();
                         *longest = wait_ns.max(*longest);
                     }
@@ -236,6 +234,6 @@ impl<'a> View<'a> {
         let mut waits: Vec<i64> = waits.into_values().collect();
         waits.sort_unstable_by(|a, b| b.cmp(a));
         let usual = waits.get(2).copied().unwrap_or(0);
-        usual.saturating_mul(USUAL_WAITS).clamp(least, LONGEST_HANG_NS)
+        usual.saturating_mul(Rules::USUAL_WAITS).clamp(least, Rules::LONGEST_HANG_NS)
     }
 }

@@ -1,25 +1,25 @@
-//! The standing verdict: what an agent concludes, window after window, from the digests that all agents gossip.
+//! The standing verdict: what an agent concludes, window after window, from the digests that all
+//! agents gossip.
 //!
-//! Pure: digests and the time in, verdicts out. A verdict of a window is a function of the digests up to it (and of which nodes are
-//! dead), so that any two agents that heard the same give the same. [`Board`] keeps what was heard (`page`: of one node); a copy of it is
-//! cheap, and [`Judge`] works on one while the board takes in more. `ended` leaves out jobs that are over, `network` looks whether segments that were sent again explain it;
-//! `settle` keeps verdicts from flapping; `change` says what is worth telling. The agent's side (gossip, clocks, findings) lies in
+//! Pure: digests and the time in, verdicts out. A verdict of a window is a function of the digests
+//! up to it (and of which nodes are dead), so that any two agents that heard the same give the
+//! same. [`Board`] keeps what was heard (`page`: of one node); a copy of it is cheap, and [`Judge`]
+//! works on one while the board takes in more. `ended` leaves out jobs that are over, `network`
+//! looks whether segments that were sent again explain it; `settle` keeps verdicts from flapping;
+//! `change` says what is worth telling. The agent's side (gossip, clocks, findings) lies in
 //! `agent/standing`.
 //!
-//! Windows are counted by clocks that are never stepped. Which nodes spoke lately is told by when their digests came, on this
-//! host's clock, and what time it is by the reference's, from when its digests came: no two hosts need agree on the time of day.
+//! Windows are counted by clocks that are never stepped. Which nodes spoke lately is told by when
+//! their digests came, on this host's clock, and what time it is by the reference's, from when its
+//! digests came: no two hosts need agree on the time of day.
 
 mod board;
 mod change;
-#[cfg(test)]
-mod clock_tests;
 mod ended;
 mod judge;
 mod network;
 mod page;
 mod settle;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ pub struct Standing {
     pub heard: usize,
     /// Nodes with ranks whose digest of the window had not come.
     pub silent: Vec<String>,
-    /// How far the reference node's wall clock is ahead of the one by which windows are counted. The report's times are of the wall
-    /// clock.
+    /// How far the reference node's wall clock is ahead of the one by which windows are counted.
+    /// The report's times are of the wall clock.
     pub wall_ahead_ns: i64,
     /// Time since the window's end when it was judged, nanoseconds.
     pub age_ns: i64,

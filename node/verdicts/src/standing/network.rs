@@ -1,16 +1,17 @@
-//! Is it the network, by digests: runs of collectives and the segments that hosts say were sent again, for the rule in
-//! `stragglers/why/network.rs`.
+//! Is it the network, by digests: runs of collectives and the segments that hosts say were sent
+//! again, for the rule in `why/network.rs`.
 //!
-//! A run is taken for one transfer, as long as its calls together, from where the run before ends to where the next begins. Who asks the stores (`agent/causes.rs`) gets it from single calls.
+//! A run is taken for one transfer, as long as its calls together, from where the run before ends
+//! to where the next begins. Who asks the stores (`agent/causes.rs`) gets it from single calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::digest::{Digest, WINDOW_NS, end_of};
-use crate::observation::Input;
+use crate::input::Input;
 use crate::report::{Report, Verdict};
 use crate::rules::Rules;
-use crate::why::{Retransmission, Transfer, network, suspected};
+use crate::why::{Retransmission, Transfer, network};
 
 /// Segments sent again, by digests of these nodes; none of nodes whose clock is not known.
 pub(super) fn resent<'a>(digests: impl Iterator<Item = (&'a str, &'a Digest)>, input: &Input) -> Vec<Retransmission> {
@@ -34,10 +35,10 @@ pub(super) fn verdict(report: &Report, input: &Input, resent: &[Retransmission],
     if resent.is_empty() {
         return None;
     }
-    let comm = suspected(report)?;
+    let comm = report.network_comm()?;
     let hash = u64::from_str_radix(&comm.comm_hash, 16).ok()?;
     let slack_ns = report.evidence.clock_bound_ns.unwrap_or(0);
-    network(comm, &transfers(input, hash, comm.heard), resent, slack_ns, rules).map(Verdict::Network)
+    network(&comm.comm_hash, &transfers(input, hash, comm.heard), resent, slack_ns, rules).map(Verdict::Network)
 }
 
 /// A run of collectives, all times on one clock.
@@ -57,7 +58,7 @@ fn transfers(input: &Input, comm_hash: u64, heard: usize) -> Vec<Transfer> {
         let Some(clock) = input.clocks.get(&*cell.seen.node) else { continue };
         let entry_ns = clock.align(cell.seen.entry_ns);
         let end_ns = entry_ns.saturating_add(cell.seen.duration_ns);
-        let apart_ns = cell.seen.duration_ns.saturating_add(cell.own_ns.unwrap_or(0)).max(1);
+        let apart_ns = cell.seen.duration_ns.saturating_add(cell.compute_ns.unwrap_or(0)).max(1);
         let mean = Transfer { first_ns: entry_ns, last_ns: entry_ns, end_ns };
         let new = || Run { ranks: 0, calls: i64::from(cell.weight), mean, apart_ns };
         let run = runs.entry((&cell.seen.func, cell.seen.seq)).or_insert_with(new);
@@ -91,53 +92,4 @@ fn transfers(input: &Input, comm_hash: u64, heard: usize) -> Vec<Transfer> {
         Transfer { first_ns, last_ns: end_ns.saturating_sub(length_ns), end_ns }
     };
     runs.iter().enumerate().map(whole).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::digest::{Resent, reference_id, replay};
-    use crate::observation::ClockOffset;
-    use crate::simulate::Job;
-    use crate::{analyse, digest};
-
-    const MS: i64 = 1_000_000;
-
-    #[test]
-    fn collectives_that_wait_for_lost_segments_are_the_networks_and_without_these_nobodys() {
-        let job = Job { steps: 120, own_ns: 40 * MS, clock_offset_ns: 0, ..Job::default() };
-        let mut rows = job.observe(1);
-        // In every sixth collective all leave 200 ms later, and all that follows is as much later.
-        let later = |seq: u64| (seq / 6) as i64 * 200 * MS;
-        for seen in &mut rows.observations {
-            seen.entry_ns += later(seen.seq);
-            seen.duration_ns += later(seen.seq + 1) - later(seen.seq);
-        }
-        rows.until_ns += later(job.steps as u64 + 6);
-        rows.clocks.values_mut().for_each(|clock| *clock = ClockOffset::steady(0, 100_000));
-        let (input, _) = replay(&rows);
-        let rules = Rules::with_windows(WINDOW_NS);
-        let report = analyse(&input, &rules);
-        let address = |n: u8| std::net::IpAddr::from([10, 0, 0, n]);
-        let lost = |at_ms: u16| Resent { from: address(1), to: address(3), segments: 1, at_ms: vec![at_ms] };
-        let digests: Vec<Digest> = rows
-            .observations
-            .iter()
-            .filter(|seen| seen.rank == 0 && seen.seq % 6 == 5)
-            .map(|seen| {
-                let at_ns = seen.entry_ns + 150 * MS;
-                let window = digest::window_of(at_ns);
-                let at_ms = ((at_ns - (end_of(window) - WINDOW_NS)) / MS) as u16;
-                Digest { window, resent: vec![lost(at_ms)], ..Digest::default() }
-            })
-            .collect();
-        assert!(reference_id("n0") > 0 && digests.len() == 20);
-        let resent = resent(digests.iter().map(|digest| ("n0", digest)), &input);
-        let Some(Verdict::Network(found)) = verdict(&report, &input, &resent, &rules) else {
-            panic!("{:#?}", report.verdict)
-        };
-        assert!(found.share > 0.3 && found.explained > 0.8, "{found:?}");
-        assert_eq!(found.flows.len(), 1);
-        assert_eq!(verdict(&report, &input, &[], &rules), None);
-    }
 }

@@ -41,7 +41,8 @@ pub(super) struct Page {
     pub(super) dead: bool,
     /// Why its last digest could not be read.
     pub(super) unread: Option<String>,
-    /// How often its windows began anew, at an earlier time: it was started again after its clock had been set.
+    /// How often its windows began anew, at an earlier time: it was started again after its clock
+    /// had been set.
     era: u64,
 }
 
@@ -80,13 +81,14 @@ impl Page {
         self.era
     }
 
-    /// How far each lane got, with the window (of the node's own clock) in which that was last said.
+    /// How far each lane got, with the window (of the node's own clock) in which that was last
+    /// said.
     pub(super) fn lanes(&self) -> impl Iterator<Item = (&(u32, u64, Arc<str>), &(i64, Progress))> {
         self.lanes.iter()
     }
 
-    /// How far the node's clock is ahead of a reference's, by the last digest that says it. Where none does, by the last that says it of
-    /// any reference: mostly their clocks agree.
+    /// How far the node's clock is ahead of a reference's, by the last digest that says it. Where
+    /// none does, by the last that says it of any reference: mostly their clocks agree.
     pub(super) fn ahead_ns(&self, reference: u16) -> i64 {
         if self.id == reference {
             return 0;
@@ -109,7 +111,8 @@ impl Page {
         Some(aligned(*window, self.ahead_ns(reference)))
     }
 
-    /// The last window, aligned, before which none is missing: later ones may have overtaken it on the way.
+    /// The last window, aligned, before which none is missing: later ones may have overtaken it on
+    /// the way.
     pub(super) fn spoken(&self, reference: u16) -> Option<i64> {
         let (&first, _) = self.received.first_key_value()?;
         let (&newest, _) = self.received.last_key_value()?;
@@ -128,8 +131,8 @@ impl Page {
         self.heard_ns().is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < RECENT_NS)
     }
 
-    /// What time it is by the node's own clock, at `now_ns` of the host's that received its digests: no less than what those came with that
-    /// were on the way for the shortest time.
+    /// What time it is by the node's own clock, at `now_ns` of the host's that received its
+    /// digests: no less than what those came with that were on the way for the shortest time.
     pub(super) fn now_ns(&self, now_ns: i64) -> Option<i64> {
         let lately = self.received.iter().rev().take(LATELY);
         let ahead_ns = lately.map(|(window, received)| end_of(*window).saturating_sub(received.at_ns)).max()?;

@@ -1,38 +1,32 @@
-//! Keeps verdicts from flapping: the verdict of a window by its own raw verdict and those of the windows before.
+//! Keeps verdicts from flapping: the verdict of a window by its own raw verdict and those of the
+//! windows before.
 //!
-//! A hang counts at once. A rank is named when it costs much, or when it was late in half of the look back and was named in a window
-//! just before as well (what costs little and is over in seconds is a busy host); it is held for two seconds after it was last named.
-//! What is much depends on whether other ranks stand out now and then, too.
-//! Imbalances and the network must show in three of four windows.
+//! A hang counts at once. A rank is named when it costs much, or when it was late in half of the
+//! look back and was named in a window just before as well (what costs little and is over in
+//! seconds is a busy host); it is held for two seconds after it was last named. What is much
+//! depends on whether other ranks stand out now and then, too. Imbalances and the network must show
+//! in three of four windows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::LOOKBACK;
 use super::change::Key;
+use crate::rules::Rules;
 use crate::{Culprit, Report, Role, Verdict, WindowKind};
-
-/// From this share of the time on a rank is named by one window's verdict,
-const PLAIN: f64 = 0.2;
-/// and from so much more for each part of the windows in which others stand out, too: on a busy host somebody does for seconds, now
-/// one rank and now another.
-const RESTLESS: f64 = 3.0;
-/// Windows before, one of which must name the same rank otherwise.
-const BEFORE: usize = 3;
-/// Windows for which a named rank stays named.
-const HOLD: usize = 4;
-/// Windows in which an imbalance must show, of the last `IMBALANCE_OF`.
-const IMBALANCE: usize = 3;
-const IMBALANCE_OF: usize = 4;
 
 /// Processes: node and pid.
 type Processes<'a> = BTreeSet<(&'a str, i64)>;
 
-/// The verdict of a window; every `stride`-th is judged. `gone` are processes that have ended: none of these is named any more.
+/// The verdict of a window; every `stride`-th is judged. `gone` are processes that have ended: none
+/// of these is named any more.
 pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64, gone: &Processes<'_>) -> Arc<Report> {
     // Newest first.
-    let judged: Vec<&Arc<Report>> =
-        raw.range(window - (HOLD + BEFORE) as i64 * stride..=window).rev().map(|(_, report)| report).collect();
+    let judged: Vec<&Arc<Report>> = raw
+        .range(window - (Rules::NAME_HELD + Rules::NAMED_BEFORE) as i64 * stride..=window)
+        .rev()
+        .map(|(_, report)| report)
+        .collect();
     let Some(report) = judged.first().filter(|_| raw.contains_key(&window)) else {
         let why = "no window was judged yet".to_owned();
         return Arc::new(Report { verdict: Verdict::Unknown { why }, ..Report::default() });
@@ -40,7 +34,7 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64,
     if matches!(report.verdict, Verdict::Hang(_)) {
         return Arc::clone(report);
     }
-    if let Some(held) = (0..=HOLD).find_map(|back| raised(judged.get(back..)?, gone)) {
+    if let Some(held) = (0..=Rules::NAME_HELD).find_map(|back| raised(judged.get(back..)?, gone)) {
         return Arc::clone(held);
     }
     let quiet = match &report.verdict {
@@ -57,8 +51,8 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64,
         }),
         Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } | Verdict::Network(_) => {
             let alike = |r: &&&Arc<Report>| Key::of(&r.verdict) == Key::of(&report.verdict);
-            let times = judged.iter().take(IMBALANCE_OF).filter(alike).count();
-            (times < IMBALANCE).then(|| {
+            let times = judged.iter().take(Rules::IMBALANCE_OF).filter(alike).count();
+            (times < Rules::IMBALANCE_IN).then(|| {
                 format!("{} showed in the last windows: not for long enough to be said", Key::name(&report.verdict))
             })
         }
@@ -76,7 +70,8 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64,
     }
 }
 
-/// The verdict that a window raises, by it and those judged before: a rank that is late now, much or not for the first time.
+/// The verdict that a window raises, by it and those judged before: a rank that is late now, much
+/// or not for the first time.
 fn raised<'a>(judged: &[&'a Arc<Report>], gone: &Processes<'_>) -> Option<&'a Arc<Report>> {
     let (report, before) = judged.split_first()?;
     let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
@@ -87,8 +82,8 @@ fn raised<'a>(judged: &[&'a Arc<Report>], gone: &Processes<'_>) -> Option<&'a Ar
         Verdict::Rank { culprit: c, .. } => c.ongoing && (&c.node, c.pid) == (&culprit.node, culprit.pid),
         _ => false,
     };
-    let again = || before.iter().take(BEFORE).any(same);
-    let plain = PLAIN + RESTLESS * restless(report, culprit);
+    let again = || before.iter().take(Rules::NAMED_BEFORE).any(same);
+    let plain = Rules::NAMED_AT_ONCE + Rules::RESTLESS_OTHERS * restless(report, culprit);
     (culprit.share >= plain || lasting(report, culprit) && again()).then_some(report)
 }
 

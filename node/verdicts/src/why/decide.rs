@@ -3,22 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::evidence::{Collective, Recorded};
+use super::evidence::{Collective, PID, Recorded};
 use super::timeline::{Amount, Covered, add_bytes, lay};
 use super::words;
-use super::{Cause, EXPLAINS, PART, Part, TIMES_THE_PEER, What};
-use crate::report::{Culprit, RankRef, Report, Role};
+use super::{Cause, Part, What};
+use crate::ranks::RankRef;
+use crate::report::{Culprit, Report, Role};
+use crate::rules::Rules;
 
-/// Intervals that must be found on both sides to compare one by one; with fewer, averages are compared.
-const MATCHED: usize = 3;
-/// An interval is late when it exceeds the peer's by this part of the mean excess.
-const LATE: f64 = 0.5;
-/// What stands between the name of a task and the number of its process.
-pub(super) const PID: &str = " (pid ";
 /// Names listed for each kind.
 const WHATS: usize = 5;
 
-/// Why the culprit is late, compared with a peer that is not. `not_visible` says what the host could not record.
+/// Why the culprit is late, compared with a peer that is not. `not_visible` says what the host
+/// could not record.
 #[must_use]
 pub fn explain(culprit: &Recorded, peer: Option<&Recorded>, looked_at: Vec<String>, not_visible: Vec<String>) -> Cause {
     let compared = peer.and_then(|peer| compare(culprit, peer));
@@ -63,7 +60,7 @@ struct Compared {
 
 impl Compared {
     fn excess_ns(&self) -> i64 {
-        self.culprit.own_ns - self.peer.own_ns
+        self.culprit.compute_ns - self.peer.compute_ns
     }
 }
 
@@ -73,10 +70,10 @@ fn compare(culprit: &Recorded, peer: &Recorded) -> Option<Compared> {
         peer.gaps.iter().zip(&theirs).filter_map(|(gap, seen)| Some((gap.key.as_ref()?, seen))).collect();
     let pairs: Vec<(&Covered, &Covered)> =
         culprit.gaps.iter().zip(&mine).filter_map(|(gap, seen)| Some((seen, *keyed.get(gap.key.as_ref()?)?))).collect();
-    if pairs.len() < MATCHED {
+    if pairs.len() < Rules::CAUSE_MATCHED {
         return averages(&mine, &theirs);
     }
-    let excess = |(a, b): &(&Covered, &Covered)| a.own_ns - b.own_ns;
+    let excess = |(a, b): &(&Covered, &Covered)| a.compute_ns - b.compute_ns;
     let mean = pairs.iter().map(|pair| excess(pair) as f64).sum::<f64>() / pairs.len() as f64;
     let mut compared = Compared {
         culprit: Covered::default(),
@@ -86,7 +83,7 @@ fn compare(culprit: &Recorded, peer: &Recorded) -> Option<Compared> {
         one_by_one: true,
     };
     // Where it is not late on the whole, all of it is the answer to "by how much".
-    for pair in pairs.iter().filter(|pair| mean <= 0.0 || excess(pair) as f64 > LATE * mean) {
+    for pair in pairs.iter().filter(|pair| mean <= 0.0 || excess(pair) as f64 > Rules::CAUSE_LATE * mean) {
         compared.late += 1;
         compared.culprit.add(pair.0);
         compared.peer.add(pair.1);
@@ -107,7 +104,7 @@ fn averages(mine: &[Covered], theirs: &[Covered]) -> Option<Compared> {
     let scale = mine.len() as f64 / theirs.len() as f64;
     let scaled = |ns: i64| (ns as f64 * scale).round() as i64;
     let mut peer = sum(theirs);
-    peer.own_ns = scaled(peer.own_ns);
+    peer.compute_ns = scaled(peer.compute_ns);
     peer.by.values_mut().flat_map(BTreeMap::values_mut).for_each(|amount| amount.ns = scaled(amount.ns));
     Some(Compared { culprit: sum(mine), peer, intervals: mine.len(), late: mine.len(), one_by_one: false })
 }
@@ -155,20 +152,21 @@ fn grouped(whats: &BTreeMap<Arc<str>, Amount>, peer: Option<&BTreeMap<Arc<str>, 
     groups.into_iter().map(whole).collect()
 }
 
-/// The coverage rule: the dearest kinds that the peer does not have alike, until they explain enough.
+/// The coverage rule: the dearest kinds that the peer does not have alike, until they explain
+/// enough.
 fn name(cause: &mut Cause) {
     let mut sum = 0.0;
     let mut named = 0;
     let candidates: Vec<usize> = (0..cause.parts.len()).filter(|&i| is_candidate(&cause.parts[i])).collect();
     for &i in &candidates {
-        if sum >= EXPLAINS {
+        if sum >= Rules::CAUSE_EXPLAINS {
             break;
         }
         sum += cause.parts[i].share;
         named += 1;
     }
     cause.explained = f64::min(sum, 1.0);
-    if sum < EXPLAINS {
+    if sum < Rules::CAUSE_EXPLAINS {
         return;
     }
     for &i in &candidates[..named] {
@@ -178,11 +176,12 @@ fn name(cause: &mut Cause) {
 }
 
 fn is_candidate(part: &Part) -> bool {
-    part.share >= PART && part.culprit_ns as f64 >= TIMES_THE_PEER * part.peer_ns as f64
+    part.share >= Rules::CAUSE_PART && part.culprit_ns as f64 >= Rules::CAUSE_TIMES_PEER * part.peer_ns as f64
 }
 
-/// With whom to compare a culprit: a rank of the same communicator that is not late, on another host where there is one
-/// (what befalls the whole host is then seen), and of those the one whose own time is most like the others'.
+/// With whom to compare a culprit: a rank of the same communicator that is not late, on another
+/// host where there is one (what befalls the whole host is then seen), and of those the one whose
+/// own time is most like the others'.
 #[must_use]
 pub fn peer(report: &Report, culprit: &Culprit) -> Option<RankRef> {
     let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash)?;

@@ -1,14 +1,18 @@
-//! What goes into a cause: the intervals of a process between its collectives, and what its host recorded in them.
+//! What goes into a cause: the intervals of a process between its collectives, and what its host
+//! recorded in them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::report::RankRef;
+use crate::ranks::RankRef;
 
-/// Kinds of evidence. The order is that of precedence: where two cover the same instant, the first one counts, because it
-/// says more (a thread that sleeps inside a CUDA call waits for the device).
+/// What stands between the name of a task and the number of its process.
+pub(super) const PID: &str = " (pid ";
+
+/// Kinds of evidence. The order is that of precedence: where two cover the same instant, the first
+/// one counts, because it says more (a thread that sleeps inside a CUDA call waits for the device).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -49,7 +53,8 @@ pub enum Kind {
 /// One interval between two collectives of a communicator, on the clock of the process's host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// The collectives before and after it, the same on every rank: none where calls have no number.
+    /// The collectives before and after it, the same on every rank: none where calls have no
+    /// number.
     pub key: Option<[Collective; 2]>,
     /// Thread that enters the collective at its end.
     pub tid: i64,
@@ -108,8 +113,8 @@ pub(crate) struct Call {
     pub(crate) end_ns: i64,
 }
 
-/// The intervals between the calls of the verdict's communicator, and the process's other calls as stretches of
-/// communication in them.
+/// The intervals between the calls of the verdict's communicator, and the process's other calls as
+/// stretches of communication in them.
 #[must_use]
 pub(crate) fn of_calls(calls: &[Call]) -> (Vec<Gap>, Vec<Stretch>) {
     let mut anchors: Vec<&Call> = calls.iter().filter(|call| call.anchor).collect();
@@ -137,8 +142,8 @@ pub(crate) fn of_calls(calls: &[Call]) -> (Vec<Gap>, Vec<Stretch>) {
     (found, others)
 }
 
-/// Intervals between calls sorted by entry: (collective, thread, entry, end). Calls that overlap (of several threads) leave
-/// no interval between them.
+/// Intervals between calls sorted by entry: (collective, thread, entry, end). Calls that overlap
+/// (of several threads) leave no interval between them.
 #[must_use]
 pub fn gaps(calls: &[(Option<Collective>, i64, i64, i64)]) -> Vec<Gap> {
     let mut found = Vec::new();

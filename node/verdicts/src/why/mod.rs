@@ -1,13 +1,16 @@
 //! Why a named rank is late: evidence of its host in, cause out.
 //!
-//! A pure core like the rest of `stragglers`. It looks at the intervals between the collectives of the culprit, and at
-//! the same intervals of one peer that is not late. What the host recorded of the culprit's thread in them (off the CPU
-//! and why, block requests, faults, CUDA calls, throttling) is laid over each interval so that no instant counts twice;
-//! the difference to the peer, over the difference in length, is the share that it explains. docs/verdicts.md has the
-//! rule; the thresholds are below.
+//! A pure core like the rest of the crate. It looks at the intervals between the collectives of the
+//! culprit, and at the same intervals of one peer that is not late. What the host recorded of the
+//! culprit's thread in them (off the CPU and why, block requests, faults, CUDA calls, throttling)
+//! is laid over each interval so that no instant counts twice; the difference to the peer, over the
+//! difference in length, is the share that it explains. docs/verdicts.md has the rule; the
+//! thresholds are below.
 //!
-//! `evidence` is what goes in (with `rows`: the questions that fetch it and the reading of their answers), `timeline`
-//! lays evidence over intervals, `decide` compares and names, `network` asks whether it is none of them but the network, `words` says it to a person. The caller that asks the mesh is the agent (`agent::causes`).
+//! `evidence` is what goes in (with `rows`: the questions that fetch it and the reading of their
+//! answers), `timeline` lays evidence over intervals, `decide` compares and names, `network` asks
+//! whether it is none of them but the network, `words` says it to a person. The caller that asks
+//! the mesh is the agent (`agent::causes`).
 
 mod decide;
 mod evidence;
@@ -21,31 +24,28 @@ mod properties;
 
 pub use decide::{explain, peer};
 pub use evidence::{Collective, Gap, Kind, Recorded, Stretch, gaps};
-pub use network::{Flow, Network, Retransmission, Transfer, network, suspected};
+pub use network::{Flow, Network, Retransmission, Transfer, network};
 pub use rows::{ROWS, Reading, Subject, Topic, WrongRow};
 pub(crate) use words::advice;
 
 use serde::Serialize;
 
-use super::report::RankRef;
+use super::ranks::RankRef;
 
-/// Longest stretch of an episode, or of the span where it is the network, that is looked at: its end.
+/// Longest stretch of an episode, or of the span where it is the network, that is looked at: its
+/// end.
 pub const LOOKED_AT_NS: i64 = 20_000_000_000;
-/// Share of the excess that causes together must explain to be named.
-pub(crate) const EXPLAINS: f64 = 0.8;
-/// Share below which a kind is no part of a cause.
-pub(crate) const PART: f64 = 0.1;
-/// So many times the peer's figure must the culprit's be: else the peer has the same, and is not late.
-pub(crate) const TIMES_THE_PEER: f64 = 2.0;
 
 /// Why a rank is late.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cause {
     /// One sentence for a person.
     pub summary: String,
-    /// The kinds that explain at least 80 % of the excess together, dearest first; empty: unattributed.
+    /// The kinds that explain at least 80 % of the excess together, dearest first; empty:
+    /// unattributed.
     pub named: Vec<Kind>,
-    /// What the named kinds explain of the excess, 0 to 1; of the unattributed, what all candidates explain.
+    /// What the named kinds explain of the excess, 0 to 1; of the unattributed, what all candidates
+    /// explain.
     pub explained: f64,
     /// By how much the culprit's late intervals are longer than the peer's, summed up.
     pub excess_ns: i64,
@@ -70,7 +70,8 @@ impl Cause {
         !self.named.is_empty()
     }
 
-    /// In few words, for the `cause` column of `findings`: "cpu_stolen (92 %): spin (pid 4711)" or "unattributed".
+    /// In few words, for the `cause` column of `findings`: "cpu_stolen (92 %): spin (pid 4711)" or
+    /// "unattributed".
     #[must_use]
     pub fn label(&self) -> String {
         words::label(self)

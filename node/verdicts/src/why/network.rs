@@ -1,28 +1,18 @@
-//! Is it the network? Collectives that take long after everybody has entered, while TCP segments of the ranks are sent
-//! again: values in, verdict out. No rank is late then: its own time is as the others', and whoever leaves such a
-//! collective last merely enters the next one last.
+//! Is it the network? Collectives that take long after everybody has entered, while TCP segments of
+//! the ranks are sent again: values in, verdict out. No rank is late then: its own time is as the
+//! others', and whoever leaves such a collective last merely enters the next one last.
 //!
-//! The time of a collective counts from the last entry to the last return. What it takes longer than one without
-//! retransmissions (median; where there are fewer than three of those, than the fastest tenth) is its excess.
+//! The time of a collective counts from the last entry to the last return. What it takes longer
+//! than one without retransmissions (median; where there are fewer than three of those, than the
+//! fastest tenth) is its excess.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::EXPLAINS;
-use crate::report::{CommReport, Report, Verdict};
 use crate::rules::Rules;
-use crate::score::Waits;
 use crate::stats::{median, quantile};
 
-/// Collectives with retransmissions, and without, that it takes to compare.
-const FEW: usize = 3;
-/// So many times as long as usual must collectives with retransmissions take, on average.
-const SLOWER: f64 = 1.5;
-/// A host is named when so much of the retransmissions have it at one end,
-const OF_HOST: f64 = 0.8;
-/// and no other host has more than this part of that.
-const NEXT_HOST: f64 = 0.75;
 /// Flows listed.
 const FLOWS: usize = 8;
 
@@ -90,19 +80,11 @@ pub struct Flow {
     pub retransmissions: usize,
 }
 
-/// The communicator to look at: the largest whose calls hold their waits. None where a rank, a hang or a stage was named.
-#[must_use]
-pub fn suspected(report: &Report) -> Option<&CommReport> {
-    if !matches!(report.verdict, Verdict::None | Verdict::Unknown { .. } | Verdict::DataImbalance { .. }) {
-        return None;
-    }
-    report.per_comm.iter().find(|comm| matches!(comm.waits, Some(Waits::Seen | Waits::Assumed)) && comm.heard > 1)
-}
-
-/// Judge. `slack_ns` is how far the times of a retransmission and of a collective may be off each other.
+/// Judge. `slack_ns` is how far the times of a retransmission and of a collective may be off each
+/// other.
 #[must_use]
 pub fn network(
-    comm: &CommReport,
+    comm_hash: &str,
     transfers: &[Transfer],
     retransmissions: &[Retransmission],
     slack_ns: i64,
@@ -120,26 +102,27 @@ pub fn network(
     };
     let length = |t: &Transfer| (t.end_ns - t.last_ns).max(0) as f64;
     let (with, without): (Vec<&Transfer>, Vec<&Transfer>) = transfers.iter().partition(|t| during(t).next().is_some());
-    if with.len() < FEW {
+    if with.len() < Rules::NETWORK_COLLECTIVES {
         return None;
     }
-    let usual_ns = if without.len() >= FEW {
+    let usual_ns = if without.len() >= Rules::NETWORK_COLLECTIVES {
         median(without.iter().map(|t| length(t)))?
     } else {
         quantile(transfers.iter().map(length), 0.1)?
     };
     let excess = |all: &[&Transfer]| all.iter().map(|t| (length(t) - usual_ns).max(0.0)).sum::<f64>();
-    // Segments that are sent again for nothing (a busy host answers late) make nobody wait. Of those that were lost many
-    // cost little (the next ones tell of the gap) and some a whole timeout: the mean has both.
+    // Segments that are sent again for nothing (a busy host answers late) make nobody wait. Of
+    // those that were lost many cost little (the next ones tell of the gap) and some a whole
+    // timeout: the mean has both.
     let slow_ns = with.iter().map(|t| length(t)).sum::<f64>() / with.len() as f64;
-    if slow_ns < SLOWER * usual_ns {
+    if slow_ns < Rules::NETWORK_SLOWER * usual_ns {
         return None;
     }
     let (lost_ns, other_ns) = (excess(&with), excess(&without));
     let first = transfers.iter().map(|t| t.first_ns).min()?;
     let wall_ns = (transfers.iter().map(|t| t.end_ns).max()? - first).max(1) as f64;
     let (share, explained) = (lost_ns / wall_ns, lost_ns / (lost_ns + other_ns).max(1.0));
-    if share < rules.effect || explained < EXPLAINS {
+    if share < rules.effect || explained < Rules::CAUSE_EXPLAINS {
         return None;
     }
     let mut counted: Vec<&Retransmission> = with.iter().flat_map(|t| during(t)).copied().collect();
@@ -147,7 +130,7 @@ pub fn network(
     counted.dedup();
     let flows = flows(&counted);
     Some(Network {
-        comm_hash: comm.comm_hash.clone(),
+        comm_hash: comm_hash.to_owned(),
         node: host(&flows),
         share,
         explained,
@@ -181,7 +164,8 @@ fn flows(counted: &[&Retransmission]) -> Vec<Flow> {
     flows
 }
 
-/// The host at one end of most of them, if it is one more than others. An address of no known host stands for itself.
+/// The host at one end of most of them, if it is one more than others. An address of no known host
+/// stands for itself.
 fn host(flows: &[Flow]) -> Option<String> {
     let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
     for flow in flows {
@@ -196,7 +180,8 @@ fn host(flows: &[Flow]) -> Option<String> {
     ends.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let (name, most) = *ends.first()?;
     let next = ends.get(1).map_or(0, |(_, count)| *count);
-    (most as f64 >= OF_HOST * all as f64 && next as f64 <= NEXT_HOST * most as f64).then(|| name.to_owned())
+    (most as f64 >= Rules::NETWORK_OF_HOST * all as f64 && next as f64 <= Rules::NETWORK_NEXT_HOST * most as f64)
+        .then(|| name.to_owned())
 }
 
 #[cfg(test)]
@@ -233,7 +218,7 @@ mod tests {
     }
 
     fn judge(transfers: &[Transfer], lost: &[Retransmission]) -> Option<Network> {
-        network(&CommReport::default(), transfers, lost, 0, &Rules::default())
+        network("", transfers, lost, 0, &Rules::default())
     }
 
     #[test]
@@ -284,7 +269,7 @@ mod tests {
         ) {
             let lengths: Vec<i64> = lengths.iter().map(|ms| ms * MS).collect();
             if let Some(found) = judge(&transfers(&lengths), &retransmissions(&of)) {
-                prop_assert!(found.explained >= EXPLAINS && found.explained <= 1.0);
+                prop_assert!(found.explained >= Rules::CAUSE_EXPLAINS && found.explained <= 1.0);
                 prop_assert!(found.share >= Rules::default().effect && found.share <= 1.0);
                 prop_assert!(found.with_retransmissions <= found.collectives);
             }

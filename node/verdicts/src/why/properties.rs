@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::evidence::{Collective, Gap, Kind, Recorded, Stretch};
 use super::timeline::lay;
-use super::{EXPLAINS, TIMES_THE_PEER, Topic, explain};
-use crate::report::RankRef;
+use super::{Topic, explain};
+use crate::ranks::RankRef;
+use crate::rules::Rules;
 
 const MS: i64 = 1_000_000;
 
@@ -147,8 +148,8 @@ proptest! {
     fn no_instant_counts_twice(recorded in any_recorded(0)) {
         for (gap, seen) in recorded.gaps.iter().zip(lay(&recorded)) {
             let sum: i64 = KINDS.iter().map(|&kind| seen.of(kind)).sum();
-            prop_assert!(sum <= seen.own_ns, "{sum} of {}", seen.own_ns);
-            prop_assert!(seen.own_ns >= 0 && seen.own_ns <= gap.end_ns - gap.start_ns);
+            prop_assert!(sum <= seen.compute_ns, "{sum} of {}", seen.compute_ns);
+            prop_assert!(seen.compute_ns >= 0 && seen.compute_ns <= gap.end_ns - gap.start_ns);
             prop_assert!(seen.by.values().flat_map(|whats| whats.values()).all(|amount| amount.ns > 0));
             // The slow way: instant by instant.
             let mut slow = 0;
@@ -171,9 +172,9 @@ proptest! {
         prop_assert_eq!(named.len(), cause.named.len());
         prop_assert!((0.0..=1.0).contains(&cause.explained));
         if cause.is_attributed() {
-            prop_assert!(named.iter().map(|part| part.share).sum::<f64>() >= EXPLAINS);
+            prop_assert!(named.iter().map(|part| part.share).sum::<f64>() >= Rules::CAUSE_EXPLAINS);
             for part in named {
-                prop_assert!(part.culprit_ns as f64 >= TIMES_THE_PEER * part.peer_ns as f64);
+                prop_assert!(part.culprit_ns as f64 >= Rules::CAUSE_TIMES_PEER * part.peer_ns as f64);
                 prop_assert_ne!(part.kind, Kind::Communication);
             }
         }

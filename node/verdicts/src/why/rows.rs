@@ -1,13 +1,12 @@
-//! The questions that fetch evidence, and the reading of their answers. Each question names two processes on at most two
-//! nodes, a range of time and a limit of rows.
+//! The questions that fetch evidence, and the reading of their answers. Each question names two
+//! processes on at most two nodes, a range of time and a limit of rows.
 
 use std::sync::Arc;
 
 use query_planner::Value;
 
-use super::decide::PID;
-use super::evidence::{Call, Kind, Recorded, Stretch, of_calls};
-use crate::report::RankRef;
+use super::evidence::{Call, Kind, PID, Recorded, Stretch, of_calls};
+use crate::ranks::RankRef;
 
 /// Rows taken in answer to one question; the latest.
 pub const ROWS: usize = 20_000;
@@ -15,8 +14,9 @@ pub const ROWS: usize = 20_000;
 const BEFORE_NS: i64 = 5_000_000_000;
 /// A GPU sample holds until the next one, at most for so long.
 const SAMPLE_NS: i64 = 3_000_000_000;
-/// NVML's clock event reasons that slow a GPU under load (nvml.h, nvmlClocksEventReasons): software power cap, hardware
-/// slowdown, software and hardware thermal slowdown, hardware power brake. Not: idle, application clocks, sync boost.
+/// NVML's clock event reasons that slow a GPU under load (nvml.h, nvmlClocksEventReasons): software
+/// power cap, hardware slowdown, software and hardware thermal slowdown, hardware power brake. Not:
+/// idle, application clocks, sync boost.
 const SLOWED: i64 = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
 /// A process whose evidence is wanted.
@@ -26,7 +26,8 @@ pub struct Subject {
     pub who: RankRef,
     /// The communicator that the verdict is about.
     pub comm_hash: u64,
-    /// The calls of the communicator only enqueue: who waits for the others waits in CUDA calls, and that is no own time.
+    /// The calls of the communicator only enqueue: who waits for the others waits in CUDA calls,
+    /// and that is no own time.
     pub enqueues: bool,
     /// From here, on its host's clock.
     pub from_ns: i64,
@@ -90,7 +91,8 @@ impl Topic {
             let process = if self == Self::Gpu { String::new() } else { format!("pid = {} AND ", s.who.pid) };
             format!("node = '{node}' AND {process}ts_ns >= {} AND ts_ns < {}", from_ns(s), s.to_ns)
         });
-        // Calls recorded into a graph take their time when it is replayed; one in which the process ended is over with it.
+        // Calls recorded into a graph take their time when it is replayed; one in which the process
+        // ended is over with it.
         let counts = if self == Self::Calls { "captured IS NOT 1 AND duration_ns IS NOT NULL AND " } else { "" };
         let nodes = subjects.iter().map(|s| format!("'{}'", s.who.node.replace('\'', "''")));
         format!(
@@ -227,7 +229,8 @@ impl Reading {
         Ok(())
     }
 
-    /// What was recorded of each subject, and what GPUs did where no CUDA call says that it mattered, in words.
+    /// What was recorded of each subject, and what GPUs did where no CUDA call says that it
+    /// mattered, in words.
     #[must_use]
     pub fn finish(mut self, subjects: &[Subject]) -> (Vec<Recorded>, Vec<String>) {
         self.samples.sort_by(|a, b| (&a.node, a.gpu, a.ts_ns).cmp(&(&b.node, b.gpu, b.ts_ns)));
@@ -299,7 +302,8 @@ fn pushed_off(reason: &str) -> Kind {
     if reason == "stopped" { Kind::Stopped } else { Kind::CpuStolen }
 }
 
-/// Block requests and lowered clocks matter only while the thread waits: cut to when it does, by kinds of waiting.
+/// Block requests and lowered clocks matter only while the thread waits: cut to when it does, by
+/// kinds of waiting.
 fn while_waiting(found: &[Stretch], stretches: &[Stretch], kinds: &[Kind], all: &mut Vec<Stretch>) {
     for one in found {
         let mut bytes = one.bytes;

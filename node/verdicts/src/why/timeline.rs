@@ -1,4 +1,5 @@
-//! Lays stretches over intervals: each instant of an interval counts for at most one kind, the first by precedence.
+//! Lays stretches over intervals: each instant of an interval counts for at most one kind, the
+//! first by precedence.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use super::evidence::{Gap, Kind, Recorded, Stretch};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Covered {
     /// Length without communication.
-    pub(crate) own_ns: i64,
+    pub(crate) compute_ns: i64,
     /// Time by kind and by who or what.
     pub(crate) by: BTreeMap<Kind, BTreeMap<Arc<str>, Amount>>,
 }
@@ -28,7 +29,7 @@ impl Covered {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        self.own_ns += other.own_ns;
+        self.compute_ns += other.compute_ns;
         for (kind, whats) in &other.by {
             let mine = self.by.entry(*kind).or_default();
             for (what, amount) in whats {
@@ -53,7 +54,8 @@ pub(crate) fn add_bytes(a: Option<i64>, b: Option<i64>) -> Option<i64> {
 pub(crate) fn lay(recorded: &Recorded) -> Vec<Covered> {
     let mut stretches: Vec<&Stretch> = recorded.stretches.iter().filter(|s| s.end_ns > s.start_ns).collect();
     stretches.sort_by_key(|s| s.start_ns);
-    // The latest end among all stretches up to each: lets the search for those that reach into an interval stop early.
+    // The latest end among all stretches up to each: lets the search for those that reach into an
+    // interval stop early.
     let mut reach: Vec<i64> = stretches.iter().map(|s| s.end_ns).collect();
     for i in 1..reach.len() {
         reach[i] = reach[i].max(reach[i - 1]);
@@ -70,19 +72,20 @@ pub(crate) fn lay(recorded: &Recorded) -> Vec<Covered> {
 }
 
 fn over(gap: &Gap, stretches: &[&Stretch]) -> Covered {
-    let mut covered = Covered { own_ns: gap.end_ns - gap.start_ns, ..Covered::default() };
+    let mut covered = Covered { compute_ns: gap.end_ns - gap.start_ns, ..Covered::default() };
     let mut inside: Vec<&Stretch> = stretches
         .iter()
         .copied()
         .filter(|s| s.end_ns > gap.start_ns && s.start_ns < gap.end_ns && s.tid.is_none_or(|tid| tid == gap.tid))
         .collect();
-    // Within a kind what knows its bytes says more: a request to a device, and not just that the thread waited for one.
+    // Within a kind what knows its bytes says more: a request to a device, and not just that the
+    // thread waited for one.
     inside.sort_by_key(|s| (s.kind, s.bytes.is_none(), s.start_ns, s.end_ns));
     let mut taken = Taken::default();
     for stretch in inside {
         let ns = taken.take(stretch.start_ns.max(gap.start_ns), stretch.end_ns.min(gap.end_ns));
         if stretch.kind == Kind::Communication {
-            covered.own_ns -= ns;
+            covered.compute_ns -= ns;
             continue;
         }
         if ns == 0 {

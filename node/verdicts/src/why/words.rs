@@ -2,6 +2,7 @@
 
 use super::evidence::Kind;
 use super::{Cause, Part, Topic, What};
+use crate::rules::Rules;
 use crate::text::{duration, percent};
 use record::printable;
 
@@ -102,9 +103,9 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
         let named: Vec<String> = cause.parts.iter().filter(|part| part.named).map(|part| said(part, cause)).collect();
         return named.join("; and ");
     }
-    let most = cause.parts.iter().find(|part| part.share >= super::PART);
+    let most = cause.parts.iter().find(|part| part.share >= Rules::CAUSE_PART);
     let seen = match most {
-        Some(part) if (part.culprit_ns as f64) < super::TIMES_THE_PEER * part.peer_ns as f64 => {
+        Some(part) if (part.culprit_ns as f64) < Rules::CAUSE_TIMES_PEER * part.peer_ns as f64 => {
             format!("most is that its thread {}, but so does its peer's", part.kind.said().0)
         }
         Some(part) => format!("most is that its thread {} ({})", part.kind.said().0, percent(part.share)),

@@ -2,7 +2,8 @@
 
 use super::super::Block;
 
-/// The previous lane of the same communicator and function, where there is none the lane beside: what the next one is written against.
+/// The previous lane of the same communicator and function, where there is none the lane neighbour:
+/// what the next one is written against.
 #[derive(Default, Clone)]
 pub(super) struct Before {
     pub(super) last_seq: u64,
@@ -10,19 +11,20 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// What to expect of a block: the lane before leaves alike; else the block before says how far apart calls are.
+    /// What to expect of a block: the lane before leaves alike; else the block before says how far
+    /// apart calls are.
     pub(super) fn expected(&self, start: u64, level: u8, previous: Option<&Block>) -> Expected {
         let place = self.blocks.iter().position(|b| (b.start, b.level) == (start, level));
-        let beside = place.and_then(|place| self.blocks.get(place));
-        let beside_before = place.and_then(|place| self.blocks.get(place.checked_sub(1)?));
+        let neighbour = place.and_then(|place| self.blocks.get(place));
+        let neighbour_before = place.and_then(|place| self.blocks.get(place.checked_sub(1)?));
         let previous = previous.filter(|p| p.level == level);
         let took = |b: &Block| b.duration_us.cast_signed();
-        let exit_us = match (beside, previous) {
-            (Some(beside), _) => beside.exit_us,
+        let exit_us = match (neighbour, previous) {
+            (Some(neighbour), _) => neighbour.exit_us,
             (None, Some(previous)) => previous.exit_us.wrapping_add(distance(previous).wrapping_shl(level.into())),
             (None, None) => 0,
         };
-        let duration_us = match (previous, beside, beside_before) {
+        let duration_us = match (previous, neighbour, neighbour_before) {
             (Some(p), Some(b), Some(before)) => took(p).wrapping_add(took(b)).wrapping_sub(took(before)),
             (Some(p), ..) => took(p),
             (None, Some(b), _) => took(b),
@@ -32,14 +34,14 @@ impl Before {
             exit_us,
             duration_us: duration_us.max(0),
             previous: previous.map(|p| p.exit_us),
-            distance: beside.map_or(0, distance),
+            distance: neighbour.map_or(0, distance),
         }
     }
 }
 
 /// How far apart the calls of a block are, as far as is known.
 fn distance(block: &Block) -> i64 {
-    block.own_us.map_or(0, |own| own.wrapping_add(block.duration_us).cast_signed())
+    block.compute_us.map_or(0, |own| own.wrapping_add(block.duration_us).cast_signed())
 }
 
 /// What a block is written against.
@@ -54,7 +56,7 @@ pub(super) struct Expected {
 
 impl Expected {
     /// Own time: what lies between two exits and is not spent in calls.
-    pub(super) fn own_us(&self, level: u8, exit_us: i64, duration_us: u64) -> i64 {
+    pub(super) fn compute_us(&self, level: u8, exit_us: i64, duration_us: u64) -> i64 {
         let distance = match self.previous {
             Some(before) => exit_us.wrapping_sub(before) >> level,
             None => self.distance,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::super::super::activity::Activity;
 use super::super::{Block, Digest, Gone, Lane, MAX_LEVEL, Open, Process, ReferenceClock, Resent};
-use super::beside::Beside;
 use super::expected::Before;
+use super::neighbour::Neighbour;
 use super::{
     DecodeError, FUNCS, HEADS, LARGEST, LIBRARIES, LONGEST_NAME, MOST_BLOCKS, NEXT_COMM, NO_ACTIVITY, OTHER_COMM,
     OTHER_LIBRARY, VERSION, WITH_WALL, unfold,
@@ -111,9 +111,9 @@ impl Reader<'_> {
             comms.push((hash, nranks));
         }
         let mut before: HashMap<(u64, Arc<str>), Before> = HashMap::new();
-        let (mut beside, mut unused) = (Beside::default(), 0);
+        let (mut neighbour, mut unused) = (Neighbour::default(), 0);
         for _ in 0..self.count(2)? {
-            let (head, like) = self.any_head(beside.like(&digest.lanes), &comms, unused)?;
+            let (head, like) = self.any_head(neighbour.like(&digest.lanes), &comms, unused)?;
             if head.process >= digest.processes.len() {
                 return Err(DecodeError::Value("process"));
             }
@@ -124,7 +124,7 @@ impl Reader<'_> {
             let before = before.entry(key).or_insert_with(|| known.unwrap_or_default());
             let lane = self.lane(&head, like.map(|like| (like.calls, like.last_seq)), before)?;
             digest.lanes.push(lane);
-            beside.added(&digest.lanes);
+            neighbour.added(&digest.lanes);
         }
         if flags & 64 != 0 {
             for _ in 0..self.count(4)? {
@@ -176,7 +176,8 @@ impl Reader<'_> {
         Ok(Head { process, comm_hash, nranks, func, library, tier: kind & 15, rank })
     }
 
-    /// The rest of a lane. `like` has the number of calls and the last number of the lane that it was written against.
+    /// The rest of a lane. `like` has the number of calls and the last number of the lane that it
+    /// was written against.
     fn lane(
         &mut self,
         head: &Head,
@@ -231,9 +232,9 @@ impl Reader<'_> {
             if exit_us.unsigned_abs() > LARGEST || duration_us > LARGEST {
                 return Err(DecodeError::Value("time"));
             }
-            let own_us = match self.unsigned()?.checked_sub(1) {
+            let compute_us = match self.unsigned()?.checked_sub(1) {
                 Some(folded) => {
-                    let own = unfold(folded).wrapping_add(expected.own_us(level, exit_us, duration_us));
+                    let own = unfold(folded).wrapping_add(expected.compute_us(level, exit_us, duration_us));
                     let own = u64::try_from(own).ok().filter(|own| *own <= LARGEST);
                     Some(own.ok_or(DecodeError::Value("own time"))?)
                 }
@@ -247,7 +248,7 @@ impl Reader<'_> {
                 }
                 None => None,
             };
-            blocks.push(Block { start, level, exit_us, duration_us, own_us, waited });
+            blocks.push(Block { start, level, exit_us, duration_us, compute_us, waited });
         }
         if !blocks.is_empty() {
             before.blocks.clone_from(&blocks);

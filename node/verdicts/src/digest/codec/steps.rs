@@ -1,6 +1,7 @@
 //! The part of a digest behind its lanes: steps of processes whose calls only enqueue.
 //!
-//! The ranks of a stage on one host meet the same neighbours alike, so one is written against the one before.
+//! The ranks of a stage on one host meet the same neighbours alike, so one is written against the
+//! one before.
 
 use super::super::{Digest, Lane, MAX_LEVEL, StepCalls, Steps};
 use super::read::Reader;
@@ -113,10 +114,12 @@ fn first_lane(lanes: &[Lane], process: usize) -> usize {
     lanes.iter().position(|lane| lane.process == process).unwrap_or(0)
 }
 
-/// Lane that ends steps, counted among those of the process, and of each kind of calls: lane, whether it is the first, distance to the peer, calls.
+/// Lane that ends steps, counted among those of the process, and of each kind of calls: lane,
+/// whether it is the first, distance to the peer, calls.
 type Shape = (usize, Vec<(usize, bool, Option<i64>, u32)>);
 
-/// What the processes of a stage have in common: which of their lanes end steps and meet whom, how often.
+/// What the processes of a stage have in common: which of their lanes end steps and meet whom, how
+/// often.
 fn shape(lanes: &[Lane], steps: &Steps) -> Shape {
     let from = first_lane(lanes, steps.process);
     let rank = |of: &StepCalls| lanes.get(of.lane).map_or(0, |lane| lane.rank);

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::super::{Block, Digest, Lane, Resent};
-use super::beside::Beside;
 use super::expected::Before;
+use super::neighbour::Neighbour;
 use super::{
     FUNCS, HEADS, LIBRARIES, LONGEST_NAME, NEXT_COMM, NEXT_RANK, OTHER_COMM, OTHER_LIBRARY, VERSION, WITH_WALL, fold,
 };
@@ -72,13 +72,13 @@ impl Writer {
         }
         self.unsigned(digest.lanes.len() as u64);
         let mut before: HashMap<(u64, &str), Before> = HashMap::new();
-        let (mut beside, mut unused) = (Beside::default(), 0);
+        let (mut neighbour, mut unused) = (Neighbour::default(), 0);
         for (at, lane) in digest.lanes.iter().enumerate() {
             let written = digest.lanes.get(..at).unwrap_or_default();
             let comm = place[&(lane.comm_hash, lane.nranks)];
             let kind = |lane: &Lane| (lane.func.clone(), lane.library.clone(), lane.tier);
             let like =
-                beside.like(written).filter(|(like, process)| (*process, kind(like)) == (lane.process, kind(lane)));
+                neighbour.like(written).filter(|(like, process)| (*process, kind(like)) == (lane.process, kind(lane)));
             let like = like.map(|(like, _)| like);
             match like {
                 Some(like) => self.like(lane, like, comm, comm == unused),
@@ -92,7 +92,7 @@ impl Writer {
             let key = (lane.comm_hash, &*lane.func);
             let known = like.and_then(|like| before.get(&(like.comm_hash, &*like.func))).cloned();
             self.lane(lane, like, before.entry(key).or_insert_with(|| known.unwrap_or_default()));
-            beside.added(digest.lanes.get(..=at).unwrap_or_default());
+            neighbour.added(digest.lanes.get(..=at).unwrap_or_default());
         }
         if !digest.steps.is_empty() {
             self.steps(digest);
@@ -100,7 +100,7 @@ impl Writer {
         self.bytes
     }
 
-    /// What a lane is of, against the one beside it.
+    /// What a lane is of, against the one neighbour it.
     fn like(&mut self, lane: &Lane, like: &Lane, comm: usize, unused: bool) {
         let step = i64::from(lane.rank) - i64::from(like.rank);
         if step == 1 && (lane.comm_hash, lane.nranks) == (like.comm_hash, like.nranks) {
@@ -162,8 +162,8 @@ impl Writer {
             let expected = before.expected(block.start, block.level, previous);
             self.signed(block.exit_us.wrapping_sub(expected.exit_us));
             self.signed(block.duration_us.cast_signed().wrapping_sub(expected.duration_us));
-            let own = expected.own_us(block.level, block.exit_us, block.duration_us);
-            self.unsigned(block.own_us.map_or(0, |us| fold(us.cast_signed().wrapping_sub(own)).wrapping_add(1)));
+            let own = expected.compute_us(block.level, block.exit_us, block.duration_us);
+            self.unsigned(block.compute_us.map_or(0, |us| fold(us.cast_signed().wrapping_sub(own)).wrapping_add(1)));
             if waited {
                 self.unsigned(block.waited.map_or(0, |calls| block.size().saturating_sub(calls.into()) + 1));
             }

@@ -3,12 +3,10 @@
 use std::fmt::Write as _;
 
 use query_planner::Value;
-
-use super::observation::Span;
+use verdicts::Span;
 
 /// Asks how often graphs were launched in the span, and by how many processes: one row for [`launches`].
-#[must_use]
-pub fn launch_sql(span: &Span) -> String {
+pub(super) fn launch_sql(span: &Span) -> String {
     format!(
         "SELECT count(*), total(n) FROM (SELECT node, pid, sum(count) AS n FROM call_rollups \
          WHERE func IN ('cudaGraphLaunch', 'hipGraphLaunch') AND bucket_ns >= {} AND bucket_ns < {} GROUP BY node, pid)",
@@ -18,16 +16,14 @@ pub fn launch_sql(span: &Span) -> String {
 }
 
 /// Processes and launches out of the answer to [`launch_sql`]; none where there were none.
-#[must_use]
-pub fn launches(row: &[Value]) -> Option<(i64, f64)> {
+pub(super) fn launches(row: &[Value]) -> Option<(i64, f64)> {
     let [Value::Integer(processes), Value::Real(launches)] = row else { return None };
     (*launches > 0.0).then_some((*processes, *launches))
 }
 
 /// Asks how many collectives were captured into graphs, ever: a graph is captured once and launched for days. Dear, so ask
 /// it only where graphs were launched.
-#[must_use]
-pub fn captured_sql(span: &Span) -> String {
+pub(super) fn captured_sql(span: &Span) -> String {
     let mut text = "SELECT count(*) FROM collectives WHERE captured = 1".to_owned();
     if let Some(job) = &span.job {
         let _ = write!(text, " AND job_id = '{}'", job.replace('\'', "''"));
@@ -36,8 +32,7 @@ pub fn captured_sql(span: &Span) -> String {
 }
 
 /// What was not visible, in words. `captured` is not known where it was before the recorder came, or could not be asked.
-#[must_use]
-pub fn replay_note((processes, launches): (i64, f64), captured: Option<i64>) -> String {
+pub(super) fn replay_note((processes, launches): (i64, f64), captured: Option<i64>) -> String {
     let captured = match captured {
         Some(0) | None => "whether they hold collectives was not seen".to_owned(),
         Some(1) => "1 collective call was captured into such graphs".to_owned(),

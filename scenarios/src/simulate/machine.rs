@@ -1,20 +1,24 @@
-//! Moves the ranks of a simulated job through their calls, and records what the stores of the mesh would hold of it.
+//! Moves the ranks of a simulated job through their calls, and records what the stores of the mesh
+//! would hold of it.
 //!
-//! Each rank has a host time and a device time. A blocking call moves the host to its end; a call that only enqueues
-//! moves the device, and the host follows in a synchronise call. What the job does is said by `Job` and `Grid`.
+//! Each rank has a host time and a device time. A blocking call moves the host to its end; a call
+//! that only enqueues moves the device, and the host follows in a synchronise call. What the job
+//! does is said by `Job` and `Grid`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use verdicts::{ClockOffset, Gone, Input, Observation, SyncCall, progress_of};
 
 use super::{Job, Noise, START_NS, Stop, factor, normal, within};
-use crate::hang::{Gone, progress_of};
-use crate::observation::{ClockOffset, Input, Observation, SyncCall};
 
 /// How long after the last call a hanging job is looked at.
 const HANGS_FOR_NS: i64 = 10_000_000_000;
+/// How fast a clock may drift by what its agent states: parts in a billion, as data sheets of
+/// server oscillators have it.
+const STATED_DRIFT_PPB: i64 = 50_000;
 /// A send returns when its data are on their way.
 const SEND_NS: i64 = 20_000;
 
@@ -299,14 +303,11 @@ impl<'a> Machine<'a> {
                 bound_ns: if node == 0 { 0 } else { self.job.clock_bound_ns },
                 at_ns: until,
                 drift_ppb: 0,
-                drift_bound_ppb: if node == 0 || self.job.clock_drift_ppb == 0 {
-                    0
-                } else {
-                    ClockOffset::DRIFT_BOUND_PPB
-                },
+                drift_bound_ppb: if node == 0 || self.job.clock_drift_ppb == 0 { 0 } else { STATED_DRIFT_PPB },
             };
             self.input.clocks.insert(format!("n{node}"), clock);
         }
+        // How far ranks got is told by agents from what they recorded: that part is not simulated.
         self.input.progress = progress_of(&self.input.observations, &self.open, &self.input.syncs, &self.open_syncs);
         self.input.syncing = std::mem::take(&mut self.open_syncs);
         if let Some(Stop { rank, gone: true, .. }) = self.job.stop.filter(|stop| hangs && self.heard(stop.rank)) {

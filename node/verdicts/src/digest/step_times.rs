@@ -1,8 +1,10 @@
-//! Own times told from steps: where calls only enqueue and hosts wait outside them, from when all ranks enter them.
+//! Own times told from steps: where calls only enqueue and hosts wait outside them, from when all
+//! ranks enter them.
 //!
-//! As `meet.rs` does with rows: a process that receives goes on when its peer has entered the send, one that meets others when the
-//! last of them has entered. What it waited so is taken off the time that it was outside calls in the step. Clocks enter only where peers
-//! are on different hosts. Pure, and the same for everybody who has the same digests.
+//! As `meet.rs` does with rows: a process that receives goes on when its peer has entered the send,
+//! one that meets others when the last of them has entered. What it waited so is taken off the time
+//! that it was outside calls in the step. Clocks enter only where peers are on different hosts.
+//! Pure, and the same for everybody who has the same digests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,22 +13,15 @@ use super::{Digest, Lane, Steps};
 use crate::Observation;
 use crate::meet::{Entry, Lasts};
 use crate::observation::ClockOffset;
+use crate::rules::Rules;
 use crate::sampled::{Sampled, Unsure};
-
-/// Share of the telling steps that may break the rule that hosts wait.
-const TOLERATED: f64 = 0.05;
-/// Telling steps that it takes.
-const TELLING: usize = 10;
-/// Share of the processes of a job that make everybody.
-const MOST: f64 = 0.9;
-/// Fewer steps than this tell nothing.
-const FEWEST: usize = 3;
 
 /// A process in a communicator: node, id, communicator.
 type Member<'a> = (&'a str, i64, u64);
 /// A process: node and id.
 type Process<'a> = (&'a str, u32);
-/// Calls that are summed: communicator, function, the process's own rank there, peer, whether they are the first of the step.
+/// Calls that are summed: communicator, function, the process's own rank there, peer, whether they
+/// are the first of the step.
 type Kind<'a> = (u64, &'a str, i32, Option<i32>, bool);
 
 /// A step of a process.
@@ -54,7 +49,7 @@ type Job<'a> = BTreeMap<Process<'a>, Stepped<'a>>;
 
 /// The steps that were heard of.
 #[derive(Default)]
-pub(super) struct Told<'a> {
+pub(super) struct StepTimes<'a> {
     processes: Job<'a>,
     /// Communicators of which a synchronise call was seen, or whose calls wait themselves.
     waits: BTreeSet<u64>,
@@ -72,24 +67,25 @@ struct Own {
 
 /// Own times that were told.
 #[derive(Default)]
-pub(super) struct OwnTimes<'a> {
+pub(super) struct ComputeTimes<'a> {
     /// Lanes whose calls end steps, by communicator and function.
     pub(super) ends: BTreeSet<(u64, &'a str)>,
     cells: Vec<Sampled>,
     /// The communicators of these jobs: what their hosts take for own time holds waits.
     comms: BTreeSet<u64>,
-    /// By process and communicator: when each step ended (on the node's clock), and its own time, of one call in it.
+    /// By process and communicator: when each step ended (on the node's clock), and its own time,
+    /// of one call in it.
     other: BTreeMap<Member<'a>, Vec<(i64, i64, Unsure)>>,
 }
 
-impl OwnTimes<'_> {
-    /// Put them among the cells: those of the steps' ends are new. In the other communicators, the call that was made next to a step's end has its
-    /// own time, as much as one call's part in it.
+impl ComputeTimes<'_> {
+    /// Put them among the cells: those of the steps' ends are new. In the other communicators, the
+    /// call that was made next to a step's end has its own time, as much as one call's part in it.
     pub(super) fn spread(mut self, sampled: &mut Vec<Sampled>) {
         let mut places: BTreeMap<Member<'_>, Vec<(i64, usize)>> = BTreeMap::new();
         for cell in sampled.iter_mut() {
             if self.comms.contains(&cell.seen.comm_hash) {
-                cell.own_ns = None;
+                cell.compute_ns = None;
             }
         }
         for (place, cell) in sampled.iter().enumerate() {
@@ -101,23 +97,23 @@ impl OwnTimes<'_> {
         let mut own: Vec<(usize, i64, Unsure)> = Vec::new();
         for (lane, mut cells) in places {
             cells.sort_unstable();
-            for &(end_ns, own_ns, unsure) in self.other.get(&lane).into_iter().flatten() {
+            for &(end_ns, compute_ns, unsure) in self.other.get(&lane).into_iter().flatten() {
                 let after = cells.partition_point(|(entry_ns, _)| *entry_ns <= end_ns);
                 if let Some((_, place)) = after.checked_sub(1).and_then(|before| cells.get(before)) {
-                    own.push((*place, own_ns, unsure));
+                    own.push((*place, compute_ns, unsure));
                 }
             }
         }
-        for (place, own_ns, unsure) in own {
+        for (place, compute_ns, unsure) in own {
             if let Some(cell) = sampled.get_mut(place) {
-                (cell.own_ns, cell.unsure) = (Some(own_ns), Some(unsure));
+                (cell.compute_ns, cell.unsure) = (Some(compute_ns), Some(unsure));
             }
         }
         sampled.append(&mut self.cells);
     }
 }
 
-impl<'a> Told<'a> {
+impl<'a> StepTimes<'a> {
     /// Take in a digest; its times count from `base_us`.
     pub(super) fn add(&mut self, node: &'a Arc<str>, digest: &'a Digest, base_us: i64) {
         let shows = |lane: &&Lane| lane.tier > 0 || lane.blocks.iter().any(|block| block.waited.is_some());
@@ -136,8 +132,8 @@ impl<'a> Told<'a> {
     }
 
     /// The own times that can be told.
-    pub(super) fn tell(self, clocks: &BTreeMap<String, ClockOffset>) -> OwnTimes<'a> {
-        let mut told = OwnTimes::default();
+    pub(super) fn tell(self, clocks: &BTreeMap<String, ClockOffset>) -> ComputeTimes<'a> {
+        let mut told = ComputeTimes::default();
         for job in together(self.processes) {
             if job.values().flat_map(|process| process.nranks.keys()).any(|comm| self.waits.contains(comm)) {
                 continue;
@@ -147,7 +143,9 @@ impl<'a> Told<'a> {
             let widest_ns = nodes.map(|clock| clock.bound_ns).max().unwrap_or(0);
             let telling = || own.values().filter(|own| own.waited_ns > 2 * widest_ns);
             let broken = telling().filter(|own| own.outside_ns + 2 * widest_ns < own.waited_ns).count();
-            if telling().count() < TELLING || broken as f64 > TOLERATED * telling().count() as f64 {
+            if telling().count() < Rules::HOSTS_WAIT_TELLING
+                || broken as f64 > Rules::HOSTS_WAIT_BROKEN * telling().count() as f64
+            {
                 continue;
             }
             told.comms.extend(job.values().flat_map(|process| process.nranks.keys()));
@@ -162,9 +160,9 @@ impl<'a> Told<'a> {
                     }
                     calls.retain(|comm, count| *count > 0 && *comm != process.ends.comm_hash);
                     for (own, (comm, count)) in own.into_iter().flat_map(|own| calls.iter().map(move |of| (own, of))) {
-                        let (own_ns, unsure) = own.told();
+                        let (compute_ns, unsure) = own.told();
                         let unsure = Unsure { less_ns: unsure.less_ns / count, more_ns: unsure.more_ns / count };
-                        let each = (step.end_ns, own_ns / count, unsure);
+                        let each = (step.end_ns, compute_ns / count, unsure);
                         told.other.entry((&**process.node, (*pid).into(), *comm)).or_default().push(each);
                     }
                 }
@@ -178,8 +176,8 @@ impl Own {
     /// Own time, and how far the clocks leave it open.
     fn told(&self) -> (i64, Unsure) {
         let own = |waited: i64| self.outside_ns.saturating_sub(waited).max(0);
-        let (own_ns, [least, most]) = (own(self.waited_ns), self.within_ns);
-        (own_ns, Unsure { less_ns: own_ns - own(most), more_ns: own(least) - own_ns })
+        let (compute_ns, [least, most]) = (own(self.waited_ns), self.within_ns);
+        (compute_ns, Unsure { less_ns: compute_ns - own(most), more_ns: own(least) - compute_ns })
     }
 }
 
@@ -208,7 +206,7 @@ impl<'a> Stepped<'a> {
     }
 
     fn cell(&self, pid: u32, number: u64, step: &Step<'_>, own: Option<&Own>) -> Sampled {
-        let (own_ns, unsure) = own.map(Own::told).unzip();
+        let (compute_ns, unsure) = own.map(Own::told).unzip();
         Sampled {
             seen: Observation {
                 node: Arc::clone(self.node),
@@ -224,7 +222,7 @@ impl<'a> Stepped<'a> {
                 library: Arc::clone(&self.ends.library),
                 root: None,
             },
-            own_ns,
+            compute_ns,
             unsure,
             weight: 1 << step.level,
             waited: false,
@@ -239,7 +237,8 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
     for (process, stepped) in job {
         let (Some(clock), usual) = (clocks.get(process.0), stepped.usual()) else { continue };
         for (number, step) in &stepped.steps {
-            // One that lacks records tells others whom they waited for, as far as it goes, but not how long its own process worked.
+            // One that lacks records tells others whom they waited for, as far as it goes, but not
+            // how long its own process worked.
             if usual.iter().all(|kind| step.kinds.contains_key(kind)) {
                 whole.insert((*number, *process));
             }
@@ -247,13 +246,14 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
         }
     }
     let mut own = BTreeMap::new();
-    if numbers.len() < FEWEST {
+    if numbers.len() < Rules::FEWEST_STEPS {
         return own;
     }
     let everybody = |stepped: &Stepped<'_>, comm: u64, count: usize| {
         let all = stepped.nranks.get(&comm).copied().flatten().and_then(|n| usize::try_from(n).ok());
-        // Where everybody that was heard is in it, a rank that was not makes all of them alike wait.
-        all == Some(count) || count > 2 && count as f64 >= MOST * job.len() as f64
+        // Where everybody that was heard is in it, a rank that was not makes all of them alike
+        // wait.
+        all == Some(count) || count > 2 && count as f64 >= Rules::EVERYBODY * job.len() as f64
     };
     let entry = |node: &'a str, at_ns: i64| {
         let bound_ns = clocks.get(node).map_or(0, |clock| clock.bound_ns);
@@ -278,7 +278,8 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
         for (process, stepped, step, end_ns) in
             steps.iter().filter(|(process, ..)| whole.contains(&(*number, *process)))
         {
-            // How long it waited from an entry on, and at most: clocks of two hosts may be wrong by their bounds.
+            // How long it waited from an entry on, and at most: clocks of two hosts may be wrong by
+            // their bounds.
             let until = |mine: i64, others: &Lasts<'_>| {
                 let met = others.met(entry(process.0, mine), 0);
                 [met.at_ns, met.earliest_ns, met.latest_ns]

@@ -1,11 +1,12 @@
 //! Simulated jobs with tensor, data and pipeline parallel groups.
 
-use super::{Group, Job, Machine, Noise};
-use crate::observation::Input;
+use verdicts::Input;
 
-/// A job of `tensor * data * pipeline` ranks: ranks count through the tensor group first, then the replicas, then the
-/// stages. In each step micro-batches pass forward through the stages and back, then the replicas of a stage reduce their
-/// gradients, then all ranks meet once.
+use super::{Group, Job, Machine, Noise};
+
+/// A job of `tensor * data * pipeline` ranks: ranks count through the tensor group first, then the
+/// replicas, then the stages. In each step micro-batches pass forward through the stages and back,
+/// then the replicas of a stage reduce their gradients, then all ranks meet once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     /// Ranks in a tensor parallel group; they meet after every phase.
@@ -18,8 +19,8 @@ pub struct Grid {
     pub microbatches: usize,
     /// One stage that has more to do: which, and how many times the work of the others.
     pub heavy_stage: Option<(usize, f64)>,
-    /// The rest; `ranks` must be the product, `own_ns` is a rank's own time in a step, `collectives` is not used,
-    /// `uneven` is drawn per replica (its ranks work on the same data).
+    /// The rest; `ranks` must be the product, `own_ns` is a rank's own time in a step,
+    /// `collectives` is not used, `uneven` is drawn per replica (its ranks work on the same data).
     pub job: Job,
 }
 
@@ -92,7 +93,8 @@ impl Grid {
         machine.finish()
     }
 
-    /// About how long a step takes when nobody is late: the pipeline fills, works and empties; without noise.
+    /// About how long a step takes when nobody is late: the pipeline fills, works and empties;
+    /// without noise.
     #[must_use]
     pub fn step_ns(&self) -> i64 {
         let batches = self.microbatches.max(1) as i64;

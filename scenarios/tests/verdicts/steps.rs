@@ -4,13 +4,16 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::simulate::{Grid, Job, Slow};
-use crate::{Basis, Input, Report, Rules, Verdict, analyse};
+use scenarios::simulate::{Grid, Job, Slow};
+use verdicts::digest::{
+    Collector, Digest, StepCalls, Steps, WINDOW_NS, decode, encode, encode_within, replay, window_of,
+};
+use verdicts::{Basis, Input, Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
 
-/// Two replicas of two stages of two ranks, two ranks to a host; calls only enqueue, hosts wait, and nothing shows where.
+/// Two replicas of two stages of two ranks, two ranks to a host; calls only enqueue, hosts wait,
+/// and nothing shows where.
 fn pipeline() -> Grid {
     let job = Job { ranks: 8, ranks_per_node: 2, steps: 60, own_ns: 120 * MS, enqueues: true, ..Job::default() };
     Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 4, heavy_stage: None, job }
@@ -137,7 +140,8 @@ fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lan
     assert!(
         partly.iter().zip(&whole).all(|(a, b)| (peers(a), peers(b)) == (2, 4) && a.calls.len() + 2 == b.calls.len())
     );
-    // Where it is rare it is found out by the other steps where each lost one was, the first and the last as well.
+    // Where it is rare it is found out by the other steps where each lost one was, the first and
+    // the last as well.
     let rare = told(&|func, seq| func == "recv" && seq % 29 == 0 || func == "send" && seq % 31 == 3);
     assert_eq!(rare.len(), whole.len());
     for (a, b) in rare.iter().zip(&whole).skip(3).flat_map(|(a, b)| a.calls.iter().zip(&b.calls)) {
@@ -152,12 +156,13 @@ fn what_does_not_fit_leaves_its_steps_out_first() {
     let text = encode(with);
     assert_eq!(decode(&text).as_ref(), Ok(with));
     // What does not fit goes first, and nothing else with it.
-    let cut = decode(&encode_within(with.clone(), text.len() - 1)).unwrap();
+    let cut = decode(&encode_within(with.clone(), text.len() - 1)).expect("of the job");
     assert_eq!((cut.cut, cut.steps.len(), &cut.lanes), (true, 0, &with.lanes));
 }
 
-static WITH_STEPS: LazyLock<Digest> =
-    LazyLock::new(|| digests(&pipeline().observe(1)).into_iter().find(|digest| !digest.steps.is_empty()).unwrap());
+static WITH_STEPS: LazyLock<Digest> = LazyLock::new(|| {
+    digests(&pipeline().observe(1)).into_iter().find(|digest| !digest.steps.is_empty()).expect("of the job")
+});
 
 proptest! {
     #[test]

@@ -1,12 +1,13 @@
 //! Verdicts where calls only enqueue and nothing shows who waits, from rows and from digests alike.
 
-use crate::digest::{WINDOW_NS, replay};
-use crate::simulate::{Grid, Job, SlowLink};
-use crate::{Report, Rules, Verdict, analyse};
+use scenarios::simulate::{Grid, Job, SlowLink};
+use verdicts::digest::{WINDOW_NS, replay};
+use verdicts::{Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
 
-/// Two replicas of two stages of two ranks, two ranks to a host; calls only enqueue, hosts wait, and nothing shows where.
+/// Two replicas of two stages of two ranks, two ranks to a host; calls only enqueue, hosts wait,
+/// and nothing shows where.
 fn pipeline() -> Grid {
     let job = Job { ranks: 8, ranks_per_node: 2, steps: 60, own_ns: 120 * MS, enqueues: true, ..Job::default() };
     Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 4, heavy_stage: None, job }
@@ -55,7 +56,8 @@ fn a_slow_link_makes_no_rank_of_either_end_a_culprit() {
 fn what_clocks_may_be_wrong_by_at_every_wait_names_nobody() {
     for seed in 0..8 {
         let mut grid = pipeline();
-        // Sixteen waits a step of 20 ms, at each of which half a millisecond may be wrong on either side.
+        // Sixteen waits a step of 20 ms, at each of which half a millisecond may be wrong on either
+        // side.
         grid.job = Job { own_ns: 20 * MS, steps: 400, clock_bound_ns: MS / 2, ..grid.job };
         for report in judged(&grid, seed) {
             assert!(report.verdict.named_ranks().is_empty(), "seed {seed}: {:#?}", report.verdict);
@@ -63,7 +65,8 @@ fn what_clocks_may_be_wrong_by_at_every_wait_names_nobody() {
     }
 }
 
-/// Flat or in tensor groups of one host each, two or four ranks to a host; calls only enqueue, hosts wait.
+/// Flat or in tensor groups of one host each, two or four ranks to a host; calls only enqueue,
+/// hosts wait.
 fn replicas(tensor: usize, per_node: usize, own_ns: i64) -> Grid {
     let job = Job { ranks: 32, ranks_per_node: per_node, steps: 100, own_ns, enqueues: true, ..Job::default() };
     Grid { tensor, data: 32 / tensor, pipeline: 1, microbatches: 2, heavy_stage: None, job }

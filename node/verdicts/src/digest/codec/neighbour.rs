@@ -1,16 +1,18 @@
-//! Which lane another is written against: the ranks of a host mostly have the same lanes in the same order.
+//! Which lane another is written against: the ranks of a host mostly have the same lanes in the
+//! same order.
 
 use super::super::Lane;
 
 /// Where the lanes of the last process begin, and those of the one before it.
 #[derive(Default)]
-pub(super) struct Beside {
+pub(super) struct Neighbour {
     before: usize,
     current: usize,
 }
 
-impl Beside {
-    /// The next lane, if it is at the same place among those of its process as one of the process before: that one, and the place of the process.
+impl Neighbour {
+    /// The next lane, if it is at the same place among those of its process as one of the process
+    /// before: that one, and the place of the process.
     pub(super) fn like<'a>(&self, lanes: &'a [Lane]) -> Option<(&'a Lane, usize)> {
         let last = lanes.last()?;
         let ordinal = lanes.len() - self.current;

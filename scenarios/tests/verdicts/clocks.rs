@@ -3,17 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::*;
-use crate::digest::{Collector, Digest, ReferenceClock, end_of, reference_id, window_of};
-use crate::simulate::{Job, Slow};
-use crate::{Observation, Verdict};
+use scenarios::simulate::{Job, Slow};
+use verdicts::digest::{Collector, Digest, ReferenceClock, end_of, reference_id, window_of};
+use verdicts::standing::{Board, Judge, Presence, Standing};
+use verdicts::{Observation, Verdict};
+
+use super::standing::{gossiped, live};
 
 const MS: i64 = 1_000_000;
 const S: i64 = 1_000_000_000;
 /// Steps of up to an hour.
 const STEPS_NS: [i64; 6] = [-3_600 * S, -20 * S, -3 * S, 3 * S, 60 * S, 3_600 * S];
 
-/// How hosts tell time in a simulated mesh of four, whose job has a slow rank from its first step to its last: 40 s.
+/// How hosts tell time in a simulated mesh of four, whose job has a slow rank from its first step
+/// to its last: 40 s.
 struct Mesh {
     /// By how much each host's clock is ahead of true time, at a true time.
     ahead_ns: Box<dyn Fn(usize, i64) -> i64>,
@@ -36,7 +39,8 @@ const FROM_NS: i64 = 1_700_000_000 * S;
 const EVENT_NS: i64 = FROM_NS + 20 * S;
 
 impl Mesh {
-    /// What n3's agent judges, with the true time at which it did. It reads its own steady clock, which started 5 s ago.
+    /// What n3's agent judges, with the true time at which it did. It reads its own steady clock,
+    /// which started 5 s ago.
     fn watch(&self) -> Vec<(i64, Standing)> {
         let job = Job {
             steps: 500,
@@ -49,7 +53,7 @@ impl Mesh {
         let moved_ns = FROM_NS - rows.since_ns;
         let mut calls: BTreeMap<usize, Vec<Observation>> = BTreeMap::new();
         for mut seen in rows.observations {
-            let host: usize = seen.node[1..].parse().unwrap();
+            let host: usize = seen.node[1..].parse().expect("of the job");
             let aligned_ns = rows.clocks[&*seen.node].align(seen.entry_ns);
             seen.entry_ns = aligned_ns + moved_ns;
             calls.entry(host).or_default().push(seen);
@@ -64,16 +68,16 @@ impl Mesh {
         let end_ns = rows.until_ns + moved_ns;
         for now_ns in (FROM_NS..end_ns).step_by(50_000_000) {
             let steady_ns = now_ns - FROM_NS + 5 * S;
-            let reference = (0..4).find(|host| !(self.dead)(*host, now_ns)).unwrap();
+            let reference = (0..4).find(|host| !(self.dead)(*host, now_ns)).expect("of the job");
             for (&host, (collector, last)) in &mut collectors {
                 let restarts =
                     self.restart.iter().any(|(of, at)| *of == host && (*at..*at + 50_000_000).contains(&now_ns));
                 if restarts {
                     (*collector, *last) = (Collector::default(), i64::MIN);
                 }
-                let all = calls.get_mut(&host).unwrap();
+                let all = calls.get_mut(&host).expect("of the job");
                 while all.last().is_some_and(|call| call.entry_ns + call.duration_ns < now_ns) {
-                    let mut call = all.pop().unwrap();
+                    let mut call = all.pop().expect("of the job");
                     call.entry_ns += (self.ahead_ns)(host, call.entry_ns + call.duration_ns);
                     collector.push(call);
                 }
@@ -99,7 +103,8 @@ impl Mesh {
         judged
     }
 
-    /// Asserts that the slow rank is named all the time, but for a while at the beginning and for five seconds after the event.
+    /// Asserts that the slow rank is named all the time, but for a while at the beginning and for
+    /// five seconds after the event.
     fn verdicts_go_on(&self, hosts: usize, what: &str) {
         let judged = self.watch();
         for from_ns in [FROM_NS + 5 * S, EVENT_NS + 5 * S] {
@@ -135,7 +140,8 @@ fn an_agent_that_starts_again_with_another_time_of_day_counts_within_five_second
     }
 }
 
-/// Agents of another version may tell time by clocks that are stepped, and know of it only by their next ping.
+/// Agents of another version may tell time by clocks that are stepped, and know of it only by their
+/// next ping.
 #[test]
 fn digests_told_by_a_stepped_clock_hold_no_verdict_up() {
     for step_ns in STEPS_NS {
@@ -178,10 +184,10 @@ fn times_are_those_of_the_wall_clock_that_was_stepped() {
             ..Job::default()
         };
         let (mut judge, mut last) = (Judge::default(), None);
-        for (now_ns, node, mut digest) in super::tests::gossiped(&job, 3) {
+        for (now_ns, node, mut digest) in gossiped(&job, 3) {
             digest.wall_ahead_ms = wall_ahead_ms[usize::from(node != "n0")];
             mesh.hear(&node, digest, now_ns);
-            mesh.presence(&super::tests::live(4));
+            mesh.presence(&live(4));
             last = judge.judge(&mesh, now_ns).or(last);
         }
         last.expect("judged")
@@ -251,22 +257,23 @@ fn lanes_end_some_time_after_their_communicators_unless_somebody_waits_in_them()
 #[test]
 fn a_digest_is_taken_in_while_a_judgement_is_under_way() {
     let job = Job { ranks: 64, steps: 150, own_ns: 40 * MS, ..Job::default() };
-    let gossip = super::tests::gossiped(&job, 1);
+    let gossip = gossiped(&job, 1);
     let board = Arc::new(std::sync::Mutex::new(Board::default()));
     for (now_ns, node, digest) in &gossip {
-        board.lock().unwrap().hear(node, digest.clone(), *now_ns);
+        board.lock().expect("of the job").hear(node, digest.clone(), *now_ns);
     }
-    let now_ns = gossip.last().unwrap().0;
+    let now_ns = gossip.last().expect("of the job").0;
     // What is judged is a copy: no lock is held, and what comes meanwhile changes nothing in it.
-    let copy = board.lock().unwrap().clone();
+    let copy = board.lock().expect("of the job").clone();
     let alone = Judge::default().judge(&copy, now_ns).expect("judged");
-    let (node, newest) = (gossip[0].1.clone(), gossip.iter().map(|(.., digest)| digest.window).max().unwrap());
+    let (node, newest) =
+        (gossip[0].1.clone(), gossip.iter().map(|(.., digest)| digest.window).max().expect("of the job"));
     let newer = Digest { window: newest + 1, ..gossip[0].2.clone() };
     let taken = std::thread::scope(|scope| {
         let judging = scope.spawn(|| Judge::default().judge(&copy, now_ns));
         let taken = board.try_lock().is_ok_and(|mut board| board.hear(&node, newer, now_ns));
-        assert_eq!(judging.join().unwrap().expect("judged"), alone);
+        assert_eq!(judging.join().expect("of the job").expect("judged"), alone);
         taken
     });
-    assert!(taken && board.lock().unwrap().knows(&node, newest + 1) && !copy.knows(&node, newest + 1));
+    assert!(taken && board.lock().expect("of the job").knows(&node, newest + 1) && !copy.knows(&node, newest + 1));
 }

@@ -1,25 +1,26 @@
-//! Late ranks that may not be to blame, though they stand out: held up by another, or late together because of the network between them.
+//! Late ranks that may not be to blame, though they stand out: held up by another, or late together
+//! because of the network between them.
 //!
-//! All of this matters where calls only enqueue, so that waits are not seen. `suspects.rs` finds them, `verdict.rs` asks here whom to drop.
+//! All of this matters where calls only enqueue, so that waits are not seen. `suspects.rs` finds
+//! them, `verdict.rs` asks here whom to drop.
 
 use std::collections::BTreeSet;
 
-use super::matching::{Comm, Member, Met};
-use super::report::{Culprit, RankRef};
+use super::comm::{Comm, Member, Met};
+use super::ranks::RankRef;
+use super::report::Culprit;
 use super::rules::Rules;
-use super::score::{Scored, Waits};
+use super::score::Scored;
 use super::suspects::{Findings, Found, of_run};
-
-/// Of its lateness, what a wait for others must explain.
-const HALF: f64 = 0.5;
+use super::tally::Waits;
 
 fn is(f: &Found, m: &Member) -> bool {
     *f.culprit.node == *m.node && f.culprit.pid == m.pid
 }
 
-/// By entries alone it cannot be seen whether a rank is held up. Whoever makes it late is late, too: so a rank is to
-/// blame only if in each communicator that it is in, it is late itself, or nobody else is that it could wait for. Ranks
-/// that were not heard could be late.
+/// By entries alone it cannot be seen whether a rank is held up. Whoever makes it late is late,
+/// too: so a rank is to blame only if in each communicator that it is in, it is late itself, or
+/// nobody else is that it could wait for. Ranks that were not heard could be late.
 pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings: &mut Findings) {
     let found = &findings.found;
     let late_somewhere = |m: &Member| found.iter().any(|f| is(f, m));
@@ -37,7 +38,8 @@ pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings
                 .filter(|(i, _)| {
                     !found.iter().any(|f| Some(f.comm) == *i && is(f, &scored[p.comm].comm.members[p.member]))
                 })
-                // Who waits for somebody there waits alike: that makes nobody late against those that are there, too.
+                // Who waits for somebody there waits alike: that makes nobody late against those
+                // that are there, too.
                 .filter(|(_, c)| !scored[p.comm].comm.members.iter().all(|m| c.has(m)))
                 .filter_map(|(i, c)| {
                     let others = || c.members.iter().filter(|m| !is(p, m));
@@ -70,8 +72,9 @@ pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings
     findings.found = kept;
 }
 
-/// In the collectives of another communicator it waited, at the time when it was late, for less than what would explain half of that, as far as the
-/// clocks can tell: who is late with it there does not make it late.
+/// In the collectives of another communicator it waited, at the time when it was late, for less
+/// than what would explain half of that, as far as the clocks can tell: who is late with it there
+/// does not make it late.
 fn waits_little(scored: &[Scored], p: &Found, there: &Scored) -> bool {
     let here = &scored[p.comm];
     let wall_ns: f64 = here.windows[p.episode.clone()].iter().map(|w| w.wall_ns).sum();
@@ -90,12 +93,14 @@ fn waits_little(scored: &[Scored], p: &Found, there: &Scored) -> bool {
     let known: Vec<f64> = met.iter().filter_map(waited).collect();
     // A record that was lost leaves a wait open; the others speak for it.
     2 * known.len() > met.len()
-        && known.iter().sum::<f64>() * met.len() as f64 / known.len() as f64 <= p.culprit.share * wall_ns * HALF
+        && known.iter().sum::<f64>() * met.len() as f64 / known.len() as f64
+            <= p.culprit.share * wall_ns * Rules::WAIT_EXPLAINS
 }
 
-/// Where the waits in calls are not seen, what a call takes all its ranks longer than usual looks like time of their own. So where
-/// most of a smaller communicator that reaches over several hosts are late, or ranks of two hosts that pass data to each other, it may be the
-/// network between them: none of them is named.
+/// Where the waits in calls are not seen, what a call takes all its ranks longer than usual looks
+/// like time of their own. So where most of a smaller communicator that reaches over several hosts
+/// are late, or ranks of two hosts that pass data to each other, it may be the network between
+/// them: none of them is named.
 pub(crate) fn drop_common(scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
     let found = &findings.found;
     let common = |c: &&Comm| {
@@ -135,11 +140,12 @@ fn link<'a>(a: &'a str, b: &'a str) -> Option<(&'a str, &'a str)> {
     (a != b).then(|| (a.min(b), a.max(b)))
 }
 
-/// Hosts whose ranks pass data to each other, one of them late and the other as much so by at least half: the network between the two makes both
-/// ends late, and what it takes a call is part of what is told of own times from entries.
+/// Hosts whose ranks pass data to each other, one of them late and the other as much so by at least
+/// half: the network between the two makes both ends late, and what it takes a call is part of what
+/// is told of own times from entries.
 fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Rules) -> BTreeSet<(&'a str, &'a str)> {
     let mut links = BTreeSet::new();
-    for f in found.iter().filter(|f| scored[f.comm].waits == Waits::Enqueued && scored[f.comm].comm.own_known()) {
+    for f in found.iter().filter(|f| scored[f.comm].waits == Waits::Enqueued && scored[f.comm].comm.reconstructed) {
         let own =
             |node: &str, pid: i64| own_share(scored, (node, pid), (f.culprit.since_ns, f.culprit.until_ns), rules);
         let mine = own(&f.culprit.node, f.culprit.pid);
@@ -156,7 +162,8 @@ fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Ru
     links
 }
 
-/// The excess of own time of a process between two instants as a share of wall time, in the communicator where it is largest.
+/// The excess of own time of a process between two instants as a share of wall time, in the
+/// communicator where it is largest.
 fn own_share(scored: &[Scored], (node, pid): (&str, i64), (since_ns, until_ns): (i64, i64), rules: &Rules) -> f64 {
     let shares = scored.iter().filter_map(|s| {
         let place = s.comm.members.iter().position(|m| *m.node == *node && m.pid == pid)?;
@@ -169,7 +176,8 @@ fn own_share(scored: &[Scored], (node, pid): (&str, i64), (since_ns, until_ns): 
 /// What stands against naming a rank that enters late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Against {
-    /// In another communicator of it others may be late: those that are late elsewhere, or were not heard.
+    /// In another communicator of it others may be late: those that are late elsewhere, or were not
+    /// heard.
     Unclear,
     /// In another communicator of it another rank is late.
     Another,

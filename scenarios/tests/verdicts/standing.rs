@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::*;
-use crate::digest::{Collector, Digest, ReferenceClock, WINDOW_NS, end_of, reference_id, window_of};
-use crate::simulate::{Job, Slow};
-use crate::{Observation, Verdict};
+use scenarios::simulate::{Job, Noise, Slow};
+use verdicts::digest::{Collector, Digest, ReferenceClock, Resent, WINDOW_NS, end_of, reference_id, window_of};
+use verdicts::standing::{Board, Change, GRACE_NS, Judge, Presence, Standing};
+use verdicts::{ClockOffset, Input, Observation, Verdict};
 
 const MS: i64 = 1_000_000;
 
@@ -15,15 +15,23 @@ pub(super) fn gossiped(job: &Job, seed: u64) -> Vec<(i64, String, Digest)> {
     gossiped_for(job, seed, 0, |_, _| ()).1
 }
 
-/// When a job ends, and what its nodes gossip until so many windows later; `at_the_end` may add to the digest of the last window of
-/// the job.
+/// When a job ends, and what its nodes gossip until so many windows later; `at_the_end` may add to
+/// the digest of the last window of the job.
 fn gossiped_for(
     job: &Job,
     seed: u64,
     windows_after: i64,
     at_the_end: impl Fn(&mut Collector, &mut Digest),
 ) -> (i64, Vec<(i64, String, Digest)>) {
-    let rows = job.observe(seed);
+    gossiped_of(job.observe(seed), windows_after, at_the_end)
+}
+
+/// The same of any rows.
+fn gossiped_of(
+    rows: Input,
+    windows_after: i64,
+    at_the_end: impl Fn(&mut Collector, &mut Digest),
+) -> (i64, Vec<(i64, String, Digest)>) {
     let mut by_node: BTreeMap<Arc<str>, Vec<Observation>> = BTreeMap::new();
     for seen in rows.observations {
         by_node.entry(Arc::clone(&seen.node)).or_default().push(seen);
@@ -130,7 +138,7 @@ fn any_two_agents_give_the_same_verdict_of_the_same_window() {
 fn nobody_is_named_in_a_healthy_job_however_often_it_is_judged() {
     let mut windows = 0;
     for seed in 0..4 {
-        let noise = crate::simulate::Noise::Spikes { sigma: 0.1, chance: 0.05, most: 3.0 };
+        let noise = Noise::Spikes { sigma: 0.1, chance: 0.05, most: 3.0 };
         let job = Job { steps: 600, own_ns: 20 * MS, noise, loss: 0.01, ..Job::default() };
         for v in watch(&gossiped(&job, seed), |_| 100 * MS) {
             windows += 1;
@@ -210,7 +218,7 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     for (now_ns, node, digest) in &gossip {
         if node == "n3" {
             // Layout 9, whatever follows.
-            let refused = crate::digest::decode("\u{9}\0").unwrap_err();
+            let refused = verdicts::digest::decode("\u{9}\0").unwrap_err();
             board.refuse(node, refused.to_string());
         } else {
             board.hear(node, digest.clone(), *now_ns);
@@ -273,4 +281,41 @@ fn a_job_that_has_ended_names_nobody_any_more_and_says_so() {
     let Verdict::Rank { culprit, .. } = &standing.report.verdict else { panic!("{:?}", standing.report.verdict) };
     assert_eq!((culprit.rank, culprit.node.as_str()), (3, "n5"));
     assert!(standing.report.evidence.notes.iter().any(|note| note.contains("8 ranks of another job have ended")));
+}
+
+#[test]
+fn collectives_that_wait_for_lost_segments_are_the_networks_and_without_these_nobodys() {
+    let job = Job { steps: 120, own_ns: 40 * MS, clock_offset_ns: 0, ..Job::default() };
+    let mut rows = job.observe(1);
+    // In every sixth collective all leave 200 ms later, and all that follows is as much later.
+    let later = |seq: u64| (seq / 6) as i64 * 200 * MS;
+    for seen in &mut rows.observations {
+        seen.entry_ns += later(seen.seq);
+        seen.duration_ns += later(seen.seq + 1) - later(seen.seq);
+    }
+    rows.until_ns += later(job.steps as u64);
+    rows.clocks.values_mut().for_each(|clock| *clock = ClockOffset::steady(0, 100_000));
+    let hit = rows.observations.iter().filter(|seen| seen.rank == 0 && seen.seq % 6 == 5);
+    let resent: Vec<i64> = hit.map(|seen| seen.entry_ns + 150 * MS).collect();
+    assert_eq!(resent.len(), 20);
+    let (_, mut gossip) = gossiped_of(rows, 0, |_, _| ());
+    let networks = |gossip: &[(i64, String, Digest)]| {
+        let verdicts = watch(gossip, |_| 100 * MS);
+        let of = |standing: &Standing| match &standing.report.verdict {
+            Verdict::Network(found) => Some(found.clone()),
+            _ => None,
+        };
+        verdicts.iter().filter_map(of).next_back()
+    };
+    assert_eq!(networks(&gossip), None);
+    let address = |n: u8| std::net::IpAddr::from([10, 0, 0, n]);
+    for (_, _, digest) in gossip.iter_mut().filter(|(_, node, _)| node == "n0") {
+        for at_ns in resent.iter().filter(|at_ns| window_of(**at_ns) == digest.window) {
+            let at_ms = ((at_ns - (end_of(digest.window) - WINDOW_NS)) / MS) as u16;
+            digest.resent.push(Resent { from: address(1), to: address(3), segments: 1, at_ms: vec![at_ms] });
+        }
+    }
+    let found = networks(&gossip).expect("the network");
+    assert!(found.share > 0.3 && found.explained > 0.8, "{found:?}");
+    assert_eq!(found.flows.len(), 1);
 }

@@ -1,16 +1,20 @@
-//! Simulated jobs: what the stores of a mesh would hold after a job whose truth is known. Pure and seeded, for tests
-//! of the verdicts here and for the scenarios' benchmark.
+//! Simulated jobs: what the stores of a mesh would hold after a job whose truth is known. Pure and
+//! seeded, for the tests of the verdicts and for their benchmark.
 //!
-//! A job is coupled: each step every rank computes (own time with noise), enters the collective, and leaves when the
-//! last rank has entered. What is recorded then passes through the faults of observation: clocks that are off and
-//! drift, lost records, recorders that came late, hosts that are not heard.
+//! Shares the types of an observation with the analysis, and no constant or rule: what it assumes
+//! of clocks and delays is its own.
 //!
-//! [`Job`] is flat, one communicator; [`Grid`] has tensor, data and pipeline parallel groups. `machine` moves the ranks
-//! through their calls and records them.
+//! A job is coupled: each step every rank computes (own time with noise), enters the collective,
+//! and leaves when the last rank has entered. What is recorded then passes through the faults of
+//! observation: clocks that are off and drift, lost records, recorders that came late, hosts that
+//! are not heard.
+//!
+//! [`Job`] is flat, one communicator; [`Grid`] has tensor, data and pipeline parallel groups.
+//! `machine` moves the ranks through their calls and records them.
 
 use rand::{Rng, RngExt};
 
-use super::observation::Input;
+use verdicts::Input;
 
 mod clocks;
 mod grid;
@@ -27,7 +31,8 @@ pub enum Noise {
     Gaussian(f64),
     /// Log-normal with this sigma (median 1).
     LogNormal(f64),
-    /// Normal with `sigma`, and with probability `chance` a stretch without CPU of up to `most` own times.
+    /// Normal with `sigma`, and with probability `chance` a stretch without CPU of up to `most` own
+    /// times.
     Spikes {
         /// Standard deviation as a share of the own time.
         sigma: f64,
@@ -36,8 +41,8 @@ pub enum Noise {
         /// Longest spike, in own times.
         most: f64,
     },
-    /// Mostly near its usual length, with a power-law tail of delays: `sigma` times a Pareto deviate less its least
-    /// value. With `alpha` of 2 and below the variance is infinite.
+    /// Mostly near its usual length, with a power-law tail of delays: `sigma` times a Pareto
+    /// deviate less its least value. With `alpha` of 2 and below the variance is infinite.
     Heavy {
         /// Size of the tail as a share of the own time.
         sigma: f64,
@@ -96,7 +101,8 @@ pub struct Job {
     pub transfer_ns: i64,
     /// Scatter of the own time.
     pub noise: Noise,
-    /// Uneven data: in each step each rank's work is multiplied by a log-normal factor of this sigma.
+    /// Uneven data: in each step each rank's work is multiplied by a log-normal factor of this
+    /// sigma.
     pub uneven: f64,
     /// Late ranks.
     pub slow: Vec<Slow>,
@@ -104,10 +110,11 @@ pub struct Job {
     pub slow_link: Option<SlowLink>,
     /// A rank that stops; the job then hangs, and is looked at ten seconds later.
     pub stop: Option<Stop>,
-    /// Calls return at once and the wait happens on the device; the host waits for it in a synchronise call after each
-    /// call, or at the end of the step.
+    /// Calls return at once and the wait happens on the device; the host waits for it in a
+    /// synchronise call after each call, or at the end of the step.
     pub enqueues: bool,
-    /// With `enqueues`: the host synchronises only at the end of a step, and runs ahead of the device until then.
+    /// With `enqueues`: the host synchronises only at the end of a step, and runs ahead of the
+    /// device until then.
     pub runs_ahead: bool,
     /// With `enqueues`: the synchronise calls are recorded.
     pub syncs: bool,
@@ -115,7 +122,8 @@ pub struct Job {
     pub clock_offset_ns: i64,
     /// The measured offset is off by up to this, and says so.
     pub clock_bound_ns: i64,
-    /// Node clocks drift by up to this many parts in a billion. They are measured at the end of the span.
+    /// Node clocks drift by up to this many parts in a billion. They are measured at the end of the
+    /// span.
     pub clock_drift_ppb: i64,
     /// Recorders that came late: node and the step at which. Of those, calls have no number.
     pub late_nodes: Vec<(usize, usize)>,
@@ -126,7 +134,8 @@ pub struct Job {
 }
 
 impl Default for Job {
-    /// Eight ranks on four hosts, 100 steps of 100 ms with one collective, 2 % noise, nobody late, good clocks.
+    /// Eight ranks on four hosts, 100 steps of 100 ms with one collective, 2 % noise, nobody late,
+    /// good clocks.
     fn default() -> Self {
         Self {
             ranks: 8,

@@ -1,14 +1,16 @@
-//! Verdicts over thousands of simulated jobs: nobody named in healthy ones, the late rank named in the others.
+//! Verdicts over thousands of simulated jobs: nobody named in healthy ones, the late rank named in
+//! the others.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::simulate::{Grid, Job, Noise, Slow, Stop};
-use super::{Rules, Verdict, analyse};
+use scenarios::simulate::{Grid, Job, Noise, Slow, Stop};
+use verdicts::{Input, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
 
-/// A job drawn from all shapes: 2-64 ranks, steps of 5 ms to 1 s, every kind of noise, imperfect observation.
+/// A job drawn from all shapes: 2-64 ranks, steps of 5 ms to 1 s, every kind of noise, imperfect
+/// observation.
 fn drawn(rng: &mut StdRng) -> Job {
     let ranks = [2, 3, 4, 8, 8, 16, 32, 64][rng.random_range(0..8)];
     let ranks_per_node = [1, 2, 4, 8][rng.random_range(0..4)];
@@ -105,7 +107,8 @@ fn late(draw: u64, jobs: u64) {
 
 #[test]
 fn the_demo_job_is_named_with_its_lateness_and_cost() {
-    // 8 ranks, steps of 10 ms, rank 5 enters 290 ms late: a step takes 300 ms, ten seconds are 33 of them.
+    // 8 ranks, steps of 10 ms, rank 5 enters 290 ms late: a step takes 300 ms, ten seconds are 33
+    // of them.
     let job = Job {
         steps: 33,
         own_ns: 10 * MS,
@@ -147,7 +150,8 @@ fn a_slow_host_names_its_ranks() {
 
 #[test]
 fn ranks_of_a_slow_host_that_hide_each_other_are_named_together() {
-    // Of sixteen and of twelve: each of the four has three slow others among those that it is compared with, which widen the spread.
+    // Of sixteen and of twelve: each of the four has three slow others among those that it is
+    // compared with, which widen the spread.
     for (ranks, sigma, extra_ns) in [(16, 0.05, 15 * MS), (12, 0.1, 40 * MS)] {
         for seed in 0..20 {
             let job = Job { ranks, ranks_per_node: 4, steps: 20, noise: Noise::LogNormal(sigma), ..Job::default() };
@@ -218,7 +222,7 @@ fn a_culprit_that_was_not_heard_is_not_replaced_by_another() {
 fn too_little_is_unknown() {
     let two = Job { steps: 2, ..Job::default() };
     assert!(matches!(analyse(&two.observe(8), &Rules::default()).verdict, Verdict::Unknown { .. }));
-    assert!(matches!(analyse(&super::Input::default(), &Rules::default()).verdict, Verdict::Unknown { .. }));
+    assert!(matches!(analyse(&Input::default(), &Rules::default()).verdict, Verdict::Unknown { .. }));
 }
 
 #[test]
@@ -341,4 +345,41 @@ fn groups_whose_calls_only_enqueue_blame_no_victim() {
     }
     // Without a pipeline it can be told.
     assert!(right * 10 >= flat * 9, "{right} of {flat}");
+}
+
+#[test]
+fn a_simulated_job_costs_per_step_what_its_slow_rank_adds() {
+    let job = Job {
+        steps: 60,
+        own_ns: 100 * MS,
+        noise: Noise::Gaussian(0.001),
+        slow: vec![Slow { rank: 3, extra_ns: 50 * MS, from_step: 0 }],
+        ..Job::default()
+    };
+    let report = analyse(&job.observe(7), &Rules::default());
+    let step = report.cost.per_step.unwrap();
+    assert_eq!((step.steps, step.collectives), (60, 1));
+    assert!((49 * MS..51 * MS).contains(&step.wasted_ns), "{step:?}");
+    assert!((148 * MS..154 * MS).contains(&step.step_ns), "{step:?}");
+    assert!((1.46..1.52).contains(&step.slowdown.unwrap()), "150 instead of 100 ms: {step:?}");
+    assert!((step.gpu_seconds_wasted - 7.0 * 0.05).abs() < 0.01, "seven ranks wait 50 ms: {step:?}");
+    let total = step.gpu_seconds_wasted * step.steps as f64;
+    assert!((total - report.cost.gpu_seconds_wasted).abs() < 1e-9 * total);
+    let healthy = analyse(&Job::default().observe(7), &Rules::default());
+    assert_eq!(healthy.cost.per_step, None);
+}
+
+#[test]
+fn a_rank_busy_for_200_ms_is_named_though_outer_times_are_alike() {
+    // traceopt-ai/traceml#252: four ranks, steps of 362 ms, 200 ms of busy waiting on rank 1.
+    let job = Job {
+        ranks: 4,
+        ranks_per_node: 4,
+        steps: 50,
+        own_ns: 162 * MS,
+        noise: Noise::Gaussian(0.01),
+        slow: vec![Slow { rank: 1, extra_ns: 200 * MS, from_step: 0 }],
+        ..Job::default()
+    };
+    assert_eq!(analyse(&job.observe(1), &Rules::default()).verdict.named_ranks(), [1]);
 }

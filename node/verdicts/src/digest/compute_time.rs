@@ -1,5 +1,6 @@
-//! Follows a process's own time: the time outside any communication call since it left the previous coupling call of the
-//! same communicator, as `own.rs` of the analysis computes it from rows; the call with which it opens a step; and its steps (`steps.rs`).
+//! Follows a process's own time: the time outside any communication call since it left the previous
+//! coupling call of the same communicator, as `compute_time.rs` of the analysis computes it from
+//! rows; the call with which it opens a step; and its steps (`steps.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::observation::Coupling;
 
 /// One process.
 #[derive(Debug, Default)]
-pub(super) struct OwnTime {
+pub(super) struct ComputeTime {
     in_call_until: Option<i64>,
     outside_ns: i64,
     /// Calls so far.
@@ -28,8 +29,9 @@ pub(super) struct OwnTime {
     pub(super) steps: Stepping,
 }
 
-impl OwnTime {
-    /// Take the next call, in order of entry; gives the own time before it where it is a coupling one and that is known.
+impl ComputeTime {
+    /// Take the next call, in order of entry; gives the own time before it where it is a coupling
+    /// one and that is known.
     pub(super) fn next(&mut self, seen: &Observation) -> Option<i64> {
         self.place += 1;
         if let Some(until) = self.in_call_until {
@@ -59,7 +61,8 @@ impl OwnTime {
         (place >= self.gap_at).then(|| self.outside_ns - outside)
     }
 
-    /// It waited for its device, which is none of its own time. What lies before a call that was taken already is not looked at.
+    /// It waited for its device, which is none of its own time. What lies before a call that was
+    /// taken already is not looked at.
     pub(super) fn busy(&mut self, start_ns: i64, end_ns: i64) {
         if let Some(until) = self.in_call_until {
             self.outside_ns = self.outside_ns.saturating_add(start_ns.saturating_sub(until).max(0));

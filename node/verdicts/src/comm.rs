@@ -1,0 +1,132 @@
+//! A communicator with its members and its matched collectives.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::observation::{ClockOffset, Coupling};
+use super::sampled::Unsure;
+use super::stats::median;
+
+/// A rank of a communicator: one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) rank: i32,
+    pub(crate) node: Arc<str>,
+    pub(crate) pid: i64,
+    /// Clock of its node; none when it was never measured.
+    pub(crate) clock: Option<ClockOffset>,
+    /// Ranks of one class do the same work.
+    pub(crate) class: usize,
+}
+
+impl Member {
+    /// How far two ranks' aligned times may be wrong against each other: nothing on one node, which
+    /// has one clock; none when a clock is not known.
+    pub(crate) fn bound_to(&self, other: &Self) -> Option<i64> {
+        if self.node == other.node {
+            return Some(0);
+        }
+        Some(self.clock?.bound_ns.saturating_add(other.clock?.bound_ns))
+    }
+}
+
+/// One rank's part in a collective.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Cell {
+    /// Entry on the asker's clock (on the node's own where that is not known).
+    pub(crate) entry_ns: i64,
+    /// Time in the call; where the host's wait for it was seen, until the end of that.
+    pub(crate) duration_ns: i64,
+    /// Time in the call itself.
+    pub(crate) called_ns: i64,
+    /// Own time since this rank left the previous collective of the communicator, on its own clock:
+    /// the time outside any communication call. None for the first, and where a record was lost.
+    pub(crate) compute_ns: Option<i64>,
+    /// Own time was told from aligned entries: how far the clocks' bounds leave it open.
+    pub(crate) unsure: Option<Unsure>,
+}
+
+/// One collective, matched.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Met {
+    /// When: the median of the aligned entries.
+    pub(crate) at_ns: i64,
+    /// The function that was called.
+    pub(crate) func: Arc<str>,
+    /// Collectives that it stands for: more than one where digests give runs of calls by their
+    /// means.
+    pub(crate) weight: u32,
+    /// One for each member of the communicator, in their order.
+    pub(crate) cells: Vec<Option<Cell>>,
+}
+
+/// A communicator and its matched collectives in order of time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Comm {
+    pub(crate) hash: u64,
+    pub(crate) nranks: Option<i32>,
+    pub(crate) library: String,
+    /// The lowest tier among its calls; 1 where they enqueue and the synchronise calls after them
+    /// were seen.
+    pub(crate) tier: u8,
+    /// Its calls enqueue, and durations reach to the end of the synchronise calls after them.
+    pub(crate) lifted: bool,
+    /// Calls by name, all couplings.
+    pub(crate) funcs: BTreeMap<Arc<str>, u64>,
+    /// In order of rank.
+    pub(crate) members: Vec<Member>,
+    pub(crate) met: Vec<Met>,
+    /// Collectives with every rank of the communicator.
+    pub(crate) complete: usize,
+    /// Collectives used though ranks are missing in them.
+    pub(crate) partial: usize,
+    /// Collectives not used: too few ranks present.
+    pub(crate) dropped: usize,
+    /// Calls that make all ranks meet.
+    pub(crate) coupled: u64,
+    /// Calls that couple one-sidedly or pairwise.
+    pub(crate) one_sided: u64,
+    /// Of these, those between two ranks.
+    pub(crate) paired: u64,
+    /// Own time rests on when the ranks met, told from aligned entries: it may be wrong by the
+    /// clock bound.
+    pub(crate) reconstructed: bool,
+    /// It is known of some collectives only, by the steps of digests.
+    pub(crate) by_steps: bool,
+}
+
+impl Comm {
+    /// Count calls of a function.
+    pub(crate) fn count(&mut self, func: &Arc<str>, calls: u64, tier: u8, nranks: Option<i32>) {
+        self.tier = self.tier.min(tier);
+        self.nranks = self.nranks.max(nranks);
+        let sum = self.funcs.entry(Arc::clone(func)).or_default();
+        *sum = sum.saturating_add(calls);
+        let coupling = Coupling::of(func);
+        let kind = if coupling == Coupling::All { &mut self.coupled } else { &mut self.one_sided };
+        *kind = kind.saturating_add(calls);
+        if coupling == Coupling::Pair {
+            self.paired = self.paired.saturating_add(calls);
+        }
+    }
+
+    /// Its ranks do not all do the same work.
+    pub(crate) fn mixed(&self) -> bool {
+        self.members.windows(2).any(|m| m[0].class != m[1].class)
+    }
+
+    /// How many collectives a run of matched ones stands for.
+    pub(crate) fn stands_for(&self, met: std::ops::Range<usize>) -> f64 {
+        self.met.get(met).unwrap_or_default().iter().map(|m| f64::from(m.weight)).sum()
+    }
+
+    /// Whether a member's process is in this communicator, too.
+    pub(crate) fn has(&self, member: &Member) -> bool {
+        self.members.iter().any(|m| m.pid == member.pid && m.node == member.node)
+    }
+
+    /// How far apart collectives lie: the median of their distances. None with fewer than two.
+    pub(crate) fn period_ns(&self) -> Option<f64> {
+        median(self.met.windows(2).map(|w| (w[1].at_ns - w[0].at_ns) as f64 / f64::from(w[1].weight.max(1))))
+    }
+}

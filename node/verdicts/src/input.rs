@@ -1,0 +1,99 @@
+//! All that goes into a verdict: calls, what is known of waits and of processes, clocks, and who
+//! was heard.
+
+use std::collections::BTreeMap;
+
+use query_planner::Value;
+use serde::Serialize;
+
+use super::activity::Doing;
+use super::hang::{Gone, Progress};
+use super::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
+use super::sampled::{Sampled, Totals};
+
+/// Who was asked and who answered.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Heard {
+    /// Nodes asked.
+    pub asked: usize,
+    /// Nodes whose whole answer arrived.
+    pub answered: usize,
+    /// Nodes that did not answer, with the reason.
+    pub missing: Vec<(String, String)>,
+    /// What the answering nodes know to be missing from their data (capture loss, retention, …).
+    pub notes: Vec<String>,
+}
+
+/// Everything a verdict is made from.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Input {
+    /// Calls, in any order.
+    pub observations: Vec<Observation>,
+    /// Calls whose communicator's start was not seen: `seq` says nothing. They are matched by when
+    /// they ended, where that is possible.
+    pub unnumbered: Vec<Observation>,
+    /// Cells out of digests: each stands for a run of calls. A process's calls are either here or
+    /// above.
+    pub sampled: Vec<Sampled>,
+    /// What the processes of `sampled` called altogether, one-sided calls included.
+    pub totals: Vec<Totals>,
+    /// Calls that processes are in, of communicators whose start was not seen: they follow the last
+    /// one that was left.
+    pub open_unnumbered: Vec<Observation>,
+    /// Where hosts waited for their devices; may be empty, then calls that only enqueue show no
+    /// wait.
+    pub syncs: Vec<SyncCall>,
+    /// The synchronise calls that processes are in, as of the end of the span.
+    pub syncing: Vec<SyncCall>,
+    /// Processes that have ended; may be empty.
+    pub gone: Vec<Gone>,
+    /// What processes do that do not get on, as of the end of the span; may be empty.
+    pub doing: Vec<Doing>,
+    /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked
+    /// for.
+    pub progress: Vec<Progress>,
+    /// Offset of each node's clock; the asker's own node is 0/0. A node that is not here has an
+    /// unknown clock.
+    pub clocks: BTreeMap<String, ClockOffset>,
+    /// Coverage of the question.
+    pub heard: Heard,
+    /// Start of the asked span, Unix nanoseconds of the asker's clock.
+    pub since_ns: i64,
+    /// End of the asked span.
+    pub until_ns: i64,
+    /// Rows that could not be placed, by reason (see [`Row::Unplaced`]).
+    pub unplaced: BTreeMap<String, u64>,
+}
+
+impl Input {
+    /// Take in one row of the answer to [`sql`](super::sql).
+    ///
+    /// # Errors
+    /// [`RowError`] when the row does not have the columns of [`COLUMNS`](super::COLUMNS).
+    pub fn push_row(&mut self, row: &[Value]) -> Result<(), RowError> {
+        match Observation::from_row(row)? {
+            Row::Placed(seen) => self.observations.push(seen),
+            Row::Unnumbered(seen) => self.unnumbered.push(seen),
+            Row::Unplaced(why) => *self.unplaced.entry(why.to_owned()).or_default() += 1,
+        }
+        Ok(())
+    }
+
+    /// Some calls only enqueue: the synchronise calls after them are worth asking for.
+    #[must_use]
+    pub fn enqueues(&self) -> bool {
+        self.observations.iter().chain(&self.unnumbered).any(|seen| seen.tier == 0)
+    }
+
+    /// Take in one row of the answer to [`syncs_sql`](super::syncs_sql); what is no such row is
+    /// left out.
+    pub fn push_sync_row(&mut self, row: &[Value]) {
+        if let [Value::Text(node), Value::Integer(pid), Value::Integer(start_ns), Value::Integer(duration_ns)] = row
+            && TIMES.contains(start_ns)
+            && (0..LONGEST_NS).contains(duration_ns)
+        {
+            let node = String::from_utf8_lossy(node).as_ref().into();
+            self.syncs.push(SyncCall { node, pid: *pid, start_ns: *start_ns, duration_ns: *duration_ns });
+        }
+    }
+}

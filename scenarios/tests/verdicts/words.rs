@@ -1,0 +1,42 @@
+//! What a person reads of simulated jobs.
+
+use scenarios::simulate::{Job, Slow};
+use verdicts::{Input, Rules, analyse, text};
+
+const MS: i64 = 1_000_000;
+/// Longest bar of the table, in characters.
+const BAR: usize = 24;
+
+#[test]
+fn the_sentence_names_rank_host_lateness_and_cost() {
+    let job = Job {
+        steps: 33,
+        own_ns: 10 * MS,
+        slow: vec![Slow { rank: 5, extra_ns: 290 * MS, from_step: 0 }],
+        ..Job::default()
+    };
+    let text = text(&analyse(&job.observe(3), &Rules::default()));
+    let first = text.lines().next().unwrap();
+    assert!(first.starts_with("Rank 5 on host n2 holds up the other 7 ranks: it enters 29"), "{text}");
+    assert!(first.contains("last in 33 of 33 collectives, 96 % of the time"), "{text}");
+    assert!(text.contains("22:13:20 UTC (it may have begun earlier), and still does."), "{text}");
+    assert!(text.contains("rank-seconds"), "no GPU in an MPI job: {text}");
+    assert!(text.contains("In each of 33 collectives: 2.0 rank-seconds, 290 ms of 301 ms, 2"), "{text}");
+    let row = text.lines().find(|l| l.ends_with("culprit")).unwrap();
+    assert!(row.contains(&"█".repeat(BAR)), "{text}");
+    assert_eq!(text.matches('█').count(), BAR, "only the culprit has a bar to speak of: {text}");
+    assert!(text.contains("Evidence: tier 1, 33 collectives matched"), "{text}");
+}
+
+#[test]
+fn nobody_and_unknown_are_said_in_words() {
+    let healthy = text(&analyse(&Job::default().observe(1), &Rules::default()));
+    assert!(healthy.starts_with("No rank holds the others up (8 ranks compared over 100 collectives"), "{healthy}");
+    let many = Job { ranks: 40, steps: 30, missing_nodes: vec![3], ..Job::default() };
+    let many = text(&analyse(&many.observe(1), &Rules::default()));
+    assert!(many.contains("… and 22 ranks more"), "{many}");
+    assert!(many.contains("Not heard: n3 (timeout)."), "{many}");
+    assert!(many.contains("38 of 40 ranks heard"), "{many}");
+    let nothing = text(&analyse(&Input::default(), &Rules::default()));
+    assert!(nothing.contains("no collective was recorded"), "{nothing}");
+}
