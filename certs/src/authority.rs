@@ -13,8 +13,10 @@ use rcgen::{
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
 
+use crate::chain::BACKDATED;
 use crate::files::{self, DirLock, Replace};
 use crate::name::{mesh_uri, node_uri};
+use crate::trust::Signer;
 use crate::{Error, Fingerprint, Identity, MeshName, NodeName, Role, chain, pem};
 
 /// How long a CA certificate is valid.
@@ -22,8 +24,6 @@ pub const CA_VALIDITY: Duration = days(3650);
 /// How long a node certificate is valid unless asked otherwise: it is renewed by itself long before, and a mesh whose
 /// CA is away for a long weekend loses nobody.
 pub const NODE_VALIDITY: Duration = days(7);
-/// Certificates are valid from this long before they are made, for hosts whose clock is behind.
-pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
 
 /// The directory of the CA inside an identity directory.
 pub(crate) const CA_DIR: &str = "ca";
@@ -138,11 +138,6 @@ impl Authority {
         std::fs::metadata(dir.join(CA_DIR).join(AUTHORITY_FILE)).and_then(|metadata| metadata.modified()).ok()
     }
 
-    /// Signs `message` with the CA's key: ECDSA with SHA-256, DER.
-    pub(crate) fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        self.issuer.key().sign(message).map_err(Error::sign("signature"))
-    }
-
     /// Whether the identity directory `dir` holds a CA (which may still turn out to be damaged).
     pub fn exists(dir: &Path) -> bool {
         dir.join(CA_DIR).join(AUTHORITY_FILE).exists()
@@ -255,6 +250,20 @@ impl Authority {
         params.serial_number = Some(new_serial()?);
         let certificate = params.signed_by(key, &self.issuer).map_err(Error::sign("node certificate"))?;
         Ok(certificate.der().clone())
+    }
+}
+
+impl Signer for Authority {
+    fn mesh(&self) -> &MeshName {
+        &self.mesh
+    }
+
+    fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        self.issuer.key().sign(message).map_err(Error::sign("signature"))
     }
 }
 

@@ -14,6 +14,9 @@ use crate::name::{parse_mesh_uri, parse_node_uri};
 use crate::provider::provider;
 use crate::{Error, MeshName, NodeName, Role};
 
+/// Certificates are valid from this long before they are made, for hosts whose clock is behind.
+pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
+
 /// What a node certificate says of itself. Nothing in it is proven until [`verify`] said so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaf {

@@ -3,22 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{MeshName, NodeName, Role};
+use crate::name::{MeshName, NameError, NodeName, Role};
 
 /// What can go wrong with an identity.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A text is not a name.
-    #[error("{name:?} is not a {what} name: {reason}")]
-    Name {
-        /// `mesh` or `node`.
-        what: &'static str,
-        /// The text given.
-        name: String,
-        /// The rule it breaks.
-        reason: &'static str,
-    },
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -181,7 +181,7 @@ impl Identity {
 
     /// When it is time to renew: a third of the certificate's time has passed.
     pub fn renew_at(&self) -> SystemTime {
-        let issued = self.leaf.not_before + crate::authority::BACKDATED;
+        let issued = self.leaf.not_before + chain::BACKDATED;
         let validity = self.leaf.not_after.duration_since(issued).unwrap_or(Duration::ZERO);
         self.leaf.not_after - validity * 2 / 3
     }

@@ -7,9 +7,10 @@
 //!
 //! # Who is who
 //!
-//! A mesh is one certificate authority (CA). A node is a certificate of that CA whose only URI subject alternative
-//! name is `rankmesh://MESH/NODE`; people and programs that are no nodes have `rankmesh://MESH/ROLE/NAME` ([`Role`]). Both ends of every connection check the chain and that name; DNS names and
-//! addresses mean nothing here.
+//! A mesh is one certificate authority (CA). A node is a certificate of that CA whose only URI
+//! subject alternative name is `rankmesh://MESH/NODE`; people and programs that are no nodes have
+//! `rankmesh://MESH/ROLE/NAME` ([`Role`]). Both ends of every connection check the chain and that
+//! name; DNS names and addresses mean nothing here.
 //!
 //! # On disk
 //!
@@ -53,7 +54,7 @@ pub use host_key::HostKey;
 pub use identity::Identity;
 pub use issued::{IssuedCertificate, Reissue, Renewable};
 pub use issuer::Issuer;
-pub use name::{MeshName, NodeName, Role};
+pub use name::{MeshName, NameError, NodeName, Role};
 pub use provider::provider;
 pub use rustls_pki_types::CertificateDer;
 pub use token::{JoinToken, TokenSecret, TokenStore};

@@ -6,12 +6,22 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-
 /// The URI scheme of the name inside certificates.
 const SCHEME: &str = "rankmesh://";
 /// The longest name, in bytes. Names go into every gossip message and into file names.
 const MAX_NAME_BYTES: usize = 63;
+
+/// A text that is not a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not a {what} name: {reason}")]
+pub struct NameError {
+    /// `mesh` or `node`.
+    what: &'static str,
+    /// The text given.
+    name: String,
+    /// The rule it breaks.
+    reason: &'static str,
+}
 
 /// Says what is wrong with `text` as a name, if anything is.
 fn check(text: &str) -> Result<(), &'static str> {
@@ -43,18 +53,18 @@ macro_rules! name {
         }
 
         impl TryFrom<String> for $type {
-            type Error = Error;
-            fn try_from(text: String) -> Result<Self, Error> {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
                 match check(&text) {
                     Ok(()) => Ok(Self(text)),
-                    Err(reason) => Err(Error::Name { what: $what, name: text, reason }),
+                    Err(reason) => Err(NameError { what: $what, name: text, reason }),
                 }
             }
         }
 
         impl FromStr for $type {
-            type Err = Error;
-            fn from_str(text: &str) -> Result<Self, Error> {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
                 Self::try_from(text.to_owned())
             }
         }

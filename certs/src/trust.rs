@@ -25,7 +25,7 @@ use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, Replace};
-use crate::{Authority, Error, Fingerprint, MeshName, chain};
+use crate::{Error, Fingerprint, MeshName, chain};
 
 /// No trust list is longer; read no more than this from a peer.
 pub const MAX_TRUST_BYTES: usize = 2 << 20;
@@ -66,6 +66,16 @@ pub struct Revoked {
     pub serial: String,
     /// Its end; it need not be listed after.
     pub until_unix_s: u64,
+}
+
+/// Who signs trust lists: a CA of the mesh.
+pub(crate) trait Signer {
+    /// The mesh whose CA it is.
+    fn mesh(&self) -> &MeshName;
+    /// Its CA certificate.
+    fn certificate(&self) -> &CertificateDer<'static>;
+    /// Signs `message`: ECDSA P-256 with SHA-256, DER.
+    fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, Error>;
 }
 
 /// A trust list whose signature was checked.
@@ -125,16 +135,16 @@ impl TrustList {
     /// Makes and signs a list; what ended before `now` is left off it.
     pub(crate) fn sign(
         number: u64,
-        authorities: &[&Authority],
+        signers: &[&impl Signer],
         revoked: impl IntoIterator<Item = Revoked>,
         now: SystemTime,
     ) -> Result<Self, Error> {
-        let first = authorities.first().ok_or_else(|| Error::invalid("trust list", "nobody signs it"))?;
+        let first = signers.first().ok_or_else(|| Error::invalid("trust list", "nobody signs it"))?;
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
         let mut revoked: Vec<Revoked> = revoked.into_iter().filter(|entry| entry.until_unix_s >= now_s).collect();
         revoked.sort_by(|a, b| a.serial.cmp(&b.serial));
         revoked.dedup_by(|a, b| a.serial == b.serial);
-        let roots: Vec<_> = authorities.iter().map(|ca| ca.certificate().clone()).collect();
+        let roots: Vec<_> = signers.iter().map(|ca| ca.certificate().clone()).collect();
         let statement = Statement {
             version: VERSION,
             mesh: first.mesh().clone(),
@@ -146,9 +156,9 @@ impl TrustList {
         let statement = serde_json::to_string(&statement).map_err(|error| Error::invalid("trust list", error))?;
         let message = message(&statement);
         let mut signatures = Vec::new();
-        for ca in authorities {
+        for ca in signers {
             let signature = STANDARD.encode(ca.sign_message(&message)?);
-            signatures.push(Signature { ca: ca.fingerprint(), signature });
+            signatures.push(Signature { ca: Fingerprint::of(ca.certificate()), signature });
         }
         let bytes = serde_json::to_vec(&Signed { statement, signatures })
             .map_err(|error| Error::invalid("trust list", error))?;
@@ -156,11 +166,11 @@ impl TrustList {
     }
 
     /// As [`TrustList::sign`] by `also` besides, which is trusted no more.
-    pub(crate) fn cosign(self, also: &Authority) -> Result<Self, Error> {
+    pub(crate) fn cosign(self, also: &impl Signer) -> Result<Self, Error> {
         let invalid = |error: serde_json::Error| Error::invalid("trust list", error);
         let mut signed: Signed = serde_json::from_slice(&self.bytes).map_err(invalid)?;
         let signature = STANDARD.encode(also.sign_message(&message(&signed.statement))?);
-        signed.signatures.push(Signature { ca: also.fingerprint(), signature });
+        signed.signatures.push(Signature { ca: Fingerprint::of(also.certificate()), signature });
         Ok(Self { bytes: serde_json::to_vec(&signed).map_err(invalid)?, ..self })
     }
 
@@ -244,6 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Authority;
 
     fn authority(mesh: &str) -> Authority {
         Authority::create(&mesh.parse().unwrap()).unwrap()

@@ -70,7 +70,7 @@ impl LinkTransport {
         self.urgent.fetch_add(exchanges, Ordering::Relaxed);
     }
 
-    /// Exchanges begun here whose third message, with what the peer lacked, has been handed to the link.
+    /// Exchanges started here whose third message, with what the peer lacked, has been handed to the link.
     pub(crate) fn completed(&self) -> usize {
         self.completed.load(Ordering::Relaxed)
     }
@@ -114,7 +114,7 @@ impl Socket for LinkSocket {
         }
         let payload = message.serialize_to_vec();
         if begins {
-            self.pace.begun(payload.len());
+            self.pace.exchange_started(payload.len());
         }
         if payload.len() > MAX_PAYLOAD_BYTES {
             // Happens from about 2,000 nodes on; see ALGORITHM.md.

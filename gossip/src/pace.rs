@@ -37,7 +37,7 @@ impl Pace {
     }
 
     /// An exchange began with a digest of so many bytes.
-    pub(crate) fn begun(&mut self, bytes: usize) {
+    pub(crate) fn exchange_started(&mut self, bytes: usize) {
         self.digest_bytes = bytes;
         self.saved_bytes -= bytes as f64;
     }
@@ -59,27 +59,27 @@ mod tests {
     use super::*;
 
     /// Exchanges that begin in a minute of rounds of three, with digests of so many bytes.
-    fn begun_in_a_minute(digest_bytes: usize) -> usize {
+    fn exchanges_in_a_minute(digest_bytes: usize) -> usize {
         let round = Duration::from_millis(500);
         let mut pace = Pace::new(40_000, round);
-        let (mut begun, mut now) = (0, pace.refilled);
+        let (mut started, mut now) = (0, pace.refilled);
         for _ in 0..120 {
             now += round;
             for _ in 0..3 {
                 if pace.may_begin(now) {
-                    pace.begun(digest_bytes);
-                    begun += 1;
+                    pace.exchange_started(digest_bytes);
+                    started += 1;
                 }
             }
         }
-        begun
+        started
     }
 
     #[test]
     fn a_small_mesh_is_not_held_back_and_a_large_one_keeps_to_its_allowance() {
-        assert_eq!(begun_in_a_minute(500), 360);
-        assert_eq!(begun_in_a_minute(6_000), 360);
-        let large = begun_in_a_minute(50_000);
+        assert_eq!(exchanges_in_a_minute(500), 360);
+        assert_eq!(exchanges_in_a_minute(6_000), 360);
+        let large = exchanges_in_a_minute(50_000);
         assert!((46..=50).contains(&large), "{large} digests of 50 KB in a minute at 40 KB/s");
     }
 }

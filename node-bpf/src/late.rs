@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use parking_lot::Mutex;
 
 use crate::comm_layout::{CommLayout, Layouts, MAGIC};
 use crate::wire::{self, RawCall};
@@ -46,8 +47,8 @@ impl LateComms {
         LateComms { learnt, known: Mutex::default() }
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> parking_lot::MutexGuard<'_, Known> {
+        self.known.lock()
     }
 
     /// `pid` has this library file (st_dev, st_ino) mapped. The error says why its communicators cannot be read.

@@ -2,9 +2,9 @@
 //! (tried, not guessed from a version), and reads its statistics.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
+use parking_lot::Mutex;
 
 use crate::attach;
 use crate::cgroup::Cgroup;
@@ -45,7 +45,7 @@ static LIBBPF_LOG: Mutex<Vec<String>> = Mutex::new(vec![]);
 fn keep_log(level: PrintLevel, text: String) {
     let text = text.trim_end();
     tracing::debug!(target: "libbpf", ?level, "{text}");
-    let mut log = LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut log = LIBBPF_LOG.lock();
     if level == PrintLevel::Warn {
         // of a verifier's log only the end says what it objected to
         let skipped = text.chars().count().saturating_sub(400);
@@ -91,7 +91,7 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
     let mut reason = String::new();
     let mut modes = modes.into_iter();
     while let Some(&mode) = modes.as_slice().first() {
-        LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        LIBBPF_LOG.lock().clear();
         let tried = open(config, (cgroup, only_user), mode, &classes).and_then(|object| {
             attach::probe(&object, mode)?;
             Ok(object)
@@ -102,7 +102,7 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
                 return Ok(Loaded { object, mode, classes, only_user });
             }
             Err(error) => {
-                let log = LIBBPF_LOG.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let log = LIBBPF_LOG.lock().clone();
                 reason = if log.is_empty() { error.to_string() } else { format!("{error}: {}", log.join("; ")) };
                 tracing::debug!(?mode, reason, "not possible here");
                 // A program for one way of attaching says nothing of the next way.

@@ -2,9 +2,9 @@
 //! (`bpf/open_calls.bpf.h`), since what a thread is in is kept with the thread.
 
 use std::io::Read;
-use std::sync::Mutex;
 
 use libbpf_rs::{Iter, Link, Object};
+use parking_lot::Mutex;
 
 use crate::attach;
 use crate::wire::{OPEN_CALL_BYTES, RawInFlight};
@@ -23,7 +23,7 @@ impl OpenCalls {
 
     /// Those of now; what begins or returns meanwhile may be among them or not.
     pub(crate) fn read(&self, now_ns: u64) -> Vec<RawInFlight> {
-        let iterator = Iter::new(&self.link.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let iterator = Iter::new(&self.link.lock());
         let mut bytes = vec![];
         if let Err(error) = iterator.map_err(std::io::Error::other).and_then(|mut i| i.read_to_end(&mut bytes)) {
             tracing::warn!(%error, "cannot read the calls in flight");

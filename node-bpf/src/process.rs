@@ -6,13 +6,14 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::cgroup;
 use crate::clock;
 use crate::container;
 use crate::mpi::MpiNames;
+use parking_lot::{Mutex, MutexGuard};
 use record::ProcessSeen;
 
 /// What the environment says of a process.
@@ -207,7 +208,7 @@ impl Processes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Process>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// The process, read from /proc when it was not known; true when it was read now.
@@ -240,7 +241,7 @@ impl Processes {
     }
 
     fn execs(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
-        self.execs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.execs.lock()
     }
 
     /// Whether what is known of a pid is of the process that has it now: another one started at another time. What is of
@@ -294,7 +295,7 @@ impl Processes {
     }
 
     fn ended(&self) -> MutexGuard<'_, HashMap<u32, (Arc<Process>, Instant)>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ended.lock()
     }
 
     /// The process of a record; true when it was read now. Of one that has just ended there may be records still (threads that

@@ -2,9 +2,10 @@
 //! that callers see.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use record::Record;
 
 use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
@@ -77,7 +78,7 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     pub(crate) fn deliver(&self, record: Record) {
-        (self.sink.lock().unwrap_or_else(PoisonError::into_inner))(record);
+        (self.sink.lock())(record);
     }
 
     /// The process of a record; announced to the sink before its first record.
@@ -94,7 +95,7 @@ impl Shared {
     }
 
     pub(crate) fn groups(&self) -> MutexGuard<'_, Groups> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups.lock()
     }
 
     /// Hands on the calls of a process's groups that have not ended, as they were made.
@@ -104,7 +105,7 @@ impl Shared {
     }
 
     pub(crate) fn status(&self) -> MutexGuard<'_, CaptureStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.lock()
     }
 
     pub(crate) fn attached(&self, file: AttachedFile) {

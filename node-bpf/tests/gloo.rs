@@ -26,7 +26,7 @@ fn start(cgroup: &Cgroup, command: &[&str], environment: &[(&str, String)]) -> V
 }
 
 /// Waits for the end of a rank; what it printed last is how often it called.
-fn told(job: &mut Child) -> u64 {
+fn result_of(job: &mut Child) -> u64 {
     use std::io::Read;
     let (mut text, mut said) = (String::new(), String::new());
     job.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -71,7 +71,7 @@ fn compare(recorder: Recorder, mut jobs: Vec<Job>, least: u64) {
     let known = |pid: &u32| recorder.so_far().iter().any(|r| matches!(r, Record::Process(p) if p.pid == *pid));
     wait_for("both ranks to be known", || pids.iter().all(known));
     drop(inputs); // they end when their input does
-    let told: Vec<u64> = jobs.iter_mut().map(|job| told(&mut job.0)).collect();
+    let told: Vec<u64> = jobs.iter_mut().map(|job| result_of(&mut job.0)).collect();
     let recorded = recorder.stop();
     assert!(told.iter().all(|calls| *calls >= least), "{told:?}");
     for ((rank, pid), calls) in (0..).zip(pids).zip(told) {

@@ -17,13 +17,13 @@ const OURS: u32 = 54_331;
 const OTHER: u32 = 54_332;
 
 /// The workloads where every user may run them, a file to read, and a program that takes OTHER's rights.
-struct Place {
+struct Dirs {
     dir: tempfile::TempDir,
     file: Option<PathBuf>,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Dirs {
+    fn new() -> Dirs {
         let (from, dir) = (workloads(), tempfile::tempdir().unwrap());
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["libnccl.so.2", "host-events", "nccl-ranks"] {
@@ -47,7 +47,7 @@ impl Place {
         past.arg(format!("if={}", file.display())).args(["of=/dev/null", "bs=4096", "count=1", "iflag=direct"]);
         past.stderr(Stdio::null());
         let file = past.status().is_ok_and(|status| status.success()).then_some(file);
-        Place { dir, file }
+        Dirs { dir, file }
     }
 
     /// Runs `script` as a user, in the cgroup and in a network of its own, where nobody answers 10.99.99.99.
@@ -63,7 +63,7 @@ impl Place {
 }
 
 /// What a workload says it did.
-fn told(child: Child) -> serde_json::Value {
+fn report_of(child: Child) -> serde_json::Value {
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
@@ -90,7 +90,7 @@ fn of_another_user_nothing_is_recorded() {
     if !can_capture() {
         return;
     }
-    let place = Place::new();
+    let place = Dirs::new();
     let cgroup = Cgroup::new();
     let recorder = Recorder::start(CaptureConfig {
         cgroup: Some(cgroup.0.clone()),
@@ -102,7 +102,7 @@ fn of_another_user_nothing_is_recorded() {
     assert_eq!(recorder.status().only_user, Some(OURS));
     let disk = place.file.as_ref().map(|file| format!(" --disk {}", file.display())).unwrap_or_default();
     // alone, and both at once
-    let others = told(place.start(OTHER, &cgroup, 1, &format!("exec ./host-events{disk}")));
+    let others = report_of(place.start(OTHER, &cgroup, 1, &format!("exec ./host-events{disk}")));
     // it is followed, and then has another user's rights
     let wait = "until [ -e go ]; do sleep 0.02; done; exec ./set-user";
     let lent = place.start(OURS, &cgroup, 3, &format!("LD_PRELOAD=$PWD/libnccl.so.2 exec sh -c '{wait}'"));
@@ -111,8 +111,8 @@ fn of_another_user_nothing_is_recorded() {
     wait_for("the shell to be followed", || recorder.so_far().iter().any(followed));
     File::create(place.dir.path().join("go")).unwrap();
     let other = place.start(OTHER, &cgroup, 2, &format!("exec ./host-events{disk}"));
-    let ours = told(place.start(OURS, &cgroup, 0, &format!("exec ./host-events{disk}")));
-    let not_ours = [others, told(other), told(lent)];
+    let ours = report_of(place.start(OURS, &cgroup, 0, &format!("exec ./host-events{disk}")));
+    let not_ours = [others, report_of(other), report_of(lent)];
     let waits: Vec<Job> = [(OURS, 7), (OTHER, 8)]
         .map(|(user, iters)| {
             let ranks = format!("exec ./nccl-ranks --ranks 2 --iters {iters} --late-rank 1 --late-ms 600000");

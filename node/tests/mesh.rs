@@ -268,7 +268,7 @@ fn the_command_line_explains_itself() {
     let no_agent = run(&["nodes", "--socket", "/nonexistent/agent.sock"]);
     assert_eq!(no_agent.status.code(), Some(1));
     assert!(stderr(&no_agent).contains("rankmesh up"), "{}", stderr(&no_agent));
-    for command in ["up", "query", "stragglers", "nodes", "check", "demo", "trace", "identity"] {
+    for command in ["up", "query", "stragglers", "stacks", "nodes", "check", "demo", "trace", "identity"] {
         let help = run(&[command, "--help"]);
         assert!(help.status.success());
         insta::assert_snapshot!(format!("help-{command}"), stdout(&help));

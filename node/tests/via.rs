@@ -68,6 +68,12 @@ fn roles_are_enforced_for_every_request_of_who_asks_without_an_agent() {
         assert!(stderr(&asked).contains("not allowed"), "{hidden}: {}", stderr(&asked));
     }
     assert_eq!(json_of(&via("nodes", &b, &reader, &[])).as_array().map(Vec::len), Some(2));
+    // Stacks tell on processes, too.
+    let stacks = via("stacks", &b, &reader, &["--samples", "1"]);
+    assert_eq!((stacks.status.code(), stdout(&stacks).as_str()), (Some(2), ""), "{}", stderr(&stacks));
+    assert!(stderr(&stacks).contains("not allowed"), "{}", stderr(&stacks));
+    let stacks = via("stacks", &b, &operator, &["--samples", "1"]);
+    assert_eq!(json_of(&stacks)["coverage"]["answered"], 2, "{}", stderr(&stacks));
     let verdict = via("stragglers", &b, &reader, &["--since", "10s"]);
     assert_eq!(json_of(&verdict)["coverage"]["asked"], 2, "{}", stderr(&verdict));
 

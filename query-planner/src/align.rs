@@ -6,34 +6,16 @@
 //! measured. So they mean the same wherever they run, and every strategy keeps the union contract. A [`View`] is a
 //! SELECT by name; `name(since, until)` sets its `:since` and `:until`, on the asker's clock.
 
-use std::collections::BTreeMap;
-
 use crate::api::QueryError;
 use crate::ast::{
     self, Call, Expr, From, Output, Query, Select, Source, VisitMut, calls_any, parse_select, quote_name, same_name,
     unquote, walk_mut,
 };
 use crate::catalog::Catalog;
+use crate::clocks::Clocks;
 use crate::functions::clock::{BOUND, CLUSTER, MESH_BOUND, MESH_CLUSTER, literal};
-use crate::plan::{MAX_SQL_BYTES, with_stack_for};
-
-/// A node's clock against the asker's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NodeClock {
-    /// How far it is ahead: `asker = node - offset_ns`.
-    pub offset_ns: i64,
-    /// The true offset lies within this.
-    pub bound_ns: i64,
-    /// When that held, Unix nanoseconds of the asker's clock.
-    pub at_ns: i64,
-    /// How fast the offset grows, parts in a billion.
-    pub drift_ppb: i64,
-    /// The true drift lies within `drift_ppb` plus or minus this.
-    pub drift_bound_ppb: i64,
-}
-
-/// The clocks of the nodes that are known, by name.
-pub type Clocks = BTreeMap<String, NodeClock>;
+use crate::limits::MAX_SQL_BYTES;
+use crate::planner::with_stack_for;
 
 /// A view that agents offer beside those of the stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,14 @@
 //! The crate's contracts with its callers: what is asked of a node, what comes back, how it fails.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
-use crate::plan::{MAX_PART_BYTES, NodePart};
-use crate::rules::semijoin::MAX_KEYS;
+use crate::limits::{MAX_KEYS, MAX_PART_BYTES};
+use crate::memory::Grant;
+use crate::plan::{ColumnMeta, NodePart, Targets};
 
 /// A place in the user's SQL, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,11 @@ impl QueryError {
     /// The SQL is wrong.
     pub(crate) fn wrong(message: impl Into<String>) -> QueryError {
         QueryError { message: message.into(), span: None, refused: false }
+    }
+
+    /// The question's time was over before there was a plan.
+    pub(crate) fn out_of_time() -> QueryError {
+        QueryError::refused("the question takes longer to plan than it has time; simplify it, or give it more time")
     }
 
     /// The SQL is refused.
@@ -66,9 +73,9 @@ impl QueryError {
 pub struct Budget {
     /// Rows a node may ship for one task.
     pub node_rows: u64,
-    /// Bytes a node may ship for one task.
+    /// Bytes of data ([`Batch::data_bytes`]) that a node may ship for one task.
     pub node_bytes: u64,
-    /// Bytes the asker may hold for one question.
+    /// Bytes of data that the asker may gather for one question.
     pub asker_bytes: u64,
 }
 
@@ -208,19 +215,6 @@ pub type Sink<'a> = &'a mut dyn FnMut(&str, usize, Cow<'_, Batch>) -> Result<(),
 /// question on every node.
 pub type Out<'a> = &'a mut dyn FnMut(Vec<Vec<Value>>) -> Result<(), RunError>;
 
-/// Whom a task is for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Targets {
-    /// Every node the question asks.
-    All,
-    /// Those of the asked nodes whose names are listed. A name that no node has is no error: it has no rows. Asking
-    /// more nodes than these is allowed (their answers are empty), only slower.
-    Named(Vec<String>),
-    /// Exactly one node, whichever is nearest (the asker itself if it has the data): the part reads only replicated
-    /// tables. If that one fails another is to be tried.
-    AnyOne,
-}
-
 /// Where in a question the asks that follow are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
@@ -259,15 +253,6 @@ pub trait Fanout {
     -> Result<Vec<(String, NodeStats)>, RunError>;
 }
 
-/// A column of an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ColumnMeta {
-    /// Name as SQLite would give it.
-    pub name: String,
-    /// Declared type when the column is a plain table column, else empty.
-    pub decl_type: String,
-}
-
 /// The merged answer of a question.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
@@ -281,4 +266,6 @@ pub struct Answer {
     pub node_stats: Vec<(String, NodeStats)>,
     /// Time in the merge.
     pub merge_ns: u64,
+    /// What `rows` take of the question's memory; dropped, they count no more.
+    pub kept: Option<Arc<Grant>>,
 }

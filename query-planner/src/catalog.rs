@@ -10,15 +10,16 @@ use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::ast::{self, Core, Output, Query, Select, Source, Visit, walk};
-use crate::check::{affinity, check_tables};
+use crate::expressions::means_now;
+use crate::names::affinity;
 
 /// Tables and columns of one node's catalogue.
-const MOST_TABLES: usize = 10_000;
-const MOST_COLUMNS: usize = 100_000;
+pub(crate) const MOST_TABLES: usize = 10_000;
+pub(crate) const MOST_COLUMNS: usize = 100_000;
 /// Columns of a table that several nodes make together; SQLite allows 2,000.
-const MOST_COLUMNS_OF_ONE: usize = 1_900;
+pub(crate) const MOST_COLUMNS_OF_ONE: usize = 1_900;
 /// What SQLite itself collates by.
-const COLLATIONS: [&str; 3] = ["BINARY", "NOCASE", "RTRIM"];
+pub(crate) const COLLATIONS: [&str; 3] = ["BINARY", "NOCASE", "RTRIM"];
 
 /// Tables and views that can be asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -180,31 +181,6 @@ impl Catalog {
         (catalog, conflicts)
     }
 
-    /// Whether another node's catalogue can be planned against: it has no more tables and columns than files of people have, and
-    /// SQLite can make tables of it. One that cannot would be in the way of everybody's questions.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub fn check(&self) -> Result<(), String> {
-        let columns: usize = self.tables.values().map(|table| table.columns.len()).sum();
-        if self.tables.len() > MOST_TABLES || columns > MOST_COLUMNS {
-            return Err(format!("{} tables and {columns} columns are more than can be asked for", self.tables.len()));
-        }
-        for (key, table) in &self.tables {
-            if *key != table.name.to_ascii_lowercase() {
-                return Err(format!("table {:.60?} goes by the name {key:.60?}", table.name));
-            }
-            if table.columns.is_empty() {
-                return Err(format!("table {:.60?} has no columns", table.name));
-            }
-            let known = |column: &Column| COLLATIONS.iter().any(|name| name.eq_ignore_ascii_case(&column.collation));
-            if let Some(column) = table.columns.iter().find(|column| !known(column)) {
-                return Err(format!("column {:.60?} collates by {:.60?}", column.name, column.collation));
-            }
-        }
-        check_tables(self).map_err(|error| format!("its tables cannot be made: {error:.200}"))
-    }
-
     /// A fingerprint of the whole catalogue. Equal catalogues have equal fingerprints within one version of the program.
     pub fn hash(&self) -> u64 {
         let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
@@ -336,7 +312,7 @@ impl Visit for RowExpressions {
             Expr::Call(call) if call.over.is_some() || crate::functions::is_aggregate(call) => self.0 = false,
             Expr::Call(call) if crate::functions::is_volatile(&call.name) => self.0 = false,
             // A view is not rewritten at the nodes, where 'now' would be each one's own.
-            Expr::Literal(_) | Expr::Call(_) if crate::rewrite::means_now(node) => self.0 = false,
+            Expr::Literal(_) | Expr::Call(_) if means_now(node) => self.0 = false,
             _ => walk::expr(self, node),
         }
     }
@@ -453,4 +429,14 @@ fn unite(united: &mut Table, other: &Table) -> Result<(), String> {
         united.rowid_column = None;
     }
     Ok(())
+}
+
+/// The name of the hidden column: `node`, or `mesh_node` where the table has a column `node` of its own.
+pub(crate) fn node_column(table: &Table) -> &'static str {
+    if table.columns.iter().any(|column| column.name.eq_ignore_ascii_case("node")) { "mesh_node" } else { "node" }
+}
+
+/// Whether rows of this table belong to one node.
+pub(crate) fn has_node(table: &Table) -> bool {
+    !table.replicated && table.kind != Kind::View
 }

@@ -5,7 +5,6 @@
 //! columns, and so `node` resolves exactly as it should (by name, never in `*` or NATURAL joins).
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
@@ -17,14 +16,17 @@ use rusqlite::limits::Limit as SqliteLimit;
 use rusqlite::vtab::{
     Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConnection, VTabCursor, VTabKind, sqlite3_vtab,
 };
-use rusqlite::{Connection, Error};
+use rusqlite::{Connection, Error, ErrorCode};
 
-use crate::api::{ColumnMeta, QueryError, Span};
+use crate::api::{QueryError, Span};
 use crate::ast::{self, ParseFailure, Select, Visit, walk};
-use crate::catalog::{Catalog, Column, Kind, Table};
+use crate::catalog::{COLLATIONS, Catalog, Column, MOST_COLUMNS, MOST_TABLES, Table, has_node, node_column};
+use crate::expressions::each_table;
 use crate::functions;
-use crate::plan::MAX_SQL_BYTES;
-use crate::rewrite::{NOW_PARAMETER, each_table};
+use crate::limits::MAX_SQL_BYTES;
+use crate::names::{NOW_PARAMETER, affinity, quoted};
+use crate::plan::ColumnMeta;
+use crate::{memory, stop};
 
 /// A question that SQLite accepts: the text, its tree and what it reads.
 pub(crate) struct Question<'a> {
@@ -105,33 +107,6 @@ impl Question<'_> {
     }
 }
 
-/// The name of the hidden column: `node`, or `mesh_node` where the table has a column `node` of its own.
-pub(crate) fn node_column(table: &Table) -> &'static str {
-    if table.columns.iter().any(|column| column.name.eq_ignore_ascii_case("node")) { "mesh_node" } else { "node" }
-}
-
-/// Whether rows of this table belong to one node.
-pub(crate) fn has_node(table: &Table) -> bool {
-    !table.replicated && table.kind != Kind::View
-}
-
-/// The affinity of a declared type, by SQLite's rules (datatype3.html §3.1), as a type name that has it.
-pub(crate) fn affinity(decl_type: &str) -> &'static str {
-    let upper = decl_type.to_ascii_uppercase();
-    let has = |words: &[&str]| words.iter().any(|word| upper.contains(word));
-    if has(&["INT"]) {
-        "INT"
-    } else if has(&["CHAR", "CLOB", "TEXT"]) {
-        "TEXT"
-    } else if upper.is_empty() || has(&["BLOB"]) {
-        ""
-    } else if has(&["REAL", "FLOA", "DOUB"]) {
-        "REAL"
-    } else {
-        "NUM"
-    }
-}
-
 /// Check a question.
 pub(crate) fn check<'a>(sql: &'a str, catalog: &'a Catalog) -> Result<Question<'a>, QueryError> {
     // Before SQLite sees it: what is no SELECT at all is named as such, not as a denied action.
@@ -209,38 +184,44 @@ struct Seen {
 
 type Reads = BTreeMap<String, BTreeSet<String>>;
 
-/// The empty copy of a catalogue, made once a thread and kept while the catalogue stays the same: making it costs more
-/// than all the rest of planning.
+/// The empty copy of a catalogue, kept for the next question: making it costs more than all the rest of planning.
 struct EmptyCopy {
     catalog: Catalog,
     conn: Connection,
     seen: Arc<Mutex<Seen>>,
 }
 
-thread_local! {
-    static COPIES: RefCell<Vec<EmptyCopy>> = const { RefCell::new(Vec::new()) };
-}
+/// Copies that nobody works with, the last used first.
+static COPIES: Mutex<Vec<EmptyCopy>> = Mutex::new(Vec::new());
 
-/// The mesh's catalogue, and the one that strategy 4 extends for what remains of a question.
-const COPIES_KEPT: usize = 2;
+/// Steps of SQLite's compiler between two looks at the question's time.
+const STEPS_BETWEEN_LOOKS: c_int = 1_000;
+
+/// For some questions at a time the mesh's catalogue, and the one that strategy 4 extends for what remains of a question.
+const COPIES_KEPT: usize = 8;
 
 impl EmptyCopy {
     fn with<T>(catalog: &Catalog, f: impl FnOnce(&EmptyCopy) -> Result<T, QueryError>) -> Result<T, QueryError> {
-        COPIES.with_borrow_mut(|copies| {
-            let copy = match copies.iter().position(|copy| copy.catalog == *catalog) {
-                Some(at) => copies.remove(at),
-                None => EmptyCopy::make(catalog)
-                    .map_err(|error| QueryError::refused(format!("the catalogue is unusable: {error}")))?,
-            };
-            let result = f(&copy);
-            copies.truncate(COPIES_KEPT - 1);
-            copies.insert(0, copy);
-            result
-        })
+        let copies = || COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = {
+            let mut copies = copies();
+            copies.iter().position(|copy| copy.catalog == *catalog).map(|at| copies.remove(at))
+        };
+        let copy = match kept {
+            Some(copy) => copy,
+            None => EmptyCopy::make(catalog)
+                .map_err(|error| QueryError::refused(format!("the catalogue is unusable: {error}")))?,
+        };
+        let result = f(&copy);
+        let mut copies = copies();
+        copies.truncate(COPIES_KEPT - 1);
+        copies.insert(0, copy);
+        result
     }
 
     fn make(catalog: &Catalog) -> rusqlite::Result<EmptyCopy> {
         let mut conn = empty_copy(catalog)?;
+        conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(stop::is_over_here))?;
         let seen = Arc::new(Mutex::new(Seen::default()));
         let known: BTreeSet<String> = catalog.tables.keys().cloned().collect();
         let log = Arc::clone(&seen);
@@ -323,6 +304,15 @@ fn authorize(context: &AuthContext<'_>, known: &BTreeSet<String>, seen: &Mutex<S
 
 /// SQLite's words, our hint, and the place of the offending token.
 fn sqlite_error(error: &Error, denied: Option<String>, sql: &str, catalog: &Catalog) -> QueryError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => return QueryError::out_of_time(),
+        Some(ErrorCode::OutOfMemory) if stop::is_over_here() => return QueryError::out_of_time(),
+        Some(ErrorCode::OutOfMemory) => {
+            let why = memory::refused_here().unwrap_or(memory::Refused::TooMuch);
+            return QueryError::refused(format!("planning: {why}"));
+        }
+        _ => {}
+    }
     let (message, offset) = match error {
         Error::SqlInputError { msg, offset, .. } => (msg.clone(), usize::try_from(*offset).ok()),
         Error::SqliteFailure(_, Some(message)) => (message.clone(), None),
@@ -406,9 +396,31 @@ fn edit_distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
-/// Whether questions can be checked against the tables of a catalogue.
-pub(crate) fn check_tables(catalog: &Catalog) -> rusqlite::Result<()> {
-    empty_copy(catalog).map(drop)
+impl Catalog {
+    /// Whether another node's catalogue can be planned against: it has no more tables and columns than files of people have, and
+    /// SQLite can make tables of it. One that cannot would be in the way of everybody's questions.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        let columns: usize = self.tables.values().map(|table| table.columns.len()).sum();
+        if self.tables.len() > MOST_TABLES || columns > MOST_COLUMNS {
+            return Err(format!("{} tables and {columns} columns are more than can be asked for", self.tables.len()));
+        }
+        for (key, table) in &self.tables {
+            if *key != table.name.to_ascii_lowercase() {
+                return Err(format!("table {:.60?} goes by the name {key:.60?}", table.name));
+            }
+            if table.columns.is_empty() {
+                return Err(format!("table {:.60?} has no columns", table.name));
+            }
+            let known = |column: &Column| COLLATIONS.iter().any(|name| name.eq_ignore_ascii_case(&column.collation));
+            if let Some(column) = table.columns.iter().find(|column| !known(column)) {
+                return Err(format!("column {:.60?} collates by {:.60?}", column.name, column.collation));
+            }
+        }
+        empty_copy(self).map(drop).map_err(|error| format!("its tables cannot be made: {error:.200}"))
+    }
 }
 
 /// An in-memory database with every table of the catalogue as a virtual table without rows.
@@ -428,10 +440,6 @@ fn empty_copy(catalog: &Catalog) -> rusqlite::Result<Connection> {
         conn.execute_batch(&format!("CREATE VIRTUAL TABLE {} USING mesh_table", quoted(&table.name)))?;
     }
     Ok(conn)
-}
-
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 fn declaration(table: &Table) -> String {

@@ -5,14 +5,14 @@
 //! How a part's rows combine is a value of fixed shape, not SQL: it comes from another node.
 
 use rusqlite::Connection;
-use serde::{Deserialize, Serialize};
 
 use crate::api::NodeError;
 use crate::batch::{Batch, Value};
-use crate::check::quoted;
 use crate::exec::message;
 use crate::functions;
 use crate::merge_pool::MergePool;
+use crate::names::quoted;
+use crate::partial::{Combine, How};
 use crate::plan::{MergeColumn, MergeTable};
 use crate::run::{insert, insert_sql};
 use crate::stop::Stop;
@@ -26,61 +26,7 @@ const AFFINITIES: [&str; 5] = ["", "TEXT", "NUM", "INT", "REAL"];
 /// Those by which a whole number is stored as it is.
 const INTEGERS_STAY: [&str; 3] = ["", "NUM", "INT"];
 
-/// How the rows of one part combine, column by column.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Combine {
-    /// The part's columns, in order.
-    pub columns: Vec<CombinedColumn>,
-}
-
-/// A column of a part whose rows combine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CombinedColumn {
-    /// What becomes of its values.
-    pub how: How,
-    /// Affinity by which its values compare; empty for none.
-    pub affinity: String,
-    /// Collating sequence by which they do.
-    pub collation: String,
-}
-
-/// What becomes of the values of a column in one group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum How {
-    /// They are the group: rows with equal keys are one.
-    Key,
-    /// Counts, added.
-    Count,
-    /// States of sums, added exactly.
-    Sum,
-    /// The least.
-    Min,
-    /// The greatest.
-    Max,
-    /// States that this function of the node made, merged.
-    State(String),
-}
-
-impl How {
-    /// Whether a value can be such a partial aggregate.
-    pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
-        let is_sound = match (self, value) {
-            (How::Key | How::Min | How::Max, _) => true,
-            (How::Count, Value::Integer(count)) => *count >= 0,
-            (How::Sum, Value::Blob(bytes)) => functions::is_sum(bytes),
-            (How::State(state), Value::Blob(bytes)) => functions::check_state(state, bytes)?,
-            (How::Count | How::Sum | How::State(_), _) => false,
-        };
-        if is_sound { Ok(()) } else { Err("a damaged partial aggregate".to_owned()) }
-    }
-}
-
 impl Combine {
-    /// What each column is, as [`crate::NodePart::partials`] has it.
-    pub fn partials(&self) -> Vec<Option<How>> {
-        self.columns.iter().map(|column| Some(column.how.clone())).collect()
-    }
-
     /// One row, made of the rows of `batches`, for each group in them.
     ///
     /// # Errors
@@ -88,6 +34,7 @@ impl Combine {
     pub fn combined(&self, batches: &[Batch], pool: &MergePool, stop: &Stop) -> Result<Batch, NodeError> {
         let failed = |error: &rusqlite::Error| match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::OperationInterrupted) => NodeError::Stopped("while combining".to_owned()),
+            Some(rusqlite::ErrorCode::OutOfMemory) => NodeError::out_of_memory(),
             _ => NodeError::Failed(format!("combining rows: {}", message(error))),
         };
         let (table, sql) = self.statements().map_err(NodeError::Failed)?;
@@ -214,6 +161,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::partial::CombinedColumn;
 
     fn column(how: How, collation: &str) -> CombinedColumn {
         CombinedColumn { how, affinity: String::new(), collation: collation.to_owned() }

@@ -7,6 +7,9 @@
 use crate::ast::{Core, Expr, Output, Select, Source, Visit, VisitMut, same_name, walk, walk_mut};
 use crate::functions;
 
+/// Places that bodies are written into: each names the one before twice, and there are a million soon.
+const MOST_PLACES: usize = 1_000;
+
 /// The SELECT without its WITH; None when it has none or one that must stay.
 pub(crate) fn inlined(select: &Select) -> Option<Select> {
     let with = select.with.as_ref()?;
@@ -18,6 +21,7 @@ pub(crate) fn inlined(select: &Select) -> Option<Select> {
     if has_with(&main) || with.ctes.iter().any(|cte| has_with(&cte.select)) {
         return None;
     }
+    let mut places = 0;
     // Later ones may name earlier ones: going backwards, what a body brings in is replaced by the next round.
     for (i, cte) in with.ctes.iter().enumerate().rev() {
         let forward = with.ctes[i..].iter().any(|later| uses(&cte.select, &later.name) > 0);
@@ -30,6 +34,10 @@ pub(crate) fn inlined(select: &Select) -> Option<Select> {
         }
         let count = uses(&main, &cte.name);
         if count > 1 && is_volatile(&body) {
+            return None;
+        }
+        places += count;
+        if places > MOST_PLACES {
             return None;
         }
         let mut place = Place { name: &cte.name, body: &body, failed: false };

@@ -7,9 +7,9 @@ use rusqlite::{CachedStatement, Connection, Statement, ffi};
 
 use crate::api::{NodeError, NodeStats, NodeTask};
 use crate::batch::{Batch, Value};
-use crate::check::quoted;
+use crate::names::quoted;
 use crate::plan::NodePart;
-use crate::stop;
+use crate::{memory, stop};
 
 /// Rows and bytes at which a batch is handed on.
 const BATCH_ROWS: u32 = 4096;
@@ -109,7 +109,7 @@ pub fn execute_task_with(
             let (rows, bytes) = (&mut stats.rows, &mut stats.bytes);
             executor.execute(conn, part, node, task.now_unix_ns, &mut |batch| {
                 *rows += u64::from(batch.rows);
-                *bytes += batch.size_bytes();
+                *bytes += batch.data_bytes();
                 within(task, part, *rows, *bytes)?;
                 emit(batch)
             })
@@ -165,7 +165,7 @@ fn execute_part(
     while let Some(row) = rows.next().map_err(|error| raised(conn, &sql, &error))? {
         for (i, column) in batch.columns.iter_mut().enumerate() {
             let value = Value::from_sqlite(row.get_ref(i).map_err(|error| NodeError::of_sqlite(&error))?);
-            batch_bytes += value.size_bytes();
+            batch_bytes += value.data_bytes();
             column.push(value);
         }
         batch.rows += 1;
@@ -283,10 +283,10 @@ fn run_cached(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
 
 /// Bind the two parameters that plans use, where the statement has them.
 pub(crate) fn bind(statement: &mut Statement<'_>, node: &str, now_unix_ns: i64) -> rusqlite::Result<()> {
-    if let Some(index) = statement.parameter_index(crate::rewrite::NODE_PARAMETER)? {
+    if let Some(index) = statement.parameter_index(crate::names::NODE_PARAMETER)? {
         statement.raw_bind_parameter(index, node)?;
     }
-    if let Some(index) = statement.parameter_index(crate::rewrite::NOW_PARAMETER)? {
+    if let Some(index) = statement.parameter_index(crate::names::NOW_PARAMETER)? {
         statement.raw_bind_parameter(index, julian_day(now_unix_ns))?;
     }
     Ok(())
@@ -309,7 +309,7 @@ impl NodeError {
         } else if stop::is_short_here() {
             Self::Stopped("not small".to_owned())
         } else {
-            Self::OverBudget("the question needs more memory than one may have here; narrow it".to_owned())
+            Self::OverBudget(memory::refused_here().unwrap_or(memory::Refused::TooMuch).to_string())
         }
     }
 

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::api::{Answer, Targets};
+use crate::api::Answer;
 use crate::ast::quote_name;
 use crate::exec::RAN;
-use crate::plan::{Merge, Plan, Reduction};
-use crate::rules::semijoin::MAX_KEYS;
+use crate::limits::MAX_KEYS;
+use crate::plan::{Merge, Plan, Reduction, Targets};
 
 /// The plan for `--explain`: stable, one fact a line.
 pub fn explain(plan: &Plan) -> String {

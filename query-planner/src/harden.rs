@@ -7,7 +7,7 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 
 use crate::functions;
-use crate::plan::MAX_PART_BYTES;
+use crate::limits::MAX_PART_BYTES;
 
 /// Prepare a connection for questions: defensive, no double-quoted strings, bounded, an authorizer that allows SELECT,
 /// READ and listed functions only (no PRAGMA, ATTACH, load_extension, writes). Open it read-only besides.

@@ -15,17 +15,23 @@ mod ast;
 mod batch;
 mod catalog;
 mod check;
+mod clocks;
 mod combine;
 mod ctes;
 mod exec;
 mod explain;
+mod expressions;
 mod functions;
 mod harden;
 mod hints;
+mod limits;
 mod local;
 pub mod memory;
 mod merge_pool;
+mod names;
+mod partial;
 mod plan;
+mod planner;
 mod rewrite;
 mod rules;
 mod run;
@@ -39,21 +45,22 @@ mod time_range;
 #[cfg(test)]
 mod tests;
 
-pub use align::{Clocks, NodeClock, View, align, needs_clocks};
+pub use align::{View, align, needs_clocks};
 pub use api::{
-    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, Out, QueryError, Round, RunError,
-    Sink, Span, Targets,
+    Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, Out, QueryError, Round, RunError, Sink, Span,
 };
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
-pub use combine::{Combine, CombinedColumn, How};
+pub use clocks::{Clocks, NodeClock};
 pub use exec::{Answered, OnlySqlite, PartExecutor, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::states;
 pub use harden::{bound_values, harden, harden_with};
 pub use local::{Local, LocalError, NamedOut, plan_for_one};
 pub use merge_pool::MergePool;
-pub use plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, plan};
+pub use partial::{Combine, CombinedColumn, How};
+pub use plan::{ColumnMeta, Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, Targets};
+pub use planner::plan;
 pub use run::{FirstAsk, first_ask, run, run_into, run_with};
 pub use stop::{Stop, StopOnDrop, Watched};
 pub use time_range::time_range;

@@ -4,14 +4,13 @@ use std::borrow::Cow;
 
 use rusqlite::Connection;
 
-use crate::api::{
-    Answer, AskOptions, Budget, ColumnMeta, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink, Targets,
-};
+use crate::api::{Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink};
 use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
 use crate::exec::{PartExecutor, execute_task_with};
 use crate::merge_pool::MergePool;
-use crate::plan::{NodePart, Plan, Strategy, plan};
+use crate::plan::{ColumnMeta, NodePart, Plan, Strategy, Targets};
+use crate::planner::plan;
 use crate::run::{run, run_into};
 use crate::stop::Stop;
 

@@ -1,23 +1,90 @@
-//! A hard cap on SQLite's memory, question by question.
+//! What questions may have of this process's memory: each for itself, and all together.
 //!
-//! SQLite has one limit for the whole process, which would let a greedy question starve the trace store's writer. A question
-//! runs on one thread from beginning to end, so it is enough to count what each thread allocates: [`install`] puts a
-//! counter before SQLite's allocator, [`cap`] bounds this thread until it is dropped. Beyond the cap an allocation fails,
-//! SQLite ends the statement with "out of memory" and frees what it had, and nobody else notices.
+//! SQLite has one limit for the whole process, which would let a greedy question starve the trace store's writer. So
+//! [`install`] puts a counter before SQLite's allocator, and a thread that works for a question says for which one ([`cap`],
+//! [`cap_of`]): from then on what SQLite allocates on this thread counts to the question's [`Account`], and beyond the
+//! account's bound, or the pool's, an allocation fails. SQLite then ends the statement with "out of memory" and frees what it
+//! had, and nobody else notices.
 //!
-//! What our own aggregates keep beside SQLite (lists for medians) is counted with it ([`Held`]).
+//! What our own code keeps on such a thread (lists for medians, decoded columns) is counted with it by [`Held`]; what belongs to
+//! no thread by [`Grant`]. A thread takes from its account in pieces of [`PIECE`], so that few allocations meet the atomics.
+
+mod pool;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rusqlite::ffi;
 
+pub use pool::{Account, Grant, Refused, SMALL_BYTES, bound_all, most_of_one, taken_by_all};
+
+/// What a thread takes from its account at a time, if there is so much.
+const PIECE: i64 = 1 << 20;
+/// A thread that has so much more than it uses gives back all but one piece of it.
+const MOST_UNUSED: i64 = 4 * PIECE;
+
+/// What a thread has.
+struct Here {
+    /// Bytes allocated less bytes freed since the cap was set.
+    used: Cell<i64>,
+    /// Bytes taken from the account; without an account there is no bound.
+    granted: Cell<i64>,
+    /// The most that was granted at a time, as long as the thread lives.
+    peak: Cell<i64>,
+    /// The account of the question that the thread works for, or null. It lives as long as the [`Cap`] that set it.
+    account: Cell<*const Account>,
+    /// Why memory was last refused.
+    refused: Cell<Option<Refused>>,
+}
+
 thread_local! {
-    /// Bytes allocated less bytes freed by this thread since its cap was set.
-    static USED: Cell<i64> = const { Cell::new(0) };
-    /// Bytes that this thread may have.
-    static LIMIT: Cell<i64> = const { Cell::new(i64::MAX) };
+    static HERE: Here = const {
+        Here {
+            used: Cell::new(0),
+            granted: Cell::new(i64::MAX),
+            peak: Cell::new(0),
+            account: Cell::new(std::ptr::null()),
+            refused: Cell::new(None),
+        }
+    };
+}
+
+impl Here {
+    fn account(&self) -> Option<&Account> {
+        // SAFETY: set by `cap_of` to an account that its guard owns, and taken back by that guard, on this thread.
+        unsafe { self.account.get().as_ref() }
+    }
+
+    /// Takes what `wanted` more bytes lack, in pieces where there is so much.
+    fn take(&self, wanted: i64) -> bool {
+        let Some(account) = self.account() else { return true };
+        if crate::stop::is_over_here() {
+            return false;
+        }
+        let piece = wanted.max(PIECE);
+        match account.take(piece).map(|()| piece).or_else(|_| account.take(wanted).map(|()| wanted)) {
+            Ok(taken) => {
+                self.granted.set(self.granted.get() + taken);
+                self.peak.set(self.peak.get().max(self.granted.get()));
+                true
+            }
+            Err(why) => {
+                self.refused.set(Some(why));
+                false
+            }
+        }
+    }
+
+    /// Gives back what is far more than is used.
+    fn give_back(&self) {
+        let keep = self.used.get().max(0) + PIECE;
+        let granted = self.granted.get();
+        if let Some(account) = self.account().filter(|_| granted >= keep + MOST_UNUSED) {
+            account.give_back(granted - keep);
+            self.granted.set(keep);
+        }
+    }
 }
 
 /// SQLite's own allocator.
@@ -66,25 +133,65 @@ pub fn install() -> bool {
     })
 }
 
-/// While it lives, SQLite gets at most so much memory more on this thread.
+/// While it lives, this thread works for one question: see [`cap_of`].
 #[derive(Debug)]
 #[must_use = "the cap ends when this is dropped"]
 pub struct Cap {
-    before: (i64, i64),
-    /// A cap belongs to its thread.
-    _here: std::marker::PhantomData<*const ()>,
+    account: Arc<Account>,
+    /// What the thread had before: used, granted. The pointer also keeps the cap on its thread.
+    before: (i64, i64, *const Account),
 }
 
-/// Caps SQLite's memory on this thread at `bytes` beyond what it has now, where [`install`] was in time.
+/// Lets SQLite have at most `bytes` more on this thread, where [`install`] was in time: a question of this thread alone.
 pub fn cap(bytes: u64) -> Cap {
-    let limit = i64::try_from(bytes).unwrap_or(i64::MAX);
-    Cap { before: (USED.replace(0), LIMIT.replace(limit)), _here: std::marker::PhantomData }
+    cap_of(&Account::new(bytes))
+}
+
+/// Counts what SQLite and [`Held`] take on this thread to a question that may be at work elsewhere, too.
+pub fn cap_of(account: &Arc<Account>) -> Cap {
+    let account = Arc::clone(account);
+    let before = HERE.with(|here| {
+        here.refused.set(None);
+        (here.used.replace(0), here.granted.replace(0), here.account.replace(Arc::as_ptr(&account)))
+    });
+    Cap { account, before }
 }
 
 impl Drop for Cap {
     fn drop(&mut self) {
-        USED.set(self.before.0.saturating_add(USED.get()));
-        LIMIT.set(self.before.1);
+        let (used, granted, account) = self.before;
+        HERE.with(|here| {
+            // What stays (a kept connection's pages) counts to nobody: who keeps it bounds it.
+            self.account.give_back(here.granted.replace(granted));
+            here.used.set(used.saturating_add(here.used.get()));
+            here.account.set(account);
+        });
+    }
+}
+
+/// The most bytes that this thread has had of a question's memory at a time.
+#[must_use]
+pub fn peak_here() -> u64 {
+    HERE.with(|here| here.peak.get().unsigned_abs())
+}
+
+/// Why this thread's question was last refused memory, if it was.
+#[must_use]
+pub fn refused_here() -> Option<Refused> {
+    HERE.with(|here| here.refused.get())
+}
+
+/// The account of this thread's question, where it works for one: for what works for it elsewhere or outlives its work here.
+#[must_use]
+pub fn account_here() -> Option<Arc<Account>> {
+    let account = HERE.with(|here| here.account.get());
+    if account.is_null() {
+        return None;
+    }
+    // SAFETY: made by `Arc::as_ptr` from an account that the cap on this thread owns.
+    unsafe {
+        Arc::increment_strong_count(account);
+        Some(Arc::from_raw(account))
     }
 }
 
@@ -119,12 +226,24 @@ impl Drop for Held {
 /// instruction, or a few, looks at nothing else.
 const LARGE: i64 = 16 << 10;
 
+/// Whether this thread may have so many bytes more; takes them from the account.
 fn may_have(bytes: i64) -> bool {
-    USED.get().saturating_add(bytes) <= LIMIT.get() && !(bytes >= LARGE && crate::stop::is_over_here())
+    if bytes >= LARGE && crate::stop::is_over_here() {
+        return false;
+    }
+    HERE.with(|here| {
+        let wanted = here.used.get().saturating_add(bytes).saturating_sub(here.granted.get());
+        wanted <= 0 || here.take(wanted)
+    })
 }
 
 fn count(bytes: i64) {
-    USED.set(USED.get().saturating_add(bytes));
+    HERE.with(|here| {
+        here.used.set(here.used.get().saturating_add(bytes));
+        if bytes < 0 {
+            here.give_back();
+        }
+    });
 }
 
 fn size(inner: &ffi::sqlite3_mem_methods, at: *mut c_void) -> i64 {

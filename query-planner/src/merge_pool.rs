@@ -5,18 +5,19 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::{Connection, ffi};
 
-use crate::check::quoted;
+use crate::names::quoted;
 use crate::plan::MergeTable;
 use crate::stop::Stop;
 
 /// Databases kept.
 const KEPT: usize = 8;
-/// A database that held more rows is not kept.
+/// A database that held more rows, or has more memory, is not kept.
 const MOST_ROWS: u64 = 10_000;
+const MOST_BYTES: i32 = 4 << 20;
 
 /// SQLite's steps between two looks at the stop.
 const STEPS_BETWEEN_LOOKS: i32 = 4096;
@@ -54,7 +55,7 @@ impl MergePool {
         let emptied = |table: &MergeTable| {
             conn.prepare_cached(&format!("DELETE FROM {}", quoted(&table.name)))?.execute([]).map(|_| ())
         };
-        if rows > MOST_ROWS || tables.iter().try_for_each(emptied).is_err() {
+        if rows > MOST_ROWS || cache_bytes(&conn) > MOST_BYTES || tables.iter().try_for_each(emptied).is_err() {
             return;
         }
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,6 +64,16 @@ impl MergePool {
         }
         idle.push(Idle { tables: tables.to_vec(), setup: setup.to_vec(), conn });
     }
+}
+
+/// Memory of the pages of a connection's databases, bytes; those of a database in memory are all that it has.
+fn cache_bytes(conn: &Connection) -> i32 {
+    let (mut bytes, mut highest) = (i32::MAX, 0);
+    // SAFETY: the handle is the connection's, which is open, and the call fills the two numbers; where it fails they stay.
+    unsafe {
+        ffi::sqlite3_db_status(conn.handle(), ffi::SQLITE_DBSTATUS_CACHE_USED, &raw mut bytes, &raw mut highest, 0);
+    }
+    bytes
 }
 
 /// From now on statements on the connection may make views and tables, and read; no file can be reached by them.
@@ -149,5 +160,9 @@ mod tests {
         assert_eq!(pool.idle.lock().unwrap().len(), 0);
         pool.give_back(conn, &[], &setup, MOST_ROWS + 1);
         assert_eq!(pool.idle.lock().unwrap().len(), 0, "a large database was kept");
+        let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
+        conn.execute("INSERT INTO t VALUES (zeroblob(?1))", [MOST_BYTES]).unwrap();
+        pool.give_back(conn, &[], &setup, 1);
+        assert_eq!(pool.idle.lock().unwrap().len(), 0, "the pages of a long value were kept");
     }
 }

@@ -1,19 +1,10 @@
-//! What a plan is, and the order in which the rules try to make one. How each rule keeps the contract is said in
-//! `rules/`; how a plan runs in `run.rs` (asker) and `exec.rs` (node).
+//! What a plan is: plain values that travel and print. How one is made: `planner.rs`; how it runs: `run.rs` (asker) and `exec.rs`
+//! (node).
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{AskOptions, ColumnMeta, QueryError, Targets};
-use crate::ast;
 use crate::batch::Batch;
-use crate::catalog::Catalog;
-use crate::check::check;
-use crate::combine::{Combine, How};
-use crate::ctes;
-use crate::hints;
-use crate::rewrite::normalise;
-use crate::rules;
-use crate::shape::Shape;
+use crate::partial::{Combine, How};
 
 /// How a question is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,73 +179,24 @@ impl Plan {
     }
 }
 
-/// Statements longer than this are refused: they cost more to plan than a question may.
-pub(crate) const MAX_SQL_BYTES: usize = 1_000_000;
-
-/// A node refuses parts longer than this: a question with what planning adds to it.
-pub(crate) const MAX_PART_BYTES: usize = 2 * MAX_SQL_BYTES;
-
-/// Plan one SELECT against the union's catalogue.
-///
-/// # Errors
-/// What is wrong with the SQL, or why it cannot be answered exactly.
-pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, QueryError> {
-    if sql.len() > MAX_SQL_BYTES {
-        return Err(QueryError::refused(format!("the SQL is longer than {MAX_SQL_BYTES} bytes")));
-    }
-    with_stack_for(sql, || plan_here(sql, catalog, options))
+/// Whom a task is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Targets {
+    /// Every node the question asks.
+    All,
+    /// Those of the asked nodes whose names are listed. A name that no node has is no error: it has no rows. Asking
+    /// more nodes than these is allowed (their answers are empty), only slower.
+    Named(Vec<String>),
+    /// Exactly one node, whichever is nearest (the asker itself if it has the data): the part reads only replicated
+    /// tables. If that one fails another is to be tried.
+    AnyOne,
 }
 
-/// Longer texts are not looked at to find out how deep they are.
-const SHORT_SQL_BYTES: usize = 4096;
-
-/// Works on a text: a deep one on a stack that is large enough for the deepest tree that the parser makes, since whoever walks
-/// a tree recurses.
-pub(crate) fn with_stack_for<T: Send>(
-    sql: &str,
-    work: impl FnOnce() -> Result<T, QueryError> + Send,
-) -> Result<T, QueryError> {
-    if sql.len() < SHORT_SQL_BYTES && ast::is_shallow(sql) {
-        return work();
-    }
-    std::thread::scope(|scope| {
-        std::thread::Builder::new()
-            .name("plan".to_owned())
-            .stack_size(64 << 20)
-            .spawn_scoped(scope, work)
-            .map_err(|error| QueryError::refused(format!("cannot start a planning thread: {error}")))?
-            .join()
-            .unwrap_or_else(|_| Err(QueryError::refused("the planner failed on this SQL; please report it")))
-    })
-}
-
-fn plan_here(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, QueryError> {
-    let question = check(sql, catalog)?;
-    if options.per_node {
-        return rules::per_node::plan(&question);
-    }
-    if let Some(plan) = rules::push::plan(&question, options)? {
-        return Ok(plan);
-    }
-    let (select, _) = normalise(&question)?;
-    let shaped = ctes::inlined(&select);
-    if let Some(shape) = Shape::of(shaped.as_ref().unwrap_or(&select), catalog) {
-        if rules::aggregate::suits_groups_by_node(&shape)
-            && let Some(plan) = rules::aggregate::plan(&question, &shape)?
-        {
-            return Ok(plan);
-        }
-        if let Some(plan) = rules::rows::plan(&question, &shape)? {
-            return Ok(plan);
-        }
-        if let Some(plan) = rules::aggregate::plan(&question, &shape)? {
-            return Ok(plan);
-        }
-    }
-    let mut plan = match rules::parts::plan(&question)? {
-        Some(plan) => Plan { lazily: Some(Box::new(rules::fetch::plan(&question)?)), ..plan },
-        None => rules::fetch::plan(&question)?,
-    };
-    plan.notes.extend(hints::across_nodes(&question.select));
-    Ok(plan)
+/// A column of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnMeta {
+    /// Name as SQLite would give it.
+    pub name: String,
+    /// Declared type when the column is a plain table column, else empty.
+    pub decl_type: String,
 }

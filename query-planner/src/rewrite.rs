@@ -8,14 +8,11 @@ use crate::ast::{
     self, Expr, From, Indexed, JoinKind, Output, Query, Select, Source, Visit, VisitMut, quote_name, same_name,
     unquote, walk, walk_mut,
 };
-use crate::catalog::{Catalog, Table};
-use crate::check::{Question, has_node, node_column};
+use crate::catalog::{Catalog, Table, has_node, node_column};
+use crate::check::Question;
+use crate::expressions::{FreezeNow, cte_names, each_table};
 use crate::functions;
-
-/// Bound to the node's name.
-pub(crate) const NODE_PARAMETER: &str = ":mesh_node";
-/// Bound to the question's instant, a Julian day number.
-pub(crate) const NOW_PARAMETER: &str = ":mesh_now";
+use crate::names::NODE_PARAMETER;
 
 /// The question's tree, ready for the rules: one 'now', plain table names. The flag says whether anything but spelling
 /// changed, that is whether the user's own text can no longer stand.
@@ -120,98 +117,6 @@ pub(crate) fn node_source(table: &Table, alias: &str) -> Source {
 /// The node's name as a value of the node column.
 pub(crate) fn node_expr() -> Expr {
     Expr::Cast(Box::new(Expr::Variable(NODE_PARAMETER.to_owned())), "TEXT".to_owned())
-}
-
-/// Call `f` for every source that is a table or a table-valued function, names of CTEs excepted.
-pub(crate) fn each_table(select: &mut Select, f: &mut dyn FnMut(&mut Source)) {
-    struct Tables<'f> {
-        ctes: Vec<String>,
-        f: &'f mut dyn FnMut(&mut Source),
-    }
-    impl VisitMut for Tables<'_> {
-        fn select(&mut self, node: &mut Select) {
-            let before = self.ctes.len();
-            self.ctes.extend(cte_names(node));
-            walk_mut::select(self, node);
-            self.ctes.truncate(before);
-        }
-
-        fn source(&mut self, node: &mut Source) {
-            walk_mut::source(self, node);
-            match node {
-                Source::Table { schema: None, name, .. } if self.ctes.iter().any(|cte| same_name(cte, name)) => {}
-                Source::Table { .. } | Source::Call { .. } => (self.f)(node),
-                Source::Select { .. } | Source::Nested { .. } => {}
-            }
-        }
-    }
-    Tables { ctes: Vec::new(), f }.select(select);
-}
-
-fn cte_names(select: &Select) -> Vec<String> {
-    select.with.iter().flat_map(|with| &with.ctes).map(|cte| cte.name.clone()).collect()
-}
-
-/// 'now', and calls that mean it, become the parameter that holds the question's instant.
-struct FreezeNow(bool);
-
-impl VisitMut for FreezeNow {
-    fn expr(&mut self, node: &mut Expr) {
-        walk_mut::expr(self, node);
-        let now = || Expr::Variable(NOW_PARAMETER.to_owned());
-        match node {
-            Expr::Literal(text) => {
-                let function = match text.as_str() {
-                    "CURRENT_DATE" => "date",
-                    "CURRENT_TIME" => "time",
-                    "CURRENT_TIMESTAMP" => "datetime",
-                    _ => return,
-                };
-                *node = Expr::call(function, vec![now()]);
-                self.0 = true;
-            }
-            Expr::Call(call) => {
-                let name = unquote(&call.name).to_ascii_lowercase();
-                // Position of the time value among the arguments, and how many mean that it is left out.
-                let (at, left_out) = match name.as_str() {
-                    "date" | "time" | "datetime" | "julianday" | "unixepoch" => (0, 0),
-                    "strftime" => (1, 1),
-                    "timediff" => {
-                        for arg in &mut call.args {
-                            if is_now(arg) {
-                                *arg = now();
-                                self.0 = true;
-                            }
-                        }
-                        return;
-                    }
-                    _ => return,
-                };
-                if call.args.len() == left_out {
-                    call.args.push(now());
-                    self.0 = true;
-                } else if let Some(arg) = call.args.get_mut(at)
-                    && is_now(arg)
-                {
-                    *arg = now();
-                    self.0 = true;
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Whether this very expression reads the clock.
-pub(crate) fn means_now(expr: &Expr) -> bool {
-    let mut frozen = expr.clone();
-    let mut freeze = FreezeNow(false);
-    freeze.expr(&mut frozen);
-    freeze.0
-}
-
-fn is_now(expr: &Expr) -> bool {
-    matches!(expr.peeled(), Expr::Literal(text) if text.starts_with('\'') && unquote(text).eq_ignore_ascii_case("now"))
 }
 
 /// Writes `*` out wherever a source with a now visible node column stands in FROM.

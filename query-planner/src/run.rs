@@ -2,17 +2,20 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rusqlite::{CachedStatement, Connection, ErrorCode, Statement};
 
-use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink, Targets};
+use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink};
 use crate::batch::{Batch, Value};
-use crate::check::quoted;
 use crate::exec::{RAN, bind, message};
+use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
+use crate::memory::{self, Grant, Refused};
 use crate::merge_pool::MergePool;
-use crate::plan::{Merge, MergeTable, NodePart, Plan};
-use crate::rules::semijoin::{MAX_KEY_BYTES, MAX_KEYS, filtered_by_keys};
+use crate::names::quoted;
+use crate::plan::{Merge, MergeTable, NodePart, Plan, Targets};
+use crate::rules::semijoin::filtered_by_keys;
 use crate::stop::{self, Stop};
 
 /// Rows of a merge that are handed on together.
@@ -98,7 +101,11 @@ fn run_once(
 ) -> Result<Answer, RunError> {
     let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
     fanout.round(first_round(plan, out.is_some()));
-    let mut meter = Meter { left: budget.asker_bytes, limit: budget.asker_bytes };
+    let mut meter = Meter {
+        left: budget.asker_bytes,
+        limit: budget.asker_bytes,
+        kept: memory::account_here().as_ref().map(Grant::of),
+    };
     match &plan.merge {
         Merge::Concat { with_node } => {
             let mut rows = Vec::new();
@@ -106,7 +113,7 @@ fn run_once(
             let all = Asks::whole(plan);
             ask(&all, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
                 whole(&batch, width, node)?;
-                let bytes = batch.size_bytes();
+                let (bytes, memory_bytes) = (batch.data_bytes(), batch.size_bytes());
                 let named = into_rows(batch.into_owned()).map(|mut row| {
                     if *with_node {
                         row.insert(0, Value::Text(node.as_bytes().to_vec()));
@@ -117,6 +124,7 @@ fn run_once(
                     return out(named.collect());
                 }
                 meter.take(bytes, "the result")?;
+                meter.keep(memory_bytes)?;
                 rows.extend(named);
                 Ok(())
             })?;
@@ -131,7 +139,7 @@ fn run_once(
             let mut statements: Vec<Option<CachedStatement<'_>>> = tables.iter().map(|_| None).collect();
             let mut sink = |node: &str, part: usize, batch: Cow<'_, Batch>| {
                 let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
-                meter.take(batch.size_bytes(), label)?;
+                meter.take(batch.data_bytes(), label)?;
                 let no_table = || RunError::Internal(format!("no merge table {part}"));
                 let (filled, sql) = inserts.get(part).ok_or_else(no_table)?;
                 whole(&batch, *filled, node)?;
@@ -158,6 +166,7 @@ fn run_once(
             pool.give_back(conn, tables, setup, rows);
         }
     }
+    answer.kept = meter.kept.map(Arc::new);
     Ok(answer)
 }
 
@@ -278,7 +287,7 @@ fn keys(conn: &Connection, table: &str, column: &str, left_bytes: &mut u64) -> r
     let mut statement = conn.prepare_cached(&sql)?;
     let keys: Vec<Value> =
         statement.query_map([], |row| row.get_ref(0).map(Value::from_sqlite))?.collect::<Result<_, _>>()?;
-    let bytes: u64 = keys.iter().map(Value::size_bytes).sum();
+    let bytes: u64 = keys.iter().map(Value::data_bytes).sum();
     if keys.len() > MAX_KEYS || bytes > *left_bytes {
         return Ok(None);
     }
@@ -342,9 +351,12 @@ fn ask(
     Ok(())
 }
 
+/// What a question has gathered.
 struct Meter {
     left: u64,
     limit: u64,
+    /// The memory of the rows that stay in the answer, where the thread counts memory.
+    kept: Option<Grant>,
 }
 
 impl Meter {
@@ -356,6 +368,10 @@ impl Meter {
             ))
         })?;
         Ok(())
+    }
+
+    fn keep(&self, bytes: u64) -> Result<(), RunError> {
+        self.kept.as_ref().map_or(Ok(()), |kept| kept.more(bytes)).map_err(|why| RunError::OverBudget(why.to_string()))
     }
 }
 
@@ -413,12 +429,16 @@ fn query(
             .map(|i| row.get_ref(i).map(Value::from_sqlite))
             .collect::<Result<_, _>>()
             .map_err(|error| internal(&error))?;
-        let more: u64 = values.iter().map(Value::size_bytes).sum();
-        gathered.push(values);
+        let more: u64 = values.iter().map(Value::data_bytes).sum();
         match &mut out {
-            None => meter.take(more, "the result")?,
+            None => {
+                meter.take(more, "the result")?;
+                meter.keep(values.iter().map(Value::size_bytes).sum())?;
+                gathered.push(values);
+            }
             Some(out) => {
                 bytes += more;
+                gathered.push(values);
                 if gathered.len() >= TOGETHER_ROWS || bytes >= TOGETHER_BYTES {
                     bytes = 0;
                     out(std::mem::take(&mut gathered))?;
@@ -444,8 +464,8 @@ fn stopped(error: &rusqlite::Error) -> Option<RunError> {
         ErrorCode::OutOfMemory if stop::is_over_here() => {}
         ErrorCode::TooBig | ErrorCode::OutOfMemory if stop::is_short_here() => {}
         ErrorCode::OutOfMemory => {
-            let message = "the merge needs more memory than a question may have here; narrow it".to_owned();
-            return Some(RunError::OverBudget(message));
+            let why = memory::refused_here().unwrap_or(Refused::TooMuch);
+            return Some(RunError::OverBudget(format!("the merge: {why}")));
         }
         _ => return None,
     }

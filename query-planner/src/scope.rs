@@ -2,10 +2,10 @@
 //! Resolution follows SQLite's; what is not plain to see is `None`, and the question has no shape (`shape.rs`).
 
 use crate::ast::{Expr, From, JoinKind, Output, Select, Source, conjuncts, unquote};
-use crate::catalog::{Catalog, Table};
-use crate::check::{affinity, has_node, node_column};
+use crate::catalog::{Catalog, Table, has_node, node_column};
+use crate::expressions::contains;
 use crate::functions;
-use crate::shape::contains;
+use crate::names::affinity;
 
 /// A column that an expression can name.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,9 +2,9 @@
 //! every name in it resolved (`scope.rs`). `rules/rows.rs` and `rules/aggregate.rs` plan over shapes; what has no shape
 //! is planned in parts or fetched.
 
-use crate::ast::{Expr, Limit, Output, Query, Select, Sort, Visit, VisitMut, same_name, unquote, walk, walk_mut};
+use crate::ast::{Expr, Limit, Output, Query, Select, Sort, Visit, VisitMut, same_name, unquote, walk_mut};
 use crate::catalog::Catalog;
-use crate::functions;
+use crate::expressions::{contains, is_aggregate};
 use crate::scope::Scope;
 use crate::spread::{Remote, is_partitioned};
 
@@ -152,33 +152,6 @@ impl Shape {
         let (count, offset) = self.limit?;
         if count < 0 { None } else { count.checked_add(offset.max(0)) }
     }
-}
-
-/// Whether an expression is an aggregate call.
-pub(crate) fn is_aggregate(expr: &Expr) -> bool {
-    matches!(expr, Expr::Call(call) if functions::is_aggregate(call))
-}
-
-/// Whether a test holds for a part of the expression; subqueries are not looked into.
-pub(crate) fn contains(expr: &Expr, test: fn(&Expr) -> bool) -> bool {
-    struct Find(fn(&Expr) -> bool, bool);
-    impl Visit for Find {
-        fn expr(&mut self, node: &Expr) {
-            self.1 |= (self.0)(node);
-            walk::expr(self, node);
-        }
-        fn select(&mut self, _: &Select) {}
-    }
-    let mut find = Find(test, false);
-    find.expr(expr);
-    find.1
-}
-
-/// Whether a subquery stands in the expression.
-pub(crate) fn has_subquery(expr: &Expr) -> bool {
-    contains(expr, |expr| {
-        matches!(expr, Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } | Expr::InTable { .. })
-    })
 }
 
 fn output_at<'e>(outputs: &[Option<&'e Expr>], position: i64) -> Option<&'e Expr> {

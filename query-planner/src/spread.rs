@@ -9,12 +9,10 @@
 use crate::ast::{
     Compound, Core, Expr, From, Join, JoinKind, Output, Select, Source, Visit, conjuncts, same_name, walk,
 };
-use crate::catalog::{Catalog, Kind};
-use crate::check::{has_node, node_column};
+use crate::catalog::{Catalog, Kind, has_node, node_column};
+use crate::expressions::{contains, each_table, is_aggregate};
 use crate::functions;
-use crate::rewrite::each_table;
 use crate::scope::{Scope, literal_text, select_columns};
-use crate::shape::{contains, is_aggregate};
 
 /// Finds subqueries in expressions that read partitioned tables or unknown names (CTEs), those excepted that see
 /// rows of the outer row's node only.

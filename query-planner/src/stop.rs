@@ -88,8 +88,14 @@ impl Stop {
     /// From now on until the guard is dropped this thread works for the question on `conn`: [`Stop::stop`] interrupts its
     /// statements, and what takes long within one of them gives up once the question is over.
     pub fn watch(&self, conn: &Connection) -> Watched {
+        let watched = self.here();
+        self.shared.working().push((watched.id, conn.get_interrupt_handle()));
+        watched
+    }
+
+    /// As [`Stop::watch`], on connections that look at [`is_over_here`] themselves, as those of planning do.
+    pub fn here(&self) -> Watched {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        self.shared.working().push((id, conn.get_interrupt_handle()));
         let stop = Box::new(self.clone());
         let before = HERE.replace(&raw const *stop);
         Watched { stop, before, id }
@@ -137,6 +143,13 @@ pub(crate) fn is_over_here() -> bool {
 /// Whether this thread works for a question only as long as that is little work ([`Stop::or_after`]).
 pub(crate) fn is_short_here() -> bool {
     of_here(Stop::is_short)
+}
+
+/// The stop of the question that this thread works for.
+pub(crate) fn of_this_thread() -> Option<Stop> {
+    let here = HERE.get();
+    // SAFETY: as in `of_here`.
+    unsafe { here.as_ref() }.cloned()
 }
 
 fn of_here(is: impl FnOnce(&Stop) -> bool) -> bool {

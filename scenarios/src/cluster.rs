@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use gossip::MemberState;
-use query::ask::{self, AskError, Asked, Question};
+use query::ask::{self, AskError, QueryOutcome, Question};
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use store::{Finding, Source, StoreConfig};
 use tempfile::TempDir;
@@ -112,7 +112,7 @@ impl Cluster {
         let until = Instant::now() + wait;
         for agent in &self.agents {
             loop {
-                let members = agent.shared().gossip.members();
+                let members = agent.shared().coordinator.gossip.members();
                 let live = members.iter().filter(|member| member.state == MemberState::Live).count();
                 if live == self.agents.len() {
                     break;
@@ -128,7 +128,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`ask::ask`].
-    pub async fn ask(&self, at: usize, sql: &str) -> Result<Asked, AskError> {
+    pub async fn ask(&self, at: usize, sql: &str) -> Result<QueryOutcome, AskError> {
         self.put(at, sql, false, PATIENCE).await
     }
 
@@ -136,7 +136,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`ask::ask`].
-    pub async fn ask_within(&self, at: usize, sql: &str, timeout: Duration) -> Result<Asked, AskError> {
+    pub async fn ask_within(&self, at: usize, sql: &str, timeout: Duration) -> Result<QueryOutcome, AskError> {
         self.put(at, sql, false, timeout).await
     }
 
@@ -144,11 +144,11 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`ask::ask`].
-    pub async fn ask_analyze(&self, at: usize, sql: &str) -> Result<Asked, AskError> {
+    pub async fn ask_analyze(&self, at: usize, sql: &str) -> Result<QueryOutcome, AskError> {
         self.put(at, sql, true, PATIENCE).await
     }
 
-    async fn put(&self, at: usize, sql: &str, analyze: bool, timeout: Duration) -> Result<Asked, AskError> {
+    async fn put(&self, at: usize, sql: &str, analyze: bool, timeout: Duration) -> Result<QueryOutcome, AskError> {
         let question = Question {
             sql: sql.to_owned(),
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
@@ -158,7 +158,7 @@ impl Cluster {
             plan_only: false,
             analyze,
         };
-        ask::ask(self.agents[at].shared(), question, CancellationToken::new()).await
+        ask::ask(&self.agents[at].shared().coordinator, question, CancellationToken::new()).await
     }
 
     /// Stops every agent.

@@ -12,7 +12,7 @@ use certs::{Authority, HostKey};
 use gossip::Member;
 use model::frame::FrameReader;
 use model::wire::Request;
-use query::ask::{self, AskError, Asked, Question};
+use query::ask::{self, AskError, QueryOutcome, Question};
 use quinn::crypto::rustls::QuicServerConfig;
 use rankmesh::agent::light::{LightAgent, LightConfig};
 use tempfile::TempDir;
@@ -43,20 +43,20 @@ impl LightCluster {
         Self::start_over(n, rows, Box::new(|_| Arc::new(quinn::TokioRuntime)), None)
     }
 
-    /// As [`LightCluster::start`], with the first agent, the asker, on a runtime of its own, so that its cost can be told
+    /// As [`LightCluster::start`], with the first agent, the coordinator, on a runtime of its own, so that its cost can be told
     /// from that of the others.
     ///
     /// # Errors
     /// As [`LightCluster::start`].
-    pub fn start_apart(n: usize, rows: impl Fn(usize) -> String, asker: &Handle) -> anyhow::Result<Self> {
-        Self::start_over(n, rows, Box::new(|_| Arc::new(quinn::TokioRuntime)), Some(asker))
+    pub fn start_apart(n: usize, rows: impl Fn(usize) -> String, coordinator: &Handle) -> anyhow::Result<Self> {
+        Self::start_over(n, rows, Box::new(|_| Arc::new(quinn::TokioRuntime)), Some(coordinator))
     }
 
     fn start_over(
         n: usize,
         rows: impl Fn(usize) -> String,
         runtime: Box<dyn Fn(usize) -> Arc<dyn quinn::Runtime> + Send + Sync>,
-        asker: Option<&Handle>,
+        coordinator: Option<&Handle>,
     ) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         let mut cluster = Self {
@@ -74,7 +74,7 @@ impl LightCluster {
             make_light_database(&path, &rows(index))?;
             cluster.databases.push(path);
             cluster.host_keys.push(HostKey::random()?);
-            let _apart = asker.filter(|_| index == 0).map(Handle::enter);
+            let _apart = coordinator.filter(|_| index == 0).map(Handle::enter);
             let agent = cluster.agent(index, (cluster.ip, 0).into())?;
             cluster.members.push(agent.member()?);
             cluster.agents.push(Some(agent));
@@ -211,7 +211,7 @@ impl LightCluster {
     ///
     /// # Panics
     /// That agent was killed.
-    pub async fn ask(&self, at: usize, sql: &str, timeout: Duration) -> Result<Asked, AskError> {
+    pub async fn ask(&self, at: usize, sql: &str, timeout: Duration) -> Result<QueryOutcome, AskError> {
         self.ask_until(at, question(sql, timeout), CancellationToken::new()).await
     }
 
@@ -227,9 +227,9 @@ impl LightCluster {
         at: usize,
         question: Question,
         cancelled: CancellationToken,
-    ) -> Result<Asked, AskError> {
-        let agent = self.agents[at].as_ref().expect("the asker lives");
-        ask::ask(agent.shared(), question, cancelled).await
+    ) -> Result<QueryOutcome, AskError> {
+        let agent = self.agents[at].as_ref().expect("the coordinator lives");
+        ask::ask(&agent.shared().coordinator, question, cancelled).await
     }
 }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use query::ask::{self, AskError, Asked};
+use query::ask::{self, AskError, QueryOutcome};
 use query_planner::Value;
 use scenarios::light::{LightCluster, eventually, question};
 use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const CROWD: usize = 200;
-/// A join between nodes: gathered at the asker.
+/// A join between nodes: gathered at the coordinator.
 const HEAVY: &str = "SELECT count(*), sum(a.v + b.v) FROM t a JOIN t b ON a.k = b.k";
 
 fn rows(index: usize) -> String {
@@ -24,17 +24,19 @@ fn rows(index: usize) -> String {
 async fn a_crowd_is_answered_or_told_when_to_come_again() {
     let cluster = LightCluster::start(3, rows).expect("agents");
     cluster.introduce(0);
-    let asker = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());
+    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
     let crowd: Vec<_> = (0..CROWD)
         .map(|_| {
-            let asker = Arc::clone(&asker);
-            tokio::spawn(async move { ask::ask(&asker, question(HEAVY, PATIENCE), CancellationToken::new()).await })
+            let shared = Arc::clone(&shared);
+            tokio::spawn(async move {
+                ask::ask(&shared.coordinator, question(HEAVY, PATIENCE), CancellationToken::new()).await
+            })
         })
         .collect();
     let (mut answered, mut refused) = (0, 0);
     for asked in crowd {
         match asked.await.expect("no panic") {
-            Ok(Asked::Answer { answer, coverage, .. }) => {
+            Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
                 assert!(coverage.is_complete(), "{coverage:?}");
                 // 200 keys, 3 rows of each: 9 pairs whose sums are 2 * 3 * (0 + 1 + 2).
                 assert_eq!(answer.rows, [[Value::Integer(1_800), Value::Integer(3_600)]]);
@@ -50,14 +52,16 @@ async fn a_crowd_is_answered_or_told_when_to_come_again() {
     assert_eq!(answered + refused, CROWD);
     assert!(answered > 0);
     let until = Instant::now() + PATIENCE;
-    let idle =
-        || asker.turns.used() == 0 && cluster.agents.iter().flatten().all(|a| a.shared().executor.at_work() == 0);
+    let idle = || {
+        shared.coordinator.admission.used() == 0
+            && cluster.agents.iter().flatten().all(|a| a.shared().coordinator.executor.at_work() == 0)
+    };
     while !idle() {
         assert!(Instant::now() < until, "somebody still works");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let again = cluster.ask(0, HEAVY, PATIENCE).await.expect("there is room again");
-    assert!(matches!(again, Asked::Answer { .. }));
+    assert!(matches!(again, QueryOutcome::Answer { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,19 +69,19 @@ async fn who_waits_for_a_quiet_node_holds_up_nobody_else() {
     let mut cluster = LightCluster::start(3, rows).expect("agents");
     let _quiet = cluster.add_quiet().expect("a port");
     cluster.introduce(0);
-    let asker = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());
+    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
     let enough = CancellationToken::new();
     // Twice as many as may work at a time.
     let waiting: Vec<_> = (0..8)
         .map(|_| {
-            let (asker, enough) = (Arc::clone(&asker), enough.clone());
-            tokio::spawn(async move { ask::ask(&asker, question(HEAVY, PATIENCE), enough).await })
+            let (shared, enough) = (Arc::clone(&shared), enough.clone());
+            tokio::spawn(async move { ask::ask(&shared.coordinator, question(HEAVY, PATIENCE), enough).await })
         })
         .collect();
     let mut well = question(HEAVY, PATIENCE);
     well.nodes = cluster.members[..3].iter().map(|member| member.name.clone()).collect();
-    let asked = ask::ask(&asker, well, CancellationToken::new()).await.expect("its turn comes");
-    let Asked::Answer { answer, coverage, .. } = asked else { panic!("{asked:?}") };
+    let asked = ask::ask(&shared.coordinator, well, CancellationToken::new()).await.expect("its turn comes");
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("{asked:?}") };
     assert!(coverage.is_complete(), "{coverage:?}");
     assert_eq!(answer.rows, [[Value::Integer(1_800), Value::Integer(3_600)]]);
     assert!(waiting.iter().all(|asked| !asked.is_finished()), "they had something to wait for");
@@ -85,5 +89,5 @@ async fn who_waits_for_a_quiet_node_holds_up_nobody_else() {
     for asked in waiting {
         asked.await.expect("no panic").expect_err("cancelled");
     }
-    eventually(PATIENCE, "all turns have ended", || asker.turns.used() == 0).await;
+    eventually(PATIENCE, "all permits have ended", || shared.coordinator.admission.used() == 0).await;
 }

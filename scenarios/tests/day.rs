@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use query::Coverage;
-use query::ask::{AskError, Asked as Answered};
+use query::ask::{AskError, QueryOutcome as Answered};
 use query_planner::Value;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use query::access::Caller;
-use query::ask::{self, AskError, Asked, Question, Told};
+use query::ask::{self, AskError, QueryOutcome, Question, RowChunk};
 use query_planner::Value;
 use scenarios::light::{LightCluster, eventually, question};
 use tokio::sync::mpsc;
@@ -27,11 +27,17 @@ const ROWS: usize = 300 * 300;
 const MANY: &str = "SELECT a.i, b.i, a.s FROM t a JOIN t b ON a.node = b.node";
 
 /// Puts a question, for rows as they come.
-fn put(cluster: &LightCluster, question: Question) -> (JoinHandle<Result<Asked, AskError>>, mpsc::Receiver<Told>) {
-    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());
+fn put(
+    cluster: &LightCluster,
+    question: Question,
+) -> (JoinHandle<Result<QueryOutcome, AskError>>, mpsc::Receiver<RowChunk>) {
+    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
     let (out, told) = mpsc::channel(1);
     let cancel = CancellationToken::new();
-    (tokio::spawn(async move { ask::ask_into(&shared, question, &Caller::owner(), cancel, out).await }), told)
+    (
+        tokio::spawn(async move { ask::ask_into(&shared.coordinator, question, &Caller::owner(), cancel, out).await }),
+        told,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,7 +57,7 @@ async fn early_rows_come_while_a_node_has_not_answered() {
     drop(quiet);
     let asked = asking.await.expect("no panic").expect("an answer");
     assert!(told.recv().await.is_none(), "rows twice");
-    let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!((answer.rows.len(), coverage.asked, coverage.answered), (0, 4, 3));
     assert_eq!(coverage.missing[0].node, "quiet");
     early.sort_by_key(|row| format!("{row:?}"));
@@ -67,7 +73,7 @@ async fn a_slow_reader_holds_the_nodes_up_and_gets_every_row() {
     cluster.introduce(0);
     let (asking, mut told) = put(&cluster, question(MANY, PATIENCE));
     let first = told.recv().await.expect("rows");
-    let working = || cluster.agents.iter().flatten().filter(|a| a.shared().executor.at_work() > 0).count();
+    let working = || cluster.agents.iter().flatten().filter(|a| a.shared().coordinator.executor.at_work() > 0).count();
     // The first rows may come before the last node has begun.
     let begun = Instant::now() + PATIENCE;
     while working() < 3 {
@@ -95,7 +101,7 @@ async fn a_slow_reader_holds_the_nodes_up_and_gets_every_row() {
     while let Some(piece) = told.recv().await {
         take(piece.rows);
     }
-    let Asked::Answer { answer, coverage, .. } = asking.await.expect("no panic").expect("an answer") else {
+    let QueryOutcome::Answer { answer, coverage, .. } = asking.await.expect("no panic").expect("an answer") else {
         panic!("no answer")
     };
     take(answer.rows);
@@ -126,6 +132,6 @@ async fn whoever_stops_reading_stops_the_nodes() {
     told.recv().await.expect("rows");
     drop(told);
     asking.await.expect("no panic").expect_err("nobody took the rows");
-    let working = || cluster.agents.iter().flatten().filter(|a| a.shared().executor.at_work() > 0).count();
+    let working = || cluster.agents.iter().flatten().filter(|a| a.shared().coordinator.executor.at_work() > 0).count();
     eventually(PATIENCE, "no node works", || working() == 0).await;
 }

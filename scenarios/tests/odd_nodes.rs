@@ -1,20 +1,21 @@
 //! One node of a mesh is damaged, of another version, or lying: it is named missing with the reason, whoever asked it (the
-//! asker, or an inner node of a tree) and in whichever round, and the others' answers count. Only what one SQLite would say of
+//! coordinator, or an intermediate aggregator of a tree) and in whichever round, and the others' answers count. Only what one SQLite would say of
 //! the union fails the question.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::frame;
 use model::wire::{Request, Response};
 use query::FanoutPolicy;
-use query::ask::{AskError, Asked};
+use query::ask::{AskError, QueryOutcome};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, Value};
 use scenarios::light::LightCluster;
 
 const NODES: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Of a tree: its inner nodes may be silent for a part of it.
+/// Of a tree: its intermediate aggregators may be silent for a part of it.
 const FORMS: [usize; 2] = [usize::MAX, 1];
 
 const SUMS: &str = "SELECT count(*), avg(v), median(v) FROM t";
@@ -30,16 +31,16 @@ fn rows(index: usize) -> String {
 }
 
 fn through_tree_above(cluster: &LightCluster, tree_above: usize) {
-    let asker = cluster.agents[0].as_ref().expect("the asker lives");
-    *asker.shared().fanout.lock().expect("not poisoned") = FanoutPolicy { tree_above };
+    let coordinator = cluster.agents[0].as_ref().expect("the coordinator lives");
+    *coordinator.shared().coordinator.fanout.lock() = FanoutPolicy { tree_above };
 }
 
 fn frames(responses: &[Response]) -> Vec<u8> {
     responses.iter().flat_map(|response| frame::encode(response).expect("it fits")).collect()
 }
 
-fn batch(part: u32, rows: u32, columns: Vec<Vec<Value>>) -> Response {
-    Response::Batch { part, batch: Batch { rows, columns } }
+fn batch(fragment: u32, rows: u32, columns: Vec<Vec<Value>>) -> Response {
+    Response::Batch { fragment, batch: Batch { rows, columns } }
 }
 
 fn done() -> Response {
@@ -61,10 +62,10 @@ fn oddities() -> Vec<Oddity> {
             frames(&[batch(0, 2, columns), done()])
         }),
         ("ragged", |width| frames(&[batch(0, u32::MAX, vec![vec![Value::Integer(1)]; width]), done()])),
-        ("part that it was not asked for", |width| {
+        ("fragment that it was not asked for", |width| {
             frames(&[batch(9, 1, vec![vec![Value::Integer(1)]; width]), done()])
         }),
-        ("part that it was not asked for", |width| {
+        ("fragment that it was not asked for", |width| {
             frames(&[batch(u32::MAX, 1, vec![vec![Value::Integer(1)]; width]), done()])
         }),
         ("columns instead of", |width| frames(&[batch(0, 1, vec![vec![Value::Integer(1)]; width + 1]), done()])),
@@ -89,8 +90,8 @@ fn oddities() -> Vec<Oddity> {
 }
 
 /// Rows, and who is missing and why.
-fn told(asked: Asked) -> (Vec<Vec<Value>>, Vec<(String, String)>) {
-    let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+fn rows_and_missing(asked: QueryOutcome) -> (Vec<Vec<Value>>, Vec<(String, String)>) {
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!(coverage.answered + coverage.missing.len(), coverage.asked, "{coverage:?}");
     (answer.rows, coverage.missing.into_iter().map(|missing| (missing.node, missing.reason)).collect())
 }
@@ -109,7 +110,7 @@ async fn a_node_that_answers_oddly_is_named_and_the_others_count() {
         let _odd = cluster
             .add_scripted("odd", move |request| match odd_task(&request) {
                 Some(width) => oddity(width),
-                // As an inner node it is of no use either, and its leaves are asked directly.
+                // As an intermediate aggregator it is of no use either, and its leaves are asked directly.
                 None => oddity(1),
             })
             .expect("a port");
@@ -118,7 +119,7 @@ async fn a_node_that_answers_oddly_is_named_and_the_others_count() {
             for tree_above in FORMS {
                 through_tree_above(&cluster, tree_above);
                 let asked = cluster.ask(0, sql, PATIENCE).await;
-                let (rows, missing) = told(asked.unwrap_or_else(|error| panic!("{what}: {sql}: {error}")));
+                let (rows, missing) = rows_and_missing(asked.unwrap_or_else(|error| panic!("{what}: {sql}: {error}")));
                 let [(node, reason)] = missing.as_slice() else { panic!("{what}: {sql}: {missing:?}") };
                 assert_eq!(node, "odd", "{what}: {sql}: {reason}");
                 assert!(reason.contains(what) && reason.len() < 4_000, "{what}: {sql}: {reason:.200}");
@@ -133,7 +134,7 @@ async fn a_node_that_answers_oddly_is_named_and_the_others_count() {
     }
 }
 
-/// A state that no node ships is found before it spoils the merge at the asker, or at an inner node.
+/// A state that no node ships is found before it spoils the merge at the coordinator, or at an intermediate aggregator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_partial_state_is_its_node_s_fault() {
     let states: [fn() -> Value; 4] = [
@@ -153,7 +154,7 @@ async fn a_damaged_partial_state_is_its_node_s_fault() {
         cluster.introduce(0);
         for tree_above in FORMS {
             through_tree_above(&cluster, tree_above);
-            let (rows, missing) = told(cluster.ask(0, SUMS, PATIENCE).await.expect("the others' answer"));
+            let (rows, missing) = rows_and_missing(cluster.ask(0, SUMS, PATIENCE).await.expect("the others' answer"));
             assert_eq!(rows, [[Value::Integer(NODES as i64), Value::Real(2.5), Value::Real(2.5)]]);
             assert!(missing.len() == 1 && missing[0].1.contains("partial"), "{missing:?}");
         }
@@ -173,9 +174,40 @@ async fn a_node_that_fails_the_second_round_only_is_named_as_well() {
     cluster.introduce(0);
     for tree_above in FORMS {
         through_tree_above(&cluster, tree_above);
-        let (rows, missing) = told(cluster.ask(0, ROUNDS, PATIENCE).await.expect("the others' answer"));
+        let (rows, missing) = rows_and_missing(cluster.ask(0, ROUNDS, PATIENCE).await.expect("the others' answer"));
         assert_eq!(rows.len(), NODES);
         assert!(missing.len() == 1 && missing[0].1.contains("no such function"), "{missing:?}");
+    }
+}
+
+/// Whatever an intermediate aggregator claims of leaves twice, or of leaves that it was not given, each of them is asked
+/// directly and counts once, or is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaves_that_an_aggregator_names_wrongly_are_asked_directly() {
+    for named in [vec![0, 0], vec![0, 1, 0], vec![0, 9], vec![u32::MAX]] {
+        let mut cluster = LightCluster::start(NODES, rows).expect("agents");
+        let combined = Arc::new(AtomicUsize::new(0));
+        let _odd: Vec<_> = ["odd", "odder", "oddest"]
+            .map(|name| {
+                let (named, combined) = (named.clone(), Arc::clone(&combined));
+                cluster.add_scripted(name, move |request| match request {
+                    Request::Combine { .. } => {
+                        combined.fetch_add(1, Ordering::Relaxed);
+                        let named = named.iter().map(|leaf| (*leaf, NodeStats::default())).collect();
+                        frames(&[Response::Combined(named), done()])
+                    }
+                    _ => sql_error("no such function: mesh_of_tomorrow"),
+                })
+            })
+            .into_iter()
+            .collect::<Result<_, _>>()
+            .expect("ports");
+        cluster.introduce(0);
+        through_tree_above(&cluster, 1);
+        let (rows, missing) = rows_and_missing(cluster.ask(0, SUMS, PATIENCE).await.expect("the others' answer"));
+        assert_eq!(rows, [[Value::Integer(NODES as i64), Value::Real(2.5), Value::Real(2.5)]], "{named:?}");
+        assert_eq!(missing.len(), 3, "{named:?}: {missing:?}");
+        assert!(combined.load(Ordering::Relaxed) > 0, "nobody was asked to combine");
     }
 }
 
@@ -206,7 +238,8 @@ async fn whatever_a_node_counts_of_itself_it_is_in_the_answer() {
     cluster.introduce(0);
     for tree_above in FORMS {
         through_tree_above(&cluster, tree_above);
-        let Asked::Answer { answer, coverage, .. } = cluster.ask(0, ROUNDS, PATIENCE).await.expect("an answer") else {
+        let QueryOutcome::Answer { answer, coverage, .. } = cluster.ask(0, ROUNDS, PATIENCE).await.expect("an answer")
+        else {
             panic!("no answer")
         };
         assert_eq!((answer.rows.len(), coverage.answered), (NODES, NODES + 2), "{coverage:?}");
@@ -267,7 +300,7 @@ async fn a_catalogue_is_believed_for_its_hash_only() {
     let mut cluster = LightCluster::start(2, rows).expect("agents");
     let _odd = with_tables(&mut cluster, &theirs, theirs.hash() ^ 1);
     for _ in 0..2 {
-        let (rows, missing) = told(cluster.ask(0, ROWS, PATIENCE).await.expect("the others' answer"));
+        let (rows, missing) = rows_and_missing(cluster.ask(0, ROWS, PATIENCE).await.expect("the others' answer"));
         assert_eq!(rows.len(), 2);
         assert!(missing.len() == 1 && missing[0].1.contains("is not the one that it announces"), "{missing:?}");
     }
@@ -281,18 +314,20 @@ async fn a_node_with_more_tables_answers_and_one_that_disagrees_is_missing_for_t
     let newer = catalog("CREATE TABLE t(v INTEGER, w INTEGER); CREATE TABLE of_tomorrow(x INTEGER);");
     let mut cluster = LightCluster::start(2, rows).expect("agents");
     let odd = with_tables(&mut cluster, &newer, newer.hash());
-    let (rows, missing) = told(cluster.ask(0, "SELECT v, w FROM t ORDER BY v", PATIENCE).await.expect("an answer"));
+    let (rows, missing) =
+        rows_and_missing(cluster.ask(0, "SELECT v, w FROM t ORDER BY v", PATIENCE).await.expect("an answer"));
     assert_eq!((rows.len(), missing.len()), (2, 0), "{missing:?}");
-    let (rows, missing) = told(cluster.ask(0, "SELECT x FROM of_tomorrow", PATIENCE).await.expect("an answer"));
+    let (rows, missing) =
+        rows_and_missing(cluster.ask(0, "SELECT x FROM of_tomorrow", PATIENCE).await.expect("an answer"));
     assert_eq!((rows.len(), missing.len()), (0, 0), "{missing:?}");
     drop(odd);
 
     let other = catalog("CREATE TABLE t(v TEXT); CREATE TABLE a(k INTEGER, x INTEGER);");
     let mut cluster = LightCluster::start(2, self::rows).expect("agents");
     let _odd = with_tables(&mut cluster, &other, other.hash());
-    let (rows, missing) = told(cluster.ask(0, ROWS, PATIENCE).await.expect("the others' answer"));
+    let (rows, missing) = rows_and_missing(cluster.ask(0, ROWS, PATIENCE).await.expect("the others' answer"));
     assert_eq!(rows.len(), 2);
     assert!(missing.len() == 1 && missing[0].1.contains("column v is declared"), "{missing:?}");
-    let (_, missing) = told(cluster.ask(0, "SELECT count(*) FROM a", PATIENCE).await.expect("an answer"));
+    let (_, missing) = rows_and_missing(cluster.ask(0, "SELECT count(*) FROM a", PATIENCE).await.expect("an answer"));
     assert!(missing.is_empty(), "{missing:?}");
 }

@@ -1,5 +1,5 @@
 //! One user's rows and nobody else's, from every node, whichever way her question goes there: asked directly, or through a tree
-//! whose inner nodes pass rows on or combine them, in one round or two.
+//! whose intermediate aggregators pass rows on or combine them, in one round or two.
 
 // A failed step is a failed test.
 #![allow(clippy::unwrap_used)]
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use node_bpf::{Collective, Library, ProcessSeen, Record};
 use query::FanoutPolicy;
 use query::access::{Access, Caller};
-use query::ask::{self, Asked};
+use query::ask::{self, QueryOutcome};
 use query_planner::Value;
 use rankmesh::agent::SourceConfig;
 use scenarios::light::question;
@@ -72,8 +72,8 @@ fn store(node: usize, path: &Path) {
 
 async fn ask_as(mesh: &TrustMesh, caller: &Caller, sql: &str) -> Vec<Vec<Value>> {
     let shared = mesh.agents[0].shared();
-    match ask::ask_as(shared, question(sql, PATIENCE), caller, CancellationToken::new()).await {
-        Ok(Asked::Answer { answer, coverage, .. }) => {
+    match ask::ask_as(&shared.coordinator, question(sql, PATIENCE), caller, CancellationToken::new()).await {
+        Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             assert!(coverage.is_complete() && coverage.asked == NODES, "{sql}: {coverage:?}");
             answer.rows
         }
@@ -105,7 +105,7 @@ async fn a_tree_shows_a_user_her_own_rows_and_nothing_else() {
     let ada = Caller::guest(Access::Own(ADA), format!("uid {ADA}"));
     let nobody = Caller::guest(Access::Own(65_534), "uid 65534");
     for tree_above in [usize::MAX, 2] {
-        *mesh.agents[0].shared().fanout.lock().unwrap() = FanoutPolicy { tree_above };
+        *mesh.agents[0].shared().coordinator.fanout.lock() = FanoutPolicy { tree_above };
         for sql in QUESTIONS {
             // What the union of her rows would answer.
             let hers = format!("(SELECT node, * FROM collectives WHERE job_id = 'job-of-{ADA}')");
@@ -117,7 +117,7 @@ async fn a_tree_shows_a_user_her_own_rows_and_nothing_else() {
             assert_eq!(none, Vec::<Vec<Value>>::new(), "{sql}");
         }
     }
-    // Whoever was asked on the way was asked for her, and many by an inner node. No other question has their number, this one, which
+    // Whoever was asked on the way was asked for her, and many by an intermediate aggregator. No other question has their number, this one, which
     // may have to be asked again until all is written down, in two pieces only.
     let audit = format!(
         "SELECT sum(who LIKE '% for uid {ADA}') AS hers, sum(who NOT LIKE '% for uid {ADA}') AS others, \

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use query::ask::{self, Asked};
+use query::ask::{self, QueryOutcome};
 use query_planner::Value;
 use scenarios::light::{LightCluster, question};
 use tokio_util::sync::CancellationToken;
@@ -28,11 +28,15 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
     let quiet = cluster.add_quiet().expect("a port");
     cluster.introduce(0);
 
-    let asker = Arc::clone(cluster.agents[0].as_ref().expect("the asker lives").shared());
-    let asking = tokio::spawn(async move { ask::ask(&asker, question(SQL, PATIENCE), CancellationToken::new()).await });
+    let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
+    let asking =
+        tokio::spawn(
+            async move { ask::ask(&shared.coordinator, question(SQL, PATIENCE), CancellationToken::new()).await },
+        );
     let until = Instant::now() + PATIENCE;
-    let kept =
-        |cluster: &LightCluster| cluster.agents[1].as_ref().map_or(0, |agent| agent.shared().executor.kept_snapshots());
+    let kept = |cluster: &LightCluster| {
+        cluster.agents[1].as_ref().map_or(0, |agent| agent.shared().coordinator.executor.held_snapshots())
+    };
     while kept(&cluster) == 0 && !asking.is_finished() {
         assert!(Instant::now() < until, "the first round never came");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -44,7 +48,7 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
     assert!(!asking.is_finished(), "the first round is still open");
     drop(quiet);
 
-    let Asked::Answer { answer, coverage, .. } = asking.await.expect("no panic").expect("an answer") else {
+    let QueryOutcome::Answer { answer, coverage, .. } = asking.await.expect("no panic").expect("an answer") else {
         panic!("no answer")
     };
     let reason = |name: &str| coverage.missing.iter().find(|missing| missing.node == name).map(|m| m.reason.clone());
@@ -58,7 +62,7 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
 
     // Nothing is kept when the question is over.
     let until = Instant::now() + PATIENCE;
-    while cluster.agents.iter().flatten().any(|agent| agent.shared().executor.kept_snapshots() > 0) {
+    while cluster.agents.iter().flatten().any(|agent| agent.shared().coordinator.executor.held_snapshots() > 0) {
         assert!(Instant::now() < until, "a snapshot is kept for ever");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -75,7 +79,7 @@ async fn a_merge_of_few_rows_that_turns_out_to_be_long_is_done_all_the_same() {
     let short = ("SELECT count(*), sum(k) FROM a", [60, 630]);
     for (sql, expected) in [long, short, long] {
         let asked = cluster.ask(0, sql, PATIENCE).await.expect("an answer");
-        let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+        let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
         assert_eq!(answer.rows, [expected.map(Value::Integer)], "{sql}");
         assert_eq!((coverage.asked, coverage.answered), (3, 3), "{coverage:?}");
     }

@@ -1,10 +1,10 @@
-//! Fan-out through inner nodes: the same answers, exact coverage, inner nodes that die, and cancelling.
+//! Fan-out through intermediate aggregators: the same answers, exact coverage, intermediate aggregators that die, and cancelling.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use query::FanoutPolicy;
-use query::ask::Asked;
+use query::ask::QueryOutcome;
 use query_planner::Value;
 use scenarios::light::{LightCluster, eventually, question};
 use tokio_util::sync::CancellationToken;
@@ -20,13 +20,13 @@ fn rows(index: usize) -> String {
 }
 
 fn tree(cluster: &LightCluster, tree_above: usize) {
-    let asker = cluster.agents[0].as_ref().expect("the asker lives");
-    *asker.shared().fanout.lock().expect("not poisoned") = FanoutPolicy { tree_above };
+    let coordinator = cluster.agents[0].as_ref().expect("the coordinator lives");
+    *coordinator.shared().coordinator.fanout.lock() = FanoutPolicy { tree_above };
 }
 
 /// Rows, answered, and who is missing.
-fn told(asked: Asked) -> (Vec<Vec<Value>>, usize, Vec<String>) {
-    let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+fn rows_and_coverage(asked: QueryOutcome) -> (Vec<Vec<Value>>, usize, Vec<String>) {
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!(coverage.asked, NODES);
     (answer.rows, coverage.answered, coverage.missing.into_iter().map(|missing| missing.node).collect())
 }
@@ -44,16 +44,16 @@ async fn a_tree_answers_as_direct_questions_do_and_survives_its_inner_nodes() {
     cluster.introduce(0);
     for sql in QUESTIONS {
         tree(&cluster, usize::MAX);
-        let direct = told(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
+        let direct = rows_and_coverage(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
         assert_eq!((direct.1, direct.2.len()), (NODES, 0));
         tree(&cluster, 2);
-        let through = told(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
+        let through = rows_and_coverage(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
         assert_eq!(direct, through, "{sql}");
         assert!(dialled_by_leaves(&cluster) > 0, "nobody relayed");
-        // Behind inner nodes snapshots are kept until the question is over, and then no longer.
+        // Behind intermediate aggregators snapshots are kept until the question is over, and then no longer.
         eventually(PATIENCE / 2, "snapshots to be given up", || kept(&cluster) == 0).await;
     }
-    // A third of the nodes die, so that some group most likely has a dead inner node, and all have dead leaves.
+    // A third of the nodes die, so that some group most likely has a dead intermediate aggregator, and all have dead leaves.
     let dead: Vec<usize> = (1..NODES).filter(|index| index % 3 == 1).collect();
     for &index in &dead {
         cluster.kill(index).expect("sockets");
@@ -61,7 +61,8 @@ async fn a_tree_answers_as_direct_questions_do_and_survives_its_inner_nodes() {
     let names: Vec<String> = dead.iter().map(|&index| cluster.members[index].name.clone()).collect();
     let sum: usize = (0..NODES).filter(|index| !dead.contains(index)).map(|index| 2 * index).sum();
     for _ in 0..3 {
-        let (rows, answered, missing) = told(cluster.ask(0, QUESTIONS[0], PATIENCE).await.expect("an answer"));
+        let (rows, answered, missing) =
+            rows_and_coverage(cluster.ask(0, QUESTIONS[0], PATIENCE).await.expect("an answer"));
         assert_eq!((answered, &missing), (NODES - dead.len(), &names));
         assert_eq!(rows[0][1], Value::Integer(sum as i64));
     }
@@ -69,21 +70,21 @@ async fn a_tree_answers_as_direct_questions_do_and_survives_its_inner_nodes() {
     for &index in &dead {
         cluster.restart(index, PATIENCE).await.expect("the port is free again");
     }
-    let (rows, answered, missing) = told(cluster.ask(0, QUESTIONS[0], PATIENCE).await.expect("an answer"));
+    let (rows, answered, missing) = rows_and_coverage(cluster.ask(0, QUESTIONS[0], PATIENCE).await.expect("an answer"));
     assert_eq!((answered, missing.len()), (NODES, 0));
     assert_eq!(rows[0][0], Value::Integer(2 * NODES as i64));
 }
 
 fn dialled_by_leaves(cluster: &LightCluster) -> u64 {
-    cluster.agents[1..].iter().flatten().map(|agent| agent.shared().mesh.stats().dials).sum()
+    cluster.agents[1..].iter().flatten().map(|agent| agent.shared().coordinator.mesh.stats().dials).sum()
 }
 
 fn kept(cluster: &LightCluster) -> usize {
-    cluster.agents.iter().flatten().map(|agent| agent.shared().executor.kept_snapshots()).sum()
+    cluster.agents.iter().flatten().map(|agent| agent.shared().coordinator.executor.held_snapshots()).sum()
 }
 
 fn at_work(cluster: &LightCluster) -> usize {
-    cluster.agents.iter().flatten().map(|agent| agent.shared().executor.at_work()).sum()
+    cluster.agents.iter().flatten().map(|agent| agent.shared().coordinator.executor.at_work()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,7 +96,7 @@ async fn a_quiet_node_with_tables_of_its_own_leaves_the_others_time_to_answer() 
     cluster.introduce(0);
     // Its tables are asked for in the first half of the time.
     let asked = cluster.ask(0, QUESTIONS[0], Duration::from_secs(20)).await.expect("the others' answer");
-    let Asked::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!((coverage.asked, coverage.answered), (3, 2));
     assert_eq!(coverage.missing[0].node, "quiet");
     assert_eq!(answer.rows[0][0], Value::Integer(4));

@@ -3,7 +3,9 @@
 //! Records get Unix time from kernel time (CLOCK_MONOTONIC) by an offset that capture measures now and then ([`measured_offset_ns`]). Whoever
 //! compares times of now with times of a while ago, over a step of the wall clock, takes [`steady_now_ns`] and [`steady_shift_ns`].
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Unix time minus kernel time, measured now: for all records from now on.
 #[must_use]
@@ -47,7 +49,7 @@ fn base_ns() -> i64 {
 
 fn offsets() -> MutexGuard<'static, Offsets> {
     static OFFSETS: OnceLock<Mutex<Offsets>> = OnceLock::new();
-    OFFSETS.get_or_init(|| Mutex::new(Offsets::new(base_ns()))).lock().unwrap_or_else(PoisonError::into_inner)
+    OFFSETS.get_or_init(|| Mutex::new(Offsets::new(base_ns()))).lock()
 }
 
 /// What was measured last, and before the last step.

@@ -5,13 +5,14 @@ mod reader;
 mod watcher;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use parking_lot::Mutex;
 
 use crate::cgroup::Cgroup;
 use crate::clock::{self, Clock};

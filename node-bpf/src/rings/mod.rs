@@ -15,7 +15,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic};
+use std::sync::{Arc, atomic};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use crate::process::{Process, Processes};
 use crate::wire::{
     self, CAPTURE_KNOWN, CAPTURED, FROM_RCCL, HAVE_HASH, HAVE_RANK, HAVE_SEQ, NOT_RETURNED, RawCall, RawRecord,
 };
+use parking_lot::{Mutex, MutexGuard};
 use record::{Collective, LossCount, Record};
 
 /// The shared library that stands before MPI (LD_PRELOAD), for this kind of machine.
@@ -64,7 +65,7 @@ struct Shared {
 
 impl Shared {
     fn rings(&self) -> MutexGuard<'_, HashMap<(u64, u64), Arc<Ring>>> {
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rings.lock()
     }
 }
 
@@ -403,7 +404,7 @@ impl Ring {
     }
 
     fn devices(&self) -> MutexGuard<'_, DeviceClocks> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+        self.devices.lock()
     }
 
     fn in_flight(&self, now_ns: u64, clock: &Clock) -> Vec<Collective> {

@@ -6,22 +6,22 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::libbpf_sys::{PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_FLAG_FD_CLOEXEC, PERF_TYPE_SOFTWARE, perf_event_attr};
 use libbpf_rs::{Link, ProgramMut};
+use parking_lot::Mutex;
 
 /// The events of all CPUs, opened ahead; taken by the first to attach.
 static OPENED: Mutex<Option<Vec<OwnedFd>>> = Mutex::new(None);
 
 /// Opens the events while that is allowed.
 pub(crate) fn open_ahead() {
-    *OPENED.lock().unwrap_or_else(PoisonError::into_inner) = open_all().ok();
+    *OPENED.lock() = open_all().ok();
 }
 
 /// Attaches to the event on every CPU that is online. The links own the events.
 pub(crate) fn attach(program: &ProgramMut<'_>) -> libbpf_rs::Result<Vec<Link>> {
-    let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let opened = OPENED.lock().take();
     let events = opened.map_or_else(open_all, Ok)?;
     events.into_iter().map(|event| program.attach_perf_event(event.into_raw_fd())).collect()
 }

@@ -5,8 +5,10 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, Once, PoisonError};
+use std::sync::{LazyLock, Once};
 use std::thread;
+
+use parking_lot::Mutex;
 
 const PATH: &str = "/proc/kallsyms";
 
@@ -15,7 +17,7 @@ static OPENED: Mutex<Option<File>> = Mutex::new(None);
 
 /// Opens the names now, to be read when they are needed.
 pub(crate) fn open_ahead() {
-    *OPENED.lock().unwrap_or_else(PoisonError::into_inner) = File::open(PATH).ok();
+    *OPENED.lock() = File::open(PATH).ok();
 }
 
 /// The kernel's functions; the same for every capture.
@@ -57,7 +59,7 @@ pub(crate) struct KernelNames {
 
 impl KernelNames {
     fn read() -> Self {
-        let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let opened = OPENED.lock().take();
         let Some(file) = opened.or_else(|| File::open(PATH).ok()) else { return Self::default() };
         Self::parse(BufReader::new(file))
     }

@@ -2,9 +2,10 @@
 //! for get theirs when they are found in a file.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::cuda::functions::{CudaFunction, FUNCTIONS};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The user's symbols have numbers from here on.
 pub(crate) const SYMBOLS_FROM: u16 = 512;
@@ -73,7 +74,7 @@ pub(crate) struct Registry {
 
 impl Registry {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<SymbolInfo>>> {
-        self.symbols.lock().unwrap_or_else(PoisonError::into_inner)
+        self.symbols.lock()
     }
 
     /// The number of a symbol: the same for copies of a library. None when there are no more numbers.

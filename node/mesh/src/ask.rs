@@ -1,10 +1,12 @@
 //! Asking a peer: one request on its own stream, then its responses, within a deadline.
 //!
-//! A connection that stood for a while may have lost its peer (killed, restarted) without knowing. So a request waits for
-//! a sign of life: the peer's QUIC acknowledges within moments, whatever the agent above it is doing. If that does not
-//! come, or the peer's host says that nobody listens there, a reused connection is given up and the request goes out once
-//! more on a fresh one (all requests are idempotent, and nothing of the answer was seen). The same when the connection ends
-//! between the acknowledgement and the first response: the peer may have closed it as unused just then (`idle`).
+//! A connection that stood for a while may have lost its peer (killed, restarted) without knowing.
+//! So a request waits for a sign of life: the peer's QUIC acknowledges within moments, whatever the
+//! agent above it is doing. If that does not come, or the peer's host says that nobody listens
+//! there, a reused connection is given up and the request goes out once more on a fresh one (all
+//! requests are idempotent, and nothing of the answer was seen). The same when the connection ends
+//! between the acknowledgement and the first response: the peer may have closed it as unused just
+//! then (`idle`).
 
 use std::net::SocketAddr;
 use std::task::Poll;
@@ -17,14 +19,15 @@ use quinn::ConnectionError;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::error::AskError;
-use super::idle::Using;
+use super::idle::ConnectionUse;
 use super::pool::{Peer, Purpose};
-use super::{Mesh, awake, probe};
+use super::{Mesh, active_time, probe};
 
 /// A request that the peer's QUIC has not acknowledged by then is lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Silence after which the peer's host is asked whether anybody still listens, and how often again during an answer.
+/// Silence after which the peer's host is asked whether anybody still listens, and how often again
+/// during an answer.
 const SILENCE_PROBE: Duration = Duration::from_millis(250);
 const ANSWER_PROBE: Duration = Duration::from_secs(1);
 /// How long that host may take to say no.
@@ -51,8 +54,8 @@ enum Attempt {
 }
 
 impl Mesh {
-    /// Asks `peer` at `address`; the answer comes out of the stream. Returns when the answer begins, or when the request is
-    /// known to have arrived.
+    /// Asks `peer` at `address`; the answer comes out of the stream. Returns when the answer
+    /// begins, or when the request is known to have arrived.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -119,7 +122,8 @@ fn probe_patience(deadline: Instant) -> Duration {
     PROBE_PATIENCE.min(deadline.saturating_duration_since(Instant::now()))
 }
 
-/// Puts the request on a stream and waits for the first response, or after a moment for its acknowledgement.
+/// Puts the request on a stream and waits for the first response, or after a moment for its
+/// acknowledgement.
 async fn put(
     peer: &std::sync::Arc<Peer>,
     request: Bytes,
@@ -133,13 +137,13 @@ async fn put(
         if now >= deadline { timeout() } else { Attempt::Stale(AskError::Unreachable("no sign of life".into())) }
     };
 
-    let using = Using::of(peer);
+    let using = ConnectionUse::of(peer);
     // Waits here when the peer serves as many questions of ours as it allows at a time.
     let (mut send, recv) =
         timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
     let silence = |patience| async move {
         tokio::select! {
-            () = awake::sleep(patience) => {}
+            () = active_time::sleep(patience) => {}
             () = sleep_until(deadline) => {}
         }
     };
@@ -206,7 +210,7 @@ struct Again {
 /// An answer as it arrives. Dropping it tells the peer to stop.
 pub struct ResponseStream {
     reader: FrameReader<quinn::RecvStream>,
-    using: Using,
+    using: ConnectionUse,
     again: Option<Again>,
     first: Option<Response>,
     ended: bool,
@@ -231,8 +235,8 @@ impl ResponseStream {
         Ok(self)
     }
 
-    /// The next response; `None` after the last one. An answer that breaks off is an error, never a short answer.
-    /// Cancel-safe.
+    /// The next response; `None` after the last one. An answer that breaks off is an error, never a
+    /// short answer. Cancel-safe.
     ///
     /// # Errors
     /// See [`AskError`]. After one there is nothing more to come.
@@ -240,7 +244,7 @@ impl ResponseStream {
         if self.ended {
             return Ok(None);
         }
-        let mut response = self.begun().await;
+        let mut response = self.first_or_next().await;
         if let Some(again) = self.again.take()
             && let Err(AskError::Unreachable(why)) = &response
         {
@@ -250,7 +254,7 @@ impl ResponseStream {
             let fresh = Box::pin(again.mesh.ask_encoded(&again.node, again.address, &again.request, self.deadline));
             *self = fresh.await?;
             self.again = None;
-            response = self.begun().await;
+            response = self.first_or_next().await;
         }
         self.ended = response.as_ref().map_or(true, Response::is_last);
         if self.ended {
@@ -259,7 +263,7 @@ impl ResponseStream {
         response.map(Some)
     }
 
-    async fn begun(&mut self) -> Result<Response, AskError> {
+    async fn first_or_next(&mut self) -> Result<Response, AskError> {
         match self.first.take() {
             Some(first) => Ok(first),
             None => self.wait().await,
@@ -268,16 +272,16 @@ impl ResponseStream {
 
     async fn wait(&mut self) -> Result<Response, AskError> {
         loop {
-            // What was read, or the datagrams that had been heard when the waiting for it began.
+            // What was read, or the datagrams that had been received when the waiting for it began.
             let read = {
                 let mut read = std::pin::pin!(self.reader.read::<Response>());
                 match futures::poll!(read.as_mut()) {
                     // Of a small answer all is here.
                     Poll::Ready(read) => Ok(read),
                     Poll::Pending => {
-                        let heard = datagrams_heard(&self.using);
+                        let received = datagrams_received(&self.using);
                         let look_again = self.deadline.min(Instant::now() + ANSWER_PROBE);
-                        timeout_at(look_again, read).await.map_err(|_| heard)
+                        timeout_at(look_again, read).await.map_err(|_| received)
                     }
                 }
             };
@@ -288,8 +292,8 @@ impl ResponseStream {
                 Err(_) if Instant::now() >= self.deadline => {
                     return Err(AskError::Timeout { after: self.deadline.duration_since(self.started) });
                 }
-                Err(heard) => {
-                    let silent = datagrams_heard(&self.using) == heard;
+                Err(received) => {
+                    let silent = datagrams_received(&self.using) == received;
                     if silent
                         && let Some(objection) =
                             probe::objection_within(self.using.peer().address, probe_patience(self.deadline)).await
@@ -317,6 +321,6 @@ impl ResponseStream {
     }
 }
 
-fn datagrams_heard(using: &Using) -> u64 {
+fn datagrams_received(using: &ConnectionUse) -> u64 {
     using.peer().connection.stats().udp_rx.datagrams
 }

@@ -22,8 +22,8 @@ pub struct ClockOffset {
     pub samples: u32,
 }
 
-/// One ping: sent at `sent`, received by the peer at `peer_received`, answered at `peer_sent`, back at `received`; each by
-/// the clock of where it happened, Unix nanoseconds.
+/// One ping: sent at `sent`, received by the peer at `peer_received`, answered at `peer_sent`, back
+/// at `received`; each by the clock of where it happened, Unix nanoseconds.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     sent: i64,
@@ -33,8 +33,9 @@ struct Sample {
 }
 
 impl Sample {
-    /// Offset and delay after RFC 5905, section 8: offset = ((T2 - T1) + (T3 - T4)) / 2, delay = (T4 - T1) - (T3 - T2).
-    /// With both ways at least zero long, the true offset is within delay / 2 of the offset.
+    /// Offset and delay after RFC 5905, section 8: offset = ((T2 - T1) + (T3 - T4)) / 2, delay =
+    /// (T4 - T1) - (T3 - T2). With both ways at least zero long, the true offset is within delay /
+    /// 2 of the offset.
     fn offset(self) -> ClockOffset {
         let wide = i128::from;
         let there = wide(self.peer_received) - wide(self.sent);
@@ -54,8 +55,9 @@ impl Sample {
 }
 
 impl Mesh {
-    /// Measures the wall clock of `peer` with up to `samples` pings, one after the other, and keeps the one with the shortest
-    /// round trip: it was delayed least on the way, so its bound is the narrowest.
+    /// Measures the wall clock of `peer` with up to `samples` pings, one after the other, and keeps
+    /// the one with the shortest round trip: it was delayed least on the way, so its bound is the
+    /// narrowest.
     ///
     /// # Errors
     /// When not one ping is answered before `deadline`.
@@ -69,7 +71,8 @@ impl Mesh {
         self.measure(peer, address, (&Request::Ping, unix_now_ns), samples, deadline).await
     }
 
-    /// The same for the clocks of both that are never stepped. An agent that knows no such clock is asked for its wall clock.
+    /// The same for the clocks of both that are never stepped. An agent that knows no such clock is
+    /// asked for its wall clock.
     ///
     /// # Errors
     /// As [`Self::clock_offset`].

@@ -1,8 +1,10 @@
 //! One peer's clock over time: offset and drift within bounds, from pings taken now and then.
 //!
-//! Pure. Each ping says that the offset at its time lay within an interval (RFC 5905 gives it, see `clock.rs`). Two pings bound the drift
-//! between them; all pings together, moved to one instant with the drift's bounds, bound the offset there. Nothing is averaged: what comes out
-//! is what every ping allows. Pings that contradict each other mean that a clock was stepped: the older ones are forgotten.
+//! Pure. Each ping says that the offset at its time lay within an interval (RFC 5905 gives it, see
+//! `clock.rs`). Two pings bound the drift between them; all pings together, moved to one instant
+//! with the drift's bounds, bound the offset there. Nothing is averaged: what comes out is what
+//! every ping allows. Pings that contradict each other mean that a clock was stepped: the older
+//! ones are forgotten.
 
 use std::collections::VecDeque;
 
@@ -40,7 +42,8 @@ pub struct ClockTrack {
 }
 
 impl ClockTrack {
-    /// Take in a ping: at this time of our clock the peer's was ahead by `offset_ns`, give or take `bound_ns`.
+    /// Take in a ping: at this time of our clock the peer's was ahead by `offset_ns`, give or take
+    /// `bound_ns`.
     pub fn add(&mut self, at_ns: i64, offset_ns: i64, bound_ns: i64) {
         let ping =
             Seen { at_ns, low_ns: offset_ns.saturating_sub(bound_ns), high_ns: offset_ns.saturating_add(bound_ns) };
@@ -82,7 +85,8 @@ impl ClockTrack {
         })
     }
 
-    /// The slowest and the fastest drift that all pings allow, parts in a billion; none where they contradict each other (or there is none).
+    /// The slowest and the fastest drift that all pings allow, parts in a billion; none where they
+    /// contradict each other (or there is none).
     fn drift(&self) -> Option<(i64, i64)> {
         if self.seen.is_empty() {
             return None;

@@ -29,23 +29,24 @@ pub(super) const MAX_QUESTIONS: u32 = 64;
 /// Gossip messages a peer may have under way at a time.
 const MAX_GOSSIP_STREAMS: u32 = 64;
 
-/// Unread bytes a peer may have on one stream, and on all together: what an answer that nobody reads can hold.
+/// Unread bytes a peer may have on one stream, and on all together: what an answer that nobody
+/// reads can hold.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
 
-/// Assumed round trip before the first is measured: nodes are near each other, so a lost first packet is repeated after
-/// 0.3 s rather than after QUIC's usual 1 s.
+/// Assumed round trip before the first is measured: nodes are near each other, so a lost first
+/// packet is repeated after 0.3 s rather than after QUIC's usual 1 s.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 
-/// Shortest time between two stateless resets. They are never longer than what provoked them, and a restarted node has as
-/// many peers to tell at once as it had connections.
+/// Shortest time between two stateless resets. They are never longer than what provoked them, and a
+/// restarted node has as many peers to tell at once as it had connections.
 const RESET_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Bytes of a connection id.
 const ID_BYTES: usize = 8;
 
-/// Random connection ids. (quinn's own generator would tell ids of this process from others, and a restarted node must
-/// answer those of its former life.)
+/// Random connection ids. (quinn's own generator would tell ids of this process from others, and a
+/// restarted node must answer those of its former life.)
 struct RandomIds;
 
 impl ConnectionIdGenerator for RandomIds {
@@ -62,9 +63,10 @@ impl ConnectionIdGenerator for RandomIds {
     }
 }
 
-/// Settings by which a restarted node resets the connections of its former life: the reset tokens come from the host's own
-/// secret. A peer's next packet on such a connection is answered with a stateless reset (RFC 9000, 10.3), so that the peer
-/// dials anew at once instead of waiting for an acknowledgement.
+/// Settings by which a restarted node resets the connections of its former life: the reset tokens
+/// come from the host's own secret. A peer's next packet on such a connection is answered with a
+/// stateless reset (RFC 9000, 10.3), so that the peer dials anew at once instead of waiting for an
+/// acknowledgement.
 fn settings(host_key: &certs::HostKey) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, host_key.as_bytes())));
     config.cid_generator(|| Box::new(RandomIds)).min_reset_interval(RESET_INTERVAL);
@@ -85,7 +87,8 @@ pub(super) fn bind(
     Endpoint::new(settings(host_key), None, socket, runtime).map_err(bound)
 }
 
-/// As large as we may: beyond net.core.rmem_max only with CAP_NET_ADMIN. Smaller buffers work, with retransmissions.
+/// As large as we may: beyond net.core.rmem_max only with CAP_NET_ADMIN. Smaller buffers work, with
+/// retransmissions.
 fn enlarge_buffers(socket: &UdpSocket) {
     let socket = socket.as_fd();
     let receive = setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER_BYTES)

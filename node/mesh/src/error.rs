@@ -52,7 +52,8 @@ impl AskError {
             ConnectionError::LocallyClosed => Self::Unreachable("this node closed the connection".into()),
             // Our own TLS found fault with the peer.
             ConnectionError::TransportError(fault) => Self::Refused(tls_fault(&fault.reason)),
-            // The peer's TLS found fault with us (or its QUIC, which does not happen between our own).
+            // The peer's TLS found fault with us (or its QUIC, which does not happen between our
+            // own).
             ConnectionError::ConnectionClosed(close) => {
                 Self::Refused(format!("the peer does not accept this node ({close})"))
             }

@@ -1,9 +1,11 @@
-//! Which of the standing connections stay. One that nobody uses is closed after a while, so that a node in a large mesh does
-//! not keep a connection to each member that it, or a round of gossip, ever turned to; one that was taken out of use
-//! (`pool`) goes as soon as what runs over it has ended.
+//! Which of the standing connections stay. One that nobody uses is closed after a while, so that a
+//! node in a large mesh does not keep a connection to each member that it, or a round of gossip,
+//! ever turned to; one that was taken out of use (`pool`) goes as soon as what runs over it has
+//! ended.
 //!
-//! Either end may close an idle connection, also just when the other begins to use it: whoever asks over a connection that
-//! stood before asks again on a fresh one (`ask`), and a lost gossip message costs a round.
+//! Either end may close an idle connection, also just when the other begins to use it: whoever asks
+//! over a connection that stood before asks again on a fresh one (`ask`), and a lost gossip message
+//! costs a round.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +18,10 @@ use super::{Mesh, code, count};
 /// What the connections of a node are allowed.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionPolicy {
-    /// More than this are not kept beside those in use and those just used.
+    /// More than this are not kept in addition to those in use and those just used.
     pub kept: usize,
-    /// Beyond `kept`, a connection unused for this long may be closed, those unused for longest first.
+    /// Beyond `kept`, a connection unused for this long may be closed, those unused for longest
+    /// first.
     pub idle_many: Duration,
     /// A connection unused for this long is closed in any case.
     pub idle: Duration,
@@ -38,9 +41,9 @@ impl Default for ConnectionPolicy {
 }
 
 /// A use of a connection, for as long as it lasts.
-pub(super) struct Using(Arc<Peer>);
+pub(super) struct ConnectionUse(Arc<Peer>);
 
-impl Using {
+impl ConnectionUse {
     pub(super) fn of(peer: &Arc<Peer>) -> Self {
         peer.usage.begin();
         Self(Arc::clone(peer))
@@ -51,7 +54,7 @@ impl Using {
     }
 }
 
-impl Drop for Using {
+impl Drop for ConnectionUse {
     fn drop(&mut self) {
         self.0.usage.touch();
         self.0.usage.end();
@@ -88,8 +91,8 @@ impl Mesh {
         }
     }
 
-    /// Closes that connection of a member which was used least recently and is not in use, to make room for another; false
-    /// when all are in use.
+    /// Closes that connection of a member which was used least recently and is not in use, to make
+    /// room for another; false when all are in use.
     pub(super) fn make_room(&self, name: &certs::NodeName) -> bool {
         let standing = self.0.standing.all();
         let idle =

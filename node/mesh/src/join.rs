@@ -1,17 +1,20 @@
-//! Joining over QUIC: the door at the node that holds the mesh's CA, and the knock of the host that wants in.
+//! Joining over QUIC: the server at the node that holds the mesh's CA, and the request of the host that
+//! wants in.
 //!
-//! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the stream's end, then the
-//! response likewise. What is in the messages and who is admitted is `certs::join`'s; when a host joins is the
-//! agent's. Both sides bound the size of what they read and the time they wait.
+//! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the
+//! stream's end, then the response likewise. What is in the messages and who is admitted is
+//! `certs::join`'s; when a host joins is the agent's. Both sides bound the size of what they read
+//! and the time they wait.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use certs::join::MAX_MESSAGE_BYTES;
 use certs::{Identity, Issuer, JoinToken, NodeName};
+use parking_lot::{Mutex, RwLock};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
 use tokio::sync::Semaphore;
@@ -48,55 +51,56 @@ pub enum JoinError {
 
 /// Admits hosts to the mesh: the [`JoinHost`] of a node that holds the CA.
 #[derive(Debug)]
-pub struct Door {
+pub struct JoinServer {
     issuer: RwLock<Arc<Issuer>>,
-    turns: Semaphore,
-    doorstep: Doorstep,
+    permits: Semaphore,
+    limiter: RejectionLimiter,
 }
 
-impl Door {
-    /// A door kept by `issuer`.
+impl JoinServer {
+    /// A server that admits by `issuer`.
     #[must_use]
     pub fn new(issuer: Arc<Issuer>) -> Self {
-        Self { issuer: RwLock::new(issuer), turns: Semaphore::new(JOINERS), doorstep: Doorstep::default() }
+        Self { issuer: RwLock::new(issuer), permits: Semaphore::new(JOINERS), limiter: RejectionLimiter::default() }
     }
 
     /// Goes on with another issuer of the same mesh: a new CA.
     pub fn set_issuer(&self, issuer: Arc<Issuer>) {
-        *self.issuer.write().unwrap_or_else(PoisonError::into_inner) = issuer;
+        *self.issuer.write() = issuer;
     }
 
     async fn answer(&self, connection: &Connection) -> Result<(), String> {
         let (mut send, mut recv) = connection.accept_bi().await.map_err(|e| e.to_string())?;
         let request = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
         let from = connection.remote_address().ip().to_canonical();
-        if !self.doorstep.may_knock(from, Instant::now()) {
+        if !self.limiter.allows(from, Instant::now()) {
             let refusal = certs::join::refuse("too many requests were refused; try again in a minute");
             send.write_all(&refusal).await.map_err(|e| e.to_string())?;
             return send.finish().map_err(|e| e.to_string());
         }
-        let issuer = self.issuer.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let issuer = self.issuer.read().clone();
         // It reads and writes files, and may wait for their lock.
         let response = tokio::task::spawn_blocking(move || certs::join::answer(&request, &issuer))
             .await
             .map_err(|e| e.to_string())?;
         if !response.admitted {
-            self.doorstep.refused(from, Instant::now());
+            self.limiter.refused(from, Instant::now());
         }
         send.write_all(&response.bytes).await.map_err(|e| e.to_string())?;
         send.finish().map_err(|e| e.to_string())
     }
 }
 
-/// Refused requests a minute of one address, and of all; beyond, nobody is heard until the minute is over. (Guessing a secret of
-/// 256 bits is hopeless anyhow; this bounds the work and the log lines that strangers cause.)
+/// Refused requests a minute of one address, and of all; beyond, nobody is answered until the minute
+/// is over. (Guessing a secret of 256 bits is hopeless anyhow; this bounds the work and the log
+/// lines that strangers cause.)
 const REFUSALS_OF_ONE: u32 = 20;
 const REFUSALS_OF_ALL: u32 = 600;
 const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Who was refused how often in this minute.
 #[derive(Debug, Default)]
-struct Doorstep(Mutex<Refusals>);
+struct RejectionLimiter(Mutex<Refusals>);
 
 #[derive(Debug, Default)]
 struct Refusals {
@@ -105,16 +109,16 @@ struct Refusals {
     of: HashMap<IpAddr, u32>,
 }
 
-impl Doorstep {
-    fn now(&self, now: Instant) -> std::sync::MutexGuard<'_, Refusals> {
-        let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+impl RejectionLimiter {
+    fn now(&self, now: Instant) -> parking_lot::MutexGuard<'_, Refusals> {
+        let mut refusals = self.0.lock();
         if refusals.since.is_none_or(|since| now.duration_since(since) >= REFUSALS_PERIOD) {
             *refusals = Refusals { since: Some(now), ..Refusals::default() };
         }
         refusals
     }
 
-    fn may_knock(&self, from: IpAddr, now: Instant) -> bool {
+    fn allows(&self, from: IpAddr, now: Instant) -> bool {
         let refusals = self.now(now);
         refusals.all < REFUSALS_OF_ALL && refusals.of.get(&from).is_none_or(|times| *times < REFUSALS_OF_ONE)
     }
@@ -127,10 +131,10 @@ impl Doorstep {
 }
 
 #[async_trait]
-impl JoinHost for Door {
+impl JoinHost for JoinServer {
     async fn serve(&self, connection: Connection) {
         let address = connection.remote_address();
-        let Ok(_turn) = self.turns.try_acquire() else {
+        let Ok(_permit) = self.permits.try_acquire() else {
             connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many hosts join at once; try again");
             return;
         };
@@ -143,7 +147,8 @@ impl JoinHost for Door {
     }
 }
 
-/// Joins the mesh that `token` is for through the node at `address`, under the name `node`. Nothing is saved.
+/// Joins the mesh that `token` is for through the node at `address`, under the name `node`. Nothing
+/// is saved.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -155,7 +160,7 @@ pub async fn join(address: SocketAddr, token: &JoinToken, node: &NodeName) -> Re
     let endpoint = Endpoint::client((any, 0).into()).map_err(|e| JoinError::Unreachable(e.to_string()))?;
     let response = exchange(&endpoint, quinn::ClientConfig::new(Arc::new(crypto)), address, &request).await?;
     endpoint.close(VarInt::from_u32(code::SHUTDOWN), b"");
-    // So that the farewell gets out: the door waits for it.
+    // So that the farewell gets out: the server waits for it.
     let _ = tokio::time::timeout(FAREWELL_TIMEOUT, endpoint.wait_idle()).await;
     Ok(pending.complete(&response)?)
 }
@@ -181,7 +186,7 @@ async fn exchange(
         send.write_all(request).await.map_err(|e| e.to_string())?;
         send.finish().map_err(|e| e.to_string())?;
         let response = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
-        // The end of the stream of a door that gives up may come before the connection's.
+        // The end of the stream of a server that gives up may come before the connection's.
         if response.is_empty() { Err("it hung up without an answer".to_owned()) } else { Ok(response) }
     };
     tokio::time::timeout(RESPONSE_TIMEOUT, talk)
@@ -249,7 +254,7 @@ mod tests {
 
     fn start(identity: Identity, issuer: Option<Arc<Issuer>>) -> Node {
         let name = identity.node().clone();
-        let join_host = issuer.map(|issuer| Arc::new(Door::new(issuer)) as Arc<dyn JoinHost>);
+        let join_host = issuer.map(|issuer| Arc::new(JoinServer::new(issuer)) as Arc<dyn JoinHost>);
         let listen = ([127, 0, 0, 1], 0).into();
         let config = MeshConfig {
             listen,
@@ -277,12 +282,12 @@ mod tests {
         issuer.tokens().create(HOUR, NonZeroU32::new(uses)).unwrap()
     }
 
-    async fn assert_answers(asker: &Node, asked: &Node) {
+    async fn assert_answers(requester: &Node, asked: &Node) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        let mut answer = asker.mesh.ask(&asked.name, asked.address, Request::Catalog, deadline).await.unwrap();
+        let mut answer = requester.mesh.ask(&asked.name, asked.address, Request::Catalog, deadline).await.unwrap();
         let answer = answer.next().await.unwrap();
         assert!(
-            matches!(&answer, Some(Response::Catalog(heard)) if heard == asker.name.as_str().as_bytes()),
+            matches!(&answer, Some(Response::Catalog(heard)) if heard == requester.name.as_str().as_bytes()),
             "{answer:?}"
         );
     }
@@ -293,8 +298,8 @@ mod tests {
         let token: JoinToken = token(&issuer, 2).to_string().parse().unwrap();
         let one = start(join(founder.address, &token, &name("one")).await.unwrap(), None);
         let two = start(join(founder.address, &token, &name("two")).await.unwrap(), None);
-        for (asker, asked) in [(&one, &founder), (&founder, &one), (&one, &two), (&two, &one)] {
-            assert_answers(asker, asked).await;
+        for (requester, asked) in [(&one, &founder), (&founder, &one), (&one, &two), (&two, &one)] {
+            assert_answers(requester, asked).await;
         }
         let error = join(founder.address, &token, &name("three")).await.unwrap_err();
         assert!(error.to_string().contains("used up"), "{error}");
@@ -318,20 +323,20 @@ mod tests {
 
     #[test]
     fn who_is_refused_often_waits_for_a_minute_and_others_do_not() {
-        let (doorstep, now) = (Doorstep::default(), Instant::now());
+        let (limiter, now) = (RejectionLimiter::default(), Instant::now());
         let [bad, good]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
         for _ in 0..REFUSALS_OF_ONE {
-            assert!(doorstep.may_knock(bad, now));
-            doorstep.refused(bad, now);
+            assert!(limiter.allows(bad, now));
+            limiter.refused(bad, now);
         }
-        assert!(!doorstep.may_knock(bad, now) && doorstep.may_knock(good, now));
-        assert!(doorstep.may_knock(bad, now + REFUSALS_PERIOD));
+        assert!(!limiter.allows(bad, now) && limiter.allows(good, now));
+        assert!(limiter.allows(bad, now + REFUSALS_PERIOD));
         for last in 0..=255u8 {
             for _ in 0..3 {
-                doorstep.refused(IpAddr::V4(Ipv4Addr::new(10, 1, 0, last)), now + REFUSALS_PERIOD);
+                limiter.refused(IpAddr::V4(Ipv4Addr::new(10, 1, 0, last)), now + REFUSALS_PERIOD);
             }
         }
-        assert!(!doorstep.may_knock(good, now + REFUSALS_PERIOD), "all together are bounded, too");
+        assert!(!limiter.allows(good, now + REFUSALS_PERIOD), "all together are bounded, too");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -351,7 +356,7 @@ mod tests {
     async fn a_crowd_gets_in_and_a_babbler_does_not_stop_it() {
         let (_dir, issuer, founder) = found();
         let token = token(&issuer, 20);
-        // More than a request may hold: the door gives up on it.
+        // More than a request may hold: the server gives up on it.
         let tls = certs::tls::join_client_config(&token).unwrap();
         let babbler = Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));

@@ -1,22 +1,28 @@
-//! The mesh endpoint: one UDP port on which this node speaks QUIC with every other, dialling and accepting.
+//! The mesh endpoint: one UDP port on which this node speaks QUIC with every other, dialling and
+//! accepting.
 //!
-//! Owned here: the endpoint and its life, who is let in, the connections and their reuse, gossip messages (one
-//! unidirectional stream each) and questions (one bidirectional stream each). Not here: what gossip says (crate `gossip`),
-//! who may have a certificate (crate `certs`), what a question means (the [`Handler`] given by the agent), and how a host
-//! without a certificate gets one (the [`JoinHost`] given by the agent). `docs/wire.md` describes the bytes.
+//! Owned here: the endpoint and its life, who is let in, the connections and their reuse, gossip
+//! messages (one unidirectional stream each) and questions (one bidirectional stream each). Not
+//! here: what gossip says (crate `gossip`), who may have a certificate (crate `certs`), what a
+//! question means (the [`Handler`] given by the agent), and how a host without a certificate gets
+//! one (the [`JoinHost`] given by the agent). `docs/wire.md` describes the bytes.
 //!
-//! The way through: [`Mesh::ask`] opens a stream to a peer and writes a request; there `serve` reads it and gives it to the
-//! [`Handler`], whose [`Responder`] writes answers; here a [`ResponseStream`] reads them. The messages are `model`'s.
+//! The way through: [`Mesh::ask`] opens a stream to a peer and writes a request; there `serve`
+//! reads it and gives it to the [`Handler`], whose [`Responder`] writes answers; here a
+//! [`ResponseStream`] reads them. The messages are `model`'s.
 //!
-//! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody there? `awake`: patience with peers.
-//! - `standing`: the connections that stand, judged anew when trust changes and replaced when our certificate does.
-//! - `idle`: which connections stay, by their `usage`. `serve`: what happens on a connection we hold. `ask`: asking a peer. `error`: why it did not answer. `outbox`: gossip on its way out.
+//! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody
+//!   there? `active_time`: patience with peers.
+//! - `standing`: the connections that stand, judged anew when trust changes and replaced when our
+//!   certificate does.
+//! - `idle`: which connections stay, by their `usage`. `serve`: what happens on a connection we
+//!   hold. `ask`: asking a peer. `error`: why it did not answer. `outbox`: gossip on its way out.
 //! - [`via`]: asking an agent from a machine without one.
 //! - [`join`]: how a host without a certificate gets one, both sides.
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
 
+mod active_time;
 mod ask;
-mod awake;
 mod clock;
 mod drift;
 mod endpoint;
@@ -34,13 +40,14 @@ mod usage;
 pub mod via;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use gossip::Inbound;
 use model::wire::Request;
+use parking_lot::RwLock;
 use quinn::{Endpoint, VarInt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -72,8 +79,9 @@ mod code {
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Answer `request` of `peer` through `out`; what was sent last must be a final response
-    /// ([`model::wire::Response::is_last`]), else the asker gets a failure. `cancelled` fires when the asker has gone or given up: stop
-    /// then, nobody reads the answer. Pings do not come here. `mesh` is the endpoint on which it came, for asking others in turn.
+    /// ([`model::wire::Response::is_last`]), else the requester gets a failure. `cancelled` fires
+    /// when the requester has gone or given up: stop then, nobody reads the answer. Pings do not
+    /// come here. `mesh` is the endpoint on which it came, for asking others.
     async fn handle(
         &self,
         mesh: &Mesh,
@@ -87,25 +95,28 @@ pub trait Handler: Send + Sync + 'static {
 /// Serves hosts that want to become members.
 #[async_trait]
 pub trait JoinHost: Send + Sync + 'static {
-    /// Serve one connection that negotiated `certs::tls::ALPN_JOIN`. The peer is nobody yet. The connection is closed
-    /// when this returns.
+    /// Serve one connection that negotiated `certs::tls::ALPN_JOIN`. The peer is nobody yet. The
+    /// connection is closed when this returns.
     async fn serve(&self, connection: quinn::Connection);
 }
 
 /// How a mesh endpoint starts.
 #[derive(Clone)]
 pub struct MeshConfig {
-    /// Where to listen: `127.0.0.1:PORT`, `0.0.0.0:PORT`, `[::]:PORT` (IPv4 too) …; port 0 picks one.
+    /// Where to listen: `127.0.0.1:PORT`, `0.0.0.0:PORT`, `[::]:PORT` (IPv4 too) …; port 0 picks
+    /// one.
     pub listen: SocketAddr,
     /// Who this node is.
     pub identity: Arc<certs::Identity>,
-    /// This host's own secret: with the same one, a restarted node resets the connections of its former life.
+    /// This host's own secret: with the same one, a restarted node resets the connections of its
+    /// former life.
     pub host_key: certs::HostKey,
     /// Answers questions.
     pub handler: Arc<dyn Handler>,
     /// Admits hosts, when this node may.
     pub join_host: Option<Arc<dyn JoinHost>>,
-    /// What sockets and timers are made of: [`quinn::TokioRuntime`], or in the lab one that loses packets.
+    /// What sockets and timers are made of: [`quinn::TokioRuntime`], or in the lab one that loses
+    /// packets.
     pub runtime: Arc<dyn quinn::Runtime>,
 }
 
@@ -141,11 +152,13 @@ pub struct MeshStats {
     pub accepted: u64,
     /// Connections closed because the peer is no member or spoke a strange protocol.
     pub turned_away: u64,
-    /// Connections closed because the peer's certificate was revoked, or ended, or its CA is trusted no more.
+    /// Connections closed because the peer's certificate was revoked, or ended, or its CA is
+    /// trusted no more.
     pub shut_out: u64,
     /// Connections closed because nobody used them.
     pub closed_idle: u64,
-    /// Gossip messages dropped because a queue, here or towards a peer, was full or the peer was not reached.
+    /// Gossip messages dropped because a queue, here or towards a peer, was full or the peer was
+    /// not reached.
     pub gossip_dropped: u64,
     /// Questions served.
     pub served: u64,
@@ -236,12 +249,13 @@ impl Mesh {
     /// Who this node is.
     #[must_use]
     pub fn identity(&self) -> Arc<certs::Identity> {
-        self.0.credentials.read().unwrap_or_else(PoisonError::into_inner).identity.clone()
+        self.0.credentials.read().identity.clone()
     }
 
-    /// Goes on with another identity of the same node. Connections to peers that it does not accept any more (revoked, or
-    /// of a CA that is trusted no more) are closed at once. If it has another certificate than before, each peer is dialled
-    /// anew and the former connections are closed when what runs over them has had its time: no question is lost.
+    /// Goes on with another identity of the same node. Connections to peers that it does not accept
+    /// any more (revoked, or of a CA that is trusted no more) are closed at once. If it has another
+    /// certificate than before, each peer is dialled anew and the former connections are closed
+    /// when what runs over them has had its time: no question is lost.
     ///
     /// # Errors
     /// When it is unusable; the former then stays.
@@ -249,7 +263,7 @@ impl Mesh {
         let client = endpoint::client_config(&identity)?;
         let server = endpoint::server_config(&identity, self.0.join_host.is_some())?;
         let before = {
-            let mut credentials = self.0.credentials.write().unwrap_or_else(PoisonError::into_inner);
+            let mut credentials = self.0.credentials.write();
             std::mem::replace(&mut *credentials, Credentials { identity: identity.clone(), client }).identity
         };
         self.0.endpoint.set_server_config(Some(server));
@@ -268,7 +282,7 @@ impl Mesh {
 
     /// Keeps other connections than usual from now on.
     pub fn set_connection_policy(&self, policy: ConnectionPolicy) {
-        *self.0.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+        *self.0.policy.write() = policy;
     }
 
     /// Serves what comes over a connection that this node dialled.
@@ -277,11 +291,11 @@ impl Mesh {
     }
 
     fn connection_policy(&self) -> ConnectionPolicy {
-        *self.0.policy.read().unwrap_or_else(PoisonError::into_inner)
+        *self.0.policy.read()
     }
 
     fn client_config(&self) -> quinn::ClientConfig {
-        self.0.credentials.read().unwrap_or_else(PoisonError::into_inner).client.clone()
+        self.0.credentials.read().client.clone()
     }
 
     /// Counts since the start.
@@ -302,8 +316,8 @@ impl Mesh {
         }
     }
 
-    /// Falls silent as a killed process would: its port closes, and nothing of it, no farewell either, is sent from it any
-    /// more. For the lab and for tests.
+    /// Falls silent as a killed process would: its port closes, and nothing of it, no farewell
+    /// either, is sent from it any more. For the lab and for tests.
     ///
     /// # Errors
     /// No other socket can be had.
@@ -317,7 +331,8 @@ impl Mesh {
         Ok(())
     }
 
-    /// Closes every connection with a farewell and stops listening. Questions under way fail at both ends.
+    /// Closes every connection with a farewell and stops listening. Questions under way fail at
+    /// both ends.
     pub async fn shutdown(&self) {
         self.0.closing.cancel();
         self.0.endpoint.close(VarInt::from_u32(code::SHUTDOWN), b"the node stops");

@@ -1,13 +1,14 @@
 //! Gossip on its way out: a short queue and a worker for each address, so that sending never waits.
 //!
-//! What cannot be sent soon is worthless (the next round says the same, newer), so a full queue drops the message at
-//! hand, and when an address cannot be reached all that waits for it is dropped.
+//! What cannot be sent soon is worthless (the next round says the same, newer), so a full queue
+//! drops the message at hand, and when an address cannot be reached all that waits for it is
+//! dropped.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -34,7 +35,7 @@ pub(super) fn send(mesh: &Mesh, to: SocketAddr, payload: Vec<u8>) {
         count(&mesh.0.counters.gossip_dropped);
         return;
     }
-    let mut outboxes = mesh.0.outboxes.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut outboxes = mesh.0.outboxes.0.lock();
     let outbox = outboxes.entry(to).or_insert_with(|| start(mesh, to));
     if outbox.try_send(payload).is_err() {
         count(&mesh.0.counters.gossip_dropped);
@@ -55,7 +56,7 @@ async fn work(mesh: Mesh, to: SocketAddr, mut queue: mpsc::Receiver<Vec<u8>>) {
         };
         let Ok(Some(payload)) = payload else {
             // Under the lock, so that no message can come between the last look and the removal.
-            let mut outboxes = mesh.0.outboxes.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut outboxes = mesh.0.outboxes.0.lock();
             if queue.is_empty() {
                 outboxes.remove(&to);
                 return;

@@ -1,22 +1,24 @@
 //! Connections by address, and how they come to be.
 //!
-//! Both ends of a connection use one UDP port for everything, so a connection that a peer dialled to us has the peer's
-//! listen address as its remote address and serves as well as one we dialled. Each address has one connection in use, the
-//! newest: a restarted peer's first call replaces the connection to its former life. When two nodes dial each other at
-//! once both connections stay; either works.
+//! Both ends of a connection use one UDP port for everything, so a connection that a peer dialled
+//! to us has the peer's listen address as its remote address and serves as well as one we dialled.
+//! Each address has one connection in use, the newest: a restarted peer's first call replaces the
+//! connection to its former life. When two nodes dial each other at once both connections stay;
+//! either works.
 //!
-//! Dials are few at a time (a burst of handshakes overflows UDP buffers and everybody retransmits), one at a time for an
-//! address, and outlive the caller who wanted them. Gossip has its own few, so that a round of calls to dead
-//! members never stands before a question.
+//! Dials are few at a time (a burst of handshakes overflows UDP buffers and everybody retransmits),
+//! one at a time for an address, and outlive the caller who wanted them. Gossip has its own few, so
+//! that a round of calls to dead members never stands before a question.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use parking_lot::{Mutex, MutexGuard};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -24,14 +26,15 @@ use tokio::time::Instant;
 use super::endpoint::canonical;
 use super::error::AskError;
 use super::usage::Usage;
-use super::{Mesh, awake, count, probe};
+use super::{Mesh, active_time, count, probe};
 
 /// Dials under way at a time for questions, and for gossip.
 const QUESTION_DIALS: usize = 32;
 const GOSSIP_DIALS: usize = 8;
 
-/// When more dials than this are under way, the next waits up to so long: whoever dials the same nodes (after a restart of
-/// the mesh, say) comes at another moment, and a node's own handshakes come apart.
+/// When more dials than this are under way, the next waits up to so long: whoever dials the same
+/// nodes (after a restart of the mesh, say) comes at another moment, and a node's own handshakes
+/// come apart.
 const CALM_DIALS: u64 = 8;
 const JITTER: Duration = Duration::from_millis(20);
 
@@ -59,7 +62,7 @@ pub(super) enum Purpose {
 /// A connection from the pool.
 pub(super) struct Lease {
     pub(super) peer: Arc<Peer>,
-    /// It stood before it was asked for, so it may turn out to be dead.
+    /// It stood before it was asked for, so it may be dead.
     pub(super) reused: bool,
 }
 
@@ -89,7 +92,7 @@ impl Default for Pool {
 
 impl Pool {
     fn slots(&self) -> MutexGuard<'_, HashMap<SocketAddr, Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock()
     }
 
     /// Puts a connection into use, in place of an older one to that address.
@@ -160,9 +163,9 @@ impl Mesh {
         let mesh = self.clone();
         let task = tokio::spawn(async move {
             let pool = &mesh.0.pool;
-            let turns = if purpose == Purpose::Question { &pool.question_dials } else { &pool.gossip_dials };
+            let permits = if purpose == Purpose::Question { &pool.question_dials } else { &pool.gossip_dials };
             // The semaphores are never closed.
-            let _turn = turns.acquire().await;
+            let _permit = permits.acquire().await;
             if mesh.0.counters.dials_now.load(Ordering::Relaxed) >= CALM_DIALS {
                 tokio::time::sleep(JITTER.mul_f64(rand::random_range(0.0..1.0))).await;
             }
@@ -204,7 +207,7 @@ impl Mesh {
         let connection = tokio::select! {
             connected = connecting => connected.map_err(|e| AskError::of_connection(&e))?,
             objection = probe::objection(address) => return Err(AskError::Unreachable(objection.into())),
-            () = awake::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
+            () = active_time::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
         };
         let who = self.member(&connection).map_err(|e| AskError::Refused(e.to_string()))?;
         Ok(Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() }))
@@ -225,8 +228,9 @@ pub(super) fn judge(
     certs::tls::peer(shown.as_deref().map_or(&[], Vec::as_slice), identity)
 }
 
-/// A name to dial an address by. It means nothing to the other end; TLS keeps session tickets by it, so each address gets
-/// its own. (Whom we reached is judged by the certificate: `ask` compares the node's name.)
+/// A name to dial an address by. It means nothing to the other end; TLS keeps session tickets by
+/// it, so each address gets its own. (Whom we reached is judged by the certificate: `ask` compares
+/// the node's name.)
 fn ticket_name(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_string().replace('.', "-"),

@@ -1,7 +1,8 @@
-//! Is there anybody at all? A datagram to a port where nothing listens is answered by the host itself (ICMP port
-//! unreachable), which Linux reports on a connected UDP socket as ECONNREFUSED; a host without a way to it is known to
-//! our own kernel or to a router. QUIC's socket is not connected and never hears of either, so a killed agent on a
-//! running host would be noticed only by its silence, seconds later.
+//! Is there anybody at all? A datagram to a port where nothing listens is answered by the host
+//! itself (ICMP port unreachable), which Linux reports on a connected UDP socket as ECONNREFUSED; a
+//! host without a way to it is known to our own kernel or to a router. QUIC's socket is not
+//! connected and never hears of either, so a killed agent on a running host would be noticed only
+//! by its silence, seconds later.
 
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use tokio::net::UdpSocket;
 
-/// Waits until somebody says that `address` cannot be reached, and why; pending for ever when nobody does.
+/// Waits until somebody says that `address` cannot be reached, and why; pending for ever when
+/// nobody does.
 pub(super) async fn objection(address: SocketAddr) -> &'static str {
     match provoke(address).await.err().as_ref().and_then(text) {
         Some(objection) => objection,

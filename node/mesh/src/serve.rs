@@ -1,7 +1,7 @@
 //! What happens on connections: who is let in, and how a member's streams are served.
 //!
-//! A connection is served the same whether it was dialled or accepted. Until the peer's certificate is known to be a
-//! member's, no stream of it is read.
+//! A connection is served the same whether it was dialled or accepted. Until the peer's certificate
+//! is known to be a member's, no stream of it is read.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,35 +19,36 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::canonical;
-use super::idle::Using;
+use super::idle::ConnectionUse;
 use super::pool::Peer;
 use super::usage::Usage;
 use super::{Mesh, code, count};
 use record::unix_now_ns;
 
-/// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry); beyond twice as many,
-/// they are refused.
+/// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry);
+/// beyond twice as many, they are refused.
 const HANDSHAKES: usize = 256;
 
 /// How long a handshake, and then the sending of a request, may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an asker may leave a piece of an answer unread.
+/// How long an requester may leave a piece of an answer unread.
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Frames that are held back for the next one's sake.
-const MOST_HELD_BYTES: usize = 64 << 10;
+const MAX_PENDING_BYTES: usize = 64 << 10;
 
-/// Connections that one member may have to this node: two that dialled each other at once, those that a renewed
-/// certificate replaced, and a restarted member's former ones that have not timed out. Beyond, an idle one makes room.
-const CONNECTIONS_OF_ONE: usize = 8;
+/// Connections that one member may have to this node: two that dialled each other at once, those
+/// that a renewed certificate replaced, and a restarted member's former ones that have not timed
+/// out. Beyond, an idle one makes room.
+const MAX_CONNECTIONS_PER_MEMBER: usize = 8;
 
 /// Accepts until the endpoint closes.
 pub(super) async fn accept(mesh: Mesh) {
     let handshakes = Arc::new(Semaphore::new(2 * HANDSHAKES));
     while let Some(incoming) = mesh.0.endpoint.accept().await {
-        let Ok(turn) = handshakes.clone().try_acquire_owned() else {
+        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
             incoming.refuse();
             continue;
         };
@@ -58,7 +59,7 @@ pub(super) async fn accept(mesh: Mesh) {
         let mesh = mesh.clone();
         tokio::spawn(async move {
             let admitted = tokio::time::timeout(HANDSHAKE_TIMEOUT, async { incoming.await }).await;
-            drop(turn);
+            drop(permit);
             match admitted {
                 Ok(Ok(connection)) => admit(mesh, connection).await,
                 Ok(Err(error)) => {
@@ -81,7 +82,7 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
         .unwrap_or_default();
     if protocol == ALPN_MESH {
         match mesh.member(&connection) {
-            Ok(who) if mesh.0.standing.of(&who.name) >= CONNECTIONS_OF_ONE && !mesh.make_room(&who.name) => {
+            Ok(who) if mesh.0.standing.of(&who.name) >= MAX_CONNECTIONS_PER_MEMBER && !mesh.make_room(&who.name) => {
                 count(&mesh.0.counters.turned_away);
                 tracing::warn!(%address, name = %who.name, "turned away: it has too many connections");
                 connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many connections of one member");
@@ -118,14 +119,15 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
     let left = peer.who.not_after.duration_since(SystemTime::now()).unwrap_or_default();
     let mut certificate_ends = std::pin::pin!(tokio::time::sleep(left));
     let mut shut_out = false;
-    // Both are waited for on and on: to begin anew for each question would cost as much as the question's stream.
+    // Both are waited for on and on: to begin anew for each question would cost as much as the
+    // question's stream.
     let mut questions = std::pin::pin!(peer.connection.accept_bi());
     let mut gossip = std::pin::pin!(peer.connection.accept_uni());
     let ended = loop {
         tokio::select! {
             stream = &mut questions => match stream {
                 Ok((send, recv)) => {
-                    let using = Using::of(&peer);
+                    let using = ConnectionUse::of(&peer);
                     tokio::spawn(question(mesh.clone(), using, send, recv, cancelled.child_token()));
                     questions.set(peer.connection.accept_bi());
                 }
@@ -157,9 +159,9 @@ async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream
         let _ = recv.stop(VarInt::from_u32(code::NOT_A_MEMBER));
         return;
     }
-    let whole = tokio::time::timeout(REQUEST_TIMEOUT, recv.read_to_end(gossip::MAX_PAYLOAD_BYTES)).await;
-    let Ok(Ok(payload)) = whole else {
-        tracing::debug!(node = %peer.node, "a gossip message did not arrive whole or was too long");
+    let read = tokio::time::timeout(REQUEST_TIMEOUT, recv.read_to_end(gossip::MAX_PAYLOAD_BYTES)).await;
+    let Ok(Ok(payload)) = read else {
+        tracing::debug!(node = %peer.node, "a gossip message did not arrive completely or was too long");
         return;
     };
     if mesh.0.gossip_in.try_send(Inbound { from: peer.address, payload }).is_err() {
@@ -169,13 +171,13 @@ async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream
 
 async fn question(
     mesh: Mesh,
-    using: Using,
+    using: ConnectionUse,
     send: quinn::SendStream,
     recv: quinn::RecvStream,
     cancelled: CancellationToken,
 ) {
     let peer = using.peer();
-    // Resolves when the asker stops reading or the connection ends.
+    // Resolves when the requester stops reading or the connection ends.
     let gone = send.stopped();
     let mut out = Responder::new(send);
     let mut requests = FrameReader::new(recv);
@@ -228,8 +230,9 @@ async fn question(
     out.finish().await;
 }
 
-/// What a certificate's role may ask for. Nodes may ask for all that agents ask each other; what people ask ([`Request::Ask`]) is
-/// for people's certificates, so that the audit says who it was, and a node's key alone gives no such answers.
+/// What a certificate's role may ask for. Nodes may ask for all that agents ask each other; what
+/// people ask ([`Request::Ask`]) is for people's certificates, so that the audit says who it was,
+/// and a node's key alone gives no such answers.
 fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
     match (role, request) {
         (Role::Node, Request::Ask(_)) => {
@@ -245,7 +248,8 @@ fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
             | Request::Release(_)
             | Request::OpenCalls,
         ) => Ok(()),
-        // What a task reads is the asker's word, so a reader's questions are planned by an agent, not by the reader.
+        // What a task reads is for the requester to say, so a reader's questions are planned by an
+        // agent, not by the reader.
         (Role::Reader, _) => Err("not allowed: a reader's certificate asks an agent for answers only"),
         (Role::Operator, _) => Err("not allowed: only a node of the mesh may ask this"),
     }
@@ -254,8 +258,8 @@ fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
 /// An answer could not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The asker has gone or does not want the answer any more. Stop working on it.
-    #[error("the asker has gone")]
+    /// The requester has gone or does not want the answer any more. Stop working on it.
+    #[error("the requester has gone")]
     Gone,
     /// One row alone exceeds what a frame can hold, or the response cannot be encoded.
     #[error("{0}")]
@@ -269,25 +273,26 @@ pub enum SendError {
 pub struct Responder {
     stream: Box<dyn AsyncWrite + Send + Unpin>,
     /// Frames that go out with the next one.
-    held: Vec<u8>,
+    pending: Vec<u8>,
     ended: bool,
-    /// How long the asker may read nothing.
+    /// How long the requester may read nothing.
     patience: Duration,
 }
 
 impl Responder {
-    /// A responder that writes to `stream` (in the mesh a QUIC stream, in tests and on the local socket any other).
+    /// A responder that writes to `stream` (in the mesh a QUIC stream, in tests and on the local
+    /// socket any other).
     pub fn new(stream: impl AsyncWrite + Send + Unpin + 'static) -> Self {
-        Self { stream: Box::new(stream), held: Vec::new(), ended: false, patience: SLOWEST_READER }
+        Self { stream: Box::new(stream), pending: Vec::new(), ended: false, patience: SLOWEST_READER }
     }
 
-    /// The same for an asker that is waited for only so long.
+    /// The same for an requester that is waited for only so long.
     #[cfg(test)]
     pub(super) fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Sends one response; waits while the asker is slow to read.
+    /// Sends one response; waits while the requester is slow to read.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -295,36 +300,44 @@ impl Responder {
         if self.ended {
             return Err(SendError::Ended);
         }
-        frame::encode_behind(&mut self.held, &response).map_err(SendError::Unsendable)?;
+        frame::encode_behind(&mut self.pending, &response).map_err(SendError::Unsendable)?;
         self.ended = response.is_last();
-        self.write_held().await
+        self.write_pending().await
     }
 
-    /// Sends rows of one part, in as many frames as they need.
+    /// Sends rows of one fragment, in as many frames as they need.
     ///
     /// # Errors
     /// See [`SendError`].
-    pub async fn batch(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
-        self.hold(part, batch).await?;
-        self.write_held().await
+    pub async fn batch(&mut self, fragment: u32, batch: Batch) -> Result<(), SendError> {
+        self.buffer(fragment, batch).await?;
+        self.write_pending().await
     }
 
-    /// As [`Responder::batch`], for rows behind which something else goes out at once: both in one piece while they are small.
+    /// As [`Responder::batch`], for rows behind which something else goes out at once: both in one
+    /// piece while they are small.
     ///
     /// # Errors
     /// See [`SendError`].
-    pub async fn hold(&mut self, part: u32, batch: Batch) -> Result<(), SendError> {
+    pub async fn buffer(&mut self, fragment: u32, batch: Batch) -> Result<(), SendError> {
         if self.ended {
             return Err(SendError::Ended);
         }
         let mut waiting = vec![batch];
         while let Some(batch) = waiting.pop() {
             let half = batch.rows / 2;
-            let response = Response::Batch { part, batch };
-            match (frame::encode_behind(&mut self.held, &response), response) {
+            // More than whoever reads it would take.
+            if half > 0 && batch.columns.len() * batch.rows as usize > Batch::MOST_VALUES {
+                let mut batch = batch;
+                let rest = split_off(&mut batch, half);
+                waiting.extend([rest, batch]);
+                continue;
+            }
+            let response = Response::Batch { fragment, batch };
+            match (frame::encode_behind(&mut self.pending, &response), response) {
                 (Ok(()), _) => {
-                    if self.held.len() > MOST_HELD_BYTES {
-                        self.write_held().await?;
+                    if self.pending.len() > MAX_PENDING_BYTES {
+                        self.write_pending().await?;
                     }
                 }
                 (Err(FrameError::TooLarge { .. }), Response::Batch { mut batch, .. }) if half > 0 => {
@@ -338,9 +351,9 @@ impl Responder {
         Ok(())
     }
 
-    async fn write_held(&mut self) -> Result<(), SendError> {
-        let bytes = std::mem::take(&mut self.held);
-        // An asker that reads nothing for so long is as good as gone.
+    async fn write_pending(&mut self) -> Result<(), SendError> {
+        let bytes = std::mem::take(&mut self.pending);
+        // An requester that reads nothing for so long is as good as gone.
         match tokio::time::timeout(self.patience, self.stream.write_all(&bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(SendError::Gone),

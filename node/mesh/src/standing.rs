@@ -1,10 +1,12 @@
-//! The connections that stand, in use or not: each is judged anew when what this node trusts changes, and all are replaced
-//! when its own certificate does. Which of them a question goes over is `pool`'s.
+//! The connections that stand, in use or not: each is judged anew when what this node trusts
+//! changes, and all are replaced when its own certificate does. Which of them a question goes over
+//! is `pool`'s.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use quinn::VarInt;
 use tokio::time::Instant;
 
@@ -14,8 +16,8 @@ use super::{Mesh, code, count};
 /// A connection that was replaced is closed after this: no question lasts longer.
 const LINGER: Duration = Duration::from_secs(11 * 60);
 
-/// The dials that replace connections are spread over this: a mesh whose certificates were renewed together does not dial
-/// all at once.
+/// The dials that replace connections are spread over this: a mesh whose certificates were renewed
+/// together does not dial all at once.
 const REDIAL_SPREAD: Duration = Duration::from_secs(5);
 
 /// As few as this are dialled at once.
@@ -50,8 +52,8 @@ impl Connections {
         self.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Weak<Peer>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<usize, Weak<Peer>>> {
+        self.0.lock()
     }
 }
 
@@ -80,8 +82,8 @@ impl Mesh {
         }
     }
 
-    /// Replaces the connections, at which our former certificate was shown. The peers get the new one by our dial, and use
-    /// the connection it came with from then on.
+    /// Replaces the connections, at which our former certificate was shown. The peers get the new
+    /// one by our dial, and use the connection it came with from then on.
     pub(super) fn redial_all(&self, before: &certs::Identity) {
         let former = self.0.standing.all();
         let left = before.not_after().duration_since(SystemTime::now()).unwrap_or(Duration::ZERO);

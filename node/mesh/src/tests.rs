@@ -38,18 +38,19 @@ fn name(text: &str) -> NodeName {
     text.parse().unwrap()
 }
 
-/// Answers a catalogue request with the asker's name, or hangs until cancelled, or says nothing.
+/// Answers a catalogue request with the requester's name, or hangs until cancelled, or says
+/// nothing.
 #[derive(Default)]
 struct Script {
     hang: AtomicBool,
     mute: AtomicBool,
-    askers: Mutex<Vec<String>>,
+    requesters: Mutex<Vec<String>>,
     cancelled: AtomicU64,
 }
 
 impl Script {
-    fn askers(&self) -> Vec<String> {
-        self.askers.lock().unwrap().clone()
+    fn requesters(&self) -> Vec<String> {
+        self.requesters.lock().unwrap().clone()
     }
 
     fn cancelled(&self) -> u64 {
@@ -67,7 +68,7 @@ impl Handler for Script {
         out: &mut Responder,
         cancelled: CancellationToken,
     ) {
-        self.askers.lock().unwrap().push(peer.name.to_string());
+        self.requesters.lock().unwrap().push(peer.name.to_string());
         if self.hang.load(Ordering::SeqCst) {
             cancelled.cancelled().await;
             self.cancelled.fetch_add(1, Ordering::SeqCst);
@@ -117,7 +118,8 @@ fn start_on(host_key: HostKey, identity: Identity, listen: SocketAddr, join_host
     Node { mesh, host_key, name, address, script, gossip }
 }
 
-/// A loopback address that no other node of this process has: a port that one gives back is not another's.
+/// A loopback address that no other node of this process has: a port that one gives back is not
+/// another's.
 fn own_address() -> SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let [.., high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -136,7 +138,7 @@ impl Node {
     async fn assert_answers(&self, other: &Node) {
         let answer = self.ask(other, soon()).await;
         assert!(
-            matches!(&answer, Ok(Some(Response::Catalog(asker))) if asker == self.name.as_str().as_bytes()),
+            matches!(&answer, Ok(Some(Response::Catalog(requester))) if requester == self.name.as_str().as_bytes()),
             "{answer:?}"
         );
     }
@@ -161,7 +163,7 @@ async fn questions_go_both_ways_over_one_connection() {
     a.assert_answers(&b).await;
     assert_eq!((a.mesh.stats().dials, b.mesh.stats().dials), (1, 0));
     assert_eq!((a.mesh.0.pool.connections(), b.mesh.0.pool.connections()), (1, 1));
-    assert_eq!(b.script.askers(), ["a", "a"]);
+    assert_eq!(b.script.requesters(), ["a", "a"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -212,8 +214,8 @@ async fn another_ca_gets_nothing() {
         assert!(refused.starts_with("refused: the certificate is not accepted"), "{refused}");
         eventually("gossip was given up", || stranger.mesh.stats().gossip_dropped == 1).await;
         assert!(a.gossip.try_recv().is_err());
-        assert_eq!((a.script.askers().len(), a.mesh.stats().served, a.mesh.0.pool.connections()), (0, 0, 0));
-        assert_eq!(stranger.script.askers().len(), 0);
+        assert_eq!((a.script.requesters().len(), a.mesh.stats().served, a.mesh.0.pool.connections()), (0, 0, 0));
+        assert_eq!(stranger.script.requesters().len(), 0);
     }
 }
 
@@ -262,7 +264,10 @@ async fn without_a_certificate_one_gets_nothing_but_to_join_where_that_is_allowe
             assert!(!matches!(reason, quinn::ConnectionError::TimedOut), "{reason}");
         }
         eventually("it was turned away", || node.mesh.stats().turned_away == 1).await;
-        assert_eq!((node.script.askers().len(), node.mesh.stats().served, node.mesh.0.pool.connections()), (0, 0, 0));
+        assert_eq!(
+            (node.script.requesters().len(), node.mesh.stats().served, node.mesh.0.pool.connections()),
+            (0, 0, 0)
+        );
     }
     assert!(dial_as_nobody(&ca, closed.address, certs::tls::ALPN_JOIN).await.is_err());
     assert!(dial_as_nobody(&ca, open.address, b"h3").await.is_err());
@@ -279,7 +284,7 @@ async fn another_node_at_the_address_is_noticed() {
     let answer = a.mesh.ask(&name("c"), b.address, Request::Catalog, soon()).await;
     let Err(error @ AskError::WrongPeer { .. }) = answer.map(|_| ()) else { panic!("asked the wrong node") };
     assert_eq!(error.to_string(), format!("wrong node: {} is b, not c", b.address));
-    assert_eq!(b.script.askers().len(), 0);
+    assert_eq!(b.script.requesters().len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -301,7 +306,7 @@ async fn frames_that_make_no_sense_are_answered_and_harm_nobody() {
         assert!(matches!(answer, Ok(Some(Response::Unsupported(_)))), "{bytes:?}: {answer:?}");
     }
     a.assert_answers(&b).await;
-    assert_eq!((b.script.askers().len(), a.mesh.stats().dials), (1, 1));
+    assert_eq!((b.script.requesters().len(), a.mesh.stats().dials), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -310,7 +315,7 @@ async fn dropping_the_answer_cancels_the_work() {
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
     b.script.hang.store(true, Ordering::SeqCst);
     let answer = a.mesh.ask(&b.name, b.address, Request::Catalog, soon()).await.unwrap();
-    eventually("the work began", || b.script.askers().len() == 1).await;
+    eventually("the work began", || b.script.requesters().len() == 1).await;
     assert_eq!(b.script.cancelled(), 0);
     let dropped = StdInstant::now();
     drop(answer);
@@ -318,9 +323,9 @@ async fn dropping_the_answer_cancels_the_work() {
     eprintln!("cancelled after {:?}", dropped.elapsed());
 
     let answer = a.mesh.ask(&b.name, b.address, Request::Catalog, soon()).await.unwrap();
-    eventually("the work began again", || b.script.askers().len() == 2).await;
+    eventually("the work began again", || b.script.requesters().len() == 2).await;
     a.mesh.shutdown().await;
-    eventually("the end of the asker cancelled it", || b.script.cancelled() == 2).await;
+    eventually("the end of the requester cancelled it", || b.script.cancelled() == 2).await;
     drop(answer);
 }
 
@@ -350,7 +355,7 @@ async fn a_killed_peer_is_unreachable_at_once() {
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
     b.script.hang.store(true, Ordering::SeqCst);
     let mut answer = a.mesh.ask(&b.name, b.address, Request::Catalog, soon()).await.unwrap();
-    eventually("the work began", || b.script.askers().len() == 1).await;
+    eventually("the work began", || b.script.requesters().len() == 1).await;
     b.vanish().await;
     let killed = StdInstant::now();
     // While an answer is awaited …
@@ -459,7 +464,7 @@ async fn unused_connections_are_closed_and_those_in_use_are_not() {
     rim[0].script.hang.store(true, Ordering::SeqCst);
     let hanging = hub.mesh.ask(&rim[0].name, rim[0].address, Request::Catalog, soon()).await.unwrap();
     futures::future::join_all(rim[1..].iter().map(|node| hub.assert_answers(node))).await;
-    eventually("the work hangs", || rim[0].script.askers().len() == 1).await;
+    eventually("the work hangs", || rim[0].script.requesters().len() == 1).await;
     assert_eq!(hub.mesh.connections(), 6);
 
     hub.mesh.set_connection_policy(impatient(2));
@@ -479,7 +484,8 @@ async fn unused_connections_are_closed_and_those_in_use_are_not() {
 async fn no_question_is_lost_to_a_peer_that_closes_unused_connections() {
     let ca = authority();
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
-    // Only when told: a fresh connection is not closed under its first question, as by the usual policy.
+    // Only when told: a fresh connection is not closed under its first question, as by the usual
+    // policy.
     b.mesh.set_connection_policy(impatient(0));
     let mut slow = vec![];
     for _ in 0..100 {
@@ -492,7 +498,8 @@ async fn no_question_is_lost_to_a_peer_that_closes_unused_connections() {
         slow.extend((took >= Duration::from_secs(4)).then_some(took));
         closing.await.unwrap();
     }
-    // as long as it takes to find out by silence; a host that stands still for a while is no such thing
+    // as long as it takes to find out by silence; a host that stands still for a while is no such
+    // thing
     assert!(slow.len() <= 3, "noticed only after {slow:?}");
     assert!(b.mesh.stats().closed_idle > 0);
 }
@@ -528,7 +535,7 @@ async fn clocks_of_one_machine_agree_within_the_bound() {
     let clock = a.mesh.clock_offset(&b.name, b.address, 8, soon()).await.unwrap();
     assert!(clock.offset_ns.abs() <= clock.bound_ns, "{clock:?}");
     assert_eq!(clock.samples, 8);
-    assert_eq!(b.script.askers().len(), 0);
+    assert_eq!(b.script.requesters().len(), 0);
     b.vanish().await;
     assert!(a.mesh.clock_offset(&b.name, b.address, 8, soon()).await.is_err());
 }
@@ -582,7 +589,7 @@ async fn a_batch_too_large_for_a_frame_arrives_in_pieces() {
     let mut pieces = 0;
     loop {
         match reader.read::<Response>().await.unwrap().unwrap() {
-            Response::Batch { part: 2, batch } => {
+            Response::Batch { fragment: 2, batch } => {
                 assert!(batch.columns.iter().all(|c| c.len() == batch.rows as usize));
                 seen.extend(batch.columns[0].iter().cloned());
                 pieces += 1;

@@ -1,6 +1,7 @@
-//! Asking an agent from a machine that has none: one connection with a certificate of role operator or reader (or a node's), one
-//! question, its answer. Who comes so is no member: it gossips nothing and nobody calls it back. What may be asked is decided
-//! by the agent (`agent::serve`), for every request anew.
+//! Asking an agent from a machine that has none: one connection with a certificate of role operator
+//! or reader (or a node's), one question, its answer. Who comes so is no member: it gossips nothing
+//! and nobody calls it back. What may be asked is decided by the agent (`agent::serve`), for every
+//! request anew.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -29,10 +30,12 @@ pub struct Answer {
 }
 
 impl Via {
-    /// Connects to the agent at `address`, as the one that `identity` names. Must be called inside a tokio runtime.
+    /// Connects to the agent at `address`, as the one that `identity` names. Must be called inside
+    /// a tokio runtime.
     ///
     /// # Errors
-    /// [`AskError::Unreachable`]; [`AskError::Refused`] when either end does not accept the other's certificate.
+    /// [`AskError::Unreachable`]; [`AskError::Refused`] when either end does not accept the other's
+    /// certificate.
     pub async fn connect(identity: &certs::Identity, address: SocketAddr) -> Result<Self, AskError> {
         let unreachable = |error: String| AskError::Unreachable(error);
         let any: SocketAddr =
@@ -112,7 +115,7 @@ impl Answer {
     /// The connection broke off, or the agent refuses the request ([`AskError::Refused`]).
     pub async fn next(&mut self) -> Result<LocalResponse, AskError> {
         match self.via.read(&mut self.reader).await? {
-            Response::Said(said) => Ok(said),
+            Response::Local(response) => Ok(response),
             Response::Unsupported(why) => Err(AskError::Refused(why)),
             other => Err(AskError::Protocol(format!("an unexpected answer: {other:?}"))),
         }

@@ -16,7 +16,7 @@ pub struct Missing {
 pub struct Coverage {
     /// Nodes asked.
     pub asked: usize,
-    /// Nodes whose whole answer is in the result.
+    /// Nodes whose complete answer is in the result.
     pub answered: usize,
     /// Every node that was asked and is not in the result.
     pub missing: Vec<Missing>,
@@ -54,7 +54,8 @@ impl Coverage {
     }
 }
 
-/// `about 94 % of rows`, from gossiped row counts of the nodes asked; `None` when no node gossiped a count.
+/// `about 94 % of rows`, from gossiped row counts of the nodes asked; `None` when no node gossiped
+/// a count.
 ///
 /// `seen` and `all` are row counts over the answering and all asked nodes.
 pub fn row_share(seen: u64, all: u64) -> Option<String> {

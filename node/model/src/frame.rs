@@ -1,24 +1,32 @@
-//! Frames: how typed messages become bytes on a stream, and back. The only module that knows bincode.
+//! Frames: how typed messages become bytes on a stream, and back. The only module that knows
+//! bincode.
 //!
-//! A frame is a length (u32, little endian, of what follows), a version byte, and a bincode body. It is the same on QUIC
-//! streams and on the local socket; which messages travel is up to the caller (`wire` has those between nodes). The
-//! other end is not trusted: lengths are limited, memory grows as bytes arrive, nothing panics, and a body that does not
-//! fit its type exactly is an error.
+//! A frame is a length (u32, little endian, of what follows), a version byte, and a bincode body.
+//! It is the same on QUIC streams and on the local socket; which messages travel is up to the
+//! caller (`wire` has those between nodes). The other end is not trusted: lengths are limited,
+//! memory grows as bytes arrive, nothing panics, and a body that does not fit its type exactly is
+//! an error.
 
 use std::io;
 
 use bytes::{Buf, BytesMut};
 use futures::FutureExt as _;
+use query_planner::memory;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// The version this build writes and reads. A change to the shape of an existing message raises it; a new message kind
-/// does not (an older node answers that it does not know it).
+/// The version this build writes and reads. A change to the shape of an existing message raises it;
+/// a new message kind does not (an older node answers that it does not know it).
 pub const VERSION: u8 = 1;
 
 /// Largest frame, bytes, version byte and body together.
 pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
+
+/// Frames from this size on count as the questions' memory while they are read, and what may be
+/// made of one.
+const LARGE_FRAME_BYTES: usize = 64 << 10;
+const DECODED_BYTES: u64 = 64 << 20;
 
 /// Length prefix and version byte.
 const HEADER_BYTES: usize = 5;
@@ -26,8 +34,9 @@ const HEADER_BYTES: usize = 5;
 /// Room that a frame is given to begin with; most fit.
 const FIRST_WRITE_BYTES: usize = 256;
 
-/// The receive buffer starts with room for a small answer (so much the allocator keeps at hand for each thread) and grows as a
-/// frame arrives, in steps of at most the second size, whatever length the frame claims.
+/// The receive buffer starts with room for a small answer (so much the allocator keeps at hand for
+/// each thread) and grows as a frame arrives, in steps of at most the second size, whatever length
+/// the frame claims.
 const FIRST_READ_BYTES: usize = 1024;
 const READ_STEP_BYTES: usize = 256 * 1024;
 
@@ -71,7 +80,8 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, FrameError> {
     Ok(bytes)
 }
 
-/// As [`encode`], behind the frames that are in `bytes` already, so that they go out together. An error leaves those alone.
+/// As [`encode`], behind the frames that are in `bytes` already, so that they go out together. An
+/// error leaves those alone.
 ///
 /// # Errors
 /// As [`encode`].
@@ -117,12 +127,13 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { stream, buffer: BytesMut::new() }
     }
 
-    /// The next frame's value; `None` when the stream ended between frames. Cancel-safe: when the future is dropped,
-    /// what has arrived is kept for the next call.
+    /// The next frame's value; `None` when the stream ended between frames. Cancel-safe: when the
+    /// future is dropped, what has arrived is kept for the next call.
     ///
     /// # Errors
-    /// Any [`FrameError`]. After one the stream has lost its framing and should be given up, except after
-    /// [`FrameError::Version`] and [`FrameError::Malformed`], which consume exactly their frame.
+    /// Any [`FrameError`]. After one the stream has lost its framing and should be given up, except
+    /// after [`FrameError::Version`] and [`FrameError::Malformed`], which consume exactly their
+    /// frame.
     pub async fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         loop {
             if let Some(frame) = self.take_frame()? {
@@ -135,8 +146,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Whether the stream is known to have ended behind what was read; waits for nothing. On a QUIC stream this spares the peer a
-    /// word that no more is wanted.
+    /// Whether the stream is known to have ended behind what was read; waits for nothing. On a QUIC
+    /// stream this spares the peer a notice that no more is wanted.
     pub fn at_end(&mut self) -> bool {
         let mut byte = [0];
         if !self.buffer.is_empty() {
@@ -152,7 +163,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Splits a whole frame (version byte and body) off the buffer, if there is one.
+    /// Splits a complete frame (version byte and body) off the buffer, if there is one.
     fn take_frame(&mut self) -> Result<Option<BytesMut>, FrameError> {
         let Some(prefix) = self.buffer.first_chunk::<4>() else {
             return Ok(None);
@@ -169,12 +180,18 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
-/// A whole frame, its length included, as [`encode`] makes it.
-pub(super) fn decode_whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
+/// A complete frame, its length included, as [`encode`] makes it.
+///
+/// # Errors
+/// Its version is another, or its body not of this type.
+pub fn decode_frame<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
     decode(bytes.get(4..).unwrap_or_default())
 }
 
 fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
+    // Rows take far more memory than bytes: what is read is of the questions' memory, until it
+    // counts as one question's.
+    let _cap = (frame.len() >= LARGE_FRAME_BYTES).then(|| memory::cap(DECODED_BYTES));
     let Some((&version, body)) = frame.split_first() else {
         return Err(FrameError::Malformed("it is empty".into()));
     };
@@ -247,7 +264,7 @@ mod tests {
             columns in proptest::collection::vec(proptest::collection::vec(value(), 3), 0..4),
             step in 1usize..50,
         ) {
-            let batch = Response::Batch { part: 3, batch: Batch { rows: 3, columns } };
+            let batch = Response::Batch { fragment: 3, batch: Batch { rows: 3, columns } };
             let mut bytes = encode(&batch).unwrap();
             bytes.extend(encode(&Response::Catalog(vec![1, 2])).unwrap());
             let mut reader = reader(bytes, step);

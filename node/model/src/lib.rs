@@ -1,14 +1,18 @@
 //! The types that travel: between nodes, and between an agent and who asks it.
 //!
-//! Owns requests and answers, what an answer saw and did not see ([`Coverage`]), and how all of these become bytes and back
-//! (`frame`), with the rules of their versions beside them. Does not own sockets and connections (`mesh`), what a request means
-//! (`query`, and the agent), nor the text of a verdict (`verdicts`).
+//! Owns requests and answers, what an answer saw and did not see ([`Coverage`]), and how all of
+//! these become bytes and back (`frame`), with the rules of their versions. Does not
+//! own sockets and connections (`mesh`), what a request means (`query`, and the agent), nor the
+//! text of a verdict (`verdicts`).
 //!
-//! The way through: a [`LocalRequest`] comes to an agent, which makes [`Request`](wire::Request)s to the nodes of it; their
-//! [`Response`](wire::Response)s are merged, and go back as [`LocalResponse`]s.
+//! The way through: a [`LocalRequest`] comes to an agent, which makes [`Request`](wire::Request)s
+//! to the nodes of it; their [`Response`](wire::Response)s are merged, and go back as
+//! [`LocalResponse`]s.
 //!
-//! - [`frame`]: length, version and body of a message; the only user of bincode here. [`wire`]: what nodes ask each other.
-//! - `local`: what people ask an agent. `coverage`: who is in an answer. `snapshot`: the rounds of a question.
+//! - [`frame`]: length, version and body of a message; the only user of bincode here. [`wire`]:
+//!   what nodes ask each other.
+//! - `local`: what people ask an agent. `coverage`: who is in an answer. `snapshot`: the rounds of
+//!   a question.
 
 mod coverage;
 pub mod frame;
@@ -17,5 +21,5 @@ mod snapshot;
 pub mod wire;
 
 pub use coverage::{Coverage, Missing, row_share};
-pub use local::{LocalRequest, LocalResponse, Question, StragglersQuestion};
+pub use local::{LocalRequest, LocalResponse, Question, StacksQuestion, StacksWanted, StragglersQuestion};
 pub use snapshot::SnapshotUse;

@@ -1,5 +1,6 @@
-//! What people and programs ask an agent, on its local socket or over the mesh with a certificate of their own, and what
-//! it answers. The order of variants is part of the format, as in `wire`: add at the end, never remove or reorder.
+//! What people and programs ask an agent, on its local socket or over the mesh with a certificate
+//! of their own, and what it answers. The order of variants is part of the format, as in `wire`:
+//! add at the end, never remove or reorder.
 
 use query_planner::{ColumnMeta, Value};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,8 @@ pub enum LocalRequest {
     Stragglers(StragglersQuestion),
     /// The members of the mesh.
     Nodes,
+    /// Where ranks are: their call stacks.
+    Stacks(StacksQuestion),
 }
 
 /// What the agent answers.
@@ -24,7 +27,7 @@ pub enum LocalResponse {
     Columns(Vec<ColumnMeta>),
     /// Some rows.
     Rows(Vec<Vec<Value>>),
-    /// The result is whole.
+    /// The result is complete.
     End {
         /// Who is in it.
         coverage: Coverage,
@@ -69,7 +72,7 @@ pub struct Question {
     pub per_node: bool,
     /// Give the plan instead of running it.
     pub plan_only: bool,
-    /// Give the plan and what running it cost beside the answer.
+    /// Give the plan and what running it cost in addition to the answer.
     pub analyze: bool,
 }
 
@@ -87,6 +90,36 @@ pub struct StragglersQuestion {
     /// Ask only these nodes.
     pub nodes: Vec<String>,
     /// Ask only nodes with these labels.
+    pub labels: Vec<(String, String)>,
+}
+
+/// Which stacks a node is to take of its ranks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StacksWanted {
+    /// Only this job's ranks.
+    pub job: Option<String>,
+    /// Only these ranks; empty is all.
+    pub ranks: Vec<u32>,
+    /// Also the child processes of those.
+    pub children: bool,
+    /// All threads, not the first of each process only.
+    pub all_threads: bool,
+    /// Samples of each process.
+    pub samples: u32,
+    /// Time between two samples, milliseconds.
+    pub every_ms: u32,
+}
+
+/// What `rankmesh stacks` asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StacksQuestion {
+    /// What each node is to do.
+    pub wanted: StacksWanted,
+    /// Deadline.
+    pub timeout_ms: u64,
+    /// Ask only these nodes; empty is all.
+    pub nodes: Vec<String>,
+    /// Ask only nodes with all these labels.
     pub labels: Vec<(String, String)>,
 }
 

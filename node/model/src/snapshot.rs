@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct SnapshotUse {
     /// The question, by a number that nobody can guess.
     pub question: u128,
-    /// Whether this node has answered a round of this question: then only that round's snapshot will do.
+    /// Whether this node has answered a round of this question: then only that round's snapshot
+    /// will do.
     pub of_earlier: bool,
     /// How long to keep the snapshot for another round, milliseconds; 0: not.
     pub keep_ms: u32,

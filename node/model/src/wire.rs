@@ -1,9 +1,10 @@
-//! What nodes say to each other on a question's stream: one [`Request`], then [`Response`]s of which the last ends the
-//! answer. How these become bytes is in `frame`; who may send them is decided in `mesh::serve`.
+//! What nodes say to each other on a question's stream: one [`Request`], then [`Response`]s of
+//! which the last ends the answer. How these become bytes is in `frame`; who may send them is
+//! decided in `mesh::serve`.
 //!
-//! The order of variants is part of the format: add at the end, never remove or reorder. A node that reads a kind it does
-//! not know answers [`Response::Unsupported`], so a new kind needs no new version; a changed kind does
-//! ([`crate::frame::VERSION`]).
+//! The order of variants is part of the format: add at the end, never remove or reorder. A node
+//! that reads a kind it does not know answers [`Response::Unsupported`], so a new kind needs no new
+//! version; a changed kind does ([`crate::frame::VERSION`]).
 
 use std::net::SocketAddr;
 
@@ -12,7 +13,7 @@ use record::Activity;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, FrameError};
-use crate::local::{LocalRequest, LocalResponse};
+use crate::local::{LocalRequest, LocalResponse, StacksWanted};
 use crate::snapshot::SnapshotUse;
 
 /// One question to a node. All are idempotent: asking again changes nothing.
@@ -24,7 +25,7 @@ pub enum Request {
     Catalog,
     /// Do this task: [`Response::Batch`]es, then [`Response::Done`] or [`Response::Failed`].
     Task {
-        /// Time left for it when it was sent, milliseconds. The asker stops listening then.
+        /// Time left for it when it was sent, milliseconds. The coordinator stops listening then.
         deadline_ms: u32,
         /// The task.
         task: NodeTask,
@@ -33,16 +34,17 @@ pub enum Request {
     OpenCalls,
     /// Which CAs does the mesh trust, and what is revoked? Answered by [`Response::Trust`].
     Trust,
-    /// Sign a new certificate for the name and role that this connection proves. Answered by [`Response::Renewed`], where the
-    /// mesh's CA is.
+    /// Sign a new certificate for the name and role that this connection proves. Answered by
+    /// [`Response::Renewed`], where the mesh's CA is.
     Renew {
         /// PKCS #10 request, DER; only its key counts.
         csr: Vec<u8>,
     },
-    /// What do these processes do, of those that are or were your ranks? Answered by [`Response::Activities`].
+    /// What do these processes do, of those that are or were your ranks? Answered by
+    /// [`Response::Activities`].
     Activities(Vec<u32>),
-    /// Do this task, and have these other nodes do it: [`Response::Leaves`], then [`Response::Done`] (of the relaying
-    /// itself) or [`Response::Failed`].
+    /// Do this task, and have these other nodes do it: [`Response::Leaves`], then
+    /// [`Response::Done`] (of the relaying itself) or [`Response::Failed`].
     Relay {
         /// Time left for all of them when it was sent, milliseconds.
         deadline_ms: u32,
@@ -71,10 +73,12 @@ pub enum Request {
         /// What it has to do with the other round, the same for all of them.
         snapshot: SnapshotUse,
     },
-    /// The question with this number will not come again: its snapshot may go. Answered by [`Response::Done`].
+    /// The question with this number will not come again: its snapshot may go. Answered by
+    /// [`Response::Done`].
     Release(u128),
-    /// As [`Request::Relay`], and combine the leaves' rows: [`Response::Batch`]es with a [`Response::Combined`] behind them, any
-    /// number of times, and [`Response::Leaves`] for those without an answer.
+    /// As [`Request::Relay`], and combine the leaves' rows: [`Response::Batch`]es with a
+    /// [`Response::Combined`] behind them, any number of times, and [`Response::Leaves`] for those
+    /// without an answer.
     Combine {
         /// Time left for all of them when it was sent, milliseconds.
         deadline_ms: u32,
@@ -82,31 +86,41 @@ pub enum Request {
         task: NodeTask,
         /// Who is to do it; may name the node itself.
         leaves: Vec<Leaf>,
-        /// How the rows of each part combine.
+        /// How the rows of each fragment combine.
         combine: Vec<Combine>,
-        /// What it has to do with the other round of the question, where it has two; the same for all of them.
+        /// What it has to do with the other round of the question, where it has two; the same for
+        /// all of them.
         snapshot: Option<SnapshotUse>,
     },
-    /// What a person or a program asks an agent, as on its local socket: it plans, asks the mesh and merges. Answered by
-    /// [`Response::Said`]s.
+    /// What a person or a program asks an agent, as on its local socket: it plans, asks the mesh
+    /// and merges. Answered by [`Response::Local`]s.
     Ask(LocalRequest),
-    /// Do this (a task, alone or relayed, or open calls) for a user of the mesh's hosts who may see her own processes only.
+    /// Do this (a task, alone or relayed, open calls or stacks) for a user of the mesh's hosts who
+    /// may see her own processes only.
     Own {
         /// Her user id, the same on every host.
         uid: u32,
         /// The request, encoded as a frame is; never another of this kind.
         request: Vec<u8>,
     },
-    /// As [`Request::Release`], for these nodes. Answered by [`Response::Done`] when they have been told, as far as they can be
-    /// reached.
+    /// As [`Request::Release`], for these nodes. Answered by [`Response::Done`] when they have been
+    /// notified, as far as they can be reached.
     ReleaseBelow {
         /// The question.
         question: u128,
         /// Whom to tell; may name the node itself.
         leaves: Vec<Leaf>,
     },
-    /// What time is it at yours, by the clock that is never stepped? Answered by [`Response::Pong`].
+    /// What time is it at yours, by the clock that is never stepped? Answered by
+    /// [`Response::Pong`].
     SteadyPing,
+    /// Where are your ranks? Answered by [`Response::Stacks`].
+    Stacks {
+        /// Time left for it when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// Of which ranks, and how often.
+        wanted: StacksWanted,
+    },
 }
 
 impl Request {
@@ -133,7 +147,7 @@ impl Request {
         }
     }
 
-    /// This request with its task's viewer beside it, as it goes over the network.
+    /// This request with its viewer of its task outside the task, as it goes over the network.
     ///
     /// # Errors
     /// It is too long for a frame.
@@ -154,14 +168,15 @@ impl Request {
         Ok(Self::Own { uid, request: frame::encode(self)? })
     }
 
-    /// What [`Request::Own`] holds, with the user in its task; none where it is nothing that can be done for one user.
+    /// What [`Request::Own`] holds, with the user in its task; none where it is nothing that can be
+    /// done for one user.
     #[must_use]
     pub fn owned(uid: u32, request: &[u8]) -> Option<Self> {
-        let mut request: Self = frame::decode_whole(request).ok()?;
-        let open_calls = matches!(request, Self::OpenCalls);
+        let mut request: Self = frame::decode_frame(request).ok()?;
+        let takes_viewer = matches!(request, Self::OpenCalls | Self::Stacks { .. });
         match request.task_mut() {
             Some(task) => task.viewer = Some(uid),
-            None if open_calls => {}
+            None if takes_viewer => {}
             None => return None,
         }
         Some(request)
@@ -177,22 +192,22 @@ pub struct Leaf {
     pub address: SocketAddr,
 }
 
-/// Something that a leaf said, passed on.
+/// Something that a leaf answered, sent on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LeafPiece {
+pub struct FromLeaf {
     /// Index of the leaf in [`Request::Relay`].
     pub leaf: u32,
-    /// What it said.
-    pub said: LeafSaid,
+    /// What it answered.
+    pub reply: LeafReply,
 }
 
-/// What a leaf said. All but batches end its answer.
+/// What a leaf answered. All but batches end its answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum LeafSaid {
-    /// Rows of one part of the task.
+pub enum LeafReply {
+    /// Rows of one fragment of the task.
     Batch {
-        /// Which part of the task.
-        part: u32,
+        /// Which fragment of the task.
+        fragment: u32,
         /// The rows.
         batch: Batch,
     },
@@ -243,10 +258,10 @@ pub enum Response {
     },
     /// The node's table catalogue, in the encoding of its owner.
     Catalog(Vec<u8>),
-    /// Rows of one part of the task.
+    /// Rows of one fragment of the task.
     Batch {
-        /// Which part of the task.
-        part: u32,
+        /// Which fragment of the task.
+        fragment: u32,
         /// The rows.
         batch: Batch,
     },
@@ -264,18 +279,21 @@ pub enum Response {
     Renewed(Vec<Vec<u8>>),
     /// What processes do, by process id; those that never were ranks of the node are left out.
     Activities(Vec<(u32, Activity)>),
-    /// What leaves said meanwhile; empty as a sign of life.
-    Leaves(Vec<LeafPiece>),
-    /// The batches since the last such response are the rows of these leaves: each its index and what it did.
+    /// What leaves answered meanwhile; empty as a sign of life.
+    Leaves(Vec<FromLeaf>),
+    /// The batches since the last such response are the rows of these leaves: each its index and
+    /// what it did.
     Combined(Vec<(u32, NodeStats)>),
     /// A piece of the answer to [`Request::Ask`].
-    Said(LocalResponse),
+    Local(LocalResponse),
+    /// The stacks of the node's ranks, in the encoding of their owner.
+    Stacks(Vec<u8>),
 }
 
 impl Response {
     /// What it says, for whoever expected another kind: short, whatever is in it.
     #[must_use]
-    pub fn in_short(&self) -> String {
+    pub fn summary(&self) -> String {
         match self {
             Self::Failed(error) => error.to_string(),
             Self::Unsupported(why) => format!("refused: {why}"),
@@ -288,8 +306,30 @@ impl Response {
     pub fn is_last(&self) -> bool {
         match self {
             Self::Batch { .. } | Self::Leaves(_) | Self::Combined(_) => false,
-            Self::Said(said) => said.is_last(),
+            Self::Local(response) => response.is_last(),
             _ => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_done_for_one_user_is_asked_for_one() {
+        let wanted = StacksWanted { samples: 1, every_ms: 50, ..StacksWanted::default() };
+        let of = |request: &Request| match request.own(1000) {
+            Ok(Request::Own { uid, request }) => Request::owned(uid, &request),
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(
+            of(&Request::Stacks { deadline_ms: 9, wanted: wanted.clone() }),
+            Some(Request::Stacks { .. })
+        ));
+        assert!(matches!(of(&Request::OpenCalls), Some(Request::OpenCalls)));
+        assert!(of(&Request::Activities(vec![1])).is_none());
+        assert!(of(&Request::OpenCalls.own(1).unwrap()).is_none(), "not one within another");
+        assert!(Request::owned(1, b"x").is_none());
     }
 }

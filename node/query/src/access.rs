@@ -1,14 +1,16 @@
-//! Who asks, and what of the plan of a question she may not: the roles of a person, and what each does not see.
+//! Who asks, and what of the plan of a question she may not: the roles of a person, and what each
+//! does not see.
 //!
-//! An owner may ask everything. A reader may ask, but not for what tells on other users' processes ([`HIDDEN`]) nor for the
-//! audit. Somebody who may see her own processes only ([`Access::Own`]) is shown nothing else by the nodes (`store`'s `own_rows`).
-//! Does not own how a role is come by: on the local socket, or from a certificate, by the agent.
+//! An owner may ask everything. A reader may ask, but not for what shows other users' processes
+//! ([`HIDDEN`]) nor for the audit. Somebody who may see her own processes only ([`Access::Own`]) is
+//! shown nothing else by the nodes (`store`'s `own_rows`). Does not own how a role is come by: on
+//! the local socket, or from a certificate, by the agent.
 
 use query_planner::Plan;
 
-use crate::admission::Asker;
+use crate::admission::Requester;
 
-/// Columns that tell on other users' processes: table or view, column (`*`: all of them).
+/// Columns that show other users' processes: table or view, column (`*`: all of them).
 const HIDDEN: [(&str, &str); 16] = [
     ("processes", "exe"),
     ("processes", "comm"),
@@ -29,7 +31,7 @@ const HIDDEN: [(&str, &str); 16] = [
 ];
 
 /// What is no user's: who asked what, and the packed form of all rows.
-const NOBODYS: [(&str, &str); 3] = [("audit", "*"), ("segments", "*"), ("segment_columns", "*")];
+const INTERNAL: [(&str, &str); 3] = [("audit", "*"), ("segments", "*"), ("segment_columns", "*")];
 
 /// What somebody may do here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl Access {
     /// # Errors
     /// Which column is not to be asked for.
     pub fn allows(self, plan: &Plan) -> Result<(), String> {
-        self.allow_reads(plan.parts.iter().flat_map(|part| &part.reads))
+        self.allow_reads(plan.parts.iter().flat_map(|fragment| &fragment.reads))
     }
 
     fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), String> {
@@ -75,7 +77,7 @@ impl Access {
             Self::Owner => return Ok(()),
             Self::Reader => &HIDDEN,
             // The nodes leave out others' rows.
-            Self::Own(_) => &NOBODYS,
+            Self::Own(_) => &INTERNAL,
         };
         for (table, columns) in reads {
             for (hidden, column) in hidden.iter().filter(|(hidden, _)| table.eq_ignore_ascii_case(hidden)) {
@@ -97,37 +99,37 @@ impl Access {
 pub struct Caller {
     /// What may be asked.
     pub access: Access,
-    /// Who waits for a turn.
-    pub asker: Asker,
+    /// Who asks for a permit.
+    pub requester: Requester,
 }
 
 impl Caller {
     /// The agent itself, for its own work.
     #[must_use]
     pub fn agent() -> Self {
-        Self { access: Access::Owner, asker: Asker::of_the_house("agent") }
+        Self { access: Access::Owner, requester: Requester::trusted("agent") }
     }
 
     /// The agent's own user, or root.
     #[must_use]
     pub fn owner() -> Self {
-        Self { access: Access::Owner, asker: Asker::of_the_house("owner") }
+        Self { access: Access::Owner, requester: Requester::trusted("owner") }
     }
 
     /// Somebody else whom it lets ask, by a name of her own.
     #[must_use]
-    pub fn guest(access: Access, name: impl Into<String>) -> Self {
-        Self { access, asker: Asker::guest(name) }
+    pub fn guest(access: Access, name: impl Into<std::sync::Arc<str>>) -> Self {
+        Self { access, requester: Requester::guest(name) }
     }
 
-    /// What the analysis of her question reads: it shows of it what its report says.
+    /// What the analysis of her question reads: of that it shows its report only.
     #[must_use]
-    pub fn of_analysis(&self) -> Self {
+    pub fn for_analysis(&self) -> Self {
         let access = match self.access {
             Access::Own(uid) => Access::Own(uid),
             Access::Owner | Access::Reader => Access::Owner,
         };
-        Self { access, asker: self.asker.clone() }
+        Self { access, requester: self.requester.clone() }
     }
 }
 

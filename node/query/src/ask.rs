@@ -1,48 +1,53 @@
 //! One question from SQL to answer: choose the nodes, plan, fan out, merge, account for coverage.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
 pub use model::Question;
 use model::{Coverage, Missing, row_share};
+use parking_lot::Mutex;
+use query_planner::memory::{self, Account};
 use query_planner::{
-    Answer, AskOptions, Budget, Catalog, Clocks, ColumnMeta, MergePool, NodeClock, Out, Plan, RunError, Stop, Targets,
-    Value,
+    Answer, AskOptions, Budget, Catalog, ColumnMeta, MergePool, Out, Plan, RunError, Stop, Targets, Value,
 };
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
-use verdicts::{ClockOffset, VIEWS};
 
-use super::admission::{Place, cost};
+use super::admission::{SuspendablePermit, cost};
 use super::fanout::MeshFanout;
 use super::leaf::Target;
-use super::polite;
+use super::low_priority;
 use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::access::Caller;
 use crate::coordinator::Coordinator;
-use crate::lock::lock;
 use record::unix_now_ns;
 
 /// Rows a node may ship for one question.
 const NODE_ROWS: u64 = 5_000_000;
 /// Bytes a node may ship for one question.
 const NODE_BYTES: u64 = 256 << 20;
-/// Bytes the asker may hold for one question.
-const ASKER_BYTES: u64 = 1 << 30;
+/// Bytes of data that may be gathered for one question.
+const COORDINATOR_BYTES: u64 = 1 << 30;
+/// Memory of one question here, bytes: what the nodes sent, the merge that holds it once more,
+/// sorted, and the answer. All questions together have less of it in an agent
+/// (`memory::bound_all`).
+const MEMORY_BYTES: u64 = 2 * COORDINATOR_BYTES;
+/// Memory of SQLite's compiler for one question; a large one takes some hundred kilobytes.
+const PLANNING_BYTES: u64 = 64 << 20;
 /// How often a question is run again because a node was lost between two rounds.
 const RESTARTS: usize = 3;
-/// Looks at its stop that a merge on the spot may take: some tenths of a millisecond of SQLite's work.
+/// Looks at its stop that an inline merge may take: some tenths of a millisecond of SQLite's work.
 const SMALL_LOOKS: u32 = 4;
 
 /// How long after its deadline a merge is given to end before its question is answered without it.
-const TO_END: Duration = Duration::from_millis(150);
+const STOP_GRACE: Duration = Duration::from_millis(150);
 
 /// What came of a question.
 #[derive(Debug)]
-pub enum Asked {
+pub enum QueryOutcome {
     /// The plan as text (`--explain`).
     Plan(String),
     /// The merged answer.
@@ -77,8 +82,13 @@ pub enum AskError {
 /// Asks the mesh.
 ///
 /// # Errors
-/// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the deadline.
-pub async fn ask(shared: &Coordinator, question: Question, cancelled: CancellationToken) -> Result<Asked, AskError> {
+/// The SQL is wrong or refused, nobody answered, or the answer does not fit the budget or the
+/// deadline.
+pub async fn ask(
+    shared: &Coordinator,
+    question: Question,
+    cancelled: CancellationToken,
+) -> Result<QueryOutcome, AskError> {
     ask_as(shared, question, &Caller::agent(), cancelled).await
 }
 
@@ -91,21 +101,21 @@ pub async fn ask_as(
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
-) -> Result<Asked, AskError> {
+) -> Result<QueryOutcome, AskError> {
     ask_to(shared, question, caller, cancelled, None).await
 }
 
 /// Some rows of an answer.
 #[derive(Debug)]
-pub struct Told {
+pub struct RowChunk {
     /// The answer's columns.
     pub columns: Vec<ColumnMeta>,
     /// The rows that follow those before.
     pub rows: Vec<Vec<Value>>,
 }
 
-/// As [`ask_as`], with rows sent to `out` as they come, in order; the last ones may be left in the answer. A full `out`
-/// holds the nodes up. An error makes void what was sent.
+/// As [`ask_as`], with rows sent to `out` as they come, in order; the last ones may be left in the
+/// answer. A full `out` holds the nodes up. An error makes void what was sent.
 ///
 /// # Errors
 /// As [`ask_as`]; also where a node breaks off after rows of it were sent.
@@ -114,8 +124,8 @@ pub async fn ask_into(
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
-    out: mpsc::Sender<Told>,
-) -> Result<Asked, AskError> {
+    out: mpsc::Sender<RowChunk>,
+) -> Result<QueryOutcome, AskError> {
     ask_to(shared, question, caller, cancelled, Some(out)).await
 }
 
@@ -124,8 +134,8 @@ async fn ask_to(
     question: Question,
     caller: &Caller,
     cancelled: CancellationToken,
-    out: Option<mpsc::Sender<Told>>,
-) -> Result<Asked, AskError> {
+    out: Option<mpsc::Sender<RowChunk>>,
+) -> Result<QueryOutcome, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let list = shared.gossip.list();
@@ -134,12 +144,10 @@ async fn ask_to(
     let tables =
         shared.catalogs.of_mesh(&shared.mesh, &shared.executor, &members, deadline).await.map_err(AskError::Wrong)?;
     let catalog = Arc::clone(&tables.catalog);
-    let aligned = aligned(shared, &question.sql, &catalog, deadline).await?;
-    let sql = aligned.as_deref().unwrap_or(&question.sql);
-    let plan = shared.plans.plan(sql, &catalog, &options).map_err(|error| AskError::Wrong(error.render(sql)))?;
+    let plan = planned(shared, &question, catalog, options, deadline, &cancelled).await?;
     caller.access.allows(&plan).map_err(AskError::Wrong)?;
     if question.plan_only {
-        return Ok(Asked::Plan(query_planner::explain(&plan)));
+        return Ok(QueryOutcome::Plan(query_planner::explain(&plan)));
     }
 
     let busy_for_all_of_it = || AskError::Failed {
@@ -149,11 +157,11 @@ async fn ask_to(
         ),
         coverage: None,
     };
-    let turn = match shared.turns.try_enter(&caller.asker, cost(&plan)) {
-        Some(turn) => turn,
+    let permit = match shared.admission.try_enter(&caller.requester, cost(&plan)) {
+        Some(permit) => permit,
         None => {
             let entered = tokio::select! {
-                turn = shared.turns.enter(&caller.asker, cost(&plan)) => turn,
+                permit = shared.admission.enter(&caller.requester, cost(&plan)) => permit,
                 () = tokio::time::sleep_until(deadline.into()) => return Err(busy_for_all_of_it()),
                 () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
             };
@@ -164,31 +172,33 @@ async fn ask_to(
             entered.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?
         }
     };
-    let place = Arc::new(Mutex::new(Place::new(turn, tokio::runtime::Handle::current())));
-    let left_out = tables.left_out_of(&plan);
-    let is_asked = |member: &&&Member| member.may_live() && !left_out.contains_key(&member.name);
+    let memory = Account::new(MEMORY_BYTES);
+    let permit = Arc::new(Mutex::new(SuspendablePermit::new(permit, tokio::runtime::Handle::current())));
+    let excluded = tables.excluded_from(&plan);
+    let is_asked = |member: &&&Member| member.may_live() && !excluded.contains_key(&member.name);
     let targets: Vec<Target> = members.iter().filter(is_asked).filter_map(|member| target(member)).collect();
     let mut fanout = MeshFanout::new(
         tokio::runtime::Handle::current(),
         shared.mesh.clone(),
         shared.executor.clone(),
         targets,
-        *lock(&shared.fanout),
+        *shared.fanout.lock(),
         deadline,
         cancelled.clone(),
     )
-    .in_time(RoundTime::of(started, deadline))
-    .in_place(Arc::clone(&place))
+    .with_time(RoundTime::of(started, deadline))
+    .with_permit(Arc::clone(&permit))
+    .with_memory(&memory)
     .for_viewer(caller.access.viewer());
     let (budget, now_unix_ns) = (budget(&plan, out.is_some()), unix_now_ns());
     if let Some(first) = query_planner::first_ask(&plan, out.is_some(), &budget, now_unix_ns) {
-        fanout.begin(first);
-        fanout.gather().await;
+        fanout.start_first_round(first);
+        fanout.await_first_round().await;
     }
     let stop = Stop::at(Some(deadline));
-    let small = fanout.on_the_spot(
+    let small = fanout.run_inline(
         |fanout| {
-            let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
+            let _cap = memory::cap_of(&memory);
             query_planner::run_with(&plan, fanout, &budget, now_unix_ns, &stop.or_after(SMALL_LOOKS), &shared.merges)
         },
         || cancelled.is_cancelled() || Instant::now() >= deadline,
@@ -199,15 +209,14 @@ async fn ask_to(
         // Who gives the question up gives up its merge.
         let _stop_on_drop = stop.stop_on_drop();
         let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
-        let mut running = std::pin::pin!(polite::run(move || {
-            // The merge holds what the nodes sent once more, sorted.
-            let _cap = query_planner::memory::cap(2 * ASKER_BYTES);
+        let mut running = std::pin::pin!(low_priority::run(move || {
+            let _cap = memory::cap_of(&memory);
             let mut run =
                 Run { plan: &plan, fanout: &mut fanout, budget, now_unix_ns, stop: &stopping, merges: &merges };
             let outcome = match out {
                 None => run.until_over(None),
                 Some(out) => {
-                    let mut out = |rows| hand_on(&plan.columns, rows, &out, &place, deadline);
+                    let mut out = |rows| hand_on(&plan.columns, rows, &out, &permit, deadline);
                     run.until_over(Some(&mut out))
                 }
             };
@@ -222,10 +231,11 @@ async fn ask_to(
         };
         let ended = match ended {
             Ok(ended) => ended,
-            // Most end at once and say who had answered; what does not ends by itself, without its asker.
+            // Most end at once and say who had answered; what does not ends by itself, without its
+            // coordinator.
             Err(()) => {
                 stop.stop();
-                let Ok(ended) = tokio::time::timeout(TO_END, running).await else {
+                let Ok(ended) = tokio::time::timeout(STOP_GRACE, running).await else {
                     let message = if cancelled.is_cancelled() { "cancelled".into() } else { late(&question) };
                     return Err(AskError::Failed { message, coverage: None });
                 };
@@ -235,7 +245,7 @@ async fn ask_to(
         ended.ok_or_else(|| AskError::Failed { message: "the merge failed".into(), coverage: None })?
     };
 
-    let mut coverage = covered(&members, &plan, &question, &fanout, &left_out);
+    let mut coverage = covered(&members, &plan, &question, &fanout, &excluded);
     let answer = match outcome {
         Ok(answer) => answer,
         Err(error) => {
@@ -243,7 +253,7 @@ async fn ask_to(
             let message = match error {
                 RunError::Stopped(_) if Instant::now() >= deadline => late(&question),
                 _ if fanout.lost_midway => format!(
-                    "{} answered a part of the question and was lost before the rest, and no time was left to begin again \
+                    "{} answered a fragment of the question and was lost before the rest, and no time was left to begin again \
                      without it; give a longer --timeout or ask again",
                     fanout.lost_names()
                 ),
@@ -257,62 +267,88 @@ async fn ask_to(
     }
     coverage.notes.extend(answer.notes.iter().cloned());
     let explained = if question.analyze { query_planner::explain_analyze(&plan, &answer) } else { String::new() };
-    Ok(Asked::Answer { answer, coverage, elapsed: started.elapsed(), explained })
+    Ok(QueryOutcome::Answer { answer, coverage, elapsed: started.elapsed(), explained })
 }
 
 fn late(question: &Question) -> String {
     format!("timeout: no answer within {} ms; give a longer --timeout or narrow the question", question.timeout_ms)
 }
 
-/// The question with the clocks of the mesh written out, where it needs them; only then are they measured.
-async fn aligned(
+/// The question's plan: a cached one, or made on a thread that may block, within the question's
+/// time and [`PLANNING_BYTES`]. The clocks of the mesh are measured for questions that need them.
+async fn planned(
     shared: &Coordinator,
-    sql: &str,
-    catalog: &Catalog,
+    question: &Question,
+    catalog: Arc<Catalog>,
+    options: AskOptions,
     deadline: Instant,
-) -> Result<Option<String>, AskError> {
-    if !query_planner::needs_clocks(sql, VIEWS) {
-        return Ok(None);
+    cancelled: &CancellationToken,
+) -> Result<Arc<Plan>, AskError> {
+    let views = shared.views;
+    let clocks = match query_planner::needs_clocks(&question.sql, views) {
+        true => Some(crate::clocks::clocks(shared, deadline).await),
+        // With clocks it is another text each time.
+        false => match shared.plans.cached(&question.sql, &catalog, &options) {
+            Some(plan) => return Ok(plan),
+            None => None,
+        },
+    };
+    let stop = Stop::at(Some(deadline));
+    let _stop_on_drop = stop.stop_on_drop();
+    let (plans, sql, planning) = (Arc::clone(&shared.plans), question.sql.clone(), stop.clone());
+    let made = tokio::task::spawn_blocking(move || {
+        let _cap = memory::cap(PLANNING_BYTES);
+        let _watched = planning.here();
+        let aligned = match clocks {
+            None => None,
+            Some(clocks) => query_planner::align(&sql, &catalog, &clocks, views).map_err(|error| error.render(&sql))?,
+        };
+        let sql = aligned.as_deref().unwrap_or(&sql);
+        plans.plan(sql, &catalog, &options).map_err(|error| error.render(sql))
+    });
+    let failed = |message| AskError::Failed { message, coverage: None };
+    tokio::select! {
+        biased;
+        made = made => match made {
+            Ok(Err(_)) if Instant::now() >= deadline => Err(failed(late(question))),
+            Ok(made) => made.map_err(AskError::Wrong),
+            Err(error) => Err(failed(format!("planning failed: {error}"))),
+        },
+        () = cancelled.cancelled() => Err(failed("cancelled".into())),
+        () = tokio::time::sleep_until(deadline.into()) => Err(failed(late(question))),
     }
-    let clocks = crate::clocks::clocks(shared, deadline).await;
-    let clocks: Clocks = clocks
-        .into_iter()
-        .map(|(node, clock)| {
-            let ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
-            (node, NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
-        })
-        .collect();
-    query_planner::align(sql, catalog, &clocks, VIEWS).map_err(|error| AskError::Wrong(error.render(sql)))
 }
 
-/// Hands rows on from a thread that may block; waits while there is no room, without a turn, but not beyond the deadline.
+/// Hands rows on from a thread that may block; waits while there is no room, without a permit, but
+/// not beyond the deadline.
 fn hand_on(
     columns: &[ColumnMeta],
     rows: Vec<Vec<Value>>,
-    out: &mpsc::Sender<Told>,
-    place: &Mutex<Place>,
+    out: &mpsc::Sender<RowChunk>,
+    permit: &Mutex<SuspendablePermit>,
     deadline: Instant,
 ) -> Result<(), RunError> {
     let gone = || RunError::Stopped("who asked has gone".into());
     let late = || RunError::Stopped("the deadline passed while the answer was read".into());
-    let told = match out.try_send(Told { columns: columns.to_vec(), rows }) {
+    let chunk = match out.try_send(RowChunk { columns: columns.to_vec(), rows }) {
         Ok(()) => return Ok(()),
         Err(TrySendError::Closed(_)) => return Err(gone()),
-        Err(TrySendError::Full(told)) => told,
+        Err(TrySendError::Full(chunk)) => chunk,
     };
-    let mut place = lock(place);
-    let sent = place.wait_for(Duration::ZERO, async { tokio::time::timeout_at(deadline.into(), out.send(told)).await });
+    let mut permit = permit.lock();
+    let sent =
+        permit.wait_for(Duration::ZERO, async { tokio::time::timeout_at(deadline.into(), out.send(chunk)).await });
     sent.map_err(|_| late())?.map_err(|_| gone())?;
-    if place.back(deadline) { Ok(()) } else { Err(late()) }
+    if permit.resume(deadline) { Ok(()) } else { Err(late()) }
 }
 
 /// What a question may cost.
-fn budget(plan: &Plan, with_out: bool) -> Budget {
-    if with_out && plan.flows() {
+fn budget(plan: &Plan, streaming: bool) -> Budget {
+    if streaming && plan.flows() {
         // Nothing is held: only the deadline and the reader's patience limit such an answer.
-        Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: ASKER_BYTES }
+        Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: COORDINATOR_BYTES }
     } else {
-        Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: ASKER_BYTES }
+        Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: COORDINATOR_BYTES }
     }
 }
 
@@ -338,7 +374,7 @@ impl Run<'_> {
                 Some(out) => query_planner::run_into(plan, fanout, &budget, now_unix_ns, stop, merges, *out),
             };
             match outcome {
-                Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_begin_again() => {
+                Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_restart() => {
                     restarts += 1;
                     fanout.restart(restarts == RESTARTS);
                 }
@@ -363,17 +399,17 @@ pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)])
         && labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value))
 }
 
-/// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on `node` leave; where
-/// the plan needs no node, or any one of them, it is those that the fan-out turned to. Names in `--nodes` that no member
-/// bears are asked and missing.
+/// Coverage of a question that ran. QueryOutcome are the chosen members that the SQL's own
+/// conditions on `node` leave; where the plan needs no node, or any one of them, it is those that
+/// the fan-out turned to. Names in `--nodes` that no member bears are asked and missing.
 fn covered(
     members: &[&Member],
     plan: &Plan,
     question: &Question,
     fanout: &MeshFanout,
-    left_out: &BTreeMap<String, String>,
+    excluded: &BTreeMap<String, String>,
 ) -> Coverage {
-    let to_all = plan.parts.iter().any(|part| part.targets == Targets::All);
+    let to_all = plan.parts.iter().any(|fragment| fragment.targets == Targets::All);
     let named = plan.nodes().unwrap_or_default();
     let turned_to = |name: &String| fanout.answered.contains(name) || fanout.missing.contains_key(name);
     let asked: Vec<&Member> = members
@@ -384,7 +420,7 @@ fn covered(
     let mut missing: Vec<Missing> = asked
         .iter()
         .filter_map(|member| {
-            let reason = match fanout.missing.get(&member.name).or_else(|| left_out.get(&member.name)) {
+            let reason = match fanout.missing.get(&member.name).or_else(|| excluded.get(&member.name)) {
                 Some(reason) => reason.clone(),
                 None if member.state == MemberState::Dead => "unreachable: not heard from lately (dead)".into(),
                 None => return None,

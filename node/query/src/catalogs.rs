@@ -1,31 +1,34 @@
 //! The catalogues of the mesh: which tables which node has.
 //!
-//! A node gossips the hash of its catalogue. The asker fetches each distinct catalogue once, keeps it by hash, and
-//! plans against the union. In a mesh of like agents there is one catalogue and nothing to fetch.
+//! A node gossips the hash of its catalogue. The coordinator fetches each distinct catalogue once,
+//! keeps it by hash, and plans against the union. In a mesh of like agents there is one catalogue
+//! and nothing to fetch.
 //!
-//! What arrives is believed when its hash is the one that was gossiped and SQLite can make tables of it. A node whose
-//! catalogue is not known, or not believed, is not asked: it is missing, and why is said ([`LeftOut`]).
+//! What arrives is verified when its hash is the one that was gossiped and SQLite can make tables
+//! of it. A node whose catalogue is not known, or not verified, is not asked: it is missing, with
+//! the reason ([`Excluded`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gossip::Member;
 use mesh::Mesh;
 use model::frame::FrameReader;
 use model::wire::{Request, Response};
+use parking_lot::Mutex;
 use query_planner::{Catalog, Plan};
 
 use crate::exec::Executor;
 use crate::leaf::shown;
-use crate::lock::lock;
 
 /// Catalogues kept. Meshes have one or two, and one more for each served file of another form.
-const KEPT: usize = 64;
+const MAX_CATALOGS: usize = 64;
 /// The largest catalogue that is read, encoded.
 const MOST_BYTES: usize = 4 << 20;
 
-/// A node that keeps its catalogue to itself may take half of a question's time: the others can still answer in the rest.
+/// A node that keeps its catalogue to itself may take half of a question's time: the others can
+/// still answer in the rest.
 fn half_way_to(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 2
@@ -44,12 +47,12 @@ pub struct MeshCatalog {
     /// The union.
     pub catalog: Arc<Catalog>,
     /// Nodes that must not be asked for all that is in it.
-    pub left_out: Arc<[LeftOut]>,
+    pub excluded: Arc<[Excluded]>,
 }
 
 /// A node whose rows would not go with the union's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct Excluded {
     /// The node.
     pub node: String,
     /// The table that it has in another form; none where its tables are not known.
@@ -61,19 +64,19 @@ pub struct LeftOut {
 impl MeshCatalog {
     /// The nodes that cannot be asked for what a plan reads, and why.
     #[must_use]
-    pub fn left_out_of(&self, plan: &Plan) -> BTreeMap<String, String> {
+    pub fn excluded_from(&self, plan: &Plan) -> BTreeMap<String, String> {
         let lazily = plan.lazily.iter().flat_map(|plan| &plan.parts);
         let read: BTreeSet<String> = plan
             .parts
             .iter()
             .chain(lazily)
-            .flat_map(|part| &part.reads)
+            .flat_map(|fragment| &fragment.reads)
             .map(|(table, _)| table.to_ascii_lowercase())
             .collect();
-        let concerns = |left_out: &&LeftOut| {
-            left_out.table.as_ref().is_none_or(|table| read.contains(&table.to_ascii_lowercase()))
+        let concerns = |excluded: &&Excluded| {
+            excluded.table.as_ref().is_none_or(|table| read.contains(&table.to_ascii_lowercase()))
         };
-        self.left_out.iter().filter(concerns).map(|left| (left.node.clone(), left.why.clone())).collect()
+        self.excluded.iter().filter(concerns).map(|left| (left.node.clone(), left.why.clone())).collect()
     }
 }
 
@@ -99,7 +102,7 @@ impl Union {
 #[derive(Default)]
 struct Found {
     by_hash: BTreeMap<u64, Arc<Catalog>>,
-    /// Members that gave none, or none that is believed, and why.
+    /// Members that gave none, or none that is verified, and why.
     failed: BTreeMap<String, Fault>,
 }
 
@@ -107,22 +110,22 @@ struct Found {
 #[derive(Debug, Clone)]
 enum Fault {
     /// It did not come: another member with the same one may give it.
-    NotReached(String),
+    NotFetched(String),
     /// What came is not what it gossips.
-    NotBelieved(String),
+    Rejected(String),
 }
 
 impl Fault {
     fn why(&self) -> &str {
         match self {
-            Self::NotReached(why) | Self::NotBelieved(why) => why,
+            Self::NotFetched(why) | Self::Rejected(why) => why,
         }
     }
 }
 
 impl Catalogs {
-    /// The union of the members' catalogues, and who is not in it. Where nodes disagree about a table, it is the one of the more
-    /// nodes, else of this node.
+    /// The union of the members' catalogues, and who is not in it. Where nodes disagree about a
+    /// table, it is the one of the more nodes, else of this node.
     ///
     /// # Errors
     /// This node's own tables cannot be read, and nobody else's are known.
@@ -134,7 +137,7 @@ impl Catalogs {
         deadline: Instant,
     ) -> Result<MeshCatalog, String> {
         let live: Vec<&Member> = members.iter().copied().filter(|member| member.may_live()).collect();
-        if let Some(union) = lock(&self.last_union).as_ref()
+        if let Some(union) = self.last_union.lock().as_ref()
             && union.is_of(&live)
         {
             return Ok(union.made.clone());
@@ -142,22 +145,22 @@ impl Catalogs {
         let found = self.find(mesh, executor, &live, half_way_to(deadline)).await;
         let own = || executor.catalog().map_err(|error| error.to_string());
         let mut known: Vec<(&Member, Arc<Catalog>)> = Vec::with_capacity(live.len());
-        let mut left_out = Vec::new();
+        let mut excluded = Vec::new();
         for &member in &live {
             let fault = found.failed.get(&member.name);
             // What it gossips may be a moment old; what it has it knows itself.
             let catalog =
                 if member.is_self { own().ok() } else { found.by_hash.get(&member.facts.schema_hash).cloned() };
             match (catalog, fault) {
-                (Some(catalog), None | Some(Fault::NotReached(_))) => known.push((member, catalog)),
-                (_, fault) => left_out.push(LeftOut {
+                (Some(catalog), None | Some(Fault::NotFetched(_))) => known.push((member, catalog)),
+                (_, fault) => excluded.push(Excluded {
                     node: member.name.clone(),
                     table: None,
                     why: fault.map_or("failed: its tables are not known", Fault::why).to_owned(),
                 }),
             }
         }
-        let all_known = left_out.is_empty();
+        let all_known = excluded.is_empty();
         let mut like: BTreeMap<u64, usize> = BTreeMap::new();
         known.iter().for_each(|(member, _)| *like.entry(member.facts.schema_hash).or_default() += 1);
         known.sort_by_key(|(member, _)| {
@@ -170,21 +173,21 @@ impl Catalogs {
             parts.push((mesh.identity().node().to_string(), (*own()?).clone()));
         }
         let (catalog, conflicts) = Catalog::union_of_most(&parts);
-        left_out.extend(conflicts.into_iter().map(|conflict| LeftOut {
+        excluded.extend(conflicts.into_iter().map(|conflict| Excluded {
             why: format!("failed: {}", shown(&conflict.to_string())),
             table: Some(conflict.table),
             node: conflict.b,
         }));
-        let made = MeshCatalog { catalog: Arc::new(catalog), left_out: left_out.into() };
+        let made = MeshCatalog { catalog: Arc::new(catalog), excluded: excluded.into() };
         if all_known {
             let of = live.iter().map(|member| (member.name.clone(), member.facts.schema_hash)).collect();
-            *lock(&self.last_union) = Some(Union { of, made: made.clone() });
+            *self.last_union.lock() = Some(Union { of, made: made.clone() });
         }
         Ok(made)
     }
 
-    /// The catalogue of each hash: different ones are fetched at the same time, one from its members in turn until one of
-    /// them has it.
+    /// The catalogue of each hash: different ones are fetched at the same time, one from its
+    /// members, one after the other, until one of them has it.
     async fn find(&self, mesh: &Mesh, executor: &Executor, members: &[&Member], deadline: Instant) -> Found {
         let mut groups: BTreeMap<u64, Vec<&Member>> = BTreeMap::new();
         for member in members.iter().filter(|member| !member.is_self) {
@@ -228,16 +231,17 @@ impl Catalogs {
 
     fn known(&self, hash: u64, own: Option<&(u64, Arc<Catalog>)>) -> Option<Arc<Catalog>> {
         let own = own.filter(|(of, _)| *of == hash).map(|(_, catalog)| Arc::clone(catalog));
-        own.or_else(|| lock(&self.by_hash).get(&hash).cloned())
+        own.or_else(|| self.by_hash.lock().get(&hash).cloned())
     }
 
-    /// Keeps a catalogue. Where too many are kept, those that no member has any more go, then whichever.
+    /// Keeps a catalogue. Where too many are kept, those that no member has any more go, then
+    /// whichever.
     fn keep(&self, hash: u64, catalog: &Arc<Catalog>, in_use: &BTreeSet<u64>) {
-        let mut kept = lock(&self.by_hash);
-        if kept.len() >= KEPT {
+        let mut kept = self.by_hash.lock();
+        if kept.len() >= MAX_CATALOGS {
             kept.retain(|hash, _| in_use.contains(hash));
         }
-        while kept.len() >= KEPT {
+        while kept.len() >= MAX_CATALOGS {
             kept.pop_first();
         }
         kept.insert(hash, Arc::clone(catalog));
@@ -246,16 +250,16 @@ impl Catalogs {
 
 /// Asks a member for its catalogue.
 async fn fetch(mesh: &Mesh, member: &Member, deadline: Instant) -> Result<Arc<Catalog>, Fault> {
-    let not_reached = |why: &str| Fault::NotReached(shown(why));
+    let not_reached = |why: &str| Fault::NotFetched(shown(why));
     let name = member.name.parse().map_err(|_| not_reached("failed: it has no node's name"))?;
     let asked = mesh.ask(&name, member.address, Request::Catalog, deadline.into()).await;
     let mut answer = asked.map_err(|error| not_reached(&error.to_string()))?;
     match answer.next().await.map_err(|error| not_reached(&error.to_string()))? {
-        Some(Response::Catalog(bytes)) => believed(&bytes, member.facts.schema_hash).await.map_err(|why| {
-            tracing::warn!(node = %member.name, %why, "a catalogue is not believed");
-            Fault::NotBelieved(shown(&format!("failed: {why}")))
+        Some(Response::Catalog(bytes)) => verified(&bytes, member.facts.schema_hash).await.map_err(|why| {
+            tracing::warn!(node = %member.name, %why, "a catalogue is not verified");
+            Fault::Rejected(shown(&format!("failed: {why}")))
         }),
-        Some(other) => Err(not_reached(&format!("failed: its tables did not arrive: {}", other.in_short()))),
+        Some(other) => Err(not_reached(&format!("failed: its tables did not arrive: {}", other.summary()))),
         None => Err(not_reached("failed: its tables did not arrive")),
     }
 }
@@ -264,7 +268,7 @@ async fn fetch(mesh: &Mesh, member: &Member, deadline: Instant) -> Result<Arc<Ca
 ///
 /// # Errors
 /// What is wrong with it.
-pub async fn believed(bytes: &[u8], hash: u64) -> Result<Arc<Catalog>, String> {
+pub async fn verified(bytes: &[u8], hash: u64) -> Result<Arc<Catalog>, String> {
     if bytes.len() > MOST_BYTES {
         return Err(format!("its catalogue has {} bytes, {MOST_BYTES} are allowed", bytes.len()));
     }
@@ -299,12 +303,12 @@ mod tests {
     async fn a_catalogue_is_believed_for_its_hash_and_where_tables_can_be_made_of_it() {
         let sound = catalog("CREATE TABLE t(x INTEGER, y TEXT COLLATE NOCASE); CREATE VIEW v AS SELECT x FROM t");
         let bytes = frame::encode(&sound).expect("short");
-        assert_eq!(*believed(&bytes, sound.hash()).await.expect("it is the one"), sound);
-        let why = believed(&bytes, sound.hash() ^ 1).await.expect_err("another hash");
+        assert_eq!(*verified(&bytes, sound.hash()).await.expect("it is the one"), sound);
+        let why = verified(&bytes, sound.hash() ^ 1).await.expect_err("another hash");
         assert!(why.contains("is not the one that it announces"), "{why}");
-        assert!(believed(&bytes[..bytes.len() - 1], sound.hash()).await.is_err());
-        assert!(believed(&[], sound.hash()).await.is_err());
-        assert!(believed(&vec![0; MOST_BYTES + 1], sound.hash()).await.is_err());
+        assert!(verified(&bytes[..bytes.len() - 1], sound.hash()).await.is_err());
+        assert!(verified(&[], sound.hash()).await.is_err());
+        assert!(verified(&vec![0; MOST_BYTES + 1], sound.hash()).await.is_err());
 
         type Change = fn(&mut Catalog);
         let spoiled: [(&str, Change); 5] = [
@@ -333,7 +337,7 @@ mod tests {
             let mut catalog = sound.clone();
             spoil(&mut catalog);
             let bytes = frame::encode(&catalog).expect("short");
-            let why = believed(&bytes, catalog.hash()).await.expect_err(what);
+            let why = verified(&bytes, catalog.hash()).await.expect_err(what);
             assert!(why.contains(what), "{why}");
         }
     }
@@ -343,9 +347,9 @@ mod tests {
         let catalogs = Catalogs::default();
         let catalog = Arc::new(catalog("CREATE TABLE t(x)"));
         let in_use = BTreeSet::from([3, 5]);
-        for hash in 0..10 * KEPT as u64 {
+        for hash in 0..10 * MAX_CATALOGS as u64 {
             catalogs.keep(hash, &catalog, &in_use);
-            assert!(lock(&catalogs.by_hash).len() <= KEPT);
+            assert!(catalogs.by_hash.lock().len() <= MAX_CATALOGS);
         }
         assert!([3, 5].iter().all(|hash| catalogs.known(*hash, None).is_some()));
         assert!(catalogs.known(7, None).is_none());

@@ -1,16 +1,17 @@
 //! What it takes to ask the mesh: one of these in every agent.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use gossip::Gossip;
 use mesh::Mesh;
-use query_planner::MergePool;
+use parking_lot::Mutex;
+use query_planner::{MergePool, View};
 
 use crate::admission::Admission;
 use crate::catalogs::Catalogs;
 use crate::exec::Executor;
 use crate::plans::Plans;
-use crate::subtree::FanoutPolicy;
+use crate::tree::FanoutPolicy;
 
 /// Asks questions of the mesh, as one of its nodes.
 pub struct Coordinator {
@@ -23,11 +24,13 @@ pub struct Coordinator {
     /// What nodes offer.
     pub catalogs: Catalogs,
     /// Plans of the last questions.
-    pub plans: Plans,
+    pub plans: Arc<Plans>,
     /// Merge databases between questions.
     pub merges: Arc<MergePool>,
-    /// Turns of the questions that are asked here.
-    pub turns: Arc<Admission>,
+    /// Permits of the questions that are asked here.
+    pub admission: Arc<Admission>,
+    /// Views that are offered in addition to the tables of the stores.
+    pub views: &'static [View],
     /// How many nodes are asked directly.
     pub fanout: Mutex<FanoutPolicy>,
 }
@@ -35,15 +38,16 @@ pub struct Coordinator {
 impl Coordinator {
     /// One that has asked nothing yet.
     #[must_use]
-    pub fn new(mesh: Mesh, gossip: Gossip, executor: Arc<Executor>) -> Self {
+    pub fn new(mesh: Mesh, gossip: Gossip, executor: Arc<Executor>, views: &'static [View]) -> Self {
         Self {
             mesh,
             gossip,
             executor,
             catalogs: Catalogs::default(),
-            plans: Plans::default(),
+            plans: Arc::default(),
             merges: Arc::default(),
-            turns: Admission::of_agent(),
+            admission: Admission::for_coordinator(),
+            views,
             fanout: Mutex::default(),
         }
     }

@@ -1,5 +1,6 @@
-//! Questions to a store of as many segments as a host has after a day: every one is answered, however often it comes, on
-//! the spot or on a thread, over connections old and new.
+//! Questions to a store of as many segments as a host has after a day: every one is answered,
+//! however often it comes, on the receiving thread or on one of its own, over connections old and
+//! new.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,18 +35,19 @@ fn rows(batches: Vec<(usize, Batch)>) -> Vec<Vec<Value>> {
     batches.into_iter().flat_map(|(_, batch)| of_batch(batch)).collect()
 }
 
-/// As a question of a node comes: on the spot where that does, else on a thread. Says which.
+/// As a question of a node comes: inline where that does, else on a thread. Returns whether it was
+/// inline.
 async fn ask(executor: &Arc<Executor>, sql: &str) -> Result<(Vec<Vec<Value>>, bool), NodeError> {
     let task = task(executor, sql);
-    if let Some(small) = executor.run_small(&task) {
+    if let Some(small) = executor.run_inline(&task) {
         return Ok((rows(small?.batches), true));
     }
     let (batches, mut produced) = mpsc::channel(1_000);
     let deadline = Instant::now() + Duration::from_secs(600);
     Arc::clone(executor).run("test", task, None, deadline, CancellationToken::new(), batches).await?;
     let mut all = Vec::new();
-    while let Some(batch) = produced.recv().await {
-        all.push(batch);
+    while let Some((part, batch, _)) = produced.recv().await {
+        all.push((part, batch));
     }
     Ok((rows(all), false))
 }
@@ -74,9 +76,9 @@ async fn a_full_store_answers_every_question_however_often_it_comes() {
             let (rows, _) = ask(&kept, sql).await.unwrap_or_else(|error| panic!("round {round}: {sql}: {error}"));
             assert_eq!(rows, *expected, "round {round}: {sql}");
             let fresh = executor(Arc::clone(&source));
-            let (rows, on_the_spot) =
+            let (rows, inline) =
                 ask(&fresh, sql).await.unwrap_or_else(|error| panic!("a fresh connection: {sql}: {error}"));
-            assert_eq!((rows, on_the_spot), (expected.clone(), false), "{sql}");
+            assert_eq!((rows, inline), (expected.clone(), false), "{sql}");
         }
     }
 }
@@ -181,7 +183,7 @@ async fn hostile_questions_end_at_their_deadline_and_hold_nobody_up() {
             let (executor, task) = (Arc::clone(&executor), task(&executor, HOSTILE));
             tokio::spawn(async move {
                 let (batches, _unread) = mpsc::channel(4);
-                let outcome = if executor.run_small(&task).is_some() {
+                let outcome = if executor.run_inline(&task).is_some() {
                     Ok(())
                 } else {
                     executor.run("hostile", task, None, deadline, CancellationToken::new(), batches).await.map(|_| ())
@@ -216,4 +218,44 @@ async fn hostile_questions_end_at_their_deadline_and_hold_nobody_up() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     eprintln!("their threads were free {:?} after the deadline", deadline.elapsed());
+}
+
+/// What a store's segments cost a question that reads few of them. Prints microseconds a question:
+/// `cargo test --release -p rankmesh-query --lib small_questions -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn what_small_questions_cost_by_the_number_of_segments() {
+    const TIMES: u32 = 400;
+    for segments in [5, 500] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let source = Arc::new(Source::Store(store_of_segments(&dir.path().join("s.db"), segments, ROWS)));
+        let executor = executor(source);
+        let (bounds, _) = ask(&executor, "SELECT min(ts_ns), max(ts_ns) FROM collectives").await.expect("a row");
+        let [Value::Integer(first_ns), Value::Integer(last_ns)] = bounds[0].as_slice() else { panic!("{bounds:?}") };
+        let near_end = last_ns - (last_ns - first_ns) / i64::try_from(segments).expect("few");
+        for sql in [
+            "SELECT count(*) FROM processes".to_owned(),
+            "SELECT count(*) FROM collectives".to_owned(),
+            "SELECT rank, count(*) FROM collectives GROUP BY rank".to_owned(),
+            format!("SELECT count(*) FROM collectives WHERE ts_ns >= {near_end}"),
+            format!("SELECT rank, sum(duration_ns) FROM collectives WHERE ts_ns >= {near_end} GROUP BY rank"),
+        ] {
+            let task = task(&executor, &sql);
+            let mut inline = 0;
+            let began = Instant::now();
+            for _ in 0..TIMES {
+                if let Some(done) = executor.run_inline(&task) {
+                    done.expect("an answer");
+                    inline += 1;
+                } else {
+                    let (batches, _produced) = mpsc::channel(1_000);
+                    let deadline = Instant::now() + Duration::from_secs(600);
+                    let (executor, task) = (Arc::clone(&executor), task.clone());
+                    executor.run("test", task, None, deadline, CancellationToken::new(), batches).await.expect("done");
+                }
+            }
+            let each = began.elapsed() / TIMES;
+            println!("{segments} segments: {:>7.1} us, {inline} of {TIMES} inline: {sql}", each.as_secs_f64() * 1e6);
+        }
+    }
 }

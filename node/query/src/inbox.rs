@@ -1,100 +1,105 @@
-//! What the targets of a round say, on its way to the thread that merges it.
+//! What the targets of a round answer, on its way to the thread that merges it.
 //!
-//! Waking that thread costs more than a small answer does, so it is woken for many of them together: when there is enough to work on,
-//! when something went wrong, and when all have spoken. Rows that go on to the user as they come ([`Said::Rows`]) go one by one
-//! through a short queue, so that who reads slowly holds the nodes up.
+//! Waking that thread costs more than a small answer does, so it is woken for many of them
+//! together: when there is enough to work on, when something went wrong, and when all have
+//! answered. Rows that go on to the user as they come ([`LeafEvent::Rows`]) go one by one through a
+//! short queue, so that who reads slowly holds the nodes up.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
-use super::leaf::{Lost, Said};
-use crate::lock::lock;
+use super::leaf::{LeafEvent, LeafFailure};
 
 /// Answers, and bytes of them, for which the merging thread is woken.
 const ENOUGH: usize = 64;
 const ENOUGH_BYTES: u64 = 256 << 10;
 
-/// The round is over: nobody hears what is said.
+/// The round is over: nobody reads what is sent.
 #[derive(Debug)]
-pub(super) struct Over;
+pub(super) struct RoundOver;
 
-/// The end at which things are said; the round has ended when every clone is dropped.
+/// The sending end; the round has ended when every clone is dropped.
 #[derive(Debug, Clone)]
-pub(super) enum Ends {
+pub(super) enum ResponseSender {
     /// One by one; waits while the queue is full.
-    Flowing(mpsc::Sender<Said>),
+    Streaming(mpsc::Sender<LeafEvent>),
     /// Together.
-    Together(Speaker),
+    Batched(BatchSender),
 }
 
-/// The end at which they are heard.
+/// The receiving end.
 #[derive(Debug)]
 pub(super) enum Inbox {
-    Flowing(mpsc::Receiver<Said>),
-    Together(Arc<Gathering>, std::vec::IntoIter<Said>),
+    Streaming(mpsc::Receiver<LeafEvent>),
+    Batched(Arc<Mailbox>, std::vec::IntoIter<LeafEvent>),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Gathering {
-    heap: Mutex<Heap>,
+pub(super) struct Mailbox {
+    pending: Mutex<Pending>,
     enough: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Heap {
-    said: Vec<Said>,
+struct Pending {
+    events: Vec<LeafEvent>,
     bytes: u64,
     /// Something is wrong, which may end the question.
     urgent: bool,
-    speakers: usize,
+    senders: usize,
 }
 
-impl Heap {
+impl Pending {
     fn is_enough(&self) -> bool {
-        self.urgent || self.speakers == 0 || self.said.len() >= ENOUGH || self.bytes >= ENOUGH_BYTES
+        self.urgent || self.senders == 0 || self.events.len() >= ENOUGH || self.bytes >= ENOUGH_BYTES
     }
 }
 
-/// One who may still say something.
+/// One that may still send something.
 #[derive(Debug)]
-pub(super) struct Speaker(Arc<Gathering>);
+pub(super) struct BatchSender(Arc<Mailbox>);
 
-impl Speaker {
-    fn of(gathering: &Arc<Gathering>) -> Self {
-        lock(&gathering.heap).speakers += 1;
-        Self(Arc::clone(gathering))
+impl BatchSender {
+    fn of(mailbox: &Arc<Mailbox>) -> Self {
+        mailbox.pending.lock().senders += 1;
+        Self(Arc::clone(mailbox))
     }
 
-    fn say(&self, said: Said) {
-        let mut heap = lock(&self.0.heap);
-        match &said {
-            Said::Ended(_, Ok((batches, _))) => {
-                heap.bytes += batches.iter().map(|(_, batch)| batch.size_bytes()).sum::<u64>();
+    fn send(&self, event: LeafEvent) {
+        let mut pending = self.0.pending.lock();
+        match &event {
+            LeafEvent::Finished(_, Ok((batches, _))) => {
+                pending.bytes += batches.iter().map(|(_, batch)| batch.data_bytes()).sum::<u64>();
             }
-            Said::Ended(_, Err(Lost::Sql(_) | Lost::OverBudget | Lost::BrokeOff { .. })) => heap.urgent = true,
-            Said::Ended(_, Err(Lost::Unreached(_) | Lost::Missing(_))) | Said::Rows(..) => {}
+            LeafEvent::Finished(
+                _,
+                Err(LeafFailure::Sql(_) | LeafFailure::OverBudget(_) | LeafFailure::BrokeOff { .. }),
+            ) => pending.urgent = true,
+            LeafEvent::Finished(_, Err(LeafFailure::Unreachable(_) | LeafFailure::Missing(_)))
+            | LeafEvent::Rows(..) => {}
         }
-        heap.said.push(said);
-        if heap.is_enough() {
-            drop(heap);
+        pending.events.push(event);
+        if pending.is_enough() {
+            drop(pending);
             self.0.enough.notify_one();
         }
     }
 }
 
-impl Clone for Speaker {
+impl Clone for BatchSender {
     fn clone(&self) -> Self {
         Self::of(&self.0)
     }
 }
 
-impl Drop for Speaker {
+impl Drop for BatchSender {
     fn drop(&mut self) {
         let left = {
-            let mut heap = lock(&self.0.heap);
-            heap.speakers -= 1;
-            heap.speakers
+            let mut pending = self.0.pending.lock();
+            pending.senders -= 1;
+            pending.senders
         };
         if left == 0 {
             self.0.enough.notify_one();
@@ -102,27 +107,27 @@ impl Drop for Speaker {
     }
 }
 
-/// Both ends; flowing with room for so many pieces.
-pub(super) fn inbox(flowing: Option<usize>) -> (Ends, Inbox) {
-    match flowing {
+/// Both ends; streaming with room for so many pieces.
+pub(super) fn inbox(streaming: Option<usize>) -> (ResponseSender, Inbox) {
+    match streaming {
         Some(room) => {
             let (ends, inbox) = mpsc::channel(room.max(1));
-            (Ends::Flowing(ends), Inbox::Flowing(inbox))
+            (ResponseSender::Streaming(ends), Inbox::Streaming(inbox))
         }
         None => {
-            let gathering = Arc::new(Gathering::default());
-            (Ends::Together(Speaker::of(&gathering)), Inbox::Together(gathering, Vec::new().into_iter()))
+            let mailbox = Arc::new(Mailbox::default());
+            (ResponseSender::Batched(BatchSender::of(&mailbox)), Inbox::Batched(mailbox, Vec::new().into_iter()))
         }
     }
 }
 
-impl Ends {
-    /// Says something.
-    pub(super) async fn send(&self, said: Said) -> Result<(), Over> {
+impl ResponseSender {
+    /// Sends an event.
+    pub(super) async fn send(&self, event: LeafEvent) -> Result<(), RoundOver> {
         match self {
-            Self::Flowing(ends) => ends.send(said).await.map_err(|_| Over),
-            Self::Together(speaker) => {
-                speaker.say(said);
+            Self::Streaming(ends) => ends.send(event).await.map_err(|_| RoundOver),
+            Self::Batched(sender) => {
+                sender.send(event);
                 Ok(())
             }
         }
@@ -130,53 +135,54 @@ impl Ends {
 }
 
 impl Inbox {
-    /// An inbox in which this has been said, and nobody says more.
-    pub(super) fn of(said: Vec<Said>) -> Self {
-        Self::Together(Arc::default(), said.into_iter())
+    /// An inbox that holds these events, and nobody sends more.
+    pub(super) fn of(events: Vec<LeafEvent>) -> Self {
+        Self::Batched(Arc::default(), events.into_iter())
     }
 
-    /// Waits until there is enough to work on, which stays in it; where rows flow, not at all. Cancel-safe.
+    /// Waits until there is enough to work on, which stays in it; where rows flow, not at all.
+    /// Cancel-safe.
     pub(super) async fn ready(&self) {
-        let Self::Together(gathering, _) = self else { return };
-        while !lock(&gathering.heap).is_enough() {
-            gathering.enough.notified().await;
+        let Self::Batched(mailbox, _) = self else { return };
+        while !mailbox.pending.lock().is_enough() {
+            mailbox.enough.notified().await;
         }
     }
 
-    /// All that was ever said, where all have spoken and nothing has been taken out.
-    pub(super) fn take_all(&mut self) -> Option<Vec<Said>> {
-        let Self::Together(gathering, heard) = self else { return None };
-        let mut heap = lock(&gathering.heap);
-        (heap.speakers == 0 && heard.len() == 0).then(|| std::mem::take(&mut heap.said))
+    /// All events ever sent, where all senders are gone and nothing has been taken out.
+    pub(super) fn take_all(&mut self) -> Option<Vec<LeafEvent>> {
+        let Self::Batched(mailbox, taken) = self else { return None };
+        let mut pending = mailbox.pending.lock();
+        (pending.senders == 0 && taken.len() == 0).then(|| std::mem::take(&mut pending.events))
     }
 
     /// What is at hand, without waiting.
-    pub(super) fn heard(&mut self) -> Option<Said> {
+    pub(super) fn try_next(&mut self) -> Option<LeafEvent> {
         match self {
-            Self::Flowing(inbox) => inbox.try_recv().ok(),
-            Self::Together(_, heard) => heard.next(),
+            Self::Streaming(inbox) => inbox.try_recv().ok(),
+            Self::Batched(_, taken) => taken.next(),
         }
     }
 
-    /// What is said next; `None` when all have spoken. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<Said> {
-        let (gathering, heard) = match self {
-            Self::Flowing(inbox) => return inbox.recv().await,
-            Self::Together(gathering, heard) => (gathering, heard),
+    /// The next event; `None` when all senders are gone. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<LeafEvent> {
+        let (mailbox, taken) = match self {
+            Self::Streaming(inbox) => return inbox.recv().await,
+            Self::Batched(mailbox, taken) => (mailbox, taken),
         };
         loop {
-            if let Some(said) = heard.next() {
-                return Some(said);
+            if let Some(event) = taken.next() {
+                return Some(event);
             }
             {
-                let mut heap = lock(&gathering.heap);
-                if heap.is_enough() {
-                    (heap.bytes, heap.urgent) = (0, false);
-                    *heard = std::mem::take(&mut heap.said).into_iter();
-                    return heard.next();
+                let mut pending = mailbox.pending.lock();
+                if pending.is_enough() {
+                    (pending.bytes, pending.urgent) = (0, false);
+                    *taken = std::mem::take(&mut pending.events).into_iter();
+                    return taken.next();
                 }
             }
-            gathering.enough.notified().await;
+            mailbox.enough.notified().await;
         }
     }
 }
@@ -187,34 +193,34 @@ mod tests {
 
     use super::*;
 
-    fn ended(target: usize) -> Said {
-        Said::Ended(target, Ok((Vec::new(), NodeStats::default())))
+    fn ended(target: usize) -> LeafEvent {
+        LeafEvent::Finished(target, Ok((Vec::new(), NodeStats::default())))
     }
 
-    fn target(said: Option<Said>) -> Option<usize> {
-        match said? {
-            Said::Ended(target, _) | Said::Rows(target, _) => Some(target),
+    fn target(event: Option<LeafEvent>) -> Option<usize> {
+        match event? {
+            LeafEvent::Finished(target, _) | LeafEvent::Rows(target, _) => Some(target),
         }
     }
 
     #[tokio::test]
-    async fn all_that_is_said_is_heard_once_and_the_last_speaker_ends_it() {
-        for flowing in [None, Some(4)] {
-            let (ends, mut inbox) = inbox(flowing);
-            let speakers: Vec<Ends> = (0..200).map(|_| ends.clone()).collect();
+    async fn every_event_is_received_once_and_the_last_sender_ends_the_round() {
+        for streaming in [None, Some(4)] {
+            let (ends, mut inbox) = inbox(streaming);
+            let senders: Vec<ResponseSender> = (0..200).map(|_| ends.clone()).collect();
             drop(ends);
             let hearing = tokio::spawn(async move {
-                let mut heard = Vec::new();
+                let mut taken = Vec::new();
                 while let Some(target) = target(inbox.next().await) {
-                    heard.push(target);
+                    taken.push(target);
                 }
-                heard.sort_unstable();
-                heard
+                taken.sort_unstable();
+                taken
             });
-            for (index, speaker) in speakers.into_iter().enumerate() {
+            for (index, sender) in senders.into_iter().enumerate() {
                 // Every third goes without a word.
                 if index % 3 != 0 {
-                    speaker.send(ended(index)).await.expect("somebody listens");
+                    sender.send(ended(index)).await.expect("somebody listens");
                 }
             }
             let all: Vec<usize> = (0..200).filter(|index| index % 3 != 0).collect();
@@ -223,12 +229,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_ends_the_question_is_heard_at_once_and_a_heap_before_the_last_has_spoken() {
+    async fn what_ends_the_question_is_received_at_once_and_many_events_before_the_last_sender_is_done() {
         let (ends, mut inbox) = inbox(None);
         ends.send(ended(0)).await.expect("somebody listens");
-        ends.send(Said::Ended(1, Err(Lost::Sql("no".into())))).await.expect("somebody listens");
+        ends.send(LeafEvent::Finished(1, Err(LeafFailure::Sql("no".into())))).await.expect("somebody listens");
         assert_eq!(target(inbox.next().await), Some(0));
-        assert_eq!(target(inbox.heard()), Some(1));
+        assert_eq!(target(inbox.try_next()), Some(1));
 
         let (ends, mut inbox) = super::inbox(None);
         for index in 0..ENOUGH {
@@ -237,13 +243,13 @@ mod tests {
         for index in 0..ENOUGH {
             assert_eq!(target(inbox.next().await), Some(index));
         }
-        assert_eq!(target(inbox.heard()), None);
+        assert_eq!(target(inbox.try_next()), None);
         drop(ends);
         assert!(inbox.next().await.is_none());
     }
 
     #[tokio::test]
-    async fn all_is_taken_only_when_all_have_spoken_and_can_be_heard_again() {
+    async fn all_is_taken_only_when_all_senders_are_done_and_can_be_read_again() {
         let (ends, mut inbox) = inbox(None);
         let other = ends.clone();
         ends.send(ended(0)).await.expect("somebody listens");
@@ -256,8 +262,8 @@ mod tests {
         let all = inbox.take_all().expect("all have spoken");
         for _ in 0..2 {
             let mut again = Inbox::of(all.clone());
-            assert_eq!((target(again.heard()), target(again.next().await)), (Some(0), Some(1)));
-            assert!(again.heard().is_none() && again.next().await.is_none());
+            assert_eq!((target(again.try_next()), target(again.next().await)), (Some(0), Some(1)));
+            assert!(again.try_next().is_none() && again.next().await.is_none());
         }
         let (_flowing, mut inbox) = super::inbox(Some(1));
         inbox.ready().await;

@@ -1,12 +1,12 @@
-//! The catalogue of this node's own source, read anew only where its schema has changed: it is looked at every second.
+//! The catalogue of this node's own source, read anew only where its schema has changed: it is
+//! looked at every second.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use query_planner::{Catalog, NodeError};
 use rusqlite::Connection;
 use store::Source;
-
-use crate::lock::lock;
 
 /// What was read last. The connection is one of its own: a hardened one may not read the schema.
 #[derive(Debug, Default)]
@@ -15,7 +15,8 @@ pub(super) struct OwnCatalog(Mutex<Option<Known>>);
 #[derive(Debug)]
 struct Known {
     reader: Connection,
-    /// SQLite's schema cookie (<https://sqlite.org/pragma.html#pragma_schema_version>) from before the catalogue was read.
+    /// SQLite's schema cookie (<https://sqlite.org/pragma.html#pragma_schema_version>) from before
+    /// the catalogue was read.
     schema: i64,
     catalog: Arc<Catalog>,
 }
@@ -27,8 +28,8 @@ impl OwnCatalog {
     /// It cannot be opened or read.
     pub(super) fn of(&self, source: &Source) -> Result<Arc<Catalog>, NodeError> {
         let failed = |error: &dyn std::error::Error| NodeError::Failed(error.to_string());
-        let mut known = lock(&self.0);
-        // Taken out: after a failure the next look begins with a fresh connection.
+        let mut known = self.0.lock();
+        // SnapshotLease out: after a failure the next look begins with a fresh connection.
         let reader = match known.take() {
             Some(old) if schema_of(&old.reader).is_ok_and(|now| now == old.schema) => {
                 let catalog = Arc::clone(&old.catalog);

@@ -1,25 +1,25 @@
-//! Plans of the questions asked last: a dashboard or `--watch` asks the same thing again and again, and planning costs
-//! more than a small question's execution.
+//! Plans of the questions asked last: a dashboard or `--watch` asks the same thing again and again,
+//! and planning costs more than a small question's execution.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use query_planner::{AskOptions, Catalog, Plan, QueryError};
-use store;
 
-/// Plans kept.
-const KEPT: usize = 64;
+/// Plans cached.
+const MAX_PLANS: usize = 64;
 /// Longer questions are planned anew each time.
 const LONGEST_SQL_BYTES: usize = 16 << 10;
 
 /// The plans of the last questions, newest first.
 #[derive(Debug, Default)]
 pub struct Plans {
-    kept: Mutex<VecDeque<Kept>>,
+    cached: Mutex<VecDeque<CachedPlan>>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedPlan {
     sql: String,
     options: AskOptions,
     /// Held, so that the address cannot be another catalogue's.
@@ -33,38 +33,42 @@ impl Plans {
     /// # Errors
     /// As [`query_planner::plan`].
     pub fn plan(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Result<Arc<Plan>, QueryError> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |entry: &Kept| {
-            Arc::ptr_eq(&entry.catalog, catalog)
-                && entry.sql == sql
-                && (entry.options.per_node, entry.options.single_node) == (options.per_node, options.single_node)
-        };
-        if let Some(found) = kept.iter().position(same)
-            && let Some(entry) = kept.remove(found)
-        {
-            let plan = Arc::clone(&entry.plan);
-            kept.push_front(entry);
-            return Ok(plan);
+        if let Some(cached) = self.cached(sql, catalog, options) {
+            return Ok(cached);
         }
-        drop(kept);
         let plan = if options.single_node && !options.per_node {
-            query_planner::plan_for_one(sql, catalog, |part| store::understands(catalog, part))?
+            query_planner::plan_for_one(sql, catalog, |fragment| store::understands(catalog, fragment))?
         } else {
             query_planner::plan(sql, catalog, options)?
         };
         let plan = Arc::new(plan);
         if sql.len() <= LONGEST_SQL_BYTES {
-            let entry = Kept {
+            let entry = CachedPlan {
                 sql: sql.to_owned(),
                 options: options.clone(),
                 catalog: Arc::clone(catalog),
                 plan: Arc::clone(&plan),
             };
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.push_front(entry);
-            kept.truncate(KEPT);
+            let mut cached = self.cached.lock();
+            cached.push_front(entry);
+            cached.truncate(MAX_PLANS);
         }
         Ok(plan)
+    }
+
+    /// The plan of `sql` against `catalog` where it was made lately.
+    pub fn cached(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Option<Arc<Plan>> {
+        let mut cached = self.cached.lock();
+        let same = |entry: &CachedPlan| {
+            Arc::ptr_eq(&entry.catalog, catalog)
+                && entry.sql == sql
+                && (entry.options.per_node, entry.options.single_node) == (options.per_node, options.single_node)
+        };
+        let found = cached.iter().position(same)?;
+        let entry = cached.remove(found)?;
+        let plan = Arc::clone(&entry.plan);
+        cached.push_front(entry);
+        Some(plan)
     }
 }
 
@@ -95,9 +99,9 @@ mod tests {
     fn only_the_newest_are_kept() {
         let plans = Plans::default();
         let catalog = catalog("CREATE TABLE t(x)");
-        for number in 0..KEPT + 10 {
+        for number in 0..MAX_PLANS + 10 {
             plans.plan(&format!("SELECT {number} FROM t"), &catalog, &AskOptions::default()).expect("a plan");
         }
-        assert_eq!(plans.kept.lock().expect("not poisoned").len(), KEPT);
+        assert_eq!(plans.cached.lock().len(), MAX_PLANS);
     }
 }

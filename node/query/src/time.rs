@@ -1,5 +1,5 @@
-//! How the time of a question is shared out: its nodes have less than all of it, so that what they answered can still be
-//! merged when one of them stays silent to the end.
+//! How the time of a question is shared out: its nodes have less than all of it, so that what they
+//! answered can still be merged when one of them stays silent to the end.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use query_planner::Round;
 /// Time kept back for the merge: a tenth of the question's, at most this much.
 const MERGE_RESERVE_MAX: Duration = Duration::from_millis(250);
 
-/// What a round has at least, where so much is left: the way to a node and back, a stale connection's replacement
-/// included.
+/// What a round has at least, where so much is left: the way to a node and back, a stale
+/// connection's replacement included.
 pub(super) const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 
 /// The time of one question.
@@ -26,9 +26,10 @@ impl RoundTime {
         Self { until: deadline.checked_sub(reserve).unwrap_or(deadline) }
     }
 
-    /// Until when the nodes of a round that begins at `now` may answer. Of two rounds each gets half of what is left,
-    /// but not less than a node needs: the first must leave time for the second, and that for beginning again without a
-    /// node that it lost. Where nobody will begin again, the second has all that is left.
+    /// Until when the nodes of a round that begins at `now` may answer. Of two rounds each gets
+    /// half of what is left, but not less than a node needs: the first must leave time for the
+    /// second, and that for beginning again without a node that it lost. Where nobody will begin
+    /// again, the second has all that is left.
     pub(super) fn round_ends(&self, now: Instant, round: Round, last_run: bool) -> Instant {
         let left = self.until.saturating_duration_since(now);
         match round {
@@ -38,8 +39,9 @@ impl RoundTime {
         }
     }
 
-    /// Whether anything is left at `now` to begin again in. However little it is, those who answer in it make an answer.
-    pub(super) fn may_begin_again(&self, now: Instant) -> bool {
+    /// Whether anything is left at `now` to begin again in. However little it is, those who answer
+    /// in it make an answer.
+    pub(super) fn may_restart(&self, now: Instant) -> bool {
         now < self.until
     }
 }
@@ -68,6 +70,6 @@ mod tests {
         let time = RoundTime::of(start, at(1_000));
         assert_eq!(time.round_ends(at(840), Round::First, false), at(890));
         assert_eq!(time.round_ends(at(880), Round::First, false), at(900));
-        assert!(time.may_begin_again(at(899)) && !time.may_begin_again(at(900)));
+        assert!(time.may_restart(at(899)) && !time.may_restart(at(900)));
     }
 }

@@ -1,10 +1,11 @@
 //! Who may ask this agent what, on the local socket.
 //!
-//! On the socket the kernel says who is there (SO_PEERCRED). The agent's own user and root are owners and may ask
-//! everything. Users and groups that the agent was told of are readers: they may ask, but not for what tells on other users'
-//! processes nor for the audit. Everybody else may ask about her own processes, where the agent's owner wants that
-//! ([`Access::Own`]). What each role may not ask is `query::access`'s; over the mesh roles are `mesh::serve`'s.
-//! Environments and command lines are not stored at all, so nobody can ask for them.
+//! On the socket the kernel says who is there (SO_PEERCRED). The agent's own user and root are
+//! owners and may ask everything. Users and groups that the agent was told of are readers: they may
+//! ask, but not for what tells on other users' processes nor for the audit. Everybody else may ask
+//! about her own processes, where the agent's owner wants that ([`Access::Own`]). What each role
+//! may not ask is `query::access`'s; over the mesh roles are `mesh::serve`'s. Environments and
+//! command lines are not stored at all, so nobody can ask for them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -103,7 +104,8 @@ impl Readers {
         }
     }
 
-    /// By its own group or by the group database. (The kernel does not tell the other groups of a peer.)
+    /// By its own group or by the group database. (The kernel does not tell the other groups of a
+    /// peer.)
     fn in_group(&self, uid: Uid, gid: u32) -> bool {
         if self.groups.contains(&Gid::from_raw(gid)) {
             return true;

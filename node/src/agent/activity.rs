@@ -1,4 +1,5 @@
-//! What processes of this host do, read from /proc: for those of whom it matters because they do not get on.
+//! What processes of this host do, read from /proc: for those of whom it matters because they do
+//! not get on.
 //!
 //! What the states mean is `verdicts::Activity`.
 
@@ -21,7 +22,8 @@ const LONG_NS: i64 = 1_000_000_000;
 /// Nodes asked at once.
 const NODES_AT_ONCE: usize = 32;
 
-/// What a process does; [`Activity::Ended`] where there is none, or it is merely waiting to be collected by its parent.
+/// What a process does; [`Activity::Ended`] where there is none, or it is merely waiting to be
+/// collected by its parent.
 pub(super) fn activity(pid: u32) -> Activity {
     let of = Path::new("/proc").join(pid.to_string());
     let seen: Vec<(char, Option<String>)> = threads(&of)
@@ -36,8 +38,8 @@ pub(super) fn activity(pid: u32) -> Activity {
     Activity::of_threads(seen).unwrap_or(Activity::Ended)
 }
 
-/// What the processes do that take part in communicators where somebody has waited for long, of every live node that says so within
-/// the deadline. Empty where nobody has.
+/// What the processes do that take part in communicators where somebody has waited for long, of
+/// every live node that says so within the deadline. Empty where nobody has.
 pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: Instant) -> Vec<Doing> {
     let long = |since_ns: i64| input.until_ns.saturating_sub(since_ns) >= LONG_NS;
     let waits = |p: &Progress| p.since_ns.is_some_and(long);
@@ -53,7 +55,7 @@ pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: 
     for (node, pid) in known {
         pids.entry(node).or_default().extend(u32::try_from(pid));
     }
-    let asked = shared.gossip.members().into_iter().filter(Member::may_live).filter_map(|member| {
+    let asked = shared.coordinator.gossip.members().into_iter().filter(Member::may_live).filter_map(|member| {
         let pids: Vec<u32> = pids.remove(member.name.as_str())?.into_iter().collect();
         Some((member, pids))
     });
@@ -65,7 +67,8 @@ pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: 
             } else {
                 let name = member.name.parse().ok()?;
                 let request = Request::Activities(pids);
-                let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
+                let mut answer =
+                    shared.coordinator.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
                 match answer.next().await {
                     Ok(Some(Response::Activities(activities))) => activities,
                     _ => return None,

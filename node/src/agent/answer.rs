@@ -1,5 +1,6 @@
-//! What people ask an agent and what it answers them, whichever way they came: over the local socket (`local`) or over the
-//! mesh with a certificate of their own (`serve`). Who may ask what is decided there; what was asked is noted here.
+//! What people ask an agent and what it answers them, whichever way they came: over the local
+//! socket (`local`) or over the mesh with a certificate of their own (`serve`). Who may ask what is
+//! decided there; what was asked is noted here.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use anyhow::bail;
 use async_trait::async_trait;
 use model::{LocalRequest, LocalResponse};
 use query::access::Caller;
-use query::ask::{self, AskError, Asked, Question, Told};
+use query::ask::{self, AskError, QueryOutcome, Question, RowChunk};
 use query_planner::{ColumnMeta, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -18,14 +19,15 @@ use super::audit::{Asking, Outcome};
 /// Rows of one frame to the command line, and their bytes.
 const ROWS_PER_FRAME: usize = 2_000;
 const BYTES_PER_FRAME: u64 = 1 << 20;
-/// Bytes of one row: with what may stand before it in its frame it is still short of the largest frame.
+/// Bytes of one row: with what may stand before it in its frame it is still short of the largest
+/// frame.
 const LARGEST_ROW: u64 = 6 << 20;
 
 /// Where an answer goes.
 #[async_trait]
-pub(super) trait Teller: Send {
+pub(super) trait AnswerSink: Send {
     /// Sends one piece of it.
-    async fn say(&mut self, response: LocalResponse) -> anyhow::Result<()>;
+    async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()>;
 }
 
 /// Answers one request of `caller`; `asking` begins the note of a kind of question for the audit.
@@ -34,7 +36,7 @@ pub(super) async fn answer(
     request: LocalRequest,
     caller: &Caller,
     asking: impl Fn(&'static str) -> Asking + Send,
-    to: &mut impl Teller,
+    to: &mut impl AnswerSink,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     match request {
@@ -50,12 +52,24 @@ pub(super) async fn answer(
             let asking = asking("nodes");
             let nodes = serde_json::to_string(&super::facts::node_list(shared))?;
             shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
-            to.say(LocalResponse::Text(nodes)).await?;
+            to.send(LocalResponse::Text(nodes)).await?;
+        }
+        LocalRequest::Stacks(question) => {
+            let asking = asking("stacks");
+            let (response, outcome) = match super::stacks::ask(shared, question, caller, &stop).await {
+                Ok(answer) => (
+                    LocalResponse::Text(serde_json::to_string(&answer)?),
+                    Outcome::Answered { rows: None, bytes: None },
+                ),
+                Err(error) => failure(error),
+            };
+            shared.auditor.done(asking, outcome);
+            to.send(response).await?;
         }
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
             let (response, outcome) =
-                match super::stragglers::answer(shared, question, &caller.of_analysis(), stop).await {
+                match super::stragglers::answer(shared, question, &caller.for_analysis(), stop).await {
                     Ok(report) => (
                         LocalResponse::Text(serde_json::to_string(&report)?),
                         Outcome::Answered { rows: None, bytes: None },
@@ -63,7 +77,7 @@ pub(super) async fn answer(
                     Err(error) => failure(error),
                 };
             shared.auditor.done(asking, outcome);
-            to.say(response).await?;
+            to.send(response).await?;
         }
     }
     Ok(())
@@ -73,38 +87,38 @@ async fn query(
     shared: &Arc<Shared>,
     question: Question,
     caller: &Caller,
-    to: &mut impl Teller,
+    to: &mut impl AnswerSink,
     stop: CancellationToken,
 ) -> anyhow::Result<Outcome> {
     // Whoever reads no more wants no more.
     let _stop_on_return = stop.clone().drop_guard();
     let (out, mut told) = mpsc::channel(1);
-    let mut asking = std::pin::pin!(ask::ask_into(shared, question, caller, stop, out));
+    let mut asking = std::pin::pin!(ask::ask_into(&shared.coordinator, question, caller, stop, out));
     let mut given = None;
     let outcome = loop {
         tokio::select! {
             biased;
-            Some(Told { columns, rows }) = told.recv() => give(to, columns, rows, &mut given).await?,
+            Some(RowChunk { columns, rows }) = told.recv() => give(to, columns, rows, &mut given).await?,
             outcome = &mut asking => break outcome,
         }
     };
-    while let Ok(Told { columns, rows }) = told.try_recv() {
+    while let Ok(RowChunk { columns, rows }) = told.try_recv() {
         give(to, columns, rows, &mut given).await?;
     }
     match outcome {
-        Ok(Asked::Plan(text)) => {
-            to.say(LocalResponse::Text(text)).await?;
+        Ok(QueryOutcome::Plan(text)) => {
+            to.send(LocalResponse::Text(text)).await?;
             Ok(Outcome::Answered { rows: None, bytes: None })
         }
-        Ok(Asked::Answer { answer, coverage, elapsed, explained }) => {
+        Ok(QueryOutcome::Answer { answer, coverage, elapsed, explained }) => {
             give(to, answer.columns, answer.rows, &mut given).await?;
             let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-            to.say(LocalResponse::End { coverage, elapsed_ns, explained }).await?;
+            to.send(LocalResponse::End { coverage, elapsed_ns, explained }).await?;
             Ok(Outcome::Answered { rows: given, bytes: None })
         }
         Err(error) => {
             let (response, outcome) = failure(error);
-            to.say(response).await?;
+            to.send(response).await?;
             Ok(outcome)
         }
     }
@@ -112,35 +126,35 @@ async fn query(
 
 /// Sends rows, before the first ones the columns; `given` counts them.
 async fn give(
-    to: &mut impl Teller,
+    to: &mut impl AnswerSink,
     columns: Vec<ColumnMeta>,
     rows: Vec<Vec<Value>>,
     given: &mut Option<u64>,
 ) -> anyhow::Result<()> {
     if given.is_none() {
-        to.say(LocalResponse::Columns(columns)).await?;
+        to.send(LocalResponse::Columns(columns)).await?;
     }
     *given = Some(given.unwrap_or(0) + rows.len() as u64);
     let (mut frame, mut bytes) = (Vec::new(), 0);
     for row in rows {
-        let more = row.iter().map(Value::size_bytes).sum::<u64>();
+        let more = row.iter().map(Value::data_bytes).sum::<u64>();
         if more > LARGEST_ROW {
             let message = format!(
                 "a row of the answer has {} MiB, more than the {} MiB that can be handed on; select less of it (substr, length)",
                 more >> 20,
                 LARGEST_ROW >> 20
             );
-            to.say(LocalResponse::Failed { message: message.clone(), coverage: None }).await?;
+            to.send(LocalResponse::Failed { message: message.clone(), coverage: None }).await?;
             bail!(message);
         }
         bytes += more;
         frame.push(row);
         if frame.len() >= ROWS_PER_FRAME || bytes >= BYTES_PER_FRAME {
             bytes = 0;
-            to.say(LocalResponse::Rows(std::mem::take(&mut frame))).await?;
+            to.send(LocalResponse::Rows(std::mem::take(&mut frame))).await?;
         }
     }
-    if frame.is_empty() { Ok(()) } else { to.say(LocalResponse::Rows(frame)).await }
+    if frame.is_empty() { Ok(()) } else { to.send(LocalResponse::Rows(frame)).await }
 }
 
 fn failure(error: AskError) -> (LocalResponse, Outcome) {

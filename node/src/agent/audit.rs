@@ -1,10 +1,11 @@
-//! What this agent was asked, by whom and what came of it: rows of the trace store's `audit` table, and log lines for what was
-//! refused. An agent that serves a file has no store to write to, so it only logs.
+//! What this agent was asked, by whom and what came of it: rows of the trace store's `audit` table,
+//! and log lines for what was refused. An agent that serves a file has no store to write to, so it
+//! only logs.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
-use query::lock::lock;
+use parking_lot::Mutex;
 use store::{Audit, Source};
 
 use record::unix_now_ns;
@@ -104,7 +105,7 @@ impl Auditor {
     /// The row if this second has room for it, and before it what the second before had none for.
     fn admitted(&self, row: Audit) -> Vec<Audit> {
         let second = row.ts_ns.div_euclid(SECOND_NS);
-        let mut now = lock(&self.second);
+        let mut now = self.second.lock();
         let mut rows = Vec::new();
         if now.0 != second {
             if now.1 > ROWS_PER_SECOND {

@@ -25,8 +25,8 @@ pub struct Bootstrapped {
 /// Loads, founds or joins.
 ///
 /// # Errors
-/// The identity is damaged, has ended or bears another name; joining fails; neither identity, nor token for the join is
-/// given.
+/// The identity is damaged, has ended or bears another name; joining fails; neither identity, nor
+/// token for the join is given.
 pub async fn identity(config: &AgentConfig) -> anyhow::Result<Bootstrapped> {
     let dir = &config.identity;
     let in_dir = || format!("the identity in {}", dir.display());
@@ -90,7 +90,8 @@ fn found(config: &AgentConfig) -> anyhow::Result<Identity> {
     Ok(identity)
 }
 
-/// A token for the next hosts, when this node holds the CA. It admits any number of hosts for a day.
+/// A token for the next hosts, when this node holds the CA. It admits any number of hosts for a
+/// day.
 ///
 /// # Errors
 /// The token store cannot be written.

@@ -1,11 +1,11 @@
-//! Why the named rank is late: asks its host and one peer's for what they recorded, and hands that to
-//! `verdicts::why`, which decides. Owns whom and when to ask; nothing else of the mesh is asked.
+//! Why the named rank is late: asks its host and one peer's for what they recorded, and hands that
+//! to `verdicts::why`, which decides. Owns whom and when to ask; nothing else of the mesh is asked.
 
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use query::access::Caller;
-use query::ask::{self, Asked, Question};
+use query::ask::{self, QueryOutcome, Question};
 use query_planner::Value;
 use store::UNFILLED;
 use tokio_util::sync::CancellationToken;
@@ -66,7 +66,8 @@ pub(super) async fn cause(
     recorded.first().map(|culprit| why::explain(culprit, peer.as_ref(), looked_at, not_visible))
 }
 
-/// Notes that begin with the names of different hosts and go on alike, as one each: "n1, n2 offcpu: …".
+/// Notes that begin with the names of different hosts and go on alike, as one each: "n1, n2 offcpu:
+/// …".
 fn together(notes: &[String]) -> Vec<String> {
     let mut all: Vec<(Vec<&str>, &str)> = Vec::new();
     for note in notes {
@@ -91,7 +92,8 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
     Subject { who, comm_hash, enqueues, from_ns: since_ns.max(to_ns.saturating_sub(LOOKED_AT_NS)), to_ns }
 }
 
-/// Where no rank is named: the verdict that it is the network, when segments were lost and collectives waited for them.
+/// Where no rank is named: the verdict that it is the network, when segments were lost and
+/// collectives waited for them.
 pub(super) async fn network(
     shared: &Shared,
     report: &Report,
@@ -169,12 +171,12 @@ async fn ask(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(shared, question, caller, cancelled.clone()).await {
-        Ok(Asked::Answer { answer, coverage, .. }) => {
+    match ask::ask_as(&shared.coordinator, question, caller, cancelled.clone()).await {
+        Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
             Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))
         }
-        Ok(Asked::Plan(_)) => Err("the planner gave no answer".to_owned()),
+        Ok(QueryOutcome::Plan(_)) => Err("the planner gave no answer".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -73,15 +73,16 @@ pub enum CaptureChoice {
         probes: Vec<ProbeSpec>,
         /// Only this job's processes.
         job: Option<JobScope>,
-        /// Where ranks with the MPI shim or the NCCL plugin leave their rings, read where there is no eBPF.
+        /// Where ranks with the MPI shim or the NCCL plugin leave their rings, read where there is
+        /// no eBPF.
         rings: Option<PathBuf>,
     },
     /// Do not record.
     Off,
 }
 
-/// The address to gossip: the one given, or the bound one; a wildcard is replaced by the address this host uses
-/// towards the first node to join, or by its first address that is not loopback.
+/// The address to gossip: the one given, or the bound one; a wildcard is replaced by the address
+/// this host uses towards the first node to join, or by its first address that is not loopback.
 ///
 /// # Errors
 /// No address can be found.
@@ -100,7 +101,8 @@ pub fn advertised(given: Option<SocketAddr>, bound: SocketAddr, join: &[SocketAd
     Ok(SocketAddr::new(ip, bound.port()))
 }
 
-/// The source address the kernel's routing table picks for `peer`. Connecting a UDP socket sends nothing.
+/// The source address the kernel's routing table picks for `peer`. Connecting a UDP socket sends
+/// nothing.
 fn towards(peer: SocketAddr) -> std::io::Result<IpAddr> {
     let any: SocketAddr =
         if peer.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (std::net::Ipv6Addr::UNSPECIFIED, 0).into() };
@@ -125,8 +127,8 @@ fn first_address() -> anyhow::Result<IpAddr> {
     loopback.context("this host has no IPv4 address; give --advertise IP:PORT")
 }
 
-/// Directory of this user's agent state: /var/lib/rankmesh for root, else $XDG_STATE_HOME/rankmesh or
-/// ~/.local/state/rankmesh.
+/// Directory of this user's agent state: /var/lib/rankmesh for root, else $XDG_STATE_HOME/rankmesh
+/// or ~/.local/state/rankmesh.
 ///
 /// # Errors
 /// No home directory is known.

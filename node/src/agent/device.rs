@@ -1,20 +1,23 @@
-//! What hosts know of waiting for their devices, for the stragglers question: NCCL's calls only enqueue, and the wait for the
-//! other ranks is in the synchronise call that follows. Also what of collectives cannot be seen: replays of graphs.
+//! What hosts know of waiting for their devices, for the stragglers question: NCCL's calls only
+//! enqueue, and the wait for the other ranks is in the synchronise call that follows. Also what of
+//! collectives cannot be seen: replays of graphs.
 //!
-//! Waits under way come with the open calls, as calls of [`LIBRARY`]; finished ones are rows (`cuda_calls`).
+//! Waits under way come with the open calls, as calls of [`LIBRARY`]; finished ones are rows
+//! (`cuda_calls`).
 
 use std::sync::Arc;
 
 use model::StragglersQuestion;
 use model::wire::OpenCall;
 use query::access::Caller;
-use query::ask::{self, Asked, Question};
+use query::ask::{self, QueryOutcome, Question};
 use tokio_util::sync::CancellationToken;
 use verdicts::{Span, SyncCall};
 
 use super::Shared;
 
-/// Under this name a wait for the device is among the open calls. An older asker takes it for a call that it cannot place.
+/// Under this name a wait for the device is among the open calls. An older coordinator takes it for
+/// a call that it cannot place.
 pub(super) const LIBRARY: &str = "cuda";
 
 /// A wait under way, as an open call.
@@ -34,7 +37,7 @@ pub(super) fn open_call(wait: &node_bpf::DeviceWait) -> OpenCall {
     }
 }
 
-/// The same at the asker; none where the call is of another kind.
+/// The same at the coordinator; none where the call is of another kind.
 pub(super) fn open_wait(node: &Arc<str>, call: &OpenCall) -> Option<SyncCall> {
     let node = Arc::clone(node);
     (call.library == LIBRARY).then(|| SyncCall { node, pid: call.pid.into(), start_ns: call.entry_ns, duration_ns: 0 })
@@ -81,8 +84,8 @@ async fn ask(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(shared, question, caller, cancelled.clone()).await {
-        Ok(Asked::Answer { answer, .. }) => Ok(answer.rows),
+    match ask::ask_as(&shared.coordinator, question, caller, cancelled.clone()).await {
+        Ok(QueryOutcome::Answer { answer, .. }) => Ok(answer.rows),
         Ok(_) => Err("the planner gave no answer".to_owned()),
         Err(error) => Err(error.to_string()),
     }

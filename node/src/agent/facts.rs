@@ -1,4 +1,5 @@
-//! What this agent gossips about itself, kept true while it runs; and the `nodes` listing made from the others' facts.
+//! What this agent gossips about itself, kept true while it runs; and the `nodes` listing made from
+//! the others' facts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,9 +50,9 @@ pub(super) async fn keep_true(shared: Arc<Shared>, config: AgentConfig, stop: Ca
             _ = tick.tick() => {}
             () = stop.cancelled() => return,
         }
-        match of(&config, &shared.executor, &shared.source, &shared.recording) {
+        match of(&config, &shared.coordinator.executor, &shared.source, &shared.recording) {
             Ok(facts) if last.as_ref() != Some(&facts) => {
-                shared.gossip.set_facts(facts.clone()).await;
+                shared.coordinator.gossip.set_facts(facts.clone()).await;
                 last = Some(facts);
             }
             Ok(_) => {}
@@ -60,9 +61,11 @@ pub(super) async fn keep_true(shared: Arc<Shared>, config: AgentConfig, stop: Ca
     }
 }
 
-/// The list behind `rankmesh nodes --format json`: `{"name","address","state","labels",…}`, this node included.
+/// The list behind `rankmesh nodes --format json`: `{"name","address","state","labels",…}`, this
+/// node included.
 pub(super) fn node_list(shared: &Shared) -> Vec<Value> {
     shared
+        .coordinator
         .gossip
         .members()
         .into_iter()

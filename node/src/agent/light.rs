@@ -1,6 +1,7 @@
-//! An agent without gossip, capture or local socket: it answers and asks like any other, and its list of members is given
-//! to it. For many agents in one process, where gossip (whose cost grows with the square of the mesh) would not fit:
-//! benchmarks and the lab. The whole agent is the parent module.
+//! An agent without gossip, capture or local socket: it answers and asks like any other, and its
+//! list of members is given to it. For many agents in one process, where gossip (whose cost grows
+//! with the square of the mesh) would not fit: benchmarks and the lab. The whole agent is the
+//! parent module.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use query::exec::Executor;
 use store::{ServedDb, Source};
 use tokio::sync::watch;
 
-use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, standing};
+use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, stacks, standing};
 
 /// What a light agent is made of.
 pub struct LightConfig {
@@ -46,7 +47,10 @@ impl LightAgent {
         let source = Arc::new(Source::Served(ServedDb::open(&config.database, Vec::new())?));
         let executor = Arc::new(Executor::new(identity.node().to_string(), Arc::clone(&source), CONCURRENT_QUESTIONS));
         let recording = Arc::new(recording::Recording::off());
-        let handler = Arc::new(serve::NodeHandler::new(Arc::clone(&executor), Arc::clone(&recording), None, None));
+        let stacks = Arc::new(stacks::Stacks::new(Arc::clone(&recording)));
+        let (shared_executor, shared_recording) = (Arc::clone(&executor), Arc::clone(&recording));
+        let handler =
+            Arc::new(serve::NodeHandler::new(shared_executor, shared_recording, Arc::clone(&stacks), None, None));
         let (mesh, _no_gossip) = Mesh::start(MeshConfig {
             listen: config.listen,
             identity: Arc::clone(&identity),
@@ -61,9 +65,10 @@ impl LightAgent {
         let shared = Arc::new(Shared {
             identity,
             advertise,
-            coordinator: Coordinator::new(mesh, gossip, executor),
+            coordinator: Coordinator::new(mesh, gossip, executor, verdicts::VIEWS),
             source,
             recording,
+            stacks,
             auditor,
             standing: standing::StandingState::default(),
         });
@@ -78,7 +83,7 @@ impl LightAgent {
         let store = self.shared.source.facts();
         let facts = NodeFacts {
             store_rows: store.tables.iter().map(|table| table.rows).sum(),
-            schema_hash: self.shared.executor.catalog()?.hash(),
+            schema_hash: self.shared.coordinator.executor.catalog()?.hash(),
             ..NodeFacts::default()
         };
         Ok(Member {
@@ -112,11 +117,11 @@ impl LightAgent {
     /// # Errors
     /// No other socket can be had.
     pub fn kill(self) -> std::io::Result<()> {
-        self.shared.mesh.vanish()
+        self.shared.coordinator.mesh.vanish()
     }
 
     /// Ends it with a farewell to its peers.
     pub async fn shutdown(self) {
-        self.shared.mesh.shutdown().await;
+        self.shared.coordinator.mesh.shutdown().await;
     }
 }

@@ -1,9 +1,10 @@
 //! The local socket: the command line of this host asks its agent here.
 //!
-//! Frames are those of the mesh (`model::frame`). One request a connection; the answer is a sequence of
-//! [`LocalResponse`]s that ends with `End`, `Failed` or `Wrong` (`answer` makes it). When the client closes the connection
-//! (Ctrl-C), the question is cancelled on every node. Who may ask what is `access`'s, by the kernel's word for who is at the
-//! other end. The same messages go over the mesh, for people with a certificate of their own (`mesh::via`).
+//! Frames are those of the mesh (`model::frame`). One request a connection; the answer is a
+//! sequence of [`LocalResponse`]s that ends with `End`, `Failed` or `Wrong` (`answer` makes it).
+//! When the client closes the connection (Ctrl-C), the question is cancelled on every node. Who may
+//! ask what is `access`'s, by the kernel's word for who is at the other end. The same messages go
+//! over the mesh, for people with a certificate of their own (`mesh::via`).
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
@@ -15,6 +16,7 @@ use async_trait::async_trait;
 use model::frame::{self, FrameReader};
 use model::{LocalRequest, LocalResponse};
 use query::access::{Access, Caller};
+use query::admission::{ConcurrencyLimit, Slot};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
@@ -22,9 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::access::Readers;
-use super::answer::{self, Teller};
+use super::answer::{self, AnswerSink};
 use super::audit::{Asking, Outcome};
-use super::places::Places;
 
 /// Questions asked on the socket at a time by owners and by readers, and by one reader.
 const CLIENTS: usize = 256;
@@ -61,7 +62,7 @@ pub fn bind(path: &Path) -> anyhow::Result<UnixListener> {
 /// Serves the socket until `stop`.
 pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, readers: Readers, stop: CancellationToken) {
     let mut clients = JoinSet::new();
-    let (owners, others) = (Places::new(CLIENTS, CLIENTS), Places::new(CLIENTS, CLIENTS_OF_ONE));
+    let (owners, others) = (ConcurrencyLimit::new(CLIENTS, CLIENTS), ConcurrencyLimit::new(CLIENTS, CLIENTS_OF_ONE));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -77,19 +78,15 @@ pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, readers: 
                     uid: peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid),
                     pid: peer.as_ref().and_then(tokio::net::unix::UCred::pid),
                 };
-                let places = if client.own { &owners } else { &others };
-                let place = places.take(&format!("uid {}", client.uid));
+                let limit = if client.own { &owners } else { &others };
+                let slot = limit.take(&format!("uid {}", client.uid));
                 // Who is turned away is told so; where even that many wait to be told, no more.
                 if clients.len() >= 3 * CLIENTS {
                     continue;
                 }
                 let (shared, stop) = (Arc::clone(&shared), stop.child_token());
                 clients.spawn(async move {
-                    let (_place, client) = match place {
-                        Ok(place) => (Some(place), Seated { client, crowded: None }),
-                        Err(crowded) => (None, Seated { client, crowded: Some(crowded) }),
-                    };
-                    if let Err(error) = one_client(stream, &client, &shared, stop).await {
+                    if let Err(error) = one_client(stream, &client, slot, &shared, stop).await {
                         tracing::debug!("local client: {error:#}");
                     }
                 });
@@ -112,12 +109,6 @@ struct Client {
     own: bool,
 }
 
-/// The same, and whether there is a place for it.
-struct Seated {
-    client: Client,
-    crowded: Option<String>,
-}
-
 impl Client {
     fn asking(&self, kind: &'static str) -> Asking {
         let role = self.access.map_or("nobody", Access::as_str);
@@ -127,7 +118,8 @@ impl Client {
 
 async fn one_client(
     stream: UnixStream,
-    Seated { client, crowded }: &Seated,
+    client: &Client,
+    slot: Result<Slot, String>,
     shared: &Arc<Shared>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -138,11 +130,11 @@ async fn one_client(
              --allow-user` or `--allow-group`, or everybody about her own processes with `--users-see-own`",
             client.uid
         )),
-        Some(_) => crowded.clone(),
+        Some(_) => slot.as_ref().err().cloned(),
     };
     if let Some(message) = refusal {
         shared.auditor.done(client.asking("connect"), Outcome::Refused(message.clone()));
-        writer.say(LocalResponse::Failed { message, coverage: None }).await?;
+        writer.send(LocalResponse::Failed { message, coverage: None }).await?;
         return Ok(());
     }
     let access = client.access.unwrap_or(Access::Reader);
@@ -157,9 +149,9 @@ async fn one_client(
 }
 
 #[async_trait]
-impl Teller for OwnedWriteHalf {
+impl AnswerSink for OwnedWriteHalf {
     /// Who does not read it for long is dropped.
-    async fn say(&mut self, response: LocalResponse) -> anyhow::Result<()> {
+    async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()> {
         tokio::time::timeout(SLOWEST_READER, frame::write(self, &response))
             .await
             .context("the client reads nothing")??;

@@ -1,13 +1,14 @@
-//! Owns giving memory back to the system that is free and that the allocator keeps: loading programs, reading libraries
-//! and every larger question leave it with pages that nobody uses. Does not own who may use how much (the store's queue,
-//! the merge databases and the questions have their own limits).
+//! Owns giving memory back to the system that is free and that the allocator keeps: loading
+//! programs, reading libraries and every larger question leave it with pages that nobody uses. Does
+//! not own who may use how much (the store's queue, the merge databases and the questions have
+//! their own limits).
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-/// First after the agent has settled, then at this pace. Looking through some megabytes of free lists takes a few
-/// hundred microseconds.
+/// First after the agent has settled, then at this pace. Looking through some megabytes of free
+/// lists takes a few hundred microseconds.
 const PACE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
 
 /// Gives free memory back until `stop`.

@@ -1,12 +1,14 @@
 //! The agent of one host: capture into the store, membership in the mesh, answers to questions.
 //!
-//! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join); `serve` answers other
-//! nodes; `access` says who may ask what and `audit` keeps it; `seal` signs what is gossiped; `trust` keeps the identity
-//! fresh and the trust list known; `answer` answers people, `local` lets in those on this host; `facts` keeps what it gossips about
-//! itself true; `memory` gives back what is free; `places` bounds how many ask at once; `standing` keeps the current verdict; `light` is an agent without all that, for many in one process.
+//! `config` is what the agent was told; `bootstrap` gives it an identity (load, found or join);
+//! `serve` answers other nodes; `access` says who may ask what and `audit` keeps it; `seal` signs
+//! what is gossiped; `trust` keeps the identity fresh and the trust list known; `answer` answers
+//! people, `local` lets in those on this host; `facts` keeps what it gossips about itself true;
+//! `memory` gives back what is free; `standing` keeps the current verdict; `stacks` samples
+//! where ranks are; `light` is an agent
+//! without all that, for many in one process.
 
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,13 +34,13 @@ pub mod light;
 pub mod local;
 mod memory;
 mod open_calls;
-mod places;
 mod recording;
 mod remembered;
 pub mod scope;
 pub mod seal;
 mod serve;
 mod source;
+pub mod stacks;
 pub mod standing;
 pub mod stragglers;
 mod trust;
@@ -47,6 +49,9 @@ pub use config::{AgentConfig, CaptureChoice, SourceConfig};
 
 /// Questions of other nodes that run at once on this host.
 const CONCURRENT_QUESTIONS: usize = 4;
+/// Memory of all questions of a process with one agent, MiB, if it is told nothing else: with what an agent needs besides, and what
+/// the allocator adds, it stays under 1 GiB.
+pub const QUESTIONS_MIB: u64 = 640;
 
 /// What every task of an agent shares.
 pub struct Shared {
@@ -54,24 +59,18 @@ pub struct Shared {
     pub identity: Arc<certs::Identity>,
     /// Address that other nodes dial.
     pub advertise: SocketAddr,
-    /// Asks the mesh; its parts are reached as this one's own.
+    /// Asks the mesh: endpoint, membership, executor.
     pub coordinator: Coordinator,
     /// The trace store or the served file.
     pub source: Arc<Source>,
     /// Recording, and why not.
     pub recording: Arc<recording::Recording>,
+    /// Samples the stacks of this host's ranks.
+    stacks: Arc<stacks::Stacks>,
     /// Notes who asked what.
     auditor: Arc<audit::Auditor>,
     /// The standing verdict.
     pub standing: standing::StandingState,
-}
-
-impl Deref for Shared {
-    type Target = Coordinator;
-
-    fn deref(&self) -> &Coordinator {
-        &self.coordinator
-    }
 }
 
 /// A running agent.
@@ -86,29 +85,32 @@ impl Agent {
     /// Starts an agent: identity, source, endpoint, gossip, capture, local socket.
     ///
     /// # Errors
-    /// The identity cannot be loaded, founded or joined; the address is taken; the store cannot be opened; the socket
-    /// path is in use. Capture that cannot start is not an error in `auto` mode: the agent says so and goes on.
+    /// The identity cannot be loaded, founded or joined; the address is taken; the store cannot be
+    /// opened; the socket path is in use. Capture that cannot start is not an error in `auto` mode:
+    /// the agent says so and goes on.
     pub async fn start(config: AgentConfig) -> anyhow::Result<Self> {
         let readers = access::Readers::of(&config.socket_access)?;
         let founded = bootstrap::identity(&config).await?;
         let identity = Arc::new(founded.identity);
-        let door = founded.issuer.clone().map(|issuer| Arc::new(join::Door::new(issuer)));
-        let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, door.clone()));
+        let join_server = founded.issuer.clone().map(|issuer| Arc::new(join::JoinServer::new(issuer)));
+        let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, join_server.clone()));
         let name = identity.node().to_string();
         let (source, unwritable) = source::open(&config)?;
         let source = Arc::new(source);
         let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
 
         let recording = Arc::new(recording::Recording::start(&config, &source, unwritable)?);
+        let stacks = Arc::new(stacks::Stacks::new(Arc::clone(&recording)));
         let auditor = Arc::new(audit::Auditor::new(Arc::clone(&source)));
         let handler = Arc::new(serve::NodeHandler::new(
             Arc::clone(&executor),
             Arc::clone(&recording),
+            Arc::clone(&stacks),
             Some(Arc::clone(&keeper)),
             Some(Arc::clone(&auditor)),
         ));
         let handler_of_people = Arc::clone(&handler);
-        let join_host = door.map(|door| door as Arc<dyn JoinHost>);
+        let join_host = join_server.map(|join_server| join_server as Arc<dyn JoinHost>);
         let host_key = certs::HostKey::of(&config.identity).context("this host's own key")?;
         let (mesh, inbound) = Mesh::start(MeshConfig {
             listen: config.listen,
@@ -143,9 +145,10 @@ impl Agent {
         let shared = Arc::new(Shared {
             identity,
             advertise,
-            coordinator: Coordinator::new(mesh, gossip, executor),
+            coordinator: Coordinator::new(mesh, gossip, executor, verdicts::VIEWS),
             source,
             recording,
+            stacks,
             auditor,
             standing: standing::StandingState::default(),
         });
@@ -178,8 +181,8 @@ impl Agent {
             let _ = std::fs::remove_file(socket);
         }
         while self.tasks.join_next().await.is_some() {}
-        self.shared.gossip.leave().await;
-        self.shared.mesh.shutdown().await;
+        self.shared.coordinator.gossip.leave().await;
+        self.shared.coordinator.mesh.shutdown().await;
         let shared = Arc::clone(&self.shared);
         let _ = tokio::task::spawn_blocking(move || {
             shared.recording.stop();

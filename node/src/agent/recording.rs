@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use explain::stacks::Identity;
 use model::wire::OpenCall;
 use node_bpf::{
-    Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, Record, Sampler, SamplerConfig, SelfStat, Watch,
+    Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, Sampler, SamplerConfig,
+    SelfStat, Watch,
 };
-use query::lock::lock;
+use parking_lot::Mutex;
 use store::{Ingest, Source};
 
 use node_bpf::rings::Rings;
@@ -16,6 +18,29 @@ use node_bpf::rings::Rings;
 use super::config::{AgentConfig, CaptureChoice};
 use super::scope::Scope;
 use super::standing::Feed;
+
+/// A process on this host that is a rank of a job.
+#[derive(Debug, Clone)]
+pub(super) struct RankProcess {
+    pub(super) pid: u32,
+    pub(super) rank: u32,
+    pub(super) job_id: Option<String>,
+    /// When it started, in clock ticks since boot; none where it had ended before that was read.
+    pub(super) start_ticks: Option<u64>,
+}
+
+impl RankProcess {
+    fn of(seen: &ProcessSeen) -> Option<Self> {
+        let rank = u32::try_from(seen.rank?).ok()?;
+        let start_ticks = Identity::of(seen.pid).ok().map(|identity| identity.start_ticks);
+        Some(Self { pid: seen.pid, rank, job_id: seen.job_id.clone(), start_ticks })
+    }
+
+    /// Whether it is still there, and no other process has its pid.
+    fn runs(&self) -> bool {
+        Identity::of(self.pid).is_ok_and(|now| Some(now.start_ticks) == self.start_ticks)
+    }
+}
 
 /// The state of recording on this host.
 #[derive(Debug)]
@@ -25,8 +50,8 @@ pub struct Recording {
     sampler: Mutex<Option<Sampler>>,
     /// "on", "off", or "failed: why".
     pub state: String,
-    /// Rank of each process that was seen, by pid.
-    ranks: Arc<Mutex<BTreeMap<u32, u32>>>,
+    /// The ranks' processes that were seen, by pid.
+    ranks: Arc<Mutex<BTreeMap<u32, RankProcess>>>,
     /// The calls on their way into digests.
     feed: Arc<Feed>,
     /// Whose processes are recorded, when not everybody's.
@@ -49,11 +74,12 @@ impl Recording {
         }
     }
 
-    /// Starts capture into the store when it is wanted and possible; `unwritable` says why the store takes no rows.
+    /// Starts capture into the store when it is wanted and possible; `unwritable` says why the
+    /// store takes no rows.
     ///
     /// # Errors
-    /// A cgroup was named that does not exist (recording everything instead would be wrong), or a function or point that
-    /// cannot be probed.
+    /// A cgroup was named that does not exist (recording everything instead would be wrong), or a
+    /// function or point that cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
         let not = |state: String| Self { state, ..Self::off() };
         let CaptureChoice::Auto { cgroup, probes, job, rings } = &config.capture else { return Ok(not("off".into())) };
@@ -112,13 +138,13 @@ impl Recording {
                 not(format!("failed: {error}"))
             }
         };
-        *lock(&recording.sampler) = sampler;
+        *recording.sampler.lock() = sampler;
         Ok(recording)
     }
 
     /// Whether capture runs.
     pub(super) fn records(&self) -> bool {
-        lock(&self.running).is_some() || lock(&self.rings).is_some()
+        self.running.lock().is_some() || self.rings.lock().is_some()
     }
 
     /// The calls on their way into digests.
@@ -128,17 +154,23 @@ impl Recording {
 
     /// Ranks whose processes run on this host now, ascending.
     pub fn ranks(&self) -> Vec<u32> {
-        let mut ranks = lock(&self.ranks);
-        ranks.retain(|pid, _| Path::new("/proc").join(pid.to_string()).exists());
-        ranks.values().copied().collect::<BTreeSet<u32>>().into_iter().collect()
+        self.rank_processes(None).iter().map(|process| process.rank).collect::<BTreeSet<u32>>().into_iter().collect()
     }
 
-    /// The collective calls that ranks on this host are in right now, and their waits for devices after such calls.
+    /// The processes of ranks that run on this host now, of one user or of all.
+    pub(super) fn rank_processes(&self, viewer: Option<u32>) -> Vec<RankProcess> {
+        let mut ranks = self.ranks.lock();
+        ranks.retain(|_, process| process.runs());
+        ranks.values().filter(|process| is_of(viewer, process.pid)).cloned().collect()
+    }
+
+    /// The collective calls that ranks on this host are in right now, and their waits for devices
+    /// after such calls.
     pub fn open_calls(&self) -> Vec<OpenCall> {
-        let running = lock(&self.running);
+        let running = self.running.lock();
         let (calls, waits) = match running.as_ref() {
             Some(capture) => (capture.in_flight(), capture.device_waits()),
-            None => (lock(&self.rings).as_ref().map(Rings::in_flight).unwrap_or_default(), vec![]),
+            None => (self.rings.lock().as_ref().map(Rings::in_flight).unwrap_or_default(), vec![]),
         };
         drop(running);
         calls
@@ -163,36 +195,44 @@ impl Recording {
 
     /// Those of one user's processes, or of all.
     pub fn open_calls_of(&self, viewer: Option<u32>) -> Vec<OpenCall> {
-        use std::os::unix::fs::MetadataExt;
-        // Who owns a process's directory is who may trace it: root's, where it runs with other rights than hers alone.
-        let owner = |pid: u32| std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok();
         let mut calls = self.open_calls();
-        calls.retain(|call| viewer.is_none_or(|uid| owner(call.pid) == Some(uid)));
+        calls.retain(|call| is_of(viewer, call.pid));
         calls
     }
 
     fn is_recorded(&self, pid: u32) -> bool {
-        self.scope.as_ref().is_none_or(|scope| lock(scope).is_of(pid))
+        self.scope.as_ref().is_none_or(|scope| scope.lock().is_of(pid))
     }
 
-    /// Processes that wait for their device now, after they have enqueued collectives, and since when (Unix nanoseconds).
+    /// Processes that wait for their device now, after they have enqueued collectives, and since
+    /// when (Unix nanoseconds).
     pub(super) fn device_waits(&self) -> Vec<(u32, i64)> {
-        let waits = lock(&self.running).as_ref().map(Capture::device_waits).unwrap_or_default();
+        let waits = self.running.lock().as_ref().map(Capture::device_waits).unwrap_or_default();
         waits.into_iter().filter(|wait| self.is_recorded(wait.pid)).map(|wait| (wait.pid, wait.ts_ns)).collect()
     }
 
     /// Detaches every probe. What was recorded stays.
     pub fn stop(&self) {
-        drop(lock(&self.sampler).take());
-        drop(lock(&self.rings).take());
-        if let Some(capture) = lock(&self.running).take() {
+        drop(self.sampler.lock().take());
+        drop(self.rings.lock().take());
+        if let Some(capture) = self.running.lock().take() {
             capture.stop();
         }
     }
 }
 
-/// Where eBPF records, the calls in rings are the same ones again: nothing of them is stored, so that each counts once. The rings are read
-/// all the same, so that they lose their names and nothing stays in memory, and where they have what eBPF has not, coverage says so.
+/// Whether this process is one that `viewer` may see; without one, every process is.
+fn is_of(viewer: Option<u32>, pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    // Who owns a process's directory is who may trace it: root's, where it runs with other rights
+    // than hers alone.
+    let owner = || std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok();
+    viewer.is_none_or(|uid| owner() == Some(uid))
+}
+
+/// Where eBPF records, the calls in rings are the same ones again: nothing of them is stored, so
+/// that each counts once. The rings are read all the same, so that they lose their names and
+/// nothing stays in memory, and where they have what eBPF has not, coverage says so.
 fn passed_over(directory: &Path, node: &str, ingest: Ingest) -> Option<Rings> {
     let mut told = false;
     let sink = move |record| {
@@ -214,19 +254,19 @@ const TIMES_OF_DEVICE: u8 = 3;
 /// Takes records to the store and to digests.
 fn sink(
     ingest: Ingest,
-    ranks: &Arc<Mutex<BTreeMap<u32, u32>>>,
+    ranks: &Arc<Mutex<BTreeMap<u32, RankProcess>>>,
     feed: &Arc<Feed>,
     scope: Option<&Arc<Mutex<Scope>>>,
 ) -> Box<dyn FnMut(Record) + Send> {
     let (ranks, feed, scope) = (Arc::clone(ranks), Arc::clone(feed), scope.cloned());
     Box::new(move |record| {
-        if scope.as_ref().is_some_and(|scope| !lock(scope).admits(&record)) {
+        if scope.as_ref().is_some_and(|scope| !scope.lock().admits(&record)) {
             return;
         }
-        if let Record::Process(process) = &record
-            && let Some(rank) = process.rank.and_then(|rank| u32::try_from(rank).ok())
+        if let Record::Process(seen) = &record
+            && let Some(process) = RankProcess::of(seen)
         {
-            lock(&ranks).insert(process.pid, rank);
+            ranks.lock().insert(process.pid, process);
         }
         feed.record(&record);
         ingest.record(record);

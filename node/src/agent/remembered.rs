@@ -1,5 +1,6 @@
-//! Whom this agent knows, kept in its identity directory for its next start: an agent that has just started must not answer as if
-//! it were alone, and must find the mesh again when the hosts that it was told to join are gone.
+//! Whom this agent knows, kept in its identity directory for its next start: an agent that has just
+//! started must not answer as if it were alone, and must find the mesh again when the hosts that it
+//! was told to join are gone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,8 +44,8 @@ fn write(file: &Path, memory: &Memory) -> anyhow::Result<()> {
     Ok(certs::replace_private_file(file, &serde_json::to_vec(memory)?)?)
 }
 
-/// Whom this node's earlier life knew in this mesh. A file that cannot be read is told in the log and counts as none: it is written
-/// anew.
+/// Whom this node's earlier life knew in this mesh. A file that cannot be read is told in the log
+/// and counts as none: it is written anew.
 pub(super) fn read_in(identity: &Path, mesh: &str) -> Vec<Known> {
     let file = identity.join(FILE);
     match read(&file).with_context(|| format!("the members known before, in {}", file.display())) {
@@ -108,7 +109,7 @@ pub(super) async fn keep(shared: Arc<Shared>, identity: PathBuf, mut known: Vec<
             () = tokio::time::sleep(LOOK_EVERY) => {}
             () = stop.cancelled() => return,
         }
-        let list = shared.gossip.list();
+        let list = shared.coordinator.gossip.list();
         if !differ(&known, &list) && written.elapsed() < WRITE_EVERY {
             continue;
         }

@@ -1,8 +1,10 @@
-//! Whose records are a job's: an agent that belongs to a job keeps what the job's processes do, and nothing of others.
+//! Whose records are a job's: an agent that belongs to a job keeps what the job's processes do, and
+//! nothing of others.
 //!
-//! A process belongs to the job when its environment carries one of the job's ids, and to this node unless it says that
-//! Slurm started it on another: several nodes may share one kernel (virtual hosts, several slurmd on a machine).
-//! Where the job has a cgroup of its own the kernel sorts out others already; see [`job_cgroup`].
+//! A process belongs to the job when its environment carries one of the job's ids, and to this node
+//! unless it says that Slurm started it on another: several nodes may share one kernel (virtual
+//! hosts, several slurmd on a machine). Where the job has a cgroup of its own the kernel sorts out
+//! others already; see [`job_cgroup`].
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -83,7 +85,8 @@ impl Scope {
     fn is_here(&self, pid: u32) -> bool {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let elsewhere = node_in(&environ).is_some_and(|node| node != self.job.node);
-        // A launcher may hand its own node's name on to ranks of another node: believed only where two nodes share a kernel.
+        // A launcher may hand its own node's name on to ranks of another node: believed only where
+        // two nodes share a kernel.
         !(elsewhere && (self.shared_host || in_another_host(pid)))
     }
 }
@@ -95,14 +98,15 @@ fn node_in(environ: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// Whether a process lives under another host name than this one does (its UTS namespace is another).
+/// Whether a process lives under another host name than this one does (its UTS namespace is
+/// another).
 fn in_another_host(pid: u32) -> bool {
     let uts = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/uts")).ok();
     matches!((uts(&pid.to_string()), uts("self")), (Some(theirs), Some(ours)) if theirs != ours)
 }
 
-/// The job's own cgroup (v2), when Slurm made one: this process is in `…/job_ID/step_…` then, and all of the job's
-/// processes on this node are in `…/job_ID`.
+/// The job's own cgroup (v2), when Slurm made one: this process is in `…/job_ID/step_…` then, and
+/// all of the job's processes on this node are in `…/job_ID`.
 #[must_use]
 pub fn job_cgroup(ids: &[String]) -> Option<PathBuf> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;

@@ -1,16 +1,18 @@
-//! Seals of gossip facts by node certificates: what a node says of itself carries its certificate and its signature, so that no
-//! other member can say it. When facts are sealed and read is the crate `gossip`'s.
+//! Seals of gossip facts by node certificates: what a node says of itself carries its certificate
+//! and its signature, so that no other member can say it. When facts are sealed and read is the
+//! crate `gossip`'s.
 //!
-//! A seal is two base64 texts with a point between: the certificate (DER), the signature (ECDSA P-256 with SHA-256, DER).
+//! A seal is two base64 texts with a point between: the certificate (DER), the signature (ECDSA
+//! P-256 with SHA-256, DER).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use certs::{CertificateDer, Fingerprint, Identity, tls};
-use query::lock::lock;
+use parking_lot::Mutex;
 
 /// No seal is longer.
 const MAX_SEAL_BYTES: usize = 8 << 10;
@@ -23,8 +25,8 @@ type Judged = HashMap<String, (Fingerprint, SystemTime)>;
 /// Seals with the identity that `identity` answers: in an agent, that of its mesh endpoint now.
 pub struct NodeSeal<F> {
     identity: F,
-    /// Certificates that were good, by node, and when they end, under the trust list of this number: judging a chain costs more
-    /// than a signature.
+    /// Certificates that were good, by node, and when they end, under the trust list of this
+    /// number: judging a chain costs more than a signature.
     judged: Mutex<(u64, Judged)>,
 }
 
@@ -53,7 +55,7 @@ impl<F: Fn() -> Arc<Identity> + Send + Sync + 'static> gossip::Sealer for NodeSe
         let identity = (self.identity)();
         let (fingerprint, epoch) = (Fingerprint::of(&certificate), identity.trust_number());
         let good = {
-            let judged = lock(&self.judged);
+            let judged = self.judged.lock();
             let known = judged.1.get(node).is_some_and(|(good, end)| *good == fingerprint && SystemTime::now() < *end);
             judged.0 == epoch && known
         };
@@ -62,7 +64,7 @@ impl<F: Fn() -> Arc<Identity> + Send + Sync + 'static> gossip::Sealer for NodeSe
         }
         let owner = tls::check_signed(&identity, node, &certificate, statement, &signature)
             .map_err(|error| error.to_string())?;
-        let mut judged = lock(&self.judged);
+        let mut judged = self.judged.lock();
         if judged.0 != epoch || judged.1.len() >= MAX_JUDGED {
             *judged = (epoch, HashMap::new());
         }

@@ -1,5 +1,6 @@
-//! Answers to other nodes: ping, catalogue, tasks. And to people who come over the mesh with a certificate of their own
-//! (`rankmesh query --via`): a reader's may ask what a reader on the socket may, any other everything.
+//! Answers to other nodes: ping, catalogue, tasks. And to people who come over the mesh with a
+//! certificate of their own (`rankmesh query --via`): a reader's may ask what a reader on the
+//! socket may, any other everything.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -11,27 +12,29 @@ use mesh::{Handler, Mesh, Responder};
 use model::SnapshotUse;
 use model::frame;
 use model::wire::{Leaf, Request, Response};
-use model::{LocalRequest, LocalResponse};
+use model::{LocalRequest, LocalResponse, StacksWanted};
 use query::access::{Access, Caller};
+use query::admission::ConcurrencyLimit;
+use query::aggregator::Aggregator;
 use query::exec::Executor;
-use query::leaf::LeafAsk;
-use query::relay::Relays;
+use query::leaf::LeafRequest;
 use query::release;
-use query_planner::{NodeError, NodeStats, NodeTask};
+use query_planner::{Combine, NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::answer::{self, Teller};
+use super::answer::{self, AnswerSink};
 use super::audit::{Asking, Auditor, Outcome};
-use super::places::Places;
 use super::recording::Recording;
+use super::stacks::Stacks;
 use super::trust::Keeper;
 
-/// No task runs longer than this here, whatever deadline the asker sends.
+/// No task runs longer than this here, whatever deadline the coordinator sends.
 const LONGEST_TASK: Duration = Duration::from_secs(600);
 
-/// Questions of people over the mesh that are answered at a time, and of one of them; each may gather much.
+/// Questions of people over the mesh that are answered at a time, and of one of them; each may
+/// gather much.
 const PEOPLE: usize = 16;
 const OF_ONE: usize = 8;
 
@@ -40,14 +43,15 @@ const OF_ONE: usize = 8;
 pub(super) struct NodeHandler {
     executor: Arc<Executor>,
     recording: Arc<Recording>,
+    stacks: Arc<Stacks>,
     /// None in a light agent, which keeps no identity fresh.
     trust: Option<Arc<Keeper>>,
     /// None in a light agent, which has no store of its own.
     auditor: Option<Arc<Auditor>>,
-    relays: Relays,
+    aggregator: Aggregator,
     /// Who plans for people: this agent, once it runs. Never set in a light agent.
     people: OnceLock<People>,
-    places: Places,
+    limit: ConcurrencyLimit,
 }
 
 struct People {
@@ -68,12 +72,12 @@ impl People {
 }
 
 /// Answers people over the mesh.
-struct OverMesh<'a>(&'a mut Responder);
+struct MeshSink<'a>(&'a mut Responder);
 
 #[async_trait]
-impl Teller for OverMesh<'_> {
-    async fn say(&mut self, response: LocalResponse) -> anyhow::Result<()> {
-        Ok(self.0.send(Response::Said(response)).await?)
+impl AnswerSink for MeshSink<'_> {
+    async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()> {
+        Ok(self.0.send(Response::Local(response)).await?)
     }
 }
 
@@ -81,11 +85,12 @@ impl NodeHandler {
     pub(super) fn new(
         executor: Arc<Executor>,
         recording: Arc<Recording>,
+        stacks: Arc<Stacks>,
         trust: Option<Arc<Keeper>>,
         auditor: Option<Arc<Auditor>>,
     ) -> Self {
-        let (people, places) = (OnceLock::new(), Places::new(PEOPLE, OF_ONE));
-        Self { executor, recording, trust, auditor, relays: Relays::default(), people, places }
+        let (people, limit) = (OnceLock::new(), ConcurrencyLimit::new(PEOPLE, OF_ONE));
+        Self { executor, recording, stacks, trust, auditor, aggregator: Aggregator::default(), people, limit }
     }
 
     /// From now on people are answered, too.
@@ -96,10 +101,10 @@ impl NodeHandler {
     async fn person(&self, peer: &Peer, request: LocalRequest, out: &mut Responder, cancelled: CancellationToken) {
         let asking = |kind| Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), kind);
         let agent = self.people.get().and_then(|people| Some((people.shared.upgrade()?, people.access(peer.role))));
-        let refusal = match (agent, self.places.take(peer.name.as_str())) {
-            (Some((shared, access)), Ok(_place)) => {
+        let refusal = match (agent, self.limit.take(peer.name.as_str())) {
+            (Some((shared, access)), Ok(_slot)) => {
                 let caller = Caller::guest(access, peer.name.to_string());
-                let told = answer::answer(&shared, request, &caller, asking, &mut OverMesh(out), cancelled).await;
+                let told = answer::answer(&shared, request, &caller, asking, &mut MeshSink(out), cancelled).await;
                 if let Err(error) = told {
                     tracing::debug!("answering {}: {error:#}", peer.name);
                 }
@@ -111,7 +116,7 @@ impl NodeHandler {
         if let Some(auditor) = &self.auditor {
             auditor.done(asking("connect"), Outcome::Refused(refusal.clone()));
         }
-        let _ = OverMesh(out).say(LocalResponse::Failed { message: refusal, coverage: None }).await;
+        let _ = MeshSink(out).send(LocalResponse::Failed { message: refusal, coverage: None }).await;
     }
 
     fn note(&self, asking: Asking, response: &Response) {
@@ -135,20 +140,31 @@ impl NodeHandler {
         response
     }
 
-    fn relayed(&self, mesh: &Mesh, deadline: Instant, task: NodeTask, snapshot: Option<SnapshotUse>) -> Arc<LeafAsk> {
-        Arc::new(LeafAsk { mesh: mesh.clone(), executor: Arc::clone(&self.executor), task, snapshot, deadline })
-    }
-
-    async fn noted_relay(
+    async fn noted_stacks(
         &self,
         peer: &Peer,
-        ask: Arc<LeafAsk>,
+        deadline: Instant,
+        wanted: StacksWanted,
+        viewer: Option<u32>,
+        cancelled: &CancellationToken,
+    ) -> Response {
+        let asking = Asking::new("mesh", for_user(peer, viewer), peer.role.as_str(), "stacks");
+        let response = self.stacks.answer(wanted, viewer, deadline, cancelled).await;
+        self.note(asking, &response);
+        response
+    }
+
+    async fn aggregated(
+        &self,
+        peer: &Peer,
+        request: LeafRequest,
         leaves: Vec<Leaf>,
+        combine: Option<Vec<Combine>>,
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
-        let asking = asking(peer, "relay", &ask.task);
-        let response = self.relays.relay(ask, leaves, out, cancelled).await;
+        let asking = asking(peer, "relay", &request.task);
+        let response = self.aggregator.run(request, leaves, combine, out, cancelled).await;
         self.note(asking, &response);
         response
     }
@@ -156,17 +172,17 @@ impl NodeHandler {
     async fn task(
         &self,
         deadline: Instant,
-        asker: &str,
+        coordinator: &str,
         task: NodeTask,
         snapshot: Option<SnapshotUse>,
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
-        let small = if snapshot.is_none() { self.executor.run_small(&task) } else { None };
+        let small = if snapshot.is_none() { self.executor.run_inline(&task) } else { None };
         match small {
             Some(Ok(small)) => {
-                for (part, batch) in small.batches {
-                    if let Err(error) = out.hold(u32::try_from(part).unwrap_or(u32::MAX), batch).await {
+                for (fragment, batch) in small.batches {
+                    if let Err(error) = out.buffer(u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
                         tracing::debug!("sending rows: {error}");
                     }
                 }
@@ -176,27 +192,28 @@ impl NodeHandler {
             None => {}
         }
         // Apart, so that small ones do not carry it about.
-        Box::pin(self.task_on_a_thread(deadline, asker, task, snapshot, out, cancelled)).await
+        Box::pin(self.task_on_a_thread(deadline, coordinator, task, snapshot, out, cancelled)).await
     }
 
     async fn task_on_a_thread(
         &self,
         deadline: Instant,
-        asker: &str,
+        coordinator: &str,
         task: NodeTask,
         snapshot: Option<SnapshotUse>,
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
         let (batches, mut produced) = mpsc::channel(4);
-        // When the stream to the asker breaks, the work stops.
+        // When the stream to the coordinator breaks, the work stops.
         let stop = cancelled.child_token();
-        let running = Arc::clone(&self.executor).run(asker, task, snapshot, deadline, stop.clone(), batches);
+        let running = Arc::clone(&self.executor).run(coordinator, task, snapshot, deadline, stop.clone(), batches);
         let forward = async {
-            while let Some((part, batch)) = produced.recv().await {
-                let part = u32::try_from(part).unwrap_or(u32::MAX);
-                // An asker that neither reads nor goes away holds the work up no longer than its own deadline.
-                let sent = tokio::time::timeout_at(deadline.into(), out.batch(part, batch)).await;
+            while let Some((fragment, batch, _counted)) = produced.recv().await {
+                let fragment = u32::try_from(fragment).unwrap_or(u32::MAX);
+                // An coordinator that neither reads nor goes away holds the work up no longer than
+                // its own deadline.
+                let sent = tokio::time::timeout_at(deadline.into(), out.batch(fragment, batch)).await;
                 if !matches!(sent, Ok(Ok(()))) {
                     tracing::debug!("sending rows: {sent:?}");
                     stop.cancel();
@@ -220,12 +237,16 @@ fn until(deadline_ms: u32) -> Instant {
 
 /// A task asked for by `peer`, as the audit has it.
 fn asking(peer: &Peer, kind: &'static str, task: &NodeTask) -> Asking {
-    let sql = task.parts.first().map_or("", |part| part.sql.as_str());
-    let who = match task.viewer {
+    let sql = task.parts.first().map_or("", |fragment| fragment.sql.as_str());
+    Asking::new("mesh", for_user(peer, task.viewer), peer.role.as_str(), kind).question(sql)
+}
+
+/// Who asks, and for which of her host's users.
+fn for_user(peer: &Peer, viewer: Option<u32>) -> String {
+    match viewer {
         Some(uid) => format!("{} for uid {uid}", peer.name),
         None => peer.name.to_string(),
-    };
-    Asking::new("mesh", who, peer.role.as_str(), kind).question(sql)
+    }
 }
 
 /// What became of a question, for the audit.
@@ -249,6 +270,13 @@ impl Handler for NodeHandler {
         out: &mut Responder,
         cancelled: CancellationToken,
     ) {
+        let leaf_request = |deadline_ms, task, snapshot| LeafRequest {
+            mesh: mesh.clone(),
+            executor: Arc::clone(&self.executor),
+            task,
+            snapshot,
+            deadline: until(deadline_ms),
+        };
         let response = match request {
             // The endpoint answers pings itself, next to the socket, to keep the clock bound small.
             Request::Ping | Request::SteadyPing => return,
@@ -264,6 +292,9 @@ impl Handler for NodeHandler {
                 let recording = Arc::clone(&self.recording);
                 let looked = tokio::task::spawn_blocking(move || recording.feed().activities(&pids)).await;
                 Response::Activities(looked.unwrap_or_default())
+            }
+            Request::Stacks { deadline_ms, wanted } => {
+                Box::pin(self.noted_stacks(&peer, until(deadline_ms), wanted, None, &cancelled)).await
             }
             Request::OpenCalls => Response::OpenCalls(self.recording.open_calls()),
             Request::Trust => Response::Trust(self.trust.as_ref().map(|trust| trust.list()).unwrap_or_default()),
@@ -283,22 +314,22 @@ impl Handler for NodeHandler {
                 self.noted_task(&peer, until(deadline_ms), task, Some(snapshot), out, cancelled).await
             }
             Request::Relay { deadline_ms, task, leaves } => {
-                let ask = self.relayed(mesh, until(deadline_ms), task, None);
-                Box::pin(self.noted_relay(&peer, ask, leaves, out, cancelled)).await
+                let request = leaf_request(deadline_ms, task, None);
+                Box::pin(self.aggregated(&peer, request, leaves, None, out, cancelled)).await
             }
             Request::RoundRelay { deadline_ms, task, leaves, snapshot } => {
-                let ask = self.relayed(mesh, until(deadline_ms), task, Some(snapshot));
-                Box::pin(self.noted_relay(&peer, ask, leaves, out, cancelled)).await
+                let request = leaf_request(deadline_ms, task, Some(snapshot));
+                Box::pin(self.aggregated(&peer, request, leaves, None, out, cancelled)).await
             }
             Request::Combine { deadline_ms, task, leaves, combine, snapshot } => {
-                let ask = self.relayed(mesh, until(deadline_ms), task, snapshot);
-                let asking = asking(&peer, "relay", &ask.task);
-                let response = Box::pin(self.relays.combine(ask, leaves, combine, out, cancelled)).await;
-                self.note(asking, &response);
-                response
+                let request = leaf_request(deadline_ms, task, snapshot);
+                Box::pin(self.aggregated(&peer, request, leaves, Some(combine), out, cancelled)).await
             }
             Request::Own { uid, request } => match Request::owned(uid, &request) {
                 Some(Request::OpenCalls) => Response::OpenCalls(self.recording.open_calls_of(Some(uid))),
+                Some(Request::Stacks { deadline_ms, wanted }) => {
+                    Box::pin(self.noted_stacks(&peer, until(deadline_ms), wanted, Some(uid), &cancelled)).await
+                }
                 Some(task) => return Box::pin(self.handle(mesh, peer, task, out, cancelled)).await,
                 None => Response::Unsupported("this cannot be asked for one user".into()),
             },
@@ -307,7 +338,7 @@ impl Handler for NodeHandler {
                 Response::Done(NodeStats::default())
             }
             Request::ReleaseBelow { question, leaves } => {
-                Box::pin(release::below(mesh, &self.executor, question, leaves)).await;
+                Box::pin(release::to_leaves(mesh, &self.executor, question, leaves)).await;
                 Response::Done(NodeStats::default())
             }
         };

@@ -1,12 +1,14 @@
-//! Owns where the agent's tables come from at its start, and what it does when the store cannot be used as it should:
-//! a damaged one is set aside, one that cannot be written is served as it is. Either way the agent says so and goes on.
+//! Owns where the agent's tables come from at its start, and what it does when the store cannot be
+//! used as it should: a damaged one is set aside, one that cannot be written is served as it is.
+//! Either way the agent says so and goes on.
 
 use record::unix_now_ns;
 use store::{REPLICATED_TABLES, ServedDb, Source, Store, StoreConfig, StoreError, set_aside};
 
 use super::config::{AgentConfig, SourceConfig};
 
-/// Open the source that `config` names. The text, when there is one, says why nothing can be recorded into it.
+/// Open the source that `config` names. The text, when there is one, says why nothing can be
+/// recorded into it.
 ///
 /// # Errors
 /// The file cannot be used at all.

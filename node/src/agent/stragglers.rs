@@ -1,8 +1,10 @@
-//! The stragglers question: gather the collectives of a span over the mesh, put them on this node's clock, score.
+//! The stragglers question: gather the collectives of a span over the mesh, put them on this node's
+//! clock, score.
 //!
-//! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings; the analysis itself
-//! is `verdicts`, which does no IO.
+//! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings;
+//! the analysis itself is `verdicts`, which does no IO.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,11 +14,11 @@ use gossip::Member;
 use model::StragglersQuestion;
 use model::wire::{OpenCall, Request, Response};
 use query::access::Caller;
-use query::ask::{self, AskError, Asked, Question};
-use query_planner::Value;
+use query::ask::{self, AskError, QueryOutcome, Question};
+use query_planner::{NodeClock, Value};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use verdicts::{Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
+use verdicts::{ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 
 use super::open_calls::observed;
 use super::standing::{About, Current};
@@ -25,7 +27,8 @@ use record::unix_now_ns;
 
 /// How far back the stores are asked where the question does not say.
 const SINCE_MS: u64 = 60_000;
-/// And first where there is no standing verdict: what was before the agents came, or another job, is soon behind.
+/// And first where there is no standing verdict: what was before the agents came, or another job,
+/// is soon behind.
 const LATELY_MS: u64 = 10_000;
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
@@ -41,7 +44,8 @@ pub struct StragglersAnswer {
     pub standing: Option<About>,
     /// The report as text for people.
     pub text: String,
-    /// The questions that give its figures again; none of the standing verdict, which is made from digests.
+    /// The questions that give its figures again; none of the standing verdict, which is made from
+    /// digests.
     pub sql: Vec<verdicts::Shown>,
     /// From question to verdict.
     pub elapsed_ms: f64,
@@ -95,11 +99,18 @@ async fn from_stores(
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let now_ns = unix_now_ns();
     let since_ns = now_ns - i64::try_from(since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let clocks = query::clocks::clocks(shared, deadline).await;
+    let clocks: BTreeMap<String, ClockOffset> = query::clocks::clocks(&shared.coordinator, deadline)
+        .await
+        .into_iter()
+        .map(|(node, clock)| {
+            let NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
+            (node, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
+        })
+        .collect();
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
     let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job.clone(), comm: question.comm };
     let asked = ask::ask_as(
-        shared,
+        &shared.coordinator,
         Question {
             sql: verdicts::sql(&span),
             timeout_ms: u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis())
@@ -114,7 +125,7 @@ async fn from_stores(
         cancelled.clone(),
     )
     .await?;
-    let Asked::Answer { answer, coverage, .. } = asked else {
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else {
         return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
     };
     let mut input = Input {
@@ -188,8 +199,8 @@ async fn from_standing(
     }
 }
 
-/// The synchronise calls in which hosts waited for what their collectives enqueued. Where they cannot be had, the verdict
-/// rests on entries, and says so.
+/// The synchronise calls in which hosts waited for what their collectives enqueued. Where they
+/// cannot be had, the verdict rests on entries, and says so.
 async fn syncs(
     shared: &Shared,
     question: &StragglersQuestion,
@@ -208,8 +219,8 @@ async fn syncs(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(shared, asked, caller, cancelled.clone()).await {
-        Ok(Asked::Answer { answer, .. }) => answer.rows,
+    match ask::ask_as(&shared.coordinator, asked, caller, cancelled.clone()).await {
+        Ok(QueryOutcome::Answer { answer, .. }) => answer.rows,
         Ok(_) => Vec::new(),
         Err(error) => {
             tracing::debug!("synchronise calls: {error}");
@@ -218,8 +229,9 @@ async fn syncs(
     }
 }
 
-/// The calls that ranks are in right now, of every member that says so within the deadline, and whether they have a
-/// number; and the synchronise calls that they are in. A member that does not is silent here, and its rows' coverage says why.
+/// The calls that ranks are in right now, of every member that says so within the deadline, and
+/// whether they have a number; and the synchronise calls that they are in. A member that does not
+/// is silent here, and its rows' coverage says why.
 async fn open_calls(
     shared: &Shared,
     wanted: &StragglersQuestion,
@@ -227,6 +239,7 @@ async fn open_calls(
     deadline: Instant,
 ) -> (Vec<(Observation, bool)>, Vec<SyncCall>) {
     let members: Vec<Member> = shared
+        .coordinator
         .gossip
         .members()
         .into_iter()
@@ -243,7 +256,8 @@ async fn open_calls(
                     Some(uid) => Request::OpenCalls.own(uid).ok()?,
                     None => Request::OpenCalls,
                 };
-                let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
+                let mut answer =
+                    shared.coordinator.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
                 match answer.next().await {
                     Ok(Some(Response::OpenCalls(calls))) => calls,
                     _ => return None,

@@ -1,21 +1,23 @@
-//! What an agent does for trust while it runs: it renews its certificate before that ends, learns the mesh's newest trust
-//! list from whoever has it, hands it on, and signs for others where it holds the CA. What a certificate or a list is,
-//! is the crate `certs`'s; what a changed identity does to connections is `mesh`'s.
+//! What an agent does for trust while it runs: it renews its certificate before that ends, learns
+//! the mesh's newest trust list from whoever has it, hands it on, and signs for others where it
+//! holds the CA. What a certificate or a list is, is the crate `certs`'s; what a changed identity
+//! does to connections is `mesh`'s.
 //!
-//! A list needs no trusted messenger: a node gossips the number of the list that it has (under `trust`), and who has an
-//! older one fetches it and checks the CA's signature. Nodes with the CA say so in gossip (`issuer`); nothing is believed
-//! because of it: whoever answers a renewal has to answer with a certificate of the CA.
+//! A list needs no trusted messenger: a node gossips the number of the list that it has (under
+//! `trust`), and who has an older one fetches it and checks the CA's signature. Nodes with the CA
+//! say so in gossip (`issuer`); nothing is believed because of it: whoever answers a renewal has to
+//! answer with a certificate of the CA.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use certs::tls::Peer;
 use certs::{Identity, Issuer, TrustList};
-use mesh::join::Door;
+use mesh::join::JoinServer;
 use model::wire::{Request, Response};
-use query::lock::lock;
+use parking_lot::Mutex;
 use query_planner::NodeError;
 use rand::RngExt;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Names in gossip.
 const LIST: &str = "trust";
 pub(super) const ISSUER: &str = "issuer";
-/// Renewals are tried again after this, or after a thirtieth of the certificate's time if that is less.
+/// Renewals are tried again after this, or after a thirtieth of the certificate's time if that is
+/// less.
 const AGAIN: Duration = Duration::from_secs(60);
 /// Under a new CA a node renews after this, so that every node knows of that CA by then.
 const NEW_CA_KNOWN: Duration = Duration::from_secs(30);
@@ -39,7 +42,7 @@ const NEW_CA_KNOWN: Duration = Duration::from_secs(30);
 pub(super) struct Keeper {
     dir: PathBuf,
     validity: Duration,
-    door: Option<Arc<Door>>,
+    join_server: Option<Arc<JoinServer>>,
     issuer: Mutex<Option<Arc<Issuer>>>,
     identity: Mutex<Arc<Identity>>,
 }
@@ -55,18 +58,18 @@ impl Keeper {
         config: &AgentConfig,
         identity: Arc<Identity>,
         issuer: Option<Arc<Issuer>>,
-        door: Option<Arc<Door>>,
+        join_server: Option<Arc<JoinServer>>,
     ) -> Self {
         let (dir, validity) = (config.identity.clone(), config.cert_validity);
-        Self { dir, validity, door, issuer: Mutex::new(issuer), identity: Mutex::new(identity) }
+        Self { dir, validity, join_server, issuer: Mutex::new(issuer), identity: Mutex::new(identity) }
     }
 
     fn identity(&self) -> Arc<Identity> {
-        Arc::clone(&lock(&self.identity))
+        Arc::clone(&self.identity.lock())
     }
 
     fn issuer(&self) -> Option<Arc<Issuer>> {
-        lock(&self.issuer).clone()
+        self.issuer.lock().clone()
     }
 
     /// The trust list as it travels; empty where there is none.
@@ -117,8 +120,8 @@ impl Keeper {
     }
 
     fn apply(&self, shared: &Shared, identity: Arc<Identity>) -> anyhow::Result<()> {
-        shared.mesh.set_identity(Arc::clone(&identity))?;
-        *lock(&self.identity) = identity;
+        shared.coordinator.mesh.set_identity(Arc::clone(&identity))?;
+        *self.identity.lock() = identity;
         Ok(())
     }
 }
@@ -139,7 +142,7 @@ struct Watch {
 /// Keeps the identity fresh until `stop`.
 pub(super) async fn keep(shared: Arc<Shared>, keeper: Arc<Keeper>, stop: CancellationToken) {
     if keeper.issuer().is_some() {
-        shared.gossip.publish(ISSUER, "1").await;
+        shared.coordinator.gossip.publish(ISSUER, "1").await;
     }
     let mut watch = Watch {
         list_changed: None,
@@ -162,7 +165,7 @@ pub(super) async fn keep(shared: Arc<Shared>, keeper: Arc<Keeper>, stop: Cancell
         watch.members(&shared, &keeper).await;
         let number = keeper.identity().trust_number();
         if number > 0 && watch.told != Some(number) {
-            shared.gossip.publish(LIST, number.to_string()).await;
+            shared.coordinator.gossip.publish(LIST, number.to_string()).await;
             watch.told = Some(number);
         }
         watch.certificate(&shared, &keeper).await;
@@ -177,10 +180,10 @@ impl Watch {
             match Issuer::open(&keeper.dir) {
                 Ok(issuer) => {
                     let issuer = Arc::new(issuer.with_validity(keeper.validity));
-                    if let Some(door) = &keeper.door {
-                        door.set_issuer(Arc::clone(&issuer));
+                    if let Some(join_server) = &keeper.join_server {
+                        join_server.set_issuer(Arc::clone(&issuer));
                     }
-                    *lock(&keeper.issuer) = Some(issuer);
+                    *keeper.issuer.lock() = Some(issuer);
                     self.ca_changed = changed;
                 }
                 Err(error) => tracing::warn!(%error, "the CA cannot be read"),
@@ -207,7 +210,7 @@ impl Watch {
             let wanted = !member.is_self && member.is_live() && number > ours;
             (wanted && !self.refused.as_ref().is_some_and(refused)).then_some(number)
         };
-        let members = shared.gossip.list();
+        let members = shared.coordinator.gossip.list();
         let Some((member, number)) =
             members.iter().filter_map(|member| Some((member, numbered(member)?))).max_by_key(|(_, number)| *number)
         else {
@@ -246,7 +249,7 @@ impl Watch {
                     self.next_try = Instant::now() + AGAIN.min(hurry);
                     return;
                 }
-                shared.gossip.reseal().await;
+                shared.coordinator.gossip.reseal().await;
                 self.renew_at = renew_at(&fresh);
                 let left = fresh.not_after().duration_since(SystemTime::now()).unwrap_or(Duration::ZERO);
                 tracing::info!(valid_for_s = left.as_secs(), "renewed this node's certificate");
@@ -266,7 +269,8 @@ impl Watch {
     }
 }
 
-/// A third of its time from its start, and up to a twentieth more, so that a mesh made at once does not renew at once.
+/// A third of its time from its start, and up to a twentieth more, so that a mesh made at once does
+/// not renew at once.
 fn renew_at(identity: &Identity) -> SystemTime {
     let at = identity.renew_at();
     let left = identity.not_after().duration_since(at).unwrap_or(Duration::ZERO);
@@ -282,7 +286,7 @@ async fn renewed(shared: &Shared, keeper: &Keeper, identity: &Arc<Identity>) -> 
             tokio::task::spawn_blocking(move || issuer.renew(own.node(), own.role(), own.serial(), &csr)).await??;
         return Ok(pending.complete(chain.iter().map(|der| der.to_vec()).collect(), identity)?);
     }
-    let members = shared.gossip.list();
+    let members = shared.coordinator.gossip.list();
     let mut issuers: Vec<_> =
         members.iter().filter(|m| !m.is_self && m.is_live() && m.facts.extra.contains_key(ISSUER)).collect();
     // Not the same one for everybody.
@@ -310,6 +314,6 @@ async fn renewed(shared: &Shared, keeper: &Keeper, identity: &Arc<Identity>) -> 
 async fn ask(shared: &Shared, member: &gossip::Member, request: Request) -> anyhow::Result<Response> {
     let name = member.name.parse().context("its name")?;
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    let mut answer = shared.mesh.ask(&name, member.address, request, deadline).await?;
+    let mut answer = shared.coordinator.mesh.ask(&name, member.address, request, deadline).await?;
     answer.next().await?.context("no answer")
 }

@@ -1,6 +1,7 @@
 //! `rankmesh demo`: the main job on one machine. The work is in `crate::demo`.
 
-use super::{DemoArgs, Exit};
+use super::Exit;
+use super::args::DemoArgs;
 use crate::demo;
 
 pub(super) fn run(args: DemoArgs) -> anyhow::Result<Exit> {

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::Exit;
 use crate::agent::config;
-use crate::slurm::place::{self, Place};
+use crate::slurm::run_dir::{self, RunDir};
 use crate::slurm::{Job, up};
 
 /// Flags of `rankmesh env`.
@@ -28,7 +28,7 @@ const NCCL: (&str, &[u8]) = ("librankmesh_nccl.so", node_bpf::rings::NCCL_PLUGIN
 
 pub(super) fn run(args: EnvArgs) -> anyhow::Result<Exit> {
     let job = Job::of_environment().ok();
-    let rings = place::ring_dir(job.as_ref().map(Job::run_name).as_deref());
+    let rings = run_dir::ring_dir(job.as_ref().map(Job::run_name).as_deref());
     let directory = match args.dir {
         Some(directory) => std::path::absolute(&directory).with_context(|| format!("--dir {}", directory.display()))?,
         None => default_directory(job.as_ref())?,
@@ -50,7 +50,7 @@ pub(super) fn run(args: EnvArgs) -> anyhow::Result<Exit> {
 const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
 fn default_directory(job: Option<&Job>) -> anyhow::Result<PathBuf> {
-    let of_job = job.and_then(|job| up::default_directory(job).ok()).filter(|dir| Place::at(dir).has_charter());
+    let of_job = job.and_then(|job| up::default_directory(job).ok()).filter(|dir| RunDir::at(dir).has_charter());
     Ok(of_job.map_or_else(config::state_dir, Ok)?.join("lib"))
 }
 

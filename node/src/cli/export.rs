@@ -4,7 +4,8 @@ use std::path::Path;
 
 use store::exchange::{Export, ExportError, export};
 
-use super::{Exit, ExportArgs, UsageError};
+use super::args::ExportArgs;
+use super::{Exit, UsageError};
 
 pub(super) fn run(args: ExportArgs) -> anyhow::Result<Exit> {
     let wanted = Export { db: args.db, out: args.out, tables: args.table, since: args.since };

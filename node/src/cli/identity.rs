@@ -15,8 +15,10 @@ use clap::{Args, Subcommand};
 use rand::RngExt;
 use serde_json::json;
 
+use super::UsageError;
+use super::args::ReportFormat;
 use super::utc::utc;
-use super::{ReportFormat, UsageError, parse_duration};
+use super::values::parse_duration;
 use crate::agent::config::state_dir;
 
 /// Flags of `rankmesh identity`.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use store::exchange::{Import, ImportError, import};
 
+use super::args::ImportArgs;
 use super::export::say_rows;
-use super::{Exit, ImportArgs, UsageError};
+use super::{Exit, UsageError};
 
 pub(super) fn run(args: ImportArgs) -> anyhow::Result<Exit> {
     let out = match args.out {

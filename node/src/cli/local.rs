@@ -12,7 +12,8 @@ use model::{LocalRequest, LocalResponse};
 use query_planner::{ColumnMeta, Value};
 use tokio::net::UnixStream;
 
-use super::{SocketArg, UsageError};
+use super::UsageError;
+use super::args::SocketArg;
 use crate::agent::config;
 
 /// The port of an agent that was not told another.
@@ -54,6 +55,7 @@ impl Patience {
     fn with(request: &LocalRequest) -> Self {
         let timeout_ms = match request {
             LocalRequest::Query(question) => question.timeout_ms,
+            LocalRequest::Stacks(question) => question.timeout_ms,
             LocalRequest::Nodes | LocalRequest::Stragglers(_) => return Self { timeout_ms: 0, until: None },
         };
         // As good as for ever, where the clock ends before.

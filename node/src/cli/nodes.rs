@@ -6,8 +6,9 @@ use anyhow::{Context, bail};
 use model::LocalRequest;
 use serde_json::Value;
 
+use super::Exit;
+use super::args::{NodesArgs, ReportFormat};
 use super::local::{self, Reply};
-use super::{Exit, NodesArgs, ReportFormat};
 use crate::output::{quiet, render};
 
 pub(super) fn run(args: NodesArgs) -> anyhow::Result<Exit> {

@@ -170,7 +170,7 @@ async fn with_newest_trust(identity: &Identity, connection: &Via) -> anyhow::Res
 /// Where else agents with the CA are, as the agent at `at` knows.
 async fn issuers(connection: &Via, at: SocketAddr) -> anyhow::Result<Vec<SocketAddr>> {
     let answer = connection.request(Request::Ask(LocalRequest::Nodes)).await?;
-    let Response::Said(LocalResponse::Text(text)) = answer else { bail!("an unexpected answer: {answer:?}") };
+    let Response::Local(LocalResponse::Text(text)) = answer else { bail!("an unexpected answer: {answer:?}") };
     let nodes: Vec<Value> = serde_json::from_str(&text).context("its list of nodes")?;
     let addresses = nodes
         .iter()

@@ -11,8 +11,10 @@ use model::Question;
 use query_planner::{ColumnMeta, LocalError, Value};
 use store::file::FileError;
 
+use super::args::{Explain, QueryArgs};
 use super::local::{self, NoAnswer, Piece, Reply};
-use super::{Exit, Explain, Format, QueryArgs, UsageError};
+use super::{Exit, UsageError};
+use crate::output::Format;
 use crate::output::{Printer, printable, printable_lines};
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
@@ -108,7 +110,7 @@ impl Answer {
             (Piece::Columns(columns), _, _) => self.printer = Some(Printer::new(self.format, columns)),
             (Piece::Rows(_), _, _) if !self.rows_wanted => {}
             (Piece::Rows(rows), _, Some((held, bytes))) => {
-                *bytes += rows.iter().flatten().map(Value::size_bytes).sum::<u64>();
+                *bytes += rows.iter().flatten().map(Value::data_bytes).sum::<u64>();
                 anyhow::ensure!(
                     *bytes <= HELD_BYTES,
                     "--require-all must hold the answer until it is whole, and this one has more than {} MiB: narrow it, or leave \

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use verdicts::{Input, Rules, analyse, import, text};
 
-use super::{Exit, ReportFormat};
+use super::Exit;
+use super::args::ReportFormat;
 use crate::output::{printable, quiet};
 
 /// Largest recording read, unpacked.

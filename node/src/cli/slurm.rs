@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{CaptureMode, Exit, SocketArg, UsageError, parse_duration, parse_label};
+use super::args::{CaptureMode, SocketArg};
+use super::values::{parse_duration, parse_label};
+use super::{Exit, UsageError};
 use crate::slurm::ask::{self, Reach};
 use crate::slurm::up::{self, Founded, Wanted};
 use crate::slurm::{JobError, agent, keeper};

@@ -9,9 +9,10 @@ use model::StragglersQuestion;
 use model::{Coverage, Missing};
 use serde_json::Value;
 
+use super::Exit;
+use super::args::{ReportFormat, StragglersArgs};
 use super::local::{self, Reply};
 use super::query::say_coverage;
-use super::{Exit, ReportFormat, StragglersArgs};
 use crate::output::{printable, printable_lines, quiet};
 use crate::slurm::ask;
 

@@ -6,7 +6,8 @@ use anyhow::Context;
 use node_bpf::{Capture, CaptureConfig};
 use store::{Store, StoreConfig};
 
-use super::{Exit, TraceArgs, UsageError};
+use super::args::TraceArgs;
+use super::{Exit, UsageError};
 use crate::privileges::{self, Plan};
 
 pub(super) fn run(args: TraceArgs) -> anyhow::Result<Exit> {

@@ -6,13 +6,15 @@ use node_bpf::ProbeSpec;
 use store::StoreConfig;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{CaptureMode, Exit, UpArgs, UsageError, secret};
+use super::args::{CaptureMode, UpArgs};
+use super::{Exit, UsageError, secret};
 use crate::agent::access::SocketAccess;
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
-use crate::slurm::place;
+use crate::slurm::run_dir;
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
+    query_planner::memory::bound_all(args.question_memory_mib << 20);
     let config = resolve(args)?;
     // Before the runtime: capabilities are each thread's own.
     privileges::give_up_all_but(&plan(&config)).context("giving up privileges")?;
@@ -37,7 +39,7 @@ fn plan(config: &AgentConfig) -> Plan {
 }
 
 async fn serve(config: AgentConfig) -> anyhow::Result<()> {
-    place::tidy_rings();
+    run_dir::tidy_rings();
     // Before anything else, so that no signal between start and select is lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -165,7 +167,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         socket: Some(args.socket.unwrap_or_else(config::default_socket)),
         capture: match args.capture {
             CaptureMode::Auto => {
-                CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None, rings: Some(place::ring_dir(None)) }
+                CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None, rings: Some(run_dir::ring_dir(None)) }
             }
             CaptureMode::Off => CaptureChoice::Off,
         },

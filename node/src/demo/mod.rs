@@ -62,19 +62,16 @@ pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
     if live.is_ok() {
         lab.start_ranks(&AGENTS).await?;
     }
-    let asker = AGENTS[0];
-    let verdict = wait_for_verdict(&mut lab, asker, live.is_ok()).await?;
-    wait_for_the_last_calls(&lab, asker).await?;
-
-    for arguments in [vec!["nodes"], vec!["query", SQL], vec!["stragglers"]] {
-        let shown: Vec<String> = arguments
-            .iter()
-            .map(|word| if word.contains(' ') { format!("\"{word}\"") } else { (*word).to_owned() })
-            .collect();
-        println!("\n$ rankmesh {}", shown.join(" "));
-        let status = lab.ask(asker, &arguments).await?;
-        ensure!(answered(status), "`rankmesh {}` ended with {status}", arguments[0]);
+    let asked = AGENTS[0];
+    if live.is_ok() {
+        // While they run: a node lists the ranks that are there.
+        wait_for_ranks(&mut lab, asked).await?;
     }
+    run_command(&lab, asked, &["nodes"]).await?;
+    let verdict = wait_for_verdict(&mut lab, asked, live.is_ok()).await?;
+    wait_for_the_last_calls(&lab, asked).await?;
+    run_command(&lab, asked, &["query", SQL]).await?;
+    run_command(&lab, asked, &["stragglers"]).await?;
     if let Some(dir) = record {
         recording::save(&lab, &AGENTS, dir)?;
     }
@@ -85,6 +82,28 @@ pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
         AGENTS[LATE_RANK as usize * AGENTS.len() / RANKS]
     );
     Ok(())
+}
+
+/// Shows a command and what it prints.
+async fn run_command(lab: &Lab, agent: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    let quoted = |word: &&str| if word.contains(' ') { format!("\"{word}\"") } else { (*word).to_owned() };
+    println!("\n$ rankmesh {}", arguments.iter().map(quoted).collect::<Vec<_>>().join(" "));
+    let status = lab.ask(agent, arguments).await?;
+    ensure!(answered(status), "`rankmesh {}` ended with {status}", arguments[0]);
+    Ok(())
+}
+
+/// Asks who is there until every node lists ranks, or the job has ended.
+async fn wait_for_ranks(lab: &mut Lab, agent: &str) -> anyhow::Result<()> {
+    loop {
+        let (nodes, _) = lab.json(agent, &["nodes", "--format", "json"]).await.context("asking who is there")?;
+        let listed = nodes.as_array().into_iter().flatten();
+        let with_ranks = listed.filter(|node| node["ranks"].as_array().is_some_and(|ranks| !ranks.is_empty()));
+        if with_ranks.count() == AGENTS.len() || lab.ranks_ended()? {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// Asks for the standing verdict until it names a rank and the job has ended.

@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::keeper::{Hear, Say};
-use super::place::{self, Charter, Place};
+use super::run_dir::{self, Charter, RunDir};
 use crate::agent::scope::{JobScope, job_cgroup};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
 use crate::privileges::{self, Plan};
@@ -39,21 +39,22 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
 }
 
 fn run_on(directory: &Path, node: &str) -> anyhow::Result<()> {
-    let place = Place::at(directory);
-    let charter = place.charter()?;
+    let run_dir = RunDir::at(directory);
+    let charter = run_dir.charter()?;
     if !charter.job.nodes.iter().any(|name| name == node) {
         bail!("{node} is not among the nodes of job {}", charter.job.id);
     }
-    log_to(&place.log(node))?;
-    let runtime_dir = place::runtime_dir(true)?;
-    place::tidy(&runtime_dir);
-    place::tidy_rings();
-    let socket = place::socket(&runtime_dir, &charter.job.run_name(), node);
-    let mut config = configure(&place, &charter, node)?;
+    log_to(&run_dir.log(node))?;
+    let runtime_dir = run_dir::runtime_dir(true)?;
+    run_dir::tidy(&runtime_dir);
+    run_dir::tidy_rings();
+    let socket = run_dir::socket(&runtime_dir, &charter.job.run_name(), node);
+    let mut config = configure(&run_dir, &charter, node)?;
     config.socket = Some(socket.clone());
+    query_planner::memory::bound_all(crate::agent::QUESTIONS_MIB << 20);
     let plan = Plan {
         capture: charter.capture,
-        files: [place.path().to_owned(), config.identity.clone(), socket.clone()].into(),
+        files: [run_dir.path().to_owned(), config.identity.clone(), socket.clone()].into(),
         port: config.listen.port(),
     };
     // Before the runtime: capabilities are each thread's own.
@@ -69,7 +70,7 @@ fn run_on(directory: &Path, node: &str) -> anyhow::Result<()> {
     served
 }
 
-fn configure(place: &Place, charter: &Charter, node: &str) -> anyhow::Result<AgentConfig> {
+fn configure(run_dir: &RunDir, charter: &Charter, node: &str) -> anyhow::Result<AgentConfig> {
     let mut labels = charter.job.labels(node);
     labels.extend(charter.labels.iter().cloned());
     let ids = charter.job.ids();
@@ -80,8 +81,8 @@ fn configure(place: &Place, charter: &Charter, node: &str) -> anyhow::Result<Age
         advertise: None,
         join: vec![],
         token: None,
-        identity: place.identity(node),
-        source: SourceConfig::Store { path: place.store(charter, node), limits },
+        identity: run_dir.identity(node),
+        source: SourceConfig::Store { path: run_dir.store(charter, node), limits },
         socket: None,
         capture: if charter.capture {
             let cgroup = job_cgroup(&ids);
@@ -89,7 +90,7 @@ fn configure(place: &Place, charter: &Charter, node: &str) -> anyhow::Result<Age
                 cgroup,
                 probes: vec![],
                 job: Some(JobScope { ids, node: node.to_owned() }),
-                rings: Some(place::ring_dir(Some(&charter.job.run_name()))),
+                rings: Some(run_dir::ring_dir(Some(&charter.job.run_name()))),
             }
         } else {
             CaptureChoice::Off
@@ -118,7 +119,7 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     let shared = agent.shared();
     tracing::info!("node {node} listens on UDP {}, recording {}", shared.advertise, shared.recording.state);
     say(&Say::Hello { node: node.to_owned(), address: shared.advertise });
-    let mut members = shared.gossip.watch();
+    let mut members = shared.coordinator.gossip.watch();
     let (mut told, mut met, mut keeper) = (0, false, true);
     loop {
         let live = members.borrow_and_update().iter().filter(|member| member.state == MemberState::Live).count();
@@ -132,7 +133,7 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
             said = heard.recv(), if keeper => match said {
                 Some(Hear::Seeds(seeds)) => {
                     met = true;
-                    shared.gossip.meet(seeds, nodes).await;
+                    shared.coordinator.gossip.meet(seeds, nodes).await;
                 }
                 // It is needed for the start alone.
                 None if met => keeper = false,

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, bail};
 
-use super::{commands, place};
+use super::{commands, run_dir};
 
 /// Set for a command that was handed on by another host: it is not handed on again.
 const HANDED_ON: &str = "RANKMESH_HANDED_ON";
@@ -65,14 +65,14 @@ pub fn reach(job: &str) -> anyhow::Result<Reach> {
 #[must_use]
 pub fn local(id: u32) -> Option<PathBuf> {
     let node = std::env::var("SLURMD_NODENAME").ok();
-    place::sockets_of(id, node.as_deref()).into_iter().next()
+    run_dir::sockets_of(id, node.as_deref()).into_iter().next()
 }
 
 /// Whether this user knows of a mesh of the job, here or elsewhere.
 #[must_use]
 pub fn is_known(job: &str) -> bool {
     std::env::var_os(HANDED_ON).is_some()
-        || job.parse().is_ok_and(|id| local(id).is_some() || place::remembered(id).is_some_and(|p| p.has_charter()))
+        || job.parse().is_ok_and(|id| local(id).is_some() || run_dir::remembered(id).is_some_and(|p| p.has_charter()))
 }
 
 /// Whether an agent of the job answers, on this host or on the job's first node.

@@ -16,7 +16,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::commands;
-use super::place::Place;
+use super::run_dir::RunDir;
 
 /// What an agent says on its standard output, and what the keeper hands on to `up`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,14 +81,14 @@ const LAST_WORDS_BYTES: usize = 2_000;
 pub fn run(directory: &Path) -> anyhow::Result<()> {
     // Out of the shell's session: Ctrl-C in it, or its end, is not the mesh's.
     let _ = nix::unistd::setsid();
-    let place = Place::at(directory);
-    let charter = place.charter()?;
+    let run_dir = RunDir::at(directory);
+    let charter = run_dir.charter()?;
     let binary = std::env::current_exe().context("finding this program's file")?;
-    let log = place.log("srun");
+    let log = run_dir.log("srun");
     let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
     let arguments = ["slurm", "agent", "--dir"].map(std::ffi::OsStr::new);
     let mut arguments = arguments.to_vec();
-    arguments.push(place.path().as_os_str());
+    arguments.push(run_dir.path().as_os_str());
     let (said, heard) = mpsc::channel();
     let (mut steps, mut to_agents) = (vec![], vec![]);
     for mut command in commands::on_every_node(&charter.job, &binary, &arguments) {

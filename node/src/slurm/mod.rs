@@ -1,7 +1,7 @@
 //! Slurm: a job gets its own mesh, from its batch script or from outside.
 //!
 //! - [`hostlist`]: the syntax of node lists. [`job`]: what is known of a job. Whose records are the job's is `agent::scope`'s.
-//! - [`place`]: the files of a job's mesh, on the shared directory and on each node.
+//! - [`run_dir`]: the files of a job's mesh, on the shared directory and on each node.
 //! - [`up`]: `rankmesh slurm up` and `attach`: makes identities, starts the keeper, waits for the mesh.
 //! - `keeper`: the process that holds the job step (one srun) and tells the agents of each other.
 //! - `agent`: what runs on each node. `commands`: calls of srun and scontrol. [`ask`]: questions about a job from anywhere.
@@ -14,7 +14,7 @@ mod commands;
 pub mod hostlist;
 pub mod job;
 pub mod keeper;
-pub mod place;
+pub mod run_dir;
 pub mod up;
 
 pub use job::{Job, JobError};

@@ -1,7 +1,7 @@
 //! `rankmesh slurm up` and `attach`: founds the mesh of a job, starts its agents and waits until they know each other.
 //!
 //! The mesh has a CA of its own whose key is never written: it signs one identity a node, for little longer than the
-//! job may run, and is forgotten. See [`super::place`] for the files.
+//! job may run, and is forgotten. See [`super::run_dir`] for the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use certs::{Authority, MeshName, NodeName};
 use rand::RngExt;
 
 use super::keeper::Say;
-use super::place::{self, Charter, Place};
+use super::run_dir::{self, Charter, RunDir};
 use super::{Job, ask, commands};
 
 /// Certificates outlive the job's time limit by this factor (limits are raised), and by a day.
@@ -95,13 +95,13 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
     let enough = wanted.wait_for.unwrap_or(job.nodes.len());
     ensure!((1..=job.nodes.len()).contains(&enough), "--wait-for {enough}: the job has {} nodes", job.nodes.len());
     let directory = directory(job, wanted)?;
-    let place = Place::make(&directory)?;
-    let _alone = place.lock();
-    if let Err(error) = place::remember(job.id, &place) {
+    let run_dir = RunDir::make(&directory)?;
+    let _alone = run_dir.lock();
+    if let Err(error) = run_dir::remember(job.id, &run_dir) {
         tracing::warn!("questions from other hosts need `srun` in a step of the job: {error:#}");
     }
-    if place.has_charter() {
-        let charter = place.charter()?;
+    if run_dir.has_charter() {
+        let charter = run_dir.charter()?;
         ensure!(
             charter.job.id == job.id && charter.job.nodes == job.nodes,
             "{} holds the mesh of other nodes than job {} has now: give another --dir",
@@ -122,7 +122,7 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
             });
         }
     } else {
-        charter(job, wanted, &place)?;
+        charter(job, wanted, &run_dir)?;
     }
     let (keeper, said) = start_keeper(&directory)?;
     let mut roll = Roll::new(&job.nodes, enough);
@@ -130,12 +130,12 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
     while !roll.complete() {
         match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Say::Ended { why }) => {
-                bail!("{}", step_ended(&why, &roll, &place));
+                bail!("{}", step_ended(&why, &roll, &run_dir));
             }
             Ok(say) => roll.hear(say),
             Err(mpsc::RecvTimeoutError::Timeout) => break,
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                bail!("the keeper of the mesh ended; see {}", place.log("keeper").display())
+                bail!("the keeper of the mesh ended; see {}", run_dir.log("keeper").display())
             }
         }
     }
@@ -152,7 +152,7 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
     })
 }
 
-fn step_ended(why: &str, roll: &Roll, place: &Place) -> String {
+fn step_ended(why: &str, roll: &Roll, run_dir: &RunDir) -> String {
     let mut text = String::from("the job step of the mesh ended");
     let failed: Vec<String> = roll.failed.iter().map(|(node, why)| format!("{node}: {why}")).collect();
     for part in failed.iter().map(String::as_str).chain([why]).filter(|part| !part.is_empty()).take(MOST_NODES_PER_LINE)
@@ -160,7 +160,7 @@ fn step_ended(why: &str, roll: &Roll, place: &Place) -> String {
         text.push_str("; ");
         text.push_str(part);
     }
-    text.push_str(&format!(" (logs in {})", place.path().join("log").display()));
+    text.push_str(&format!(" (logs in {})", run_dir.path().join("log").display()));
     text
 }
 
@@ -185,7 +185,7 @@ fn directory(job: &Job, wanted: &Wanted) -> anyhow::Result<PathBuf> {
 }
 
 /// Makes the mesh's CA, signs every node's identity, and writes what the agents need.
-fn charter(job: &Job, wanted: &Wanted, place: &Place) -> anyhow::Result<()> {
+fn charter(job: &Job, wanted: &Wanted, run_dir: &RunDir) -> anyhow::Result<()> {
     let mesh = format!("job-{}-{:08x}", job.run_name(), rand::rng().random::<u32>());
     let name: MeshName = mesh.parse().with_context(|| format!("the mesh's name, {mesh}"))?;
     let authority = Authority::create(&name).context("making the mesh's CA")?;
@@ -195,7 +195,7 @@ fn charter(job: &Job, wanted: &Wanted, place: &Place) -> anyhow::Result<()> {
     };
     for node in &job.nodes {
         let named: NodeName = node.parse().with_context(|| format!("the node's name, {node}"))?;
-        let identity = place.identity(node);
+        let identity = run_dir.identity(node);
         if identity.exists() {
             // of a founding that was broken off before it wrote its charter
             std::fs::remove_dir_all(&identity).with_context(|| format!("removing {}", identity.display()))?;
@@ -204,7 +204,7 @@ fn charter(job: &Job, wanted: &Wanted, place: &Place) -> anyhow::Result<()> {
         issued.save(&identity).with_context(|| format!("saving the identity of {node}"))?;
     }
     let store_dir = wanted.store_dir.as_deref().map(std::path::absolute).transpose().context("--store-dir")?;
-    place.write_charter(&Charter {
+    run_dir.write_charter(&Charter {
         job: job.clone(),
         mesh,
         capture: wanted.capture,
@@ -215,7 +215,7 @@ fn charter(job: &Job, wanted: &Wanted, place: &Place) -> anyhow::Result<()> {
 }
 
 fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::Receiver<Say>)> {
-    let log = Place::at(directory).log("keeper");
+    let log = RunDir::at(directory).log("keeper");
     let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
     let mut keeper = Command::new(std::env::current_exe().context("finding this program's file")?)
         .args(["slurm", "keep", "--dir"])
@@ -333,16 +333,16 @@ mod tests {
     #[test]
     fn the_key_of_the_ca_is_not_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place::make(&dir.path().join("run")).unwrap();
+        let run_dir = RunDir::make(&dir.path().join("run")).unwrap();
         let job =
             Job { id: 7, nodes: vec!["n1".into(), "n2".into()], left: Some(Duration::from_secs(60)), ..Job::default() };
-        charter(&job, &Wanted { capture: true, ..Wanted::default() }, &place).unwrap();
-        let one = certs::Identity::load(&place.identity("n1")).unwrap();
-        let other = certs::Identity::load(&place.identity("n2")).unwrap();
+        charter(&job, &Wanted { capture: true, ..Wanted::default() }, &run_dir).unwrap();
+        let one = certs::Identity::load(&run_dir.identity("n1")).unwrap();
+        let other = certs::Identity::load(&run_dir.identity("n2")).unwrap();
         assert_eq!(one.ca_fingerprint(), other.ca_fingerprint());
         let left = one.not_after().duration_since(std::time::SystemTime::now()).unwrap();
         assert!(left < Duration::from_secs(2 * 86_400), "{left:?}");
-        assert!(!Authority::exists(place.path()) && !Authority::exists(&place.identity("n1")));
-        assert_eq!(place.charter().unwrap().job, job);
+        assert!(!Authority::exists(run_dir.path()) && !Authority::exists(&run_dir.identity("n1")));
+        assert_eq!(run_dir.charter().unwrap().job, job);
     }
 }

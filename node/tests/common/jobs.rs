@@ -45,12 +45,14 @@ pub fn workloads_in(out: PathBuf) -> PathBuf {
 pub fn mpi_job(lab: &Lab, cgroups: &Cgroups, arguments: &str) -> Job {
     let bin = workloads(lab).join("mpi-ranks");
     assert!(bin.exists(), "no mpi-ranks: install libopenmpi-dev and openmpi-bin");
+    mpi_script(lab, cgroups, 8, &format!("{} {arguments}", bin.display()))
+}
+
+/// A command on so many ranks of real Open MPI, two to a cgroup (m1, m2, …).
+pub fn mpi_script(lab: &Lab, cgroups: &Cgroups, ranks: usize, command: &str) -> Job {
     let top = cgroups.0[0].display();
-    let script = format!(
-        "echo $$ > {top}/m$((OMPI_COMM_WORLD_RANK / 2 + 1))/cgroup.procs && exec {} {arguments}",
-        bin.display()
-    );
-    let child = started::mpirun(8, &script)
+    let script = format!("echo $$ > {top}/m$((OMPI_COMM_WORLD_RANK / 2 + 1))/cgroup.procs && exec {command}");
+    let child = started::mpirun(ranks, &script)
         .stdout(std::fs::File::create(lab.path("mpi.out")).expect("a file"))
         .stderr(std::fs::File::create(lab.path("mpi.log")).expect("a file"))
         .spawn()

@@ -7,7 +7,7 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, Result};
 
-use crate::align::{Clocks, NodeClock};
+use crate::clocks::{Clocks, NodeClock};
 
 /// As people call them.
 pub(crate) const CLUSTER: &str = "cluster_ns";

@@ -26,12 +26,13 @@ use crate::ast::{
     Call, Core, Expr, From, Output, Query, Select, Sort, VisitMut, quote_name, same_name, unquote, walk_mut,
 };
 use crate::check::Question;
-use crate::combine::{Combine, CombinedColumn, How};
+use crate::expressions::{contains, has_subquery, is_aggregate};
 use crate::functions;
+use crate::partial::{Combine, CombinedColumn, How};
 use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
 use crate::rewrite::with_node_sources;
 use crate::scope::Scope;
-use crate::shape::{Shape, contains, has_subquery, is_aggregate};
+use crate::shape::Shape;
 
 /// The merge's only table.
 const GROUPS: &str = "groups";

@@ -11,8 +11,9 @@
 use std::collections::BTreeSet;
 
 use crate::ast::{Compound, Core, Expr, Output, Query, Select, Source, Visit, parse_view, quote_name, same_name, walk};
-use crate::catalog::{Catalog, Kind, Table};
-use crate::check::{Question, affinity, has_node, node_column};
+use crate::catalog::{Catalog, Kind, Table, has_node, node_column};
+use crate::check::Question;
+use crate::names::affinity;
 use crate::shape::Shape;
 
 /// One arm of a view.

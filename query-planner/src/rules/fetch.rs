@@ -16,14 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
-use crate::api::{QueryError, Targets};
+use crate::api::QueryError;
 use crate::ast::{
     self, Expr, From, JoinKind, Query, Select, Source, Visit, VisitMut, conjuncts, quote_name, same_name, walk,
     walk_mut,
 };
-use crate::catalog::{Catalog, Kind, Table};
-use crate::check::{Question, affinity, has_node, node_column, quoted};
-use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
+use crate::catalog::{Catalog, Kind, Table, has_node, node_column};
+use crate::check::Question;
+use crate::names::{affinity, quoted};
+use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy, Targets};
 use crate::rewrite::{has_right_join, is_safe_filter, node_source, normalise};
 
 use super::semijoin::{self, Fetched, Link};

@@ -17,8 +17,9 @@ use crate::ast::{
 };
 use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::check::{Question, check};
+use crate::expressions::each_table;
 use crate::plan::{Merge, MergeTable, NodePart, Plan, Strategy};
-use crate::rewrite::{each_table, normalise};
+use crate::rewrite::normalise;
 use crate::scope::Scope;
 use crate::shape::Shape;
 

@@ -1,9 +1,9 @@
 //! `--per-node`: the SQL as it stands runs on each node, and the rows are put one after the other with the node's name
 //! first. This is the one mode that answers for each store instead of for the union; the user asked for it by name.
 
-use crate::api::{ColumnMeta, QueryError, Targets};
+use crate::api::QueryError;
 use crate::check::Question;
-use crate::plan::{Merge, NodePart, Plan, Strategy};
+use crate::plan::{ColumnMeta, Merge, NodePart, Plan, Strategy, Targets};
 use crate::rewrite::{normalise, with_node_sources};
 
 pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {

@@ -7,9 +7,9 @@
 //! Work partitioned by `node` (GROUP BY node, joins on equal node) needs every node and is planned by `rows` and
 //! `aggregate`, whose FROM analysis knows such joins.
 
-use crate::api::{AskOptions, QueryError, Targets};
+use crate::api::{AskOptions, QueryError};
 use crate::check::Question;
-use crate::plan::{Merge, Plan, Strategy};
+use crate::plan::{Merge, Plan, Strategy, Targets};
 use crate::rewrite::normalise;
 
 pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Option<Plan>, QueryError> {

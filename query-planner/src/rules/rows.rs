@@ -9,11 +9,11 @@
 //! The same holds when groups (or windows) lie each on one node, GROUP BY node: then a node's groups are groups of the
 //! union, HAVING and aggregates included, and the plan is called `push`: nothing but sorting is left to the asker.
 
-use crate::api::{QueryError, Targets};
+use crate::api::QueryError;
 use crate::ast::{Expr, Limit, Output, Over, Select, Sort, Source, Visit, VisitMut, unquote, walk, walk_mut};
 use crate::check::Question;
 use crate::functions;
-use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
+use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy, Targets};
 use crate::rewrite::with_node_sources;
 use crate::shape::Shape;
 

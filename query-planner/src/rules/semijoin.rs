@@ -28,13 +28,8 @@
 
 use crate::ast::{Expr, quote_name, same_name};
 use crate::catalog::{Catalog, Column, Kind, Table};
-use crate::check::{affinity, quoted};
+use crate::names::{affinity, quoted};
 use crate::plan::Reduction;
-
-/// Keys beyond these are no filter: the part is shipped whole.
-pub(crate) const MAX_KEYS: usize = 10_000;
-/// Bytes that the keys of all parts of a question may have together.
-pub(crate) const MAX_KEY_BYTES: u64 = 1 << 20;
 
 /// An equality that every needed row of `table` fulfils, with some row of `driver`. Tables by lower-case name, columns
 /// as typed.

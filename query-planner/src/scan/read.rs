@@ -35,7 +35,7 @@ pub(super) fn source(source: &Source) -> Option<(String, Option<String>, Option<
 }
 
 pub(super) fn has_aggregate(expr: &Expr) -> bool {
-    crate::shape::contains(expr, crate::shape::is_aggregate)
+    crate::expressions::contains(expr, crate::expressions::is_aggregate)
 }
 
 /// What a column of a view is.

@@ -406,9 +406,9 @@ struct Slower {
     cpu: [f64; 2],
 }
 
-/// What is beside the MPI job in a block.
+/// What runs alongside the MPI job in a block.
 #[derive(Clone, Copy)]
-enum Beside {
+enum Companion {
     Nothing,
     EmptyProbes,
     Agent,
@@ -452,12 +452,12 @@ fn mpi(dir: &Path) -> anyhow::Result<Slower> {
     ensure!(ranks.len() == MPI_RANKS, "{} ranks run", ranks.len());
     let (mut cpu_agent, mut cpu_empty) = (vec![], vec![]);
     for round in 0..MPI_ROUNDS {
-        let mut block = |beside: Beside| {
+        let mut block = |companion: Companion| {
             let (mut probes, mut running) = (None, None);
-            match beside {
-                Beside::Nothing => {}
-                Beside::EmptyProbes => probes = Some(quickest_empty(&library, "MPI_Allreduce")?),
-                Beside::Agent => running = Some(Agent::start(dir)?.settled()),
+            match companion {
+                Companion::Nothing => {}
+                Companion::EmptyProbes => probes = Some(quickest_empty(&library, "MPI_Allreduce")?),
+                Companion::Agent => running = Some(Agent::start(dir)?.settled()),
             }
             let of_ranks = || ranks.iter().map(|rank| cpu_seconds(*rank)).sum::<Option<f64>>();
             let of_agent = || running.as_ref().map_or(Some(0.0), Agent::cpu_seconds);
@@ -476,10 +476,10 @@ fn mpi(dir: &Path) -> anyhow::Result<Slower> {
             anyhow::Ok((time, ranks + agent))
         };
         let mut blocks = [(0.0, 0.0); 3];
-        let mut arms = [(0, Beside::Nothing), (1, Beside::EmptyProbes), (2, Beside::Agent)];
+        let mut arms = [(0, Companion::Nothing), (1, Companion::EmptyProbes), (2, Companion::Agent)];
         arms.rotate_left(round % 3);
-        for (slot, beside) in arms {
-            blocks[slot] = block(beside)?;
+        for (slot, companion) in arms {
+            blocks[slot] = block(companion)?;
         }
         let [(off, off_cpu), (floor, floor_cpu), (on, on_cpu)] = blocks;
         cpu_agent.push((on_cpu / off_cpu - 1.0) * 100.0);

@@ -11,7 +11,7 @@ use anyhow::bail;
 use certs::Authority;
 use clap::Parser;
 use node_bpf::Record;
-use query::ask::{self, AskError, Asked};
+use query::ask::{self, AskError, QueryOutcome};
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::figures::figure;
 use scenarios::light::question;
@@ -40,7 +40,7 @@ struct Arguments {
 const PATIENCE: Duration = Duration::from_secs(20);
 const COME_AGAIN: Duration = Duration::from_millis(500);
 
-/// Each joins a window of the calls with all of them, and is gathered at the asker.
+/// Each joins a window of the calls with all of them, and is gathered at the coordinator.
 const HEAVY: &str = "SELECT a.rank, count(*), max(a.duration_ns + b.duration_ns) FROM collectives a \
     JOIN collectives b ON a.seq = b.seq AND a.func = b.func WHERE a.rank >= 0 GROUP BY a.rank ORDER BY 2 DESC LIMIT 20";
 
@@ -100,7 +100,8 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
                 let mut came = Vec::new();
                 // Whoever is answered asks again, and whoever is refused comes again.
                 while Instant::now() < until {
-                    let asked = ask::ask(&shared, question(HEAVY, PATIENCE), CancellationToken::new()).await;
+                    let asked =
+                        ask::ask(&shared.coordinator, question(HEAVY, PATIENCE), CancellationToken::new()).await;
                     if asked.is_err() {
                         tokio::time::sleep(COME_AGAIN).await;
                     }
@@ -115,9 +116,9 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
     for asked in asking {
         for asked in asked.await? {
             let what = match asked {
-                Ok(Asked::Answer { coverage, .. }) if coverage.is_complete() => "answered".to_owned(),
-                Ok(Asked::Answer { coverage, .. }) => format!("partial: {:?}", coverage.missing),
-                Ok(Asked::Plan(_)) => "planned".to_owned(),
+                Ok(QueryOutcome::Answer { coverage, .. }) if coverage.is_complete() => "answered".to_owned(),
+                Ok(QueryOutcome::Answer { coverage, .. }) => format!("partial: {:?}", coverage.missing),
+                Ok(QueryOutcome::Plan(_)) => "planned".to_owned(),
                 Err(AskError::Wrong(message) | AskError::Failed { message, .. }) => message,
             };
             let known = ["answered", "busy: ", "timeout: ", "over budget"].iter().any(|word| what.starts_with(word));

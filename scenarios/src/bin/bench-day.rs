@@ -23,7 +23,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::day::fill::{fill, keeps_all};
-use scenarios::day::mesh::{self, Outcome, Place};
+use scenarios::day::mesh::{self, AgentPaths, Outcome};
 use scenarios::day::oracle::{Oracle, compare, unite};
 use scenarios::day::{Day, bound, questions};
 use scenarios::figures::{figure, quantile};
@@ -190,7 +190,7 @@ fn start(stores: &[(String, PathBuf)], dir: &Path, rate: u64) -> anyhow::Result<
     let mut agents: Vec<mesh::Agent> = Vec::new();
     for (at, (name, store)) in stores.iter().enumerate() {
         let join = agents.first().map(mesh::Agent::address).transpose()?;
-        let place = Place::prepare(dir, name, store, &authority, join)?;
+        let place = AgentPaths::prepare(dir, name, store, &authority, join)?;
         let command = if at == RECORDING { recording(&place, rate)? } else { place.up()? };
         agents.push(mesh::Agent::start(&place, command)?);
     }
@@ -198,7 +198,7 @@ fn start(stores: &[(String, PathBuf)], dir: &Path, rate: u64) -> anyhow::Result<
     Ok(agents)
 }
 
-fn recording(place: &Place, rate: u64) -> anyhow::Result<Command> {
+fn recording(place: &AgentPaths, rate: u64) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("agent").arg(&place.name).arg(&place.dir).arg(&place.store).arg(rate.to_string());
     command.args(&place.join).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use query::FanoutPolicy;
-use query::ask::{AskError, Asked};
+use query::ask::{AskError, QueryOutcome};
 use scenarios::cluster::{Cluster, make_database};
 use scenarios::figures::{cpu_time, cpu_time_of_threads, figure, quantile};
 use scenarios::floor::Floor;
@@ -53,7 +53,7 @@ const PEER_ROUNDS: usize = 20;
 /// Light agents, and questions asked of them each way.
 const LIGHT: usize = 1_000;
 const LIGHT_ROUNDS: usize = 40;
-const ASKER: &str = "asker";
+const ASKER: &str = "coordinator";
 /// Longer than QUIC may delay an acknowledgement (25 ms, RFC 9000 section 18.2) and its probes after it.
 const SETTLING: Duration = Duration::from_millis(150);
 
@@ -79,10 +79,10 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Light agents, directly and through a tree, in turns; the asker has threads of its own, whose CPU is its cost.
+/// Light agents, directly and through a tree, in turns; the coordinator has threads of its own, whose CPU is its cost.
 fn tree(n: usize) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let asker = tokio::runtime::Builder::new_multi_thread().thread_name(ASKER).enable_all().build()?;
+    let coordinator = tokio::runtime::Builder::new_multi_thread().thread_name(ASKER).enable_all().build()?;
     let rows = |index: usize| {
         format!(
             "CREATE TABLE t(k INTEGER NOT NULL, v INTEGER NOT NULL); CREATE INDEX t_k ON t(k); INSERT INTO t VALUES (7, {index}), (8, 0);"
@@ -90,15 +90,15 @@ fn tree(n: usize) -> anyhow::Result<()> {
     };
     let cluster = {
         let _here = runtime.enter();
-        Arc::new(LightCluster::start_apart(n, rows, asker.handle())?)
+        Arc::new(LightCluster::start_apart(n, rows, coordinator.handle())?)
     };
     cluster.introduce(0);
     let ask = |tree_above: usize| -> anyhow::Result<(Duration, Duration)> {
-        let agent = cluster.agents[0].as_ref().context("the asker lives")?;
-        *agent.shared().fanout.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = FanoutPolicy { tree_above };
+        let agent = cluster.agents[0].as_ref().context("the coordinator lives")?;
+        *agent.shared().coordinator.fanout.lock() = FanoutPolicy { tree_above };
         let (cluster, cpu, started) = (Arc::clone(&cluster), cpu_time_of_threads(ASKER)?, Instant::now());
-        let asked = asker.spawn(async move { cluster.ask(0, SQL, Duration::from_secs(60)).await });
-        let Asked::Answer { answer, coverage, .. } = asker.block_on(asked)?? else { bail!("no answer") };
+        let asked = coordinator.spawn(async move { cluster.ask(0, SQL, Duration::from_secs(60)).await });
+        let QueryOutcome::Answer { answer, coverage, .. } = coordinator.block_on(asked)?? else { bail!("no answer") };
         let took = started.elapsed();
         let expected = query_planner::Value::Integer(i64::try_from(n)?);
         if coverage.answered != n || answer.rows[0][0] != expected {
@@ -126,7 +126,7 @@ fn tree(n: usize) -> anyhow::Result<()> {
     let each = |cpu: Duration| ms(cpu) / LIGHT_ROUNDS as f64;
     println!(
         "{n} light agents: first answer through a tree {:.0} ms; warm p50 tree {:.1} ms, direct {:.1} ms; \
-         the asker's CPU a question: tree {:.1} ms, direct {:.1} ms",
+         the coordinator's CPU a question: tree {:.1} ms, direct {:.1} ms",
         ms(cold),
         ms(tree),
         ms(all),
@@ -154,10 +154,10 @@ fn meet(n: usize) -> anyhow::Result<()> {
         let (cluster, met) = Cluster::serve_at_once(&databases, MEETING).await?;
         let silent = cluster.agents[n / 2].shared();
         let name = silent.identity.node().to_string();
-        silent.mesh.vanish()?;
+        silent.coordinator.mesh.vanish()?;
         let (began, mut longest) = (Instant::now(), Duration::ZERO);
         let asks_it = |agent: &rankmesh::agent::Agent| {
-            agent.shared().gossip.list().iter().any(|member| member.name == name && member.is_live())
+            agent.shared().coordinator.gossip.list().iter().any(|member| member.name == name && member.is_live())
         };
         while cluster.agents.iter().enumerate().any(|(index, agent)| index != n / 2 && asks_it(agent)) {
             if began.elapsed() > DYING {
@@ -349,14 +349,14 @@ fn findings(at_ns: i64) -> Vec<Finding> {
     (0..1_000).map(finding).collect()
 }
 
-/// Those that are asked; the first is the asker.
+/// Those that are asked; the first is the coordinator.
 enum Agents {
     Whole(Cluster),
     Light(Box<LightCluster>),
 }
 
 impl Agents {
-    async fn ask(&self, sql: &str) -> Result<Asked, AskError> {
+    async fn ask(&self, sql: &str) -> Result<QueryOutcome, AskError> {
         match self {
             Self::Whole(cluster) => cluster.ask(0, sql).await,
             Self::Light(cluster) => cluster.ask(0, sql, Duration::from_secs(30)).await,
@@ -392,7 +392,7 @@ async fn measure(n: usize, of: Data) -> anyhow::Result<(f64, f64)> {
         let floor_time = floor.round().await?;
         let between = cpu_time();
         let started = Instant::now();
-        let Asked::Answer { answer, coverage, .. } = agents.ask(&sql).await? else { bail!("no answer") };
+        let QueryOutcome::Answer { answer, coverage, .. } = agents.ask(&sql).await? else { bail!("no answer") };
         let our_time = started.elapsed();
         let after = cpu_time();
         if coverage.answered != n || answer.rows[0][0] != query_planner::Value::Integer(expected) {

@@ -31,7 +31,7 @@ struct Arguments {
     /// No question begins after so many seconds.
     #[arg(long, default_value_t = 3_600)]
     at_most_s: u64,
-    /// More hosts than this are asked through inner nodes [default: none are].
+    /// More hosts than this are asked through intermediate aggregators [default: none are].
     #[arg(long)]
     tree_above: Option<usize>,
 }

@@ -49,7 +49,7 @@ pub enum Outcome {
 
 /// What an agent is started with: its place, its store and whom to join.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct AgentPaths {
     /// Its node's name.
     pub name: String,
     /// Its directory: identity, socket, log.
@@ -60,7 +60,7 @@ pub struct Place {
     pub join: Option<String>,
 }
 
-impl Place {
+impl AgentPaths {
     /// A directory with an identity of `authority` for the agent of `store`.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Agent {
     ///
     /// # Errors
     /// It does not.
-    pub fn start(place: &Place, mut command: Command) -> anyhow::Result<Self> {
+    pub fn start(place: &AgentPaths, mut command: Command) -> anyhow::Result<Self> {
         let child = command.stderr(File::create(place.dir.join("log"))?).spawn().context("starting an agent")?;
         let mut agent = Self { name: place.name.clone(), child, dir: place.dir.clone() };
         let until = Instant::now() + PATIENCE;

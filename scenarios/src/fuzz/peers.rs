@@ -161,7 +161,7 @@ pub(super) fn task_seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     }
     let answer = lab.runtime.block_on(run(lab, task(vec![lab.states.clone()])));
     for batch in answer {
-        seeds.push(frame::encode(&Response::Batch { part: 0, batch })?);
+        seeds.push(frame::encode(&Response::Batch { fragment: 0, batch })?);
     }
     Ok(seeds)
 }
@@ -224,7 +224,7 @@ async fn run(lab: &Lab, task: NodeTask) -> Vec<Batch> {
     let running = Arc::clone(&lab.executor).run("peer", task, None, deadline, CancellationToken::new(), batches);
     let gather = async {
         let mut all = Vec::new();
-        while let Some((_, batch)) = produced.recv().await {
+        while let Some((_, batch, _)) = produced.recv().await {
             if all.len() < 16 {
                 all.push(batch);
             }
@@ -256,7 +256,7 @@ pub(super) fn feed_catalog(input: &[u8]) -> anyhow::Result<()> {
     let lab = lab()?;
     let found = lab.runtime.block_on(async {
         let found = FrameReader::new(input).read::<Catalog>().await.ok()??;
-        query::catalogs::believed(input, found.hash()).await.ok()
+        query::catalogs::verified(input, found.hash()).await.ok()
     });
     let Some(found) = found else { return Ok(()) };
     let (union, _) =

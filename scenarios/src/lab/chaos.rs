@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use query::FanoutPolicy;
-use query::ask::{self, AskError, Asked};
+use query::ask::{self, AskError, QueryOutcome};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rankmesh::agent::Shared;
@@ -57,7 +57,7 @@ pub struct Options {
     /// No question begins after this time, once there was an answer from all and one from some: on a machine that stands still
     /// the time alone says nothing.
     pub at_most: Duration,
-    /// More hosts than this are asked through inner nodes.
+    /// More hosts than this are asked through intermediate aggregators.
     pub tree_above: usize,
 }
 
@@ -70,7 +70,7 @@ pub struct Report {
     pub complete: usize,
     /// Answers that some hosts were rightly missing from.
     pub partial: usize,
-    /// Questions whose asker was killed or stopped.
+    /// Questions whose coordinator was killed or stopped.
     pub unanswered: usize,
     /// Operations done.
     pub operations: usize,
@@ -78,7 +78,7 @@ pub struct Report {
     pub wrong_rows: usize,
     /// Answers whose coverage is not true.
     pub wrong_coverage: usize,
-    /// Questions that failed at an asker that was well.
+    /// Questions that failed at an coordinator that was well.
     pub failed: usize,
     /// Answers after the deadline and a tenth, by more than the machine itself was late.
     pub late: usize,
@@ -118,7 +118,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} questions in {:.1} s under {} operations: {} complete, {} partial, {} at askers that went; {} datagrams, {} lost",
+            "{} questions in {:.1} s under {} operations: {} complete, {} partial, {} at coordinators that went; {} datagrams, {} lost",
             self.questions,
             self.took.as_secs_f64(),
             self.operations,
@@ -166,7 +166,7 @@ fn id_of(name: &str) -> Option<HostId> {
 
 /// The members that a host lists now.
 fn listed(shared: &Shared) -> BTreeSet<HostId> {
-    shared.gossip.list().iter().filter_map(|member| id_of(&member.name)).collect()
+    shared.coordinator.gossip.list().iter().filter_map(|member| id_of(&member.name)).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -215,12 +215,12 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let operated = std::thread::scope(|scope| {
         scope.spawn(|| run.watch_lag());
         let operator = scope.spawn(|| run.operate());
-        let askers: Vec<_> = (0..options.at_once)
+        let coordinators: Vec<_> = (0..options.at_once)
             .map(|index| (index, &run))
             .map(|(i, run)| scope.spawn(move || run.put_questions(i)))
             .collect();
-        for asker in askers {
-            let _ = asker.join();
+        for coordinator in coordinators {
+            let _ = coordinator.join();
         }
         run.over.store(true, Ordering::Relaxed);
         operator.join()
@@ -228,7 +228,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     operated.map_err(|_| anyhow::anyhow!("the operator panicked"))??;
 
     let healed = run.fleet.wait_for_all(MEETING).context("after everything was healed")?;
-    let whole = run.wait_for_whole_answers()?;
+    let whole = run.wait_for_complete_answers()?;
     let tasks_after = run.tasks_at_rest();
     let Run { fleet, report, began, .. } = run;
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -324,8 +324,8 @@ impl Run {
             let timeout = shortest + (longest - shortest).mul_f64(rng.random_range(0.0..1.0));
             let timeout = Duration::from_millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
             let put = loop {
-                let asker = rng.random_range(0..self.options.hosts);
-                if let Some(put) = self.put(asker, &drawn, timeout) {
+                let coordinator = rng.random_range(0..self.options.hosts);
+                if let Some(put) = self.put(coordinator, &drawn, timeout) {
                     break put;
                 }
                 std::thread::sleep(LAG_STEP);
@@ -334,12 +334,12 @@ impl Run {
         }
     }
 
-    /// Puts one question; `None` where the asker does not run.
-    fn put(&self, asker: HostId, drawn: &Drawn, timeout: Duration) -> Option<Put> {
-        let (shared, runtime) = self.fleet.asked(asker)?;
-        *shared.fanout.lock().unwrap_or_else(PoisonError::into_inner) =
-            FanoutPolicy { tree_above: self.options.tree_above };
+    /// Puts one question; `None` where the coordinator does not run.
+    fn put(&self, coordinator: HostId, drawn: &Drawn, timeout: Duration) -> Option<Put> {
+        let (shared, runtime) = self.fleet.asked(coordinator)?;
+        *shared.coordinator.fanout.lock() = FanoutPolicy { tree_above: self.options.tree_above };
         let live: BTreeSet<HostId> = shared
+            .coordinator
             .gossip
             .list()
             .iter()
@@ -356,13 +356,15 @@ impl Run {
         let (tell_list, told_list) = mpsc::channel();
         runtime.spawn(async move {
             let _ = tell_list.send(listed(&of_task));
-            let came = ask::ask(&of_task, question, CancellationToken::new()).await;
+            let came = ask::ask(&of_task.coordinator, question, CancellationToken::new()).await;
             let _ = tell.send((Instant::now(), came));
         });
-        // A killed asker drops the task, a stopped one goes on some time.
+        // A killed coordinator drops the task, a stopped one goes on some time.
         let (ended, came) = match told.recv() {
-            Ok((ended, Ok(Asked::Answer { answer, coverage, .. }))) => (ended, Came::Answer(answer.rows, coverage)),
-            Ok((ended, Ok(Asked::Plan(plan)))) => (ended, Came::Failed(plan)),
+            Ok((ended, Ok(QueryOutcome::Answer { answer, coverage, .. }))) => {
+                (ended, Came::Answer(answer.rows, coverage))
+            }
+            Ok((ended, Ok(QueryOutcome::Plan(plan)))) => (ended, Came::Failed(plan)),
             Ok((ended, Err(AskError::Wrong(message)))) => (ended, Came::Wrong(message)),
             Ok((ended, Err(AskError::Failed { message, coverage }))) => {
                 (ended, Came::Failed(format!("{message} ({coverage:?})")))
@@ -372,7 +374,7 @@ impl Run {
         // On a busy host the question begins some time after it was put.
         let listed: Vec<_> = [before].into_iter().chain(told_list.try_recv().ok()).chain([listed(&shared)]).collect();
         let lag = self.lag(began, ended);
-        Some(Put { drawn: drawn.clone(), asker, began, ended, timeout, listed, live, lag, came })
+        Some(Put { drawn: drawn.clone(), coordinator, began, ended, timeout, listed, live, lag, came })
     }
 
     fn account(&self, put: &Put) {
@@ -413,16 +415,16 @@ impl Run {
         let faults = [("rows", wrong_rows), ("coverage", wrong_coverage), ("failed", failed), ("late", late)];
         for (what, fault) in faults.into_iter().filter_map(|(what, fault)| fault.map(|fault| (what, fault))) {
             if report.faults.len() < TOLD {
-                report.faults.push(self.told(put, what, &fault));
+                report.faults.push(self.fault_text(put, what, &fault));
             }
         }
     }
 
     /// A fault with what led to it.
-    fn told(&self, put: &Put, what: &str, fault: &str) -> String {
+    fn fault_text(&self, put: &Put, what: &str, fault: &str) -> String {
         let mut text = format!(
             "FAULT {what} at n{} (seed {}, {:.1} s into the run, deadline {:?}, took {:?}, machine late {:?})\n  {}\n  {fault}",
-            put.asker,
+            put.coordinator,
             self.options.seed,
             put.began.duration_since(self.began).as_secs_f64(),
             put.timeout,
@@ -454,7 +456,7 @@ impl Run {
     }
 
     /// Waits until every host gives a whole and right answer.
-    fn wait_for_whole_answers(&self) -> anyhow::Result<Duration> {
+    fn wait_for_complete_answers(&self) -> anyhow::Result<Duration> {
         let began = Instant::now();
         let drawn = Drawn {
             sql: "SELECT node, count(*), sum(v) FROM t GROUP BY node".into(),

@@ -194,7 +194,7 @@ impl Fleet {
         let addresses: Vec<Option<SocketAddr>> = (0..self.count()).map(|host| self.address(host)).collect();
         for id in 0..self.count() {
             let Some((shared, _)) = self.asked(id) else { return Some(format!("{} does not run", name_of(id))) };
-            let members = shared.gossip.list();
+            let members = shared.coordinator.gossip.list();
             for (other, address) in addresses.iter().enumerate() {
                 let name = name_of(other);
                 let known = members.iter().find(|member| member.name == name);

@@ -15,7 +15,7 @@ use super::timeline::Timeline;
 /// Ways to choose versions of rows that are tried, where hosts returned with other rows during the question.
 const WAYS: usize = 64;
 
-/// How long two hosts must have been up and joined before a question, when the asker already lists the other as live: a
+/// How long two hosts must have been up and joined before a question, when the coordinator already lists the other as live: a
 /// connection from before may first have to be found dead.
 const SETTLED: Duration = Duration::from_secs(4);
 
@@ -25,14 +25,14 @@ pub struct Put {
     /// The question.
     pub drawn: Drawn,
     /// Asked at.
-    pub asker: HostId,
+    pub coordinator: HostId,
     /// Begin and end.
     pub began: Instant,
     /// When the answer was there.
     pub ended: Instant,
     /// Its deadline.
     pub timeout: Duration,
-    /// Members that the asker listed, before the question, as it began and after it.
+    /// Members that the coordinator listed, before the question, as it began and after it.
     pub listed: Vec<BTreeSet<HostId>>,
     /// Those of them that it listed before as live, at the address where they are.
     pub live: BTreeSet<HostId>,
@@ -51,7 +51,7 @@ pub enum Came {
     Wrong(String),
     /// No answer.
     Failed(String),
-    /// The asker was killed meanwhile.
+    /// The coordinator was killed meanwhile.
     Nobody,
 }
 
@@ -62,7 +62,7 @@ pub struct Judgement {
     pub wrong_rows: Option<String>,
     /// Coverage says what was not so.
     pub wrong_coverage: Option<String>,
-    /// It failed although the asker itself could answer.
+    /// It failed although the coordinator itself could answer.
     pub failed: Option<String>,
     /// By how much it came after its deadline and a tenth.
     pub late: Option<Duration>,
@@ -75,7 +75,7 @@ pub struct Judgement {
 /// Judges one question.
 pub fn judge(put: &Put, timeline: &Timeline, oracle: &mut Oracle) -> Judgement {
     let mut judgement = Judgement::default();
-    let asker_up = timeline.up(put.asker, put.began, put.ended);
+    let asker_up = timeline.up(put.coordinator, put.began, put.ended);
     let allowed = put.timeout.mul_f64(1.1);
     let took = put.ended.duration_since(put.began);
     if asker_up && took > allowed {
@@ -86,10 +86,10 @@ pub fn judge(put: &Put, timeline: &Timeline, oracle: &mut Oracle) -> Judgement {
         Came::Wrong(message) => judgement.failed = Some(format!("taken for wrong: {message}")),
         Came::Failed(message) => {
             let own_part = match &put.drawn.scope {
-                Scope::Hosts(hosts) => hosts.contains(&put.asker),
+                Scope::Hosts(hosts) => hosts.contains(&put.coordinator),
                 Scope::All | Scope::AnyOne => true,
             };
-            // A machine that was late with everything may be late with the asker's own part.
+            // A machine that was late with everything may be late with the coordinator's own part.
             if asker_up && own_part && put.lag < put.timeout / 4 {
                 judgement.failed = Some(message.clone());
             }
@@ -126,9 +126,9 @@ fn covered(put: &Put, coverage: &Coverage, timeline: &Timeline) -> Result<BTreeS
         Scope::AnyOne => return Ok(BTreeSet::new()),
         Scope::Hosts(hosts) => {
             let hosts: BTreeSet<HostId> = hosts.iter().copied().collect();
-            // Not listed: the asker has just been started and cannot know it. One that knows nobody asks itself, whatever
+            // Not listed: the coordinator has just been started and cannot know it. One that knows nobody asks itself, whatever
             // the question names, and says so.
-            let alone = BTreeSet::from([put.asker]);
+            let alone = BTreeSet::from([put.coordinator]);
             let of = |listed: &BTreeSet<HostId>| if *listed == alone { alone.clone() } else { &hosts & listed };
             put.listed
                 .iter()
@@ -148,12 +148,12 @@ fn covered(put: &Put, coverage: &Coverage, timeline: &Timeline) -> Result<BTreeS
     }
     let answered = &asked - &missing;
     for host in &answered {
-        if timeline.parted(put.asker, *host, put.began, put.ended) {
+        if timeline.parted(put.coordinator, *host, put.began, put.ended) {
             return Err(format!("{} is said to have answered and could not", name_of(*host)));
         }
     }
     for host in &missing {
-        let well = timeline.joined(put.asker, *host, put.began, put.ended, SETTLED) && put.live.contains(host);
+        let well = timeline.joined(put.coordinator, *host, put.began, put.ended, SETTLED) && put.live.contains(host);
         if well && put.lag < put.timeout / 4 {
             let reason = coverage.missing.iter().find(|gone| gone.node == name_of(*host)).map(|gone| &gone.reason);
             return Err(format!("{} was well all the time and is missing: {reason:?}", name_of(*host)));
@@ -193,7 +193,7 @@ mod tests {
         let sql = "SELECT count(*), sum(v) FROM t".to_owned();
         Put {
             drawn: Drawn { sql, ordered: true, scope: Scope::All },
-            asker: 0,
+            coordinator: 0,
             began: Instant::now(),
             ended: Instant::now(),
             timeout,

@@ -26,7 +26,7 @@ pub struct MemoryTransport {
 }
 
 impl MemoryTransport {
-    /// Open the nodes of a deal. `seed` chooses askers and the order of answers.
+    /// Open the nodes of a deal. `seed` chooses coordinators and the order of answers.
     ///
     /// # Errors
     /// A node's file cannot be opened.
@@ -70,7 +70,7 @@ pub fn catalog_of(dealer: &Dealer) -> anyhow::Result<Catalog> {
 
 impl Transport for MemoryTransport {
     fn ask(&mut self, dealer: &Dealer, sql: &str) -> anyhow::Result<Reply> {
-        let asker = self.rng.random_range(0..self.nodes.len());
+        let coordinator = self.rng.random_range(0..self.nodes.len());
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         order.shuffle(&mut self.rng);
         let options = AskOptions { single_node: self.nodes.len() == 1, ..AskOptions::default() };
@@ -78,7 +78,7 @@ impl Transport for MemoryTransport {
             Ok(plan) => plan,
             Err(error) => return Ok(Reply::Refused(error.message)),
         };
-        let mut fanout = MemoryFanout { nodes: &self.nodes, order: &order, asker };
+        let mut fanout = MemoryFanout { nodes: &self.nodes, order: &order, coordinator };
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
         let now = i64::try_from(now)?;
         Ok(match query_planner::run(&plan, &mut fanout, &Budget::default(), now, &Stop::default()) {
@@ -98,7 +98,7 @@ impl Transport for MemoryTransport {
 struct MemoryFanout<'a> {
     nodes: &'a [(String, Connection)],
     order: &'a [usize],
-    asker: usize,
+    coordinator: usize,
 }
 
 impl Fanout for MemoryFanout<'_> {
@@ -114,7 +114,7 @@ impl Fanout for MemoryFanout<'_> {
             let is_asked = match targets {
                 Targets::All => true,
                 Targets::Named(names) => names.contains(name),
-                Targets::AnyOne => *index == self.asker,
+                Targets::AnyOne => *index == self.coordinator,
             };
             if !is_asked {
                 continue;

@@ -1,13 +1,13 @@
 //! The QUIC transport: real agents over loopback sockets, asked through the code behind the command line.
 //!
-//! Agents serve the deal's files, so they see rows as soon as those are written. A changed schema reaches the askers by
+//! Agents serve the deal's files, so they see rows as soon as those are written. A changed schema reaches the coordinators by
 //! gossip: before the next question the transport waits until every agent knows every catalogue.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use query::ask::{AskError, Asked};
+use query::ask::{AskError, QueryOutcome};
 use query_planner::{Catalog, Strategy};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -34,7 +34,7 @@ struct Mesh {
 }
 
 impl QuicTransport {
-    /// A transport without agents yet. `seed` chooses askers.
+    /// A transport without agents yet. `seed` chooses coordinators.
     ///
     /// # Errors
     /// The asynchronous runtime cannot start.
@@ -72,7 +72,7 @@ async fn schema_spread(cluster: &Cluster, dealer: &Dealer) -> anyhow::Result<()>
     let until = Instant::now() + PATIENCE;
     for agent in &cluster.agents {
         loop {
-            let members = agent.shared().gossip.members();
+            let members = agent.shared().coordinator.gossip.members();
             let known = |(name, hash): &(String, u64)| {
                 members.iter().any(|member| member.name == *name && member.facts.schema_hash == *hash)
             };
@@ -88,15 +88,15 @@ async fn schema_spread(cluster: &Cluster, dealer: &Dealer) -> anyhow::Result<()>
 
 impl Transport for QuicTransport {
     fn ask(&mut self, dealer: &Dealer, sql: &str) -> anyhow::Result<Reply> {
-        let asker = self.rng.random_range(0..dealer.nodes().len());
+        let coordinator = self.rng.random_range(0..dealer.nodes().len());
         self.mesh(dealer)?;
         let Some(mesh) = &self.mesh else { anyhow::bail!("no mesh") };
-        let asked = self.runtime.block_on(mesh.cluster.ask_analyze(asker, sql));
+        let asked = self.runtime.block_on(mesh.cluster.ask_analyze(coordinator, sql));
         Ok(match asked {
-            Ok(Asked::Answer { coverage, .. }) if coverage.answered < coverage.asked => {
+            Ok(QueryOutcome::Answer { coverage, .. }) if coverage.answered < coverage.asked => {
                 Reply::Failed { message: format!("not all nodes answered: {:?}", coverage.missing), plan: None }
             }
-            Ok(Asked::Answer { answer, explained, .. }) => match strategy(&explained) {
+            Ok(QueryOutcome::Answer { answer, explained, .. }) => match strategy(&explained) {
                 Some(strategy) => Reply::Answered(Box::new(Answered {
                     rows: answer.rows,
                     strategy,
@@ -106,7 +106,9 @@ impl Transport for QuicTransport {
                 })),
                 None => Reply::Failed { message: "the explanation names no strategy".to_owned(), plan: None },
             },
-            Ok(Asked::Plan(_)) => Reply::Failed { message: "a plan instead of an answer".to_owned(), plan: None },
+            Ok(QueryOutcome::Plan(_)) => {
+                Reply::Failed { message: "a plan instead of an answer".to_owned(), plan: None }
+            }
             Err(AskError::Wrong(message)) => Reply::Refused(message),
             // What SQL errors and what the mesh fails at is one kind of error here; the union tells them apart.
             Err(AskError::Failed { message, .. }) => Reply::SqlError(message),

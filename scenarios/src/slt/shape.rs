@@ -14,7 +14,7 @@ use sqlite3_parser::{Bump, FallibleIterator as _};
 /// The class of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// No table: the asker answers alone.
+    /// No table: the coordinator answers alone.
     Constant,
     /// Rows of one table: filtered, sorted, made distinct or cut at the nodes, never fetched whole.
     Scan {

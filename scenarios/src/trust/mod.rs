@@ -84,7 +84,8 @@ impl TrustMesh {
     /// They do not meet in time.
     pub async fn all_met(&self) -> anyhow::Result<()> {
         let size = self.agents.len();
-        let live = |agent: &Agent| agent.shared().gossip.list().iter().filter(|member| member.is_live()).count();
+        let live =
+            |agent: &Agent| agent.shared().coordinator.gossip.list().iter().filter(|member| member.is_live()).count();
         until("all know all", || self.agents.iter().all(|agent| live(agent) == size)).await?;
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use query::ask::{self, Asked};
+use query::ask::{self, QueryOutcome};
 use rankmesh::agent::Shared;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +52,7 @@ pub async fn run(agents: usize, validity: Duration, time: Duration) -> anyhow::R
         askers.spawn(ask_on(Arc::clone(agent.shared()), agents, Arc::clone(&tally)));
     }
     let serials = || -> Vec<String> {
-        mesh.agents.iter().map(|agent| agent.shared().mesh.identity().serial().to_owned()).collect()
+        mesh.agents.iter().map(|agent| agent.shared().coordinator.mesh.identity().serial().to_owned()).collect()
     };
     let (began, mut renewals, mut before) = (Instant::now(), 0, serials());
     while began.elapsed() < time {
@@ -90,8 +90,8 @@ async fn one(shared: &Arc<Shared>, long: bool, agents: usize) -> Result<(), Stri
     } else {
         "SELECT sum(x) FROM t"
     };
-    match ask::ask(shared, question(sql, TIMEOUT), CancellationToken::new()).await {
-        Ok(Asked::Answer { answer, coverage, .. }) => {
+    match ask::ask(&shared.coordinator, question(sql, TIMEOUT), CancellationToken::new()).await {
+        Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             let sum = format!("{:?}", answer.rows.first().and_then(|row| row.first()));
             if !coverage.is_complete() {
                 Err(format!("missing: {:?}", coverage.missing))
@@ -101,7 +101,7 @@ async fn one(shared: &Arc<Shared>, long: bool, agents: usize) -> Result<(), Stri
                 Err(format!("a sum of {sum}"))
             }
         }
-        Ok(Asked::Plan(_)) => Err("a plan".to_owned()),
+        Ok(QueryOutcome::Plan(_)) => Err("a plan".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -1,5 +1,6 @@
-//! What a hostile machine on the network, or a member that turned hostile, may try against an endpoint: it is refused or
-//! bounded, and the others are served meanwhile. (No certificate, another CA and frames without sense are in the parent.)
+//! What a hostile machine on the network, or a member that turned hostile, may try against an
+//! endpoint: it is refused or bounded, and the others are served meanwhile. (No certificate,
+//! another CA and frames without sense are in the parent.)
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
@@ -23,7 +24,8 @@ async fn say(connection: &quinn::Connection, bytes: &[u8]) -> Result<Option<Resp
     FrameReader::new(receive).read::<Response>().await
 }
 
-/// The first packets of many handshakes, as an endpoint sends them to an address where nobody answers.
+/// The first packets of many handshakes, as an endpoint sends them to an address where nobody
+/// answers.
 async fn first_packets(ca: &Authority, handshakes: usize) -> Vec<Vec<u8>> {
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap();
     nowhere.set_nonblocking(true).unwrap();
@@ -78,7 +80,7 @@ async fn a_flood_of_handshakes_is_not_amplified_and_members_get_through() {
     a.assert_answers(&b).await;
     hear();
     assert!(answered <= 3 * sent, "{answered} bytes came back for {sent}");
-    assert_eq!((b.mesh.stats().accepted, b.script.askers().len()), (1, 1));
+    assert_eq!((b.mesh.stats().accepted, b.script.requesters().len()), (1, 1));
     let room = b.mesh.0.endpoint.open_connections();
     assert!(room <= 2 * 256 + 1, "{room} handshakes are kept under way");
     assert!(retries > 0, "nobody was asked to prove its address");
@@ -158,7 +160,7 @@ async fn who_reads_nothing_holds_a_bounded_amount_and_stops_nobody_else() {
     }
     drop(reader);
     slow.close(VarInt::from_u32(0), b"");
-    eventually("all the work ended with its askers", || gusher.ended.load(Ordering::SeqCst) == 33).await;
+    eventually("all the work ended with its requesters", || gusher.ended.load(Ordering::SeqCst) == 33).await;
 }
 
 #[tokio::test]
@@ -183,12 +185,12 @@ async fn a_member_has_eight_connections_at_most() {
         if let Ok((mut send, receive)) = connection.open_bi().await {
             let _ = send.write_all(&frame::encode(&Request::Catalog).unwrap()).await;
             connections.push((connection, send, receive));
-            eventually("it is in use", || b.script.askers().len() == used.min(8)).await;
+            eventually("it is in use", || b.script.requesters().len() == used.min(8)).await;
         }
     }
     let closed = || connections.iter().filter_map(|(c, ..)| c.close_reason()).collect::<Vec<_>>();
     eventually("four were turned away", || b.mesh.stats().turned_away == 4).await;
-    assert_eq!((b.mesh.connections(), b.script.askers().len(), b.script.cancelled()), (8, 8, 0));
+    assert_eq!((b.mesh.connections(), b.script.requesters().len(), b.script.cancelled()), (8, 8, 0));
     assert!(closed().iter().all(|reason| reason.to_string().contains("too many connections")), "{:?}", closed());
     b.script.hang.store(false, Ordering::SeqCst);
     a.assert_answers(&b).await;
@@ -206,7 +208,7 @@ async fn a_member_has_sixty_four_questions_under_way_at_most() {
         send.write_all(&frame::encode(&Request::Catalog).unwrap()).await.unwrap();
         open.push((send, receive));
     }
-    eventually("they are all being worked on", || b.script.askers().len() == 64).await;
+    eventually("they are all being worked on", || b.script.requesters().len() == 64).await;
     let more = tokio::time::timeout(Duration::from_millis(300), greedy.open_bi()).await;
     assert!(more.is_err(), "a sixty-fifth question was let in");
     b.script.hang.store(false, Ordering::SeqCst);
@@ -272,7 +274,8 @@ async fn each_role_gets_what_it_may_request_by_request() {
         Request::Relay { deadline_ms: 1, task, leaves: Vec::new() },
     ];
     let mut connections = Vec::new();
-    // A node's key serves its agent: it neither asks as a person nor, below, does a person's gossip.
+    // A node's key serves its agent: it neither asks as a person nor, below, does a person's
+    // gossip.
     for (role, allowed) in [
         (Role::Node, [true, true, true, false, true, true, true, true, true]),
         (Role::Operator, [true, true, true, true, true, true, true, false, false]),

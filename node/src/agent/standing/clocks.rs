@@ -1,9 +1,9 @@
 //! This host's clock against the reference node's, kept fresh by a ping a second. Both are the steady clocks, so that a wall clock
 //! that is stepped changes nothing.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
@@ -34,8 +34,8 @@ struct State {
 }
 
 impl ReferenceClocks {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Say who the reference is.
@@ -81,12 +81,12 @@ pub(super) async fn keep_fresh(shared: std::sync::Arc<Shared>, stop: Cancellatio
             state.reference.clone().filter(|_| !state.is_self)
         };
         let Some(reference) = reference else { continue };
-        let members = shared.gossip.list();
+        let members = shared.coordinator.gossip.list();
         let Some(member) = members.iter().find(|member| member.name == reference) else { continue };
         let Ok(name) = reference.parse() else { continue };
         let pings = if measured.as_ref() == Some(&reference) { 1 } else { AT_FIRST };
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        match shared.mesh.steady_clock_offset(&name, member.address, pings, deadline).await {
+        match shared.coordinator.mesh.steady_clock_offset(&name, member.address, pings, deadline).await {
             Ok(clock) => {
                 let mut state = clocks.state();
                 if state.reference.as_ref() == Some(&reference) {

@@ -3,9 +3,10 @@
 //! Records have times of the wall clock, which may be stepped; the collector gets those of the steady one.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use node_bpf::Record;
+use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
 
 use super::super::activity::{activity, runs};
@@ -65,7 +66,7 @@ impl State {
 
 impl Feed {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Take in a record; what is no collective call or loss is none of a digest's business.

@@ -5,10 +5,11 @@
 //! `clocks` follows the reference node's clock, `tell` writes findings and runs the operator's command.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gossip::MemberState;
+use parking_lot::Mutex;
 use record::{steady_now_ns, wall_ahead_ns};
 use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
@@ -16,7 +17,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use query::lock::lock;
 use verdicts::digest::{self, Digest, Heard, end_of, window_of};
 use verdicts::standing::{Board, Change, Judge, NODE_WINDOWS, Presence, Standing};
 
@@ -71,12 +71,12 @@ pub struct About {
 impl StandingState {
     /// The verdict that stands; none where no agent of the mesh has gossiped a digest yet.
     pub fn current(&self) -> Option<Current> {
-        lock(&self.current).clone()
+        self.current.lock().clone()
     }
 
     /// What was heard up to now.
     fn board(&self) -> Board {
-        lock(&self.board).clone()
+        self.board.lock().clone()
     }
 
     /// Bytes of digests that this agent has published.
@@ -149,9 +149,9 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         shared.standing.published_bytes.fetch_add(text.len() as u64, std::sync::atomic::Ordering::Relaxed);
         // As the others will read it.
         if let Ok(read) = digest::decode(&text) {
-            lock(&shared.standing.board).hear(&own, read, steady_now_ns());
+            shared.standing.board.lock().hear(&own, read, steady_now_ns());
         }
-        shared.gossip.publish(slot(window), text).await;
+        shared.coordinator.gossip.publish(slot(window), text).await;
     }
 }
 
@@ -175,7 +175,7 @@ fn slot(window: i64) -> String {
 /// Hears the others, judges, and hands on what is news.
 async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: CancellationToken) {
     let own = shared.identity.node().to_string();
-    let mut members = shared.gossip.watch();
+    let mut members = shared.coordinator.gossip.watch();
     let mut heard: BTreeMap<(String, String), String> = BTreeMap::new();
     let mut change = Change::default();
     let mut judge = Judge::default();
@@ -199,7 +199,7 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
             }
         }
         {
-            let mut board = lock(&shared.standing.board);
+            let mut board = shared.standing.board.lock();
             for (node, digest) in came {
                 match digest {
                     Ok(digest) => {
@@ -260,6 +260,6 @@ fn judge(shared: &Shared, own: &str, judge: &mut Judge) -> Option<Standing> {
         shared.standing.new_reference.notify_one();
     }
     let standing = judge.judge(&board, now_ns)?;
-    *lock(&shared.standing.current) = Some(Current { standing: standing.clone(), judged_ns: now_ns });
+    *shared.standing.current.lock() = Some(Current { standing: standing.clone(), judged_ns: now_ns });
     Some(standing)
 }

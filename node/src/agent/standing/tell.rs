@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use query::ask::{self, Asked, Question};
+use query::ask::{self, QueryOutcome, Question};
 use record::unix_now_ns;
 use store::{Finding, Source};
 use verdicts::digest::WINDOW_NS;
@@ -25,7 +25,7 @@ use verdicts::{Report, Verdict};
 pub(super) const WAITING: usize = 16;
 /// A command that takes longer is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time for finding out what was told last.
+/// Time for finding out what was written last.
 const KNOWN: Duration = Duration::from_secs(2);
 /// Time for finding the cause.
 const CAUSE: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
     let finding = finding(&standing, &report);
     if writes
         && let Source::Store(store) = shared.source.as_ref()
-        && !last_finding(shared, stop).await.is_some_and(|last| last == told(&finding))
+        && !last_finding(shared, stop).await.is_some_and(|last| last == key_of(&finding))
     {
         store.ingest().finding(finding.clone());
     }
@@ -79,9 +79,9 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
 }
 
 /// What makes two findings in a row the same one.
-type Told = [Value; 4];
+type FindingKey = [Value; 4];
 
-fn told(finding: &Finding) -> Told {
+fn key_of(finding: &Finding) -> FindingKey {
     [
         json!(finding.verdict),
         json!(finding.rank),
@@ -92,7 +92,7 @@ fn told(finding: &Finding) -> Told {
 
 /// The mesh's last finding, by the time of its window: whoever becomes the reference node, or is it again after a restart, does not write
 /// what the one before has written. None where there is none, or it cannot be had: rather twice than never.
-async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Told> {
+async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<FindingKey> {
     let question = Question {
         sql: "SELECT verdict, rank, culprit_node, comm_hash FROM findings ORDER BY until_ns DESC LIMIT 1".to_owned(),
         timeout_ms: u64::try_from(KNOWN.as_millis()).unwrap_or(u64::MAX),
@@ -102,7 +102,9 @@ async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Told>
         plan_only: false,
         analyze: false,
     };
-    let Ok(Asked::Answer { answer, .. }) = ask::ask(shared, question, stop.clone()).await else { return None };
+    let Ok(QueryOutcome::Answer { answer, .. }) = ask::ask(&shared.coordinator, question, stop.clone()).await else {
+        return None;
+    };
     let value = |value: &query_planner::Value| match value {
         query_planner::Value::Text(text) => json!(String::from_utf8_lossy(text)),
         query_planner::Value::Integer(number) => json!(number),

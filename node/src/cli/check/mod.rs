@@ -10,7 +10,8 @@ use anyhow::Context;
 use serde_json::json;
 use store;
 
-use super::{CheckArgs, Exit, ReportFormat};
+use super::Exit;
+use super::args::{CheckArgs, ReportFormat};
 
 mod model;
 mod text;

@@ -1,23 +1,31 @@
 //! Threads for questions: the scheduler and the disk serve capture and the job first.
 //!
-//! Nice values and I/O priorities belong to threads on Linux (setpriority(2), ioprio_set(2)), and an ordinary user may not
-//! take them back; so a question that is more than a few look-ups runs on a thread of its own.
+//! Nice values and I/O priorities belong to threads on Linux (setpriority(2), ioprio_set(2)), and
+//! an ordinary user may not take them back; so a question that is more than a few look-ups runs on
+//! a thread of its own.
 
 use nix::libc;
+use query_planner::memory;
 
 /// Nice value of questions.
 const NICE: libc::c_int = 10;
-/// Best effort, the lowest of its eight levels: IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7) of linux/ioprio.h.
+/// Best effort, the lowest of its eight levels: IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7) of
+/// linux/ioprio.h.
 const IO_PRIORITY: libc::c_long = (2 << 13) | 7;
+/// A question that took so much memory, bytes, gives it back to the system at once.
+const MUCH_BYTES: u64 = 8 << 20;
 /// IOPRIO_WHO_PROCESS: one thread.
 const IO_WHO_THREAD: libc::c_long = 1;
 
-/// Runs `work` on a polite thread; `None` where it panicked or no thread could be had.
+/// Runs `work` on a low_priority thread; `None` where it panicked or no thread could be had.
 pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("question".into()).spawn(move || {
         lower();
-        let _ = tell.send(work());
+        let done = work();
+        // Before the next question can be asked.
+        give_back_memory();
+        let _ = tell.send(done);
     });
     match thread {
         Ok(_) => told.await.ok(),
@@ -28,7 +36,21 @@ pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     }
 }
 
-/// Lowers the calling thread. What the system does not allow leaves it as it was: the question runs all the same.
+/// Gives memory back to the system that a question has freed, where it was much: glibc keeps it, in
+/// as many arenas as threads have allocated from, and the next question's thread may get another
+/// arena.
+fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    if memory::peak_here() >= MUCH_BYTES {
+        // SAFETY: has no preconditions, and moves nothing that is in use.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+}
+
+/// Lowers the calling thread. What the system does not allow leaves it as it was: the question runs
+/// all the same.
 fn lower() {
     // SAFETY: both take numbers only; 0 is the calling thread.
     unsafe {

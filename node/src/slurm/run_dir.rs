@@ -33,9 +33,9 @@ pub struct Charter {
 
 /// The directory of one run of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place(PathBuf);
+pub struct RunDir(PathBuf);
 
-impl Place {
+impl RunDir {
     /// That at `path`.
     #[must_use]
     pub fn at(path: &Path) -> Self {
@@ -267,7 +267,7 @@ pub fn sockets_of(id: u32, node: Option<&str>) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// The state directory cannot be written.
-pub fn remember(id: u32, place: &Place) -> anyhow::Result<()> {
+pub fn remember(id: u32, run_dir: &RunDir) -> anyhow::Result<()> {
     let directory = config::state_dir()?.join("slurm");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
     for entry in std::fs::read_dir(&directory)?.flatten() {
@@ -276,14 +276,14 @@ pub fn remember(id: u32, place: &Place) -> anyhow::Result<()> {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-    write_private(&directory.join(id.to_string()), place.path().as_os_str().as_encoded_bytes())
+    write_private(&directory.join(id.to_string()), run_dir.path().as_os_str().as_encoded_bytes())
 }
 
 /// The directory of a job's mesh, when this user has made one.
 #[must_use]
-pub fn remembered(id: u32) -> Option<Place> {
+pub fn remembered(id: u32) -> Option<RunDir> {
     let path = std::fs::read_to_string(config::state_dir().ok()?.join("slurm").join(id.to_string())).ok()?;
-    Some(Place(PathBuf::from(path)))
+    Some(RunDir(PathBuf::from(path)))
 }
 
 #[cfg(test)]
@@ -319,16 +319,16 @@ mod tests {
     fn only_the_user_may_enter() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run");
-        let place = Place::make(&path).unwrap();
+        let run_dir = RunDir::make(&path).unwrap();
         for part in ["", "identity", "log"] {
             assert_eq!(std::fs::metadata(path.join(part)).unwrap().mode() & 0o777, 0o700, "{part}");
         }
-        Place::make(&path).expect("again");
+        RunDir::make(&path).expect("again");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(Place::make(&path).unwrap_err().to_string().contains("chmod 700"));
+        assert!(RunDir::make(&path).unwrap_err().to_string().contains("chmod 700"));
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(Place::make(&link).unwrap_err().to_string().contains("no directory"));
+        assert!(RunDir::make(&link).unwrap_err().to_string().contains("no directory"));
         let charter = Charter {
             job: Job { id: 7, ..Job::default() },
             mesh: "job-7".into(),
@@ -337,16 +337,16 @@ mod tests {
             labels: vec![("a".into(), "b".into())],
             store_dir: None,
         };
-        assert!(!place.has_charter());
-        place.write_charter(&charter).unwrap();
+        assert!(!run_dir.has_charter());
+        run_dir.write_charter(&charter).unwrap();
         assert_eq!(std::fs::metadata(path.join("job.json")).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(place.charter().unwrap().job, charter.job);
-        assert_eq!(place.store(&charter, "n1"), path.join("n1.db"));
+        assert_eq!(run_dir.charter().unwrap().job, charter.job);
+        assert_eq!(run_dir.store(&charter, "n1"), path.join("n1.db"));
     }
 
     #[test]
     fn a_missing_charter_says_what_to_do() {
-        let error = Place::at(Path::new("/nonexistent")).charter().unwrap_err();
+        let error = RunDir::at(Path::new("/nonexistent")).charter().unwrap_err();
         assert!(format!("{error:#}").contains("--dir"), "{error:#}");
     }
 

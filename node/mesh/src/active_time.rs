@@ -1,13 +1,14 @@
-//! Patience with others, counted in time in which this process could have heard them. A host that is paused or starved stands still
-//! while its clock goes on: a limit by the clock would be over when it wakes, and the peer blamed, whose answer may lie in the
-//! socket.
+//! Patience with others, counted in time in which this process could have received their packets. A host that
+//! is paused or starved stands still while its clock goes on: a limit by the clock would be over
+//! when it wakes, and the peer blamed, whose answer may lie in the socket.
 
 use std::time::Duration;
 
 /// A limit is waited for in so many steps.
 const STEPS: u32 = 8;
 
-/// Waits for `time`. However long this process stands still in one of its steps, the others are yet to come.
+/// Waits for `time`. However long this process stands still in one of its steps, the others are yet
+/// to come.
 pub(super) async fn sleep(time: Duration) {
     for _ in 0..STEPS {
         tokio::time::sleep(time / STEPS).await;

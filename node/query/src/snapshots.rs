@@ -1,33 +1,34 @@
-//! Snapshots that this node keeps between the two rounds of a question: the connection whose read transaction the first
-//! round began, until the second takes it or its time is over.
+//! Snapshots that this node keeps between the two rounds of a question: the connection whose read
+//! transaction the first round began, until the second takes it or its time is over.
 //!
-//! So both rounds see one state of the store, whatever is stored or dropped meanwhile, and a node that was restarted
-//! (perhaps with other data) cannot answer the second round of a question whose first it answered in its former life: the
-//! snapshot is gone with that life. All tasks of one question see one snapshot of a node, one after the other, though inner nodes
-//! are lost and the question asks anew. A kept snapshot holds up the checkpoints of the store's log, as a long question does.
+//! So both rounds see one state of the store, whatever is stored or dropped meanwhile, and a node
+//! that was restarted (perhaps with other data) cannot answer the second round of a question whose
+//! first it answered in its former life: the snapshot is gone with that life. All tasks of one
+//! question see one snapshot of a node, one after the other, though intermediate aggregators are
+//! lost and the question asks anew. A kept snapshot holds up the checkpoints of the store's log, as
+//! a long question does.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
+use parking_lot::Mutex;
 use query_planner::NodeError;
 use rusqlite::Connection;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::lock::lock;
-
 /// Snapshots kept at a time; a question in two rounds beyond that is refused here.
-const MOST: usize = 64;
+const MAX_KEPT: usize = 64;
 
 /// The snapshots of one node.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct Snapshots {
     state: Mutex<State>,
-    /// Told when a use has ended.
+    /// RowChunk when a use has ended.
     ended: Notify,
 }
 
@@ -40,7 +41,7 @@ struct State {
 #[derive(Debug)]
 struct Snapshot {
     conn: Connection,
-    /// Ends the wait for the end of its time.
+    /// ResponseSender the wait for the end of its time.
     _waiting: DropGuard,
 }
 
@@ -52,11 +53,11 @@ struct Use {
     released: bool,
 }
 
-/// What one task of a question has: the snapshot of an earlier one, or leave to begin one. Until it is dropped no other task of the
-/// question works here.
+/// What one task of a question has: the snapshot of an earlier one, or leave to begin one. Until it
+/// is dropped no other task of the question works here.
 #[derive(Debug)]
-pub(super) struct Taken {
-    kept: Arc<Kept>,
+pub(super) struct SnapshotLease {
+    snapshots: Arc<Snapshots>,
     wanted: SnapshotUse,
     /// The snapshot, where there is one already.
     pub(super) earlier: Option<Connection>,
@@ -65,37 +66,37 @@ pub(super) struct Taken {
     runtime: Handle,
 }
 
-impl Kept {
+impl Snapshots {
     /// Snapshots kept now.
     pub(super) fn len(&self) -> usize {
-        lock(&self.state).kept.len()
+        self.state.lock().kept.len()
     }
 
-    /// The snapshot that `wanted` is about, or leave to begin one. A task of the same question that is still at work is stopped:
-    /// whoever asked for it (an inner node that was lost) is not heard any more, and its snapshot is the question's. To be called
-    /// within a runtime.
-    pub(super) async fn take(
+    /// The snapshot that `wanted` is about, or leave to begin one. A task of the same question that
+    /// is still at work is stopped: whoever asked for it (an intermediate aggregator that was lost)
+    /// reads its answer no more, and its snapshot is the question's. To be called within a runtime.
+    pub(super) async fn acquire(
         self: &Arc<Self>,
         wanted: SnapshotUse,
         cancelled: &CancellationToken,
-    ) -> Result<Taken, NodeError> {
+    ) -> Result<SnapshotLease, NodeError> {
         loop {
             let mut ended = pin!(self.ended.notified());
             ended.as_mut().enable();
-            if let Some(taken) = self.take_now(wanted, cancelled)? {
-                return Ok(taken);
+            if let Some(lease) = self.try_acquire(wanted, cancelled)? {
+                return Ok(lease);
             }
             ended.await;
         }
     }
 
     /// `None` while another task of the question is at work.
-    fn take_now(
+    fn try_acquire(
         self: &Arc<Self>,
         wanted: SnapshotUse,
         cancelled: &CancellationToken,
-    ) -> Result<Option<Taken>, NodeError> {
-        let mut state = lock(&self.state);
+    ) -> Result<Option<SnapshotLease>, NodeError> {
+        let mut state = self.state.lock();
         if let Some(other) = state.in_use.get(&wanted.question) {
             other.stop.cancel();
             return Ok(None);
@@ -106,20 +107,20 @@ impl Kept {
                 "restarted between two rounds of the question, or gave up the snapshot of the first".into(),
             ));
         }
-        if earlier.is_none() && wanted.keep_ms > 0 && state.kept.len() >= MOST {
+        if earlier.is_none() && wanted.keep_ms > 0 && state.kept.len() >= MAX_KEPT {
             return Err(NodeError::Failed(format!(
-                "busy: {MOST} questions in two rounds have their snapshots kept here; ask again in some seconds"
+                "busy: {MAX_KEPT} questions in two rounds have their snapshots kept here; ask again in some seconds"
             )));
         }
         let stop = cancelled.child_token();
         state.in_use.insert(wanted.question, Use { stop: stop.clone(), released: false });
         drop(state);
-        Ok(Some(Taken { kept: Arc::clone(self), wanted, earlier, stop, runtime: Handle::current() }))
+        Ok(Some(SnapshotLease { snapshots: Arc::clone(self), wanted, earlier, stop, runtime: Handle::current() }))
     }
 
     /// Gives up the snapshot of a question that is over.
     pub(super) fn release(&self, question: u128) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(at_work) = state.in_use.get_mut(&question) {
             at_work.released = true;
         }
@@ -129,30 +130,31 @@ impl Kept {
     }
 }
 
-impl Taken {
+impl SnapshotLease {
     /// Whether the question wants its snapshot kept.
     pub(super) fn keeps(&self) -> bool {
         self.wanted.keep_ms > 0
     }
 
-    /// Keeps `conn`, which is inside its read transaction, as long as was wanted, from now on, but no longer than `longest`.
+    /// Keeps `conn`, which is inside its read transaction, as long as was wanted, from now on, but
+    /// no longer than `longest`.
     pub(super) fn keep(&self, conn: Connection, longest: Duration) {
         let question = self.wanted.question;
         let ended = CancellationToken::new();
         let snapshot = Snapshot { conn, _waiting: ended.clone().drop_guard() };
-        let mut state = lock(&self.kept.state);
+        let mut state = self.snapshots.state.lock();
         if state.in_use.get(&question).is_none_or(|at_work| at_work.released) {
             return;
         }
         state.kept.insert(question, snapshot);
         drop(state);
         let until = Instant::now() + Duration::from_millis(self.wanted.keep_ms.into()).min(longest);
-        let kept = Arc::clone(&self.kept);
+        let snapshots = Arc::clone(&self.snapshots);
         self.runtime.spawn(async move {
             tokio::select! {
                 () = ended.cancelled() => {}
                 () = tokio::time::sleep_until(until.into()) => {
-                    let over = lock(&kept.state).kept.remove(&question);
+                    let over = snapshots.state.lock().kept.remove(&question);
                     drop(over);
                 }
             }
@@ -160,9 +162,9 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for SnapshotLease {
     fn drop(&mut self) {
-        lock(&self.kept.state).in_use.remove(&self.wanted.question);
-        self.kept.ended.notify_waiters();
+        self.snapshots.state.lock().in_use.remove(&self.wanted.question);
+        self.snapshots.ended.notify_waiters();
     }
 }

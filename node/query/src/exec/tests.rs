@@ -1,0 +1,134 @@
+//! Tests of the executor on served files.
+
+use std::path::Path;
+
+use query_planner::{AskOptions, Budget, Value};
+
+use super::*;
+use store::ServedDb;
+
+fn served(path: &Path) -> Arc<Executor> {
+    let source = Source::Served(ServedDb::open(path, Vec::new()).expect("a file"));
+    Arc::new(Executor::new("n".into(), Arc::new(source), 2))
+}
+
+fn task(executor: &Executor, sql: &str) -> NodeTask {
+    let plan = query_planner::plan(
+        sql,
+        &executor.catalog().expect("a catalogue"),
+        &AskOptions { single_node: true, ..AskOptions::default() },
+    );
+    NodeTask {
+        parts: plan.expect("a plan").parts,
+        keys: Vec::new(),
+        now_unix_ns: 0,
+        budget: Budget::default(),
+        viewer: None,
+    }
+}
+
+async fn first_value(executor: &Arc<Executor>, sql: &str, snapshot: Option<SnapshotUse>) -> Result<Value, NodeError> {
+    let (batches, mut produced) = mpsc::channel(16);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let task = task(executor, sql);
+    Arc::clone(executor).run("test", task, snapshot, deadline, CancellationToken::new(), batches).await?;
+    Ok(produced.recv().await.expect("a batch").1.columns[0][0].clone())
+}
+
+const COUNT: &str = "SELECT count(*) FROM t";
+
+#[tokio::test]
+async fn the_second_round_sees_what_the_first_saw_and_only_that() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("rows.db");
+    let writer = Connection::open(&path).expect("a file");
+    writer.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)").expect("rows");
+    let executor = served(&path);
+    let first = SnapshotUse { question: 7, of_earlier: false, keep_ms: 60_000 };
+    let second = SnapshotUse { of_earlier: true, keep_ms: 0, ..first };
+
+    assert_eq!(first_value(&executor, COUNT, Some(first)).await, Ok(Value::Integer(1)));
+    assert_eq!(executor.held_snapshots(), 1);
+    writer.execute_batch("INSERT INTO t VALUES (2)").expect("a row");
+    assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(2)));
+    // As often as it has to be asked: what it sent to an intermediate aggregator may have been
+    // lost with that.
+    let ask_through = SnapshotUse { keep_ms: 60_000, ..second };
+    for _ in 0..2 {
+        assert_eq!(first_value(&executor, COUNT, Some(ask_through)).await, Ok(Value::Integer(1)));
+        assert_eq!(executor.held_snapshots(), 1);
+    }
+    assert_eq!(first_value(&executor, COUNT, Some(second)).await, Ok(Value::Integer(1)));
+    assert_eq!(executor.held_snapshots(), 0);
+
+    // An earlier task that is stuck since nobody reads its rows gives way.
+    writer.execute_batch("CREATE TABLE long(x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) INSERT INTO long SELECT i FROM n").expect("rows");
+    let (batches, mut unread) = mpsc::channel(1);
+    let long = task(&executor, "SELECT x FROM long");
+    let (first, deadline) = (SnapshotUse { question: 8, ..first }, Instant::now() + Duration::from_secs(60));
+    let stuck = Arc::clone(&executor).run("test", long, Some(first), deadline, CancellationToken::new(), batches);
+    let stuck = tokio::spawn(stuck);
+    unread.recv().await.expect("its first rows");
+    let same = SnapshotUse { of_earlier: true, ..first };
+    let counted = first_value(&executor, "SELECT count(*) FROM long", Some(same));
+    assert_eq!(counted.await, Ok(Value::Integer(100_000)));
+    let stopped = stuck.await.expect("no panic").expect_err("nobody waits for it");
+    assert_eq!(stopped, NodeError::Stopped("cancelled".into()));
+    executor.release(8);
+    let first = SnapshotUse { question: 7, ..first };
+
+    // It came already; another question's, and another life's, would be another snapshot.
+    let gone = first_value(&executor, COUNT, Some(second)).await.expect_err("the snapshot is gone");
+    assert!(gone.to_string().contains("restarted between two rounds"), "{gone}");
+    assert_eq!(first_value(&executor, COUNT, Some(first)).await, Ok(Value::Integer(2)));
+    let next_life = served(&path);
+    next_life.catalog().expect("it runs");
+    first_value(&next_life, COUNT, Some(second)).await.expect_err("another life's snapshot");
+    first_value(&next_life, COUNT, Some(SnapshotUse { of_earlier: false, ..second })).await.expect("it was not asked");
+}
+
+#[tokio::test]
+async fn what_is_too_much_for_the_spot_leaves_the_next_all_of_its_steps() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("rows.db");
+    let writer = Connection::open(&path).expect("a file");
+    writer.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1); CREATE TABLE long(x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) INSERT INTO long SELECT i FROM n").expect("rows");
+    let executor = served(&path);
+    let long_count = "SELECT count(x + 1) FROM long";
+    let (small, long) = (task(&executor, COUNT), task(&executor, long_count));
+    assert!(executor.run_inline(&small).is_none(), "no reader is at hand yet");
+    assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(1)));
+    for _ in 0..3 {
+        assert!(executor.run_inline(&long).is_none(), "100,000 rows on the spot");
+        let done = executor.run_inline(&small).expect("small").expect("a count");
+        assert_eq!(done.batches[0].1.columns[0], [Value::Integer(1)]);
+    }
+    // The same connection, without that limit.
+    assert_eq!(first_value(&executor, long_count, None).await, Ok(Value::Integer(100_000)));
+    assert!(executor.run_inline(&long).is_none());
+    assert!(executor.run_inline(&small).is_some());
+}
+
+#[tokio::test]
+async fn a_snapshot_that_nobody_comes_back_for_is_given_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("rows.db");
+    Connection::open(&path).expect("a file").execute_batch("CREATE TABLE t(x)").expect("a table");
+    let executor = served(&path);
+    let first = SnapshotUse { question: 7, of_earlier: false, keep_ms: 60_000 };
+    first_value(&executor, COUNT, Some(first)).await.expect("a count");
+    executor.release(8);
+    assert_eq!(executor.held_snapshots(), 1);
+    executor.release(7);
+    assert_eq!(executor.held_snapshots(), 0);
+    first_value(&executor, COUNT, Some(SnapshotUse { keep_ms: 1, ..first })).await.expect("a count");
+    let until = Instant::now() + Duration::from_secs(60);
+    while executor.held_snapshots() > 0 {
+        assert!(Instant::now() < until, "it is kept for ever");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // A failure keeps nothing either.
+    let fails = "SELECT abs(-9223372036854775807 - 1 + count(*)) FROM t";
+    first_value(&executor, fails, Some(first)).await.expect_err("an overflow");
+    assert_eq!(executor.held_snapshots(), 0);
+}

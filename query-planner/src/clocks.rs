@@ -1,0 +1,21 @@
+//! What is known of the nodes' clocks.
+
+use std::collections::BTreeMap;
+
+/// A node's clock against the asker's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NodeClock {
+    /// How far it is ahead: `asker = node - offset_ns`.
+    pub offset_ns: i64,
+    /// The true offset lies within this.
+    pub bound_ns: i64,
+    /// When that held, Unix nanoseconds of the asker's clock.
+    pub at_ns: i64,
+    /// How fast the offset grows, parts in a billion.
+    pub drift_ppb: i64,
+    /// The true drift lies within `drift_ppb` plus or minus this.
+    pub drift_bound_ppb: i64,
+}
+
+/// The clocks of the nodes that are known, by name.
+pub type Clocks = BTreeMap<String, NodeClock>;

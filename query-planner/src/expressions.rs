@@ -1,0 +1,126 @@
+//! What can be said of an expression or a tree by looking at it alone: what it calls, which tables it names, whether it means
+//! the question's instant.
+
+use crate::ast::{Expr, Select, Source, Visit, VisitMut, same_name, unquote, walk, walk_mut};
+use crate::functions;
+use crate::names::NOW_PARAMETER;
+
+/// Whether an expression is an aggregate call.
+pub(crate) fn is_aggregate(expr: &Expr) -> bool {
+    matches!(expr, Expr::Call(call) if functions::is_aggregate(call))
+}
+
+/// Whether a test holds for a part of the expression; subqueries are not looked into.
+pub(crate) fn contains(expr: &Expr, test: fn(&Expr) -> bool) -> bool {
+    struct Find(fn(&Expr) -> bool, bool);
+    impl Visit for Find {
+        fn expr(&mut self, node: &Expr) {
+            self.1 |= (self.0)(node);
+            walk::expr(self, node);
+        }
+        fn select(&mut self, _: &Select) {}
+    }
+    let mut find = Find(test, false);
+    find.expr(expr);
+    find.1
+}
+
+/// Whether a subquery stands in the expression.
+pub(crate) fn has_subquery(expr: &Expr) -> bool {
+    contains(expr, |expr| {
+        matches!(expr, Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } | Expr::InTable { .. })
+    })
+}
+
+/// Call `f` for every source that is a table or a table-valued function, names of CTEs excepted.
+pub(crate) fn each_table(select: &mut Select, f: &mut dyn FnMut(&mut Source)) {
+    struct Tables<'f> {
+        ctes: Vec<String>,
+        f: &'f mut dyn FnMut(&mut Source),
+    }
+    impl VisitMut for Tables<'_> {
+        fn select(&mut self, node: &mut Select) {
+            let before = self.ctes.len();
+            self.ctes.extend(cte_names(node));
+            walk_mut::select(self, node);
+            self.ctes.truncate(before);
+        }
+
+        fn source(&mut self, node: &mut Source) {
+            walk_mut::source(self, node);
+            match node {
+                Source::Table { schema: None, name, .. } if self.ctes.iter().any(|cte| same_name(cte, name)) => {}
+                Source::Table { .. } | Source::Call { .. } => (self.f)(node),
+                Source::Select { .. } | Source::Nested { .. } => {}
+            }
+        }
+    }
+    Tables { ctes: Vec::new(), f }.select(select);
+}
+
+/// The names that this WITH gives.
+pub(crate) fn cte_names(select: &Select) -> Vec<String> {
+    select.with.iter().flat_map(|with| &with.ctes).map(|cte| cte.name.clone()).collect()
+}
+
+/// 'now', and calls that mean it, become the parameter that holds the question's instant.
+pub(crate) struct FreezeNow(pub(crate) bool);
+
+impl VisitMut for FreezeNow {
+    fn expr(&mut self, node: &mut Expr) {
+        walk_mut::expr(self, node);
+        let now = || Expr::Variable(NOW_PARAMETER.to_owned());
+        match node {
+            Expr::Literal(text) => {
+                let function = match text.as_str() {
+                    "CURRENT_DATE" => "date",
+                    "CURRENT_TIME" => "time",
+                    "CURRENT_TIMESTAMP" => "datetime",
+                    _ => return,
+                };
+                *node = Expr::call(function, vec![now()]);
+                self.0 = true;
+            }
+            Expr::Call(call) => {
+                let name = unquote(&call.name).to_ascii_lowercase();
+                // Position of the time value among the arguments, and how many mean that it is left out.
+                let (at, left_out) = match name.as_str() {
+                    "date" | "time" | "datetime" | "julianday" | "unixepoch" => (0, 0),
+                    "strftime" => (1, 1),
+                    "timediff" => {
+                        for arg in &mut call.args {
+                            if is_now(arg) {
+                                *arg = now();
+                                self.0 = true;
+                            }
+                        }
+                        return;
+                    }
+                    _ => return,
+                };
+                if call.args.len() == left_out {
+                    call.args.push(now());
+                    self.0 = true;
+                } else if let Some(arg) = call.args.get_mut(at)
+                    && is_now(arg)
+                {
+                    *arg = now();
+                    self.0 = true;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether this very expression reads the clock.
+pub(crate) fn means_now(expr: &Expr) -> bool {
+    let mut frozen = expr.clone();
+    let mut freeze = FreezeNow(false);
+    freeze.expr(&mut frozen);
+    freeze.0
+}
+
+fn is_now(expr: &Expr) -> bool {
+    matches!(expr.peeled(), Expr::Literal(text) if text.starts_with('\'') && unquote(text).eq_ignore_ascii_case("now"))
+}
