@@ -22,8 +22,8 @@ use crate::planner::with_stack_for;
 pub struct View {
     /// Its name.
     pub name: &'static str,
-    /// One SELECT. It may hold `:in_span` in place of a condition (1 without a span), `:since`, `:until`, and `:slack` (how far
-    /// clocks are apart, nanoseconds).
+    /// One SELECT. It may hold `:in_span OR …` for what holds within a span (1 without one), `:since`, `:until`, and `:slack` (how
+    /// far clocks are apart, nanoseconds).
     pub sql: &'static str,
 }
 
@@ -129,10 +129,15 @@ impl Span {
         struct Variables<'s>(&'s Span, i64);
         impl VisitMut for Variables<'_> {
             fn expr(&mut self, node: &mut Expr) {
+                // Whoever reads the span from the conditions sees no OR.
+                if let Expr::Binary(lhs, "OR", rhs) = node
+                    && **lhs == Expr::Variable(":in_span".to_owned())
+                {
+                    *node = if self.0.whole { Expr::Literal("1".to_owned()) } else { *rhs.clone() };
+                }
                 walk_mut::expr(self, node);
                 let Expr::Variable(name) = node else { return };
                 let value = match name.as_str() {
-                    ":in_span" => Expr::Literal(if self.0.whole { "1" } else { "0" }.to_owned()),
                     ":since" => Expr::Paren(vec![self.0.since.clone()]),
                     ":until" => Expr::Paren(vec![self.0.until.clone()]),
                     ":slack" => Expr::Literal(self.1.to_string()),

@@ -9,7 +9,7 @@
 mod read;
 
 use self::read::{Names, View, has_aggregate, source};
-use crate::ast::{Output as AstOutput, conjuncts, parse_shallow_select};
+use crate::ast::{Output as AstOutput, Select, Source, conjuncts, parse_shallow_select, parse_view};
 use crate::batch::Value;
 
 /// A statement over one table.
@@ -38,8 +38,8 @@ pub struct Derived {
     pub by: By,
 }
 
-/// How a column is made of another one; of NULL it is NULL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a column is made of another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum By {
     /// `upper(x)`
     Upper,
@@ -47,7 +47,37 @@ pub enum By {
     Lower,
     /// `CASE WHEN x IS NOT NULL THEN printf('%016x', x) END`
     Hex,
+    /// Whatever else is made of one text column, as SQL over [`By::VALUE`]: SQLite works it out once for each different text.
+    Sql {
+        /// The expression. It cannot fail.
+        sql: String,
+        /// What it gives beside NULL: text, or integers.
+        is_text: bool,
+    },
 }
+
+impl By {
+    /// The parameter that stands for the text.
+    pub const VALUE: &'static str = ":mesh_text";
+
+    /// Whether it gives text; integers otherwise.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        !matches!(self, By::Sql { is_text: false, .. })
+    }
+}
+
+/// A column of a table, as far as scans tell columns apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Whether it holds text, collated by BINARY, and nothing else but NULL.
+    pub is_text: bool,
+}
+
+/// A table's columns, in order; none for tables whose scans are of no interest.
+pub type ColumnsOf<'c> = &'c dyn Fn(&str) -> Option<Vec<Column>>;
 
 /// An expression without columns, as SQL; it may hold `:mesh_node` and `:mesh_now`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,8 +148,10 @@ pub enum Output {
 /// Aggregates by group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Groups {
-    /// Grouping values. Without any, all rows are one group, even when there is none.
+    /// Grouping values. Without any, all rows are one group.
     pub keys: Vec<Operand>,
+    /// Whether there is a group where there is no row: without GROUP BY. (With one whose values are all constants there is none.)
+    pub of_nothing: bool,
     /// Result columns.
     pub columns: Vec<GroupColumn>,
     /// ORDER BY: indices of result columns.
@@ -225,37 +257,38 @@ pub struct Order<T> {
 }
 
 impl Scan {
-    /// The scan that `sql` is. `columns` gives the columns of a table of this node, in order, or `None` for tables whose
-    /// scans are of no interest.
+    /// The scan that `sql` is. `columns` gives the columns of this node's tables.
     #[must_use]
-    pub fn of(sql: &str, columns: &dyn Fn(&str) -> Option<Vec<String>>) -> Option<Scan> {
+    pub fn of(sql: &str, columns: ColumnsOf<'_>) -> Option<Scan> {
         Self::through_views(sql, columns, &|_| None)
     }
 
     /// As [`Scan::of`], also for a view that only picks, renames and derives columns of such a table and filters its rows.
     /// `view` gives a view's CREATE statement.
     #[must_use]
-    pub fn through_views(
-        sql: &str,
-        columns: &dyn Fn(&str) -> Option<Vec<String>>,
-        view: &dyn Fn(&str) -> Option<String>,
-    ) -> Option<Scan> {
+    pub fn through_views(sql: &str, columns: ColumnsOf<'_>, view: &dyn Fn(&str) -> Option<String>) -> Option<Scan> {
         let select = parse_shallow_select(sql).ok()?;
         let query = select.single()?;
         if query.distinct || query.having.is_some() || !query.windows.is_empty() {
             return None;
         }
         let from = query.from.as_ref().filter(|from| from.joins.is_empty())?;
-        let (table, alias, node) = source(&from.first)?;
         let (mut filter, mut gates) = (Vec::new(), Vec::new());
-        let (table, names, derived) = match columns(&table) {
-            Some(columns) => (table, Names { columns, alias, node, means: None }, Vec::new()),
-            None => {
-                let found = View::of(&view(&table)?, columns)?;
-                let (visible, means) = found.columns.into_iter().unzip();
-                (filter, gates) = (found.filter, found.gates);
-                (found.table, Names { columns: visible, alias, node, means: Some(means) }, found.derived)
-            }
+        let mut through = |select: &Select, alias: Option<String>, node: Option<String>| {
+            let mut found = View::of(select, columns)?;
+            (filter, gates) = (std::mem::take(&mut found.filter), std::mem::take(&mut found.gates));
+            Some((found.table.clone(), Names::through(found, alias, node)))
+        };
+        let (table, names) = match source(&from.first) {
+            Some((table, alias, node)) => match columns(&table) {
+                Some(columns) => (table, Names::of(columns, alias, node)),
+                None => through(&parse_view(&view(&table)?).ok()?, alias, node)?,
+            },
+            // An arm of a view (`rules/branches.rs`).
+            None => match &from.first {
+                Source::Select { select, alias } => through(select, alias.clone(), None)?,
+                _ => return None,
+            },
         };
         for condition in query.filter.as_ref().map(conjuncts).unwrap_or_default() {
             match names.constant(condition) {
@@ -270,7 +303,7 @@ impl Scan {
         } else {
             Output::Rows(names.rows(query, &select)?)
         };
-        Some(Scan { table, derived, filter, gates, output })
+        Some(Scan { table, derived: names.into_derived(), filter, gates, output })
     }
 
     /// All columns that the scan reads, each once.
@@ -334,7 +367,9 @@ mod tests {
 
     fn scan(sql: &str) -> Option<Scan> {
         Scan::of(sql, &|table| {
-            (table == "t").then(|| ["ts_ns", "rank", "func", "bytes"].iter().map(|name| (*name).to_owned()).collect())
+            let columns = ["ts_ns", "rank", "func", "bytes"].iter();
+            let column = |name: &&str| Column { name: (*name).to_owned(), is_text: *name == "func" };
+            (table == "t").then(|| columns.map(column).collect())
         })
     }
 
@@ -353,7 +388,7 @@ mod tests {
 
     #[test]
     fn the_node_column_is_a_constant() {
-        let sql = "SELECT node, rank, max(bytes) FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t \
+        let sql = "SELECT node, rank, mesh_exact_sum(bytes) FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t \
                    WHERE node IN ('a', 'b') AND t.rank = 3 GROUP BY node, rank ORDER BY 3 DESC LIMIT 5";
         let scan = scan(sql).unwrap();
         assert_eq!(scan.gates.len(), 1);
@@ -375,6 +410,23 @@ mod tests {
     }
 
     #[test]
+    fn an_expression_over_one_text_is_a_column_of_its_own() {
+        let sql = "SELECT CASE func WHEN 'send' THEN 1 ELSE 0 END, count(*) FROM t WHERE func LIKE 'all%' AND bytes > 3 GROUP BY 1";
+        let found = scan(sql).unwrap();
+        let kinds: Vec<(&str, bool)> = found.derived.iter().map(|one| (one.of.as_str(), one.by.is_text())).collect();
+        assert_eq!(kinds, [("func", false), ("func", false)]);
+        assert_eq!(found.filter.len(), 2);
+        let arm = "SELECT source AS k0, op AS k1, count(*) AS p0, mesh_sum(duration) AS p1 FROM (SELECT 3 AS source, \
+                   CASE func WHEN 'send' THEN 1 ELSE 0 END AS op, CAST(0 AS INTEGER) AS duration FROM t AS x WHERE x.func LIKE 'a%') AS events \
+                   WHERE events.op > 0 GROUP BY 1, 2";
+        let Output::Groups(groups) = scan(arm).unwrap().output else { panic!() };
+        assert_eq!((groups.keys.len(), groups.of_nothing), (1, false));
+        assert_eq!(groups.columns[3], GroupColumn::Aggregate(Function::SumState, Some(Operand::Integer(0))));
+        let Output::Groups(groups) = scan("SELECT 'a', count(*) FROM t GROUP BY 1").unwrap().output else { panic!() };
+        assert_eq!((groups.keys.len(), groups.of_nothing), (0, false));
+    }
+
+    #[test]
     fn what_is_not_certain_is_left_to_sqlite() {
         for sql in [
             "SELECT rank, bytes, count(*) FROM t GROUP BY rank",
@@ -389,12 +441,15 @@ mod tests {
             "SELECT count(*) FROM t WHERE rank = random()",
             "SELECT count(*) FROM t WHERE rank = (SELECT 1)",
             "SELECT count(*) FROM t WHERE rank = ?",
-            "SELECT 'a', count(*) FROM t GROUP BY 1",
             "SELECT max(bytes, rank) + sum(bytes) FROM t",
             "SELECT rank COLLATE NOCASE, count(*) FROM t GROUP BY 1",
             "SELECT approx_quantile(bytes, 2) FROM t",
             "SELECT count(*) FROM t WHERE func = 'X' COLLATE NOCASE",
             "SELECT count(*) FROM t WHERE func COLLATE NOCASE = 'X'",
+            "SELECT count(*) FROM t WHERE func || rank = 'X'",
+            "SELECT count(*) FROM t WHERE func = 'X' OR rank = 1",
+            "SELECT func LIKE 'a%' COLLATE NOCASE, count(*) FROM t GROUP BY 1",
+            "SELECT json_extract(func, '$'), count(*) FROM t GROUP BY 1",
             "SELECT rank FROM t ORDER BY func COLLATE NOCASE LIMIT 1",
             "SELECT rowid FROM t",
             "WITH t AS (SELECT 1) SELECT * FROM t",

@@ -276,6 +276,7 @@ pub(crate) fn is_aggregate(call: &Call) -> bool {
     let name = unquote(&call.name).to_ascii_lowercase();
     call.over.is_none()
         && (AGGREGATES.contains(&name.as_str())
+            || [EXACT_SUM, EXACT_TOTAL, EXACT_AVG].contains(&name.as_str())
             || (matches!(name.as_str(), "min" | "max") && call.args.len() == 1)
             || two_phase(&name).is_some()
             || state::is_internal(&name))

@@ -20,8 +20,11 @@
 //! aside: two or more of min and max beside bare columns, aggregates with ORDER BY, fractions that vary by row, JSON
 //! aggregates, subqueries outside WHERE.
 
+use super::branches::Arm;
 use crate::api::QueryError;
-use crate::ast::{Call, Expr, Output, Query, Select, Sort, VisitMut, quote_name, same_name, unquote, walk_mut};
+use crate::ast::{
+    Call, Core, Expr, From, Output, Query, Select, Sort, VisitMut, quote_name, same_name, unquote, walk_mut,
+};
 use crate::check::Question;
 use crate::expressions::{contains, has_subquery, is_aggregate};
 use crate::functions;
@@ -35,6 +38,15 @@ use crate::shape::Shape;
 const GROUPS: &str = "groups";
 
 pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan>, QueryError> {
+    plan_of(question, shape, super::branches::arms(question, shape))
+}
+
+/// As [`plan`], with one part and one merge table, whatever is asked.
+pub(super) fn plan_in_one(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan>, QueryError> {
+    plan_of(question, shape, None)
+}
+
+fn plan_of(question: &Question<'_>, shape: &Shape, arms: Option<Vec<Arm>>) -> Result<Option<Plan>, QueryError> {
     if shape.has_window() || !shape.is_grouped() {
         return Ok(None);
     }
@@ -43,32 +55,53 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
     let Some(sql) = phases.finish(sql) else { return Ok(None) };
     let outputs = phases.outputs();
     let width = outputs.len();
-    let mut node_select = Select::of(Query {
+    let node_select = Select::of(Query {
         columns: outputs,
         from: shape.query.from.clone(),
         filter: shape.query.filter.clone(),
         group_by: (1..=phases.keys.len() + phases.distinct.len()).map(|i| Expr::Literal(i.to_string())).collect(),
         ..Query::default()
     });
-    with_node_sources(&mut node_select, question);
+    let part = |mut select: Select, (table, reads): (String, Vec<(String, Vec<String>)>)| {
+        with_node_sources(&mut select, question);
+        NodePart {
+            table,
+            sql: select.to_string(),
+            columns: u32::try_from(width).unwrap_or(u32::MAX),
+            reads,
+            targets: super::rows::targets(shape),
+            combine: phases.combine(),
+            partials: phases.named().map(|(_, shipped)| shipped.combined.clone()).collect(),
+        }
+    };
+    let table = |name: &str| MergeTable { name: name.to_owned(), columns: phases.merge_columns() };
+    let (parts, tables, setup) = match arms {
+        None => {
+            let tables = question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", ");
+            let reads = super::reads_of(question, question.tables());
+            (vec![part(node_select, (tables, reads))], vec![table(GROUPS)], Vec::new())
+        }
+        Some(arms) => {
+            let names: Vec<String> = (1..=arms.len()).map(|at| format!("{GROUPS}{at}")).collect();
+            let all: Vec<String> = names.iter().map(|name| format!("SELECT * FROM {name}")).collect();
+            let view = format!("CREATE VIEW {GROUPS} AS {}", all.join(" UNION ALL "));
+            let mut parts = Vec::new();
+            for arm in arms {
+                let mut select = node_select.clone();
+                if let Core::Query(query) = &mut select.first {
+                    query.from = Some(From { first: arm.source, joins: Vec::new() });
+                }
+                parts.push(part(select, (arm.reads.0.clone(), vec![arm.reads])));
+            }
+            (parts, names.iter().map(|name| table(name)).collect(), vec![view])
+        }
+    };
     Ok(Some(Plan {
         strategy: Strategy::Aggregate,
         columns: question.columns.clone(),
         reductions: Vec::new(),
-        parts: vec![NodePart {
-            table: question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", "),
-            sql: node_select.to_string(),
-            columns: u32::try_from(width).unwrap_or(u32::MAX),
-            reads: super::reads_of(question, question.tables()),
-            targets: super::rows::targets(shape),
-            combine: phases.combine(),
-            partials: phases.named().map(|(_, shipped)| shipped.combined.clone()).collect(),
-        }],
-        merge: Merge::Sql {
-            tables: vec![MergeTable { name: GROUPS.to_owned(), columns: phases.merge_columns() }],
-            setup: Vec::new(),
-            sql,
-        },
+        parts,
+        merge: Merge::Sql { tables, setup, sql },
         notes: Vec::new(),
         lazily: None,
     }))

@@ -225,20 +225,29 @@ impl Filters {
         collect.filters
     }
 
-    /// OR over the uses.
+    /// OR over the uses. What all of them ask for stands before it (`a AND (b OR c)`, which is the same also of NULLs): a
+    /// bound of time so says itself to whoever reads the part.
     fn of_table(&self, key: &str) -> Option<Expr> {
-        let uses: Option<Vec<Expr>> = self.uses.get(key)?.iter().cloned().collect();
-        let mut distinct: Vec<Expr> = Vec::new();
-        for filter in uses? {
-            if !distinct.contains(&filter) {
-                distinct.push(filter);
+        let uses: Option<Vec<&Expr>> = self.uses.get(key)?.iter().map(Option::as_ref).collect();
+        let uses: Vec<Vec<&Expr>> = uses?.into_iter().map(conjuncts).collect();
+        let (first, others) = uses.split_first()?;
+        let (common, _): (Vec<&Expr>, Vec<&Expr>) =
+            first.iter().partition(|conjunct| others.iter().all(|other| other.contains(conjunct)));
+        let mut rests: Vec<Vec<&Expr>> = Vec::new();
+        for conjuncts in &uses {
+            let rest: Vec<&Expr> = conjuncts.iter().filter(|conjunct| !common.contains(conjunct)).copied().collect();
+            if !rests.contains(&rest) {
+                rests.push(rest);
             }
         }
-        let single = distinct.len() == 1;
-        distinct
-            .into_iter()
-            .map(|filter| if single { filter } else { filter.paren() })
-            .reduce(|lhs, rhs| Expr::Binary(Box::new(lhs), "OR", Box::new(rhs)))
+        let single = rests.len() == 1;
+        // A use that asks for nothing more takes all that the others take.
+        let rest: Option<Vec<Expr>> = rests.into_iter().map(|rest| join_conjuncts(rest.into_iter().cloned())).collect();
+        let rest = rest.and_then(|rests| {
+            let paren = |filter: Expr| if single { filter } else { filter.paren() };
+            rests.into_iter().map(paren).reduce(|lhs, rhs| Expr::Binary(Box::new(lhs), "OR", Box::new(rhs)))
+        });
+        join_conjuncts(common.into_iter().cloned().chain(rest))
     }
 }
 

@@ -2,6 +2,7 @@
 //! contract, and steps aside (`Ok(None)`) where it would not.
 
 pub(crate) mod aggregate;
+mod branches;
 pub(crate) mod fetch;
 pub(crate) mod parts;
 pub(crate) mod per_node;

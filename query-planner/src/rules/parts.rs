@@ -120,7 +120,7 @@ impl Replace<'_> {
         let shape = Shape::of(&normal, self.catalog)?;
         let plan = match super::rows::plan_inner(&question, &shape) {
             Some(plan) => plan,
-            None => super::aggregate::plan(&question, &shape).ok()??,
+            None => super::aggregate::plan_in_one(&question, &shape).ok()??,
         };
         let ([part], Merge::Sql { tables, sql, .. }) = (plan.parts.as_slice(), plan.merge) else { return None };
         let [table] = tables.as_slice() else { return None };

@@ -1,8 +1,11 @@
 //! Reads a [`Scan`](super::Scan)'s parts from the tree of its SQL: names, conditions, groups, rows, and views over one table. The values that it
 //! makes are described in `scan.rs`.
 
+use std::cell::RefCell;
+
 use super::{
-    By, Comparison, Condition, Constant, Derived, Function, GroupColumn, Groups, Operand, Order, RowColumn, Rows, Test,
+    By, Column, ColumnsOf, Comparison, Condition, Constant, Derived, Function, GroupColumn, Groups, Operand, Order,
+    RowColumn, Rows, Test,
 };
 use crate::ast::{
     Call, Expr, Limit, Output as AstOutput, Query, Select, Sort, Source, Visit, conjuncts, same_name, unquote, walk,
@@ -35,19 +38,30 @@ pub(super) fn has_aggregate(expr: &Expr) -> bool {
     crate::expressions::contains(expr, crate::expressions::is_aggregate)
 }
 
+/// What a column of a view is.
+#[derive(Debug, Clone)]
+pub(super) enum Meaning {
+    /// A column of the scan.
+    Column(String),
+    /// The same for all rows.
+    Constant(Expr),
+    /// Something else.
+    Other,
+}
+
 /// A view over one table.
 pub(super) struct View {
     pub(super) table: String,
-    /// By the names that are seen, with the scan's column; none where it is something else.
-    pub(super) columns: Vec<(String, Option<String>)>,
-    pub(super) derived: Vec<Derived>,
+    /// By the names that are seen.
+    pub(super) columns: Vec<(String, Meaning)>,
+    pub(super) base: Vec<Column>,
     pub(super) filter: Vec<Condition>,
     pub(super) gates: Vec<Constant>,
+    pub(super) derived: Vec<Derived>,
 }
 
 impl View {
-    pub(super) fn of(sql: &str, columns: &dyn Fn(&str) -> Option<Vec<String>>) -> Option<View> {
-        let select = crate::ast::parse_view(sql).ok()?;
+    pub(super) fn of(select: &Select, columns: ColumnsOf<'_>) -> Option<View> {
         let query = select.single()?;
         let is_plain = select.order_by.is_empty()
             && select.limit.is_none()
@@ -58,47 +72,73 @@ impl View {
         let from = query.from.as_ref().filter(|from| from.joins.is_empty() && is_plain)?;
         let Source::Table { schema: None, name, alias, .. } = &from.first else { return None };
         let table = unquote(name);
-        let base = Names { columns: columns(&table)?, alias: alias.clone(), node: None, means: None };
-        let mut view = View { table, columns: Vec::new(), derived: Vec::new(), filter: Vec::new(), gates: Vec::new() };
+        let base = Names::of(columns(&table)?, alias.clone(), None);
+        let (mut seen, mut filter, mut gates) = (Vec::new(), Vec::new(), Vec::new());
         for output in &query.columns {
             let AstOutput::Expr(expr, alias) = output else { return None };
             if has_aggregate(expr) {
                 return None;
             }
-            let column = base.column(expr).or_else(|| {
-                let derived = base.derived(expr)?;
-                let name = derived.name.clone();
-                view.derived.push(derived);
-                Some(name)
-            });
-            let seen = match (alias, expr.peeled()) {
+            let meaning = match base.value(expr) {
+                Some(column) => Meaning::Column(column),
+                None if base.constant(expr).is_some() => Meaning::Constant(expr.clone()),
+                None => Meaning::Other,
+            };
+            let name = match (alias, expr.peeled()) {
                 (Some(alias), _) => unquote(alias),
                 (None, Expr::Column { name, .. }) => unquote(name),
                 _ => return None,
             };
-            view.columns.push((seen, column));
+            seen.push((name, meaning));
         }
         for condition in query.filter.as_ref().map(conjuncts).unwrap_or_default() {
             match base.constant(condition) {
-                Some(constant) => view.gates.push(constant),
-                None => view.filter.push(base.condition(condition)?),
+                Some(constant) => gates.push(constant),
+                None => filter.push(base.condition(condition)?),
             }
         }
-        Some(view)
+        let columns = base.columns.clone();
+        Some(View { table, columns: seen, base: columns, filter, gates, derived: base.into_derived() })
     }
 }
 
+/// What the names of a statement mean.
 pub(super) struct Names {
-    pub(super) columns: Vec<String>,
-    pub(super) alias: Option<String>,
-    pub(super) node: Option<String>,
-    /// Of a view: the scan's columns that its columns are.
-    pub(super) means: Option<Vec<Option<String>>>,
+    /// The table's columns.
+    columns: Vec<Column>,
+    /// What is seen of them through a view; none where it is the table itself.
+    means: Option<Vec<(String, Meaning)>>,
+    alias: Option<String>,
+    node: Option<String>,
+    /// Columns that were made of others so far.
+    derived: RefCell<Vec<Derived>>,
 }
 
 impl Names {
-    /// The table's column that an expression is.
-    fn column(&self, expr: &Expr) -> Option<String> {
+    pub(super) fn of(columns: Vec<Column>, alias: Option<String>, node: Option<String>) -> Self {
+        Self { columns, means: None, alias, node, derived: RefCell::default() }
+    }
+
+    /// Of a view; what it derives goes on being derived.
+    pub(super) fn through(view: View, alias: Option<String>, node: Option<String>) -> Self {
+        Self { columns: view.base, means: Some(view.columns), alias, node, derived: RefCell::new(view.derived) }
+    }
+
+    /// The columns that the scan has beside the table's.
+    pub(super) fn into_derived(self) -> Vec<Derived> {
+        self.derived.into_inner()
+    }
+
+    /// The names that are seen, in order.
+    fn seen(&self) -> Vec<&str> {
+        match &self.means {
+            None => self.columns.iter().map(|column| column.name.as_str()).collect(),
+            Some(means) => means.iter().map(|(name, _)| name.as_str()).collect(),
+        }
+    }
+
+    /// What an expression means, when it is a name alone.
+    fn meaning(&self, expr: &Expr) -> Option<Meaning> {
         let Expr::Column { table, name } = expr.peeled() else { return None };
         let qualified = match (table, &self.alias) {
             (None, _) => true,
@@ -106,28 +146,54 @@ impl Names {
             (Some(_), None) => false,
         };
         let name = unquote(name);
-        let at = self.columns.iter().position(|column| qualified && column.eq_ignore_ascii_case(&name))?;
+        let at = self.seen().iter().position(|column| qualified && column.eq_ignore_ascii_case(&name))?;
         self.at(at)
     }
 
-    /// The scan's column of a place.
-    fn at(&self, at: usize) -> Option<String> {
+    /// What stands at a place of what is seen.
+    fn at(&self, at: usize) -> Option<Meaning> {
         match &self.means {
-            None => self.columns.get(at).cloned(),
-            Some(means) => means.get(at)?.clone(),
+            None => Some(Meaning::Column(self.columns.get(at)?.name.clone())),
+            Some(means) => Some(means.get(at)?.1.clone()),
         }
     }
 
-    /// What an expression of a view derives from a column, if it is one of the forms known.
-    fn derived(&self, expr: &Expr) -> Option<Derived> {
+    /// The scan's column that an expression is.
+    fn column(&self, expr: &Expr) -> Option<String> {
+        match self.meaning(expr)? {
+            Meaning::Column(name) => Some(name),
+            Meaning::Constant(_) | Meaning::Other => None,
+        }
+    }
+
+    /// As [`Names::column`], also for what is made of one column.
+    fn value(&self, expr: &Expr) -> Option<String> {
+        self.column(expr).or_else(|| {
+            let derived = self.known_form(expr).or_else(|| self.of_one_text(expr))?;
+            let name = derived.name.clone();
+            let mut all = self.derived.borrow_mut();
+            if !all.contains(&derived) {
+                all.push(derived);
+            }
+            Some(name)
+        })
+    }
+
+    /// A column of the scan by another name, which no column has.
+    fn named(&self, name: String, of: String, by: By) -> Option<Derived> {
+        let is_new = !self.columns.iter().any(|column| column.name.eq_ignore_ascii_case(&name));
+        is_new.then_some(Derived { name, of, by })
+    }
+
+    /// The forms that the store works out itself, also of integers: of views.
+    fn known_form(&self, expr: &Expr) -> Option<Derived> {
         let make = |of: String, by: By| {
             let name = match by {
                 By::Upper => format!("upper({of})"),
                 By::Lower => format!("lower({of})"),
-                By::Hex => format!("hex({of})"),
+                _ => format!("hex({of})"),
             };
-            let is_new = !self.columns.iter().any(|column| column.eq_ignore_ascii_case(&name));
-            is_new.then_some(Derived { name, of, by })
+            self.named(name, of, by)
         };
         match expr.peeled() {
             Expr::Call(call) if call.over.is_none() && call.filter.is_none() && !call.distinct => {
@@ -158,10 +224,50 @@ impl Names {
         }
     }
 
+    /// An expression of one text column and constants, whose kind is known.
+    fn of_one_text(&self, expr: &Expr) -> Option<Derived> {
+        let is_text = gives_text(expr)??;
+        if !is_row_expression(expr) {
+            return None;
+        }
+        struct Replace<'n> {
+            names: &'n Names,
+            of: Vec<String>,
+            failed: bool,
+        }
+        impl crate::ast::VisitMut for Replace<'_> {
+            fn expr(&mut self, node: &mut Expr) {
+                match self.names.meaning(node) {
+                    Some(Meaning::Column(name)) => {
+                        self.of.push(name);
+                        // With the affinity of the column.
+                        *node = Expr::Cast(Box::new(Expr::Variable(By::VALUE.to_owned())), "TEXT".to_owned());
+                    }
+                    Some(_) => self.failed = true,
+                    None => {
+                        self.failed |= matches!(node, Expr::Column { .. } | Expr::Variable(_));
+                        crate::ast::walk_mut::expr(self, node);
+                    }
+                }
+            }
+        }
+        let mut replaced = expr.clone();
+        let mut replace = Replace { names: self, of: Vec::new(), failed: false };
+        crate::ast::VisitMut::expr(&mut replace, &mut replaced);
+        let (of, others) = replace.of.split_first()?;
+        let is_one_text = others.iter().all(|other| other == of)
+            && self.columns.iter().any(|column| column.is_text && column.name == *of);
+        if replace.failed || !is_one_text {
+            return None;
+        }
+        let sql = replaced.to_string();
+        self.named(format!("{sql} of {of}"), of.clone(), By::Sql { sql, is_text })
+    }
+
     fn is_node(&self, table: Option<&str>, name: &str) -> bool {
         let bare = unquote(name);
         self.node.as_ref().is_some_and(|node| node.eq_ignore_ascii_case(&bare))
-            && !self.columns.iter().any(|column| column.eq_ignore_ascii_case(&bare))
+            && !self.seen().iter().any(|column| column.eq_ignore_ascii_case(&bare))
             && table.is_none_or(|table| self.alias.as_ref().is_some_and(|alias| same_name(table, alias)))
     }
 
@@ -178,7 +284,8 @@ impl Names {
                     Expr::Column { table, name } => {
                         let is_truth =
                             table.is_none() && matches!(unquote(name).to_ascii_lowercase().as_str(), "true" | "false");
-                        self.failed |= !is_truth && !self.names.is_node(table.as_deref(), name);
+                        let is_same = matches!(self.names.meaning(node), Some(Meaning::Constant(_)));
+                        self.failed |= !is_truth && !is_same && !self.names.is_node(table.as_deref(), name);
                     }
                     Expr::Call(call) => {
                         self.failed |= functions::is_volatile(&call.name)
@@ -212,7 +319,10 @@ impl Names {
                     Expr::Column { table, name } if self.0.is_node(table.as_deref(), name) => {
                         *node = crate::rewrite::node_expr();
                     }
-                    _ => crate::ast::walk_mut::expr(self, node),
+                    _ => match self.0.meaning(node) {
+                        Some(Meaning::Constant(constant)) => *node = constant.paren(),
+                        _ => crate::ast::walk_mut::expr(self, node),
+                    },
                 }
             }
         }
@@ -222,6 +332,15 @@ impl Names {
     }
 
     pub(super) fn condition(&self, expr: &Expr) -> Option<Condition> {
+        self.comparison(expr).or_else(|| {
+            // What is true is another number than 0.
+            let column =
+                self.of_one_text(expr).filter(|derived| !derived.by.is_text()).and_then(|_| self.value(expr))?;
+            Some(Condition { column, test: Test::In { not: true, list: vec![Constant("0".to_owned())] } })
+        })
+    }
+
+    fn comparison(&self, expr: &Expr) -> Option<Condition> {
         let (column, test) = match expr.peeled() {
             Expr::Binary(lhs, operator, rhs) => {
                 let comparison = comparison(operator)?;
@@ -246,13 +365,17 @@ impl Names {
     }
 
     fn operand(&self, expr: &Expr) -> Option<Operand> {
-        if let Some(column) = self.column(expr) {
+        if let Some(column) = self.value(expr) {
             return Some(Operand::Column(column));
+        }
+        if let Some(Meaning::Constant(constant)) = self.meaning(expr) {
+            return self.operand(&constant);
         }
         if let Some(integer) = expr.integer() {
             return Some(Operand::Integer(integer));
         }
         match expr.peeled() {
+            Expr::Cast(inner, name) if name.eq_ignore_ascii_case("INTEGER") => inner.integer().map(Operand::Integer),
             Expr::Binary(lhs, operator @ ("+" | "-" | "*" | "/" | "%"), rhs) => {
                 let operator = operator.chars().next()?;
                 Some(Operand::Arithmetic(Box::new(self.operand(lhs)?), operator, Box::new(self.operand(rhs)?)))
@@ -294,11 +417,7 @@ impl Names {
             }
             keys.push(self.operand(expr)?);
         }
-        let is_constant_key = query.group_by.len() > keys.len();
-        if is_constant_key && keys.is_empty() {
-            // No rows, no group: unlike a question without GROUP BY.
-            return None;
-        }
+        let of_nothing = query.group_by.is_empty();
         let mut columns = Vec::new();
         for (expr, _) in &outputs {
             columns.push(match expr.peeled() {
@@ -321,7 +440,7 @@ impl Names {
             };
             order.push(ordered(sort, at));
         }
-        Some(Groups { keys, columns, order, limit: limit(select.limit.as_ref())? })
+        Some(Groups { keys, of_nothing, columns, order, limit: limit(select.limit.as_ref())? })
     }
 
     fn aggregate(&self, call: &Call) -> Option<GroupColumn> {
@@ -353,6 +472,10 @@ impl Names {
             "min" => Function::Min,
             "max" => Function::Max,
             "median" => Function::Percentile { fraction: 0.5, discrete: false },
+            // Sums of integers are exact here anyway.
+            functions::EXACT_SUM => Function::Sum,
+            functions::EXACT_TOTAL => Function::Total,
+            functions::EXACT_AVG => Function::Avg,
             functions::SUM_STATE => Function::SumState,
             "mesh_sketch" => Function::SketchState,
             "mesh_runs" => Function::RunsState,
@@ -375,8 +498,9 @@ impl Names {
                 }
                 // With the node's column in it, `*` was written out.
                 AstOutput::Star if self.node.is_none() => {
-                    for at in 0..self.columns.len() {
-                        columns.push(RowColumn::Column(self.at(at)?));
+                    for at in 0..self.seen().len() {
+                        let Meaning::Column(column) = self.at(at)? else { return None };
+                        columns.push(RowColumn::Column(column));
                     }
                 }
                 _ => return None,
@@ -405,6 +529,74 @@ impl Names {
         }
         Some(Rows { columns, order, limit: limit(select.limit.as_ref())? })
     }
+}
+
+/// What an expression gives beside NULL, as far as that shows: text, or integers. The outer none: it does not show; the inner
+/// one: NULL only.
+fn gives_text(expr: &Expr) -> Option<Option<bool>> {
+    let all = |exprs: Vec<&Expr>| {
+        exprs.into_iter().try_fold(None, |so_far: Option<bool>, expr| match (so_far, gives_text(expr)?) {
+            (Some(a), Some(b)) if a != b => None,
+            (a, b) => Some(a.or(b)),
+        })
+    };
+    match expr.peeled() {
+        Expr::Literal(text) if text.eq_ignore_ascii_case("NULL") => Some(None),
+        Expr::Literal(text) if text.starts_with('\'') => Some(Some(true)),
+        _ if expr.integer().is_some() => Some(Some(false)),
+        Expr::Like { op: "LIKE" | "GLOB", .. }
+        | Expr::Between { .. }
+        | Expr::InList { .. }
+        | Expr::IsNull(_)
+        | Expr::NotNull(_)
+        | Expr::Unary("NOT", _)
+        | Expr::Binary(_, "=" | "==" | "<>" | "!=" | "<" | "<=" | ">" | ">=" | "IS" | "IS NOT" | "AND" | "OR", _) => {
+            Some(Some(false))
+        }
+        Expr::Cast(_, name) if name.eq_ignore_ascii_case("INTEGER") => Some(Some(false)),
+        Expr::Cast(_, name) if name.eq_ignore_ascii_case("TEXT") => Some(Some(true)),
+        Expr::Case { arms, otherwise, .. } => {
+            all(arms.iter().map(|(_, then)| then).chain(otherwise.as_deref()).collect())
+        }
+        Expr::Call(call) => match unquote(&call.name).to_ascii_lowercase().as_str() {
+            "upper" | "lower" | "substr" | "substring" | "trim" | "ltrim" | "rtrim" | "replace" | "hex" => {
+                Some(Some(true))
+            }
+            "length" | "instr" => Some(Some(false)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether SQLite can work an expression out from a row alone, the same each time, and cannot fail.
+fn is_row_expression(expr: &Expr) -> bool {
+    struct Look(bool);
+    impl Visit for Look {
+        fn expr(&mut self, node: &Expr) {
+            match node {
+                Expr::Call(call) => {
+                    self.0 &= !functions::is_volatile(&call.name)
+                        && !functions::is_aggregate(call)
+                        && call.over.is_none()
+                        && functions::never_fails(&call.name);
+                }
+                Expr::Exists(_)
+                | Expr::Subquery(_)
+                | Expr::InSelect { .. }
+                | Expr::InTable { .. }
+                | Expr::Collate(..)
+                | Expr::Binary(_, "->" | "->>", _)
+                | Expr::Like { op: "MATCH" | "REGEXP", .. }
+                | Expr::Like { escape: Some(_), .. } => self.0 = false,
+                _ => {}
+            }
+            walk::expr(self, node);
+        }
+    }
+    let mut look = Look(true);
+    look.expr(expr);
+    look.0 && !matches!(expr.peeled(), Expr::Column { .. } | Expr::Literal(_))
 }
 
 fn ordered<T>(sort: &Sort, by: T) -> Order<T> {

@@ -7,6 +7,8 @@
 //! | dictionary | its entries, then the packed codes; NULL is the code after the last entry |
 //! | packed | a bit a row saying "not NULL" where some are NULL, then the packed values |
 
+use std::sync::Arc;
+
 use query_planner::scan::By;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +31,17 @@ pub(crate) enum Scalar {
     Integer(i64),
     /// Text.
     Text(Vec<u8>),
+}
+
+impl Scalar {
+    /// As a cell.
+    pub(crate) fn cell(&self) -> Cell<'_> {
+        match self {
+            Self::Null => Cell::Null,
+            Self::Integer(value) => Cell::Integer(*value),
+            Self::Text(text) => Cell::Text(text),
+        }
+    }
 }
 
 /// How a column's bytes are to be read.
@@ -279,6 +292,16 @@ pub(crate) enum Cell<'a> {
     Text(&'a [u8]),
 }
 
+impl Cell<'_> {
+    /// Bytes of a text.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Null | Self::Integer(_) => 0,
+            Self::Text(text) => text.len(),
+        }
+    }
+}
+
 /// A column's entries, where it has a dictionary.
 #[derive(Debug, Clone)]
 pub(crate) enum Entries {
@@ -286,6 +309,8 @@ pub(crate) enum Entries {
     Integers(Vec<i64>),
     /// In no order.
     Texts(Vec<Vec<u8>>),
+    /// What is made of other entries, perhaps equal ones; the last of NULL.
+    Made(Vec<Scalar>),
 }
 
 impl Entries {
@@ -293,6 +318,29 @@ impl Entries {
         match self {
             Self::Integers(entries) => entries.len(),
             Self::Texts(entries) => entries.len(),
+            Self::Made(entries) => entries.len(),
+        }
+    }
+
+    /// What they take in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Integers(entries) => entries.capacity() * size_of::<i64>(),
+            Self::Texts(entries) => {
+                entries.iter().map(|text| text.capacity() + size_of::<Vec<u8>>() + ALLOCATION_BYTES).sum()
+            }
+            Self::Made(entries) => {
+                entries.iter().map(|value| size_of::<Scalar>() + value.cell().bytes() + ALLOCATION_BYTES).sum()
+            }
+        }
+    }
+
+    /// Whether texts are among them.
+    pub(crate) fn has_text(&self) -> bool {
+        match self {
+            Self::Integers(_) => false,
+            Self::Texts(_) => true,
+            Self::Made(entries) => entries.iter().any(|value| matches!(value, Scalar::Text(_))),
         }
     }
 
@@ -302,6 +350,7 @@ impl Entries {
         match self {
             Self::Integers(entries) => entries.get(at).map_or(Cell::Null, |value| Cell::Integer(*value)),
             Self::Texts(entries) => entries.get(at).map_or(Cell::Null, |text| Cell::Text(text)),
+            Self::Made(entries) => entries.get(at).map_or(Cell::Null, Scalar::cell),
         }
     }
 }
@@ -319,7 +368,7 @@ pub(crate) struct Encoded {
 #[derive(Debug, Clone)]
 enum Shape {
     Constant(Scalar),
-    Stream { entries: Option<Entries>, valid: Option<Vec<u8>>, bytes: Vec<u8>, skip: usize, by_differences: bool },
+    Stream { entries: Option<Arc<Entries>>, valid: Option<Vec<u8>>, bytes: Vec<u8>, skip: usize, by_differences: bool },
 }
 
 impl Encoded {
@@ -347,7 +396,7 @@ impl Encoded {
                     }
                 };
                 let by_differences = *by_differences;
-                Shape::Stream { entries: Some(entries), valid: None, bytes, skip: at, by_differences }
+                Shape::Stream { entries: Some(Arc::new(entries)), valid: None, bytes, skip: at, by_differences }
             }
             Form::Packed { has_null, by_differences } => {
                 let skip = if *has_null { rows.div_ceil(8) } else { 0 };
@@ -364,13 +413,7 @@ impl Encoded {
             Shape::Constant(Scalar::Text(text)) => text.capacity(),
             Shape::Constant(_) => 0,
             Shape::Stream { entries, valid, bytes, .. } => {
-                let entries = match entries {
-                    Some(Entries::Integers(entries)) => entries.capacity() * size_of::<i64>(),
-                    Some(Entries::Texts(entries)) => {
-                        entries.iter().map(|text| text.capacity() + size_of::<Vec<u8>>() + ALLOCATION_BYTES).sum()
-                    }
-                    None => 0,
-                };
+                let entries = entries.as_ref().map_or(0, |entries| entries.held_bytes());
                 entries + valid.as_ref().map_or(0, Vec::capacity) + bytes.capacity()
             }
         }
@@ -386,7 +429,15 @@ impl Encoded {
 
     pub(crate) fn entries(&self) -> Option<&Entries> {
         match &self.shape {
-            Shape::Stream { entries, .. } => entries.as_ref(),
+            Shape::Stream { entries, .. } => entries.as_deref(),
+            Shape::Constant(_) => None,
+        }
+    }
+
+    /// As [`Encoded::entries`], to be kept without the column.
+    pub(crate) fn shared_entries(&self) -> Option<Arc<Entries>> {
+        match &self.shape {
+            Shape::Stream { entries, .. } => entries.clone(),
             Shape::Constant(_) => None,
         }
     }
@@ -425,7 +476,7 @@ impl Encoded {
     }
 
     /// The text column that is made of this one. None when the bytes are damaged.
-    pub(crate) fn derive(self, by: By) -> Option<Self> {
+    pub(crate) fn derive(self, by: &By) -> Option<Self> {
         let rows = self.rows;
         let shape = match self.shape {
             Shape::Constant(value) => Shape::Constant(match value {
@@ -435,7 +486,7 @@ impl Encoded {
             }),
             Shape::Stream { entries: Some(entries), valid, bytes, skip, by_differences } => {
                 let texts = (0..entries.len()).map(|code| derived(entries.at(code as i64), by)).collect();
-                Shape::Stream { entries: Some(Entries::Texts(texts)), valid, bytes, skip, by_differences }
+                Shape::Stream { entries: Some(Arc::new(Entries::Texts(texts))), valid, bytes, skip, by_differences }
             }
             shape @ Shape::Stream { .. } => {
                 let decoded = Self { rows, shape }.decode()?;
@@ -453,6 +504,24 @@ impl Encoded {
         Some(Self { rows, shape })
     }
 
+    /// The column with `make` of each of its different values; none where they are not few enough to be listed (integers may
+    /// not be).
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn made<E>(self, mut make: impl FnMut(Cell<'_>) -> Result<Scalar, E>) -> Result<Option<Self>, E> {
+        let shape = match self.shape {
+            Shape::Constant(value) => Shape::Constant(make(value.cell())?),
+            Shape::Stream { entries: Some(entries), valid, bytes, skip, by_differences } => {
+                // One more: that of NULL.
+                let made: Result<Vec<Scalar>, E> = (0..=entries.len()).map(|at| make(entries.at(at as i64))).collect();
+                Shape::Stream { entries: Some(Arc::new(Entries::Made(made?))), valid, bytes, skip, by_differences }
+            }
+            Shape::Stream { entries: None, .. } => return Ok(None),
+        };
+        Ok(Some(Self { rows: self.rows, shape }))
+    }
+
     /// All values in memory.
     pub(crate) fn decode(self) -> Option<Decoded> {
         let mut values = Vec::new();
@@ -465,14 +534,15 @@ impl Encoded {
 }
 
 /// As SQLite's `upper`, `lower` (ASCII only) and `printf('%016x', …)`.
-fn derived(cell: Cell<'_>, by: By) -> Vec<u8> {
+fn derived(cell: Cell<'_>, by: &By) -> Vec<u8> {
     match (by, cell) {
         (_, Cell::Null) => Vec::new(),
         (By::Hex, Cell::Integer(value)) => format!("{value:016x}").into_bytes(),
         (_, Cell::Integer(value)) => value.to_string().into_bytes(),
         (By::Upper, Cell::Text(text)) => text.to_ascii_uppercase(),
         (By::Lower, Cell::Text(text)) => text.to_ascii_lowercase(),
-        (By::Hex, Cell::Text(text)) => text.to_vec(),
+        // (What SQLite makes of a text is not made here.)
+        (By::Hex | By::Sql { .. }, Cell::Text(text)) => text.to_vec(),
     }
 }
 
@@ -484,11 +554,6 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// What it takes in memory, about.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.values.capacity() * size_of::<i64>() + self.column.held_bytes()
-    }
-
     pub(crate) fn rows(&self) -> usize {
         self.column.rows
     }

@@ -11,6 +11,7 @@ mod bits;
 mod compact;
 mod encode;
 mod form;
+mod pick;
 mod scan;
 mod segment;
 #[cfg(test)]

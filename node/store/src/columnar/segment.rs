@@ -71,6 +71,14 @@ pub(crate) struct ColumnHeader {
 }
 
 impl ColumnHeader {
+    /// The column's one value, when it has no other.
+    pub(super) fn constant(&self) -> Option<&Scalar> {
+        match &self.form {
+            Form::Constant(value) => Some(value),
+            Form::Dictionary { .. } | Form::Packed { .. } => None,
+        }
+    }
+
     /// Whether a value is NULL.
     pub(super) fn has_null(&self) -> bool {
         match &self.form {
@@ -305,6 +313,24 @@ pub(crate) fn span(conn: &Connection, table: &str) -> rusqlite::Result<(u64, Opt
         "SELECT ifnull(sum(row_count), 0), min(first_ns), max(last_ns) FROM segments WHERE table_name = ?1",
     )?
     .query_row([table], |row| Ok((row.get::<_, i64>(0)?.max(0).cast_unsigned(), row.get(1)?, row.get(2)?)))
+}
+
+/// Rows of a table and the times between which they lie, about: by its first and its last segment alone.
+pub(super) fn size(conn: &Connection, table: &str) -> rusqlite::Result<(i64, (i64, i64))> {
+    let end = |order: &str| -> rusqlite::Result<Option<[i64; 4]>> {
+        conn.prepare_segments(&format!(
+            "SELECT first_rowid, row_count, first_ns, last_ns FROM segments WHERE table_name = ?1 \
+             ORDER BY first_rowid {order} LIMIT 1"
+        ))?
+        .query_row([table], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))
+        .optional()
+    };
+    Ok(match (end("ASC")?, end("DESC")?) {
+        (Some([first, _, since, _]), Some([last, rows, _, until])) => {
+            (last.saturating_add(rows).saturating_sub(first), (since, until))
+        }
+        _ => (0, (0, 0)),
+    })
 }
 
 /// The segment at the table's end: its id, first row id and rows.

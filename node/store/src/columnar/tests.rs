@@ -108,6 +108,113 @@ proptest! {
     }
 }
 
+/// A condition between two tables of a join, or on one of them.
+fn link() -> impl Strategy<Value = String> {
+    let own = condition().prop_map(|condition| {
+        let named = |word: &str| ["ts_ns", "a", "b", "name", "note", "rowid"].contains(&word);
+        let words = condition.split(' ').map(|word| if named(word) { format!("y.{word}") } else { word.to_owned() });
+        words.collect::<Vec<_>>().join(" ")
+    });
+    let two = prop::sample::select(vec![
+        "y.a = x.a",
+        "y.b = x.b",
+        "y.a = x.a + 1",
+        "y.name = x.name",
+        "y.note = x.note COLLATE NOCASE",
+        "y.name = x.a",
+        "y.a = x.name",
+        "y.a = x.a * 1.0",
+        "y.a = x.a / 2.0",
+        "y.rowid = x.rowid",
+        "y.rowid > x.rowid",
+        "y.ts_ns >= x.ts_ns AND y.ts_ns < x.ts_ns + 50",
+        "y.ts_ns BETWEEN x.ts_ns - 10 AND x.ts_ns",
+        "y.b > x.b",
+        "y.name IN (x.name, 'broadcast')",
+        "y.a IN (SELECT z.a + 1 FROM p z WHERE z.ts_ns < 40)",
+        "y.a IN (x.a, 2, NULL)",
+        "y.a IN (1, 3.0, '2')",
+        "y.note IN ('x', 'z')",
+        "y.note > x.note",
+        "y.a IS x.a",
+        "(y.a = x.a OR y.b = x.b)",
+    ])
+    .prop_map(str::to_owned);
+    prop::collection::vec(prop_oneof![3 => two, 1 => own], 1..4).prop_map(|all| all.join(" AND "))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// What is kept and indexed for the inner side of a join gives what a plain table gives.
+    #[test]
+    fn any_join_finds_the_same_rows(
+        batches in prop::collection::vec(prop::collection::vec(row(), 0..25), 1..12),
+        joined: bool,
+        links in prop::collection::vec(link(), 1..5),
+    ) {
+        let conn = tables(&batches, joined);
+        for link in links {
+            for shape in [
+                "SELECT x.rowid, y.rowid, y.name, y.b FROM {t} x JOIN {t} y ON {on} WHERE x.ts_ns < 900",
+                "SELECT x.rowid, y.rowid, y.note FROM {t} x LEFT JOIN {t} y ON {on}",
+                "SELECT x.rowid, x.a FROM {t} x WHERE EXISTS (SELECT 1 FROM {t} y WHERE {on})",
+                "SELECT x.rowid, (SELECT max(y.b) FROM {t} y WHERE {on}) FROM {t} x WHERE x.ts_ns > 500",
+                "SELECT x.a, count(y.rowid) FROM {t} x, (SELECT *, rowid AS rowid FROM {t}) y WHERE {on} GROUP BY x.a",
+            ] {
+                let sql = |table: &str| shape.replace("{t}", table).replace("{on}", &link);
+                prop_assert_eq!(all(&conn, &sql("t")), all(&conn, &sql("p")), "{}", sql("t"));
+            }
+        }
+    }
+}
+
+/// On a store of hundreds of segments a join reads each of them once or twice, and not once for each outer row.
+#[test]
+fn the_inner_side_of_a_join_is_looked_up() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let store = crate::testing::store_of_segments(&dir.path().join("s.db"), 300, 40);
+    let mut conn = store.reader().unwrap();
+    let thousands = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&thousands);
+    conn.progress_handler(
+        1000,
+        Some(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            false
+        }),
+    )
+    .unwrap();
+    let on = "b.comm_hash = a.comm_hash AND b.func = a.func";
+    for (sql, expected) in [
+        (format!("SELECT count(*) FROM collectives a JOIN collectives b ON {on} AND b.seq = a.seq + 1"), 11_999),
+        (
+            format!(
+                "SELECT count(*) FROM collectives a WHERE EXISTS (SELECT 1 FROM collectives b WHERE {on} AND b.seq = a.seq + 9 AND b.rank <> a.rank)"
+            ),
+            11_991,
+        ),
+        (
+            format!(
+                "SELECT count(*) FROM collectives a JOIN collectives b ON {on} AND b.ts_ns > a.ts_ns AND b.ts_ns <= a.ts_ns + 2000"
+            ),
+            300 * (38 * 2 + 1),
+        ),
+        (
+            "SELECT count(*) FROM collectives WHERE rank IN (1, 2, 3) AND func IN ('all_reduce', 'send')".to_owned(),
+            4_500,
+        ),
+    ] {
+        thousands.store(0, Ordering::Relaxed);
+        assert_eq!(crate::testing::int(&conn, &sql), expected, "{sql}");
+        // About 15 steps an outer row, and as many a segment's column.
+        let steps = thousands.load(Ordering::Relaxed);
+        assert!(steps < 700, "{steps} thousand steps: {sql}");
+    }
+}
+
 #[test]
 fn small_segments_become_few() {
     let rows: Vec<Vec<Row>> = (0..200).map(|i| vec![(i, None, i, Some("x"), "y"); 20]).collect();

@@ -1,26 +1,36 @@
 //! Owns how any SQL sees a columnar table: a virtual table whose columns are declared in the schema and whose rows are
-//! those of its segments. Segments that a comparison of an integer column with an integer rules out are not read, nor
-//! are columns that the statement does not use. SQLite checks every condition again itself.
+//! those of its segments. Segments and rows that a condition with a constant rules out are left out before SQLite sees
+//! them, and columns that the statement does not use are not read. SQLite checks every condition again itself.
+//!
+//! `choice` says which conditions SQLite hands over, `chunk` reads rows, `lookup` keeps and finds them where the table is the
+//! inner side of a join.
 //!
 //! The table can be read on any connection with this module ([`register`]); without it SQLite says "no such module:
 //! rankmesh_columns", and the other tables of the file are there all the same.
 
+mod choice;
+mod chunk;
+mod lookup;
+
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
+use std::time::{Duration, Instant};
 
-use query_planner::memory::Held;
 use rusqlite::types::ValueRef;
 use rusqlite::vtab::{
-    Context, CreateVTab, Filters, IndexConstraintOp, IndexInfo, Module, VTab, VTabConfig, VTabConnection, VTabCursor,
-    VTabKind, sqlite3_vtab, sqlite3_vtab_cursor,
+    Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConfig, VTabConnection, VTabCursor, VTabKind,
+    sqlite3_vtab, sqlite3_vtab_cursor,
 };
 use rusqlite::{Connection, Error, Result, ffi};
 
+use self::choice::{Operator, Size, Term};
+use self::chunk::{Chunk, Reader};
+use self::lookup::{Found, Kept, Test, constant};
 use super::Kind;
-use super::encode::{Cell, Decoded};
 use super::form::time_of;
-use super::segment::{Directory, Segment};
+use super::segment::{Directory, size};
 
 /// Make columnar tables readable on a connection.
 ///
@@ -39,16 +49,33 @@ struct ColumnTable {
     table: String,
     columns: Vec<String>,
     kinds: Vec<Kind>,
+    /// The place of the column with the rows' time.
+    time: Option<usize>,
+    size: Cell<Option<(Instant, Size)>>,
 }
 
-/// What is pushed into a scan: which comparison with which column, one a place in `argv`.
-const OPERATORS: [(IndexConstraintOp, char); 5] = [
-    (IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_EQ, '='),
-    (IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_GT, '>'),
-    (IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_GE, 'g'),
-    (IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_LT, '<'),
-    (IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_LE, 'l'),
-];
+/// The size of a table is looked at again after this time: estimates need no newer one.
+const SIZE_HOLDS: Duration = Duration::from_secs(5);
+/// Taken for the size of a table that cannot be looked at.
+const SIZE_UNKNOWN: Size = Size { rows: 1e7, times: (i64::MIN, i64::MAX) };
+
+impl ColumnTable {
+    /// A borrowed view of the connection; closing it closes nothing.
+    fn conn(&self) -> Result<Connection> {
+        // SAFETY: SQLite calls this module while it compiles or runs a statement on the connection, which so lives.
+        unsafe { Connection::from_handle(self.db) }
+    }
+
+    fn size(&self) -> Size {
+        if let Some((_, size)) = self.size.get().filter(|(at, _)| at.elapsed() < SIZE_HOLDS) {
+            return size;
+        }
+        let found = self.conn().and_then(|conn| size(&conn, &self.table));
+        let size = found.map_or(SIZE_UNKNOWN, |(rows, times)| Size { rows: rows as f64, times });
+        self.size.set(Some((Instant::now(), size)));
+        size
+    }
+}
 
 // SAFETY: `ColumnTable` is repr(C) and starts with `sqlite3_vtab`, as the trait asks.
 unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
@@ -64,46 +91,23 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
         args: &[&[u8]],
     ) -> Result<(Cow<'static, CStr>, Self)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let table = text(table);
         let declared: Vec<String> = args.iter().map(|arg| text(arg)).collect();
-        let columns = declared
-            .iter()
-            .map(|column| column.split_whitespace().next().unwrap_or_default().trim_matches('"').to_owned())
-            .collect();
+        let name = |column: &String| column.split_whitespace().next().unwrap_or_default().trim_matches('"').to_owned();
+        let columns: Vec<String> = declared.iter().map(name).collect();
         let kind = |column: &String| Kind::declared(column.split_whitespace().nth(1).unwrap_or_default());
         let kinds = declared.iter().map(kind).collect();
+        let time = columns.iter().position(|column| column == time_of(&table));
         let sql = CString::new(format!("CREATE TABLE x ({})", declared.join(", ")))?;
         db.config(VTabConfig::Innocuous)?;
-        // SAFETY: the handle is only used while SQLite runs a statement over this table, so the connection lives.
-        let handle = unsafe { db.handle() };
-        Ok((Cow::Owned(sql), Self { base: sqlite3_vtab::default(), db: handle, table: text(table), columns, kinds }))
+        // SAFETY: the handle is only used while SQLite compiles or runs a statement over this table, so the connection lives.
+        let db = unsafe { db.handle() };
+        let size = Cell::new(None);
+        Ok((Cow::Owned(sql), Self { base: sqlite3_vtab::default(), db, table, columns, kinds, time, size }))
     }
 
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
-        let mut pushed = String::new();
-        let mut places = Vec::new();
-        let (mut equal, mut bounds, mut by_rowid) = (0, 0, false);
-        for (at, constraint) in info.constraints().enumerate() {
-            let operator = OPERATORS.iter().find(|(operator, _)| *operator == constraint.operator());
-            let Some((_, operator)) = operator.filter(|_| constraint.is_usable()) else { continue };
-            let column = constraint.column();
-            if column < 0 {
-                by_rowid |= *operator == '=';
-            } else if *operator == '=' {
-                equal += 1;
-            } else {
-                bounds += 1;
-            }
-            pushed.push_str(&format!("{operator}{column};"));
-            places.push(at);
-        }
-        for (i, at) in places.iter().enumerate() {
-            info.constraint_usage(*at).set_argv_index(i as c_int + 1);
-        }
-        info.set_idx_str(&format!("{}|{pushed}", info.col_used()));
-        let rows: f64 = if by_rowid { 1.0 } else { 1e7 / 4_f64.powi(bounds) / 20_f64.powi(equal) };
-        info.set_estimated_rows(rows.max(1.0) as i64);
-        // Even one row costs a block of a segment.
-        info.set_estimated_cost(rows.max(1.0) * 2.0 + 10_000.0);
+        choice::choose(info, &self.kinds, self.time, self.size())?;
         Ok(true)
     }
 
@@ -112,17 +116,9 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
             base: sqlite3_vtab_cursor::default(),
             table: self,
             conn: None,
-            bounds: Vec::new(),
-            rowids: (i64::MIN, i64::MAX),
-            used: Vec::new(),
-            scans: 0,
-            pending: Vec::new().into_iter(),
-            loaded: Vec::new(),
-            kept: None,
-            index: None,
-            candidates: None,
-            at: 0,
-            row: 0,
+            scans: Vec::new(),
+            scan: 0,
+            at: Place::End,
             lifetime: PhantomData,
         })
     }
@@ -132,65 +128,52 @@ impl CreateVTab<'_> for ColumnTable {
     const KIND: VTabKind = VTabKind::Default;
 }
 
-/// Integers of a column between which rows lie.
-struct Bounds {
-    column: usize,
-    least: i64,
-    greatest: i64,
-}
-
-/// Memory that a cursor may take to be scanned again and again, as the inner side of a join: half of what a question may
-/// have. It counts as the question's, with what is decoded beside it.
-const KEPT_BYTES: usize = 128 << 20;
-
 #[repr(C)]
 struct Cursor<'vtab> {
     /// SQLite's part; must come first.
     base: sqlite3_vtab_cursor,
     table: *const ColumnTable,
-    /// A borrowed view of the connection; closing it closes nothing.
     conn: Option<Connection>,
-    bounds: Vec<Bounds>,
-    rowids: (i64, i64),
-    used: Vec<bool>,
-    /// How often the cursor was set to a beginning.
-    scans: u32,
-    /// Segments not read yet.
-    pending: std::vec::IntoIter<Segment>,
-    /// The segment being read; all of them, once the cursor is scanned again.
-    loaded: Vec<Loaded>,
-    /// The columns of `loaded` when it is everything.
-    kept: Option<Vec<bool>>,
-    /// Of everything: a column's values in order, with their places.
-    index: Option<Index>,
-    /// The places that an index gave, and the next of them.
-    candidates: Option<(std::ops::Range<usize>, usize)>,
-    at: usize,
-    row: usize,
+    /// By plan: a cursor has several where SQLite looks for one arm of an OR after the other.
+    scans: Vec<Scan>,
+    /// The one that runs.
+    scan: usize,
+    at: Place,
     lifetime: PhantomData<&'vtab ColumnTable>,
 }
 
-/// A column's integers in order, each with its place: which of the loaded segments, which row.
-struct Index {
-    column: usize,
-    values: Vec<(i64, u32, u32)>,
-    _held: Held,
+/// A scan that SQLite begins again and again, with other values.
+struct Scan {
+    plan: String,
+    used: Vec<bool>,
+    terms: Vec<Term>,
+    /// The conditions of the beginning before.
+    before: Option<Vec<Test>>,
+    /// Which of them were the same at every beginning.
+    is_constant: Vec<bool>,
+    kept: Option<Kept>,
+    /// What the constant conditions leave is more than is kept.
+    is_too_much: bool,
 }
 
-struct Loaded {
-    segment: Segment,
-    columns: Vec<Option<Decoded>>,
-    _held: Held,
+/// Where a cursor stands.
+enum Place {
+    /// In a chunk that was read for this scan alone.
+    Read(Box<Reader>, Chunk, usize),
+    /// Among the kept rows: in a chunk, and a row.
+    Kept(usize, usize),
+    /// At a row of the index, before the end of those that were looked up.
+    Found(std::ops::Range<usize>),
+    End,
 }
 
-/// The question has not so much memory: SQLite's own words for it.
-fn no_memory() -> Error {
-    Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_NOMEM), None)
-}
-
-/// Counts so many bytes as the question's.
-fn hold(held: &mut Held, bytes: usize) -> Result<()> {
-    if held.is_within(bytes) { Ok(()) } else { Err(no_memory()) }
+impl Scan {
+    fn of(plan: &str, width: usize) -> Self {
+        let (used, terms) = choice::read(plan, width).unwrap_or_else(|| (vec![true; width], Vec::new()));
+        let is_constant = vec![true; terms.len()];
+        let (before, kept, is_too_much) = (None, None, false);
+        Self { plan: plan.to_owned(), used, terms, before, is_constant, kept, is_too_much }
+    }
 }
 
 impl Cursor<'_> {
@@ -199,252 +182,182 @@ impl Cursor<'_> {
         unsafe { &*self.table }
     }
 
-    fn admits(&self, loaded: &Loaded, row: usize) -> bool {
-        let rowid = loaded.segment.first_rowid + row as i64;
-        (self.rowids.0..=self.rowids.1).contains(&rowid)
-            && self.bounds.iter().all(|bounds| match &loaded.columns[bounds.column] {
-                Some(column) => match column.at(row) {
-                    Cell::Integer(value) => (bounds.least..=bounds.greatest).contains(&value),
-                    Cell::Null => false,
-                    Cell::Text(_) => true,
-                },
-                None => true,
-            })
-    }
-
-    fn load(&self, segment: Segment) -> Result<Loaded> {
-        let mut columns = Vec::with_capacity(self.used.len());
-        let (mut held, mut bytes) = (Held::default(), 0);
-        for (at, name) in self.table().columns.iter().enumerate() {
-            let Some(conn) = self.conn.as_ref().filter(|_| self.used[at]) else {
-                columns.push(None);
-                continue;
+    /// What the conditions ask for this time; none when no row can meet them.
+    fn tests(&self, terms: &[Term], args: &Filters<'_>) -> Result<Option<Vec<Test>>> {
+        use rusqlite::fallible_iterator::FallibleIterator as _;
+        let mut tests = Vec::with_capacity(terms.len());
+        for (at, (term, value)) in terms.iter().zip(args.iter()).enumerate() {
+            let kind = term.column.and_then(|column| self.table().kinds.get(column)).copied();
+            let test = if term.operator == Operator::Among {
+                let (mut values, mut among) = (args.in_values(at)?, Vec::new());
+                while let Some(value) = values.next()? {
+                    if value != ValueRef::Null {
+                        among.push(Test::compare(Operator::Equal, kind, value));
+                    }
+                }
+                Test::among(kind, &among)
+            } else if value == ValueRef::Null {
+                // Nothing equals or exceeds NULL.
+                return Ok(None);
+            } else {
+                Test::compare(term.operator, kind, value)
             };
-            let column = segment.decoded(conn, name)?;
-            bytes += column.held_bytes();
-            hold(&mut held, bytes)?;
-            columns.push(Some(column));
-        }
-        Ok(Loaded { segment, columns, _held: held })
-    }
-
-    /// Go on to the next row that the bounds admit, the current one included.
-    fn settle(&mut self) -> Result<()> {
-        if let (Some((places, mut next)), Some(index)) = (self.candidates.take(), &self.index) {
-            while let Some((_, at, row)) = index.values.get(next).filter(|_| next < places.end) {
-                (self.at, self.row) = (*at as usize, *row as usize);
-                if self.admits(&self.loaded[self.at], self.row) {
-                    self.candidates = Some((places, next));
-                    return Ok(());
-                }
-                next += 1;
+            if test.is_never() {
+                return Ok(None);
             }
-            self.at = self.loaded.len();
-            return Ok(());
+            tests.push(test);
         }
-        loop {
-            while let Some(loaded) = self.loaded.get(self.at) {
-                if self.row == 0 && !self.may_hold(&loaded.segment) {
-                    self.at += 1;
-                    continue;
-                }
-                while self.row < loaded.segment.rows {
-                    if self.admits(loaded, self.row) {
-                        return Ok(());
-                    }
-                    self.row += 1;
-                }
-                (self.at, self.row) = (self.at + 1, 0);
+        Ok(Some(tests))
+    }
+
+    /// A reader of the rows that conditions admit.
+    fn reader(&self, conn: &Connection, scan: &Scan, tests: &[Test], is_wanted: &[bool]) -> Result<Reader> {
+        let table = self.table();
+        let (mut times, mut rowids) = ((i64::MIN, i64::MAX), (i64::MIN, i64::MAX));
+        for ((term, test), _) in scan.terms.iter().zip(tests).zip(is_wanted).filter(|(_, is_wanted)| **is_wanted) {
+            let Some((least, greatest)) = test.range() else { continue };
+            let bounds = match term.column {
+                None => &mut rowids,
+                column if column == table.time => &mut times,
+                Some(_) => continue,
+            };
+            *bounds = (bounds.0.max(least), bounds.1.min(greatest));
+        }
+        let mut segments = Directory::load(conn, &table.table, times).map_err(Error::from)?.segments;
+        segments.retain(|segment| {
+            let last = segment.first_rowid.saturating_add(segment.rows as i64 - 1);
+            last >= rowids.0 && segment.first_rowid <= rowids.1
+        });
+        Ok(Reader::new(segments, constant(&scan.terms, tests, is_wanted), scan.used.clone()))
+    }
+
+    fn begin(&self, conn: &Connection, scan: &mut Scan, tests: Vec<Test>) -> Result<Place> {
+        if let Some(before) = scan.before.replace(tests.clone()) {
+            let mut has_changed = false;
+            for ((is_constant, before), test) in scan.is_constant.iter_mut().zip(&before).zip(&tests) {
+                has_changed |= *is_constant && before != test;
+                *is_constant &= before == test;
             }
-            let Some(segment) = self.pending.next() else { return Ok(()) };
-            if self.may_hold(&segment) {
-                self.loaded = vec![self.load(segment)?];
-                (self.at, self.row) = (0, 0);
+            // Constant ones only become fewer, so this is done once for each at most.
+            if has_changed {
+                scan.kept = None;
+            }
+            if scan.kept.is_none() && !scan.is_too_much {
+                let reader = self.reader(conn, scan, &tests, &scan.is_constant)?;
+                let conditions = (scan.terms.as_slice(), tests.as_slice(), scan.is_constant.as_slice());
+                scan.kept = Kept::read(reader, conn, &self.table().columns, conditions)?;
+                // Without a condition that has changed there is still more of it.
+                scan.is_too_much = scan.kept.is_none();
+            }
+            if let Some(kept) = &scan.kept {
+                return Ok(match kept.look_up(&scan.terms, &tests) {
+                    Found::All if kept.chunks.is_empty() => Place::End,
+                    Found::All => Place::Kept(0, 0),
+                    Found::Some(rows) if rows.start >= rows.end => Place::End,
+                    Found::Some(rows) => Place::Found(rows),
+                });
             }
         }
+        let mut reader = self.reader(conn, scan, &tests, &vec![true; tests.len()])?;
+        Ok(match reader.next(conn, &self.table().columns)? {
+            Some(chunk) => Place::Read(Box::new(reader), chunk, 0),
+            None => Place::End,
+        })
     }
 
-    /// A cursor that begins again is the inner side of a loop: keep everything in memory, if it is not too much, and
-    /// look up what is compared for equality, as SQLite does for tables of its own (which it cannot do for this one).
-    fn keep_everything(&mut self, segments: &mut Vec<Segment>) -> Result<()> {
-        let columns = self.used.iter().filter(|used| **used).count();
-        let rows: usize = segments.iter().map(|segment| segment.rows).sum();
-        if rows.saturating_mul(8 * columns + 16) > KEPT_BYTES {
-            return Ok(());
-        }
-        self.loaded = Vec::with_capacity(segments.len());
-        for segment in segments.drain(..) {
-            let loaded = self.load(segment)?;
-            self.loaded.push(loaded);
-        }
-        self.kept = Some(self.used.clone());
-        self.index = None;
-        Ok(())
-    }
-
-    /// Look an equality up in what is kept.
-    fn look_up(&mut self) -> Result<()> {
-        let Some(Bounds { column, least: value, .. }) =
-            self.bounds.iter().find(|bounds| bounds.least == bounds.greatest)
-        else {
-            return Ok(());
-        };
-        let (column, value) = (*column, *value);
-        if self.index.as_ref().is_none_or(|index| index.column != column) {
-            let rows = self.loaded.iter().map(|loaded| loaded.segment.rows).sum::<usize>();
-            let mut held = Held::default();
-            hold(&mut held, rows * size_of::<(i64, u32, u32)>())?;
-            let mut values = Vec::with_capacity(rows);
-            for (at, loaded) in self.loaded.iter().enumerate() {
-                let Some(cells) = &loaded.columns[column] else { return Ok(()) };
-                for row in 0..loaded.segment.rows {
-                    match cells.at(row) {
-                        Cell::Integer(value) => values.push((value, at as u32, row as u32)),
-                        Cell::Null => {}
-                        // A number may equal a text: SQLite converts.
-                        Cell::Text(_) => return Ok(()),
-                    }
-                }
+    /// The chunk and row where the cursor stands.
+    fn here(&self) -> Option<(&Chunk, usize)> {
+        let kept = || self.scans.get(self.scan)?.kept.as_ref();
+        match &self.at {
+            Place::Read(_, chunk, row) => Some((chunk, *row)),
+            Place::Kept(chunk, row) => Some((kept()?.chunks.get(*chunk)?, *row)),
+            Place::Found(rows) => {
+                let (chunk, row) = kept()?.place(rows.start)?;
+                Some((kept()?.chunks.get(chunk)?, row))
             }
-            values.sort_unstable();
-            self.index = Some(Index { column, values, _held: held });
+            Place::End => None,
         }
-        if let Some(Index { values: index, .. }) = &self.index {
-            let first = index.partition_point(|(other, ..)| *other < value);
-            let end = first + index[first..].partition_point(|(other, ..)| *other == value);
-            self.candidates = Some((first..end, first));
-        }
-        Ok(())
-    }
-
-    /// The times that rows of this scan have. A scan that is repeated may have others the next time.
-    fn times(&self) -> (i64, i64) {
-        let everything = (i64::MIN, i64::MAX);
-        if self.scans > 1 {
-            return everything;
-        }
-        let time = time_of(&self.table().table);
-        let bounds = self.bounds.iter().filter(|bounds| self.table().columns[bounds.column] == time);
-        bounds.fold(everything, |(a, b), bounds| (a.max(bounds.least), b.min(bounds.greatest)))
-    }
-
-    fn may_hold(&self, segment: &Segment) -> bool {
-        let last = segment.first_rowid.saturating_add(segment.rows as i64 - 1);
-        last >= self.rowids.0
-            && segment.first_rowid <= self.rowids.1
-            && self.bounds.iter().all(|bounds| {
-                let header = self.table().columns.get(bounds.column).and_then(|name| segment.header(name));
-                // A column that the segment lacks is NULL throughout.
-                header.is_some_and(|header| match header.range {
-                    Some((least, greatest)) => least <= bounds.greatest && greatest >= bounds.least,
-                    None => header.kind != Kind::Integer,
-                })
-            })
     }
 }
 
 // SAFETY: `Cursor` is repr(C) and starts with `sqlite3_vtab_cursor`, as the trait asks.
 unsafe impl VTabCursor for Cursor<'_> {
     fn filter(&mut self, _: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
-        let (used, pushed) = plan.and_then(|plan| plan.split_once('|')).unwrap_or(("-1", ""));
-        let used: u64 = used.parse().unwrap_or(u64::MAX);
-        let width = self.table().columns.len();
-        // The highest bit stands for all columns from 63 on.
-        self.used = (0..width).map(|at| used >> at.min(63) & 1 == 1).collect();
-        self.bounds.clear();
-        self.rowids = (i64::MIN, i64::MAX);
-        let mut nothing = false;
-        for (item, value) in pushed.split_terminator(';').zip(args.iter()) {
-            let (operator, column) = item.split_at(1);
-            let column: i64 = column.parse().unwrap_or(-2);
-            // Only integers are compared here; whatever else SQLite compares alone. Nothing equals or exceeds NULL.
-            let value = match value {
-                ValueRef::Integer(value) => value,
-                ValueRef::Null => {
-                    nothing = true;
-                    continue;
-                }
-                _ => continue,
-            };
-            let (least, greatest) = match operator {
-                "=" => (value, value),
-                ">" if value == i64::MAX => (i64::MAX, i64::MIN),
-                ">" => (value + 1, i64::MAX),
-                "g" => (value, i64::MAX),
-                "<" if value == i64::MIN => (i64::MAX, i64::MIN),
-                "<" => (i64::MIN, value - 1),
-                "l" => (i64::MIN, value),
-                _ => continue,
-            };
-            match usize::try_from(column) {
-                Ok(column) if column < width => {
-                    self.used[column] = true;
-                    self.bounds.push(Bounds { column, least, greatest });
-                }
-                Ok(_) => {}
-                Err(_) => self.rowids = (self.rowids.0.max(least), self.rowids.1.min(greatest)),
+        self.at = Place::End;
+        let plan = plan.unwrap_or_default();
+        self.scan = match self.scans.iter().position(|scan| scan.plan == plan) {
+            Some(at) => at,
+            None => {
+                self.scans.push(Scan::of(plan, self.table().columns.len()));
+                self.scans.len() - 1
             }
-        }
-        // SAFETY: SQLite calls this while it runs a statement on the connection, which outlives the cursor.
-        self.conn = Some(unsafe { Connection::from_handle(self.table().db)? });
-        self.scans = self.scans.saturating_add(1);
-        self.candidates = None;
-        self.pending = Vec::new().into_iter();
-        (self.at, self.row) = (0, 0);
-        // The columns of a cursor's first scan are those of all its scans, but that is not relied on.
-        let is_kept =
-            self.kept.as_ref().is_some_and(|kept| kept.iter().zip(&self.used).all(|(kept, used)| *kept || !used));
-        if nothing {
-            self.at = self.loaded.len();
+        };
+        let Some(tests) = self.scans.get(self.scan).map(|scan| self.tests(&scan.terms, args)).transpose()?.flatten()
+        else {
             return Ok(());
-        }
-        if !is_kept {
-            self.kept = None;
-            self.loaded = Vec::new();
-            let mut segments = match &self.conn {
-                Some(conn) => Directory::load(conn, &self.table().table, self.times()).map_err(Error::from)?.segments,
-                None => Vec::new(),
-            };
-            if self.scans > 1 {
-                self.keep_everything(&mut segments)?;
-            }
-            self.pending = segments.into_iter();
-        }
-        if self.kept.is_some() {
-            self.look_up()?;
-        }
-        self.settle()
+        };
+        let conn = self.conn.take().map_or_else(|| self.table().conn(), Ok)?;
+        // Out of its list, so that the table can be looked at meanwhile.
+        let mut scan = self.scans.swap_remove(self.scan);
+        let begun = self.begin(&conn, &mut scan, tests);
+        self.scans.push(scan);
+        self.scan = self.scans.len() - 1;
+        self.conn = Some(conn);
+        self.at = begun?;
+        Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
-        match &mut self.candidates {
-            Some((_, next)) => *next += 1,
-            None => self.row += 1,
+        // SAFETY: SQLite closes cursors before it disconnects their table.
+        let table = unsafe { &*self.table };
+        match &mut self.at {
+            Place::Read(reader, chunk, row) => {
+                *row += 1;
+                if *row >= chunk.rows() {
+                    let next = self.conn.as_ref().map(|conn| reader.next(conn, &table.columns)).transpose()?;
+                    match next.flatten() {
+                        Some(next) => (*chunk, *row) = (next, 0),
+                        None => self.at = Place::End,
+                    }
+                }
+            }
+            Place::Kept(chunk, row) => {
+                *row += 1;
+                let chunks = self.scans.get(self.scan).and_then(|scan| scan.kept.as_ref()).map(|kept| &kept.chunks);
+                if chunks.and_then(|chunks| chunks.get(*chunk)).is_none_or(|chunk| *row >= chunk.rows()) {
+                    (*chunk, *row) = (*chunk + 1, 0);
+                    if chunks.is_none_or(|chunks| *chunk >= chunks.len()) {
+                        self.at = Place::End;
+                    }
+                }
+            }
+            Place::Found(rows) => {
+                rows.start += 1;
+                if rows.start >= rows.end {
+                    self.at = Place::End;
+                }
+            }
+            Place::End => {}
         }
-        self.settle()
+        Ok(())
     }
 
     fn eof(&self) -> bool {
-        self.at >= self.loaded.len()
+        matches!(self.at, Place::End)
     }
 
     fn column(&self, context: &mut Context, at: c_int) -> Result<()> {
-        let column = self.loaded.get(self.at).and_then(|loaded| {
-            let column = loaded.columns.get(usize::try_from(at).ok()?)?.as_ref()?;
-            Some(column.at(self.row))
-        });
-        match column {
-            None | Some(Cell::Null) => context.set_result(rusqlite::types::Null),
-            Some(Cell::Integer(value)) => context.set_result(value),
-            Some(Cell::Text(text)) => {
-                let is_blob = usize::try_from(at).is_ok_and(|at| self.table().kinds.get(at) == Some(&Kind::Blob));
-                context.set_result(Borrowed(if is_blob { ValueRef::Blob(text) } else { ValueRef::Text(text) }))
-            }
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        let kind = self.table().kinds.get(at).copied().unwrap_or(Kind::Integer);
+        match self.here().map_or(ValueRef::Null, |(chunk, row)| chunk.value(row, at, kind)) {
+            ValueRef::Integer(value) => context.set_result(value),
+            ValueRef::Null => context.set_result(rusqlite::types::Null),
+            value => context.set_result(Borrowed(value)),
         }
     }
 
     fn rowid(&self) -> Result<i64> {
-        Ok(self.loaded.get(self.at).map_or(0, |loaded| loaded.segment.first_rowid + self.row as i64))
+        Ok(self.here().map_or(0, |(chunk, row)| chunk.rowid(row)))
     }
 }
 

@@ -1,15 +1,15 @@
 //! Owns which segments and rows conditions admit. Comparisons are SQLite's: an integer column holds integers and NULL, a
 //! text column text and NULL (the tables are strict), and where a constant would first be converted, SQLite does it all.
 
-use query_planner::scan::{Comparison, Constant, Derived, Scan, Test, evaluate};
-use query_planner::{NodeError, Value};
-use rusqlite::Connection;
+use query_planner::Value;
+use query_planner::scan::{By, Comparison, Constant, Derived, Scan, Test, evaluate};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Statement};
 
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Scalar};
-use super::super::segment::summary;
+use super::super::pick::{Admits, Pick, TextTest, Verdict, holds, united, verdict};
 use super::super::segment::{Segment, SegmentError};
-use super::damaged;
 
 /// Conditions with their constants worked out.
 pub(super) struct Filter {
@@ -17,39 +17,6 @@ pub(super) struct Filter {
     derived: Vec<Derived>,
     /// Nothing is admitted at all.
     never: bool,
-}
-
-/// What a condition admits.
-#[derive(Debug, Clone, PartialEq)]
-enum Admits {
-    /// Integers of these ranges (ascending, apart), and NULL or not.
-    Integers { ranges: Vec<(i64, i64)>, null: bool },
-    /// Text for which the test holds, and NULL or not.
-    Text { test: TextTest, null: bool },
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum TextTest {
-    Among { not: bool, list: Vec<Vec<u8>> },
-    Less { than: Vec<u8>, or_equal: bool, not: bool },
-    Between { not: bool, low: Vec<u8>, high: Vec<u8> },
-    All,
-    None,
-}
-
-impl TextTest {
-    fn holds(&self, text: &[u8]) -> bool {
-        match self {
-            Self::Among { not, list } => list.iter().any(|other| other == text) != *not,
-            Self::Less { than, or_equal, not } => {
-                let than = than.as_slice();
-                (if *or_equal { text <= than } else { text < than }) != *not
-            }
-            Self::Between { not, low, high } => (low.as_slice() <= text && text <= high.as_slice()) != *not,
-            Self::All => true,
-            Self::None => false,
-        }
-    }
 }
 
 /// Integers below a number: `(least, greatest)`, empty when the first exceeds the second.
@@ -92,19 +59,6 @@ fn complement(ranges: &[(i64, i64)]) -> Vec<(i64, i64)> {
         }
     }
     out.extend(next.map(|start| (start, i64::MAX)));
-    out
-}
-
-fn united(mut ranges: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
-    ranges.retain(|(least, greatest)| least <= greatest);
-    ranges.sort_unstable();
-    let mut out: Vec<(i64, i64)> = Vec::new();
-    for range in ranges {
-        match out.last_mut() {
-            Some(last) if range.0 <= last.1.saturating_add(1) => last.1 = last.1.max(range.1),
-            _ => out.push(range),
-        }
-    }
     out
 }
 
@@ -295,16 +249,36 @@ impl Filter {
                 on.push((keys.iter().position(|key| key == name)?, admits));
             }
         }
-        Some(move |key: &[Scalar]| on.iter().all(|(at, admits)| holds(admits, summary::cell(&key[*at]))))
+        Some(move |key: &[Scalar]| on.iter().all(|(at, admits)| holds(admits, key[*at].cell())))
     }
 
     /// The conditions that do not admit all of a segment's rows, each with its column.
-    pub(super) fn of_segment(&self, conn: &Connection, segment: &Segment) -> Result<Vec<Pick<'_>>, SegmentError> {
+    pub(super) fn of_segment(&self, conn: &Connection, segment: &Segment) -> Result<Vec<Pick>, SegmentError> {
         self.conditions
             .iter()
             .filter(|(name, admits)| self.verdict(segment, name, admits) == Verdict::Some)
-            .map(|(name, admits)| Ok(Pick::new(self.column(conn, segment, name)?, admits)))
+            .map(|(name, admits)| Ok(Pick::new(self.column(conn, segment, name)?, admits.clone())))
             .collect()
+    }
+}
+
+/// What an expression makes of a text (`By::Sql`).
+fn value_of(statement: &mut Statement<'_>, text: Cell<'_>, is_text: bool) -> rusqlite::Result<Scalar> {
+    if let Some(at) = statement.parameter_index(By::VALUE)? {
+        let value = match text {
+            Cell::Null => ValueRef::Null,
+            Cell::Integer(value) => ValueRef::Integer(value),
+            Cell::Text(text) => ValueRef::Text(text),
+        };
+        statement.raw_bind_parameter(at, ToSqlOutput::Borrowed(value))?;
+    }
+    let mut rows = statement.raw_query();
+    let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+    match row.get_ref(0)? {
+        ValueRef::Null => Ok(Scalar::Null),
+        ValueRef::Integer(value) if !is_text => Ok(Scalar::Integer(value)),
+        ValueRef::Text(text) if is_text => Ok(Scalar::Text(text.to_vec())),
+        other => Err(rusqlite::Error::InvalidColumnType(0, "an expression".to_owned(), other.data_type())),
     }
 }
 
@@ -313,8 +287,13 @@ impl Filter {
     pub(super) fn column(&self, conn: &Connection, segment: &Segment, name: &str) -> Result<Encoded, SegmentError> {
         match self.derived.iter().find(|derived| derived.name == name) {
             None => segment.column(conn, name),
+            Some(Derived { of, by: By::Sql { sql, is_text }, .. }) => {
+                let mut statement = conn.prepare_cached(&format!("SELECT {sql}"))?;
+                let made = segment.column(conn, of)?.made(|text| value_of(&mut statement, text, *is_text))?;
+                made.ok_or_else(|| segment.damaged(of.clone()))
+            }
             Some(Derived { of, by, .. }) => {
-                segment.column(conn, of)?.derive(*by).ok_or_else(|| segment.damaged(of.clone()))
+                segment.column(conn, of)?.derive(by).ok_or_else(|| segment.damaged(of.clone()))
             }
         }
     }
@@ -325,127 +304,5 @@ impl Filter {
             return Verdict::Some;
         }
         verdict(segment, name, admits)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    No,
-    Some,
-    All,
-}
-
-/// What a segment's header alone tells.
-fn verdict(segment: &Segment, name: &str, admits: &Admits) -> Verdict {
-    let Some(header) = segment.header(name) else {
-        let null = match admits {
-            Admits::Integers { null, .. } | Admits::Text { null, .. } => *null,
-        };
-        return if null { Verdict::All } else { Verdict::No };
-    };
-    let Admits::Integers { ranges, null } = admits else { return Verdict::Some };
-    if header.kind != Kind::Integer {
-        return Verdict::Some;
-    }
-    let Some((least, greatest)) = header.range else {
-        return if *null { Verdict::All } else { Verdict::No };
-    };
-    let touches = ranges.iter().any(|range| range.0 <= greatest && range.1 >= least);
-    let covers = ranges.iter().any(|range| range.0 <= least && range.1 >= greatest);
-    match (covers, touches, header.has_null(), null) {
-        (true, _, false, _) | (true, _, true, true) => Verdict::All,
-        (_, true, ..) | (_, _, true, true) => Verdict::Some,
-        _ => Verdict::No,
-    }
-}
-
-/// A condition at work on a segment.
-pub(super) struct Pick<'f> {
-    column: Encoded,
-    admits: &'f Admits,
-    /// Of a column with a dictionary: whether a code is admitted.
-    codes: Option<Vec<bool>>,
-    buffer: Vec<i64>,
-}
-
-/// Put into `rows` (relative to `start`) those of the next `len` rows that all of `picks` admit.
-pub(super) fn admitted(
-    picks: &mut [Pick<'_>],
-    segment: &Segment,
-    start: usize,
-    len: usize,
-    rows: &mut Vec<u32>,
-) -> Result<(), NodeError> {
-    rows.clear();
-    rows.extend(0..len as u32);
-    for pick in picks {
-        pick.keep(start, len, rows).ok_or_else(|| damaged(segment, "a column"))?;
-    }
-    Ok(())
-}
-
-impl<'f> Pick<'f> {
-    fn new(column: Encoded, admits: &'f Admits) -> Self {
-        let codes = column.entries().map(|entries| {
-            // The code after the last entry is NULL.
-            (0..=entries.len()).map(|code| holds(admits, entries.at(code as i64))).collect()
-        });
-        Self { column, admits, codes, buffer: Vec::new() }
-    }
-
-    /// Keep those of `rows` (relative to `start`) that are admitted. None when the bytes are damaged.
-    fn keep(&mut self, start: usize, len: usize, rows: &mut Vec<u32>) -> Option<()> {
-        if let Some(value) = self.column.constant() {
-            let cell = match value {
-                Scalar::Null => Cell::Null,
-                Scalar::Integer(value) => Cell::Integer(*value),
-                Scalar::Text(text) => Cell::Text(text),
-            };
-            if !holds(self.admits, cell) {
-                rows.clear();
-            }
-            return Some(());
-        }
-        self.buffer.resize(len, 0);
-        self.column.read(start, &mut self.buffer)?;
-        let buffer = &self.buffer;
-        if let Some(codes) = &self.codes {
-            rows.retain(|&row| codes.get(buffer[row as usize] as usize).copied().unwrap_or(false));
-            return Some(());
-        }
-        let Admits::Integers { ranges, null } = self.admits else { return None };
-        let valid = self.column.valid();
-        if let (None, [(least, greatest)]) = (valid, ranges.as_slice()) {
-            // Without a branch: about half of the rows may go.
-            let span = greatest.wrapping_sub(*least).cast_unsigned();
-            let mut kept = 0;
-            for at in 0..rows.len() {
-                let row = rows[at];
-                rows[kept] = row;
-                kept += usize::from(buffer[row as usize].wrapping_sub(*least).cast_unsigned() <= span);
-            }
-            rows.truncate(kept);
-            return Some(());
-        }
-        rows.retain(|&row| {
-            let at = start + row as usize;
-            if valid.is_some_and(|valid| valid[at / 8] >> (at % 8) & 1 == 0) {
-                return *null;
-            }
-            let value = buffer[row as usize];
-            ranges.iter().any(|(least, greatest)| (*least..=*greatest).contains(&value))
-        });
-        Some(())
-    }
-}
-
-fn holds(admits: &Admits, cell: Cell<'_>) -> bool {
-    match (admits, cell) {
-        (Admits::Integers { null, .. } | Admits::Text { null, .. }, Cell::Null) => *null,
-        (Admits::Integers { ranges, .. }, Cell::Integer(value)) => {
-            ranges.iter().any(|(least, greatest)| (*least..=*greatest).contains(&value))
-        }
-        (Admits::Text { test, .. }, Cell::Text(text)) => test.holds(text),
-        _ => false,
     }
 }

@@ -3,14 +3,14 @@
 
 use query_planner::memory::Held;
 use query_planner::scan::{Function, GroupColumn, Groups, Operand, Order, evaluate};
-use query_planner::states::{Bracket, Buckets, Quantiles, Sum, runs_state};
+use query_planner::states::{Bracket, Buckets, Quantiles, Sum, read_stored, runs_state};
 use query_planner::{Batch, NodeError, Value};
 
 use super::super::Kind;
-use super::super::encode::{Cell, Encoded, Scalar};
+use super::super::encode::{Cell, Encoded, Entries, Scalar};
+use super::super::pick::{Pick, admitted};
 use super::super::segment::Segment;
 use super::super::segment::summary;
-use super::filter::{Pick, admitted};
 use super::{Emit, MORSEL, Work, damaged, failed};
 use crate::FastMap;
 
@@ -124,8 +124,14 @@ fn rows_of(
         let GroupColumn::Aggregate(function, Some(operand)) = column else { continue };
         let is_text = matches!(operand, Operand::Column(name) if work.kind(name) == Kind::Text);
         let computes_text = !matches!(operand, Operand::Column(_))
-            && operand.columns().iter().any(|name| work.kind(name) == Kind::Text);
-        if computes_text || (is_text && *function != Function::Count) {
+            && operand.columns().iter().any(|name| work.kind(name) != Kind::Integer);
+        // Bytes are sketches, or SQLite says what is wrong with them.
+        let is_blob = matches!(operand, Operand::Column(name) if work.kind(name) == Kind::Blob);
+        let takes_sketches = matches!(function, Function::SketchState | Function::Quantile(_));
+        if computes_text
+            || (is_text && *function != Function::Count)
+            || (is_blob && *function != Function::Count && !takes_sketches)
+        {
             return Err(Failure::StepAside);
         }
         let at = match arguments.iter().position(|argument| argument.operand == *operand) {
@@ -154,8 +160,10 @@ fn rows_of(
         }
     }
     for key in &groups.keys {
-        let text = key.columns().iter().any(|name| work.kind(name) == Kind::Text);
-        if text && !matches!(key, Operand::Column(_)) {
+        let is_text = |name: &&str| work.kind(name) == Kind::Text;
+        let is_blob = |name: &&str| work.kind(name) == Kind::Blob;
+        let columns = key.columns();
+        if columns.iter().any(is_blob) || (columns.iter().any(is_text) && !matches!(key, Operand::Column(_))) {
             return Err(Failure::StepAside);
         }
     }
@@ -428,7 +436,7 @@ impl Values {
     }
 
     fn entries(&self) -> Option<usize> {
-        self.column.as_ref().and_then(|column| column.entries().map(super::super::encode::Entries::len))
+        self.column.as_ref().and_then(|column| column.entries().map(Entries::len))
     }
 
     fn read(&mut self, segment: &Segment, start: usize, len: usize) -> Result<(), Failure> {
@@ -510,7 +518,7 @@ impl Values {
         let Some(column) = &self.column else { return !self.nulls.contains(&true) };
         match (column.constant(), column.entries()) {
             (Some(value), _) => matches!(value, Scalar::Integer(_)),
-            (None, Some(super::super::encode::Entries::Integers(entries))) => {
+            (None, Some(Entries::Integers(entries))) => {
                 let has_null = self.buffer.iter().any(|code| *code as usize >= entries.len());
                 if !has_null {
                     self.buffer.iter_mut().for_each(|code| *code = entries[*code as usize]);
@@ -533,7 +541,7 @@ fn scan_segment(
     arguments: &mut [Argument],
     brackets: Option<&[Option<Bracket>]>,
 ) -> Result<(), Failure> {
-    let mut picks: Vec<Pick<'_>> = work.filter.of_segment(work.conn, segment).map_err(failed)?;
+    let mut picks: Vec<Pick> = work.filter.of_segment(work.conn, segment).map_err(failed)?;
     let mut keys: Vec<KeyCodes> =
         groups.keys.iter().map(|key| KeyCodes::open(work, segment, key)).collect::<Result<_, _>>()?;
     let mut values: Vec<Values> =
@@ -547,7 +555,7 @@ fn scan_segment(
     let mut start = 0;
     while start < segment.rows {
         let len = MORSEL.min(segment.rows - start);
-        admitted(&mut picks, segment, start, len, &mut rows)?;
+        admitted(&mut picks, segment, start, len, &mut rows).map_err(failed)?;
         if rows.is_empty() {
             start += len;
             continue;
@@ -611,14 +619,16 @@ fn add(
     brackets: Option<&[Option<Bracket>]>,
 ) -> Result<(), Failure> {
     let is_text = values.column.as_ref().is_some_and(|column| {
-        matches!(column.entries(), Some(super::super::encode::Entries::Texts(_)))
-            || matches!(column.constant(), Some(Scalar::Text(_)))
+        column.entries().is_some_and(Entries::has_text) || matches!(column.constant(), Some(Scalar::Text(_)))
     });
     if is_text {
         for (row, group) in rows.iter().zip(group_of) {
             argument.basics[*group as usize].count += i64::from(values.is_some(start, *row as usize));
         }
-        return Ok(());
+        return match (&mut argument.quantiles, &values.column) {
+            (Some(all), Some(column)) => add_sketches(all, column, &values.buffer, start, rows, group_of),
+            _ => Ok(()),
+        };
     }
     let is_plain = values.settle();
     let mut gathered = 0;
@@ -661,6 +671,27 @@ fn add(
         if all > MOST_GATHERED {
             return Err(Failure::StepAside);
         }
+    }
+    Ok(())
+}
+
+/// Add the sketches of a column of bytes (`call_rollups.sketch`).
+fn add_sketches(
+    all: &mut [Quantiles],
+    column: &Encoded,
+    codes: &[i64],
+    start: usize,
+    rows: &[u32],
+    group_of: &[u32],
+) -> Result<(), Failure> {
+    let mut counts: Vec<(usize, u64)> = Vec::new();
+    for (row, group) in rows.iter().zip(group_of) {
+        let Cell::Text(bytes) = column.cell(start + *row as usize, codes[*row as usize]) else { continue };
+        let ((least, greatest), zeros, buckets) = read_stored(bytes).ok_or(StepAside)?;
+        let range = i64::try_from(least).ok().zip(i64::try_from(greatest).ok()).ok_or(StepAside)?;
+        counts.clear();
+        counts.extend(buckets.into_iter().map(|(bucket, count)| (usize::from(bucket), count)));
+        all[*group as usize].add_counts(zeros, &counts, range);
     }
     Ok(())
 }
@@ -712,6 +743,9 @@ fn finish(
                 }
             }
         }
+    }
+    if groups.keys.is_empty() && !groups.of_nothing && found.rows.iter().all(|count| *count == 0) {
+        rows.clear();
     }
     // Without ORDER BY any order will do; that of the keys is the one that people expect.
     let by_key: Vec<Order<usize>> = groups

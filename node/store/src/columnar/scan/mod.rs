@@ -10,7 +10,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use query_planner::scan::{Output, Scan};
+use query_planner::scan::{Column, Output, Scan};
 use query_planner::{Answered, Batch, Catalog, NodeError, NodePart, PartExecutor};
 use rusqlite::Connection;
 
@@ -53,9 +53,14 @@ impl PartExecutor for ColumnExecutor<'_> {
     ) -> Result<Option<Answered>, NodeError> {
         let Some(scan) = scan_of(conn, part) else { return Ok(None) };
         let Some(mut kinds) = columns(conn, &scan.table) else { return Ok(None) };
-        kinds.extend(scan.derived.iter().map(|derived| (derived.name.clone(), Kind::Text)));
+        kinds.extend(
+            scan.derived
+                .iter()
+                .map(|derived| (derived.name.clone(), if derived.by.is_text() { Kind::Text } else { Kind::Integer })),
+        );
         let is_blob = |name: &&str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Blob);
-        if scan.columns().iter().any(is_blob) {
+        // Aggregates know what bytes may be.
+        if matches!(scan.output, Output::Rows(_)) && scan.columns().iter().any(is_blob) {
             return Ok(None);
         }
         // What is wrong with a constant, SQLite says in its own words.
@@ -136,7 +141,7 @@ fn scan_of(conn: &Connection, part: &NodePart) -> Option<Scan> {
     let of_table = |table: &str| {
         let table = table.to_ascii_lowercase();
         let columns = columns(conn, &table).filter(|_| is_columnar(&table))?;
-        Some(columns.into_iter().map(|(name, _)| name).collect())
+        Some(columns.into_iter().map(|(name, kind)| Column { name, is_text: kind == Kind::Text }).collect())
     };
     let scan = Scan::through_views(&part.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))?;
     Some(Scan { table: scan.table.to_ascii_lowercase(), ..scan })
@@ -147,7 +152,10 @@ pub fn understands(catalog: &Catalog, part: &NodePart) -> bool {
     let module = MODULE.to_string_lossy();
     let of_table = |name: &str| {
         let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
-        Some(table.columns.iter().map(|column| column.name.clone()).collect())
+        let is_text = |decl_type: &str| Kind::declared(decl_type) == Kind::Text;
+        let column =
+            |column: &query_planner::Column| Column { name: column.name.clone(), is_text: is_text(&column.decl_type) };
+        Some(table.columns.iter().map(column).collect())
     };
     let of_view = |name: &str| catalog.tables.get(&name.to_ascii_lowercase()).map(|table| table.sql.clone());
     Scan::through_views(&part.sql, &of_table, &of_view).is_some()

@@ -7,8 +7,8 @@ use query_planner::scan::{Order, RowColumn, Rows, evaluate};
 use query_planner::{Batch, NodeError, Value};
 
 use super::super::encode::{Cell, Encoded};
+use super::super::pick::admitted;
 use super::super::segment::Segment;
-use super::filter::admitted;
 use super::groups::{compare, give};
 use super::{Emit, Work, damaged, failed};
 
@@ -91,7 +91,7 @@ fn all_rows(
         let mut start = 0;
         while start < segment.rows && left > 0 {
             let len = ROWS.min(segment.rows - start);
-            admitted(&mut picks, segment, start, len, &mut kept)?;
+            admitted(&mut picks, segment, start, len, &mut kept).map_err(failed)?;
             let skipped = skip.min(kept.len());
             kept.drain(..skipped);
             skip -= skipped;
@@ -160,7 +160,7 @@ fn first_of(work: &Work<'_>, order: &[Order<String>], wanted: usize) -> Result<V
         let mut start = 0;
         while start < segment.rows {
             let len = ROWS.min(segment.rows - start);
-            admitted(&mut picks, segment, start, len, &mut kept)?;
+            admitted(&mut picks, segment, start, len, &mut kept).map_err(failed)?;
             for (column, buffer) in columns.iter().zip(&mut buffers) {
                 read(segment, column, start, len, buffer)?;
             }

@@ -139,6 +139,17 @@ fn condition() -> impl Strategy<Value = String> {
         )),
         (text, any::<bool>()).prop_map(|(c, not)| format!("{c} {}NULL", if not { "NOT" } else { "IS" })),
         prop::sample::select(vec!["1", "0", "NULL", "2 > 1", ":mesh_node = 'n1'"]).prop_map(str::to_owned),
+        prop::sample::select(vec![
+            "func LIKE '%E%'",
+            "func NOT LIKE 'all\\_%'",
+            "note GLOB '[xz]*'",
+            "(func = 'send' OR note IS NULL OR func LIKE 'a%') AND length(note) > 0",
+            "(func = 'send' OR func LIKE '%v')",
+            "length(note)",
+            "NOT func IN ('send', 'x')",
+            "note || 'y' = 'xy'",
+        ])
+        .prop_map(str::to_owned),
     ]
 }
 
@@ -148,8 +159,21 @@ fn filter() -> impl Strategy<Value = String> {
 }
 
 fn grouped() -> impl Strategy<Value = String> {
-    let keys =
-        prop::sample::subsequence(vec!["rank", "func", "note", "ts_ns / 1000", "bytes", "ts_ns % 7 + rank"], 0..4);
+    let keys = prop::sample::subsequence(
+        vec![
+            "rank",
+            "func",
+            "note",
+            "ts_ns / 1000",
+            "bytes",
+            "ts_ns % 7 + rank",
+            "CASE func WHEN 'send' THEN 1 WHEN 'recv' THEN 2 ELSE 1 END",
+            "upper(note)",
+            "note IS NULL",
+            "CAST(length(note) AS INTEGER)",
+        ],
+        0..4,
+    );
     let calls = prop::sample::subsequence(
         vec![
             "count(*)",
@@ -171,6 +195,13 @@ fn grouped() -> impl Strategy<Value = String> {
             "max(ts_ns - rank)",
             "sum(ts_ns / rank)",
             "min(ts_ns % 10)",
+            "mesh_exact_sum(rank)",
+            "mesh_exact_total(bytes)",
+            "mesh_exact_avg(ts_ns)",
+            "sum(length(func))",
+            "max(CASE note WHEN 'x' THEN 7 WHEN 'y' THEN NULL ELSE -7 END)",
+            "count(substr(note, 1, 1))",
+            "sum(CAST(3 AS INTEGER))",
         ],
         1..6,
     );
@@ -369,6 +400,55 @@ fn summaries_say_what_the_rows_say() {
     let (ours, notes) = run(&columnar, "SELECT pid, max(ts_ns) FROM collectives GROUP BY pid", true).unwrap();
     assert_eq!(ours, [[Value::Integer(7), Value::Integer(607_000)]]);
     assert!(notes[0].contains("columns of 4 segments"), "{notes:?}");
+}
+
+/// Stored sketches are merged from the column's bytes; bytes that are none are SQLite's to complain about.
+#[test]
+fn sketches_in_a_column_are_merged_as_sqlite_does() {
+    use query_planner::states::stored;
+    let declared = "ts_ns INTEGER NOT NULL, rank INTEGER, note BLOB";
+    let mut columnar = Connection::open_in_memory().unwrap();
+    let mut plain = Connection::open_in_memory().unwrap();
+    register(&columnar).unwrap();
+    let module = MODULE.to_str().unwrap();
+    columnar.execute_batch(include_str!("../segments.sql")).unwrap();
+    columnar.execute_batch(&format!("CREATE VIRTUAL TABLE collectives USING {module}({declared});")).unwrap();
+    plain.execute_batch(&format!("CREATE TABLE collectives ({declared})")).unwrap();
+    let mut appender = Appender::open(&columnar, "collectives", "ts_ns").unwrap();
+    for segment in 0..3_u16 {
+        let mut rows = appender.rows();
+        for row in 0..300_u16 {
+            let (ts_ns, rank) = (i64::from(segment) * 1_000 + i64::from(row), i64::from(row % 4));
+            // The last segment has one sketch only, rank 3 none, and some are of zeros.
+            let bucket = if segment == 2 { 700 } else { 500 + row };
+            let zeros = u64::from(row % 3);
+            let range = (if zeros > 0 { 0 } else { 20_000 }, 50_000 + u64::from(bucket));
+            let bytes = (rank < 3 || segment == 2).then(|| stored(range, zeros, &[(bucket, 3), (bucket + 9, 1)]));
+            rows.integer(ts_ns).integer(rank).blob(bytes.as_deref());
+            plain.execute("INSERT INTO collectives VALUES (?1,?2,?3)", (ts_ns, rank, &bytes)).unwrap();
+        }
+        appender.write(&columnar, &rows, 0).unwrap();
+        appender.committed(rows.rows());
+    }
+    query_planner::harden(&mut columnar).unwrap();
+    query_planner::harden(&mut plain).unwrap();
+    for sql in [
+        "SELECT rank, approx_quantile(note, 0.5), approx_quantile(note, 0.99), count(note), mesh_sketch(note) FROM collectives GROUP BY rank ORDER BY 1",
+        "SELECT approx_quantile(note, 0.1) FROM collectives WHERE ts_ns BETWEEN 250 AND 2010",
+        "SELECT approx_quantile(note, 0.1) FROM collectives WHERE rank = 3 AND ts_ns < 2000",
+    ] {
+        let (ours, notes) = run(&columnar, sql, true).unwrap();
+        assert_eq!(ours, run(&plain, sql, false).unwrap().0, "{sql}");
+        assert!(notes[0].contains("columns of"), "{sql}: {notes:?}");
+    }
+    for sql in [
+        "SELECT note, count(*) FROM collectives GROUP BY note ORDER BY 1 LIMIT 3",
+        "SELECT note FROM collectives ORDER BY ts_ns LIMIT 2",
+        "SELECT max(note) FROM collectives",
+    ] {
+        let (ours, notes) = run(&columnar, sql, true).unwrap();
+        assert_eq!((ours, notes), (run(&plain, sql, false).unwrap().0, Vec::new()), "{sql}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use query_planner::states::{Buckets, Quantiles};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
-use super::super::encode::{Cell, Column, Scalar};
+use super::super::encode::{Column, Scalar};
 use super::{Segment, SegmentError, checksum, column_id};
 use crate::FastMap;
 
@@ -221,13 +221,4 @@ fn take(bytes: &mut &[u8]) -> Option<u64> {
         }
     }
     None
-}
-
-/// A group's key as a cell.
-pub(in super::super) fn cell(scalar: &Scalar) -> Cell<'_> {
-    match scalar {
-        Scalar::Null => Cell::Null,
-        Scalar::Integer(value) => Cell::Integer(*value),
-        Scalar::Text(text) => Cell::Text(text),
-    }
 }

@@ -1,0 +1,185 @@
+//! Owns what a condition on one column admits, what a segment's header alone says to it, and picking the rows of a segment
+//! that conditions admit, some thousands at a time. Does not own where conditions come from (`scan/filter` reads them from
+//! SQL, `vtab` gets them from SQLite).
+
+use super::Kind;
+use super::encode::{Cell, Encoded};
+use super::segment::{Segment, SegmentError};
+
+/// What a condition admits.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Admits {
+    /// Integers of these ranges (ascending, apart), and NULL or not.
+    Integers { ranges: Vec<(i64, i64)>, null: bool },
+    /// Text for which the test holds, and NULL or not.
+    Text { test: TextTest, null: bool },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum TextTest {
+    Among { not: bool, list: Vec<Vec<u8>> },
+    Less { than: Vec<u8>, or_equal: bool, not: bool },
+    Between { not: bool, low: Vec<u8>, high: Vec<u8> },
+    All,
+    None,
+}
+
+impl TextTest {
+    fn holds(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Among { not, list } => list.iter().any(|other| other == text) != *not,
+            Self::Less { than, or_equal, not } => {
+                let than = than.as_slice();
+                (if *or_equal { text <= than } else { text < than }) != *not
+            }
+            Self::Between { not, low, high } => (low.as_slice() <= text && text <= high.as_slice()) != *not,
+            Self::All => true,
+            Self::None => false,
+        }
+    }
+}
+
+/// Ranges in ascending order, apart, none empty.
+pub(super) fn united(mut ranges: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+    ranges.retain(|(least, greatest)| least <= greatest);
+    ranges.sort_unstable();
+    let mut out: Vec<(i64, i64)> = Vec::new();
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if range.0 <= last.1.saturating_add(1) => last.1 = last.1.max(range.1),
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    No,
+    Some,
+    All,
+}
+
+/// What a segment's header alone tells.
+pub(super) fn verdict(segment: &Segment, name: &str, admits: &Admits) -> Verdict {
+    let Some(header) = segment.header(name) else {
+        let null = match admits {
+            Admits::Integers { null, .. } | Admits::Text { null, .. } => *null,
+        };
+        return if null { Verdict::All } else { Verdict::No };
+    };
+    let Admits::Integers { ranges, null } = admits else {
+        // A column with one value only.
+        return match header.constant().filter(|_| header.kind == Kind::Text) {
+            Some(value) if holds(admits, value.cell()) => Verdict::All,
+            Some(_) => Verdict::No,
+            None => Verdict::Some,
+        };
+    };
+    if header.kind != Kind::Integer {
+        return Verdict::Some;
+    }
+    let Some((least, greatest)) = header.range else {
+        return if *null { Verdict::All } else { Verdict::No };
+    };
+    let touches = ranges.iter().any(|range| range.0 <= greatest && range.1 >= least);
+    let covers = ranges.iter().any(|range| range.0 <= least && range.1 >= greatest);
+    match (covers, touches, header.has_null(), null) {
+        (true, _, false, _) | (true, _, true, true) => Verdict::All,
+        (_, true, ..) | (_, _, true, true) => Verdict::Some,
+        _ => Verdict::No,
+    }
+}
+
+/// A condition at work on a segment.
+pub(super) struct Pick {
+    column: Encoded,
+    admits: Admits,
+    /// Of a column with a dictionary: whether a code is admitted.
+    codes: Option<Vec<bool>>,
+    buffer: Vec<i64>,
+}
+
+/// Put into `rows` (relative to `start`) those of the next `len` rows that all of `picks` admit.
+pub(super) fn admitted(
+    picks: &mut [Pick],
+    segment: &Segment,
+    start: usize,
+    len: usize,
+    rows: &mut Vec<u32>,
+) -> Result<(), SegmentError> {
+    rows.clear();
+    rows.extend(0..len as u32);
+    for pick in picks {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        pick.keep(start, len, rows).ok_or_else(|| segment.damaged("a column"))?;
+    }
+    Ok(())
+}
+
+impl Pick {
+    pub(super) fn new(column: Encoded, admits: Admits) -> Self {
+        let codes = column.entries().map(|entries| {
+            // The code after the last entry is NULL.
+            (0..=entries.len()).map(|code| holds(&admits, entries.at(code as i64))).collect()
+        });
+        Self { column, admits, codes, buffer: Vec::new() }
+    }
+
+    /// Keep those of `rows` (relative to `start`) that are admitted. None when the bytes are damaged.
+    fn keep(&mut self, start: usize, len: usize, rows: &mut Vec<u32>) -> Option<()> {
+        if let Some(value) = self.column.constant() {
+            if !holds(&self.admits, value.cell()) {
+                rows.clear();
+            }
+            return Some(());
+        }
+        self.buffer.resize(len, 0);
+        self.column.read(start, &mut self.buffer)?;
+        let buffer = &self.buffer;
+        if let Some(codes) = &self.codes {
+            rows.retain(|&row| codes.get(buffer[row as usize] as usize).copied().unwrap_or(false));
+            return Some(());
+        }
+        let Admits::Integers { ranges, null } = &self.admits else { return None };
+        let valid = self.column.valid();
+        if let (None, [(least, greatest)]) = (valid, ranges.as_slice()) {
+            // Without a branch: about half of the rows may go.
+            let span = greatest.wrapping_sub(*least).cast_unsigned();
+            let mut kept = 0;
+            for at in 0..rows.len() {
+                let row = rows[at];
+                rows[kept] = row;
+                kept += usize::from(buffer[row as usize].wrapping_sub(*least).cast_unsigned() <= span);
+            }
+            rows.truncate(kept);
+            return Some(());
+        }
+        rows.retain(|&row| {
+            let at = start + row as usize;
+            if valid.is_some_and(|valid| valid[at / 8] >> (at % 8) & 1 == 0) {
+                return *null;
+            }
+            let value = buffer[row as usize];
+            is_in(ranges, value)
+        });
+        Some(())
+    }
+}
+
+/// Whether one of ascending ranges has a value.
+fn is_in(ranges: &[(i64, i64)], value: i64) -> bool {
+    let at = ranges.partition_point(|(_, greatest)| *greatest < value);
+    ranges.get(at).is_some_and(|(least, _)| *least <= value)
+}
+
+pub(super) fn holds(admits: &Admits, cell: Cell<'_>) -> bool {
+    match (admits, cell) {
+        (Admits::Integers { null, .. } | Admits::Text { null, .. }, Cell::Null) => *null,
+        (Admits::Integers { ranges, .. }, Cell::Integer(value)) => is_in(ranges, value),
+        (Admits::Text { test, .. }, Cell::Text(text)) => test.holds(text),
+        _ => false,
+    }
+}
