@@ -1,6 +1,6 @@
-//! Compiles the BPF programs with clang for the target's argument-passing convention. libbpf-cargo supplies libbpf's
-//! headers; the object is embedded by src/loader.rs. And the MPI shim and the NCCL plugin, shared libraries
-//! of plain C, embedded by src/rings.
+//! Compiles the BPF programs with clang for the target's argument-passing convention. libbpf-cargo
+//! supplies libbpf's headers; the object is embedded by src/loader.rs. And the MPI shim and the
+//! NCCL plugin, shared libraries of plain C, embedded by src/rings.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ fn main() {
     println!("cargo:rerun-if-changed=src/bpf");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let target = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    // Both, so that a change on one kind of machine does not break the other unnoticed; ours is the one embedded.
+    // Both, so that a change on one kind of machine does not break the other unnoticed; ours is the
+    // one embedded.
     for (rust_name, kernel_name) in [("x86_64", "x86"), ("aarch64", "arm64")] {
         for object in ["capture", "empty"] {
             let name = match rust_name == target {
@@ -38,7 +39,8 @@ fn main() {
     }
 }
 
-/// The libraries that ranks load where there is no eBPF. Cross-compiling: `CC` names the target's compiler.
+/// The libraries that ranks load where there is no eBPF. Cross-compiling: `CC` names the target's
+/// compiler.
 fn shim(out: &std::path::Path) {
     println!("cargo:rerun-if-changed=src/shim");
     println!("cargo:rerun-if-env-changed=CC");
@@ -47,7 +49,8 @@ fn shim(out: &std::path::Path) {
         let made = std::process::Command::new(&compiler)
             .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
             .arg(out.join(library))
-            // NCCL unloads its plugin with its last communicator, and loads it again with the next: it stays as it is
+            // NCCL unloads its plugin with its last communicator, and loads it again with the next:
+            // it stays as it is
             .args([source, "-Wl,-z,nodelete", "-ldl", "-lpthread"])
             .status();
         if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {

@@ -1,4 +1,5 @@
-//! Compiles the demo's workload (nccl-sim and its ranks) so that `demo` can carry it inside the binary.
+//! Compiles the demo's workload (nccl-sim and its ranks) so that `demo` can carry it inside the
+//! binary.
 
 use std::path::Path;
 

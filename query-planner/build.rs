@@ -1,9 +1,10 @@
 //! Ends the build where SQLite would be compiled without the functions that this crate promises.
 //!
-//! The bundled SQLite leaves its math functions and percentiles out unless `LIBSQLITE3_FLAGS` asks for them, and no
-//! crate can set that variable for another. This workspace sets it in `.cargo/config.toml`, which a build started
-//! elsewhere does not read: it would lose `sqrt`, `ln`, `percentile` and some thirty others, and a node that lacks a
-//! function answers fewer questions than its peers.
+//! The bundled SQLite leaves its math functions and percentiles out unless `LIBSQLITE3_FLAGS` asks
+//! for them, and no crate can set that variable for another. This workspace sets it in
+//! `.cargo/config.toml`, which a build started elsewhere does not read: it would lose `sqrt`, `ln`,
+//! `percentile` and some thirty others, and a node that lacks a function answers fewer questions
+//! than its peers.
 
 /// What the bundled SQLite has to be compiled with.
 const NEEDED: [&str; 2] = ["-DSQLITE_ENABLE_MATH_FUNCTIONS", "-DSQLITE_ENABLE_PERCENTILE"];

@@ -1,5 +1,5 @@
-//! The certificate authority of a mesh: its key, its certificate, and signing. It signs whatever it is told to; who
-//! may have which name is `issuer`'s to decide.
+//! The certificate authority of a mesh: its key, its certificate, and signing. It signs whatever it
+//! is told to; who may have which name is `issuer`'s to decide.
 
 use std::fmt;
 use std::path::Path;
@@ -21,8 +21,8 @@ use crate::{Error, Fingerprint, Identity, MeshName, NodeName, Role, chain, pem};
 
 /// How long a CA certificate is valid.
 pub const CA_VALIDITY: Duration = days(3650);
-/// How long a node certificate is valid unless asked otherwise: it is renewed by itself long before, and a mesh whose
-/// CA is away for a long weekend loses nobody.
+/// How long a node certificate is valid unless asked otherwise: it is renewed by itself long
+/// before, and a mesh whose CA is away for a long weekend loses nobody.
 pub const NODE_VALIDITY: Duration = days(7);
 
 /// The directory of the CA inside an identity directory.
@@ -47,7 +47,8 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes a new CA (ECDSA P-256) for a new mesh. Nothing is written yet: see [`Authority::save`].
+    /// Makes a new CA (ECDSA P-256) for a new mesh. Nothing is written yet: see
+    /// [`Authority::save`].
     ///
     /// # Errors
     /// [`Error::Sign`].
@@ -102,7 +103,8 @@ impl Authority {
         Self::new(certificate, key).map(Some).map_err(|error| Error::malformed(path, error))
     }
 
-    /// Writes the CA into the identity directory `dir` (to `dir/ca/`, mode 0700). A CA is never overwritten.
+    /// Writes the CA into the identity directory `dir` (to `dir/ca/`, mode 0700). A CA is never
+    /// overwritten.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::Io`].
@@ -120,7 +122,8 @@ impl Authority {
         text
     }
 
-    /// Puts this CA in the place of `before`, which is kept beside it until [`Authority::forget_previous`].
+    /// Puts this CA in the place of `before`, which is kept beside it until
+    /// [`Authority::forget_previous`].
     pub(crate) fn succeed(&self, dir: &Path, before: &Self, _lock: &DirLock) -> Result<(), Error> {
         let dir = dir.join(CA_DIR);
         files::write(&dir.join(PREVIOUS_FILE), before.text().as_bytes(), files::SECRET, Replace::No)?;
@@ -163,7 +166,8 @@ impl Authority {
         self.not_after
     }
 
-    /// Makes a key and signs a certificate for `node`, valid from now for `validity` (but never longer than the CA).
+    /// Makes a key and signs a certificate for `node`, valid from now for `validity` (but never
+    /// longer than the CA).
     ///
     /// Nothing is recorded: use [`crate::Issuer::issue`] where a name must not be given out twice.
     ///
@@ -187,8 +191,8 @@ impl Authority {
         self.make(mesh, node, Role::Node, SystemTime::now(), validity)
     }
 
-    /// As [`Authority::issue`], valid from `from` (an hour earlier, as always): for tests of certificates that have ended
-    /// or have not begun.
+    /// As [`Authority::issue`], valid from `from` (an hour earlier, as always): for tests of
+    /// certificates that have ended or have not begun.
     ///
     /// # Errors
     /// [`Error::Sign`].
@@ -210,13 +214,15 @@ impl Authority {
         Identity::new(vec![self.certificate.clone()], vec![certificate], key)
     }
 
-    /// Signs a certificate for `node` with the key of a certificate signing request (PKCS #10, DER). Only the key is
-    /// taken from the request, after its signature has proven that the asker has it. Answers the chain, leaf first.
+    /// Signs a certificate for `node` with the key of a certificate signing request (PKCS #10,
+    /// DER). Only the key is taken from the request, after its signature has proven that the
+    /// coordinator has it. Answers the chain, leaf first.
     ///
     /// Nothing is recorded: use [`crate::Issuer`] where a name must not be given out twice.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the request is damaged or its key is not ECDSA P-256; [`Error::Sign`].
+    /// [`Error::Invalid`] where the request is damaged or its key is not ECDSA P-256;
+    /// [`Error::Sign`].
     pub fn sign_csr(
         &self,
         csr_der: &[u8],
@@ -281,7 +287,8 @@ pub(crate) fn new_key() -> Result<KeyPair, Error> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(Error::sign("key"))
 }
 
-/// A request for a certificate with `key`. It names nobody: the name is asked for beside it, and the CA decides.
+/// A request for a certificate with `key`. It names nobody: the name is asked for beside it, and
+/// the CA decides.
 pub(crate) fn new_csr(key: &KeyPair) -> Result<Vec<u8>, Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -423,7 +430,8 @@ mod tests {
             let mut flipped = csr.clone();
             let position = flip.index(csr.len());
             flipped[position] ^= 1 << bit;
-            // What the signature does not cover (the name of its own algorithm) may be read leniently.
+            // What the signature does not cover (the name of its own algorithm) may be read
+            // leniently.
             if let Ok(key) = csr_key(&flipped) {
                 prop_assert_eq!(key, csr_key(&csr).unwrap());
             }

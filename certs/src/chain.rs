@@ -1,5 +1,6 @@
-//! What is in a certificate and whether a chain holds: names, validity, signature by the mesh's CA. The TLS
-//! handshake (`tls`), the join exchange (`join`) and loading from disk (`identity`) all judge through here.
+//! What is in a certificate and whether a chain holds: names, validity, signature by the mesh's CA.
+//! The TLS handshake (`tls`), the join exchange (`join`) and loading from disk (`identity`) all
+//! judge through here.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -98,7 +99,8 @@ fn time(unix_s: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_s).unwrap_or(0))
 }
 
-/// Whether `signature` (ECDSA P-256 with SHA-256, DER) over `message` was made with the key of `certificate`.
+/// Whether `signature` (ECDSA P-256 with SHA-256, DER) over `message` was made with the key of
+/// `certificate`.
 pub(crate) fn signed_by(certificate: &CertificateDer<'_>, message: &[u8], signature: &[u8]) -> bool {
     let Ok(parsed) = parse(certificate) else { return false };
     let key = &parsed.public_key().subject_public_key.data;
@@ -114,9 +116,9 @@ pub(crate) fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertS
     Ok(roots)
 }
 
-/// Checks that `chain` (leaf first) leads to `roots` at `now`, may be used by a server, and that the leaf is for
-/// `mesh`. Node certificates are issued for both ends of a connection; that a client's is for clients is checked
-/// where a client shows it.
+/// Checks that `chain` (leaf first) leads to `roots` at `now`, may be used by a server, and that
+/// the leaf is for `mesh`. Node certificates are issued for both ends of a connection; that a
+/// client's is for clients is checked where a client shows it.
 pub(crate) fn verify(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,

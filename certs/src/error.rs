@@ -1,4 +1,5 @@
-//! The one error type of the crate. Messages say what happened and, where there is something to do, what.
+//! The one error type of the crate. Messages say what happened and, where there is something to do,
+//! what.
 
 use std::io;
 use std::path::{Path, PathBuf};

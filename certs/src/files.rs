@@ -1,5 +1,6 @@
-//! Files of an identity: private directories, atomic replacement, modes set at creation, a lock between processes.
-//! What is in the files is the business of `identity`, `authority`, `token` and `issued`.
+//! Files of an identity: private directories, atomic replacement, modes set at creation, a lock
+//! between processes. What is in the files is the business of `identity`, `authority`, `token` and
+//! `issued`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,15 +23,17 @@ pub(crate) enum Replace {
     No,
 }
 
-/// Makes `dir` and what is missing above it, all readable by the owner only. An existing directory stays as it is.
+/// Makes `dir` and what is missing above it, all readable by the owner only. An existing directory
+/// stays as it is.
 pub(crate) fn create_dir(dir: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(Error::io("create", dir))
 }
 
-/// Writes a file so that a reader, and a host that crashes meanwhile, has the old contents or the new ones.
+/// Writes a file so that a reader, and a host that crashes meanwhile, has the old contents or the
+/// new ones.
 ///
-/// The bytes go to a temporary file of the same directory, created with `mode`, which is synced and then renamed (or
-/// linked, where nothing may be replaced), and the directory is synced.
+/// The bytes go to a temporary file of the same directory, created with `mode`, which is synced and
+/// then renamed (or linked, where nothing may be replaced), and the directory is synced.
 pub(crate) fn write(path: &Path, contents: &[u8], mode: u32, replace: Replace) -> Result<(), Error> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (temporary, mut file) = create_temporary(dir, path, mode)?;
@@ -46,7 +49,8 @@ pub(crate) fn write(path: &Path, contents: &[u8], mode: u32, replace: Replace) -
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::io("sync", dir))
 }
 
-/// Replaces a file that only its owner may read, or makes it: a reader, and a host that crashes meanwhile, has the old contents or the new ones.
+/// Replaces a file that only its owner may read, or makes it: a reader, and a host that crashes
+/// meanwhile, has the old contents or the new ones.
 ///
 /// # Errors
 /// It cannot be written.
@@ -115,7 +119,8 @@ pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     Ok(Some(contents))
 }
 
-/// Like [`read_if_there`], for a file with a private key: refuses one that the group or others may read or write.
+/// Like [`read_if_there`], for a file with a private key: refuses one that the group or others may
+/// read or write.
 pub(crate) fn read_secret_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     if let Ok(metadata) = fs::metadata(path) {
         let mode = metadata.permissions().mode() & 0o7777;
@@ -126,7 +131,8 @@ pub(crate) fn read_secret_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error
     read_if_there(path)
 }
 
-/// Holds the lock of a directory until dropped: one process at a time reads, changes and writes what is in it.
+/// Holds the lock of a directory until dropped: one process at a time reads, changes and writes
+/// what is in it.
 pub(crate) struct DirLock(#[expect(dead_code, reason = "the open file is the lock")] File);
 
 impl DirLock {
@@ -141,7 +147,8 @@ impl DirLock {
             .open(&path)
             .map_err(Error::io("open", &path))?;
         match file.lock() {
-            // A cluster file system mounted without locks: one process at a time is then up to whoever types.
+            // A cluster file system mounted without locks: one process at a time is then up to
+            // whoever types.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 tracing::warn!(path = %path.display(), "this file system has no locks; change the CA from one place at a time");
             }

@@ -6,7 +6,8 @@ use aws_lc_rs::{constant_time, digest};
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
-/// SHA-256 of a DER certificate: the pin of a CA, or the mark by which a node certificate is recognised.
+/// SHA-256 of a DER certificate: the pin of a CA, or the mark by which a node certificate is
+/// recognised.
 ///
 /// Shown as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,5 +1,6 @@
-//! A secret that a host keeps for itself through restarts and renewed certificates. It proves nothing to anybody; QUIC makes
-//! from it the tokens by which a restarted node tells its peers that their old connections are gone.
+//! A secret that a host keeps for itself through restarts and renewed certificates. It proves
+//! nothing to anybody; QUIC makes from it the tokens by which a restarted node tells its peers that
+//! their old connections are gone.
 
 use std::fmt;
 use std::path::Path;

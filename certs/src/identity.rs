@@ -1,5 +1,5 @@
-//! A node's identity: the mesh's CA certificates, the node's chain and its private key, in memory and on disk.
-//! `authority` makes one, `join` receives one, `tls` uses it.
+//! A node's identity: the mesh's CA certificates, the node's chain and its private key, in memory
+//! and on disk. `authority` makes one, `join` receives one, `tls` uses it.
 
 use std::fmt;
 use std::path::Path;
@@ -23,8 +23,9 @@ const NODE_FILE: &str = "node.pem";
 
 /// Who this node is: it can prove its name to the mesh, and knows by which CA to judge others.
 ///
-/// A value of this type is consistent: the key belongs to the leaf, and the leaf was signed by the CA for
-/// `rankmesh://MESH/NODE`. Whether it is still valid is a matter of time: see [`Identity::check_valid`].
+/// A value of this type is consistent: the key belongs to the leaf, and the leaf was signed by the
+/// CA for `rankmesh://MESH/NODE`. Whether it is still valid is a matter of time: see
+/// [`Identity::check_valid`].
 pub struct Identity {
     authorities: Vec<CertificateDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
@@ -55,8 +56,9 @@ impl Identity {
     /// Reads the identity in `dir`.
     ///
     /// # Errors
-    /// [`Error::Missing`] where there is none, [`Error::Malformed`] where a file is damaged or the files do not belong
-    /// together, [`Error::KeyExposed`] where others can read the key, [`Error::Io`].
+    /// [`Error::Missing`] where there is none, [`Error::Malformed`] where a file is damaged or the
+    /// files do not belong together, [`Error::KeyExposed`] where others can read the key,
+    /// [`Error::Io`].
     pub fn load(dir: &Path) -> Result<Self, Error> {
         let hint =
             "make one with `rankmesh identity issue`, or join a mesh with `rankmesh up --join HOST:PORT --token TOKEN`";
@@ -86,11 +88,12 @@ impl Identity {
         Ok(Self { trust: self.trust.clone(), ..identity })
     }
 
-    /// The same node, trusting as `list` says, which must be newer than what it has. Check the list against
-    /// [`Identity::authorities`] first ([`TrustList::verify`]).
+    /// The same node, trusting as `list` says, which must be newer than what it has. Check the list
+    /// against [`Identity::authorities`] first ([`TrustList::verify`]).
     ///
     /// # Errors
-    /// [`Error::Untrusted`] where this node's own certificate is of a CA that is trusted no more: it then stays as it is.
+    /// [`Error::Untrusted`] where this node's own certificate is of a CA that is trusted no more:
+    /// it then stays as it is.
     pub fn with_trust(&self, list: Arc<TrustList>) -> Result<Self, Error> {
         let identity = Self::new(list.roots().to_vec(), self.chain.clone(), self.key.clone_key())?;
         Ok(Self { trust: Some(list), ..identity })
@@ -116,8 +119,9 @@ impl Identity {
         self.revokes(&self.leaf.serial)
     }
 
-    /// Writes the identity to `dir`, which is made (mode 0700) where it is missing. An identity that is there is
-    /// replaced: at every moment the old one or the new one can be loaded, as long as both are of one CA.
+    /// Writes the identity to `dir`, which is made (mode 0700) where it is missing. An identity
+    /// that is there is replaced: at every moment the old one or the new one can be loaded, as long
+    /// as both are of one CA.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -130,7 +134,8 @@ impl Identity {
         files::write(&dir.join(NODE_FILE), text.as_bytes(), files::SECRET, Replace::Yes)
     }
 
-    /// Writes what this node trusts to `dir`, where its identity lies: the CAs, and the trust list if there is one.
+    /// Writes what this node trusts to `dir`, where its identity lies: the CAs, and the trust list
+    /// if there is one.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -199,7 +204,8 @@ impl Identity {
         })
     }
 
-    /// Signs `message` with the node's key: ECDSA P-256 with SHA-256, DER. Say in the message what it is for.
+    /// Signs `message` with the node's key: ECDSA P-256 with SHA-256, DER. Say in the message what
+    /// it is for.
     ///
     /// # Errors
     /// [`Error::Sign`].

@@ -1,4 +1,5 @@
-//! The CA's list of the certificates it issued: which names are taken, and (for revocation) which serials exist.
+//! The CA's list of the certificates it issued: which names are taken, and (for revocation) which
+//! serials exist.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,7 +33,8 @@ pub struct IssuedCertificate {
     /// The CA certificate that it was issued under; not known in old lists.
     #[serde(default)]
     pub ca: Option<Fingerprint>,
-    /// Whether a person's certificate is renewed, and until when; a node's always is, and has nothing here.
+    /// Whether a person's certificate is renewed, and until when; a node's always is, and has
+    /// nothing here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewable: Option<Renewable>,
 }
@@ -55,8 +57,8 @@ fn node_role() -> Role {
 pub enum Reissue {
     /// No: two hosts under one name would pass for each other.
     Refuse,
-    /// Yes: the owner of the CA says that the old certificate is out of use. (It stays valid until it ends or is
-    /// revoked.)
+    /// Yes: the owner of the CA says that the old certificate is out of use. (It stays valid until
+    /// it ends or is revoked.)
     Allow,
 }
 

@@ -1,5 +1,5 @@
-//! The CA at work: which name goes to whom. Joins an [`Authority`], its tokens and its list of certificates, all kept
-//! in one identity directory; the messages of a join are `join`'s.
+//! The CA at work: which name goes to whom. Joins an [`Authority`], its tokens and its list of
+//! certificates, all kept in one identity directory; the messages of a join are `join`'s.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,8 +15,8 @@ use crate::{
 
 /// The CA of an identity directory, with its record of tokens and certificates.
 ///
-/// Operations touch files and wait for the directory's lock: call them where blocking is allowed. They may run in
-/// several threads and processes at once.
+/// Operations touch files and wait for the directory's lock: call them where blocking is allowed.
+/// They may run in several threads and processes at once.
 #[derive(Debug)]
 pub struct Issuer {
     identity_dir: PathBuf,
@@ -57,7 +57,8 @@ impl Issuer {
         Self { identity_dir, dir: dir.join(CA_DIR), validity, authority, tokens, issued }
     }
 
-    /// With this validity for the certificates of those who join or renew, instead of [`NODE_VALIDITY`].
+    /// With this validity for the certificates of those who join or renew, instead of
+    /// [`NODE_VALIDITY`].
     #[must_use]
     pub fn with_validity(self, validity: Duration) -> Self {
         Self { validity, ..self }
@@ -94,12 +95,14 @@ impl Issuer {
     /// Makes an identity for `node` and records it.
     ///
     /// # Errors
-    /// [`Error::NameTaken`] unless `reissue` allows it; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
+    /// [`Error::NameTaken`] unless `reissue` allows it; [`Error::Sign`], [`Error::Io`],
+    /// [`Error::Malformed`].
     pub fn issue(&self, node: &NodeName, validity: Duration, reissue: Reissue) -> Result<Identity, Error> {
         self.issue_as(node, Role::Node, validity, reissue)
     }
 
-    /// As [`Issuer::issue`], for any role. A person's certificate ends when it ends: see [`Issuer::issue_renewable`].
+    /// As [`Issuer::issue`], for any role. A person's certificate ends when it ends: see
+    /// [`Issuer::issue_renewable`].
     ///
     /// # Errors
     /// As [`Issuer::issue`].
@@ -113,7 +116,8 @@ impl Issuer {
         self.make(node, role, validity, None, reissue)
     }
 
-    /// As [`Issuer::issue_as`], for a person whose certificate is renewed, each time for `validity`, until `renew_for` from now.
+    /// As [`Issuer::issue_as`], for a person whose certificate is renewed, each time for
+    /// `validity`, until `renew_for` from now.
     ///
     /// # Errors
     /// As [`Issuer::issue`].
@@ -162,12 +166,14 @@ impl Issuer {
         self.issued.check_free(lock, node, &|serial| list.is_some_and(|list| list.revokes(serial)), now)
     }
 
-    /// Renews the certificate of `node`, which has proven that it is that: a new one for the key of the request. Answers
-    /// its chain. A person's is renewed only where it was issued so, and only until the end that was given then.
+    /// Renews the certificate of `node`, which has proven that it is that: a new one for the key of
+    /// the request. Answers its chain. A person's is renewed only where it was issued so, and only
+    /// until the end that was given then.
     ///
     /// # Errors
-    /// [`Error::NotRenewable`]; [`Error::Invalid`] where the request is damaged; [`Error::Revoked`] where the certificate that the node showed
-    /// (`serial`) is; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
+    /// [`Error::NotRenewable`]; [`Error::Invalid`] where the request is damaged; [`Error::Revoked`]
+    /// where the certificate that the node showed (`serial`) is; [`Error::Sign`], [`Error::Io`],
+    /// [`Error::Malformed`].
     pub fn renew(
         &self,
         node: &NodeName,
@@ -198,7 +204,8 @@ impl Issuer {
         Ok(chain)
     }
 
-    /// The trust list of the mesh as the CA last signed it; `None` as long as nothing was revoked and no CA replaced.
+    /// The trust list of the mesh as the CA last signed it; `None` as long as nothing was revoked
+    /// and no CA replaced.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Malformed`].
@@ -213,11 +220,12 @@ impl Issuer {
         TrustList::load(&self.identity_dir, self.authority.mesh(), &trusted)
     }
 
-    /// Revokes every certificate whose name or serial number is `which`, for as long as it would be valid, and writes the
-    /// new trust list. Answers what is revoked now and was not before.
+    /// Revokes every certificate whose name or serial number is `which`, for as long as it would be
+    /// valid, and writes the new trust list. Answers what is revoked now and was not before.
     ///
     /// # Errors
-    /// [`Error::NotIssued`] where there is none such; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
+    /// [`Error::NotIssued`] where there is none such; [`Error::Sign`], [`Error::Io`],
+    /// [`Error::Malformed`].
     pub fn revoke(&self, which: &str) -> Result<Vec<IssuedCertificate>, Error> {
         let now = SystemTime::now();
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -250,10 +258,12 @@ impl Issuer {
         TrustList::sign(number, &authorities, revoked, now)?.save(&self.identity_dir)
     }
 
-    /// Begins to replace the CA: a new one issues from now on, both are trusted. Nodes renew under it by themselves.
+    /// Begins to replace the CA: a new one issues from now on, both are trusted. Nodes renew under
+    /// it by themselves.
     ///
     /// # Errors
-    /// [`Error::Rotation`] where that is under way already; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
+    /// [`Error::Rotation`] where that is under way already; [`Error::Sign`], [`Error::Io`],
+    /// [`Error::Malformed`].
     pub fn rotate(self) -> Result<Self, Error> {
         let lock = DirLock::take(&self.dir)?;
         if Authority::load_previous(&self.identity_dir)?.is_some() {
@@ -263,7 +273,8 @@ impl Issuer {
         }
         let list = self.trust_locked(&lock)?;
         let next = Authority::create(self.authority.mesh())?;
-        // The list before the key: were the host to crash between, the old CA would go on and the new one never be used.
+        // The list before the key: were the host to crash between, the old CA would go on and the
+        // new one never be used.
         let number = list.as_ref().map_or(0, TrustList::number) + 1;
         let revoked: Vec<_> = list.iter().flat_map(TrustList::revoked).collect();
         TrustList::sign(number, &[&next, &self.authority], revoked, SystemTime::now())?.save(&self.identity_dir)?;
@@ -273,12 +284,12 @@ impl Issuer {
         Ok(Self::open(&self.identity_dir)?.with_validity(validity))
     }
 
-    /// Ends the replacement of the CA: the one before is trusted no more. Certificates of it that are still valid are
-    /// named in the error, unless `force` says that they do not matter.
+    /// Ends the replacement of the CA: the one before is trusted no more. Certificates of it that
+    /// are still valid are named in the error, unless `force` says that they do not matter.
     ///
     /// # Errors
-    /// [`Error::Rotation`] where none is under way, or nodes still have certificates of the CA before; [`Error::Sign`],
-    /// [`Error::Io`], [`Error::Malformed`].
+    /// [`Error::Rotation`] where none is under way, or nodes still have certificates of the CA
+    /// before; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
     pub fn finish_rotation(&self, force: bool) -> Result<(), Error> {
         let now = SystemTime::now();
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -314,7 +325,8 @@ impl Issuer {
         Authority::forget_previous(&self.identity_dir, &lock)
     }
 
-    /// Admits a joiner: checks token, request and name before a use of the token is spent. Answers its chain.
+    /// Admits a joiner: checks token, request and name before a use of the token is spent. Answers
+    /// its chain.
     pub(crate) fn admit(
         &self,
         secret: &TokenSecret,
@@ -403,7 +415,8 @@ mod tests {
             assert!(issuer.issued().unwrap().iter().any(|issued| issued.serial == second.serial()));
             second.check_valid(SystemTime::now()).unwrap();
         }
-        // A person's ends with what was said when it was issued, however often it is renewed, and else is not renewed at all.
+        // A person's ends with what was said when it was issued, however often it is renewed, and
+        // else is not renewed at all.
         let (p, each) = ("p".parse().unwrap(), Duration::from_secs(300));
         let first = issuer.issue_renewable(&p, Role::Reader, each, Duration::from_secs(200), Reissue::Refuse).unwrap();
         let second = renewed(&issuer, &first).unwrap();

@@ -1,10 +1,12 @@
-//! The join exchange: one request, one response, over a connection set up with [`crate::tls::join_client_config`].
-//! This module owns the messages and what both sides check; carrying them (one bidirectional stream, the request
-//! ended by the stream's end, then the response likewise) is the agent's.
+//! The join exchange: one request, one response, over a connection set up with
+//! [`crate::tls::join_client_config`]. This module owns the messages and what both sides check;
+//! carrying them (one bidirectional stream, the request ended by the stream's end, then the
+//! response likewise) is the agent's.
 //!
 //! # Wire form
 //!
-//! JSON objects, at most [`MAX_MESSAGE_BYTES`] long. DER is standard base64, the secret is URL-safe base64 unpadded.
+//! JSON objects, at most [`MAX_MESSAGE_BYTES`] long. DER is standard base64, the secret is URL-safe
+//! base64 unpadded.
 //!
 //! ```text
 //! request   {"version":1, "secret":"…", "node":"NAME", "csr":"DER of a PKCS #10 request"}
@@ -12,8 +14,8 @@
 //! refused   {"version":1, "refused":{"reason":"text for people"}}
 //! ```
 //!
-//! A CA answers a request of a version that it does not know with a refusal of version 1, so that every joiner can
-//! show the reason. Unknown fields are ignored.
+//! A CA answers a request of a version that it does not know with a refusal of version 1, so that
+//! every joiner can show the reason. Unknown fields are ignored.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -95,8 +97,9 @@ impl PendingKey {
     /// The joiner's side, second step: reads the response and puts the identity together.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the CA's reason; [`Error::Invalid`], [`Error::Untrusted`], [`Error::OtherMesh`],
-    /// [`Error::OtherNode`] where what came is not a certificate for this key, name and mesh, by the pinned CA.
+    /// [`Error::Refused`] with the CA's reason; [`Error::Invalid`], [`Error::Untrusted`],
+    /// [`Error::OtherMesh`], [`Error::OtherNode`] where what came is not a certificate for this
+    /// key, name and mesh, by the pinned CA.
     pub fn complete(self, response: &[u8]) -> Result<Identity, Error> {
         let invalid = |reason: &str| Error::invalid("join response", reason);
         if response.len() > MAX_MESSAGE_BYTES {
@@ -128,8 +131,9 @@ impl PendingKey {
     }
 }
 
-/// The CA's side: judges a request and answers it. Every outcome is an answer: errors of the request are refusals with
-/// their reason, errors of the CA itself are refusals without it and go to the log.
+/// The CA's side: judges a request and answers it. Every outcome is an answer: errors of the
+/// request are refusals with their reason, errors of the CA itself are refusals without it and go
+/// to the log.
 ///
 /// Touches files and may wait for their lock: call it where blocking is allowed.
 pub fn answer(request: &[u8], issuer: &Issuer) -> Answer {
@@ -152,7 +156,8 @@ pub fn refuse(reason: &str) -> Vec<u8> {
 }
 
 fn response(outcome: Outcome) -> Vec<u8> {
-    // Serialising strings into memory does not fail; if it did, the joiner would be told that nothing came.
+    // Serialising strings into memory does not fail; if it did, the joiner would be told that
+    // nothing came.
     serde_json::to_vec(&Response { version: VERSION, outcome }).unwrap_or_default()
 }
 

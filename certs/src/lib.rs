@@ -1,9 +1,10 @@
-//! Identity of a mesh: its certificate authority, the certificates of its nodes, join tokens and TLS configurations.
+//! Identity of a mesh: its certificate authority, the certificates of its nodes, join tokens and
+//! TLS configurations.
 //!
-//! This crate owns names ([`MeshName`], [`NodeName`]), keys and certificates on disk ([`Identity`], [`Authority`],
-//! [`Issuer`]), the tokens that admit a host ([`JoinToken`], [`TokenStore`]), the messages by which it is admitted
-//! ([`join`]) and what TLS asks of a peer ([`tls`]). It opens no socket and knows no runtime: the agent carries the
-//! bytes.
+//! This crate owns names ([`MeshName`], [`NodeName`]), keys and certificates on disk ([`Identity`],
+//! [`Authority`], [`Issuer`]), the tokens that admit a host ([`JoinToken`], [`TokenStore`]), the
+//! messages by which it is admitted ([`join`]) and what TLS asks of a peer ([`tls`]). It opens no
+//! socket and knows no runtime: the agent carries the bytes.
 //!
 //! # Who is who
 //!
@@ -26,7 +27,8 @@
 //! | `D/ca/issued.json`   | 0600 | names, serials and expiry of the certificates issued              |
 //!
 //! Every function that takes a `dir` takes the identity directory `D`, also those about the CA.
-//! Every file is written beside its place, synced and renamed, so a reader sees the old or the new one.
+//! Every file is written beside its place, synced and renamed, so a reader sees the old or the new
+//! one.
 
 mod authority;
 mod chain;

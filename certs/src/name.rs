@@ -1,5 +1,5 @@
-//! Names of meshes and nodes, and the URI that binds both into a certificate. Who may bear a name is decided in
-//! `issued`; how the URI is found in a certificate is in `chain`.
+//! Names of meshes and nodes, and the URI that binds both into a certificate. Who may bear a name
+//! is decided in `issued`; how the URI is found in a certificate is in `chain`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +31,8 @@ fn check(text: &str) -> Result<(), &'static str> {
     if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')) {
         return Err("a name is made of letters, digits, '.', '_' and '-'");
     }
-    // So that a name is never an option on a command line, a hidden file or a step out of a directory.
+    // So that a name is never an option on a command line, a hidden file or a step out of a
+    // directory.
     if text.starts_with(['.', '-']) {
         return Err("a name starts with a letter, a digit or '_'");
     }
@@ -101,7 +102,8 @@ name!(
     "mesh"
 );
 name!(
-    /// The name of a node within its mesh: 1 to 63 of `[A-Za-z0-9._-]`, not starting with `.` or `-`. Case matters.
+    /// The name of a node within its mesh: 1 to 63 of `[A-Za-z0-9._-]`, not starting with `.` or
+    /// `-`. Case matters.
     NodeName,
     "node"
 );
@@ -148,8 +150,8 @@ impl FromStr for Role {
     }
 }
 
-/// The URI of a node: `rankmesh://MESH/NODE`; of other roles: `rankmesh://MESH/ROLE/NAME`. (An agent that does not know
-/// of roles cannot read the second form, and refuses it.)
+/// The URI of a node: `rankmesh://MESH/NODE`; of other roles: `rankmesh://MESH/ROLE/NAME`. (An
+/// agent that does not know of roles cannot read the second form, and refuses it.)
 pub(crate) fn node_uri(mesh: &MeshName, node: &NodeName, role: Role) -> String {
     match role {
         Role::Node => format!("{SCHEME}{mesh}/{node}"),

@@ -1,5 +1,5 @@
-//! PEM files of ours: at most one private key, then certificates. Reading is rustls-pki-types'; writing follows
-//! RFC 7468 (64 characters a line).
+//! PEM files of ours: at most one private key, then certificates. Reading is rustls-pki-types';
+//! writing follows RFC 7468 (64 characters a line).
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The crypto provider (aws-lc-rs) that every TLS configuration and signature check of a process shares.
+//! The crypto provider (aws-lc-rs) that every TLS configuration and signature check of a process
+//! shares.
 
 use std::sync::{Arc, OnceLock};
 

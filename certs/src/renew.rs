@@ -1,5 +1,6 @@
-//! Renewing a certificate: the node makes a new key and a request, the CA signs for the name and role that the node proved
-//! by its connection, and the node puts its new identity together. Carrying the bytes is the agent's.
+//! Renewing a certificate: the node makes a new key and a request, the CA signs for the name and
+//! role that the node proved by its connection, and the node puts its new identity together.
+//! Carrying the bytes is the agent's.
 
 use rcgen::{KeyPair, PublicKeyData};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -29,11 +30,12 @@ pub fn request() -> Result<(Vec<u8>, PendingRenewal), Error> {
 }
 
 impl PendingRenewal {
-    /// Puts the new identity of `before` together from the chain that the CA answered (DER, leaf first).
+    /// Puts the new identity of `before` together from the chain that the CA answered (DER, leaf
+    /// first).
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Untrusted`], [`Error::OtherNode`] where it is not a certificate for this key, this
-    /// name and this mesh by a CA that the node trusts.
+    /// [`Error::Invalid`], [`Error::Untrusted`], [`Error::OtherNode`] where it is not a certificate
+    /// for this key, this name and this mesh by a CA that the node trusts.
     pub fn complete(self, chain: Vec<Vec<u8>>, before: &Identity) -> Result<Identity, Error> {
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
         let now = chain::unix_time(std::time::SystemTime::now());

@@ -1,14 +1,16 @@
-//! TLS configurations of the mesh: who may speak to whom. TLS 1.3 with aws-lc-rs and nothing else; no early data.
+//! TLS configurations of the mesh: who may speak to whom. TLS 1.3 with aws-lc-rs and nothing else;
+//! no early data.
 //!
 //! One port serves two protocols, told apart by ALPN:
 //!
 //! - [`ALPN_MESH`]: both ends show a certificate of the mesh's CA.
 //! - [`ALPN_JOIN`]: the joiner has none yet; it recognises the server by the CA that its token pins.
 //!
-//! TLS asks for a client certificate before it is known which of the two the client wants, so a server that accepts
-//! joiners ([`server_config`] with `accept_join`) verifies a client certificate that is shown but does not insist on
-//! one. **After every handshake with [`ALPN_MESH`] call [`peer_node`]**, and close the connection if it errs. It judges
-//! the certificate anew, so it also holds for resumed sessions, where TLS itself does not look at certificates again.
+//! TLS asks for a client certificate before it is known which of the two the client wants, so a
+//! server that accepts joiners ([`server_config`] with `accept_join`) verifies a client certificate
+//! that is shown but does not insist on one. **After every handshake with [`ALPN_MESH`] call
+//! [`peer_node`]**, and close the connection if it errs. It judges the certificate anew, so it also
+//! holds for resumed sessions, where TLS itself does not look at certificates again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,16 +35,17 @@ use crate::{Error, Fingerprint, Identity, JoinToken, MeshName, NodeName, Role, c
 pub const ALPN_MESH: &[u8] = b"rankmesh/1";
 /// Protocol of those who want to become one.
 pub const ALPN_JOIN: &[u8] = b"rankmesh-join/1";
-/// The server name to dial with when it is not known which node will answer. (No certificate bears it: names are in
-/// the URI. TLS wants some name to call a server by.)
+/// The server name to dial with when it is not known which node will answer. (No certificate bears
+/// it: names are in the URI. TLS wants some name to call a server by.)
 pub const SERVER_NAME: &str = "any.rankmesh";
 /// Ends the server names made by [`server_name`].
 const NODE_SUFFIX: &str = ".node.rankmesh";
 /// Sessions kept for resumption, at each end.
 const RESUMABLE_SESSIONS: usize = 1024;
 
-/// The server name to dial `node` with: the handshake fails where another node answers, and session tickets of
-/// different nodes are kept apart. It is a hash, as a node's name need not be a DNS name.
+/// The server name to dial `node` with: the handshake fails where another node answers, and session
+/// tickets of different nodes are kept apart. It is a hash, as a node's name need not be a DNS
+/// name.
 pub fn server_name(node: &NodeName) -> String {
     let hash = sha256(node.as_str().as_bytes());
     let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -51,9 +54,9 @@ pub fn server_name(node: &NodeName) -> String {
 
 /// Configuration of a node's listening side.
 ///
-/// With `accept_join` it also speaks [`ALPN_JOIN`], sends the CA certificate along (a joiner knows only its hash), and
-/// lets clients without certificate through the handshake: see [`peer_node`]. Without, it speaks [`ALPN_MESH`] only and
-/// a client without certificate does not get through.
+/// With `accept_join` it also speaks [`ALPN_JOIN`], sends the CA certificate along (a joiner knows
+/// only its hash), and lets clients without certificate through the handshake: see [`peer_node`].
+/// Without, it speaks [`ALPN_MESH`] only and a client without certificate does not get through.
 ///
 /// # Errors
 /// [`Error::Tls`], [`Error::Invalid`].
@@ -73,8 +76,8 @@ pub fn server_config(id: &Identity, accept_join: bool) -> Result<ServerConfig, E
     Ok(config)
 }
 
-/// Configuration of a node's dialling side, for [`ALPN_MESH`]. The server must be a member of our mesh; dialled by
-/// [`server_name`], it must be that member.
+/// Configuration of a node's dialling side, for [`ALPN_MESH`]. The server must be a member of our
+/// mesh; dialled by [`server_name`], it must be that member.
 ///
 /// # Errors
 /// [`Error::Tls`], [`Error::Invalid`].
@@ -92,8 +95,8 @@ pub fn client_config(id: &Identity) -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// Configuration of a joiner, for [`ALPN_JOIN`]: shows no certificate. The server must show the CA certificate that
-/// the token pins, and its own of that CA for that mesh.
+/// Configuration of a joiner, for [`ALPN_JOIN`]: shows no certificate. The server must show the CA
+/// certificate that the token pins, and its own of that CA for that mesh.
 ///
 /// # Errors
 /// [`Error::Tls`].
@@ -123,11 +126,12 @@ pub struct Peer {
     pub not_after: SystemTime,
 }
 
-/// Who of our mesh showed these certificates (leaf first; empty where the peer showed none): the chain holds, its time is
-/// now, and it is not revoked.
+/// Who of our mesh showed these certificates (leaf first; empty where the peer showed none): the
+/// chain holds, its time is now, and it is not revoked.
 ///
 /// # Errors
-/// [`Error::NoCertificate`], [`Error::Untrusted`], [`Error::OtherMesh`], [`Error::Revoked`]: close the connection.
+/// [`Error::NoCertificate`], [`Error::Untrusted`], [`Error::OtherMesh`], [`Error::Revoked`]: close
+/// the connection.
 pub fn peer(certs: &[CertificateDer<'_>], id: &Identity) -> Result<Peer, Error> {
     peer_at(certs, id, SystemTime::now())
 }
@@ -145,12 +149,12 @@ fn check_revoked(list: Option<&TrustList>, serial: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether `signature` over `message` was made by the member `node` of our mesh, whose certificate is `certificate`; answers what
-/// that says.
+/// Whether `signature` over `message` was made by the member `node` of our mesh, whose certificate
+/// is `certificate`; answers what that says.
 ///
 /// # Errors
-/// As [`peer`]; [`Error::OtherNode`] where the certificate is another's, [`Error::WrongRole`] where it is no node's,
-/// [`Error::Untrusted`] where the signature does not hold.
+/// As [`peer`]; [`Error::OtherNode`] where the certificate is another's, [`Error::WrongRole`] where
+/// it is no node's, [`Error::Untrusted`] where the signature does not hold.
 pub fn check_signed(
     id: &Identity,
     node: &str,
@@ -181,7 +185,8 @@ pub fn check_signature(certificate: &CertificateDer<'_>, message: &[u8], signatu
     }
 }
 
-/// Which member of our mesh showed these certificates (leaf first; empty where the peer showed none).
+/// Which member of our mesh showed these certificates (leaf first; empty where the peer showed
+/// none).
 ///
 /// # Errors
 /// [`Error::NoCertificate`], [`Error::Untrusted`], [`Error::OtherMesh`]: close the connection.
@@ -194,7 +199,8 @@ fn peer_node_at(certs: &[CertificateDer<'_>], id: &Identity, now: SystemTime) ->
     if peer.role == Role::Node { Ok(peer.name) } else { Err(Error::WrongRole { found: peer.role, needed: "a node's" }) }
 }
 
-/// rustls shows the `Debug` form of errors that are not its own, and that is what reaches people through QUIC.
+/// rustls shows the `Debug` form of errors that are not its own, and that is what reaches people
+/// through QUIC.
 struct Reason(Error);
 
 impl fmt::Debug for Reason {
@@ -219,7 +225,8 @@ fn refusal(error: Error) -> rustls::Error {
     rustls::CertificateError::Other(rustls::OtherError(Arc::new(Reason(error)))).into()
 }
 
-/// The reason of ours in the text of a TLS fault, without what rustls puts around it; any other text as it is.
+/// The reason of ours in the text of a TLS fault, without what rustls puts around it; any other
+/// text as it is.
 ///
 /// For faults that come as text only, as QUIC's do.
 pub fn plain_reason(fault: &str) -> &str {

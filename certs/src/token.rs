@@ -1,10 +1,12 @@
-//! Join tokens: what a new host must show to be admitted, and the CA's record of them. The exchange is `join`'s.
+//! Join tokens: what a new host must show to be admitted, and the CA's record of them. The exchange
+//! is `join`'s.
 //!
 //! # Text form
 //!
-//! One line of URL-safe base64 without padding, over: version (1 byte, 1), SHA-256 of the CA's certificate (32 bytes),
-//! secret (32), expiry (8, Unix seconds, big-endian), mesh name (1 to 63), check (4: the first bytes of the SHA-256 of
-//! all before, so that a line cut short or mistyped is recognised without asking anybody).
+//! One line of URL-safe base64 without padding, over: version (1 byte, 1), SHA-256 of the CA's
+//! certificate (32 bytes), secret (32), expiry (8, Unix seconds, big-endian), mesh name (1 to 63),
+//! check (4: the first bytes of the SHA-256 of all before, so that a line cut short or mistyped is
+//! recognised without asking anybody).
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -33,7 +35,8 @@ const TOKENS_FILE: &str = "tokens.json";
 /// Tokens that ended are remembered this long, so that a late joiner learns why it is refused.
 const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The secret of a token: 256 random bits. It is shown by [`JoinToken`]'s text form only, never by `Debug`.
+/// The secret of a token: 256 random bits. It is shown by [`JoinToken`]'s text form only, never by
+/// `Debug`.
 #[derive(Clone)]
 pub struct TokenSecret([u8; 32]);
 
@@ -69,7 +72,8 @@ impl fmt::Debug for TokenSecret {
     }
 }
 
-/// What admits a host to a mesh: which mesh, by which CA it is recognised, and a secret that is good for a time.
+/// What admits a host to a mesh: which mesh, by which CA it is recognised, and a secret that is
+/// good for a time.
 ///
 /// `Display` gives the text form (which holds the secret), `FromStr` reads it.
 #[derive(Clone, Debug)]
@@ -86,7 +90,8 @@ impl JoinToken {
         &self.mesh
     }
 
-    /// The fingerprint of the CA's certificate: a server that cannot show it does not learn the secret.
+    /// The fingerprint of the CA's certificate: a server that cannot show it does not learn the
+    /// secret.
     pub fn ca(&self) -> Fingerprint {
         self.ca
     }
@@ -165,8 +170,8 @@ struct Records {
 
 /// The CA's record of tokens: `ca/tokens.json` of an identity directory.
 ///
-/// Nothing is held in memory: each operation locks the directory, reads the file, and writes it anew, so that an
-/// agent and `rankmesh identity token` can work on the same CA.
+/// Nothing is held in memory: each operation locks the directory, reads the file, and writes it
+/// anew, so that an agent and `rankmesh identity token` can work on the same CA.
 #[derive(Debug, Clone)]
 pub struct TokenStore {
     dir: PathBuf,
@@ -203,7 +208,8 @@ impl TokenStore {
     /// Takes one use of the token with this secret.
     ///
     /// # Errors
-    /// [`Error::TokenUnknown`], [`Error::TokenUsed`], [`Error::TokenExpired`]; [`Error::Io`], [`Error::Malformed`].
+    /// [`Error::TokenUnknown`], [`Error::TokenUsed`], [`Error::TokenExpired`]; [`Error::Io`],
+    /// [`Error::Malformed`].
     pub fn redeem(&self, secret: &TokenSecret) -> Result<(), Error> {
         self.redeem_at(&DirLock::take(&self.dir)?, secret, SystemTime::now())
     }

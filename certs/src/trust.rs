@@ -1,5 +1,6 @@
-//! The trust list of a mesh: which CAs are trusted and which certificates are revoked, signed by the CA. It goes from
-//! node to node like gossip, so whoever hands it on need not be believed: the signature counts, and the number.
+//! The trust list of a mesh: which CAs are trusted and which certificates are revoked, signed by
+//! the CA. It goes from node to node like gossip, so whoever hands it on need not be believed: the
+//! signature counts, and the number.
 //!
 //! # Form
 //!
@@ -9,10 +10,10 @@
 //!         "revoked":[{"serial":"hex", "until_unix_s":S}, …]}
 //! ```
 //!
-//! The signatures are ECDSA P-256 with SHA-256 over `rankmesh trust list 1\n` and the bytes of TEXT. A list counts for who
-//! trusts one of the CAs that signed it, and replaces every list with a lower number. `roots` are the CAs trusted from
-//! then on, the one that issues first: two while a new CA takes over. A revoked certificate stays on the list until it
-//! has ended by itself.
+//! The signatures are ECDSA P-256 with SHA-256 over `rankmesh trust list 1\n` and the bytes of
+//! TEXT. A list counts for who trusts one of the CAs that signed it, and replaces every list with a
+//! lower number. `roots` are the CAs trusted from then on, the one that issues first: two while a
+//! new CA takes over. A revoked certificate stays on the list until it has ended by itself.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::member::Member;
 use crate::seal::Sealer;
 
-/// Longest node or mesh name, bytes. Names travel with every digest, so they are kept short: at 63 bytes a digest of
-/// 600 nodes fills a message.
+/// Longest node or mesh name, bytes. Names travel with every digest, so they are kept short: at 63
+/// bytes a digest of 600 nodes fills a message.
 const MAX_NAME_BYTES: usize = 63;
 
 /// How one node gossips.
@@ -26,22 +26,25 @@ pub struct GossipConfig {
     pub generation: u64,
     /// Where other members reach this node; a concrete address.
     pub advertise: SocketAddr,
-    /// Members to call first, and again whenever one of them is not a live member. May hold the own address.
+    /// Members to call first, and again whenever one of them is not a live member. May hold the own
+    /// address.
     pub seeds: Vec<SocketAddr>,
-    /// Members that an earlier life of this node knew, and how long ago each was last heard. They are listed until gossip tells of
-    /// them, as dead where it does not, and forgotten as any dead member is; where nobody lives they are called, however
-    /// long ago it was.
+    /// Members that an earlier life of this node knew, and how long ago each was last heard. They
+    /// are listed until gossip tells of them, as dead where it does not, and forgotten as any dead
+    /// member is; where nobody lives they are called, however long ago it was.
     pub remembered: Vec<(Member, Duration)>,
     /// Time between two rounds.
     pub interval: Duration,
-    /// Silence after which a member counts as dead. It is stretched when a member's heartbeats have been arriving slowly.
+    /// Silence after which a member counts as dead. It is stretched when a member's heartbeats have
+    /// been arriving slowly.
     pub dead_after: Duration,
     /// How long a dead member stays listed.
     pub forget_after: Duration,
     /// Binds facts to their owners.
     pub sealer: Option<Arc<dyn Sealer>>,
-    /// Bytes of digests with which this node may begin exchanges, each second: what keeps its traffic within bounds in a
-    /// large mesh, where it then begins fewer. All that it sends is about twice this and what is new.
+    /// Bytes of digests with which this node may begin exchanges, each second: what keeps its
+    /// traffic within bounds in a large mesh, where it then begins fewer. All that it sends is
+    /// about twice this and what is new.
     pub digest_bytes_per_s: u32,
 }
 
@@ -58,7 +61,8 @@ impl std::fmt::Debug for GossipConfig {
 }
 
 impl GossipConfig {
-    /// A configuration with the usual timing: rounds of 500 ms, dead after about 5 s, forgotten after an hour.
+    /// A configuration with the usual timing: rounds of 500 ms, dead after about 5 s, forgotten
+    /// after an hour.
     #[must_use]
     pub fn new(mesh: impl Into<String>, node: impl Into<String>, generation: u64, advertise: SocketAddr) -> Self {
         Self {
@@ -105,11 +109,13 @@ impl GossipConfig {
     }
 }
 
-/// The next generation of a node: above the one recorded in `file` and not below the wall clock in milliseconds, so that
-/// neither a clock set back nor a lost file makes a restarted node look older than its last incarnation. Records it.
+/// The next generation of a node: above the one recorded in `file` and not below the wall clock in
+/// milliseconds, so that neither a clock set back nor a lost file makes a restarted node look older
+/// than its last incarnation. Records it.
 ///
 /// # Errors
-/// When the file cannot be written. A file that is missing or does not hold a number counts as none.
+/// When the file cannot be written. A file that is missing or does not hold a number counts as
+/// none.
 pub fn next_generation(file: &Path) -> Result<u64, Error> {
     let recorded = match std::fs::read_to_string(file) {
         Ok(text) => text.trim().parse::<u64>().ok(),
@@ -119,7 +125,8 @@ pub fn next_generation(file: &Path) -> Result<u64, Error> {
     let clock_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     let generation = clock_ms.max(recorded.map_or(0, |g| g.saturating_add(1)));
     let fresh = file.with_extension("new");
-    // A name that somebody else put there is not written through, and nobody else may write the new one, whatever the umask.
+    // A name that somebody else put there is not written through, and nobody else may write the new
+    // one, whatever the umask.
     match std::fs::remove_file(&fresh) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}

@@ -1,4 +1,5 @@
-//! The running gossiper: starts chitchat, keeps it going, publishes the member list, calls absent seeds.
+//! The running gossiper: starts chitchat, keeps it going, publishes the member list, calls absent
+//! seeds.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -22,9 +23,10 @@ use crate::remembered::Remembered;
 use crate::seal::{KEY_SEAL, Sealing};
 use crate::{Error, GossipConfig};
 
-/// Heartbeat intervals remembered for each peer. chitchat smooths their mean with five times the expected interval, so a
-/// short window keeps the time to death near the configured one while still following a mesh that runs slowly; it also
-/// keeps a peer's memory small (a window of 1,000 takes 8 KB).
+/// Heartbeat intervals remembered for each peer. chitchat smooths their mean with five times the
+/// expected interval, so a short window keeps the time to death near the configured one while still
+/// following a mesh that runs slowly; it also keeps a peer's memory small (a window of 1,000 takes
+/// 8 KB).
 const SAMPLING_WINDOW: usize = 8;
 
 /// The member list, shared: sorted by name, this node included, one entry a name.
@@ -68,8 +70,8 @@ impl Gossip {
         Ok(Self { commands, members, sealing, task })
     }
 
-    /// A member list from elsewhere, behind the same interface: no protocol runs, and whoever has the sender says who the
-    /// members are. What this node would say about itself is dropped.
+    /// A member list from elsewhere, behind the same interface: no protocol runs, and whoever has
+    /// the sender says who the members are. What this node would say about itself is dropped.
     ///
     /// Must be called inside a tokio runtime.
     #[must_use]
@@ -86,8 +88,8 @@ impl Gossip {
         (Self { commands, members, sealing: Sealing::of(None), task }, members_tx)
     }
 
-    /// Replaces this node's facts; only what changed is sent out. Facts too large to send leave the previous ones in
-    /// place and are reported in the log.
+    /// Replaces this node's facts; only what changed is sent out. Facts too large to send leave the
+    /// previous ones in place and are reported in the log.
     pub async fn set_facts(&self, facts: NodeFacts) {
         let (done, wait) = oneshot::channel();
         if self.commands.send(Command::SetFacts(Box::new(facts), done)).await.is_ok() {
@@ -95,8 +97,9 @@ impl Gossip {
         }
     }
 
-    /// Publishes a value under a name of `extra`, beside the facts: [`Gossip::set_facts`] leaves it alone. A value too large
-    /// to send leaves the previous one in place and is reported in the log.
+    /// Publishes a value under a name of `extra`, beside the facts: [`Gossip::set_facts`] leaves it
+    /// alone. A value too large to send leaves the previous one in place and is reported in the
+    /// log.
     pub async fn publish(&self, name: impl Into<String>, value: impl Into<String>) {
         // A closed channel: gossip is over.
         let _ = self.commands.send(Command::Publish(name.into(), value.into())).await;
@@ -107,20 +110,23 @@ impl Gossip {
         let _ = self.commands.send(Command::Reseal).await;
     }
 
-    /// Names members that were not known at the start, and how many live members there should be with them, this node
-    /// included: until so many live, but for a few seconds at most, calls go out quickly. They stay seeds.
+    /// Names members that were not known at the start, and how many live members there should be
+    /// with them, this node included: until so many live, but for a few seconds at most, calls go
+    /// out quickly. They stay seeds.
     pub async fn meet(&self, seeds: Vec<SocketAddr>, expected: usize) {
         let _ = self.commands.send(Command::Meet(seeds, expected)).await;
     }
 
-    /// Statements of other members that were not believed, since the start: not sealed by whom they are about, or old.
+    /// Statements of other members that were not believed, since the start: not sealed by whom they
+    /// are about, or old.
     #[must_use]
     pub fn forged(&self) -> u64 {
         self.sealing.forged()
     }
 
-    /// Statements of other members whose seal did not come for long, since the start: not believed until it does. Late news, as on
-    /// a machine that is too slow, cannot be told from words that somebody else has added.
+    /// Statements of other members whose seal did not come for long, since the start: not believed
+    /// until it does. Late news, as on a machine that is too slow, cannot be told from words that
+    /// somebody else has added.
     #[must_use]
     pub fn unsealed(&self) -> u64 {
         self.sealing.unsealed()
@@ -144,8 +150,8 @@ impl Gossip {
         self.members.clone()
     }
 
-    /// Says good-bye, so that others list this node as dead without waiting for its silence, and stops gossiping.
-    /// The member list stays as it last was.
+    /// Says good-bye, so that others list this node as dead without waiting for its silence, and
+    /// stops gossiping. The member list stays as it last was.
     pub async fn leave(&self) {
         let (done, wait) = oneshot::channel();
         if self.commands.send(Command::Leave(done)).await.is_ok() {
@@ -335,8 +341,8 @@ impl Driver {
             .await;
     }
 
-    /// Calls every seed that is not a live member: chitchat calls seeds too, but in a large mesh ever more rarely, and a
-    /// seed that was split off has to be found again.
+    /// Calls every seed that is not a live member: chitchat calls seeds too, but in a large mesh
+    /// ever more rarely, and a seed that was split off has to be found again.
     fn call_absent_seeds(&self, members: &[Member]) {
         let present: HashSet<SocketAddr> = members.iter().filter(|m| m.is_live()).map(|m| m.address).collect();
         for seed in self.cfg.seeds.iter().filter(|seed| !present.contains(seed) && **seed != self.cfg.advertise) {
@@ -344,7 +350,8 @@ impl Driver {
         }
     }
 
-    /// Where nobody else lives, and the seeds may be gone for good: calls whom an earlier life knew.
+    /// Where nobody else lives, and the seeds may be gone for good: calls whom an earlier life
+    /// knew.
     fn call_remembered(&mut self, members: &[Member]) {
         if !members.iter().any(|member| member.is_live() && !member.is_self) {
             for to in self.directory.remembered().into_iter().filter(|to| *to != self.cfg.advertise) {
@@ -380,7 +387,8 @@ impl Driver {
                 self.directory = directory;
                 info!(generation = self.cfg.generation, "gossip runs as a new incarnation");
             }
-            // Nothing in it can fail that did not fail at the start; the old ending is over, so do not poll it again.
+            // Nothing in it can fail that did not fail at the start; the old ending is over, so do
+            // not poll it again.
             Err(error) => {
                 error!(%error, "gossip could not be started anew: this node no longer takes part in the mesh");
                 self.ending = Box::pin(std::future::pending());
@@ -405,8 +413,8 @@ pub(crate) async fn launch(
         failure_detector_config: failure_detector(cfg),
         marked_for_deletion_grace_period: cfg.forget_after,
         catchup_callback: None,
-        // Tells whom to copy for chitchat's own watchers, which nobody has here: otherwise it would copy all facts of all members whenever
-        // any of them has changed.
+        // Tells whom to copy for chitchat's own watchers, which nobody has here: otherwise it would
+        // copy all facts of all members whenever any of them has changed.
         extra_liveness_predicate: Some(Box::new(|_| false)),
     };
     let mut keys = facts.encode()?;
@@ -419,9 +427,10 @@ pub(crate) async fn launch(
     Ok((chitchat, ending, Directory::new(id, cfg.dead_after, sealing.clone(), remembered)))
 }
 
-/// chitchat declares a peer dead when the time since its last heartbeat exceeds `phi_threshold` times the smoothed mean
-/// interval, (5 expected + sum of the window) / (5 + length of the window). In a running mesh a peer's heartbeat is seen to
-/// move about once an interval, so that mean is about one interval.
+/// chitchat declares a peer dead when the time since its last heartbeat exceeds `phi_threshold`
+/// times the smoothed mean interval, (5 expected + sum of the window) / (5 + length of the window).
+/// In a running mesh a peer's heartbeat is seen to move about once an interval, so that mean is
+/// about one interval.
 fn failure_detector(cfg: &GossipConfig) -> FailureDetectorConfig {
     FailureDetectorConfig {
         phi_threshold: cfg.dead_after.as_secs_f64() / cfg.interval.as_secs_f64(),

@@ -1,9 +1,10 @@
 //! A node's facts and their encoding as gossip keys.
 //!
-//! The facts travel as a few string keys, so that a change ships only its own key: [`KEY_NODE`] holds what seldom changes,
-//! [`KEY_STORE`] what changes with the store, and each entry of `extra` has a key of its own. Values are JSON objects with
-//! short field names. Reading is lenient field by field: a field that is unknown, missing or of another type costs that
-//! field only, so nodes of neighbouring versions can share a mesh.
+//! The facts travel as a few string keys, so that a change ships only its own key: [`KEY_NODE`]
+//! holds what seldom changes, [`KEY_STORE`] what changes with the store, and each entry of `extra`
+//! has a key of its own. Values are JSON objects with short field names. Reading is lenient field
+//! by field: a field that is unknown, missing or of another type costs that field only, so nodes of
+//! neighbouring versions can share a mesh.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,8 +18,8 @@ use crate::Error;
 /// The most ranks a node can claim: bounds what a peer can make us allocate.
 pub const MAX_RANKS: usize = 65_536;
 
-/// Largest value under one key, bytes. The protocol's strings end at 65,535 bytes; a value that large would push
-/// everything else out of a message.
+/// Largest value under one key, bytes. The protocol's strings end at 65,535 bytes; a value that
+/// large would push everything else out of a message.
 const MAX_VALUE_BYTES: usize = 8 * 1024;
 
 const KEY_NODE: &str = "n";
@@ -47,7 +48,8 @@ pub struct NodeFacts {
     pub schema_hash: u64,
     /// State of its capture: "on", "off" or "failed: why".
     pub capture: String,
-    /// Short values that other parts of the agent publish (clock offsets, standing verdicts), by name.
+    /// Short values that other parts of the agent publish (clock offsets, standing verdicts), by
+    /// name.
     pub extra: BTreeMap<String, String>,
 }
 
@@ -150,7 +152,8 @@ fn ranges_of(ranks: &[u32]) -> String {
     text
 }
 
-/// The ranks of [`ranges_of`]'s text; none when it is not such a text or names more than [`MAX_RANKS`].
+/// The ranks of [`ranges_of`]'s text; none when it is not such a text or names more than
+/// [`MAX_RANKS`].
 fn ranks_of(text: &str) -> Option<Vec<u32>> {
     let mut ranks = Vec::new();
     for part in text.split(',').filter(|p| !p.is_empty()) {

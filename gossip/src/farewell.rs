@@ -1,5 +1,6 @@
-//! How a node that leaves makes sure that somebody knows: it tells some members directly, and waits until they have been sent it.
-//! Those pass it on. That it leaves stands in its state before (`driver`).
+//! How a node that leaves makes sure that somebody knows: it tells some members directly, and waits
+//! until they have been sent it. Those pass it on. That it leaves stands in its state before
+//! (`driver`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,19 +10,22 @@ use chitchat::ChitchatHandle;
 use crate::link::LinkTransport;
 use crate::member::Member;
 
-/// Members told at first, and as many more after so many looks at whether enough of them have been: some may just have gone themselves.
+/// Members told at first, and as many more after so many looks at whether enough of them have been:
+/// some may just have gone themselves.
 const AT_A_TIME: usize = 8;
 const LOOKS_A_CALL: usize = 10;
 
-/// Half of the first ones, or as many others, must have been sent the farewell before the node goes. It looks so often, and at most so many
-/// times: not until a moment of the clock, which would be over at once on a host that stands still for a while.
+/// Half of the first ones, or as many others, must have been sent the farewell before the node
+/// goes. It looks so often, and at most so many times: not until a moment of the clock, which would
+/// be over at once on a host that stands still for a while.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOKS: usize = 100;
 /// What the link then has to get the last message out.
 const LINK_TIME: Duration = Duration::from_millis(150);
 
-/// Whom a leaving node tells, the first ones first: those behind it in the list, then those before. So of many that leave one after the
-/// other not all turn to the same few, who are perhaps the first that went.
+/// Whom a leaving node tells, the first ones first: those behind it in the list, then those before.
+/// So of many that leave one after the other not all turn to the same few, who are perhaps the
+/// first that went.
 pub(crate) fn whom(members: &[Member]) -> Vec<SocketAddr> {
     let own = members.iter().position(|member| member.is_self).map_or(0, |own| own + 1);
     let (before, behind) = members.split_at(own);
@@ -34,7 +38,8 @@ pub(crate) async fn say(chitchat: &ChitchatHandle, transport: &LinkTransport, to
     if told.is_empty() {
         return;
     }
-    // The farewell goes out with the third message of each exchange; there is no receipt to wait for.
+    // The farewell goes out with the third message of each exchange; there is no receipt to wait
+    // for.
     let enough = transport.completed() + told.len().min(AT_A_TIME).div_ceil(2);
     let mut calls = told.chunks(AT_A_TIME);
     for look in 0..LOOKS {

@@ -1,8 +1,9 @@
 //! The link to the network, and the adapter that lets chitchat speak over it.
 //!
-//! chitchat drives its socket from one task: that task awaits every `send`, and drops and re-creates the `recv` future
-//! on each tick. So `send` must return at once, `recv` must lose nothing when dropped, and an error from `recv` would end
-//! gossip for good. Hence: sends are handed to the link, receives come from a channel, bad payloads are skipped.
+//! chitchat drives its socket from one task: that task awaits every `send`, and drops and
+//! re-creates the `recv` future on each tick. So `send` must return at once, `recv` must lose
+//! nothing when dropped, and an error from `recv` would end gossip for good. Hence: sends are
+//! handed to the link, receives come from a channel, bad payloads are skipped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use tracing::debug;
 use crate::GossipConfig;
 use crate::pace::Pace;
 
-/// Largest gossip message, bytes: chitchat fills messages up to 65,507 bytes, and its digests (the whole mesh, about 60
-/// bytes a node) come on top in a SYN.
+/// Largest gossip message, bytes: chitchat fills messages up to 65,507 bytes, and its digests (the
+/// whole mesh, about 60 bytes a node) come on top in a SYN.
 pub const MAX_PAYLOAD_BYTES: usize = 128 * 1024;
 
 /// Largest digest that a SYN-ACK has room for, with some left for keys.
@@ -28,9 +29,9 @@ const MAX_DIGEST_BYTES: usize = 64_000;
 
 /// The way out to other members.
 pub trait Link: Send + Sync + 'static {
-    /// Send `payload` to the member at `to`, as well as can be done. Must not block and must not wait for a connection:
-    /// enqueue, dial in the background, and drop (and count) when the queue is full. Gossip repeats itself, so a lost
-    /// message costs a round.
+    /// Send `payload` to the member at `to`, as well as can be done. Must not block and must not
+    /// wait for a connection: enqueue, dial in the background, and drop (and count) when the queue
+    /// is full. Gossip repeats itself, so a lost message costs a round.
     fn send(&self, to: SocketAddr, payload: Vec<u8>);
 }
 
@@ -43,7 +44,8 @@ pub struct Inbound {
     pub payload: Vec<u8>,
 }
 
-/// Opens sockets over one link. Sockets share the incoming channel, so that a restarted protocol task takes over.
+/// Opens sockets over one link. Sockets share the incoming channel, so that a restarted protocol
+/// task takes over.
 pub(crate) struct LinkTransport {
     link: Arc<dyn Link>,
     inbound: Arc<Mutex<mpsc::Receiver<Inbound>>>,
@@ -70,7 +72,8 @@ impl LinkTransport {
         self.urgent.fetch_add(exchanges, Ordering::Relaxed);
     }
 
-    /// Exchanges started here whose third message, with what the peer lacked, has been handed to the link.
+    /// Exchanges started here whose third message, with what the peer lacked, has been handed to
+    /// the link.
     pub(crate) fn completed(&self) -> usize {
         self.completed.load(Ordering::Relaxed)
     }
@@ -130,13 +133,16 @@ impl Socket for LinkSocket {
 
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
-            // Cancel-safe: a lock not yet taken and a message not yet received are both still there next time.
+            // Cancel-safe: a lock not yet taken and a message not yet received are both still there
+            // next time.
             let Some(Inbound { from, payload }) = self.inbound.lock().await.recv().await else {
-                // The network is gone (shutdown). An error would be reported as a fault; there is nothing to wait for.
+                // The network is gone (shutdown). An error would be reported as a fault; there is
+                // nothing to wait for.
                 return std::future::pending().await;
             };
             match parse(&payload) {
-                // The protocol cannot answer with a digest that leaves no room for keys: its arithmetic would overflow.
+                // The protocol cannot answer with a digest that leaves no room for keys: its
+                // arithmetic would overflow.
                 Ok(ChitchatMessage::Syn { .. }) if self.pace.digest_bytes() > MAX_DIGEST_BYTES => {
                     tracing::error!(
                         digest_bytes = self.pace.digest_bytes(),
@@ -219,7 +225,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_payload_breaks_the_parser(tail in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u8..5) {
-            // Magic, protocol version and a message kind, so that the parser gets past its first checks.
+            // Magic, protocol version and a message kind, so that the parser gets past its first
+            // checks.
             let mut payload = vec![0x53, 0xB0, 0, kind];
             payload.extend(tail);
             let _ = parse(&payload);

@@ -1,9 +1,11 @@
-//! The first moments of a mesh that begins at once: many nodes start together and are told of each other.
+//! The first moments of a mesh that begins at once: many nodes start together and are told of each
+//! other.
 //!
-//! A peer counts as live when its heartbeat was seen to move twice; at the usual pace of a round every half second that
-//! takes three rounds, and a mesh of some dozens more. So for a short while calls go out every eighth of a round, until as
-//! many members live as are expected. The allowance of digest bytes ([`crate::pace`]) holds for them, too.
-//! Owned here: when to call and whom. The driver calls.
+//! A peer counts as live when its heartbeat was seen to move twice; at the usual pace of a round
+//! every half second that takes three rounds, and a mesh of some dozens more. So for a short while
+//! calls go out every eighth of a round, until as many members live as are expected. The allowance
+//! of digest bytes ([`crate::pace`]) holds for them, too. Owned here: when to call and whom. The
+//! driver calls.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -46,7 +48,8 @@ impl Meeting {
         }
     }
 
-    /// Whom to call now: seeds that are not there first, then members in turn. `None`: the meeting is over.
+    /// Whom to call now: seeds that are not there first, then members in turn. `None`: the meeting
+    /// is over.
     pub(crate) fn whom(&mut self, members: &[Member], seeds: &[SocketAddr]) -> Option<Vec<SocketAddr>> {
         let live: Vec<&Member> = members.iter().filter(|member| member.is_live()).collect();
         if live.len() >= self.expected || Instant::now() >= self.until {

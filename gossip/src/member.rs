@@ -13,8 +13,8 @@ use crate::facts::NodeFacts;
 pub enum MemberState {
     /// Its heartbeat arrives.
     Live,
-    /// Others told of it, or an earlier life of this node knew it; whether it is there is not known yet. Not for long: it
-    /// comes to be live or dead.
+    /// Others told of it, or an earlier life of this node knew it; whether it is there is not known
+    /// yet. Not for long: it comes to be live or dead.
     Heard,
     /// Its heartbeat has stopped, or it said good-bye.
     Dead,

@@ -1,8 +1,9 @@
 //! The list of members as the rest of the agent sees it: one entry a name, judged live or dead.
 //!
-//! chitchat knows incarnations (name, generation, address); several of one name may be known at a time, and one that was
-//! only just heard of counts as dead until its heartbeat has moved twice. This module turns that into a list a person can
-//! read: of each name the highest generation, from the first word about it on, and as dead only where it could be judged.
+//! chitchat knows incarnations (name, generation, address); several of one name may be known at a
+//! time, and one that was only just heard of counts as dead until its heartbeat has moved twice.
+//! This module turns that into a list a person can read: of each name the highest generation, from
+//! the first word about it on, and as dead only where it could be judged.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -36,7 +37,8 @@ struct Seen {
     standing: Option<MemberState>,
 }
 
-/// Hashes well below what SipHash costs: all members are looked up several times a round. Seeded at random, since names come from outside.
+/// Hashes well below what SipHash costs: all members are looked up several times a round. Seeded at
+/// random, since names come from outside.
 type FastMap<K, V> = HashMap<K, V, RandomState>;
 type FastSet<K> = HashSet<K, RandomState>;
 
@@ -57,8 +59,8 @@ pub(crate) struct Directory {
 pub(crate) struct Look {
     /// Sorted by name; `None` where nothing has changed since the last look.
     pub(crate) members: Option<Vec<Member>>,
-    /// A generation of this node's own name above its own that is not alive: an earlier life with a clock ahead of
-    /// ours. Others would go on listing that one.
+    /// A generation of this node's own name above its own that is not alive: an earlier life with a
+    /// clock ahead of ours. Others would go on listing that one.
     pub(crate) outranked_by: Option<u64>,
 }
 
@@ -67,9 +69,9 @@ impl Directory {
         Self { self_id, patience, sealing, seen: FastMap::default(), remembered, looked: None, excused_until: None }
     }
 
-    /// Whether silence says nothing about others now. Looks come many times in [`Self::patience`]: where one is late by half of it,
-    /// this node itself stood still, its clock went on, and nobody could be heard. Who was live has as long as a member
-    /// may be silent to be heard again.
+    /// Whether silence says nothing about others now. Looks come many times in [`Self::patience`]:
+    /// where one is late by half of it, this node itself stood still, its clock went on, and nobody
+    /// could be heard. Who was live has as long as a member may be silent to be heard again.
     fn stood_still(&mut self, now: Instant) -> bool {
         if self.looked.replace(now).is_some_and(|last| now.duration_since(last) >= self.patience / 2) {
             self.excused_until = Some(now + self.patience);
@@ -77,8 +79,8 @@ impl Directory {
         self.excused_until.is_some_and(|until| now < until)
     }
 
-    /// The members, where anything about them has changed since the last look: most looks find nothing new, and then cost little
-    /// however many there are.
+    /// The members, where anything about them has changed since the last look: most looks find
+    /// nothing new, and then cost little however many there are.
     pub(crate) fn look(&mut self, chitchat: &Chitchat, now: Instant) -> Look {
         let live: FastSet<&ChitchatId> = chitchat.live_nodes().collect();
         let states = chitchat.node_states();

@@ -1,8 +1,9 @@
 //! How often a node may begin an exchange: as often as its allowance of digest bytes lets it.
 //!
-//! A round's exchanges carry the whole digest, so at the same pace a node's traffic would grow with the mesh. The pace is
-//! therefore measured in bytes: in a small mesh every exchange that the protocol begins goes out, in a large one only as
-//! many as fit the allowance. Answers are not held back; on average a node answers as many exchanges as it begins.
+//! A round's exchanges carry the whole digest, so at the same pace a node's traffic would grow with
+//! the mesh. The pace is therefore measured in bytes: in a small mesh every exchange that the
+//! protocol begins goes out, in a large one only as many as fit the allowance. Answers are not held
+//! back; on average a node answers as many exchanges as it begins.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ impl Pace {
         self.digest_bytes
     }
 
-    /// A round's worth besides one round more or one digest, whichever is larger: nothing is lost between two digests.
+    /// A round's worth besides one round more or one digest, whichever is larger: nothing is lost
+    /// between two digests.
     fn most(&self) -> f64 {
         let of_round = self.round.as_secs_f64() * self.bytes_per_s;
         of_round + of_round.max(self.digest_bytes as f64)

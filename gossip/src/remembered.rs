@@ -1,8 +1,9 @@
 //! Members that an earlier life of this node knew, until gossip tells of them again.
 //!
-//! A node that has just started knows nobody. Were it asked then, its answer would be one of itself alone and say that
-//! nobody is missing. So it is told whom it knew: they are listed from the start on, called where its seeds are not there,
-//! and dead only after the silence that makes any member dead.
+//! A node that has just started knows nobody. Were it asked then, its answer would be one of itself
+//! alone and say that nobody is missing. So it is told whom it knew: they are listed from the start
+//! on, called where its seeds are not there, and dead only after the silence that makes any member
+//! dead.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +26,8 @@ pub(crate) struct Remembered {
 }
 
 impl Remembered {
-    /// `members` and how long each had been silent at `now`; the node's own earlier life is left out.
+    /// `members` and how long each had been silent at `now`; the node's own earlier life is left
+    /// out.
     pub(crate) fn new(
         members: &[(Member, Duration)],
         own: &str,
@@ -44,7 +46,8 @@ impl Remembered {
         Self { patience_ends: now + patience, members: listed.collect(), addresses, turn: 0 }
     }
 
-    /// What has changed by now, `known` being whom gossip tells of. `excused`: silence says nothing.
+    /// What has changed by now, `known` being whom gossip tells of. `excused`: silence says
+    /// nothing.
     pub(crate) fn look(&mut self, now: Instant, excused: bool, known: impl Fn(&str) -> bool) -> bool {
         if self.members.is_empty() {
             return false;

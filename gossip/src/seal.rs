@@ -1,8 +1,9 @@
-//! Facts bound to their owner. Gossip lets every member hand on, and so change, what another said. A seal is the owner's
-//! signature over all that it says, set last under a key of its own: who reads facts whose seal does not hold goes on
-//! with what the owner last sealed, and counts.
+//! Facts bound to their owner. Gossip lets every member hand on, and so change, what another said.
+//! A seal is the owner's signature over all that it says, set last under a key of its own: who
+//! reads facts whose seal does not hold goes on with what the owner last sealed, and counts.
 //!
-//! How a seal is made and judged is the agent's ([`Sealer`]). Without one, facts are taken as they come.
+//! How a seal is made and judged is the agent's ([`Sealer`]). Without one, facts are taken as they
+//! come.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -39,7 +40,8 @@ pub trait Sealer: Send + Sync + 'static {
 #[derive(Clone, Default)]
 pub(crate) struct Sealing {
     pub(crate) sealer: Option<Arc<dyn Sealer>>,
-    /// Of the seals that this node makes; higher each time, so that an old statement is not taken for a new one.
+    /// Of the seals that this node makes; higher each time, so that an old statement is not taken
+    /// for a new one.
     made: Arc<AtomicU64>,
     forged: Arc<AtomicU64>,
     unsealed: Arc<AtomicU64>,
@@ -135,8 +137,8 @@ impl Sealing {
     }
 }
 
-/// The bytes that are sealed: who, in which life, where, the number of the statement, and every key but the seal's, in
-/// the order of the keys, each text with its length before it.
+/// The bytes that are sealed: who, in which life, where, the number of the statement, and every key
+/// but the seal's, in the order of the keys, each text with its length before it.
 fn statement<'a>(id: &ChitchatId, number: u64, keys: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
     let mut bytes = CONTEXT.to_vec();
     let mut push = |text: &str| {
@@ -250,7 +252,8 @@ mod tests {
         eventually("the owner is known", || version(&reader, "owner").as_deref() == Some("1")).await;
         assert_eq!(reader.forged(), 0);
 
-        // A member that changes what the owner said, with the owner's seal beside it or one of its own.
+        // A member that changes what the owner said, with the owner's seal beside it or one of its
+        // own.
         let forger = config("forger", 3);
         let (link, inbound) = plug(&net, &forger);
         let transport = LinkTransport::new(link, inbound, &forger);

@@ -1,4 +1,5 @@
-//! Whole meshes over an in-memory network, as scripts: do something, then wait until every member sees what it should.
+//! Whole meshes over an in-memory network, as scripts: do something, then wait until every member
+//! sees what it should.
 
 #![allow(clippy::unwrap_used)]
 
@@ -289,7 +290,8 @@ async fn a_farewell_is_faster_than_silence() {
     cluster.eventually("n1 left", |list| find(list, 1).is_some_and(|m| !m.is_live())).await;
 }
 
-/// One thread for all of them: who holds it stops the whole mesh while time goes on, as a host that is paused or starved does.
+/// One thread for all of them: who holds it stops the whole mesh while time goes on, as a host that
+/// is paused or starved does.
 #[tokio::test]
 async fn who_stood_still_itself_takes_nobody_for_dead() {
     let net = Arc::new(Net::default());

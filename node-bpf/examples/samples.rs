@@ -1,4 +1,5 @@
-//! Prints what is sampled of this host: `cargo run -p node-bpf --example samples [SECONDS]`. Needs no privileges.
+//! Prints what is sampled of this host: `cargo run -p node-bpf --example samples [SECONDS]`. Needs
+//! no privileges.
 
 use std::time::Duration;
 

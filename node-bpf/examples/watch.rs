@@ -1,4 +1,5 @@
-//! Prints what capture sees for some seconds: `cargo run -p node-bpf --example watch -- SECONDS [CGROUP_DIRECTORY]`.
+//! Prints what capture sees for some seconds: `cargo run -p node-bpf --example watch -- SECONDS
+//! [CGROUP_DIRECTORY]`.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Attaching the call programs to a file, in one of three ways. Which files and offsets is decided in `discovery` and
-//! `symbols`; the programs are in `bpf/calls.bpf.h`.
+//! Attaching the call programs to a file, in one of three ways. Which files and offsets is decided
+//! in `discovery` and `symbols`; the programs are in `bpf/calls.bpf.h`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,8 +15,8 @@ use crate::symbol_probes::Places;
 use crate::symbols::Target;
 
 impl AttachMode {
-    /// The endings of the names of the programs it uses: for returns, for entries. Returns first: an entry probe alone
-    /// would leave calls unmatched.
+    /// The endings of the names of the programs it uses: for returns, for entries. Returns first:
+    /// an entry probe alone would leave calls unmatched.
     fn programs(self) -> &'static [&'static str] {
         match self {
             AttachMode::Session => &["session"],
@@ -83,12 +83,13 @@ pub(crate) const VERBS: &str = "verbs";
 /// What came of attaching to a file. The probes last as long as the links.
 pub(crate) struct Attached {
     pub(crate) links: Vec<Link>,
-    /// Functions that the kernel cannot probe, and why: x86 kernels refuse a first instruction with a lock or segment prefix
-    /// (ENOTSUPP), and say so only when a process has the file mapped.
+    /// Functions that the kernel cannot probe, and why: x86 kernels refuse a first instruction with
+    /// a lock or segment prefix (ENOTSUPP), and say so only when a process has the file mapped.
     pub(crate) refused: Vec<(String, String)>,
 }
 
-/// Attaches to all targets in a file, or to those that can be probed: one that cannot would keep the others from it.
+/// Attaches to all targets in a file, or to those that can be probed: one that cannot would keep
+/// the others from it.
 pub(crate) fn attach(
     object: &Object,
     family: &str,
@@ -131,7 +132,8 @@ fn is_unprobeable(error: &libbpf_rs::Error) -> bool {
     format!("{error:#}").contains("os error 524")
 }
 
-/// Attaches the user's function or points. The links are of the places in an order in which nothing is left open.
+/// Attaches the user's function or points. The links are of the places in an order in which nothing
+/// is left open.
 pub(crate) fn attach_places(
     object: &Object,
     mode: AttachMode,
@@ -154,8 +156,8 @@ pub(crate) fn attach_places(
     }
 }
 
-/// Attaches to instructions: there is no return. (A session program would take the word at the stack pointer for a return
-/// address.)
+/// Attaches to instructions: there is no return. (A session program would take the word at the
+/// stack pointer for a return address.)
 fn attach_points(
     object: &Object,
     what: &str,
@@ -226,8 +228,8 @@ pub(crate) fn program<'obj>(object: &'obj Object, name: &str) -> libbpf_rs::Resu
     found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
 }
 
-/// Tries the mode on a function of our own that nobody calls: old kernels load some of the programs and then refuse
-/// the link.
+/// Tries the mode on a function of our own that nobody calls: old kernels load some of the programs
+/// and then refuse the link.
 pub(crate) fn probe(object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> {
     let text = std::fs::read("/proc/self/maps")?;
     let address = never_called as *const () as u64;

@@ -1,7 +1,7 @@
-//! The classes of things that capture records: one table, [`CLASSES`], says what each fills, needs and is made of, and
-//! the loader, capture's status and `rankmesh check` go by it. A new kind of probe is a new row. A class that this host
-//! cannot have is off, with the reason and the remedy; the others go on. What a program does is in `bpf/`, how calls are
-//! attached in `attach`.
+//! The classes of things that capture records: one table, [`CLASSES`], says what each fills, needs
+//! and is made of, and the loader, capture's status and `rankmesh check` go by it. A new kind of
+//! probe is a new row. A class that this host cannot have is off, with the reason and the remedy;
+//! the others go on. What a program does is in `bpf/`, how calls are attached in `attach`.
 
 use std::path::Path;
 
@@ -22,12 +22,13 @@ pub struct ProbeClass {
     pub tables: &'static [&'static str],
     /// What it cannot do without; looked at before anything is loaded.
     pub needs: &'static [Need],
-    /// Beginnings of the file names of libraries, one of which a process must have mapped for there to be anything to
-    /// record; empty when it needs none.
+    /// Beginnings of the file names of libraries, one of which a process must have mapped for there
+    /// to be anything to record; empty when it needs none.
     pub libraries: &'static [&'static str],
-    /// Its BPF programs: loaded only when it is on, and attached at the start. Programs whose names end in `_session`,
-    /// `_multi` or `_single` are loaded in that mode of attaching only, and attached by discovery. A class without
-    /// programs is sampled from user space (`sampling`), whether or not eBPF can be used.
+    /// Its BPF programs: loaded only when it is on, and attached at the start. Programs whose names
+    /// end in `_session`, `_multi` or `_single` are loaded in that mode of attaching only, and
+    /// attached by discovery. A class without programs is sampled from user space (`sampling`),
+    /// whether or not eBPF can be used.
     pub programs: &'static [&'static str],
     /// Without it capture does not start.
     pub(crate) essential: bool,
@@ -44,7 +45,8 @@ pub enum Need {
     Field(&'static str, &'static str),
     /// A file or directory.
     Path(&'static str),
-    /// Hardware that not every host has: the directory in which its driver shows it, and what it is.
+    /// Hardware that not every host has: the directory in which its driver shows it, and what it
+    /// is.
     Device(&'static str, &'static str),
     /// A library of the system, and whose it is.
     SystemLibrary(&'static str, &'static str),
@@ -300,7 +302,8 @@ pub(crate) fn of_program(program: &str) -> Option<&'static ProbeClass> {
     CLASSES.iter().find(|class| class.programs.contains(&program))
 }
 
-/// The state of every class as far as it can be told without loading anything: what is asked for and what is there.
+/// The state of every class as far as it can be told without loading anything: what is asked for
+/// and what is there.
 pub(crate) fn examine(config: &CaptureConfig) -> Vec<ClassStatus> {
     let btf = Btf::from_vmlinux().ok();
     let state = |class: &ProbeClass| {
@@ -317,7 +320,8 @@ pub(crate) fn examine(config: &CaptureConfig) -> Vec<ClassStatus> {
 }
 
 impl Need {
-    /// What this host does not have and need not have; none when it is there, or is of another kind.
+    /// What this host does not have and need not have; none when it is there, or is of another
+    /// kind.
     fn absent(self) -> Option<String> {
         match self {
             Need::Device(path, what) => {

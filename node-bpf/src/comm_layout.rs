@@ -1,7 +1,7 @@
-//! Where in NCCL's communicator structure (`struct ncclComm`) its rank, size and hash lie: read from the debug
-//! information of that very library file, because it moves with every version and with the CUDA it was built for. The
-//! wheels carry DWARF; a stripped library has none, and then nothing is guessed. Reading a process's memory with it
-//! is `late`'s business.
+//! Where in NCCL's communicator structure (`struct ncclComm`) its rank, size and hash lie: read
+//! from the debug information of that very library file, because it moves with every version and
+//! with the CUDA it was built for. The wheels carry DWARF; a stripped library has none, and then
+//! nothing is guessed. Reading a process's memory with it is `late`'s business.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -33,7 +33,8 @@ pub(crate) struct CommLayout {
     pub(crate) magic: Option<u64>,
 }
 
-/// The layouts of the files seen so far, by build id: the same library in many containers is read once.
+/// The layouts of the files seen so far, by build id: the same library in many containers is read
+/// once.
 #[derive(Debug, Default)]
 pub(crate) struct Layouts {
     by_build: HashMap<Vec<u8>, Result<Arc<CommLayout>, String>>,

@@ -22,8 +22,8 @@ pub enum AttachMode {
 pub struct CaptureConfig {
     /// Capture only the tasks of this cgroup v2 directory and its descendants.
     pub cgroup: Option<PathBuf>,
-    /// Libraries to probe before anybody has them mapped, so that not even the first call of the first process is
-    /// missed. All others are found while they run.
+    /// Libraries to probe before anybody has them mapped, so that not even the first call of the
+    /// first process is missed. All others are found while they run.
     pub libraries: Vec<PathBuf>,
     /// Probe those in the dynamic loader's cache ahead, too.
     pub system_libraries: bool,
@@ -51,8 +51,9 @@ pub struct CaptureConfig {
     pub rescan: Duration,
     /// How full the queue behind the sink is: when it fills up, less is recorded.
     pub backlog: Backlog,
-    /// Record nobody's processes but this user's. Without root's rights that is so whatever stands here, for the user that
-    /// this process runs as: see [`privileges::only_user`](crate::privileges::only_user).
+    /// Record nobody's processes but this user's. Without root's rights that is so whatever stands
+    /// here, for the user that this process runs as: see
+    /// [`privileges::only_user`](crate::privileges::only_user).
     pub only_user: Option<u32>,
     /// The way of attaching; none takes the best the kernel supports.
     pub attach_mode: Option<AttachMode>,

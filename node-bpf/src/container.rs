@@ -1,16 +1,16 @@
-//! Which container and which pod a process is in: from the names of its cgroups (Docker, containerd, CRI-O, Podman,
-//! Kubernetes), from its root file system (enroot, Pyxis), from its environment (Apptainer, Singularity). Rank, job and user
-//! are `process`'s business.
+//! Which container and which pod a process is in: from the names of its cgroups (Docker,
+//! containerd, CRI-O, Podman, Kubernetes), from its root file system (enroot, Pyxis), from its
+//! environment (Apptainer, Singularity). Rank, job and user are `process`'s business.
 
-/// The container's id: the runtime's 64 hexadecimal digits, or the name that a runtime without a cgroup of its own gives.
-/// `cgroups` and `mountinfo` are the texts of /proc/PID/cgroup and /proc/PID/mountinfo, `environ` the block of
-/// /proc/PID/environ.
+/// The container's id: the runtime's 64 hexadecimal digits, or the name that a runtime without a
+/// cgroup of its own gives. `cgroups` and `mountinfo` are the texts of /proc/PID/cgroup and
+/// /proc/PID/mountinfo, `environ` the block of /proc/PID/environ.
 pub(crate) fn id(cgroups: &str, mountinfo: &str, environ: &[u8]) -> Option<String> {
     by_cgroup(cgroups).or_else(|| by_root(mountinfo)).or_else(|| by_environment(environ))
 }
 
-/// The 64 hexadecimal digits in a cgroup's name, in any hierarchy ("docker-ID.scope", "cri-containerd-ID.scope",
-/// "crio-ID.scope", "libpod-ID.scope", "/docker/ID").
+/// The 64 hexadecimal digits in a cgroup's name, in any hierarchy ("docker-ID.scope",
+/// "cri-containerd-ID.scope", "crio-ID.scope", "libpod-ID.scope", "/docker/ID").
 fn by_cgroup(cgroups: &str) -> Option<String> {
     cgroups.lines().flat_map(|line| line.rsplit('/')).find_map(|component| {
         let name = component.strip_suffix(".scope").unwrap_or(component);
@@ -19,8 +19,8 @@ fn by_cgroup(cgroups: &str) -> Option<String> {
     })
 }
 
-/// enroot unpacks an image below a directory "enroot" and makes it the root: the root's mount shows which ("pyxis_4711.0").
-/// Fields: id parent dev ROOT MOUNT-POINT …
+/// enroot unpacks an image below a directory "enroot" and makes it the root: the root's mount shows
+/// which ("pyxis_4711.0"). Fields: id parent dev ROOT MOUNT-POINT …
 fn by_root(mountinfo: &str) -> Option<String> {
     mountinfo.lines().find_map(|line| {
         let mut words = line.split(' ').skip(3);
@@ -31,7 +31,8 @@ fn by_root(mountinfo: &str) -> Option<String> {
     })
 }
 
-/// Apptainer and Singularity tell the process its image; its file's name is the best there is of an id.
+/// Apptainer and Singularity tell the process its image; its file's name is the best there is of an
+/// id.
 fn by_environment(environ: &[u8]) -> Option<String> {
     const NAMES: [&[u8]; 2] = [b"APPTAINER_CONTAINER=", b"SINGULARITY_CONTAINER="];
     let image = environ.split(|&b| b == 0).find_map(|entry| NAMES.iter().find_map(|name| entry.strip_prefix(*name)))?;
@@ -39,7 +40,8 @@ fn by_environment(environ: &[u8]) -> Option<String> {
     (!file.is_empty()).then(|| String::from_utf8_lossy(file).into_owned())
 }
 
-/// The Kubernetes pod's uid, with dashes: "kubepods-burstable-pod0123_….slice" (systemd) or "/kubepods/burstable/pod0123-…".
+/// The Kubernetes pod's uid, with dashes: "kubepods-burstable-pod0123_….slice" (systemd) or
+/// "/kubepods/burstable/pod0123-…".
 pub(crate) fn pod_uid(cgroups: &str) -> Option<String> {
     cgroups.lines().filter(|line| line.contains("kubepods")).flat_map(|line| line.split('/')).find_map(|component| {
         let name = component.strip_suffix(".slice").unwrap_or(component);

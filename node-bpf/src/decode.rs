@@ -1,5 +1,5 @@
-//! From parsed kernel records to [`Record`]s: names, units, ranks and wall-clock times. Parsing is `wire`'s business,
-//! what processes and handles are is `process`'s and `mpi`'s.
+//! From parsed kernel records to [`Record`]s: names, units, ranks and wall-clock times. Parsing is
+//! `wire`'s business, what processes and handles are is `process`'s and `mpi`'s.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
@@ -87,8 +87,8 @@ fn nccl(out: &mut Collective, raw: &RawCall, function: &Function, process: Optio
         out.rank = Some(raw.rank);
         out.nranks = Some(raw.nranks);
     } else if raw.flags & wire::HAVE_SEQ == 0 {
-        // The communicator's start was not seen: the environment's rank is the best there is. Of one whose start was
-        // seen (a split) the rank is another than that, and not known.
+        // The communicator's start was not seen: the environment's rank is the best there is. Of
+        // one whose start was seen (a split) the rank is another than that, and not known.
         out.rank = process.and_then(|p| p.seen.rank);
     }
     out.comm_hash = (raw.flags & wire::HAVE_HASH != 0).then_some(raw.comm_hash);

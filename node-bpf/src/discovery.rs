@@ -1,6 +1,7 @@
-//! Finding the libraries to probe: which processes have which of them mapped, each file attached to once, whatever the
-//! path it is reached by (wheels, containers, deleted files). New processes are looked at several times in their first
-//! second after exec, all others whenever their mapped code has grown, checked every [`CaptureConfig::rescan`].
+//! Finding the libraries to probe: which processes have which of them mapped, each file attached to
+//! once, whatever the path it is reached by (wheels, containers, deleted files). New processes are
+//! looked at several times in their first second after exec, all others whenever their mapped code
+//! has grown, checked every [`CaptureConfig::rescan`].
 //!
 //! [`CaptureConfig::rescan`]: crate::CaptureConfig::rescan
 
@@ -52,14 +53,15 @@ impl Probed {
         }
     }
 
-    /// Whether a process that has it mapped is followed at once. One with a library of the user's choice is followed when it
-    /// makes the call; verbs alone make no rank.
+    /// Whether a process that has it mapped is followed at once. One with a library of the user's
+    /// choice is followed when it makes the call; verbs alone make no rank.
     fn makes_rank(self) -> bool {
         !matches!(self, Probed::Named(_) | Probed::Verbs)
     }
 }
 
-/// Looks at a new program come this long after its exec: the loader maps libraries within milliseconds, `import`s later.
+/// Looks at a new program come this long after its exec: the loader maps libraries within
+/// milliseconds, `import`s later.
 const AFTER_EXEC_MS: &[u64] = &[0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 /// Most new programs waiting to be looked at; the rescan finds the rest.
 const MOST_PENDING: usize = 4096;
@@ -102,12 +104,13 @@ pub(crate) struct Discovery {
     gone: HashSet<u32>,
 }
 
-/// Maps whose keys begin with a process's number. What user space alone puts in and takes out is not among them.
+/// Maps whose keys begin with a process's number. What user space alone puts in and takes out is
+/// not among them.
 const OF_PROCESSES: &[&str] = &["tracked", "children", "comms", "learnt", "capturing", "enqueued", "pending"];
 
 impl Discovery {
-    /// Attaches the programs of the classes that are on (but for those at library calls), too. One that cannot be is
-    /// turned off.
+    /// Attaches the programs of the classes that are on (but for those at library calls), too. One
+    /// that cannot be is turned off.
     pub(crate) fn new(
         object: Object,
         mode: AttachMode,
@@ -165,8 +168,8 @@ impl Discovery {
         probed.into_iter().try_for_each(|probed| self.attach_file(path, path, probed)).map_err(fail)
     }
 
-    /// Probes the user's functions in the files that can be found without a process: by path, or in the loader's cache.
-    /// What is wrong with a path is an error at once.
+    /// Probes the user's functions in the files that can be found without a process: by path, or in
+    /// the loader's cache. What is wrong with a path is an error at once.
     pub(crate) fn attach_probes_ahead(&mut self) -> Result<(), Error> {
         let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
         for (index, spec) in self.probes.clone().iter().enumerate() {
@@ -185,8 +188,8 @@ impl Discovery {
         Ok(())
     }
 
-    /// Once every running process has been looked at: a name that was found in no file is refused, one whose library
-    /// nobody has is waited for.
+    /// Once every running process has been looked at: a name that was found in no file is refused,
+    /// one whose library nobody has is waited for.
     pub(crate) fn check_probes(&self) -> Result<(), Error> {
         for (spec, state) in self.probes.iter().zip(&self.probed) {
             match state {
@@ -209,8 +212,9 @@ impl Discovery {
         collectives.into_iter().chain(cuda).chain(verbs).chain(named.map(|(index, _)| Probed::Named(index))).collect()
     }
 
-    /// Attaches to the libraries the dynamic loader knows of, so that the first process to use one is seen from its
-    /// first call on. What cannot be probed now is tried again when a process has it mapped.
+    /// Attaches to the libraries the dynamic loader knows of, so that the first process to use one
+    /// is seen from its first call on. What cannot be probed now is tried again when a process has
+    /// it mapped.
     pub(crate) fn attach_system_libraries(&mut self) {
         let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
         for path in libraries_in_loader_cache(&cache) {
@@ -248,9 +252,10 @@ impl Discovery {
         }
     }
 
-    /// Takes away what is left of processes whose end nobody told: its record found no room, or they ended while they were
-    /// taken among the followed ones. Returns those that were known to us. To be called now and then: only what was gone the
-    /// last time, too, is taken away, since of one that has just ended records may still be on their way.
+    /// Takes away what is left of processes whose end nobody told: its record found no room, or
+    /// they ended while they were taken among the followed ones. Returns those that were known to
+    /// us. To be called now and then: only what was gone the last time, too, is taken away, since
+    /// of one that has just ended records may still be on their way.
     pub(crate) fn sweep(&mut self) -> Vec<u32> {
         let mut pids: HashSet<u32> = self.shared.processes.pids().into_iter().collect();
         for name in OF_PROCESSES {
@@ -312,8 +317,8 @@ impl Discovery {
         self.kernel_threads.retain(|pid| alive.contains(pid));
     }
 
-    /// Looks at a process when its mapped code has changed since the last time: telling that costs a tenth of reading all
-    /// its mappings. False when there is no such process, or it has no code.
+    /// Looks at a process when its mapped code has changed since the last time: telling that costs
+    /// a tenth of reading all its mappings. False when there is no such process, or it has no code.
     fn inspect_if_grown(&mut self, pid: u32) -> bool {
         let Some(now_kb) = code_kb(pid) else { return false };
         if self.code_kb.get(&pid) != Some(&now_kb) && self.inspect(pid) {
@@ -322,7 +327,8 @@ impl Discovery {
         true
     }
 
-    /// Attaches to what `pid` has mapped and follows it when it has any of it. False when it is to be looked at again.
+    /// Attaches to what `pid` has mapped and follows it when it has any of it. False when it is to
+    /// be looked at again.
     fn inspect(&mut self, pid: u32) -> bool {
         if pid == std::process::id() {
             return true;
@@ -407,8 +413,8 @@ impl Discovery {
         // only when it is not there: the programs keep more in the value
         let follows = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST).is_ok();
         self.keep_of_main_thread(pid);
-        // It may have ended, or begun another program, since its mappings were read: the programs have told that already, and
-        // would not take back what came after. From here on they do.
+        // It may have ended, or begun another program, since its mappings were read: the programs
+        // have told that already, and would not take back what came after. From here on they do.
         if follows && !self.uses_library(pid) {
             return self.unfollow(pid);
         }
@@ -443,7 +449,8 @@ impl Discovery {
         }
     }
 
-    /// Makes what the programs keep of a thread for the main one, before its first call. Without it they do the same, only slower.
+    /// Makes what the programs keep of a thread for the main one, before its first call. Without it
+    /// they do the same, only slower.
     fn keep_of_main_thread(&self, pid: u32) {
         let Some(task) = task_of(pid) else { return };
         let state = wire::followed_thread(self.threads.value_size() as usize);
@@ -537,7 +544,8 @@ fn task_of(pid: u32) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The cache holds its paths as strings ended by zero bytes; which of its versions it is does not matter.
+/// The cache holds its paths as strings ended by zero bytes; which of its versions it is does not
+/// matter.
 fn libraries_in_loader_cache(cache: &[u8]) -> Vec<PathBuf> {
     paths_in_loader_cache(cache, |name, _| {
         library_of(name).is_some() || cuda::api_of(name).is_some() || verbs::is_verbs(name)
@@ -554,7 +562,8 @@ fn paths_in_loader_cache(cache: &[u8], wanted: impl Fn(&[u8], &[u8]) -> bool) ->
         .collect()
 }
 
-/// The size of the libraries a process has mapped, in KiB: grows when one is loaded. None for kernel threads.
+/// The size of the libraries a process has mapped, in KiB: grows when one is loaded. None for
+/// kernel threads.
 fn code_kb(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmLib:"))?;

@@ -1,5 +1,6 @@
-//! Reading ELF files without reading them whole (NCCL's has 400 MB): dynamic symbols, load segments, and which hash an
-//! NCCL build uses. What is done with symbols is `symbols`'s and `mpi`'s business.
+//! Reading ELF files without reading them whole (NCCL's has 400 MB): dynamic symbols, load
+//! segments, and which hash an NCCL build uses. What is done with symbols is `symbols`'s and
+//! `mpi`'s business.
 
 use std::fs::File;
 use std::path::Path;
@@ -66,7 +67,8 @@ impl Elf {
         Some(address - segment.address + segment.file_offset)
     }
 
-    /// What is to be added to the file's addresses in a process that maps the file's page at `map_offset` to `map_start`.
+    /// What is to be added to the file's addresses in a process that maps the file's page at
+    /// `map_offset` to `map_start`.
     pub(crate) fn load_bias(&self, map_start: u64, map_offset: u64) -> Option<u64> {
         let page = |n: u64| n & !0xfff;
         let segment = self.segments.iter().find(|s| page(s.file_offset) == map_offset)?;
@@ -82,8 +84,8 @@ pub(crate) struct NcclBuild {
     pub(crate) splits_by_text: bool,
 }
 
-/// Told by the `getHash` symbol where that was not stripped, else by the version text ("NCCL version 2.27.5+cuda12.9");
-/// the older style where neither is there.
+/// Told by the `getHash` symbol where that was not stripped, else by the version text ("NCCL
+/// version 2.27.5+cuda12.9"); the older style where neither is there.
 pub(crate) fn nccl_build(path: &Path) -> NcclBuild {
     let unknown = NcclBuild { style: HashStyle::Djb, splits_by_text: false };
     let Ok(file) = File::open(path) else { return unknown };

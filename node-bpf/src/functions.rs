@@ -1,6 +1,7 @@
-//! The functions that are probed: their symbols, where their arguments are, and the cookie that tells the BPF programs
-//! what to do with them. The index in [`FUNCTIONS`] is the statistics slot. Signatures: NCCL's user guide ("NCCL API")
-//! and the MPI standard's C bindings. Finding the symbols in a file is `symbols`'s business.
+//! The functions that are probed: their symbols, where their arguments are, and the cookie that
+//! tells the BPF programs what to do with them. The index in [`FUNCTIONS`] is the statistics slot.
+//! Signatures: NCCL's user guide ("NCCL API") and the MPI standard's C bindings. Finding the
+//! symbols in a file is `symbols`'s business.
 
 /// What a function does to the state kept in the kernel (`enum rm_role`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,8 @@ const NONE: Function = Function {
     stream: None,
 };
 
-/// A NCCL collective whose positions are count, datatype and comm; its stream follows the communicator.
+/// A NCCL collective whose positions are count, datatype and comm; its stream follows the
+/// communicator.
 const fn nccl(symbols: &'static [&'static str], name: &'static str, count: u8, comm: u8) -> Function {
     Function {
         symbols,
@@ -207,7 +209,8 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counter(function), stream, 0])
 }
 
-/// Which of a communicator's counters counts a function: those of one name share one. Other than calls have none.
+/// Which of a communicator's counters counts a function: those of one name share one. Other than
+/// calls have none.
 fn counter(function: &Function) -> u8 {
     let mut names: Vec<&str> = vec![];
     for other in FUNCTIONS.iter().filter(|f| f.api == function.api && f.role as u8 == Role::Call as u8) {

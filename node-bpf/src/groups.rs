@@ -1,5 +1,6 @@
-//! Calls inside ncclGroupStart and ncclGroupEnd: they only note what is wanted, and the end of the outermost group starts all
-//! of it. So such a call lasts until that end has returned; its record is held here until then.
+//! Calls inside ncclGroupStart and ncclGroupEnd: they only note what is wanted, and the end of the
+//! outermost group starts all of it. So such a call lasts until that end has returned; its record
+//! is held here until then.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,8 @@ use record::Collective;
 /// A process and a thread of it.
 pub(crate) type Thread = (u32, u32);
 
-/// Most calls held for one thread; what comes beyond is handed on with the duration of the call alone.
+/// Most calls held for one thread; what comes beyond is handed on with the duration of the call
+/// alone.
 const MOST_OF_THREAD: usize = 4096;
 /// Most threads with an open group.
 const MOST_THREADS: usize = 16_384;
@@ -34,8 +36,9 @@ impl Groups {
         None
     }
 
-    /// The thread's outermost group has ended: its calls, lasting until then. `ret` is what ncclGroupEnd returned: a failure
-    /// in it is one of the calls'. None when it never returned: then none of them did.
+    /// The thread's outermost group has ended: its calls, lasting until then. `ret` is what
+    /// ncclGroupEnd returned: a failure in it is one of the calls'. None when it never returned:
+    /// then none of them did.
     pub(crate) fn end(&mut self, thread: Thread, end_ns: i64, ret: Option<i32>) -> Vec<Collective> {
         let mut calls = self.open.remove(&thread).unwrap_or_default();
         for call in &mut calls {

@@ -1,5 +1,6 @@
-//! What this host's kernel and this process bring along for capture, read and not tried: features told by the kernel's
-//! own type information, settings by their files in /proc and /sys. Trying is `survey`'s business.
+//! What this host's kernel and this process bring along for capture, read and not tried: features
+//! told by the kernel's own type information, settings by their files in /proc and /sys. Trying is
+//! `survey`'s business.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ pub struct Host {
     pub perf_event_paranoid: Option<i64>,
     /// Where cgroup v2 is mounted.
     pub cgroup2: Option<PathBuf>,
-    /// RLIMIT_MEMLOCK of this process; none: unlimited. Kernels before 5.11 count BPF maps against it.
+    /// RLIMIT_MEMLOCK of this process; none: unlimited. Kernels before 5.11 count BPF maps against
+    /// it.
     pub memlock_bytes: Option<u64>,
     /// This process sees the same process ids as the kernel.
     pub host_pid_namespace: bool,
@@ -86,7 +88,8 @@ fn memlock_bytes() -> Option<u64> {
     (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Raises the limit on open files as far as it may go: a single probe takes two, and a library has a hundred functions.
+/// Raises the limit on open files as far as it may go: a single probe takes two, and a library has
+/// a hundred functions.
 pub(crate) fn raise_open_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid rlimit, to be filled in and then read.

@@ -1,6 +1,7 @@
-//! Communicators whose start was not seen, or that do not tell their rank (splits): read from the memory of the process,
-//! where NCCL keeps them, by the layout that its library file describes (`comm_layout`). What is learnt goes into the
-//! kernel's map `learnt`, so that the programs say it with every later call, and forget it with the communicator.
+//! Communicators whose start was not seen, or that do not tell their rank (splits): read from the
+//! memory of the process, where NCCL keeps them, by the layout that its library file describes
+//! (`comm_layout`). What is learnt goes into the kernel's map `learnt`, so that the programs say it
+//! with every later call, and forget it with the communicator.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -51,7 +52,8 @@ impl LateComms {
         self.known.lock()
     }
 
-    /// `pid` has this library file (st_dev, st_ino) mapped. The error says why its communicators cannot be read.
+    /// `pid` has this library file (st_dev, st_ino) mapped. The error says why its communicators
+    /// cannot be read.
     pub(crate) fn maps(&self, pid: u32, file: (u64, u64), path: &Path) -> Result<(), String> {
         let mut known = self.known();
         let Known { layouts, of_process, of_file } = &mut *known;
@@ -60,7 +62,8 @@ impl LateComms {
         Ok(())
     }
 
-    /// That of the library which `pid` calls. Discovery has looked already, unless the process is very young.
+    /// That of the library which `pid` calls. Discovery has looked already, unless the process is
+    /// very young.
     fn layout(&self, pid: u32) -> Option<Arc<CommLayout>> {
         if let Some(looked) = self.known().of_process.get(&pid) {
             return looked.clone();
@@ -105,7 +108,8 @@ impl LateComms {
     }
 }
 
-/// Reads the structure at `handle`; none when the process is gone, or what lies there is no living communicator.
+/// Reads the structure at `handle`; none when the process is gone, or what lies there is no living
+/// communicator.
 pub(crate) fn read(pid: u32, handle: u64, layout: &CommLayout) -> Option<CommFacts> {
     if let Some(at) = layout.magic
         && u64::from_ne_bytes(peek(pid, handle.checked_add(at)?)?) != MAGIC
@@ -128,7 +132,8 @@ fn peek<const N: usize>(pid: u32, address: u64) -> Option<[u8; N]> {
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
     let remote = libc::iovec { iov_base: usize::try_from(address).ok()? as *mut libc::c_void, iov_len: N };
     let pid = libc::pid_t::try_from(pid).ok()?;
-    // SAFETY: `local` covers `bytes`, which lives through the call; the kernel checks the other process's addresses.
+    // SAFETY: `local` covers `bytes`, which lives through the call; the kernel checks the other
+    // process's addresses.
     let copied = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
     (usize::try_from(copied) == Ok(N)).then_some(bytes)
 }

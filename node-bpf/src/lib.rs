@@ -1,13 +1,14 @@
 //! Capture: what the host's ranks do, recorded with eBPF, no change to the workload.
 //!
-//! [`Capture::start`] loads the BPF programs (`src/bpf/`), finds the communication libraries that processes have
-//! mapped, attaches to them and hands [`Record`]s to a sink. Storing them is the node's business.
+//! [`Capture::start`] loads the BPF programs (`src/bpf/`), finds the communication libraries that
+//! processes have mapped, attaches to them and hands [`Record`]s to a sink. Storing them is the
+//! node's business.
 //!
 //! Records are the types of the crate `record`, which needs no libbpf.
 //!
-//! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes records with what
-//! `process` and `mpi` know; `classes` says what there is to record and what each kind needs; `discovery`, `symbols` and
-//! `attach` decide where the probes sit.
+//! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes
+//! records with what `process` and `mpi` know; `classes` says what there is to record and what each
+//! kind needs; `discovery`, `symbols` and `attach` decide where the probes sit.
 
 mod attach;
 mod bytes;
@@ -70,7 +71,8 @@ pub use survey::{LibraryInUse, Survey, survey};
 pub use symbol_probes::{ProbeSpec, SpecError};
 pub use tally::RowRule;
 
-/// Whether `bytes` read as a record of the ring buffer. For fuzzing: it shows nothing of the record.
+/// Whether `bytes` read as a record of the ring buffer. For fuzzing: it shows nothing of the
+/// record.
 #[must_use]
 pub fn reads_as_record(bytes: &[u8]) -> bool {
     wire::parse(bytes).is_some()

@@ -1,5 +1,5 @@
-//! Opens, configures and loads the BPF object, in the best of the three ways of attaching that this kernel supports
-//! (tried, not guessed from a version), and reads its statistics.
+//! Opens, configures and loads the BPF object, in the best of the three ways of attaching that this
+//! kernel supports (tried, not guessed from a version), and reads its statistics.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -76,7 +76,8 @@ pub(crate) struct Loaded {
     pub(crate) classes: Vec<ClassStatus>,
 }
 
-/// Loads the object. A class whose programs the kernel refuses is turned off, unless capture needs it.
+/// Loads the object. A class whose programs the kernel refuses is turned off, unless capture needs
+/// it.
 pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Loaded, Error> {
     check_host()?;
     let only_user = privileges::only_user().or(config.only_user);
@@ -132,7 +133,8 @@ fn refused_program(log: &[String]) -> Option<&str> {
     log.iter().rev().find_map(|line| line.split_once("prog '")?.1.split_once('\'').map(|(name, _)| name))
 }
 
-/// Which program was refused and what the verifier said last about it: "on_oom: invalid size of register spill".
+/// Which program was refused and what the verifier said last about it: "on_oom: invalid size of
+/// register spill".
 fn objection(log: &[String]) -> String {
     let lines = log.iter().flat_map(|text| text.lines()).map(str::trim);
     let said = lines.take_while(|line| !line.starts_with("processed ")).filter(|line| !line.is_empty()).last();

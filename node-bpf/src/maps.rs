@@ -1,5 +1,6 @@
-//! /proc/PID/maps: which files a process has mapped, and where. Paths are bytes: they may hold anything but a zero
-//! byte, and the kernel writes a newline in one as `\012`. Which files matter is `discovery`'s business.
+//! /proc/PID/maps: which files a process has mapped, and where. Paths are bytes: they may hold
+//! anything but a zero byte, and the kernel writes a newline in one as `\012`. Which files matter
+//! is `discovery`'s business.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +27,8 @@ impl Mapping<'_> {
     }
 }
 
-/// The file mappings in the text of a maps file; lines that are not of that form, and anonymous memory, are passed over.
+/// The file mappings in the text of a maps file; lines that are not of that form, and anonymous
+/// memory, are passed over.
 pub(crate) fn mappings(text: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
     text.split(|&b| b == b'\n').filter_map(parse_line)
 }
@@ -65,8 +67,9 @@ fn hex(digits: &[u8]) -> Option<u64> {
 
 /// A path that leads to a mapped file from here; none when the process is gone.
 ///
-/// The mapping itself does, whatever mount namespace or unlinked directory the file is in. Where that is not allowed
-/// (no CAP_SYS_ADMIN), the path as the process sees it, unless a link in there leads elsewhere.
+/// The mapping itself does, whatever mount namespace or unlinked directory the file is in. Where
+/// that is not allowed (no CAP_SYS_ADMIN), the path as the process sees it, unless a link in there
+/// leads elsewhere.
 pub(crate) fn path_to(pid: u32, mapping: &Mapping<'_>) -> Option<PathBuf> {
     let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
     if direct.metadata().is_ok() {

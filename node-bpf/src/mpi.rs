@@ -1,9 +1,9 @@
 //! What MPI handles mean in a process: the world communicator, datatypes, reductions.
 //!
-//! Open MPI's handles are addresses of exported objects (`ompi_mpi_comm_world`, `ompi_mpi_double` …), in the library or,
-//! when the executable refers to them directly, in the executable (copy relocation): the executable's win. MPICH and
-//! its kin (Intel MPI, MVAPICH, Cray) use numbers, fixed by their common ABI (mpi.h): a builtin datatype's size is in
-//! its second byte.
+//! Open MPI's handles are addresses of exported objects (`ompi_mpi_comm_world`, `ompi_mpi_double`
+//! …), in the library or, when the executable refers to them directly, in the executable (copy
+//! relocation): the executable's win. MPICH and its kin (Intel MPI, MVAPICH, Cray) use numbers,
+//! fixed by their common ABI (mpi.h): a builtin datatype's size is in its second byte.
 
 use std::collections::HashMap;
 use std::fs;
@@ -99,7 +99,8 @@ static MPICH_TYPES: &[(u64, &str)] = &[
 ];
 
 impl MpiNames {
-    /// Looks into the process's executable and MPI library. Empty when it is gone or is no Open MPI program.
+    /// Looks into the process's executable and MPI library. Empty when it is gone or is no Open MPI
+    /// program.
     pub(crate) fn read(pid: u32) -> MpiNames {
         let mut names = MpiNames::default();
         let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else {
@@ -169,7 +170,8 @@ impl MpiNames {
     }
 }
 
-/// Names the world communicator of a job: FNV-1a over the job's namespace and "world". The same on every host.
+/// Names the world communicator of a job: FNV-1a over the job's namespace and "world". The same on
+/// every host.
 pub(crate) fn world_hash(namespace: &str) -> u64 {
     namespace
         .bytes()

@@ -1,9 +1,11 @@
-//! NCCL's own hash of a communicator, so that rows join NCCL_DEBUG, RAS and Inspector output ("commId 0x…").
+//! NCCL's own hash of a communicator, so that rows join NCCL_DEBUG, RAS and Inspector output
+//! ("commId 0x…").
 //!
-//! The probes compute it in the kernel (`bpf/calls.bpf.h`); this is the same in Rust: the reference for tests and for
-//! whoever holds an id. Two styles exist. Up to 2.25 (and RCCL's forks of it): DJB2a over the 128 bytes as C chars,
-//! starting from 5381. From 2.26: a mixing hash over 64-bit words. Checked against `getHash` of libnccl 2.18.3 and
-//! 2.27.5, called by its address (the vectors below).
+//! The probes compute it in the kernel (`bpf/calls.bpf.h`); this is the same in Rust: the reference
+//! for tests and for whoever holds an id. Two styles exist. Up to 2.25 (and RCCL's forks of it):
+//! DJB2a over the 128 bytes as C chars, starting from 5381. From 2.26: a mixing hash over 64-bit
+//! words. Checked against `getHash` of libnccl 2.18.3 and 2.27.5, called by its address (the
+//! vectors below).
 
 /// Which of NCCL's hash functions a library uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +28,8 @@ pub fn comm_hash(id: &[u8; 128], style: HashStyle) -> u64 {
     }
 }
 
-/// The hash of a communicator made by ncclCommSplit: the parent's hash, the how-manieth split of the parent it is
-/// (from 1) and the color. NCCL 2.26 and later.
+/// The hash of a communicator made by ncclCommSplit: the parent's hash, the how-manieth split of
+/// the parent it is (from 1) and the color. NCCL 2.26 and later.
 pub fn split_hash(parent: u64, split: i32, color: i32) -> u64 {
     let mut mixer = Mixer::new();
     mixer.eat(&parent.to_le_bytes());
@@ -36,8 +38,9 @@ pub fn split_hash(parent: u64, split: i32, color: i32) -> u64 {
     mixer.digest()
 }
 
-/// The hash of a communicator made by ncclCommSplit in NCCL 2.18 to 2.22: that of the text "%016lx-%d" of the parent's hash
-/// and the color, as if it were an id. Two splits of one parent by one color have the same.
+/// The hash of a communicator made by ncclCommSplit in NCCL 2.18 to 2.22: that of the text
+/// "%016lx-%d" of the parent's hash and the color, as if it were an id. Two splits of one parent by
+/// one color have the same.
 pub fn split_hash_text(parent: u64, color: u32) -> u64 {
     let mut id = [0; 128];
     let text = format!("{parent:016x}-{color}");
@@ -45,7 +48,8 @@ pub fn split_hash_text(parent: u64, color: u32) -> u64 {
     comm_hash(&id, HashStyle::Djb)
 }
 
-/// A C `char` xor'ed into a 64-bit word: sign-extended where char is signed (x86-64), not on aarch64.
+/// A C `char` xor'ed into a 64-bit word: sign-extended where char is signed (x86-64), not on
+/// aarch64.
 fn c_char(byte: u8) -> u64 {
     if cfg!(target_arch = "x86_64") { byte as i8 as i64 as u64 } else { u64::from(byte) }
 }

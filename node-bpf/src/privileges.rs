@@ -1,6 +1,6 @@
-//! What capture needs to be allowed, and giving up the rest. The table [`PRIVILEGES`] is the one home of which
-//! capability is needed for what; it was found by leaving each out (node/tests/privileges.rs keeps it true).
-//! What the host offers is `host`'s business.
+//! What capture needs to be allowed, and giving up the rest. The table [`PRIVILEGES`] is the one
+//! home of which capability is needed for what; it was found by leaving each out
+//! (node/tests/privileges.rs keeps it true). What the host offers is `host`'s business.
 
 use std::sync::OnceLock;
 
@@ -68,11 +68,12 @@ pub static PRIVILEGES: &[Privilege] = &[
 
 /// The only user whose processes may be recorded; none: everybody's.
 ///
-/// Root sees everybody, and so does a service to whom an administrator has given CAP_SYS_PTRACE, the right to look into
-/// other users' processes, as an ambient capability (systemd's AmbientCapabilities, setpriv). Whoever has capabilities
-/// because the program's file carries them (setcap) is any user that may run it, and sees nobody but that user. The kernel
-/// clears ambient capabilities when such a file is executed (capabilities(7)), so that tells the two apart. Decided once:
-/// [`keep_only`] gives up what it is told by.
+/// Root sees everybody, and so does a service to whom an administrator has given CAP_SYS_PTRACE,
+/// the right to look into other users' processes, as an ambient capability (systemd's
+/// AmbientCapabilities, setpriv). Whoever has capabilities because the program's file carries them
+/// (setcap) is any user that may run it, and sees nobody but that user. The kernel clears ambient
+/// capabilities when such a file is executed (capabilities(7)), so that tells the two apart.
+/// Decided once: [`keep_only`] gives up what it is told by.
 pub fn only_user() -> Option<u32> {
     static DECIDED: OnceLock<Option<u32>> = OnceLock::new();
     *DECIDED.get_or_init(|| {
@@ -106,13 +107,14 @@ pub fn has(capability: Capability) -> bool {
     admin || caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
 }
 
-/// The capabilities that capture keeps on this host: `multi` says whether the kernel has uprobe.multi.
+/// The capabilities that capture keeps on this host: `multi` says whether the kernel has
+/// uprobe.multi.
 pub fn kept(multi: bool) -> Vec<Capability> {
     kept_for(multi, only_user())
 }
 
-/// The same for a recorder of everybody, or of one user only: that one has no use for the right to look into other users'
-/// processes, and is not trusted with all that CAP_SYS_ADMIN gives.
+/// The same for a recorder of everybody, or of one user only: that one has no use for the right to
+/// look into other users' processes, and is not trusted with all that CAP_SYS_ADMIN gives.
 pub fn kept_for(multi: bool, only_user: Option<u32>) -> Vec<Capability> {
     let everybodys =
         [Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH, Capability::CAP_SYS_ADMIN].as_slice();
@@ -142,7 +144,8 @@ pub enum DropError {
     },
 }
 
-/// Runs `look` with no capability in effect but `keep` (of those there are), in this thread, and takes the others back.
+/// Runs `look` with no capability in effect but `keep` (of those there are), in this thread, and
+/// takes the others back.
 ///
 /// # Errors
 /// The kernel refused.
@@ -156,8 +159,9 @@ pub fn with_only<T>(keep: &[Capability], look: impl FnOnce() -> T) -> Result<T, 
     Ok(seen)
 }
 
-/// Gives up every capability but `keep`, for good: effective, permitted, inheritable, ambient and (where allowed)
-/// bounding, and sets no_new_privs. Threads started later have no more. Returns what is left.
+/// Gives up every capability but `keep`, for good: effective, permitted, inheritable, ambient and
+/// (where allowed) bounding, and sets no_new_privs. Threads started later have no more. Returns
+/// what is left.
 ///
 /// # Errors
 /// Other threads run already, or the kernel refused.

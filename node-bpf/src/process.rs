@@ -1,7 +1,7 @@
-//! Who a process is: rank, job, container and user, from /proc. Ranks come from the launcher's environment variables;
-//! the ones MPI launchers and torchrun set win over Slurm's, because under mpirun inside sbatch every rank sees the
-//! launcher's SLURM_PROCID. What its libraries' handles mean is in `mpi`,
-//! containers are in `container`.
+//! Who a process is: rank, job, container and user, from /proc. Ranks come from the launcher's
+//! environment variables; the ones MPI launchers and torchrun set win over Slurm's, because under
+//! mpirun inside sbatch every rank sees the launcher's SLURM_PROCID. What its libraries' handles
+//! mean is in `mpi`, containers are in `container`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -118,8 +118,8 @@ impl Process {
     }
 }
 
-/// A field of /proc/PID/stat behind the name, counted from 1 as proc(5) does. The name is in parentheses and may hold any
-/// character.
+/// A field of /proc/PID/stat behind the name, counted from 1 as proc(5) does. The name is in
+/// parentheses and may hold any character.
 fn stat_field(stat: &[u8], number: usize) -> Option<&str> {
     let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
     let field = stat.get(after_name..)?.split(|&b| b == b' ').nth(number.checked_sub(3)?)?;
@@ -131,7 +131,8 @@ fn start_since_boot_ns(stat: &[u8]) -> Option<i64> {
     ticks.checked_mul(1_000_000_000 / ticks_per_second())
 }
 
-/// Whether a thread of it still runs. The main one may have ended before the others: then the process looks as if it had.
+/// Whether a thread of it still runs. The main one may have ended before the others: then the
+/// process looks as if it had.
 fn has_threads(stat: &[u8]) -> bool {
     let ended = matches!(stat_field(stat, 3), None | Some("Z" | "X"));
     !ended || stat_field(stat, 20).and_then(|threads| threads.parse::<u32>().ok()).is_some_and(|threads| threads > 1)
@@ -159,7 +160,8 @@ pub(crate) fn cgroup_path(cgroups: &str) -> &str {
     cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("")
 }
 
-/// Whether the real, effective and saved user of a process are this one. (The programs ask more, of every event.)
+/// Whether the real, effective and saved user of a process are this one. (The programs ask more, of
+/// every event.)
 pub(crate) fn is_all_of_user(pid: u32, user: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let Some(line) = status.lines().find_map(|line| line.strip_prefix("Uid:")) else { return false };
@@ -184,7 +186,8 @@ fn user_name(uid: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Processes {
     known: Mutex<HashMap<u32, Arc<Process>>>,
-    /// When pids last began another program (kernel time): what was being read of them then is of the one before.
+    /// When pids last began another program (kernel time): what was being read of them then is of
+    /// the one before.
     execs: Mutex<HashMap<u32, u64>>,
     ended: Mutex<HashMap<u32, (Arc<Process>, Instant)>>,
     boot_unix_ns: i64,
@@ -219,12 +222,13 @@ impl Processes {
         self.keep(pid, Process::read(pid, self.boot_unix_ns)?)
     }
 
-    /// Keeps what was read, but not of a program that the process has left meanwhile: launchers begin the rank's a few
-    /// milliseconds after their own, and give it its rank.
+    /// Keeps what was read, but not of a program that the process has left meanwhile: launchers
+    /// begin the rank's a few milliseconds after their own, and give it its rank.
     fn keep(&self, pid: u32, mut read: Process) -> Option<(Arc<Process>, bool)> {
         for _ in 0..MOST_READINGS {
             let mut known = self.lock();
-            // under the same lock as `exec` takes both: it either has been told of, or finds what is kept here
+            // under the same lock as `exec` takes both: it either has been told of, or finds what
+            // is kept here
             let left = self.execs().get(&pid).is_some_and(|exec_ns| read.read_ns < *exec_ns);
             if !left {
                 if let Some(process) = known.get(&pid) {
@@ -244,8 +248,8 @@ impl Processes {
         self.execs.lock()
     }
 
-    /// Whether what is known of a pid is of the process that has it now: another one started at another time. What is of
-    /// an earlier process is ended.
+    /// Whether what is known of a pid is of the process that has it now: another one started at
+    /// another time. What is of an earlier process is ended.
     pub(crate) fn is_same(&self, pid: u32) -> bool {
         let Some(known) = self.known(pid) else { return true };
         let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return true };
@@ -298,8 +302,9 @@ impl Processes {
         self.ended.lock()
     }
 
-    /// The process of a record; true when it was read now. Of one that has just ended there may be records still (threads that
-    /// end at once, requests to a disk under way): what can be read of its pid then says nothing any more, so it is not read.
+    /// The process of a record; true when it was read now. Of one that has just ended there may be
+    /// records still (threads that end at once, requests to a disk under way): what can be read of
+    /// its pid then says nothing any more, so it is not read.
     pub(crate) fn of_record(&self, pid: u32) -> Option<(Arc<Process>, bool)> {
         self.lately(pid).map(|process| (process, false)).or_else(|| self.look(pid))
     }

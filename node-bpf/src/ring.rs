@@ -1,10 +1,12 @@
-//! Reading the ring buffer between the BPF programs and us, each of its pages mapped once: libbpf's reader maps the data
-//! twice in a row, so that no record breaks off at the end, and its pages count twice as the agent's memory. Here the few
-//! records that do are copied together. What is in the records is `wire`'s business.
+//! Reading the ring buffer between the BPF programs and us, each of its pages mapped once: libbpf's
+//! reader maps the data twice in a row, so that no record breaks off at the end, and its pages
+//! count twice as the agent's memory. Here the few records that do are copied together. What is in
+//! the records is `wire`'s business.
 //!
-//! Layout and protocol: Linux, Documentation/bpf/ringbuf.rst and kernel/bpf/ringbuf.c. The first page holds the reader's
-//! position (ours to write), the second the writer's, then come the data. Positions only grow. A record begins with eight
-//! bytes, of which the first four are its length and two flags; records are aligned to eight bytes.
+//! Layout and protocol: Linux, Documentation/bpf/ringbuf.rst and kernel/bpf/ringbuf.c. The first
+//! page holds the reader's position (ours to write), the second the writer's, then come the data.
+//! Positions only grow. A record begins with eight bytes, of which the first four are its length
+//! and two flags; records are aligned to eight bytes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -18,7 +20,8 @@ use libbpf_rs::{MapCore, MapHandle};
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER_BYTES: usize = 8;
-/// The kernel is told that there is room again when this much of the ring has been read (of small ones an eighth).
+/// The kernel is told that there is room again when this much of the ring has been read (of small
+/// ones an eighth).
 const SAID_BYTES: usize = 16 << 10;
 
 /// Positions and data, wherever they lie.
@@ -32,7 +35,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// Hands every record that is complete to `take`, up to the first that is not; false when there is one.
+    /// Hands every record that is complete to `take`, up to the first that is not; false when there
+    /// is one.
     ///
     /// # Safety
     /// The pointers are valid, the data aligned to eight bytes, and nobody else reads the ring.
@@ -46,7 +50,8 @@ impl Pages {
                 break true;
             }
             let offset = at & (self.data_bytes - 1);
-            // SAFETY: records begin at multiples of eight bytes, so the header lies within the data.
+            // SAFETY: records begin at multiples of eight bytes, so the header lies within the
+            // data.
             let header = unsafe { self.data.add(offset).cast::<AtomicU32>().as_ref() }.load(Ordering::Acquire);
             if header & BUSY != 0 {
                 break false;
@@ -55,7 +60,8 @@ impl Pages {
             if header & DISCARDED == 0 && len <= self.data_bytes {
                 let begin = (offset + HEADER_BYTES) & (self.data_bytes - 1);
                 let first = len.min(self.data_bytes - begin);
-                // SAFETY: both parts lie within the data, and the writer leaves them alone until `consumer` has passed.
+                // SAFETY: both parts lie within the data, and the writer leaves them alone until
+                // `consumer` has passed.
                 let (head, tail) = unsafe {
                     let head = std::slice::from_raw_parts(self.data.add(begin).as_ptr(), first);
                     (head, std::slice::from_raw_parts(self.data.as_ptr(), len - first))
@@ -70,7 +76,8 @@ impl Pages {
                 }
             }
             at = at.wrapping_add((len + HEADER_BYTES).next_multiple_of(8));
-            // Now and then: every writer reads it, and each time that it has changed waits for its cache line.
+            // Now and then: every writer reads it, and each time that it has changed waits for its
+            // cache line.
             if at.wrapping_sub(said) >= SAID_BYTES.min(self.data_bytes / 8) {
                 consumer.store(at, Ordering::Release);
                 said = at;
@@ -156,9 +163,11 @@ impl Ring {
         unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, most_ms) };
     }
 
-    /// Hands every complete record to `take`; false when one is still being written, and more may lie behind it.
+    /// Hands every complete record to `take`; false when one is still being written, and more may
+    /// lie behind it.
     pub(crate) fn consume(&mut self, take: impl FnMut(&[u8])) -> bool {
-        // SAFETY: the mappings live as long as this value, and `&mut` makes us the only reader of it.
+        // SAFETY: the mappings live as long as this value, and `&mut` makes us the only reader of
+        // it.
         unsafe { self.pages.consume(&mut self.spare, take) }
     }
 }

@@ -1,8 +1,10 @@
-//! What capture itself costs and loses, for the table `self_stats`: every probe's counters, every BPF program's runs and
-//! processor time, and the thresholds in force. Values count from the start; only those that have changed make a record.
+//! What capture itself costs and loses, for the table `self_stats`: every probe's counters, every
+//! BPF program's runs and processor time, and the thresholds in force. Values count from the start;
+//! only those that have changed make a record.
 //!
-//! Of the runs of the programs one in 64 is measured, by the programs themselves (`MEASURED` in `bpf/capture.bpf.c`): the
-//! kernel's own measuring (BPF_ENABLE_STATS) takes 80 ns a run of every BPF program of the host and CAP_SYS_ADMIN.
+//! Of the runs of the programs one in 64 is measured, by the programs themselves (`MEASURED` in
+//! `bpf/capture.bpf.c`): the kernel's own measuring (BPF_ENABLE_STATS) takes 80 ns a run of every
+//! BPF program of the host and CAP_SYS_ADMIN.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! What the threads of a running capture share: the sink, what is known of processes and communicators, and the status
-//! that callers see.
+//! What the threads of a running capture share: the sink, what is known of processes and
+//! communicators, and the status that callers see.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use crate::tally::registry::Registry;
 pub struct AttachedFile {
     /// Its path as the process that led to it sees it.
     pub path: PathBuf,
-    /// Which library it is: "nccl", "rccl", "mpi", "cuda", "cuda_driver", "hip", "verbs"; "symbol" for what the user named.
+    /// Which library it is: "nccl", "rccl", "mpi", "cuda", "cuda_driver", "hip", "verbs"; "symbol"
+    /// for what the user named.
     pub library: &'static str,
     /// The symbols probed.
     pub symbols: Vec<String>,

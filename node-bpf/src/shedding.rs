@@ -1,7 +1,8 @@
-//! What is left out when there is too much: a small machine with levels, asked once a second. Off-CPU stretches and
-//! block requests go first, the shortest of them: each level multiplies the shortest recorded one by four. Rows of
-//! point-to-point calls go last. Collectives are never left out. What is left out is counted by the programs (loss
-//! reason "shed"), every change is said (log, `self_stats`), and each level is taken back after ten calm seconds.
+//! What is left out when there is too much: a small machine with levels, asked once a second.
+//! Off-CPU stretches and block requests go first, the shortest of them: each level multiplies the
+//! shortest recorded one by four. Rows of point-to-point calls go last. Collectives are never left
+//! out. What is left out is counted by the programs (loss reason "shed"), every change is said
+//! (log, `self_stats`), and each level is taken back after ten calm seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use crate::signals::wire::Tuning;
 
-/// How full the queue behind capture is, in thousandths. Who owns the queue sets it; all clones are one.
+/// How full the queue behind capture is, in thousandths. Who owns the queue sets it; all clones are
+/// one.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog(Arc<AtomicU32>);
 
@@ -35,14 +37,15 @@ pub(crate) struct Second {
     pub(crate) rows: u64,
 }
 
-/// Rows of off-CPU stretches and block requests in a second, above which the shortest are left out: at 100 bytes a row
-/// some 20 GB a day, for what few ever look at.
+/// Rows of off-CPU stretches and block requests in a second, above which the shortest are left out:
+/// at 100 bytes a row some 20 GB a day, for what few ever look at.
 const MOST_ROWS: u64 = 2000;
 /// A backlog from which on more is left out, and below which a second is calm.
 const BACKLOG: (u32, u32) = (500, 100);
 /// Calm seconds before a level is taken back.
 const CALM: u32 = 10;
-/// The level from which on point-to-point calls are left out: the shortest stretch recorded is then 64 times as long.
+/// The level from which on point-to-point calls are left out: the shortest stretch recorded is then
+/// 64 times as long.
 const POINT_TO_POINT: u32 = 4;
 
 /// The machine.

@@ -1,5 +1,6 @@
-//! What could be captured here and now, for `rankmesh check`: the host as it is, the libraries that running processes
-//! use, and, where it is allowed, a trial of every class of probes. Nothing is left attached.
+//! What could be captured here and now, for `rankmesh check`: the host as it is, the libraries that
+//! running processes use, and, where it is allowed, a trial of every class of probes. Nothing is
+//! left attached.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -96,7 +97,8 @@ fn trial(config: &CaptureConfig) -> Result<(AttachMode, Vec<ClassStatus>), Error
     Ok((loaded.mode, loaded.classes))
 }
 
-/// All libraries of [`KINDS`] that processes have mapped, and how many processes may not be looked at.
+/// All libraries of [`KINDS`] that processes have mapped, and how many processes may not be looked
+/// at.
 fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
     let mut found: BTreeMap<(Vec<u8>, u64), LibraryInUse> = BTreeMap::new();
     let mut hidden = 0;

@@ -1,5 +1,6 @@
-//! Where to put the probes in a library file: the functions of `functions` that it exports, by file offset, one probe
-//! for names that share an address. Reading ELF is in `elf`, attaching in `attach`.
+//! Where to put the probes in a library file: the functions of `functions` that it exports, by file
+//! offset, one probe for names that share an address. Reading ELF is in `elf`, attaching in
+//! `attach`.
 
 use std::borrow::Cow;
 use std::path::Path;

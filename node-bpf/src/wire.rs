@@ -1,5 +1,6 @@
-//! The bytes the BPF programs write, parsed with size checks. The truth is `bpf/wire.h`; the sizes are asserted here
-//! and, for the record kinds, on every record. What a record means is `decode`'s business.
+//! The bytes the BPF programs write, parsed with size checks. The truth is `bpf/wire.h`; the sizes
+//! are asserted here and, for the record kinds, on every record. What a record means is `decode`'s
+//! business.
 
 use crate::bytes::Reader;
 use crate::signals::wire as signals;
@@ -231,7 +232,8 @@ pub(crate) struct RawInFlight {
 pub(crate) const OPEN_CALL_BYTES: usize = 168;
 
 impl RawInFlight {
-    /// None when the bytes are of another form, or the call is one that makes no record (`RM_ROLE_CALL` is 0).
+    /// None when the bytes are of another form, or the call is one that makes no record
+    /// (`RM_ROLE_CALL` is 0).
     pub(crate) fn parse(bytes: &[u8], now_ns: u64) -> Option<RawInFlight> {
         let mut r = Reader::new(bytes);
         let (pid, tid) = (r.u32()?, r.u32()?);
@@ -269,12 +271,14 @@ impl RawInFlight {
     }
 }
 
-/// An entry of the map `waiting`: thread (process id << 32 | thread id) and kernel time of the entry.
+/// An entry of the map `waiting`: thread (process id << 32 | thread id) and kernel time of the
+/// entry.
 pub(crate) fn waiting(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
     Some((Reader::new(key).u64()?, Reader::new(value).u64()?))
 }
 
-/// Where `off.followed` lies in `struct thread_state` (`bpf/thread.bpf.h`), and its value `FOLLOWED`.
+/// Where `off.followed` lies in `struct thread_state` (`bpf/thread.bpf.h`), and its value
+/// `FOLLOWED`.
 const FOLLOWED: (usize, u8) = (46, 1);
 
 /// The `struct thread_state` of a thread that has made no call yet, of a process that is followed.

@@ -1,5 +1,6 @@
-//! CUDA and HIP calls: counted in the kernel exactly as often as they were made, by each api for itself, with bytes,
-//! direction and stream; synchronisations after a collective are records of their own.
+//! CUDA and HIP calls: counted in the kernel exactly as often as they were made, by each api for
+//! itself, with bytes, direction and stream; synchronisations after a collective are records of
+//! their own.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -28,7 +29,8 @@ fn compile() -> tempfile::TempDir {
         ("-DHIP", "libamdhip64.so.6", None),
     ] {
         let mut command = Command::new("cc");
-        // a function that begins with a push is probed at a twentieth of the cost of one that does not
+        // a function that begins with a push is probed at a twentieth of the cost of one that does
+        // not
         command.args(["-fPIC", "-fvisibility=hidden", "-fno-omit-frame-pointer", "-shared", define]);
         command.arg("-Wl,-rpath,$ORIGIN");
         command.arg(format!("-Wl,-soname,{name}")).arg("-o").arg(at(name)).arg(here.join("tests/c/gpu_stub.c"));
@@ -46,7 +48,8 @@ fn compile() -> tempfile::TempDir {
 
 const LIBRARIES: [&str; 4] = ["libcudart.so.12", "libcuda.so.1", "libamdhip64.so.6", "libnccl.so.2"];
 
-/// Runs gpu_calls: once it has its libraries mapped, `before` may look at it, and after its loops `after`, with its number.
+/// Runs gpu_calls: once it has its libraries mapped, `before` may look at it, and after its loops
+/// `after`, with its number.
 fn calls(built: &Path, cgroup: &Cgroup, loops: [u32; 2], before: impl FnOnce(), after: impl FnOnce(u32)) -> u32 {
     let mut command = Command::new("sh");
     command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
@@ -145,7 +148,8 @@ fn every_call_is_counted(mode: Option<AttachMode>) {
 
     let after: Vec<_> = rows(&recorded).into_iter().filter(|c| c.kind == Some("after_collective")).collect();
     let after: Vec<_> = after.iter().map(|c| (c.api, c.func, c.stream, c.rank, c.duration_ns > 1_900_000)).collect();
-    // the driver's inside the runtime's returns first; the second cudaStreamSynchronize only, and HIP's no more
+    // the driver's inside the runtime's returns first; the second cudaStreamSynchronize only, and
+    // HIP's no more
     assert_eq!(
         after,
         [
@@ -188,7 +192,8 @@ fn slow_calls_are_rows_and_no_more_than_the_budget() {
     };
     let loops = 2_000;
     let pid = calls(built.path(), &cgroup, [loops, 150], found, |pid| {
-        // once they are all counted, a new second's budget of rows is untouched when the slow call comes
+        // once they are all counted, a new second's budget of rows is untouched when the slow call
+        // comes
         let launches = (("cuda", "cudaLaunchKernel".to_owned()), (u64::from(loops), None, Some(6)));
         wait_for("the loops to be counted", || {
             sums(&Recorded(recorder.so_far()), pid).get(&launches.0) == Some(&launches.1)

@@ -1,5 +1,6 @@
-//! NCCL calls that only enqueue, as the real library's do, with a CUDA runtime whose synchronise calls wait: the calls are
-//! short, the waits are seen after them, and what goes into a graph is marked.
+//! NCCL calls that only enqueue, as the real library's do, with a CUDA runtime whose synchronise
+//! calls wait: the calls are short, the waits are seen after them, and what goes into a graph is
+//! marked.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -62,7 +63,8 @@ fn the_wait_is_in_the_synchronise_call_after_the_collective() {
             assert!(sync.ts_ns + sync.duration_ns + CLOCKS_NS >= last_in, "over before all have come: {sync:?}");
             waited_ms.push(sync.duration_ns / 1_000_000);
         }
-        // the others wait for the late one, and it waits for nobody, at least in one step on however busy a host
+        // the others wait for the late one, and it waits for nobody, at least in one step on
+        // however busy a host
         let (least, most) = (waited_ms.iter().min().unwrap(), waited_ms.iter().max().unwrap());
         assert!(if rank.rank == 2 { *least < 40 } else { *most >= 40 }, "rank {}: {waited_ms:?}", rank.rank);
     }

@@ -1,5 +1,6 @@
-//! Real gloo jobs through a named function, `--probe libgloo.so.0:gloo::allreduce`: a program of our own with Debian's libgloo, and
-//! PyTorch's DistributedDataParallel where python3-torch is installed. As many calls are recorded as the ranks say they made.
+//! Real gloo jobs through a named function, `--probe libgloo.so.0:gloo::allreduce`: a program of
+//! our own with Debian's libgloo, and PyTorch's DistributedDataParallel where python3-torch is
+//! installed. As many calls are recorded as the ranks say they made.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -61,7 +62,8 @@ fn recorder(cgroup: &Cgroup) -> Recorder {
     Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), probes: vec![probe], ..CaptureConfig::default() })
 }
 
-/// Lets the ranks begin when their library is probed, and compares what was recorded with what they say.
+/// Lets the ranks begin when their library is probed, and compares what was recorded with what they
+/// say.
 fn compare(recorder: Recorder, mut jobs: Vec<Job>, least: u64) {
     let probed = |files: &[node_bpf::AttachedFile]| files.iter().any(|file| file.library == "symbol");
     wait_for("gloo to be probed", || probed(&recorder.status().files));
@@ -106,7 +108,8 @@ fn a_gloo_job_is_recorded_completely() {
     compare(recorder, jobs, 500);
 }
 
-/// Steps of a small model under DistributedDataParallel; a hook counts the gradients' reductions, and the loss is reduced too.
+/// Steps of a small model under DistributedDataParallel; a hook counts the gradients' reductions,
+/// and the loss is reduced too.
 const DDP: &str = r#"
 import os, sys
 import torch, torch.distributed as dist

@@ -1,4 +1,5 @@
-//! What the host does to a rank: a slow disk, a kill for want of memory, a network that loses packets, too much to record.
+//! What the host does to a rank: a slow disk, a kill for want of memory, a network that loses
+//! packets, too much to record.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -71,7 +72,8 @@ impl Drop for OldCgroup {
     }
 }
 
-/// A limit in the job's cgroup v2, or in a cgroup v1 of its own; none when this host has neither controller.
+/// A limit in the job's cgroup v2, or in a cgroup v1 of its own; none when this host has neither
+/// controller.
 fn limit(cgroup: &Cgroup, new: (&str, &str), old: (&str, &str, &str)) -> Option<Option<OldCgroup>> {
     if fs::write(cgroup.0.join(new.0), new.1).is_ok() {
         return Some(None);
@@ -168,8 +170,8 @@ fn a_slow_disk_shows_as_requests_and_waits_of_the_rank_that_reads() {
     assert!(life.iter().any(|l| l.event == "exit" && l.pid == pid && l.exit_code == Some(0) && l.comm == "dd"));
 }
 
-/// A job of rank 6 that fills the memory of its cgroup; the shell's process id and all that was recorded. None when
-/// there is no limit to be had.
+/// A job of rank 6 that fills the memory of its cgroup; the shell's process id and all that was
+/// recorded. None when there is no limit to be had.
 fn out_of_memory(script: &str) -> Option<(u32, Vec<Record>)> {
     let dir = tempfile::tempdir().unwrap();
     let (cgroup, bytes) = (Cgroup::new(), "33554432");
@@ -231,7 +233,8 @@ fn inside(pid: u32, command: &[&str]) -> bool {
     nsenter.status().is_ok_and(|status| status.success())
 }
 
-/// Two network namespaces, 10.98.0.1 and 10.98.0.2, between which one packet in ten is lost on the way to the second.
+/// Two network namespaces, 10.98.0.1 and 10.98.0.2, between which one packet in ten is lost on the
+/// way to the second.
 fn lossy_pair() -> Option<[Job; 2]> {
     let namespace = || Command::new("unshare").args(["-n", "sleep", "300"]).spawn().ok().map(Job);
     let pair = [namespace()?, namespace()?];

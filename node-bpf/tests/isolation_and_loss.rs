@@ -98,7 +98,8 @@ fn a_call_under_way_shows_and_is_a_row_when_its_rank_dies_in_it() {
     let flags = ["--ranks", "2", "--iters", "1", "--work-ms", "1", "--late-rank", "1", "--late-ms", "600000"];
     let mut job = nccl_ranks(&workloads, &[&cgroup], &flags);
     let job = Job(job.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    // rank 0 waits in its first all_reduce for the late rank 1: that shows before the call returns, and who it is once it is known
+    // rank 0 waits in its first all_reduce for the late rank 1: that shows before the call returns,
+    // and who it is once it is known
     let is_it = |c: &Collective| c.rank == Some(0) && c.local_rank.is_some() && c.duration_ns > 5_000_000;
     let waiting = || recorder.in_flight().into_iter().find(is_it);
     wait_for("rank 0 in its call", || waiting().is_some());

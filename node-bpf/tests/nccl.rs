@@ -1,4 +1,5 @@
-//! NCCL calls of real processes under real eBPF: every call once, with the right rank, size, hash and sequence.
+//! NCCL calls of real processes under real eBPF: every call once, with the right rank, size, hash
+//! and sequence.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;

@@ -1,5 +1,6 @@
-//! The NCCL profiler plugin and its ring, without NCCL and without a GPU: a stand-in calls the plugin as NCCL does
-//! (tests/c/nccl_host.c says after what). That the real library loads it is tested in `real_libs`.
+//! The NCCL profiler plugin and its ring, without NCCL and without a GPU: a stand-in calls the
+//! plugin as NCCL does (tests/c/nccl_host.c says after what). That the real library loads it is
+//! tested in `real_libs`.
 
 #[path = "common/rings.rs"]
 mod rings;
@@ -41,7 +42,8 @@ impl Built {
         self.0.path().join(name)
     }
 
-    /// Runs operations through an interface version; back when all are made, with the time of the first on the device.
+    /// Runs operations through an interface version; back when all are made, with the time of the
+    /// first on the device.
     fn run(&self, version: u32, threads: u32, operations: u32, more: &[&str]) -> (Program, i64) {
         self.run_with(version, threads, operations, more, &[])
     }

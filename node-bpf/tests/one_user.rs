@@ -1,5 +1,6 @@
-//! A recorder of one user sees nothing of another's: not calls, nor off-CPU time, connections, requests to disks, faults,
-//! children, ends, or calls under way; nor of what that user starts with another's rights.
+//! A recorder of one user sees nothing of another's: not calls, nor off-CPU time, connections,
+//! requests to disks, faults, children, ends, or calls under way; nor of what that user starts with
+//! another's rights.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -16,7 +17,8 @@ use node_bpf::{CaptureConfig, HostRecord, MemoryEvent, Record};
 const OURS: u32 = 54_331;
 const OTHER: u32 = 54_332;
 
-/// The workloads where every user may run them, a file to read, and a program that takes OTHER's rights.
+/// The workloads where every user may run them, a file to read, and a program that takes OTHER's
+/// rights.
 struct Dirs {
     dir: tempfile::TempDir,
     file: Option<PathBuf>,
@@ -29,7 +31,8 @@ impl Dirs {
         for name in ["libnccl.so.2", "host-events", "nccl-ranks"] {
             fs::copy(from.join(name), dir.path().join(name)).unwrap();
         }
-        // such programs do not look for libraries beside themselves ($ORIGIN): the loader forbids it
+        // such programs do not look for libraries beside themselves ($ORIGIN): the loader forbids
+        // it
         let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
         let set_user = dir.path().join("set-user");
         let mut cc = Command::new("cc");
@@ -50,7 +53,8 @@ impl Dirs {
         Dirs { dir, file }
     }
 
-    /// Runs `script` as a user, in the cgroup and in a network of its own, where nobody answers 10.99.99.99.
+    /// Runs `script` as a user, in the cgroup and in a network of its own, where nobody answers
+    /// 10.99.99.99.
     fn start(&self, user: u32, cgroup: &Cgroup, rank: u32, script: &str) -> Child {
         let mut command = Command::new("unshare");
         let network = "ip link set lo up && ip route add 10.99.99.99 dev lo";

@@ -1,6 +1,6 @@
-//! NVIDIA's published libraries, called without a GPU, under real eBPF: every call is found, with its arguments and its
-//! return code, and a communicator's structure is read where each version keeps its fields. `make test-real-libs`
-//! fetches them and says where they lie.
+//! NVIDIA's published libraries, called without a GPU, under real eBPF: every call is found, with
+//! its arguments and its return code, and a communicator's structure is read where each version
+//! keeps its fields. `make test-real-libs` fetches them and says where they lie.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -49,7 +49,8 @@ const TYPES: [(&str, u64); 12] = [
     ("float8_e5m2", 1),
 ];
 
-/// A version, where `readelf --debug-dump=info` shows the fields of `struct ncclComm` in it, and the calls it exports.
+/// A version, where `readelf --debug-dump=info` shows the fields of `struct ncclComm` in it, and
+/// the calls it exports.
 struct Version {
     version: &'static str,
     hash_at: u64,
@@ -214,7 +215,8 @@ fn check_cuda(program: &Path, library: &Path) {
     eprintln!("{}: {} calls of {} functions", library.display(), made.values().sum::<u64>(), made.len());
 }
 
-/// Distance of the function that loads the plugin from ncclGetUniqueId: NVIDIA's wheels carry all symbols.
+/// Distance of the function that loads the plugin from ncclGetUniqueId: NVIDIA's wheels carry all
+/// symbols.
 fn distance(library: &Path) -> i64 {
     use object::{Object, ObjectSymbol};
     let bytes = std::fs::read(library).unwrap();

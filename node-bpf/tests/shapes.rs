@@ -11,7 +11,8 @@ use std::process::{Command, Stdio};
 use common::{Cgroup, Recorded, Recorder, can_capture, wait_for, workloads};
 use node_bpf::{CaptureConfig, Collective, HashStyle, Record, comm_hash, split_hash, split_hash_text};
 
-/// tests/c/shapes.c with an nccl-sim that says it is this version, with debug information as NCCL's wheels have it.
+/// tests/c/shapes.c with an nccl-sim that says it is this version, with debug information as NCCL's
+/// wheels have it.
 fn compile(version: &str) -> PathBuf {
     compile_with(version, "-g")
 }
@@ -96,7 +97,8 @@ fn init_all_knows_each_communicator() {
     }
 }
 
-/// The shape "split": its process lives until all of its calls are here and can be looked up in its memory.
+/// The shape "split": its process lives until all of its calls are here and can be looked up in its
+/// memory.
 fn trace_splits(version: &str) -> Option<Recorded> {
     if !can_capture() {
         return None;
@@ -152,7 +154,8 @@ fn the_hash_follows_the_version_and_the_first_id() {
         let id: [u8; 128] = std::array::from_fn(|i| u8::from_str_radix(&printed[2 * i..2 * i + 2], 16).unwrap());
         let calls: Vec<_> = recorded.calls().iter().map(|c| (c.comm_hash, c.seq, c.stream)).collect();
         let hash = Some(comm_hash(&id, style));
-        // the second communicator may get the first one's address: its count starts over all the same
+        // the second communicator may get the first one's address: its count starts over all the
+        // same
         assert_eq!(
             calls,
             [(hash, Some(0), Some(0x1234)), (hash, Some(1), Some(0x1234)), (hash, Some(0), Some(0x1234))]
@@ -273,7 +276,8 @@ fn a_library_loaded_long_after_the_start_is_found() {
     std::fs::remove_dir_all(&built).unwrap();
 }
 
-/// Copies the files into a file system that only this process sees, runs the program there and deletes the files.
+/// Copies the files into a file system that only this process sees, runs the program there and
+/// deletes the files.
 const ELSEWHERE: &str = "mount -t tmpfs none /mnt && cp $0/* /mnt/ && mkdir /mnt/gone && mv /mnt/libnccl.so.2 /mnt/gone/ && \
     export LD_LIBRARY_PATH=/mnt/gone && exec /mnt/shapes late";
 

@@ -1,4 +1,5 @@
-//! The MPI shim and its ring, without eBPF and without MPI: a stand-in library is called through the shim.
+//! The MPI shim and its ring, without eBPF and without MPI: a stand-in library is called through
+//! the shim.
 
 #[path = "common/rings.rs"]
 mod rings;
@@ -115,7 +116,8 @@ fn without_a_reader_the_rank_goes_on_and_what_it_loses_is_counted() {
         let first = got.calls[0].clone();
         assert_eq!((first.func, first.seq), ("send_recv", Some(0)));
     }
-    // The agent is gone, and with it the ring's name; the rank still runs, and the next agent finds it.
+    // The agent is gone, and with it the ring's name; the rank still runs, and the next agent finds
+    // it.
     let (_rings, records) = built.read();
     let until = Instant::now() + PATIENCE;
     let found = std::iter::from_fn(|| records.recv_timeout(until.saturating_duration_since(Instant::now())).ok())

@@ -1,5 +1,6 @@
-//! A host that cannot keep up: too much to record, so that point-to-point calls are left out and come back; and too few CPUs,
-//! so that what ranks wait for one is told as the kernel itself counts it.
+//! A host that cannot keep up: too much to record, so that point-to-point calls are left out and
+//! come back; and too few CPUs, so that what ranks wait for one is told as the kernel itself counts
+//! it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -75,7 +76,8 @@ fn on_one_cpu(program: &str) -> Command {
     command
 }
 
-/// Time that a process's main thread has waited for a CPU, as the kernel counts it (proc(5), `schedstat`).
+/// Time that a process's main thread has waited for a CPU, as the kernel counts it (proc(5),
+/// `schedstat`).
 fn waited_ns(pid: u32) -> Option<i64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     text.split(' ').nth(1)?.parse().ok()
@@ -113,7 +115,8 @@ fn ranks_starved_of_cpu_lose_no_call_and_their_waits_add_up_to_the_kernels() {
             let Some(least) = waited_ns(pid) else { return false };
             let told = told(pid);
             seen = (least, told, waited_ns(pid).unwrap_or(0));
-            // waits of less than a millisecond make no row; one under way when it is asked may be told and not counted yet
+            // waits of less than a millisecond make no row; one under way when it is asked may be
+            // told and not counted yet
             least > second && told > least / 10 * 9 && told < seen.2 + second / 10
         });
         eprintln!("rank {rank}: {seen:?} ns (counted by the kernel before, told, counted after)");

@@ -1,4 +1,5 @@
-//! Functions and USDT points that somebody names: found by any of their names, counted as often as they were called.
+//! Functions and USDT points that somebody names: found by any of their names, counted as often as
+//! they were called.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -56,8 +57,8 @@ fn any(built: &Path, cgroup: &Cgroup) -> Command {
     command
 }
 
-/// Runs the program until the recorder knows who it is; its pid, and the points at which somebody listened. `before`: when it
-/// has mapped its libraries.
+/// Runs the program until the recorder knows who it is; its pid, and the points at which somebody
+/// listened. `before`: when it has mapped its libraries.
 fn run(built: &Path, cgroup: &Cgroup, recorder: &Recorder, before: impl FnOnce()) -> (u32, String) {
     let mut command = any(built, cgroup);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());

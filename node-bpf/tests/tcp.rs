@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use common::{Cgroup, Job, Recorder, can_capture, wait_for, workloads};
 use node_bpf::{CaptureConfig, NetEvent, Record};
 
-/// Connects from a namespace of its own to a neighbour that is not there: every packet is dropped at the far end of a
-/// veth pair. The library preloaded makes the shell a followed process, rank 7.
+/// Connects from a namespace of its own to a neighbour that is not there: every packet is dropped
+/// at the far end of a veth pair. The library preloaded makes the shell a followed process, rank 7.
 const CONNECT: &str = "ip link add v0 type veth peer name v1 && ip addr add 10.99.0.1/24 dev v0 && \
     ip link set v0 up && ip link set v1 up && ip neigh add 10.99.0.2 lladdr 02:00:00:00:00:02 dev v0 && \
     LD_PRELOAD=$0 RANK=7 exec bash -c 'read -r go; exec 3<>/dev/tcp/10.99.0.2/7117'";

@@ -1,5 +1,6 @@
-//! Events of InfiniBand devices: each that a process was told of is a row with device, port, process and rank. The library
-//! is a stand-in that is compiled with libibverbs' own header, since no host of ours has such a device.
+//! Events of InfiniBand devices: each that a process was told of is a row with device, port,
+//! process and rank. The library is a stand-in that is compiled with libibverbs' own header, since
+//! no host of ours has such a device.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;

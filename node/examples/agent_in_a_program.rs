@@ -1,11 +1,12 @@
-//! An agent inside a program of one's own: it founds a mesh, opens a trace store, and is asked in SQL.
+//! An agent inside a program of one's own: it founds a mesh, opens a trace store, and is asked in
+//! SQL.
 //!
 //! ```text
 //! cargo run -p rankmesh --example agent_in_a_program
 //! ```
 //!
-//! Everything lies in a temporary directory and nothing is recorded; a program that is to record sets
-//! `capture: CaptureChoice::Auto` and needs the rights that `rankmesh check` lists.
+//! Everything lies in a temporary directory and nothing is recorded; a program that is to record
+//! sets `capture: CaptureChoice::Auto` and needs the rights that `rankmesh check` lists.
 
 use std::time::Duration;
 

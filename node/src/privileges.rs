@@ -1,6 +1,7 @@
-//! Giving up what the agent does not need, before any of its threads start: all capabilities but those that capture
-//! uses (the table is `node_bpf::privileges`), and the gaining of new ones. Root's right to write into other users'
-//! directories goes, too, unless the agent's own files lie in one.
+//! Giving up what the agent does not need, before any of its threads start: all capabilities but
+//! those that capture uses (the table is `node_bpf::privileges`), and the gaining of new ones.
+//! Root's right to write into other users' directories goes, too, unless the agent's own files lie
+//! in one.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +23,8 @@ pub struct Plan {
 
 /// Ports below need CAP_NET_BIND_SERVICE.
 const FIRST_FREE_PORT: u16 = 1024;
-/// What a root process needs to work in another user's directory: to write there, and to make its files that user's
-/// (SQLite does so with the files beside a database).
+/// What a root process needs to work in another user's directory: to write there, and to make its
+/// files that user's (SQLite does so with the files beside a database).
 const OTHERS_FILES: [Capability; 2] = [Capability::CAP_DAC_OVERRIDE, Capability::CAP_CHOWN];
 
 /// Keeps what the plan needs of this process's capabilities and gives up the rest, for good.
@@ -58,8 +59,9 @@ pub fn give_up_all_but(plan: &Plan) -> Result<(), DropError> {
     Ok(())
 }
 
-/// A program whose file carries capabilities (setcap) has them whoever runs it, and in every command. What lets a user see
-/// or change what is not the user's own (files, processes) is given up at once: [`node_bpf::privileges::only_user`].
+/// A program whose file carries capabilities (setcap) has them whoever runs it, and in every
+/// command. What lets a user see or change what is not the user's own (files, processes) is given
+/// up at once: [`node_bpf::privileges::only_user`].
 ///
 /// # Errors
 /// Threads run already, or the kernel refused.
@@ -77,8 +79,8 @@ fn names(capabilities: &[Capability]) -> String {
     capabilities.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether this thread may read and write the file, what lies beside it under the same name ("trace.db-wal") or in it,
-/// and make what is not there yet.
+/// Whether this thread may read and write the file, what lies beside it under the same name
+/// ("trace.db-wal") or in it, and make what is not there yet.
 fn usable(file: &Path) -> bool {
     let may = |path: &Path, what| faccessat(nix::fcntl::AT_FDCWD, path, what, AtFlags::AT_EACCESS).is_ok();
     let read_write = AccessFlags::R_OK | AccessFlags::W_OK;

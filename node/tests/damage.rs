@@ -8,7 +8,8 @@ use std::process::Command;
 use common::{Lab, wait_for};
 use serde_json::json;
 
-/// Puts a file system of `kib` KiB under `at`; false (and a word on stderr) where this test may not.
+/// Puts a file system of `kib` KiB under `at`; false (and a word on stderr) where this test may
+/// not.
 fn mount(test: &str, at: &Path, kib: u32) -> bool {
     std::fs::create_dir_all(at).expect("a directory");
     let size = format!("size={kib}k");

@@ -1,5 +1,6 @@
-//! Live, on calls that only enqueue, as the real NCCL's do: the late rank is named from the synchronise calls, replayed graphs
-//! are said to be a blind spot, and jobs that ran before the agents came are understood. Needs root.
+//! Live, on calls that only enqueue, as the real NCCL's do: the late rank is named from the
+//! synchronise calls, replayed graphs are said to be a blind spot, and jobs that ran before the
+//! agents came are understood. Needs root.
 
 mod common;
 
@@ -81,7 +82,8 @@ fn start_agents(lab: &mut Lab, cgroups: &Cgroups) {
     lab.wait_for_members(&AGENTS);
 }
 
-/// Runs a job until every agent has found and probed its libraries: what follows is seen from its first call on.
+/// Runs a job until every agent has found and probed its libraries: what follows is seen from its
+/// first call on.
 fn prime(lab: &Lab, bin: &Path, cgroups: &Cgroups) {
     let first = job(bin, cgroups, &["--mode", "enqueue", "--work-ms", "20"]);
     wait_for("every agent to count CUDA calls", || {
@@ -97,8 +99,8 @@ fn prime(lab: &Lab, bin: &Path, cgroups: &Cgroups) {
     });
 }
 
-fn report(lab: &Lab, asker: &str, since: &str) -> Result<Value, String> {
-    let output = lab.ask(asker, "stragglers", &["--since", since, "--format", "json"]);
+fn report(lab: &Lab, coordinator: &str, since: &str) -> Result<Value, String> {
+    let output = lab.ask(coordinator, "stragglers", &["--since", since, "--format", "json"]);
     if !output.status.success() {
         return Err(stderr(&output));
     }
@@ -247,10 +249,11 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
         let row = answer["rows"][0].as_array().expect("a row");
         if row[1..] == [8, 1, 8, 0] { Ok(()) } else { Err(answer["rows"].to_string()) }
     });
-    // each host numbers its calls by what the others gossip: the standing verdict is made of digests
-    for asker in AGENTS {
-        wait_for(&format!("{asker} names the late rank by digests"), || {
-            let output = lab.ask(asker, "stragglers", &["--format", "json"]);
+    // each host numbers its calls by what the others gossip: the standing verdict is made of
+    // digests
+    for coordinator in AGENTS {
+        wait_for(&format!("{coordinator} names the late rank by digests"), || {
+            let output = lab.ask(coordinator, "stragglers", &["--format", "json"]);
             let answer: Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
             let verdict = &answer["verdict"];
             assert!(verdict["kind"] != "rank" || (verdict["rank"] == 6 && verdict["node"] == "m4"), "{verdict}");
@@ -261,7 +264,8 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
     }
 }
 
-/// In a job with tensor, data and pipeline parallel groups a late rank delays whole stages: it may be named, nobody else.
+/// In a job with tensor, data and pipeline parallel groups a late rank delays whole stages: it may
+/// be named, nobody else.
 fn groups_of_large_models(test: &str, mode: &str) {
     if !can_capture(test) {
         return;

@@ -1,5 +1,6 @@
-//! Files that are no whole store of this version: every command says one clear sentence about them, ends with the same code,
-//! and loses nothing; the agent's own store is set aside where it cannot be used, and never overwritten.
+//! Files that are no whole store of this version: every command says one clear sentence about them,
+//! ends with the same code, and loses nothing; the agent's own store is set aside where it cannot
+//! be used, and never overwritten.
 
 mod common;
 
@@ -182,7 +183,8 @@ fn good(dir: &Path) -> PathBuf {
     path
 }
 
-/// Every regular file of a directory with its bytes, without what SQLite and the lock leave beside a store.
+/// Every regular file of a directory with its bytes, without what SQLite and the lock leave beside
+/// a store.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
     let files = paths.filter(|path| path.symlink_metadata().expect("there").is_file());

@@ -1,5 +1,6 @@
-//! Harm done to a mesh of real agents, one of which records: questions that build gigabytes or never end are stopped on every node,
-//! and names of hostile processes steer neither a terminal nor SQL.
+//! Harm done to a mesh of real agents, one of which records: questions that build gigabytes or
+//! never end are stopped on every node, and names of hostile processes steer neither a terminal nor
+//! SQL.
 
 mod common;
 
@@ -81,12 +82,14 @@ fn bombs_are_stopped_on_every_node_and_recording_goes_on() {
         let asked = lab.ask("h1", "query", &["--per-node", "--timeout", "3s", "--", bomb]);
         let said = stderr(&asked);
         assert_eq!((asked.status.code(), stdout(&asked).as_str()), (Some(1), ""), "{bomb}: {said}");
-        // Where all would say the same, the first who says it ends the question for all; else each is named.
+        // Where all would say the same, the first who says it ends the question for all; else each
+        // is named.
         let why = ["too big", "budget", "timeout", "deadline", "memory", "took longer"];
         assert!(said.contains("0 of 3 nodes answered") && why.iter().any(|why| said.contains(why)), "{bomb}: {said}");
     }
     for (node, before) in NODES.iter().zip(before) {
-        // Nothing of it runs on: the process is idle for a while. (A loop of SQLite's would take all it gets.)
+        // Nothing of it runs on: the process is idle for a while. (A loop of SQLite's would take
+        // all it gets.)
         wait_for("the node is at rest", || {
             let began = cpu_ticks(lab.pid(node));
             std::thread::sleep(Duration::from_millis(300));
@@ -97,14 +100,16 @@ fn bombs_are_stopped_on_every_node_and_recording_goes_on() {
         let grown = peak_mib(lab.pid(node)) - before;
         assert!(grown < 700, "{node} grew by {grown} MiB");
     }
-    // Of a question to all, the first who refuses it ends it for the others, who may never have heard of it: each alone, for the audit.
+    // Of a question to all, the first who refuses it ends it for the others, who may never have
+    // heard of it: each alone, for the audit.
     for node in &NODES[1..] {
         for bomb in BOMBS {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_nanos();
             let noted = format!(
                 "SELECT count(*) FROM audit WHERE kind = 'task' AND who = 'h1' AND outcome IN ('refused', 'failed') AND ts_ns >= {since}"
             );
-            // Where the machine is so slow that the time is over before the node has heard of it, it is asked again.
+            // Where the machine is so slow that the time is over before the node has heard of it,
+            // it is asked again.
             wait_for("the audit has it", || {
                 let asked = lab.ask("h1", "query", &["--nodes", node, "--timeout", "3s", "--", bomb]);
                 assert_eq!(asked.status.code(), Some(1), "{node}: {bomb}: {}", stderr(&asked));
@@ -275,11 +280,11 @@ fn an_agent_with_hostile_questions_at_work_ends_when_it_is_asked_to_and_its_stor
     wait_for("audit has a row to start from", || {
         if number(&lab, "h1", "SELECT count(*) FROM audit") > 0 { Ok(()) } else { Err("none".to_owned()) }
     });
-    let mut askers: Vec<_> = (0..8)
+    let mut clients: Vec<_> = (0..8)
         .map(|_| {
-            let mut asker = rankmesh();
-            asker.arg("query").arg("--socket").arg(lab.socket("h1")).args(["--timeout", "300s", HOSTILE]);
-            asker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs")
+            let mut client = rankmesh();
+            client.arg("query").arg("--socket").arg(lab.socket("h1")).args(["--timeout", "300s", HOSTILE]);
+            client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs")
         })
         .collect();
     let (pid, before) = (lab.pid("h1"), cpu_ticks(lab.pid("h1")));
@@ -293,8 +298,8 @@ fn an_agent_with_hostile_questions_at_work_ends_when_it_is_asked_to_and_its_stor
     eprintln!("an agent with 8 hostile questions at work ended {took:?} after SIGTERM");
     // Aim: 2 s; the machine may be busy with others' work, too. The questions had minutes left.
     assert!(took < Duration::from_secs(20), "{took:?}");
-    for asker in &mut askers {
-        assert!(!asker.wait().expect("its end").success(), "an answer of an agent that has gone");
+    for client in &mut clients {
+        assert!(!client.wait().expect("its end").success(), "an answer of an agent that has gone");
     }
     let whole = rankmesh().args(["query", "--db"]).arg(lab.path("h1.db")).arg("SELECT count(*) FROM audit").output();
     let whole = whole.expect("runs");

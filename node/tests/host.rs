@@ -43,7 +43,8 @@ fn an_agent_tells_of_its_host_its_ranks_waits_and_its_own_cost() {
         "two samples of the host",
         "SELECT count(*) >= 2 AND max(cpu_busy_pct) BETWEEN 0 AND 100 AND min(memory_total_bytes) > 0 FROM host_samples",
     );
-    // Why ranks are off the CPU. Root's agent has given up its privileges and knows the kernel's functions all the same.
+    // Why ranks are off the CPU. Root's agent has given up its privileges and knows the kernel's
+    // functions all the same.
     wait_until(
         &lab,
         "sleeps of both ranks with their reason",

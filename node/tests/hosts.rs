@@ -1,8 +1,10 @@
-//! Real agents on hosts of their own (network namespaces): a cable that is pulled, packets that are lost, a host that hears one other no
-//! more, agents that are killed and stopped. Every answer is judged: it is the sum over exactly the nodes that coverage calls
-//! answered, in time, with the exit code that says so; whoever is well is in it; and after each fault the mesh heals by itself.
+//! Real agents on hosts of their own (network namespaces): a cable that is pulled, packets that are
+//! lost, a host that hears one other no more, agents that are killed and stopped. Every answer is
+//! judged: it is the sum over exactly the nodes that coverage calls answered, in time, with the
+//! exit code that says so; whoever is well is in it; and after each fault the mesh heals by itself.
 //!
-//! Links here have no delay (this wants a kernel with netem); the lab's relay delays (`scenarios/tests/chaos.rs`).
+//! Links here have no delay (this wants a kernel with netem); the lab's relay delays
+//! (`scenarios/tests/chaos.rs`).
 
 mod common;
 
@@ -17,7 +19,8 @@ use serde_json::Value;
 const NAMES: [&str; 4] = ["h1", "h2", "h3", "h4"];
 const SQL: &str = "SELECT sum(x), count(*) FROM t";
 const DEADLINE: Duration = Duration::from_secs(3);
-/// Beyond the deadline: starting the command line on a busy machine, or one that stands still for a while.
+/// Beyond the deadline: starting the command line on a busy machine, or one that stands still for a
+/// while.
 const SLACK: Duration = Duration::from_secs(30);
 
 /// Whose rows are in a sum: host N has one row, 10 to the power of N.
@@ -25,7 +28,8 @@ fn in_sum(sum: i64) -> Vec<usize> {
     (1..=NAMES.len()).filter(|host| sum / 10_i64.pow(u32::try_from(*host).expect("small")) % 10 == 1).collect()
 }
 
-/// Asks at a host and judges the answer; returns the hosts in it: none where the time was over before any answered, which it says.
+/// Asks at a host and judges the answer; returns the hosts in it: none where the time was over
+/// before any answered, which it says.
 fn ask(lab: &Lab, at: usize) -> Vec<usize> {
     let began = Instant::now();
     let output = lab.ask(NAMES[at - 1], "query", &["--format", "json", "--timeout", "3s", SQL]);
@@ -57,8 +61,8 @@ fn ask(lab: &Lab, at: usize) -> Vec<usize> {
     answered
 }
 
-/// A host's answers are right from the first on, and come to be of exactly these: on a busy machine one that is well may need longer
-/// than the deadline at first.
+/// A host's answers are right from the first on, and come to be of exactly these: on a busy machine
+/// one that is well may need longer than the deadline at first.
 fn comes_to(lab: &Lab, at: usize, wanted: &[usize]) {
     wait_for(&format!("h{at} has an answer of {wanted:?}"), || {
         let answered = ask(lab, at);

@@ -1,4 +1,5 @@
-//! Live: real eBPF on real processes, four agents with a cgroup each, asked through the command line. Needs root.
+//! Live: real eBPF on real processes, four agents with a cgroup each, asked through the command
+//! line. Needs root.
 
 mod common;
 
@@ -22,8 +23,8 @@ fn start_agents(lab: &mut Lab, cgroups: &Cgroups) {
     }
 }
 
-fn verdict(lab: &Lab, asker: &str, since: &str) -> Result<Value, String> {
-    let output = lab.ask(asker, "stragglers", &["--since", since, "--format", "json", "--timeout", "60s"]);
+fn verdict(lab: &Lab, coordinator: &str, since: &str) -> Result<Value, String> {
+    let output = lab.ask(coordinator, "stragglers", &["--since", since, "--format", "json", "--timeout", "60s"]);
     if !output.status.success() {
         return Err(stderr(&output));
     }
@@ -61,16 +62,16 @@ fn open_mpi_late_rank_is_named_by_every_agent_and_a_healthy_job_by_none() {
     // Rank 3 enters 60 ms late: named by any agent alike.
     let late = mpi_job(&lab, &cgroups, "--iters 1000000 --work-ms 20 --late-rank 3 --late-ms 60");
     let started = Instant::now();
-    let named_by = |asker: &str| {
+    let named_by = |coordinator: &str| {
         wait_for("rank 3 is named", || {
-            let answer = verdict(&lab, asker, "10s")?;
+            let answer = verdict(&lab, coordinator, "10s")?;
             if answer["verdict"]["kind"] == "rank" { Ok(answer) } else { Err(answer["verdict"].to_string()) }
         })
     };
     named_by("m1");
     eprintln!("rank named {:?} after mpirun was started", started.elapsed());
-    for asker in AGENTS {
-        let answer = named_by(asker);
+    for coordinator in AGENTS {
+        let answer = named_by(coordinator);
         let verdict = &answer["verdict"];
         assert_eq!(
             (&verdict["kind"], &verdict["rank"], &verdict["node"]),
@@ -109,9 +110,9 @@ fn a_stopped_rank_is_reported_as_a_hang_by_its_name() {
     let rank = nix::unistd::Pid::from_raw(rank);
     nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGSTOP).expect("stopped");
     let stopped = Instant::now();
-    let reported_by = |asker: &str| {
+    let reported_by = |coordinator: &str| {
         wait_for("the hang is reported", || {
-            let answer = verdict(&lab, asker, "10s")?;
+            let answer = verdict(&lab, coordinator, "10s")?;
             if answer["verdict"]["kind"] == "hang" { Ok(answer) } else { Err(answer["verdict"].to_string()) }
         })
     };
@@ -120,8 +121,8 @@ fn a_stopped_rank_is_reported_as_a_hang_by_its_name() {
     let missing = answer["verdict"]["missing"].as_array().expect("who is missing");
     assert_eq!(missing.len(), 1, "{answer}");
     assert_eq!((&missing[0]["rank"], &missing[0]["node"]), (&5.into(), &"m3".into()), "{answer}");
-    for asker in AGENTS {
-        reported_by(asker);
+    for coordinator in AGENTS {
+        reported_by(coordinator);
     }
     common::assert_hang_by_sql(&lab, "m2");
     nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGCONT).expect("continued");

@@ -1,4 +1,5 @@
-//! Live: real eBPF, jobs with a known cause of lateness, asked through the command line. Needs root.
+//! Live: real eBPF, jobs with a known cause of lateness, asked through the command line. Needs
+//! root.
 
 mod common;
 
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 const AGENTS: [&str; 3] = ["c1", "c2", "c3"];
 const RANKS: usize = 6;
-/// The rank that is made late: not the asker's, and not on its host.
+/// The rank that is made late: not the coordinator's, and not on its host.
 const LATE: usize = 3;
 
 /// Processes that end with the test.
@@ -163,7 +164,8 @@ fn a_rank_that_just_sleeps_longer_is_given_no_other_cause() {
         return;
     }
     let mut job = Job::new("sleeps");
-    // Long enough that what a busy host adds at each waking is no fifth of it: that would rightly be named, too.
+    // Long enough that what a busy host adds at each waking is no fifth of it: that would rightly
+    // be named, too.
     job.start(&["--cpu-ms", "1", "--sleep-ms", "10"], &["--cpu-ms", "1", "--sleep-ms", "150"], &[]);
     for _ in 0..5 {
         let cause = wait_for("the late rank is named", || job.cause());
@@ -247,7 +249,8 @@ fn packet_loss_to_one_host_is_named_with_its_flows() {
     let mut job = Job::new("loss");
     let bin = job.program.with_file_name("mpi-ranks");
     assert!(bin.exists(), "no mpi-ranks: install libopenmpi-dev and openmpi-bin");
-    // Two ranks to a host; all talk over TCP, those of one host too. mpirun's own daemon starts them on each host.
+    // Two ranks to a host; all talk over TCP, those of one host too. mpirun's own daemon starts
+    // them on each host.
     let netns = hosts.name(1).trim_end_matches('1').to_owned();
     let daemon = job.lab.path("on-host");
     let on_host = format!(
@@ -299,9 +302,9 @@ fn packet_loss_to_one_host_is_named_with_its_flows() {
     let flow = &verdict["flows"][0];
     assert!([&flow["from_node"], &flow["to_node"]].contains(&&Value::from("c3")), "{verdict}");
     // Every agent says so by itself, from what digests say of retransmissions.
-    for asker in AGENTS {
-        let standing = wait_for(&format!("{asker}'s standing verdict is the network"), || {
-            let output = job.lab.ask(asker, "stragglers", &["--format", "json"]);
+    for coordinator in AGENTS {
+        let standing = wait_for(&format!("{coordinator}'s standing verdict is the network"), || {
+            let output = job.lab.ask(coordinator, "stragglers", &["--format", "json"]);
             let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
             let verdict = &answer["verdict"];
             assert_ne!(verdict["kind"], "hang", "{verdict}");

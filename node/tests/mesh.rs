@@ -1,4 +1,5 @@
-//! The mesh of real agent processes, asked through the command line: union answers, coverage, faults, trust.
+//! The mesh of real agent processes, asked through the command line: union answers, coverage,
+//! faults, trust.
 
 mod common;
 
@@ -30,35 +31,36 @@ fn three_databases(lab: &mut Lab) {
 fn any_agent_answers_for_all_of_them() {
     let mut lab = Lab::new();
     three_databases(&mut lab);
-    for asker in ["n1", "n2", "n3"] {
+    for coordinator in ["n1", "n2", "n3"] {
         let (answer, code) =
-            lab.query(asker, "SELECT source, count(*) FROM events GROUP BY source ORDER BY source", &[]);
-        assert_eq!(answer["rows"], json!([[3, 3], [4, 1], [5, 2]]), "asked at {asker}");
+            lab.query(coordinator, "SELECT source, count(*) FROM events GROUP BY source ORDER BY source", &[]);
+        assert_eq!(answer["rows"], json!([[3, 3], [4, 1], [5, 2]]), "asked at {coordinator}");
         assert_eq!(answer["coverage"], json!({"asked": 3, "answered": 3, "missing": [], "notes": []}));
         assert_eq!(code, 0);
-        let (answer, _) = lab.query(asker, "SELECT avg(duration) FROM events WHERE source = 3", &[]);
+        let (answer, _) = lab.query(coordinator, "SELECT avg(duration) FROM events WHERE source = 3", &[]);
         assert_eq!(answer["rows"], json!([[20.0]]));
         // A replicated table is read once.
         let (answer, _) = lab.query(
-            asker,
+            coordinator,
             "SELECT s.name, sum(e.duration) FROM events e JOIN sources s ON s.id = e.source GROUP BY s.name ORDER BY 1",
             &[],
         );
         assert_eq!(answer["rows"], json!([["cuda", 60], ["driver", 5], ["host", 16]]));
-        let (answer, _) = lab.query(asker, "SELECT count(*) FROM sources", &[]);
+        let (answer, _) = lab.query(coordinator, "SELECT count(*) FROM sources", &[]);
         assert_eq!((&answer["rows"], &answer["coverage"]["asked"]), (&json!([[3]]), &json!(1)));
         // A question without a table needs no node.
-        let (answer, code) = lab.query(asker, "SELECT 1 + 1", &[]);
+        let (answer, code) = lab.query(coordinator, "SELECT 1 + 1", &[]);
         assert_eq!((code, &answer["rows"], &answer["coverage"]["asked"]), (0, &json!([[2]]), &json!(0)));
         // Top-k, the hidden column, and a choice of nodes.
-        let (answer, _) = lab.query(asker, "SELECT node, duration FROM events ORDER BY duration DESC LIMIT 2", &[]);
+        let (answer, _) =
+            lab.query(coordinator, "SELECT node, duration FROM events ORDER BY duration DESC LIMIT 2", &[]);
         assert_eq!(answer["rows"], json!([["n1", 30], ["n2", 20]]));
-        let (answer, _) = lab.query(asker, "SELECT count(*) FROM events", &["--nodes", "n2,n3"]);
+        let (answer, _) = lab.query(coordinator, "SELECT count(*) FROM events", &["--nodes", "n2,n3"]);
         assert_eq!(answer["rows"], json!([[3]]));
         assert_eq!(answer["coverage"]["asked"], 2);
-        let (answer, _) = lab.query(asker, "SELECT count(*) FROM events WHERE node = 'n1'", &[]);
+        let (answer, _) = lab.query(coordinator, "SELECT count(*) FROM events WHERE node = 'n1'", &[]);
         assert_eq!((&answer["rows"], &answer["coverage"]["asked"]), (&json!([[3]]), &json!(1)));
-        let (answer, _) = lab.query(asker, "SELECT count(*) AS c FROM events", &["--per-node"]);
+        let (answer, _) = lab.query(coordinator, "SELECT count(*) AS c FROM events", &["--per-node"]);
         assert_eq!(answer["columns"][0]["name"], "node");
         let mut rows = answer["rows"].as_array().expect("rows").clone();
         rows.sort_by_key(ToString::to_string);
@@ -315,7 +317,8 @@ fn one_file_without_a_mesh() {
     assert!(stderr(&refused).contains("not a"), "{}", stderr(&refused));
 }
 
-/// Recorded traces of another tool, when the folder with them lies beside the project: its three sample nodes.
+/// Recorded traces of another tool, when the folder with them lies beside the project: its three
+/// sample nodes.
 #[test]
 fn recorded_foreign_traces_merge_to_their_known_figures() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/ingero");
@@ -332,20 +335,21 @@ fn recorded_foreign_traces_merge_to_their_known_figures() {
         lab.start(name, &["--serve-db", &file, "--replicated", "sources,ops"]);
     }
     lab.wait_for_members(&names);
-    for asker in names {
-        let (answer, code) = lab.query(asker, "SELECT source, count(*) FROM events GROUP BY source", &[]);
+    for coordinator in names {
+        let (answer, code) = lab.query(coordinator, "SELECT source, count(*) FROM events GROUP BY source", &[]);
         let mut rows = answer["rows"].as_array().expect("rows").clone();
         rows.sort_by_key(ToString::to_string);
-        assert_eq!((code, json!(rows)), (0, json!([[3, 219], [4, 76], [5, 305]])), "asked at {asker}");
-        let (answer, _) = lab.query(asker, "SELECT avg(duration)/1000 FROM events WHERE source=3", &[]);
+        assert_eq!((code, json!(rows)), (0, json!([[3, 219], [4, 76], [5, 305]])), "asked at {coordinator}");
+        let (answer, _) = lab.query(coordinator, "SELECT avg(duration)/1000 FROM events WHERE source=3", &[]);
         let mean = answer["rows"][0][0].as_f64().expect("a number");
         assert!((mean - 27775.5517).abs() < 1e-4, "{mean}");
-        // Investigations as people publish them: by node and source, joined with the replicated dictionary.
+        // Investigations as people publish them: by node and source, joined with the replicated
+        // dictionary.
         let sql = "SELECT node, source, count(*) AS n FROM events GROUP BY node, source ORDER BY n DESC, node LIMIT 3";
-        let (answer, _) = lab.query(asker, sql, &[]);
+        let (answer, _) = lab.query(coordinator, sql, &[]);
         assert_eq!(answer["rows"].as_array().map(Vec::len), Some(3));
         let sql = "SELECT s.name, count(*) FROM events e JOIN sources s ON s.id = e.source GROUP BY 1 ORDER BY 2 DESC";
-        let (answer, _) = lab.query(asker, sql, &[]);
+        let (answer, _) = lab.query(coordinator, sql, &[]);
         assert_eq!(answer["rows"].as_array().map(Vec::len), Some(3), "{answer}");
     }
 }

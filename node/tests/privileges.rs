@@ -28,7 +28,8 @@ fn mask(capabilities: &[Capability]) -> u64 {
     capabilities.iter().map(Capability::bitmask).sum()
 }
 
-/// Effective, permitted and bounding capabilities, and no_new_privs, of every thread: one set, when all are alike.
+/// Effective, permitted and bounding capabilities, and no_new_privs, of every thread: one set, when
+/// all are alike.
 fn of_threads(pid: u32) -> BTreeSet<(u64, u64, u64, String)> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let hex = |status: &str, name: &str| u64::from_str_radix(&field(status, name), 16).expect("a number");
@@ -51,7 +52,8 @@ fn private_workloads(lab: &Lab) -> PathBuf {
     made
 }
 
-/// Runs as `USER` with these capabilities, which whatever it executes keeps; in the cgroup, when there is one.
+/// Runs as `USER` with these capabilities, which whatever it executes keeps; in the cgroup, when
+/// there is one.
 fn as_user(program: &Path, capabilities: &[Capability], cgroup: Option<&Path>) -> Command {
     let names = |sign: &str| -> String {
         capabilities.iter().map(|c| format!(",{sign}{}", c.to_string()[4..].to_lowercase())).collect()

@@ -1,5 +1,5 @@
-//! Questions that mean harm, put to a real agent: each ends in a clear refusal, costs no more than its budget, leaves nothing
-//! behind, and the agent answers the next one.
+//! Questions that mean harm, put to a real agent: each ends in a clear refusal, costs no more than
+//! its budget, leaves nothing behind, and the agent answers the next one.
 
 mod common;
 

@@ -43,7 +43,8 @@ fn a_killed_agent_leaves_no_probe_behind_and_the_job_goes_on() {
     lab.start("m1", &["--cgroup", &cgroup.display().to_string()]);
     let ranks = workloads(&lab).join("nccl-ranks");
     let log = fs::File::create(lab.path("job.log")).expect("a file");
-    // slow while this file is there, so that it has most of its steps before it when the agent is killed
+    // slow while this file is there, so that it has most of its steps before it when the agent is
+    // killed
     let slow = lab.path("slow");
     fs::write(&slow, "1 250\n").expect("written");
     let steps = ["--ranks", "2", "--iters", "400", "--work-ms", "10", "--late-file", &slow.display().to_string()];

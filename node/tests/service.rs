@@ -1,4 +1,5 @@
-//! An agent as a service manager runs it: what it prints goes to the journal, and its flags stay the same for every start.
+//! An agent as a service manager runs it: what it prints goes to the journal, and its flags stay
+//! the same for every start.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! What `rankmesh stragglers --show-sql` prints gives the figures of the ranks again, asked of the same mesh. This holds
-//! the views `lateness` and `self_time`, plain and synced, against the analysis.
+//! What `rankmesh stragglers --show-sql` prints gives the figures of the ranks again, asked of the
+//! same mesh. This holds the views `lateness` and `self_time`, plain and synced, against the
+//! analysis.
 
 mod common;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "the simulator, of which this needs a part")]
@@ -23,7 +24,8 @@ CREATE TABLE cuda_calls (ts_ns INTEGER, duration_ns INTEGER, pid INTEGER, tid IN
 CREATE TABLE net_events (ts_ns INTEGER, event TEXT, pid INTEGER, saddr TEXT, daddr TEXT);
 ";
 
-/// The stores of simulated jobs, by name of the job, served by one agent each. All clocks are this host's, and all jobs have just ended.
+/// The stores of simulated jobs, by name of the job, served by one agent each. All clocks are this
+/// host's, and all jobs have just ended.
 fn mesh(jobs: &[(&str, Input)]) -> Lab {
     let mut stores: BTreeMap<String, String> = NODES.map(|node| (node.to_owned(), SCHEMA.to_owned())).into();
     for (place, (name, input)) in jobs.iter().enumerate() {
@@ -117,7 +119,8 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Compares what a report says of ranks with the answers. Each question measures the clocks anew, within their bound.
+/// Compares what a report says of ranks with the answers. Each question measures the clocks anew,
+/// within their bound.
 fn same_figures(lab: &Lab, answer: &Value) -> Vec<(String, Vec<Row>)> {
     let asked = asked(lab, answer);
     let bound = answer["evidence"]["clock_bound_ns"].as_f64().expect("clocks are known") * 2.0 + 1.0;

@@ -1,4 +1,5 @@
-//! `rankmesh slurm` on real Slurm: a cluster of virtual nodes on this machine. Needs root, slurm-wlm and munge.
+//! `rankmesh slurm` on real Slurm: a cluster of virtual nodes on this machine. Needs root,
+//! slurm-wlm and munge.
 
 mod common;
 
@@ -270,7 +271,8 @@ fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
     assert!(log.contains("leaving"), "it was told to go, and went by itself: {log}");
     // What was requeued runs again, with a mesh of its own.
     let said = wait_for("the requeued job has a mesh again", || {
-        // Slurm makes it wait for two minutes; told to, it does not. It can be told only once it is pending, and has all its nodes back.
+        // Slurm makes it wait for two minutes; told to, it does not. It can be told only once it is
+        // pending, and has all its nodes back.
         if slurm.state(requeued) == "PENDING" {
             slurm.run("scontrol", &["update", &format!("JobId={requeued}"), "StartTime=now"]);
         }

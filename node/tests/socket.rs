@@ -1,5 +1,5 @@
-//! The socket and another user: nothing without leave, a reader's part with it, her own rows where every user may ask, and all
-//! of it in the audit. Needs root.
+//! The socket and another user: nothing without leave, a reader's part with it, her own rows where
+//! every user may ask, and all of it in the audit. Needs root.
 
 mod common;
 
@@ -99,7 +99,8 @@ fn another_user_asks_only_with_leave_and_sees_no_processes_of_others() {
     });
 }
 
-/// What one user's rank did on a host just now: 60 calls of her communicator, and a stretch off the CPU.
+/// What one user's rank did on a host just now: 60 calls of her communicator, and a stretch off the
+/// CPU.
 fn record(store: &Store, now_ns: i64, uid: u32, rank: i32, late_ns: i64) {
     let pid = 4_000_000 + 10 * uid + rank.cast_unsigned();
     let start_ns = now_ns - 60_000_000_000;
@@ -240,8 +241,8 @@ fn a_reader_who_asks_too_much_at_once_keeps_neither_owner_nor_agent_busy() {
     lab.start("n", &["--allow-user", &STRANGER.to_string()]);
     lab.wait_for_members(&["n"]);
     let socket = lab.socket("n");
-    // Connects again and again and says nothing. Peer credentials are those of the thread that connects: it becomes the stranger's, by
-    // the system call, which is for one thread alone.
+    // Connects again and again and says nothing. Peer credentials are those of the thread that
+    // connects: it becomes the stranger's, by the system call, which is for one thread alone.
     let flood = || {
         let path = socket.clone();
         let flooder = std::thread::spawn(move || -> Vec<UnixStream> {

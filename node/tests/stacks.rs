@@ -1,5 +1,5 @@
-//! `rankmesh stacks` on a real job: Python ranks that call Open MPI, recorded by eBPF; the lines where they are, in classes.
-//! Needs root.
+//! `rankmesh stacks` on a real job: Python ranks that call Open MPI, recorded by eBPF; the lines
+//! where they are, in classes. Needs root.
 
 mod common;
 
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 const AGENTS: [&str; 2] = ["m1", "m2"];
 
-/// A training loop. Rank 3 loads its data slowly; the others wait for it in the all-reduce. The comments mark the lines that the
-/// test expects.
+/// A training loop. Rank 3 loads its data slowly; the others wait for it in the all-reduce. The
+/// comments mark the lines that the test expects.
 const TRAIN: &str = r#"import ctypes, os, time
 
 mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
@@ -42,8 +42,8 @@ fn line_of(mark: &str) -> u64 {
     TRAIN.lines().position(|line| line.ends_with(mark)).expect("a marked line") as u64 + 1
 }
 
-fn stacks(lab: &Lab, asker: &str, more: &[&str]) -> (Result<Value, String>, Option<i32>) {
-    let output = lab.ask(asker, "stacks", &[&["--format", "json", "--timeout", "30s"], more].concat());
+fn stacks(lab: &Lab, coordinator: &str, more: &[&str]) -> (Result<Value, String>, Option<i32>) {
+    let output = lab.ask(coordinator, "stacks", &[&["--format", "json", "--timeout", "30s"], more].concat());
     let answer = serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {}", stderr(&output)));
     (answer, output.status.code())
 }
@@ -81,8 +81,8 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     });
 
     let (loads, meets) = (line_of("# LOADS"), line_of("# MEETS"));
-    for asker in AGENTS {
-        let (answer, code) = stacks(&lab, asker, &["--samples", "30", "--every", "100ms"]);
+    for coordinator in AGENTS {
+        let (answer, code) = stacks(&lab, coordinator, &["--samples", "30", "--every", "100ms"]);
         let answer = answer.expect("an answer");
         assert_eq!(code, Some(0), "{answer}");
         assert_eq!(ranks_at(&answer, "load_batch", loads), "3", "{answer}");

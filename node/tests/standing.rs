@@ -1,4 +1,5 @@
-//! The standing verdict, live: real eBPF on real processes, four agents with a cgroup each. Needs root.
+//! The standing verdict, live: real eBPF on real processes, four agents with a cgroup each. Needs
+//! root.
 
 mod common;
 
@@ -29,8 +30,8 @@ fn agents(lab: &mut Lab, cgroups: &Cgroups) {
 }
 
 /// The standing verdict of an agent.
-fn standing(lab: &Lab, asker: &str) -> Result<Value, String> {
-    let output = lab.ask(asker, "stragglers", &["--format", "json"]);
+fn standing(lab: &Lab, coordinator: &str) -> Result<Value, String> {
+    let output = lab.ask(coordinator, "stragglers", &["--format", "json"]);
     if !matches!(output.status.code(), Some(0 | 3)) {
         return Err(stderr(&output));
     }
@@ -41,9 +42,9 @@ fn standing(lab: &Lab, asker: &str) -> Result<Value, String> {
 fn all_say(lab: &Lab, kind: &str) -> Vec<Value> {
     AGENTS
         .iter()
-        .map(|asker| {
-            wait_for(&format!("{asker} says {kind}"), || {
-                let answer = standing(lab, asker)?;
+        .map(|coordinator| {
+            wait_for(&format!("{coordinator} says {kind}"), || {
+                let answer = standing(lab, coordinator)?;
                 let settled = answer["standing"]["heard"] == 4 && answer["verdict"]["kind"] == kind;
                 if settled { Ok(answer) } else { Err(format!("{} {}", answer["verdict"], answer["standing"])) }
             })
@@ -62,9 +63,9 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
     let late = lab.path("late");
     let _job = mpi_job(&lab, &cgroups, &format!("--iters 1000000 --work-ms 20 --late-file {}", late.display()));
     all_say(&lab, "none");
-    for asker in AGENTS {
-        wait_for(&format!("{asker} hears all ranks"), || {
-            let answer = standing(&lab, asker)?;
+    for coordinator in AGENTS {
+        wait_for(&format!("{coordinator} hears all ranks"), || {
+            let answer = standing(&lab, coordinator)?;
             let all = answer["per_comm"][0]["heard"] == 8 && answer["standing"]["heard"] == 4;
             let all = all && answer["standing"]["reference"] == "m1";
             if all { Ok(()) } else { Err(answer.to_string()) }
@@ -82,13 +83,13 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
         // of 60 ms; what a busy machine adds is of all ranks, but not alike
         assert!((20..600).contains(&late_ms), "{verdict}");
     }
-    // Any two agents give the same verdict for the same window. Where a busy machine takes seconds for each answer, few windows are
-    // seen of two agents, though they are asked at once.
+    // Any two agents give the same verdict for the same window. Where a busy machine takes seconds
+    // for each answer, few windows are seen of two agents, though they are asked at once.
     let mut windows: BTreeMap<i64, Vec<Value>> = BTreeMap::new();
     let mut rounds = 0;
     wait_for("windows that two agents have judged", || {
         let answers: Vec<_> = std::thread::scope(|scope| {
-            let asked = AGENTS.map(|asker| scope.spawn(|| standing(&lab, asker)));
+            let asked = AGENTS.map(|coordinator| scope.spawn(|| standing(&lab, coordinator)));
             asked.into_iter().map(|answer| answer.join().expect("an answer")).collect()
         });
         let mut last = Vec::new();
@@ -111,7 +112,8 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
     std::fs::remove_file(&late).expect("removed");
     all_say(&lab, "none");
 
-    // One row for each change, in the whole mesh; the command ran for each. (On a busy host it may have come and gone more than once.)
+    // One row for each change, in the whole mesh; the command ran for each. (On a busy host it may
+    // have come and gone more than once.)
     let sql = "SELECT verdict, rank, culprit_node FROM findings ORDER BY ts_ns";
     let mut changes = 0;
     wait_for("the findings", || {
@@ -155,9 +157,9 @@ fn the_end_of_a_job_ends_what_is_said_of_its_ranks() {
     }
     let ended = Instant::now();
     drop(job);
-    for asker in AGENTS {
-        wait_for(&format!("{asker} says that the job has ended"), || {
-            let verdict = &standing(&lab, asker)?["verdict"];
+    for coordinator in AGENTS {
+        wait_for(&format!("{coordinator} says that the job has ended"), || {
+            let verdict = &standing(&lab, coordinator)?["verdict"];
             match verdict["why"].as_str() {
                 Some("the job's 8 ranks have ended") => Ok(()),
                 _ => Err(verdict.to_string()),
@@ -188,10 +190,11 @@ fn verdicts_go_on_when_wall_clocks_are_set() {
     for (host, ahead_ns) in [("m3", 3_600 * S), ("m1", 3_600 * S), ("m3", -3_300 * S), ("m1", -3_300 * S), ("m1", 0)] {
         lab.step_clock(host, ahead_ns);
         let began = Instant::now();
-        // Windows are judged at all agents that end after the step, of all hosts' digests, and name the rank.
-        for asker in AGENTS {
-            wait_for(&format!("{asker} names the rank after {host} was set by {} s", ahead_ns / S), || {
-                let answer = standing(&lab, asker)?;
+        // Windows are judged at all agents that end after the step, of all hosts' digests, and name
+        // the rank.
+        for coordinator in AGENTS {
+            wait_for(&format!("{coordinator} names the rank after {host} was set by {} s", ahead_ns / S), || {
+                let answer = standing(&lab, coordinator)?;
                 let about = &answer["standing"];
                 let age_ms = about["age_ms"].as_i64().ok_or("no age")?;
                 assert!((0..60_000).contains(&age_ms), "{about}");
@@ -332,9 +335,9 @@ fn a_host_that_vanished_is_named_by_its_ranks() {
     for rank in ranks {
         kill(rank, Signal::SIGKILL).expect("killed");
     }
-    for asker in &AGENTS[..3] {
-        wait_for(&format!("{asker} misses the ranks of m4"), || {
-            let answer = standing(&lab, asker)?;
+    for coordinator in &AGENTS[..3] {
+        wait_for(&format!("{coordinator} misses the ranks of m4"), || {
+            let answer = standing(&lab, coordinator)?;
             let mut who = missing(&answer);
             who.sort();
             let gone = answer["verdict"]["missing"][0]["absence"] == "gone";

@@ -1,6 +1,7 @@
-//! Two builds in one mesh, as during an upgrade: agents of an earlier build and of this one find each other, and whoever is asked
-//! answers for all of them, or names those that cannot. `make test-upgrade` builds the earlier one and says where it is; without
-//! `RANKMESH_PREVIOUS` this is skipped.
+//! Two builds in one mesh, as during an upgrade: agents of an earlier build and of this one find
+//! each other, and whoever is asked answers for all of them, or names those that cannot. `make
+//! test-upgrade` builds the earlier one and says where it is; without `RANKMESH_PREVIOUS` this is
+//! skipped.
 
 mod common;
 

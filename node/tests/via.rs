@@ -1,5 +1,6 @@
-//! Asking from a machine without an agent, with a certificate of one's own: operators may ask everything, readers what readers
-//! may, for every request anew; who is of another mesh or revoked gets nothing.
+//! Asking from a machine without an agent, with a certificate of one's own: operators may ask
+//! everything, readers what readers may, for every request anew; who is of another mesh or revoked
+//! gets nothing.
 
 mod common;
 

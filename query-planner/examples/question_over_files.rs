@@ -4,9 +4,9 @@
 //! cargo run -p query-planner --example question_over_files -- "SELECT rank, avg(ms) FROM steps GROUP BY rank" a.db b.db
 //! ```
 //!
-//! Each file is a node. The planner says what every node has to do, [`Files`] has the nodes do it, and
-//! the merge makes one answer of what comes back. Without arguments it makes two small files and asks
-//! them.
+//! Each file is a node. The planner says what every node has to do, [`Files`] has the nodes do it,
+//! and the merge makes one answer of what comes back. Without arguments it makes two small files
+//! and asks them.
 
 use std::borrow::Cow;
 use std::error::Error;

@@ -1,10 +1,12 @@
-//! What a question may say of the mesh that no store knows, written out as plain SQL before it is planned: times on the
-//! asker's clock (`cluster_ns`, `clock_bound_ns`), and views that need them.
+//! What a question may say of the mesh that no store knows, written out as plain SQL before it is
+//! planned: times on the coordinator's clock (`cluster_ns`, `clock_bound_ns`), and views that need
+//! them.
 //!
-//! `cluster_ns(t)` becomes `mesh_cluster_ns(t, NODE, CLOCKS)` and `clock_bound_ns([t])` `mesh_clock_bound_ns(NODE, CLOCKS,
-//! t)`: NODE is the hidden node column of the table that `t` is of, CLOCKS a literal with the offsets that the asker has
-//! measured. So they mean the same wherever they run, and every strategy keeps the union contract. A [`View`] is a
-//! SELECT by name; `name(since, until)` sets its `:since` and `:until`, on the asker's clock.
+//! `cluster_ns(t)` becomes `mesh_cluster_ns(t, NODE, CLOCKS)` and `clock_bound_ns([t])`
+//! `mesh_clock_bound_ns(NODE, CLOCKS, t)`: NODE is the hidden node column of the table that `t` is
+//! of, CLOCKS a literal with the offsets that the coordinator has measured. So they mean the same
+//! wherever they run, and every strategy keeps the union contract. A [`View`] is a SELECT by name;
+//! `name(since, until)` sets its `:since` and `:until`, on the coordinator's clock.
 
 use crate::api::QueryError;
 use crate::ast::{
@@ -22,8 +24,8 @@ use crate::planner::with_stack_for;
 pub struct View {
     /// Its name.
     pub name: &'static str,
-    /// One SELECT. It may hold `:in_span OR …` for what holds within a span (1 without one), `:since`, `:until`, and `:slack` (how
-    /// far clocks are apart, nanoseconds).
+    /// One SELECT. It may hold `:in_span OR …` for what holds within a span (1 without one),
+    /// `:since`, `:until`, and `:slack` (how far clocks are apart, nanoseconds).
     pub sql: &'static str,
 }
 
@@ -37,8 +39,8 @@ pub fn needs_clocks(sql: &str, views: &[View]) -> bool {
 /// The question in plain SQL; none where it has nothing of the kind.
 ///
 /// # Errors
-/// It cannot be told whose time is meant, or a view is called with other arguments than a span. SQL that cannot be parsed is no
-/// error here: the planner says what is wrong with it.
+/// It cannot be told whose time is meant, or a view is called with other arguments than a span. SQL
+/// that cannot be parsed is no error here: the planner says what is wrong with it.
 pub fn align(sql: &str, catalog: &Catalog, clocks: &Clocks, views: &[View]) -> Result<Option<String>, QueryError> {
     // SQLite has not seen the text yet: what is wrong with a deep or long one, the planner says.
     if sql.len() > MAX_SQL_BYTES {
@@ -60,7 +62,7 @@ fn align_here(sql: &str, catalog: &Catalog, clocks: &Clocks, views: &[View]) -> 
     }
 }
 
-/// How far a node's time may lie from the asker's.
+/// How far a node's time may lie from the coordinator's.
 fn slack_ns(clocks: &Clocks) -> i64 {
     clocks.values().map(|clock| clock.offset_ns.saturating_abs().saturating_add(clock.bound_ns)).max().unwrap_or(0)
 }
@@ -105,7 +107,7 @@ impl VisitMut for Inline<'_> {
             }
             Some(_) => {
                 self.error.get_or_insert(format!(
-                    "write {0}, or {0}(since_ns, until_ns) for the collectives of a span of the asker's clock",
+                    "write {0}, or {0}(since_ns, until_ns) for the collectives of a span of the coordinator's clock",
                     view.name
                 ));
                 return;

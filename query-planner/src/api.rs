@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
-use crate::limits::{MAX_KEYS, MAX_PART_BYTES};
+use crate::limits::{MAX_FRAGMENT_BYTES, MAX_KEYS};
 use crate::memory::Grant;
-use crate::plan::{ColumnMeta, NodePart, Targets};
+use crate::plan::{ColumnMeta, Fragment, Targets};
 
 /// A place in the user's SQL, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,8 @@ pub struct QueryError {
     pub message: String,
     /// Where in the SQL, when known.
     pub span: Option<Span>,
-    /// True when the SQL is right for SQLite but cannot be answered under the union contract; false when it is wrong.
+    /// True when the SQL is right for SQLite but cannot be answered under the union contract; false
+    /// when it is wrong.
     pub refused: bool,
 }
 
@@ -47,7 +48,8 @@ impl QueryError {
         QueryError { message: message.into(), span: None, refused: true }
     }
 
-    /// The message with the line it points into and a caret below, as a terminal shows it. `sql` is what was planned.
+    /// The message with the line it points into and a caret below, as a terminal shows it. `sql` is
+    /// what was planned.
     pub fn render(&self, sql: &str) -> String {
         let Some(span) = self.span.filter(|span| span.start <= sql.len() && sql.is_char_boundary(span.start)) else {
             return self.message.clone();
@@ -68,77 +70,87 @@ impl QueryError {
     }
 }
 
-/// What a question may cost, at each node and at the asker.
+/// What a question may cost, at each node and at the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     /// Rows a node may ship for one task.
     pub node_rows: u64,
     /// Bytes of data ([`Batch::data_bytes`]) that a node may ship for one task.
     pub node_bytes: u64,
-    /// Bytes of data that the asker may gather for one question.
-    pub asker_bytes: u64,
+    /// Bytes of data that the coordinator may gather for one question.
+    pub coordinator_bytes: u64,
 }
 
 impl Default for Budget {
-    /// 10 million rows and 256 MiB a node, 512 MiB at the asker.
+    /// 10 million rows and 256 MiB a node, 512 MiB at the coordinator.
     fn default() -> Self {
-        Budget { node_rows: 10_000_000, node_bytes: 256 << 20, asker_bytes: 512 << 20 }
+        Budget { node_rows: 10_000_000, node_bytes: 256 << 20, coordinator_bytes: 512 << 20 }
     }
 }
 
-/// What the asker chose beside the SQL.
+/// What the coordinator chose beside the SQL.
 #[derive(Debug, Clone, Default)]
 pub struct AskOptions {
     /// Run the SQL as it stands on each node and concatenate, `node` first.
     pub per_node: bool,
-    /// The fan-out has one node only, so the whole question can go there. The caller must then ask just that node.
+    /// The fan-out has one node only, so the whole question can go there. The caller must then ask
+    /// just that node.
     pub single_node: bool,
 }
 
-/// What one node is asked to do in one round: a list of parts, all executed inside one read transaction, so that they
-/// see one snapshot. Travels by value (serde).
+/// What one node is asked to do in one round: a list of fragments, all executed inside one read
+/// transaction, so that they see one snapshot. Travels by value (serde).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeTask {
     /// What to run; results are told apart by the index in this list.
-    pub parts: Vec<NodePart>,
-    /// For each part the values of its anonymous parameters (`?`), in order; a part beyond the end of this list has
-    /// none.
+    pub fragments: Vec<Fragment>,
+    /// For each fragment the values of its anonymous parameters (`?`), in order; a fragment beyond
+    /// the end of this list has none.
     pub keys: Vec<Vec<Value>>,
-    /// The asker's wall clock at the question's start, Unix nanoseconds: 'now' is this instant on every node.
+    /// The coordinator's wall clock at the question's start, Unix nanoseconds: 'now' is this
+    /// instant on every node.
     pub now_unix_ns: i64,
     /// Limits for this task.
     pub budget: Budget,
-    /// The user whose rows alone count, where who asks may not see everybody's. It is no part of the encoding: whoever sends the
-    /// task says it beside the task, and a task that would be sent without it is refused.
+    /// The user whose rows alone count, where who asks may not see everybody's. It is no part of
+    /// the encoding: whoever sends the task says it beside the task, and a task that would be sent
+    /// without it is refused.
     #[serde(with = "unsent")]
     pub viewer: Option<u32>,
 }
 
-/// Parts of a task; plans have one a table.
-const MOST_PARTS: usize = 1_000;
-/// Tables and columns that the parts of a task say they read, all together: each may have to be looked for.
+/// Fragments of a task; plans have one a table.
+const MAX_FRAGMENTS: usize = 1_000;
+/// Tables and columns that the fragments of a task say they read, all together: each may have to be
+/// looked for.
 const MOST_READS: usize = 20_000;
 
 impl NodeTask {
-    /// Whether the task is no larger than plans make them. It may be another node's, and what is not bounded by its budget costs
-    /// time or stack before the first row: so this is looked at before anything of it is.
+    /// Whether the task is no larger than plans make them. It may be another node's, and what is
+    /// not bounded by its budget costs time or stack before the first row: so this is looked at
+    /// before anything of it is.
     ///
     /// # Errors
     /// What is too large.
     pub fn within_limits(&self) -> Result<(), NodeError> {
         let refuse = |what: String| Err(NodeError::Failed(format!("the task is too large: {what}")));
-        if self.parts.len() > MOST_PARTS {
-            return refuse(format!("{} parts, {MOST_PARTS} are allowed", self.parts.len()));
+        if self.fragments.len() > MAX_FRAGMENTS {
+            return refuse(format!("{} fragments, {MAX_FRAGMENTS} are allowed", self.fragments.len()));
         }
-        if let Some(part) = self.parts.iter().find(|part| part.sql.len() > MAX_PART_BYTES) {
-            return refuse(format!("SQL of {} bytes, {MAX_PART_BYTES} are allowed", part.sql.len()));
+        if let Some(fragment) = self.fragments.iter().find(|fragment| fragment.sql.len() > MAX_FRAGMENT_BYTES) {
+            return refuse(format!("SQL of {} bytes, {MAX_PART_BYTES} are allowed", fragment.sql.len()));
         }
-        let reads = self.parts.iter().flat_map(|part| &part.reads).map(|(_, columns)| 1 + columns.len()).sum::<usize>();
+        let reads = self
+            .fragments
+            .iter()
+            .flat_map(|fragment| &fragment.reads)
+            .map(|(_, columns)| 1 + columns.len())
+            .sum::<usize>();
         if reads > MOST_READS {
             return refuse(format!("it reads {reads} tables and columns, {MOST_READS} are allowed"));
         }
-        if self.keys.len() > self.parts.len() || self.keys.iter().any(|keys| keys.len() > MAX_KEYS) {
-            return refuse(format!("more than {MAX_KEYS} keys for a part, or keys for no part"));
+        if self.keys.len() > self.fragments.len() || self.keys.iter().any(|keys| keys.len() > MAX_KEYS) {
+            return refuse(format!("more than {MAX_KEYS} keys for a fragment, or keys for no fragment"));
         }
         Ok(())
     }
@@ -169,7 +181,8 @@ pub struct NodeStats {
     pub bytes: u64,
     /// Time spent executing.
     pub elapsed_ns: u64,
-    /// What the node knows to be unusual about its answer (a table it lacks, …); goes to coverage notes.
+    /// What the node knows to be unusual about its answer (a table it lacks, …); goes to coverage
+    /// notes.
     pub notes: Vec<String>,
 }
 
@@ -182,7 +195,8 @@ pub enum NodeError {
     /// The task was stopped (deadline, cancel).
     #[error("stopped: {0}")]
     Stopped(String),
-    /// A runtime error of the SQL itself (integer overflow, malformed JSON, …): the union database would raise it too.
+    /// A runtime error of the SQL itself (integer overflow, malformed JSON, …): the union database
+    /// would raise it too.
     #[error("{0}")]
     Sql(String),
     /// The node could not do what was asked of it.
@@ -193,7 +207,8 @@ pub enum NodeError {
 /// The question was planned but could not be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The asker's budget or a node's is exhausted; the text names the part of the query to narrow.
+    /// The coordinator's budget or a node's is exhausted; the text names the part of the query to
+    /// narrow.
     #[error("over budget: {0}")]
     OverBudget(String),
     /// Deadline or cancel.
@@ -207,12 +222,13 @@ pub enum RunError {
     Internal(String),
 }
 
-/// How a part's answers reach the merge: called by [`Fanout::ask`] for each batch with the node's name and the index of
-/// the part; lent where the fan-out may need it once more. An error stops the question on every node.
+/// How a fragment's answers reach the merge: called by [`Fanout::ask`] for each batch with the
+/// node's name and the index of the fragment; lent where the fan-out may need it once more. An
+/// error stops the question on every node.
 pub type Sink<'a> = &'a mut dyn FnMut(&str, usize, Cow<'_, Batch>) -> Result<(), RunError>;
 
-/// Where the rows of an answer go, some at a time, in order. It may block: that holds the nodes up. An error stops the
-/// question on every node.
+/// Where the rows of an answer go, some at a time, in order. It may block: that holds the nodes up.
+/// An error stops the question on every node.
 pub type Out<'a> = &'a mut dyn FnMut(Vec<Vec<Value>>) -> Result<(), RunError>;
 
 /// Where in a question the asks that follow are.
@@ -220,8 +236,9 @@ pub type Out<'a> = &'a mut dyn FnMut(Vec<Vec<Value>>) -> Result<(), RunError>;
 pub enum Round {
     /// A run in one round begins.
     Only,
-    /// A run in one round begins whose rows go on to the user as they come: rows of a node may reach the sink before its
-    /// answer is whole, and a node that fails after that ends the question.
+    /// A run in one round begins whose rows go on to the user as they come: rows of a node may
+    /// reach the sink before its answer is whole, and a node that fails after that ends the
+    /// question.
     Flowing,
     /// A run in two rounds begins.
     First,
@@ -231,21 +248,24 @@ pub enum Round {
 
 /// Asks nodes. One implementation speaks QUIC, one runs in memory for tests.
 ///
-/// A node whose answer did not arrive whole must contribute nothing: the implementation buffers or, when batches of a
-/// node have already been handed to the sink and the node then fails, returns [`RunError::Internal`] after noting the
-/// node as missing, and the caller runs the plan again without it. (`node` buffers per node up to its budget.)
+/// A node whose answer did not arrive whole must contribute nothing: the implementation buffers or,
+/// when batches of a node have already been handed to the sink and the node then fails, returns
+/// [`RunError::Internal`] after noting the node as missing, and the caller runs the plan again
+/// without it. (`node` buffers per node up to its budget.)
 ///
-/// [`NodeError::Sql`] of any node is not a missing node: the union would fail too, so it ends the question as
-/// [`RunError::Sql`].
+/// [`NodeError::Sql`] of any node is not a missing node: the union would fail too, so it ends the
+/// question as [`RunError::Sql`].
 pub trait Fanout {
-    /// A round of asks begins. Of two rounds the second must see what the first saw: a node that answered the first
-    /// answers the second from the same snapshot, or is lost (and the question runs again without it).
+    /// A round of asks begins. Of two rounds the second must see what the first saw: a node that
+    /// answered the first answers the second from the same snapshot, or is lost (and the question
+    /// runs again without it).
     fn round(&mut self, round: Round) {
         let _ = round;
     }
 
-    /// Ask the targets for `task`. Returns the names of the nodes that answered whole, with their statistics. With
-    /// [`Targets::All`] and [`Targets::Named`] nodes that do not answer are left out (coverage names them).
+    /// Ask the targets for `task`. Returns the names of the nodes that answered whole, with their
+    /// statistics. With [`Targets::All`] and [`Targets::Named`] nodes that do not answer are left
+    /// out (coverage names them).
     ///
     /// # Errors
     /// What the sink returned, or a stop.

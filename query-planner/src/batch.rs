@@ -4,8 +4,8 @@ use rusqlite::ToSql;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 
-/// One SQLite value, kept exactly: integers are 64-bit, text and blobs are raw bytes (SQLite text may hold NULs and
-/// invalid UTF-8).
+/// One SQLite value, kept exactly: integers are 64-bit, text and blobs are raw bytes (SQLite text
+/// may hold NULs and invalid UTF-8).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Value {
     /// SQL NULL.
@@ -64,7 +64,8 @@ mod whole_bytes {
 const ALLOCATION_BYTES: usize = 16;
 
 impl Value {
-    /// Memory that the value takes, bytes: as much for NULL as for a number, and for text and blobs their bytes besides.
+    /// Memory that the value takes, bytes: as much for NULL as for a number, and for text and blobs
+    /// their bytes besides.
     pub fn size_bytes(&self) -> u64 {
         (size_of::<Value>() + self.heap_bytes()) as u64
     }
@@ -77,7 +78,8 @@ impl Value {
         }
     }
 
-    /// How much data it is, bytes, as budgets count it: 8, and for text and blobs their length besides.
+    /// How much data it is, bytes, as budgets count it: 8, and for text and blobs their length
+    /// besides.
     pub fn data_bytes(&self) -> u64 {
         let extra = match self {
             Value::Null | Value::Integer(_) | Value::Real(_) => 0,
@@ -122,7 +124,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Values of one batch that can be read: 32 MiB of memory, and their text. What has more has to be cut in two.
+    /// Values of one batch that can be read: 32 MiB of memory, and their text. What has more has to
+    /// be cut in two.
     pub const MOST_VALUES: usize = 1 << 20;
 
     /// Memory that the rows take, bytes.
@@ -141,8 +144,9 @@ impl Batch {
     }
 }
 
-/// Reading columns that another node wrote. A NULL is one byte there and 32 here, so what is declared is looked at before it is
-/// read, and counts as the memory of the question that the thread works for.
+/// Reading columns that another node wrote. A NULL is one byte there and 32 here, so what is
+/// declared is looked at before it is read, and counts as the memory of the question that the
+/// thread works for.
 mod decode {
     use std::fmt;
 

@@ -1,7 +1,8 @@
-//! What tables a store has, and what the union of several stores has: the planner's only knowledge of data.
+//! What tables a store has, and what the union of several stores has: the planner's only knowledge
+//! of data.
 //!
-//! A catalogue is a value (serde): every node makes its own with [`Catalog::of`], the asker unites them with
-//! [`Catalog::union`]. Rows, statistics and nodes' names are not here.
+//! A catalogue is a value (serde): every node makes its own with [`Catalog::of`], the coordinator
+//! unites them with [`Catalog::union`]. Rows, statistics and nodes' names are not here.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -41,7 +42,8 @@ pub struct Table {
     pub replicated: bool,
     /// Table or view.
     pub kind: Kind,
-    /// Nodes differ in the columns they have or in their order, so that `*` is not the same everywhere.
+    /// Nodes differ in the columns they have or in their order, so that `*` is not the same
+    /// everywhere.
     pub varies: bool,
     /// Name of the column that is the rowid (`INTEGER PRIMARY KEY`), if any.
     pub rowid_column: Option<String>,
@@ -52,9 +54,10 @@ pub struct Table {
 pub enum Kind {
     /// Rows in a store.
     Table,
-    /// A view whose rows over the union are the rows of each node put together: it is treated as a table.
+    /// A view whose rows over the union are the rows of each node put together: it is treated as a
+    /// table.
     RowView,
-    /// Any other view: it is computed at the asker from the tables below it.
+    /// Any other view: it is computed at the coordinator from the tables below it.
     View,
 }
 
@@ -91,8 +94,9 @@ pub struct Conflict {
 pub struct CatalogError(#[from] rusqlite::Error);
 
 impl Catalog {
-    /// Read the schema of a connection: every table and view of `main` and of attached databases (`temp` excepted).
-    /// Views that do not compile here, virtual tables whose module is unknown and `sqlite_…` tables are left out.
+    /// Read the schema of a connection: every table and view of `main` and of attached databases
+    /// (`temp` excepted). Views that do not compile here, virtual tables whose module is unknown
+    /// and `sqlite_…` tables are left out.
     ///
     /// # Errors
     /// When the schema cannot be read at all.
@@ -143,7 +147,8 @@ impl Catalog {
     /// The catalogue of several nodes' stores as one. A table that only some nodes have is in it.
     ///
     /// # Errors
-    /// Every pair of nodes that disagree about a column's type or collation, a table's kind or its replication.
+    /// Every pair of nodes that disagree about a column's type or collation, a table's kind or its
+    /// replication.
     pub fn union(parts: &[(String, Catalog)]) -> Result<Catalog, Vec<Conflict>> {
         match Catalog::union_of_most(parts) {
             (catalog, conflicts) if conflicts.is_empty() => Ok(catalog),
@@ -151,8 +156,9 @@ impl Catalog {
         }
     }
 
-    /// As [`Catalog::union`], where those that disagree about a table with one before them do not count for that table: each with
-    /// why, as the `b` of a conflict. They must not be asked for it.
+    /// As [`Catalog::union`], where those that disagree about a table with one before them do not
+    /// count for that table: each with why, as the `b` of a conflict. They must not be asked for
+    /// it.
     pub fn union_of_most(parts: &[(String, Catalog)]) -> (Catalog, Vec<Conflict>) {
         let mut all: BTreeMap<String, (String, Table)> = BTreeMap::new();
         let mut conflicts = Vec::new();
@@ -181,7 +187,8 @@ impl Catalog {
         (catalog, conflicts)
     }
 
-    /// A fingerprint of the whole catalogue. Equal catalogues have equal fingerprints within one version of the program.
+    /// A fingerprint of the whole catalogue. Equal catalogues have equal fingerprints within one
+    /// version of the program.
     pub fn hash(&self) -> u64 {
         let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
         Hash::hash(self, &mut hasher);
@@ -210,7 +217,8 @@ impl Catalog {
                 if let Some(table) = self.tables.get_mut(&key) {
                     table.kind = Kind::RowView;
                     if ast::parse_view(&table.sql).is_ok_and(|select| !select.compounds.is_empty()) {
-                        // SQLite tells the origin of one arm only; what counts is whether the whole has an affinity.
+                        // SQLite tells the origin of one arm only; what counts is whether the whole
+                        // has an affinity.
                         table.columns.iter_mut().for_each(|column| column.plain = !column.decl_type.is_empty());
                     }
                 }
@@ -218,8 +226,9 @@ impl Catalog {
         }
     }
 
-    /// Filter and projection of one partitioned table, or UNION ALL of such: then the view of the union is the union
-    /// of the views. Its values must also survive in columns of the affinities that SQLite gives the view's.
+    /// Filter and projection of one partitioned table, or UNION ALL of such: then the view of the
+    /// union is the union of the views. Its values must also survive in columns of the affinities
+    /// that SQLite gives the view's.
     fn is_row_view(&self, view: &Table, select: &Select) -> bool {
         let arms: Vec<&Core> =
             std::iter::once(&select.first).chain(select.compounds.iter().map(|(_, core)| core)).collect();
@@ -233,8 +242,8 @@ impl Catalog {
                 || arms.iter().all(|core| matches!(core, Core::Query(query) if self.conforms(query, &view.columns))))
     }
 
-    /// Whether an arm of UNION ALL gives values that a column of the view's affinity keeps as they are: SQLite takes the
-    /// affinity from the arms together, and converts nothing.
+    /// Whether an arm of UNION ALL gives values that a column of the view's affinity keeps as they
+    /// are: SQLite takes the affinity from the arms together, and converts nothing.
     fn conforms(&self, query: &Query, columns: &[Column]) -> bool {
         let Some(Source::Table { name, .. }) = query.from.as_ref().map(|from| &from.first) else { return false };
         let Some(table) = self.find(name) else { return false };
@@ -263,7 +272,8 @@ impl Catalog {
     }
 }
 
-/// Whether an expression over `table` collates by `wanted`: arms that differ leave open by which of them SQLite goes.
+/// Whether an expression over `table` collates by `wanted`: arms that differ leave open by which of
+/// them SQLite goes.
 fn collates(expr: &ast::Expr, wanted: &str, table: &Table) -> bool {
     let own = match expr.peeled() {
         ast::Expr::Column { name, .. } => table
@@ -277,7 +287,8 @@ fn collates(expr: &ast::Expr, wanted: &str, table: &Table) -> bool {
     own.eq_ignore_ascii_case(wanted)
 }
 
-/// Whether every value of an expression over `table` stays as it is in a column of the affinity `wanted`.
+/// Whether every value of an expression over `table` stays as it is in a column of the affinity
+/// `wanted`.
 fn keeps(expr: &ast::Expr, wanted: &str, table: &Table) -> bool {
     use ast::Expr;
     match expr.peeled() {
@@ -365,7 +376,8 @@ fn read_columns(conn: &Connection, schema: &str, name: &str) -> Result<Vec<Colum
         .collect()
 }
 
-/// SQLite makes `INTEGER PRIMARY KEY` (that very type, a single column, not WITHOUT ROWID) the rowid.
+/// SQLite makes `INTEGER PRIMARY KEY` (that very type, a single column, not WITHOUT ROWID) the
+/// rowid.
 fn rowid_column(conn: &Connection, schema: &str, name: &str) -> Result<Option<String>, rusqlite::Error> {
     let without_rowid: bool = conn
         .prepare("SELECT wr FROM pragma_table_list WHERE schema = ?1 AND name = ?2")?
@@ -431,7 +443,8 @@ fn unite(united: &mut Table, other: &Table) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of the hidden column: `node`, or `mesh_node` where the table has a column `node` of its own.
+/// The name of the hidden column: `node`, or `mesh_node` where the table has a column `node` of its
+/// own.
 pub(crate) fn node_column(table: &Table) -> &'static str {
     if table.columns.iter().any(|column| column.name.eq_ignore_ascii_case("node")) { "mesh_node" } else { "node" }
 }

@@ -1,8 +1,10 @@
-//! Is it one SELECT, and what does it read? SQLite itself says so: the SQL is prepared, as typed, against an empty
-//! in-memory copy of the catalogue, under an authorizer that allows reading and listed functions only.
+//! Is it one SELECT, and what does it read? SQLite itself says so: the SQL is prepared, as typed,
+//! against an empty in-memory copy of the catalogue, under an authorizer that allows reading and
+//! listed functions only.
 //!
-//! In the copy every table and view is a virtual table without rows, for one reason: virtual tables can have hidden
-//! columns, and so `node` resolves exactly as it should (by name, never in `*` or NATURAL joins).
+//! In the copy every table and view is a virtual table without rows, for one reason: virtual tables
+//! can have hidden columns, and so `node` resolves exactly as it should (by name, never in `*` or
+//! NATURAL joins).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +36,8 @@ pub(crate) struct Question<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) select: Select,
     pub(crate) columns: Vec<ColumnMeta>,
-    /// Lower-case table name to the columns read of it, as the catalogue (or [`node_column`]) spells them.
+    /// Lower-case table name to the columns read of it, as the catalogue (or [`node_column`])
+    /// spells them.
     pub(crate) reads: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -184,7 +187,8 @@ struct Seen {
 
 type Reads = BTreeMap<String, BTreeSet<String>>;
 
-/// The empty copy of a catalogue, kept for the next question: making it costs more than all the rest of planning.
+/// The empty copy of a catalogue, kept for the next question: making it costs more than all the
+/// rest of planning.
 struct EmptyCopy {
     catalog: Catalog,
     conn: Connection,
@@ -197,7 +201,8 @@ static COPIES: Mutex<Vec<EmptyCopy>> = Mutex::new(Vec::new());
 /// Steps of SQLite's compiler between two looks at the question's time.
 const STEPS_BETWEEN_LOOKS: c_int = 1_000;
 
-/// For some questions at a time the mesh's catalogue, and the one that strategy 4 extends for what remains of a question.
+/// For some questions at a time the mesh's catalogue, and the one that strategy 4 extends for what
+/// remains of a question.
 const COPIES_KEPT: usize = 8;
 
 impl EmptyCopy {
@@ -289,7 +294,8 @@ fn authorize(context: &AuthContext<'_>, known: &BTreeSet<String>, seen: &Mutex<S
             } else if TABLE_FUNCTIONS.contains(&key.as_str()) {
                 Authorization::Allow
             } else if column_name.is_empty() && !key.starts_with("sqlite_") {
-                // So SQLite reports a common table expression of which no column is read; `check` looks it up.
+                // So SQLite reports a common table expression of which no column is read; `check`
+                // looks it up.
                 seen.reads.entry(key).or_default();
                 Authorization::Allow
             } else if key.starts_with("sqlite_") {
@@ -397,8 +403,9 @@ fn edit_distance(a: &str, b: &str) -> usize {
 }
 
 impl Catalog {
-    /// Whether another node's catalogue can be planned against: it has no more tables and columns than files of people have, and
-    /// SQLite can make tables of it. One that cannot would be in the way of everybody's questions.
+    /// Whether another node's catalogue can be planned against: it has no more tables and columns
+    /// than files of people have, and SQLite can make tables of it. One that cannot would be in the
+    /// way of everybody's questions.
     ///
     /// # Errors
     /// What is wrong with it.

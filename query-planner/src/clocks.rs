@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-/// A node's clock against the asker's.
+/// A node's clock against the coordinator's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeClock {
-    /// How far it is ahead: `asker = node - offset_ns`.
+    /// How far it is ahead: `coordinator = node - offset_ns`.
     pub offset_ns: i64,
     /// The true offset lies within this.
     pub bound_ns: i64,
-    /// When that held, Unix nanoseconds of the asker's clock.
+    /// When that held, Unix nanoseconds of the coordinator's clock.
     pub at_ns: i64,
     /// How fast the offset grows, parts in a billion.
     pub drift_ppb: i64,

@@ -1,8 +1,9 @@
-//! The middle of a tree of nodes: rows that several nodes shipped for one part become the rows that a single node with all
-//! their rows would have shipped, so that whoever asked merges as if there were fewer nodes. It works for the partial
-//! states of groups (`rules/aggregate.rs`), whose merging is associative.
+//! The middle of a tree of nodes: rows that several nodes shipped for one fragment become the rows
+//! that a single node with all their rows would have shipped, so that whoever asked merges as if
+//! there were fewer nodes. It works for the partial states of groups (`rules/aggregate.rs`), whose
+//! merging is associative.
 //!
-//! How a part's rows combine is a value of fixed shape, not SQL: it comes from another node.
+//! How a fragment's rows combine is a value of fixed shape, not SQL: it comes from another node.
 
 use rusqlite::Connection;
 
@@ -56,9 +57,9 @@ impl Combine {
         outcome.map_err(|error| failed(&error))
     }
 
-    /// The same without SQLite where there are no keys and all values are whole numbers (or nothing, for extremes), which is most of
-    /// what a dashboard asks: setting a database to work costs many times as much as looking at a few dozen numbers. None where
-    /// it is not so.
+    /// The same without SQLite where there are no keys and all values are whole numbers (or
+    /// nothing, for extremes), which is most of what a dashboard asks: setting a database to work
+    /// costs many times as much as looking at a few dozen numbers. None where it is not so.
     fn counted(&self, batches: &[Batch]) -> Option<Batch> {
         if batches.iter().all(|batch| batch.rows == 0) {
             return None;
@@ -90,7 +91,7 @@ impl Combine {
     /// The table to fill and the SELECT over it.
     fn statements(&self) -> Result<(MergeTable, String), String> {
         if self.columns.is_empty() || self.columns.len() > MOST_COLUMNS {
-            return Err(format!("a part of {} columns cannot be combined", self.columns.len()));
+            return Err(format!("a fragment of {} columns cannot be combined", self.columns.len()));
         }
         let mut columns = Vec::with_capacity(self.columns.len());
         let (mut outputs, mut keys) = (Vec::new(), Vec::new());

@@ -1,13 +1,16 @@
-//! Common table expressions written in place, so that a question over them has a shape (`shape.rs`).
+//! Common table expressions written in place, so that a question over them has a shape
+//! (`shape.rs`).
 //!
-//! `WITH q AS (S) … FROM q` means `… FROM (S) AS q`. Evaluated twice S could differ from itself only if it calls
-//! random() or cuts rows by LIMIT, so such a one is written in place at most once. Recursive ones, MATERIALIZED ones and
-//! those with a column list over `*` are left alone: then the question has no shape and is fetched, WITH and all.
+//! `WITH q AS (S) … FROM q` means `… FROM (S) AS q`. Evaluated twice S could differ from itself
+//! only if it calls random() or cuts rows by LIMIT, so such a one is written in place at most once.
+//! Recursive ones, MATERIALIZED ones and those with a column list over `*` are left alone: then the
+//! question has no shape and is fetched, WITH and all.
 
 use crate::ast::{Core, Expr, Output, Select, Source, Visit, VisitMut, same_name, walk, walk_mut};
 use crate::functions;
 
-/// Places that bodies are written into: each names the one before twice, and there are a million soon.
+/// Places that bodies are written into: each names the one before twice, and there are a million
+/// soon.
 const MOST_PLACES: usize = 1_000;
 
 /// The SELECT without its WITH; None when it has none or one that must stay.
@@ -22,7 +25,8 @@ pub(crate) fn inlined(select: &Select) -> Option<Select> {
         return None;
     }
     let mut places = 0;
-    // Later ones may name earlier ones: going backwards, what a body brings in is replaced by the next round.
+    // Later ones may name earlier ones: going backwards, what a body brings in is replaced by the
+    // next round.
     for (i, cte) in with.ctes.iter().enumerate().rev() {
         let forward = with.ctes[i..].iter().any(|later| uses(&cte.select, &later.name) > 0);
         if forward || cte.materialized == Some(true) {

@@ -1,4 +1,5 @@
-//! The node's side: run the parts of a task inside one read transaction and hand their rows out in batches.
+//! The node's side: run the fragments of a task inside one read transaction and hand their rows out
+//! in batches.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -8,37 +9,39 @@ use rusqlite::{CachedStatement, Connection, Statement, ffi};
 use crate::api::{NodeError, NodeStats, NodeTask};
 use crate::batch::{Batch, Value};
 use crate::names::quoted;
-use crate::plan::NodePart;
+use crate::plan::Fragment;
 use crate::{memory, stop};
 
 /// Rows and bytes at which a batch is handed on.
 const BATCH_ROWS: u32 = 4096;
 const BATCH_BYTES: u64 = 256 << 10;
 
-/// How notes of [`NodeStats`] begin that say what a part was answered from. They are for `--explain`, not for coverage.
+/// How notes of [`NodeStats`] begin that say what a fragment was answered from. They are for
+/// `--explain`, not for coverage.
 pub const RAN: &str = "ran on ";
 
-/// A node's own way to answer parts that it understands, beside SQLite.
-pub trait PartExecutor {
-    /// Answer `part`, or say that SQLite is to do it (`None`; then nothing may have been emitted). `conn` is inside the
-    /// task's read transaction: what it shows is the state to answer from.
+/// A node's own way to answer fragments that it understands, beside SQLite.
+pub trait FragmentExecutor {
+    /// Answer `fragment`, or say that SQLite is to do it (`None`; then nothing may have been
+    /// emitted). `conn` is inside the task's read transaction: what it shows is the state to answer
+    /// from.
     ///
     /// # Errors
     /// As for [`execute_task`].
     fn execute(
         &self,
         conn: &Connection,
-        part: &NodePart,
+        fragment: &Fragment,
         node: &str,
         now_unix_ns: i64,
         emit: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
     ) -> Result<Option<Answered>, NodeError>;
 
-    /// Whether [`PartExecutor::execute`] would answer such a part.
-    fn understands(&self, conn: &Connection, part: &NodePart) -> bool;
+    /// Whether [`FragmentExecutor::execute`] would answer such a fragment.
+    fn understands(&self, conn: &Connection, fragment: &Fragment) -> bool;
 }
 
-/// What a part was answered from, in words: "columns of collectives, 3 of 150 segments".
+/// What a fragment was answered from, in words: "columns of collectives, 3 of 150 segments".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answered(pub String);
 
@@ -46,11 +49,11 @@ pub struct Answered(pub String);
 #[derive(Debug, Clone, Copy)]
 pub struct OnlySqlite;
 
-impl PartExecutor for OnlySqlite {
+impl FragmentExecutor for OnlySqlite {
     fn execute(
         &self,
         _: &Connection,
-        _: &NodePart,
+        _: &Fragment,
         _: &str,
         _: i64,
         _: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
@@ -58,16 +61,18 @@ impl PartExecutor for OnlySqlite {
         Ok(None)
     }
 
-    fn understands(&self, _: &Connection, _: &NodePart) -> bool {
+    fn understands(&self, _: &Connection, _: &Fragment) -> bool {
         false
     }
 }
 
-/// Run a task on a connection that [`crate::harden`] prepared. `emit` gets the index of the part and each batch; every
-/// part is emitted in full before the next begins. Deadlines: the caller sets a progress handler or interrupts.
+/// Run a task on a connection that [`crate::harden`] prepared. `emit` gets the index of the
+/// fragment and each batch; every fragment is emitted in full before the next begins. Deadlines:
+/// the caller sets a progress handler or interrupts.
 ///
 /// # Errors
-/// The budget, an interrupt, an error of the SQL, or what `emit` returned. What was emitted before is then void.
+/// The budget, an interrupt, an error of the SQL, or what `emit` returned. What was emitted before
+/// is then void.
 pub fn execute_task(
     conn: &Connection,
     node: &str,
@@ -77,7 +82,7 @@ pub fn execute_task(
     execute_task_with(conn, node, task, &OnlySqlite, emit)
 }
 
-/// As [`execute_task`], with parts answered by `executor` where it can.
+/// As [`execute_task`], with fragments answered by `executor` where it can.
 ///
 /// # Errors
 /// As [`execute_task`].
@@ -85,7 +90,7 @@ pub fn execute_task_with(
     conn: &Connection,
     node: &str,
     task: &NodeTask,
-    executor: &dyn PartExecutor,
+    executor: &dyn FragmentExecutor,
     emit: &mut dyn FnMut(usize, Batch) -> Result<(), NodeError>,
 ) -> Result<NodeStats, NodeError> {
     let started = Instant::now();
@@ -94,7 +99,8 @@ pub fn execute_task_with(
     let own_transaction = conn.is_autocommit();
     if own_transaction {
         run_cached(conn, "BEGIN").map_err(|error| {
-            // Interrupted, it may have begun all the same: a connection that is used again must not read an old state.
+            // Interrupted, it may have begun all the same: a connection that is used again must not
+            // read an old state.
             if !conn.is_autocommit() {
                 let _ = run_cached(conn, "ROLLBACK");
             }
@@ -102,15 +108,15 @@ pub fn execute_task_with(
         })?;
     }
     let mut result = Ok(());
-    for (index, part) in task.parts.iter().enumerate() {
+    for (index, fragment) in task.fragments.iter().enumerate() {
         let keys = task.keys.get(index).map_or(&[][..], Vec::as_slice);
         let mut emit = |batch| emit(index, batch);
         let answered = if keys.is_empty() {
             let (rows, bytes) = (&mut stats.rows, &mut stats.bytes);
-            executor.execute(conn, part, node, task.now_unix_ns, &mut |batch| {
+            executor.execute(conn, fragment, node, task.now_unix_ns, &mut |batch| {
                 *rows += u64::from(batch.rows);
                 *bytes += batch.data_bytes();
-                within(task, part, *rows, *bytes)?;
+                within(task, fragment, *rows, *bytes)?;
                 emit(batch)
             })
         } else {
@@ -121,7 +127,7 @@ pub fn execute_task_with(
                 stats.notes.push(format!("{RAN}{how}"));
                 Ok(())
             }
-            Ok(None) => execute_part(conn, node, task, part, keys, &mut stats, &mut emit),
+            Ok(None) => execute_fragment(conn, node, task, fragment, keys, &mut stats, &mut emit),
             Err(error) => Err(error),
         };
         if result.is_err() {
@@ -132,8 +138,8 @@ pub fn execute_task_with(
     if own_transaction && !conn.is_autocommit() {
         // Nothing was written: what ends the transaction is only a matter of form.
         let ended = run_cached(conn, "COMMIT").or_else(|_| run_cached(conn, "ROLLBACK"));
-        // Why the task failed says more than why its transaction could not be ended; and one that is over is over, also
-        // where SQLite was interrupted while it ended it.
+        // Why the task failed says more than why its transaction could not be ended; and one that
+        // is over is over, also where SQLite was interrupted while it ended it.
         if !conn.is_autocommit() {
             result = result.and_then(|()| ended.map_err(|error| NodeError::of_sqlite(&error)));
         }
@@ -143,19 +149,19 @@ pub fn execute_task_with(
     Ok(stats)
 }
 
-fn execute_part(
+fn execute_fragment(
     conn: &Connection,
     node: &str,
     task: &NodeTask,
-    part: &NodePart,
+    fragment: &Fragment,
     keys: &[Value],
     stats: &mut NodeStats,
     emit: &mut dyn FnMut(Batch) -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
-    let (mut statement, sql) = prepare(conn, part, &mut stats.notes)?;
+    let (mut statement, sql) = prepare(conn, fragment, &mut stats.notes)?;
     let width = statement.column_count();
-    if width != part.columns as usize {
-        return Err(NodeError::Failed(format!("the part has {width} columns, {} were expected", part.columns)));
+    if width != fragment.columns as usize {
+        return Err(NodeError::Failed(format!("the fragment has {width} columns, {} were expected", fragment.columns)));
     }
     bind(&mut statement, node, task.now_unix_ns).map_err(|error| NodeError::of_sqlite(&error))?;
     bind_keys(&mut statement, keys).map_err(|error| NodeError::of_sqlite(&error))?;
@@ -170,7 +176,7 @@ fn execute_part(
         }
         batch.rows += 1;
         stats.rows += 1;
-        within(task, part, stats.rows, stats.bytes + batch_bytes)?;
+        within(task, fragment, stats.rows, stats.bytes + batch_bytes)?;
         if batch.rows >= BATCH_ROWS || batch_bytes >= BATCH_BYTES {
             stats.bytes += std::mem::take(&mut batch_bytes);
             emit(std::mem::replace(&mut batch, Batch { rows: 0, columns: vec![Vec::new(); width] }))?;
@@ -189,8 +195,9 @@ fn execute_part(
 }
 
 /// Whether a task is within its budget.
-fn within(task: &NodeTask, part: &NodePart, rows: u64, bytes: u64) -> Result<(), NodeError> {
-    let more = |limit: u64, what: &str| NodeError::OverBudget(format!("more than {limit} {what}, of {}", part.table));
+fn within(task: &NodeTask, fragment: &Fragment, rows: u64, bytes: u64) -> Result<(), NodeError> {
+    let more =
+        |limit: u64, what: &str| NodeError::OverBudget(format!("more than {limit} {what}, of {}", fragment.table));
     if rows > task.budget.node_rows {
         return Err(more(task.budget.node_rows, "rows"));
     }
@@ -213,16 +220,17 @@ fn bind_keys(statement: &mut Statement<'_>, keys: &[Value]) -> rusqlite::Result<
     Ok(())
 }
 
-/// Prepare a part. Where this store lacks a table or a column of it (an older agent, another file), the table counts as
-/// empty and the column as NULL: a common table expression of the table's name says so, and a note tells.
+/// Prepare a fragment. Where this store lacks a table or a column of it (an older agent, another
+/// file), the table counts as empty and the column as NULL: a common table expression of the
+/// table's name says so, and a note tells.
 fn prepare<'c, 'p>(
     conn: &'c Connection,
-    part: &'p NodePart,
+    fragment: &'p Fragment,
     notes: &mut Vec<String>,
 ) -> Result<(CachedStatement<'c>, Cow<'p, str>), NodeError> {
     // Kept by the connection: a question that comes again is not compiled again.
-    let failed = match conn.prepare_cached(&part.sql) {
-        Ok(statement) => return Ok((statement, Cow::Borrowed(&part.sql))),
+    let failed = match conn.prepare_cached(&fragment.sql) {
+        Ok(statement) => return Ok((statement, Cow::Borrowed(&fragment.sql))),
         Err(error) => NodeError::of_sqlite(&error),
     };
     // Interrupted, a look at the schema would find nothing that is there.
@@ -231,7 +239,7 @@ fn prepare<'c, 'p>(
     }
     let reads = |sql: String| conn.prepare(&sql).is_ok();
     let mut stand_ins = Vec::new();
-    for (table, columns) in &part.reads {
+    for (table, columns) in &fragment.reads {
         let name = quoted(table);
         let exists = reads(format!("SELECT 1 FROM {name}"));
         let mut lacking = Vec::new();
@@ -261,7 +269,7 @@ fn prepare<'c, 'p>(
         return Err(failed);
     }
     let stand_ins = stand_ins.join(", ");
-    let sql = part.sql.trim_start();
+    let sql = fragment.sql.trim_start();
     let sql = match sql.split_once(char::is_whitespace) {
         Some((with, rest)) if with.eq_ignore_ascii_case("WITH") => {
             match rest.trim_start().split_once(char::is_whitespace) {
@@ -300,8 +308,9 @@ fn julian_day(now_unix_ns: i64) -> f64 {
 }
 
 impl NodeError {
-    /// What is refused for want of memory, by SQLite's allocator or by [`memory::Held`](crate::memory::Held): because the
-    /// question is over, because it is only tried, or because it needs more than a question may have.
+    /// What is refused for want of memory, by SQLite's allocator or by
+    /// [`memory::Held`](crate::memory::Held): because the question is over, because it is only
+    /// tried, or because it needs more than a question may have.
     #[must_use]
     pub fn out_of_memory() -> Self {
         if stop::is_over_here() {
@@ -313,10 +322,11 @@ impl NodeError {
         }
     }
 
-    /// Why a node cannot do its task, where that has nothing to do with the rows: the statement does not compile here (a
-    /// function, table or column that only other versions have), the file is damaged, time or memory is over. The other
-    /// nodes' answers count. Whoever reads the store for a task, in whatever way, hands SQLite's errors through here as
-    /// they are: once made into text, "interrupted" looks like any other failure.
+    /// Why a node cannot do its task, where that has nothing to do with the rows: the statement
+    /// does not compile here (a function, table or column that only other versions have), the file
+    /// is damaged, time or memory is over. The other nodes' answers count. Whoever reads the store
+    /// for a task, in whatever way, hands SQLite's errors through here as they are: once made into
+    /// text, "interrupted" looks like any other failure.
     #[must_use]
     pub fn of_sqlite(error: &rusqlite::Error) -> Self {
         match primary_code(error) {
@@ -328,10 +338,11 @@ impl NodeError {
     }
 }
 
-/// As [`NodeError::of_sqlite`], for an error in the midst of the rows, which may be the question's own: SQLite raises one by these codes when a
-/// value is wrong under the SQL's own rules (an integer overflow, malformed JSON, a text too long), and would over the union,
-/// too. A statement that does not compile any more (the schema has changed since) is no such error; neither is what a virtual
-/// table meets in its bytes, which has a code of its own.
+/// As [`NodeError::of_sqlite`], for an error in the midst of the rows, which may be the question's
+/// own: SQLite raises one by these codes when a value is wrong under the SQL's own rules (an
+/// integer overflow, malformed JSON, a text too long), and would over the union, too. A statement
+/// that does not compile any more (the schema has changed since) is no such error; neither is what
+/// a virtual table meets in its bytes, which has a code of its own.
 fn raised(conn: &Connection, sql: &str, error: &rusqlite::Error) -> NodeError {
     match primary_code(error) {
         Some(ffi::SQLITE_TOOBIG) if stop::is_short_here() => NodeError::of_sqlite(error),

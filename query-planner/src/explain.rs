@@ -1,4 +1,4 @@
-//! A plan as text: strategy, what each node runs, what is shipped, what the asker runs.
+//! A plan as text: strategy, what each node runs, what is shipped, what the coordinator runs.
 
 use std::fmt::Write as _;
 
@@ -11,24 +11,24 @@ use crate::plan::{Merge, Plan, Reduction, Targets};
 /// The plan for `--explain`: stable, one fact a line.
 pub fn explain(plan: &Plan) -> String {
     let mut out = format!("strategy: {}\n", plan.strategy);
-    for (i, part) in plan.parts.iter().enumerate() {
-        let whom = match &part.targets {
+    for (i, fragment) in plan.fragments.iter().enumerate() {
+        let whom = match &fragment.targets {
             Targets::All => "every node".to_owned(),
             Targets::Named(names) if names.is_empty() => "no node".to_owned(),
             Targets::Named(names) => names.join(", "),
             Targets::AnyOne => "any one node".to_owned(),
         };
-        let reduction = plan.reductions.iter().find(|reduction| reduction.part == i);
+        let reduction = plan.reductions.iter().find(|reduction| reduction.fragment == i);
         let round = reduction.map_or_else(String::new, |reduction| {
-            format!("; round 2, filtered by the keys of part {} when they are at most {MAX_KEYS}", reduction.driver)
+            format!("; round 2, filtered by the keys of fragment {} when they are at most {MAX_KEYS}", reduction.driver)
         });
         let _ = writeln!(
             out,
-            "part {i} ({whom}, ships {} columns of {}{round}):\n  {}",
-            part.columns, part.table, part.sql
+            "fragment {i} ({whom}, ships {} columns of {}{round}):\n  {}",
+            fragment.columns, fragment.table, fragment.sql
         );
         if let Some(Reduction { column, driver, driver_column, .. }) = reduction {
-            let _ = writeln!(out, "  + WHERE {} IN (part {driver}'s {driver_column})", quote_name(column));
+            let _ = writeln!(out, "  + WHERE {} IN (fragment {driver}'s {driver_column})", quote_name(column));
         }
     }
     match &plan.merge {
@@ -51,7 +51,7 @@ pub fn explain(plan: &Plan) -> String {
                         text
                     })
                     .collect();
-                let _ = writeln!(out, "merge table {} (part {i}): {}", table.name, columns.join(", "));
+                let _ = writeln!(out, "merge table {} (fragment {i}): {}", table.name, columns.join(", "));
             }
             for statement in setup {
                 let _ = writeln!(out, "merge setup: {statement}");
@@ -65,7 +65,8 @@ pub fn explain(plan: &Plan) -> String {
     out
 }
 
-/// The plan with what a run of it cost: rows, bytes and milliseconds at each node, and at the merge.
+/// The plan with what a run of it cost: rows, bytes and milliseconds at each node, and at the
+/// merge.
 pub fn explain_analyze(plan: &Plan, answer: &Answer) -> String {
     #[allow(clippy::cast_precision_loss)]
     let ms = |ns: u64| ns as f64 / 1e6;

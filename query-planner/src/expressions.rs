@@ -1,5 +1,5 @@
-//! What can be said of an expression or a tree by looking at it alone: what it calls, which tables it names, whether it means
-//! the question's instant.
+//! What can be said of an expression or a tree by looking at it alone: what it calls, which tables
+//! it names, whether it means the question's instant.
 
 use crate::ast::{Expr, Select, Source, Visit, VisitMut, same_name, unquote, walk, walk_mut};
 use crate::functions;
@@ -83,7 +83,8 @@ impl VisitMut for FreezeNow {
             }
             Expr::Call(call) => {
                 let name = unquote(&call.name).to_ascii_lowercase();
-                // Position of the time value among the arguments, and how many mean that it is left out.
+                // Position of the time value among the arguments, and how many mean that it is left
+                // out.
                 let (at, left_out) = match name.as_str() {
                     "date" | "time" | "datetime" | "julianday" | "unixepoch" => (0, 0),
                     "strftime" => (1, 1),

@@ -1,5 +1,6 @@
-//! What makes a connection safe to run a question on: it can only read, cannot reach files or extensions, and has the
-//! functions that plans call. Deadlines and cancelling (progress handler, interrupt handle) are the caller's.
+//! What makes a connection safe to run a question on: it can only read, cannot reach files or
+//! extensions, and has the functions that plans call. Deadlines and cancelling (progress handler,
+//! interrupt handle) are the caller's.
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -7,10 +8,11 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 
 use crate::functions;
-use crate::limits::MAX_PART_BYTES;
+use crate::limits::MAX_FRAGMENT_BYTES;
 
-/// Prepare a connection for questions: defensive, no double-quoted strings, bounded, an authorizer that allows SELECT,
-/// READ and listed functions only (no PRAGMA, ATTACH, load_extension, writes). Open it read-only besides.
+/// Prepare a connection for questions: defensive, no double-quoted strings, bounded, an authorizer
+/// that allows SELECT, READ and listed functions only (no PRAGMA, ATTACH, load_extension, writes).
+/// Open it read-only besides.
 ///
 /// The authorizer stays: what else the connection is for must be done before.
 ///
@@ -20,7 +22,8 @@ pub fn harden(conn: &mut Connection) -> Result<(), rusqlite::Error> {
     harden_with(conn, |_| true)
 }
 
-/// As [`harden`], where only some columns may be read: `readable` judges each `Read` that SQLite's compiler meets.
+/// As [`harden`], where only some columns may be read: `readable` judges each `Read` that SQLite's
+/// compiler meets.
 ///
 /// # Errors
 /// As [`harden`].
@@ -32,7 +35,7 @@ pub fn harden_with(
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-    let length = i32::try_from(MAX_PART_BYTES).unwrap_or(i32::MAX);
+    let length = i32::try_from(MAX_FRAGMENT_BYTES).unwrap_or(i32::MAX);
     conn.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, length)?;
     conn.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0).or_else(|error| {
         // Stores attached before stay; the limit only forbids more.
@@ -53,15 +56,16 @@ pub fn harden_with(
 
 /// The longest text or blob that a question may make; nothing longer could be sent, either.
 const MAX_VALUE_BYTES: i32 = 16 << 20;
-/// The longest one where only little work is done (`Stop::or_after`): what takes long within one instruction takes so in
-/// proportion to its values.
+/// The longest one where only little work is done (`Stop::or_after`): what takes long within one
+/// instruction takes so in proportion to its values.
 const SHORT_VALUE_BYTES: i32 = 64 << 10;
 /// The longest pattern of LIKE and GLOB: a match takes time in proportion to pattern and text.
 const MAX_PATTERN_BYTES: i32 = 500;
 /// Instructions of one statement.
 const MAX_INSTRUCTIONS: i32 = 1_000_000;
 
-/// Bounds the values that the next statements may make: as questions may, or as `little` work may (`Stop::or_after`).
+/// Bounds the values that the next statements may make: as questions may, or as `little` work may
+/// (`Stop::or_after`).
 ///
 /// # Errors
 /// SQLite's.
@@ -70,8 +74,8 @@ pub fn bound_values(conn: &Connection, little: bool) -> Result<(), rusqlite::Err
     conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, bytes).map(|_| ())
 }
 
-/// Bounds what one statement may be and make on this connection. Depth of expressions (1,000), columns (2,000) and terms of a
-/// compound SELECT (500) are SQLite's own bounds.
+/// Bounds what one statement may be and make on this connection. Depth of expressions (1,000),
+/// columns (2,000) and terms of a compound SELECT (500) are SQLite's own bounds.
 ///
 /// # Errors
 /// SQLite's.

@@ -1,12 +1,13 @@
 //! SQL over many stores: plan a question, run its node part, merge the answers.
 //!
-//! The crate is a pure core. It knows SQLite and plans; it knows no network, no tokio, no files. Whoever asks nodes
-//! implements [`Fanout`]; whoever is asked calls [`execute_task`] on a read-only connection that [`harden`] prepared.
-//! `node` does both over QUIC, the tests do both over in-memory databases with one SQLite database holding the union
-//! as the oracle.
+//! The crate is a pure core. It knows SQLite and plans; it knows no network, no tokio, no files.
+//! Whoever asks nodes implements [`Fanout`]; whoever is asked calls [`execute_task`] on a read-only
+//! connection that [`harden`] prepared. `node` does both over QUIC, the tests do both over
+//! in-memory databases with one SQLite database holding the union as the oracle.
 //!
-//! The way of a question: [`align`] writes out what only the mesh knows (clocks); [`plan`] checks the SQL with SQLite itself (`check.rs`), then the rules (`rules/`) try in
-//! order to answer it cheaply; [`run`] asks, merges and answers; [`explain`] prints a plan; [`Local`] answers from one
+//! The way of a question: [`align`] writes out what only the mesh knows (clocks); [`plan`] checks
+//! the SQL with SQLite itself (`check.rs`), then the rules (`rules/`) try in order to answer it
+//! cheaply; [`run`] asks, merges and answers; [`explain`] prints a plan; [`Local`] answers from one
 //! store.
 
 mod align;
@@ -52,14 +53,14 @@ pub use api::{
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
 pub use clocks::{Clocks, NodeClock};
-pub use exec::{Answered, OnlySqlite, PartExecutor, RAN, execute_task, execute_task_with};
+pub use exec::{Answered, FragmentExecutor, OnlySqlite, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::states;
 pub use harden::{bound_values, harden, harden_with};
 pub use local::{Local, LocalError, NamedOut, plan_for_one};
 pub use merge_pool::MergePool;
 pub use partial::{Combine, CombinedColumn, How};
-pub use plan::{ColumnMeta, Merge, MergeColumn, MergeTable, NodePart, Plan, Reduction, Strategy, Targets};
+pub use plan::{ColumnMeta, Fragment, Merge, MergeColumn, MergeTable, Plan, Reduction, Strategy, Targets};
 pub use planner::plan;
 pub use run::{FirstAsk, first_ask, run, run_into, run_with};
 pub use stop::{Stop, StopOnDrop, Watched};

@@ -7,9 +7,9 @@ use rusqlite::Connection;
 use crate::api::{Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink};
 use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
-use crate::exec::{PartExecutor, execute_task_with};
+use crate::exec::{FragmentExecutor, execute_task_with};
 use crate::merge_pool::MergePool;
-use crate::plan::{ColumnMeta, NodePart, Plan, Strategy, Targets};
+use crate::plan::{ColumnMeta, Fragment, Plan, Strategy, Targets};
 use crate::planner::plan;
 use crate::run::{run, run_into};
 use crate::stop::Stop;
@@ -31,8 +31,8 @@ pub enum LocalError {
 /// As [`crate::Out`], with the answer's columns beside its rows.
 pub type NamedOut<'a> = &'a mut dyn FnMut(&[ColumnMeta], Vec<Vec<Value>>) -> Result<(), RunError>;
 
-/// One store, and how it is asked. Parts are answered by `executor` where it can, also those of questions that as a whole
-/// it cannot answer (HAVING, expressions around aggregates).
+/// One store, and how it is asked. Fragments are answered by `executor` where it can, also those of
+/// questions that as a whole it cannot answer (HAVING, expressions around aggregates).
 pub struct Local<'a> {
     /// A connection that [`crate::harden`] has seen.
     pub conn: &'a Connection,
@@ -40,8 +40,8 @@ pub struct Local<'a> {
     pub catalog: &'a Catalog,
     /// The node's name.
     pub node: &'a str,
-    /// Answers parts beside SQLite.
-    pub executor: &'a dyn PartExecutor,
+    /// Answers fragments beside SQLite.
+    pub executor: &'a dyn FragmentExecutor,
     /// What a question may take.
     pub budget: Budget,
     /// The instant that 'now' means everywhere in the question.
@@ -71,7 +71,8 @@ impl Local<'_> {
         Ok(out(&plan.columns, answer.rows)?)
     }
 
-    /// How a question is answered: the plan, or after having run it (`analyze`) what it took and from what it was answered.
+    /// How a question is answered: the plan, or after having run it (`analyze`) what it took and
+    /// from what it was answered.
     ///
     /// # Errors
     /// As [`Local::answer`].
@@ -81,7 +82,7 @@ impl Local<'_> {
     }
 
     fn plan(&self, sql: &str) -> Result<Plan, QueryError> {
-        plan_for_one(sql, self.catalog, |part| self.executor.understands(self.conn, part))
+        plan_for_one(sql, self.catalog, |fragment| self.executor.understands(self.conn, fragment))
     }
 
     fn run(&self, plan: &Plan) -> Result<Answer, RunError> {
@@ -89,27 +90,28 @@ impl Local<'_> {
     }
 }
 
-/// The plan for a question to one node: the whole question goes there, unless the node would answer the parts of a plan
-/// for many faster.
+/// The plan for a question to one node: the whole question goes there, unless the node would answer
+/// the fragments of a plan for many faster.
 ///
 /// # Errors
 /// As for [`crate::plan()`].
-pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&NodePart) -> bool) -> Result<Plan, QueryError> {
+pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment) -> bool) -> Result<Plan, QueryError> {
     let whole = plan(sql, catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
-    if whole.parts.iter().all(&understands) {
+    if whole.fragments.iter().all(&understands) {
         return Ok(whole);
     }
     let apart = plan(sql, catalog, &AskOptions::default())?;
     let is_simple = matches!(apart.strategy, Strategy::Aggregate | Strategy::Rows);
-    // (Several parts are arms of a view, and those that SQLite answers cost it no more than within the whole.)
-    Ok(if is_simple && apart.parts.iter().any(&understands) { apart } else { whole })
+    // (Several fragments are arms of a view, and those that SQLite answers cost it no more than
+    // within the whole.)
+    Ok(if is_simple && apart.fragments.iter().any(&understands) { apart } else { whole })
 }
 
 impl Fanout for &Local<'_> {
     fn ask(&mut self, task: &NodeTask, _: &Targets, sink: Sink<'_>) -> Result<Vec<(String, NodeStats)>, RunError> {
         let mut stopped = None;
-        let mut emit = |part: usize, batch: Batch| {
-            sink(self.node, part, Cow::Owned(batch)).map_err(|error| {
+        let mut emit = |fragment: usize, batch: Batch| {
+            sink(self.node, fragment, Cow::Owned(batch)).map_err(|error| {
                 let reason = error.to_string();
                 stopped = Some(error);
                 NodeError::Stopped(reason)

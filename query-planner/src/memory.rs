@@ -1,13 +1,15 @@
 //! What questions may have of this process's memory: each for itself, and all together.
 //!
-//! SQLite has one limit for the whole process, which would let a greedy question starve the trace store's writer. So
-//! [`install`] puts a counter before SQLite's allocator, and a thread that works for a question says for which one ([`cap`],
-//! [`cap_of`]): from then on what SQLite allocates on this thread counts to the question's [`Account`], and beyond the
-//! account's bound, or the pool's, an allocation fails. SQLite then ends the statement with "out of memory" and frees what it
-//! had, and nobody else notices.
+//! SQLite has one limit for the whole process, which would let a greedy question starve the trace
+//! store's writer. So [`install`] puts a counter before SQLite's allocator, and a thread that works
+//! for a question says for which one ([`cap`], [`cap_of`]): from then on what SQLite allocates on
+//! this thread counts to the question's [`Account`], and beyond the account's bound, or the pool's,
+//! an allocation fails. SQLite then ends the statement with "out of memory" and frees what it had,
+//! and nobody else notices.
 //!
-//! What our own code keeps on such a thread (lists for medians, decoded columns) is counted with it by [`Held`]; what belongs to
-//! no thread by [`Grant`]. A thread takes from its account in pieces of [`PIECE`], so that few allocations meet the atomics.
+//! What our own code keeps on such a thread (lists for medians, decoded columns) is counted with it
+//! by [`Held`]; what belongs to no thread by [`Grant`]. A thread takes from its account in pieces
+//! of [`PIECE`], so that few allocations meet the atomics.
 
 mod pool;
 
@@ -32,7 +34,8 @@ struct Here {
     granted: Cell<i64>,
     /// The most that was granted at a time, as long as the thread lives.
     peak: Cell<i64>,
-    /// The account of the question that the thread works for, or null. It lives as long as the [`Cap`] that set it.
+    /// The account of the question that the thread works for, or null. It lives as long as the
+    /// [`Cap`] that set it.
     account: Cell<*const Account>,
     /// Why memory was last refused.
     refused: Cell<Option<Refused>>,
@@ -52,7 +55,8 @@ thread_local! {
 
 impl Here {
     fn account(&self) -> Option<&Account> {
-        // SAFETY: set by `cap_of` to an account that its guard owns, and taken back by that guard, on this thread.
+        // SAFETY: set by `cap_of` to an account that its guard owns, and taken back by that guard,
+        // on this thread.
         unsafe { self.account.get().as_ref() }
     }
 
@@ -90,7 +94,8 @@ impl Here {
 /// SQLite's own allocator.
 struct Inner(ffi::sqlite3_mem_methods);
 
-// SAFETY: functions, which SQLite itself calls from every thread, and SQLite's pointer that only they look at.
+// SAFETY: functions, which SQLite itself calls from every thread, and SQLite's pointer that only
+// they look at.
 unsafe impl Send for Inner {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Inner {}
@@ -101,8 +106,8 @@ fn inner() -> Option<&'static ffi::sqlite3_mem_methods> {
     INNER.get().map(|inner| &inner.0)
 }
 
-/// Puts the counter before SQLite's allocator. To be called before the process opens its first database; later it changes
-/// nothing. Answers whether caps hold.
+/// Puts the counter before SQLite's allocator. To be called before the process opens its first
+/// database; later it changes nothing. Answers whether caps hold.
 pub fn install() -> bool {
     static DONE: OnceLock<bool> = OnceLock::new();
     *DONE.get_or_init(|| {
@@ -116,7 +121,8 @@ pub fn install() -> bool {
             xShutdown: None,
             pAppData: std::ptr::null_mut(),
         };
-        // SAFETY: the option takes a pointer to a structure of this type and fills it; SQLite copies nothing of ours.
+        // SAFETY: the option takes a pointer to a structure of this type and fills it; SQLite
+        // copies nothing of ours.
         let known = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_GETMALLOC, &raw mut inner) };
         if known != ffi::SQLITE_OK || inner.xMalloc.is_none() {
             return false;
@@ -126,9 +132,10 @@ pub fn install() -> bool {
         if INNER.set(Inner(inner)).is_err() {
             return false;
         }
-        // SAFETY: the option takes a pointer to such a structure and copies it. Its functions live as long as the
-        // process, and each hands on to SQLite's own, which SQLite initialises through the copied `xInit`. Where SQLite
-        // runs already it refuses (SQLITE_MISUSE) and nothing has changed.
+        // SAFETY: the option takes a pointer to such a structure and copies it. Its functions live
+        // as long as the process, and each hands on to SQLite's own, which SQLite initialises
+        // through the copied `xInit`. Where SQLite runs already it refuses (SQLITE_MISUSE) and
+        // nothing has changed.
         unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_MALLOC, &raw mut counting) == ffi::SQLITE_OK }
     })
 }
@@ -142,12 +149,14 @@ pub struct Cap {
     before: (i64, i64, *const Account),
 }
 
-/// Lets SQLite have at most `bytes` more on this thread, where [`install`] was in time: a question of this thread alone.
+/// Lets SQLite have at most `bytes` more on this thread, where [`install`] was in time: a question
+/// of this thread alone.
 pub fn cap(bytes: u64) -> Cap {
     cap_of(&Account::new(bytes))
 }
 
-/// Counts what SQLite and [`Held`] take on this thread to a question that may be at work elsewhere, too.
+/// Counts what SQLite and [`Held`] take on this thread to a question that may be at work elsewhere,
+/// too.
 pub fn cap_of(account: &Arc<Account>) -> Cap {
     let account = Arc::clone(account);
     let before = HERE.with(|here| {
@@ -181,7 +190,8 @@ pub fn refused_here() -> Option<Refused> {
     HERE.with(|here| here.refused.get())
 }
 
-/// The account of this thread's question, where it works for one: for what works for it elsewhere or outlives its work here.
+/// The account of this thread's question, where it works for one: for what works for it elsewhere
+/// or outlives its work here.
 #[must_use]
 pub fn account_here() -> Option<Arc<Account>> {
     let account = HERE.with(|here| here.account.get());
@@ -195,7 +205,8 @@ pub fn account_here() -> Option<Arc<Account>> {
     }
 }
 
-/// Memory beside SQLite's that counts like it, on the thread that made this. Dropped, it is given back.
+/// Memory beside SQLite's that counts like it, on the thread that made this. Dropped, it is given
+/// back.
 #[derive(Debug, Default)]
 pub struct Held(i64);
 
@@ -222,8 +233,8 @@ impl Drop for Held {
     }
 }
 
-/// What is at least so large is refused to a question that is over: whoever makes long values one after the other within one
-/// instruction, or a few, looks at nothing else.
+/// What is at least so large is refused to a question that is over: whoever makes long values one
+/// after the other within one instruction, or a few, looks at nothing else.
 const LARGE: i64 = 16 << 10;
 
 /// Whether this thread may have so many bytes more; takes them from the account.
@@ -286,7 +297,8 @@ unsafe extern "C" fn realloc(at: *mut c_void, bytes: c_int) -> *mut c_void {
     if i64::from(bytes) > had && !may_have(i64::from(bytes) - had) {
         return std::ptr::null_mut();
     }
-    // SAFETY: SQLite's own function with SQLite's own arguments. On failure it leaves the old piece as it was.
+    // SAFETY: SQLite's own function with SQLite's own arguments. On failure it leaves the old piece
+    // as it was.
     let moved = unsafe { reallocate(at, bytes) };
     if !moved.is_null() {
         count(size(inner, moved) - had);

@@ -1,7 +1,9 @@
-//! The in-memory databases of the merge: made for a plan's tables, kept for the next question with the same ones.
+//! The in-memory databases of the merge: made for a plan's tables, kept for the next question with
+//! the same ones.
 //!
-//! Making one costs more than merging a small answer does. A kept database is emptied first, so nothing of one question
-//! is seen by the next; large ones are not kept, so that no memory stays with them.
+//! Making one costs more than merging a small answer does. A kept database is emptied first, so
+//! nothing of one question is seen by the next; large ones are not kept, so that no memory stays
+//! with them.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -50,7 +52,8 @@ impl MergePool {
         Ok(conn)
     }
 
-    /// Keeps a database that held `rows` rows for the next question. One that cannot be emptied is dropped.
+    /// Keeps a database that held `rows` rows for the next question. One that cannot be emptied is
+    /// dropped.
     pub(crate) fn give_back(&self, conn: Connection, tables: &[MergeTable], setup: &[String], rows: u64) {
         let emptied = |table: &MergeTable| {
             conn.prepare_cached(&format!("DELETE FROM {}", quoted(&table.name)))?.execute([]).map(|_| ())
@@ -66,17 +69,20 @@ impl MergePool {
     }
 }
 
-/// Memory of the pages of a connection's databases, bytes; those of a database in memory are all that it has.
+/// Memory of the pages of a connection's databases, bytes; those of a database in memory are all
+/// that it has.
 fn cache_bytes(conn: &Connection) -> i32 {
     let (mut bytes, mut highest) = (i32::MAX, 0);
-    // SAFETY: the handle is the connection's, which is open, and the call fills the two numbers; where it fails they stay.
+    // SAFETY: the handle is the connection's, which is open, and the call fills the two numbers;
+    // where it fails they stay.
     unsafe {
         ffi::sqlite3_db_status(conn.handle(), ffi::SQLITE_DBSTATUS_CACHE_USED, &raw mut bytes, &raw mut highest, 0);
     }
     bytes
 }
 
-/// From now on statements on the connection may make views and tables, and read; no file can be reached by them.
+/// From now on statements on the connection may make views and tables, and read; no file can be
+/// reached by them.
 pub(crate) fn only_views(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.authorizer(Some(|context: AuthContext<'_>| match context.action {
         AuthAction::CreateView { .. }

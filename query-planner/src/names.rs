@@ -1,4 +1,5 @@
-//! How plans and catalogues name things in SQL: quoting, the parameters that nodes bind, affinities.
+//! How plans and catalogues name things in SQL: quoting, the parameters that nodes bind,
+//! affinities.
 
 /// Bound to the node's name.
 pub(crate) const NODE_PARAMETER: &str = ":mesh_node";
@@ -10,7 +11,8 @@ pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The affinity of a declared type, by SQLite's rules (datatype3.html §3.1), as a type name that has it.
+/// The affinity of a declared type, by SQLite's rules (datatype3.html §3.1), as a type name that
+/// has it.
 pub(crate) fn affinity(decl_type: &str) -> &'static str {
     let upper = decl_type.to_ascii_uppercase();
     let has = |words: &[&str]| words.iter().any(|word| upper.contains(word));

@@ -1,19 +1,19 @@
-//! Partial aggregates: how the rows of several nodes for one part become those of one. A value of fixed shape, not SQL: it
-//! may come from another node. What is done by it: `combine.rs`.
+//! Partial aggregates: how the rows of several nodes for one fragment become those of one. A value
+//! of fixed shape, not SQL: it may come from another node. What is done by it: `combine.rs`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Value;
 use crate::functions;
 
-/// How the rows of one part combine, column by column.
+/// How the rows of one fragment combine, column by column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Combine {
-    /// The part's columns, in order.
+    /// The fragment's columns, in order.
     pub columns: Vec<CombinedColumn>,
 }
 
-/// A column of a part whose rows combine.
+/// A column of a fragment whose rows combine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CombinedColumn {
     /// What becomes of its values.
@@ -56,7 +56,7 @@ impl How {
 }
 
 impl Combine {
-    /// What each column is, as [`crate::NodePart::partials`] has it.
+    /// What each column is, as [`crate::Fragment::partials`] has it.
     pub fn partials(&self) -> Vec<Option<How>> {
         self.columns.iter().map(|column| Some(column.how.clone())).collect()
     }

@@ -1,5 +1,5 @@
-//! What a plan is: plain values that travel and print. How one is made: `planner.rs`; how it runs: `run.rs` (asker) and `exec.rs`
-//! (node).
+//! What a plan is: plain values that travel and print. How one is made: `planner.rs`; how it runs:
+//! `run.rs` (coordinator) and `exec.rs` (node).
 
 use serde::{Deserialize, Serialize};
 
@@ -14,15 +14,16 @@ pub struct Plan {
     /// Result columns.
     pub columns: Vec<ColumnMeta>,
     /// What the nodes run.
-    pub parts: Vec<NodePart>,
-    /// Parts that wait for a second round, and for whose keys.
+    pub fragments: Vec<Fragment>,
+    /// Fragments that wait for a second round, and for whose keys.
     pub reductions: Vec<Reduction>,
-    /// What the asker makes of it.
+    /// What the coordinator makes of it.
     pub merge: Merge,
     /// Hints for the user.
     pub notes: Vec<String>,
-    /// The same question with nothing worked out that SQLite itself might not come to: run when a part of this plan
-    /// fails in the SQL (an arm of EXCEPT from nothing overflows, say), so that SQLite decides whether that matters.
+    /// The same question with nothing worked out that SQLite itself might not come to: run when a
+    /// part of this plan fails in the SQL (an arm of EXCEPT from nothing overflows, say), so that
+    /// SQLite decides whether that matters.
     pub lazily: Option<Box<Plan>>,
 }
 
@@ -31,17 +32,17 @@ pub struct Plan {
 pub enum Strategy {
     /// The SQL as it stands on each node, concatenated.
     PerNode,
-    /// No table is read: the asker answers alone.
-    Asker,
+    /// No table is read: the coordinator answers alone.
+    Coordinator,
     /// The whole question goes to one node (single node, or replicated tables only).
     Push,
     /// Filtered, projected, cut rows.
     Rows,
     /// Partial aggregates by group.
     Aggregate,
-    /// Subqueries planned on their own, joined at the asker.
+    /// Subqueries planned on their own, joined at the coordinator.
     Parts,
-    /// Needed columns and rows into the asker's SQLite.
+    /// Needed columns and rows into the coordinator's SQLite.
     Fetch,
 }
 
@@ -49,7 +50,7 @@ impl std::fmt::Display for Strategy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Strategy::PerNode => "per-node",
-            Strategy::Asker => "asker",
+            Strategy::Coordinator => "coordinator",
             Strategy::Push => "push",
             Strategy::Rows => "rows",
             Strategy::Aggregate => "aggregate",
@@ -59,10 +60,10 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// One statement for nodes. It may hold the parameters `:mesh_node` (the node's name) and `:mesh_now` (the question's
-/// instant), bound by the node.
+/// One statement for nodes. It may hold the parameters `:mesh_node` (the node's name) and
+/// `:mesh_now` (the question's instant), bound by the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodePart {
+pub struct Fragment {
     /// The table to name when there are too many rows.
     pub table: String,
     /// SELECT in SQLite's dialect.
@@ -73,17 +74,20 @@ pub struct NodePart {
     pub reads: Vec<(String, Vec<String>)>,
     /// Whom it is for.
     pub targets: Targets,
-    /// How rows of several nodes become those of one, where that makes them fewer. Nodes that run the part need not know it.
+    /// How rows of several nodes become those of one, where that makes them fewer. Nodes that run
+    /// the fragment need not know it.
     #[serde(skip)]
     pub combine: Option<Combine>,
-    /// What the columns are that are partial aggregates, by column; empty where none is. Nodes need not know it.
+    /// What the columns are that are partial aggregates, by column; empty where none is. Nodes need
+    /// not know it.
     #[serde(skip)]
     pub partials: Vec<Option<How>>,
 }
 
-impl NodePart {
-    /// Whether a batch is rows of this part: as many columns, all of one length, and in those that are partial aggregates what
-    /// such can be. It may come from a node of another version, or from a damaged one.
+impl Fragment {
+    /// Whether a batch is rows of this fragment: as many columns, all of one length, and in those
+    /// that are partial aggregates what such can be. It may come from a node of another version, or
+    /// from a damaged one.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -102,31 +106,32 @@ impl NodePart {
     }
 }
 
-/// A part that is asked for in a second round, only with the rows whose `column` is among the keys that part `driver`
-/// brought in the first; with all rows when those are too many.
+/// A fragment that is asked for in a second round, only with the rows whose `column` is among the
+/// keys that fragment `driver` brought in the first; with all rows when those are too many.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reduction {
-    /// Index of the part that is reduced.
-    pub part: usize,
+    /// Index of the fragment that is reduced.
+    pub fragment: usize,
     /// Its column.
     pub column: String,
-    /// Index of the part that has the keys; it is not reduced itself.
+    /// Index of the fragment that has the keys; it is not reduced itself.
     pub driver: usize,
-    /// The column with the keys in that part's merge table.
+    /// The column with the keys in that fragment's merge table.
     pub driver_column: String,
 }
 
-/// What the asker does with the parts' rows.
+/// What the coordinator does with the fragments' rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Merge {
-    /// The rows of part 0 are the answer.
+    /// The rows of fragment 0 are the answer.
     Concat {
         /// Put the node's name before each row.
         with_node: bool,
     },
-    /// Rows go into tables of an in-memory SQLite; one SELECT over them is the answer. It may hold `:mesh_now`.
+    /// Rows go into tables of an in-memory SQLite; one SELECT over them is the answer. It may hold
+    /// `:mesh_now`.
     Sql {
-        /// Tables to make; table `i` takes the rows of part `i`.
+        /// Tables to make; table `i` takes the rows of fragment `i`.
         tables: Vec<MergeTable>,
         /// Further statements (views) to run before.
         setup: Vec<String>,
@@ -140,7 +145,8 @@ pub enum Merge {
 pub struct MergeTable {
     /// Name.
     pub name: String,
-    /// Every column; those with `filled` take the part's columns in order, the others stay NULL.
+    /// Every column; those with `filled` take the fragment's columns in order, the others stay
+    /// NULL.
     pub columns: Vec<MergeColumn>,
 }
 
@@ -153,21 +159,22 @@ pub struct MergeColumn {
     pub affinity: String,
     /// Collating sequence.
     pub collation: String,
-    /// Whether a part's column goes here.
+    /// Whether a fragment's column goes here.
     pub filled: bool,
 }
 
 impl Plan {
     /// Whether rows go on to the user as nodes send them, and nothing is gathered.
     pub fn flows(&self) -> bool {
-        matches!(self.merge, Merge::Concat { .. }) && self.parts.iter().all(|part| part.targets != Targets::AnyOne)
+        matches!(self.merge, Merge::Concat { .. })
+            && self.fragments.iter().all(|fragment| fragment.targets != Targets::AnyOne)
     }
 
     /// The only nodes whose rows can matter, when the question says so (`WHERE node IN (…)`).
     pub fn nodes(&self) -> Option<Vec<String>> {
         let mut all = Vec::new();
-        for part in &self.parts {
-            match &part.targets {
+        for fragment in &self.fragments {
+            match &fragment.targets {
                 Targets::All => return None,
                 Targets::Named(names) => all.extend(names.iter().cloned()),
                 Targets::AnyOne => {}
@@ -184,11 +191,11 @@ impl Plan {
 pub enum Targets {
     /// Every node the question asks.
     All,
-    /// Those of the asked nodes whose names are listed. A name that no node has is no error: it has no rows. Asking
-    /// more nodes than these is allowed (their answers are empty), only slower.
+    /// Those of the asked nodes whose names are listed. A name that no node has is no error: it has
+    /// no rows. Asking more nodes than these is allowed (their answers are empty), only slower.
     Named(Vec<String>),
-    /// Exactly one node, whichever is nearest (the asker itself if it has the data): the part reads only replicated
-    /// tables. If that one fails another is to be tried.
+    /// Exactly one node, whichever is nearest (the coordinator itself if it has the data): the
+    /// fragment reads only replicated tables. If that one fails another is to be tried.
     AnyOne,
 }
 

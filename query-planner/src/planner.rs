@@ -1,5 +1,5 @@
-//! Makes plans: the order in which the rules try, and the stack that a deep question needs. How each rule keeps the contract is
-//! said in `rules/`.
+//! Makes plans: the order in which the rules try, and the stack that a deep question needs. How
+//! each rule keeps the contract is said in `rules/`.
 
 use crate::api::{AskOptions, QueryError};
 use crate::ast;
@@ -28,8 +28,8 @@ pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, 
 /// Longer texts are not looked at to find out how deep they are.
 const SHORT_SQL_BYTES: usize = 4096;
 
-/// Works on a text: a deep one on a stack that is large enough for the deepest tree that the parser makes, since whoever walks
-/// a tree recurses.
+/// Works on a text: a deep one on a stack that is large enough for the deepest tree that the parser
+/// makes, since whoever walks a tree recurses.
 pub(crate) fn with_stack_for<T: Send>(
     sql: &str,
     work: impl FnOnce() -> Result<T, QueryError> + Send,

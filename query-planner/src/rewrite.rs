@@ -1,5 +1,6 @@
-//! Rewrites that every rule shares: one instant for 'now', the hidden `node` column made visible where a question
-//! reads it, `*` written out where that column would otherwise slip in, names of schemas and indexes dropped.
+//! Rewrites that every rule shares: one instant for 'now', the hidden `node` column made visible
+//! where a question reads it, `*` written out where that column would otherwise slip in, names of
+//! schemas and indexes dropped.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +15,8 @@ use crate::expressions::{FreezeNow, cte_names, each_table};
 use crate::functions;
 use crate::names::NODE_PARAMETER;
 
-/// The question's tree, ready for the rules: one 'now', plain table names. The flag says whether anything but spelling
-/// changed, that is whether the user's own text can no longer stand.
+/// The question's tree, ready for the rules: one 'now', plain table names. The flag says whether
+/// anything but spelling changed, that is whether the user's own text can no longer stand.
 pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), QueryError> {
     let mut select = question.select.clone();
     let mut now = FreezeNow(false);
@@ -55,8 +56,9 @@ pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), Query
     Ok((select, changed))
 }
 
-/// Put `(SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t` for every table whose node column is read. As a
-/// subquery's column it has TEXT affinity and BINARY collation, like the column it stands for.
+/// Put `(SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t` for every table whose node column
+/// is read. As a subquery's column it has TEXT affinity and BINARY collation, like the column it
+/// stands for.
 pub(crate) fn with_node_sources(select: &mut Select, question: &Question<'_>) {
     let with_node = node_tables(select, question);
     each_table(select, &mut |source| {
@@ -70,8 +72,8 @@ pub(crate) fn with_node_sources(select: &mut Select, question: &Question<'_>) {
     });
 }
 
-/// The tables (lower case) whose node column is used. SQLite says what it reads, but it does not look into what it can
-/// see to be dead (`0 AND node = 'a'`); there the spelling decides.
+/// The tables (lower case) whose node column is used. SQLite says what it reads, but it does not
+/// look into what it can see to be dead (`0 AND node = 'a'`); there the spelling decides.
 fn node_tables(select: &Select, question: &Question<'_>) -> BTreeSet<String> {
     struct Columns(Vec<(Option<String>, String)>);
     impl Visit for Columns {
@@ -225,8 +227,8 @@ impl ExpandStars<'_> {
     }
 }
 
-/// Whether an expression can move to the nodes as a filter: no subquery, aggregate, window or random value, and nothing
-/// that may fail on a row which the union would have skipped.
+/// Whether an expression can move to the nodes as a filter: no subquery, aggregate, window or
+/// random value, and nothing that may fail on a row which the union would have skipped.
 pub(crate) fn is_safe_filter(expr: &Expr) -> bool {
     struct Safe(bool);
     impl ast::Visit for Safe {

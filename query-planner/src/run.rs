@@ -1,4 +1,5 @@
-//! The asker's side: ask the nodes for the parts, put their rows into an in-memory SQLite, run the merge.
+//! The coordinator's side: ask the nodes for the fragments, put their rows into an in-memory
+//! SQLite, run the merge.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +15,7 @@ use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::memory::{self, Grant, Refused};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
-use crate::plan::{Merge, MergeTable, NodePart, Plan, Targets};
+use crate::plan::{Fragment, Merge, MergeTable, Plan, Targets};
 use crate::rules::semijoin::filtered_by_keys;
 use crate::stop::{self, Stop};
 
@@ -24,11 +25,12 @@ const TOGETHER_BYTES: u64 = 256 << 10;
 
 /// Ask and merge.
 ///
-/// `now_unix_ns` is the instant that 'now' means everywhere in the question. `stop` is looked at during the merge; the
-/// fan-out looks at its own.
+/// `now_unix_ns` is the instant that 'now' means everywhere in the question. `stop` is looked at
+/// during the merge; the fan-out looks at its own.
 ///
 /// # Errors
-/// The budget, a stop, an error of the SQL that the union would raise too, or what the fan-out returned.
+/// The budget, a stop, an error of the SQL that the union would raise too, or what the fan-out
+/// returned.
 pub fn run(
     plan: &Plan,
     fanout: &mut dyn Fanout,
@@ -39,7 +41,8 @@ pub fn run(
     run_with(plan, fanout, budget, now_unix_ns, stop, &MergePool::default())
 }
 
-/// As [`run`], with merge databases that are kept between questions: for whoever asks the same plans again.
+/// As [`run`], with merge databases that are kept between questions: for whoever asks the same
+/// plans again.
 ///
 /// # Errors
 /// As [`run`].
@@ -54,8 +57,9 @@ pub fn run_with(
     run_and_again(plan, fanout, budget, now_unix_ns, stop, pool, None)
 }
 
-/// As [`run_with`], with rows handed to `out` as they come, so that an answer need not fit into memory; the last ones may
-/// be left in the answer. An error after that makes void what was handed on.
+/// As [`run_with`], with rows handed to `out` as they come, so that an answer need not fit into
+/// memory; the last ones may be left in the answer. An error after that makes void what was handed
+/// on.
 ///
 /// # Errors
 /// As [`run`], and what `out` returned.
@@ -102,14 +106,14 @@ fn run_once(
     let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
     fanout.round(first_round(plan, out.is_some()));
     let mut meter = Meter {
-        left: budget.asker_bytes,
-        limit: budget.asker_bytes,
+        left: budget.coordinator_bytes,
+        limit: budget.coordinator_bytes,
         kept: memory::account_here().as_ref().map(Grant::of),
     };
     match &plan.merge {
         Merge::Concat { with_node } => {
             let mut rows = Vec::new();
-            let width = plan.parts.first().map_or(0, |part| part.columns as usize);
+            let width = plan.fragments.first().map_or(0, |fragment| fragment.columns as usize);
             let all = Asks::whole(plan);
             ask(&all, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
                 whole(&batch, width, node)?;
@@ -137,14 +141,14 @@ fn run_once(
             let inserts: Vec<(usize, String)> = tables.iter().map(|table| (filled(table), insert_sql(table))).collect();
             // Looked up once, not for each node's row or two.
             let mut statements: Vec<Option<CachedStatement<'_>>> = tables.iter().map(|_| None).collect();
-            let mut sink = |node: &str, part: usize, batch: Cow<'_, Batch>| {
-                let label = plan.parts.get(part).map_or("", |part| part.table.as_str());
+            let mut sink = |node: &str, fragment: usize, batch: Cow<'_, Batch>| {
+                let label = plan.fragments.get(fragment).map_or("", |fragment| fragment.table.as_str());
                 meter.take(batch.data_bytes(), label)?;
-                let no_table = || RunError::Internal(format!("no merge table {part}"));
-                let (filled, sql) = inserts.get(part).ok_or_else(no_table)?;
+                let no_table = || RunError::Internal(format!("no merge table {fragment}"));
+                let (filled, sql) = inserts.get(fragment).ok_or_else(no_table)?;
                 whole(&batch, *filled, node)?;
                 rows += u64::from(batch.rows);
-                let statement = statements.get_mut(part).ok_or_else(no_table)?;
+                let statement = statements.get_mut(fragment).ok_or_else(no_table)?;
                 let statement = match statement {
                     Some(statement) => statement,
                     none => none.insert(conn.prepare_cached(sql).map_err(|error| internal(&error))?),
@@ -191,8 +195,8 @@ pub struct FirstAsk {
     pub is_all: bool,
 }
 
-/// What [`run_with`], or with `with_out` [`run_into`], is going to ask for first with the same arguments: for a fan-out that begins
-/// before the run does. None where no node is asked.
+/// What [`run_with`], or with `with_out` [`run_into`], is going to ask for first with the same
+/// arguments: for a fan-out that begins before the run does. None where no node is asked.
 pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64) -> Option<FirstAsk> {
     let asks = match &plan.merge {
         Merge::Concat { .. } => Asks::whole(plan),
@@ -206,61 +210,63 @@ pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64)
     Some(FirstAsk { round, task: asks.task(&members, budget, now_unix_ns), targets, is_all })
 }
 
-/// Some parts of a plan that are asked for together: index in the plan, the part, its keys.
+/// Some fragments of a plan that are asked for together: index in the plan, the fragment, its keys.
 struct Asks {
-    parts: Vec<(usize, NodePart, Vec<Value>)>,
+    fragments: Vec<(usize, Fragment, Vec<Value>)>,
 }
 
 impl Asks {
     fn of(plan: &Plan, is_in: impl Fn(usize) -> bool) -> Asks {
-        let parts = plan.parts.iter().enumerate().filter(|(i, _)| is_in(*i));
-        Asks { parts: parts.map(|(i, part)| (i, part.clone(), Vec::new())).collect() }
+        let fragments = plan.fragments.iter().enumerate().filter(|(i, _)| is_in(*i));
+        Asks { fragments: fragments.map(|(i, fragment)| (i, fragment.clone(), Vec::new())).collect() }
     }
 
     fn whole(plan: &Plan) -> Asks {
         Asks::of(plan, |_| true)
     }
 
-    /// All but the parts that wait for keys.
+    /// All but the fragments that wait for keys.
     fn first(plan: &Plan) -> Asks {
-        Asks::of(plan, |i| plan.reductions.iter().all(|reduction| reduction.part != i))
+        Asks::of(plan, |i| plan.reductions.iter().all(|reduction| reduction.fragment != i))
     }
 
-    /// The parts that waited, with the keys that the first round brought where they are few (`rules/semijoin.rs`).
+    /// The fragments that waited, with the keys that the first round brought where they are few
+    /// (`rules/semijoin.rs`).
     fn second(plan: &Plan, conn: &Connection, tables: &[MergeTable]) -> rusqlite::Result<Asks> {
-        let mut round = Asks::of(plan, |i| plan.reductions.iter().any(|reduction| reduction.part == i));
+        let mut round = Asks::of(plan, |i| plan.reductions.iter().any(|reduction| reduction.fragment == i));
         let mut left_bytes = MAX_KEY_BYTES;
-        for (i, part, values) in &mut round.parts {
-            let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.part == *i) else { continue };
+        for (i, fragment, values) in &mut round.fragments {
+            let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.fragment == *i) else { continue };
             let Some(table) = tables.get(reduction.driver) else { continue };
             let Some(keys) = keys(conn, &table.name, &reduction.driver_column, &mut left_bytes)? else { continue };
-            part.sql = filtered_by_keys(&part.sql, &reduction.column, keys.len());
+            fragment.sql = filtered_by_keys(&fragment.sql, &reduction.column, keys.len());
             *values = keys;
         }
         Ok(round)
     }
 
-    /// Whom to ask for what: indices of these parts by kind of target.
+    /// Whom to ask for what: indices of these fragments by kind of target.
     fn groups(&self) -> Vec<(Targets, Vec<usize>)> {
         let mut groups: Vec<(Targets, Vec<usize>)> = Vec::new();
-        // What some parts ask of some nodes rides along with what others ask of all: one round, one snapshot.
-        let all = self.parts.iter().any(|(_, part, _)| part.targets == Targets::All);
+        // What some fragments ask of some nodes rides along with what others ask of all: one round,
+        // one snapshot.
+        let all = self.fragments.iter().any(|(_, fragment, _)| fragment.targets == Targets::All);
         let named: BTreeSet<String> = self
-            .parts
+            .fragments
             .iter()
-            .flat_map(|(_, part, _)| match &part.targets {
+            .flat_map(|(_, fragment, _)| match &fragment.targets {
                 Targets::Named(names) => names.clone(),
                 Targets::All | Targets::AnyOne => Vec::new(),
             })
             .collect();
-        for (at, (_, part, _)) in self.parts.iter().enumerate() {
-            let targets = match &part.targets {
+        for (at, (_, fragment, _)) in self.fragments.iter().enumerate() {
+            let targets = match &fragment.targets {
                 Targets::AnyOne => Targets::AnyOne,
                 _ if all => Targets::All,
                 _ => Targets::Named(named.iter().cloned().collect()),
             };
             match groups.iter_mut().find(|(other, _)| *other == targets) {
-                Some((_, parts)) => parts.push(at),
+                Some((_, fragments)) => fragments.push(at),
                 None => groups.push((targets, vec![at])),
             }
         }
@@ -269,9 +275,9 @@ impl Asks {
 
     /// The task of one group.
     fn task(&self, members: &[usize], budget: &Budget, now_unix_ns: i64) -> NodeTask {
-        let members = || members.iter().filter_map(|at| self.parts.get(*at));
+        let members = || members.iter().filter_map(|at| self.fragments.get(*at));
         NodeTask {
-            parts: members().map(|(_, part, _)| part.clone()).collect(),
+            fragments: members().map(|(_, fragment, _)| fragment.clone()).collect(),
             keys: members().map(|(_, _, keys)| keys.clone()).collect(),
             now_unix_ns,
             budget: *budget,
@@ -295,7 +301,7 @@ fn keys(conn: &Connection, table: &str, column: &str, left_bytes: &mut u64) -> r
     Ok(Some(keys))
 }
 
-/// One task for each kind of target; part indices are the plan's in the sink.
+/// One task for each kind of target; fragment indices are the plan's in the sink.
 fn ask(
     round: &Asks,
     fanout: &mut dyn Fanout,
@@ -313,12 +319,12 @@ fn ask(
             continue;
         }
         let task = round.task(&members, budget, now_unix_ns);
-        let stats = fanout.ask(&task, &targets, &mut |node, part, batch| {
-            let (part, ..) = members
-                .get(part)
-                .and_then(|at| round.parts.get(*at))
-                .ok_or_else(|| RunError::Internal(format!("{node} answered part {part}")))?;
-            sink(node, *part, batch)
+        let stats = fanout.ask(&task, &targets, &mut |node, fragment, batch| {
+            let (fragment, ..) = members
+                .get(fragment)
+                .and_then(|at| round.fragments.get(*at))
+                .ok_or_else(|| RunError::Internal(format!("{node} answered fragment {fragment}")))?;
+            sink(node, *fragment, batch)
         })?;
         let known: HashMap<String, usize> =
             answer.node_stats.iter().enumerate().map(|(at, (node, _))| (node.clone(), at)).collect();
@@ -363,7 +369,7 @@ impl Meter {
     fn take(&mut self, bytes: u64, of: &str) -> Result<(), RunError> {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             RunError::OverBudget(format!(
-                "more than {} MiB at the asker while gathering {of}; narrow it with WHERE, fewer columns or LIMIT",
+                "more than {} MiB at the coordinator while gathering {of}; narrow it with WHERE, fewer columns or LIMIT",
                 self.limit >> 20
             ))
         })?;
@@ -392,7 +398,7 @@ fn filled(table: &MergeTable) -> usize {
 pub(crate) fn insert_sql(table: &MergeTable) -> String {
     let mut names: Vec<String> =
         table.columns.iter().filter(|column| column.filled).map(|column| quoted(&column.name)).collect();
-    // No column is read: only the number of rows counts, and the part ships a NULL for each.
+    // No column is read: only the number of rows counts, and the fragment ships a NULL for each.
     if names.is_empty() {
         names.extend(table.columns.first().map(|column| quoted(&column.name)));
     }
@@ -402,7 +408,8 @@ pub(crate) fn insert_sql(table: &MergeTable) -> String {
 
 /// Puts rows in with the statement of [`insert_sql`].
 pub(crate) fn insert(conn: &Connection, statement: &mut Statement<'_>, batch: &Batch) -> rusqlite::Result<()> {
-    // One transaction spares a journal entry a row; for a row or two it would cost more than it spares.
+    // One transaction spares a journal entry a row; for a row or two it would cost more than it
+    // spares.
     let transaction = if batch.rows > 8 { Some(conn.unchecked_transaction()?) } else { None };
     for row in 0..batch.rows as usize {
         statement.execute(rusqlite::params_from_iter(batch.columns.iter().map(|column| &column[row])))?;

@@ -1,10 +1,11 @@
-//! What a node part asks, as a value: the table, the filter, the keys and aggregates or the columns and order, so that a
-//! node can answer it by an executor of its own (rollups, columns) instead of SQLite.
+//! What a fragment asks, as a value: the table, the filter, the keys and aggregates or the columns
+//! and order, so that a node can answer it by an executor of its own (rollups, columns) instead of
+//! SQLite.
 //!
-//! The value is read from the part's SQL, at the node. So it can never say anything else than the SQL that `--explain`
-//! shows and that SQLite would run, nothing new travels, and a node of any version may use it or not
-//! (docs/decisions/0005-typed-parts-are-read-from-sql.md). What is not understood is no scan ([`Scan::of`] is `None`),
-//! and SQLite does it.
+//! The value is read from the fragment's SQL, at the node. So it can never say anything else than
+//! the SQL that `--explain` shows and that SQLite would run, nothing new travels, and a node of any
+//! version may use it or not (docs/decisions/0005-typed-parts-are-read-from-sql.md). What is
+//! not understood is no scan ([`Scan::of`] is `None`), and SQLite does it.
 
 mod read;
 
@@ -47,7 +48,8 @@ pub enum By {
     Lower,
     /// `CASE WHEN x IS NOT NULL THEN printf('%016x', x) END`
     Hex,
-    /// Whatever else is made of one text column, as SQL over [`By::VALUE`]: SQLite works it out once for each different text.
+    /// Whatever else is made of one text column, as SQL over [`By::VALUE`]: SQLite works it out
+    /// once for each different text.
     Sql {
         /// The expression. It cannot fail.
         sql: String,
@@ -150,7 +152,8 @@ pub enum Output {
 pub struct Groups {
     /// Grouping values. Without any, all rows are one group.
     pub keys: Vec<Operand>,
-    /// Whether there is a group where there is no row: without GROUP BY. (With one whose values are all constants there is none.)
+    /// Whether there is a group where there is no row: without GROUP BY. (With one whose values are
+    /// all constants there is none.)
     pub of_nothing: bool,
     /// Result columns.
     pub columns: Vec<GroupColumn>,
@@ -167,7 +170,8 @@ pub enum Operand {
     Column(String),
     /// An integer.
     Integer(i64),
-    /// Integer arithmetic: `+ - * / %`, where SQLite would stay in integers; NULL where it divides by 0.
+    /// Integer arithmetic: `+ - * / %`, where SQLite would stay in integers; NULL where it divides
+    /// by 0.
     Arithmetic(Box<Operand>, char, Box<Operand>),
 }
 
@@ -263,8 +267,8 @@ impl Scan {
         Self::through_views(sql, columns, &|_| None)
     }
 
-    /// As [`Scan::of`], also for a view that only picks, renames and derives columns of such a table and filters its rows.
-    /// `view` gives a view's CREATE statement.
+    /// As [`Scan::of`], also for a view that only picks, renames and derives columns of such a
+    /// table and filters its rows. `view` gives a view's CREATE statement.
     #[must_use]
     pub fn through_views(sql: &str, columns: ColumnsOf<'_>, view: &dyn Fn(&str) -> Option<String>) -> Option<Scan> {
         let select = parse_shallow_select(sql).ok()?;

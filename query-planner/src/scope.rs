@@ -1,5 +1,6 @@
-//! What names mean in one FROM: its sources, their columns, and what of a column a merge must keep (affinity, collation).
-//! Resolution follows SQLite's; what is not plain to see is `None`, and the question has no shape (`shape.rs`).
+//! What names mean in one FROM: its sources, their columns, and what of a column a merge must keep
+//! (affinity, collation). Resolution follows SQLite's; what is not plain to see is `None`, and the
+//! question has no shape (`shape.rs`).
 
 use crate::ast::{Expr, From, JoinKind, Output, Select, Source, conjuncts, unquote};
 use crate::catalog::{Catalog, Table, has_node, node_column};
@@ -11,7 +12,8 @@ use crate::names::affinity;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ColumnInfo {
     pub(crate) name: String,
-    /// Type name standing for the affinity; None for none at all (an expression of a view or subquery).
+    /// Type name standing for the affinity; None for none at all (an expression of a view or
+    /// subquery).
     pub(crate) affinity: Option<&'static str>,
     pub(crate) collation: String,
     /// Not part of `*`.
@@ -150,8 +152,8 @@ impl Scope {
         self.column(expr).is_some_and(|column| column.is_node)
     }
 
-    /// Whether the expression names the node of every row: a node column that no outer join makes NULL. Rows that have
-    /// NULL there lie on several nodes.
+    /// Whether the expression names the node of every row: a node column that no outer join makes
+    /// NULL. Rows that have NULL there lie on several nodes.
     pub(crate) fn parts_by_node(&self, expr: &Expr) -> bool {
         match expr.peeled() {
             Expr::Column { table, name } => {
@@ -177,8 +179,8 @@ impl Scope {
         Some(source.columns.iter().filter(|column| !column.hidden).collect())
     }
 
-    /// The collating sequence by which SQLite compares values of this expression; None when it is not plain to see
-    /// (COLLATE deep inside an operator) or not one that every SQLite has.
+    /// The collating sequence by which SQLite compares values of this expression; None when it is
+    /// not plain to see (COLLATE deep inside an operator) or not one that every SQLite has.
     pub(crate) fn collation(&self, expr: &Expr) -> Option<String> {
         let name = match expr.peeled() {
             Expr::Collate(_, name) => unquote(name),
@@ -192,15 +194,15 @@ impl Scope {
                 return None;
             }
             Expr::Paren(_) => return None,
-            other if contains(other, |part| matches!(part, Expr::Collate(..))) => return None,
+            other if contains(other, |inner| matches!(inner, Expr::Collate(..))) => return None,
             _ => "BINARY".to_owned(),
         };
         let known = ["BINARY", "NOCASE", "RTRIM"].into_iter().find(|known| known.eq_ignore_ascii_case(&name));
         known.map(str::to_owned)
     }
 
-    /// The affinity that a merge's column may have without changing the values of this expression: that of a column,
-    /// none of anything else.
+    /// The affinity that a merge's column may have without changing the values of this expression:
+    /// that of a column, none of anything else.
     pub(crate) fn stored_affinity(&self, expr: &Expr) -> &'static str {
         match expr.peeled() {
             Expr::Collate(inner, _) | Expr::Unary("+", inner) => self.stored_affinity(inner),
@@ -208,8 +210,8 @@ impl Scope {
         }
     }
 
-    /// What stands for a shipped expression in the merge, where a column `name` holds its values: the affinity and
-    /// collation are those that the expression had.
+    /// What stands for a shipped expression in the merge, where a column `name` holds its values:
+    /// the affinity and collation are those that the expression had.
     pub(crate) fn stand_in(&self, expr: &Expr, name: &str) -> Expr {
         match expr {
             Expr::Paren(inner) if inner.len() == 1 => self.stand_in(&inner[0], name).paren(),

@@ -1,6 +1,6 @@
-//! The shape of a question that nodes can work on: one query whose FROM is distributed over the nodes (`spread.rs`), with
-//! every name in it resolved (`scope.rs`). `rules/rows.rs` and `rules/aggregate.rs` plan over shapes; what has no shape
-//! is planned in parts or fetched.
+//! The shape of a question that nodes can work on: one query whose FROM is distributed over the
+//! nodes (`spread.rs`), with every name in it resolved (`scope.rs`). `rules/rows.rs` and
+//! `rules/aggregate.rs` plan over shapes; what has no shape is planned in parts or fetched.
 
 use crate::ast::{Expr, Limit, Output, Query, Select, Sort, Visit, VisitMut, same_name, unquote, walk_mut};
 use crate::catalog::Catalog;
@@ -8,8 +8,8 @@ use crate::expressions::{contains, is_aggregate};
 use crate::scope::Scope;
 use crate::spread::{Remote, is_partitioned};
 
-/// One query over a distributed FROM, names resolved, positions and aliases in GROUP BY, HAVING, WHERE and ORDER BY
-/// replaced by what they stand for.
+/// One query over a distributed FROM, names resolved, positions and aliases in GROUP BY, HAVING,
+/// WHERE and ORDER BY replaced by what they stand for.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     pub(crate) query: Query,
@@ -128,7 +128,8 @@ impl Shape {
         self.any_output(|expr| matches!(expr, Expr::Call(call) if call.over.is_some()))
     }
 
-    /// Whether a test holds anywhere in the result columns, HAVING or ORDER BY (subqueries excepted).
+    /// Whether a test holds anywhere in the result columns, HAVING or ORDER BY (subqueries
+    /// excepted).
     fn any_output(&self, test: fn(&Expr) -> bool) -> bool {
         self.query
             .columns
@@ -219,7 +220,7 @@ impl VisitMut for Resolve<'_> {
         }
     }
 
-    // A subquery has names of its own; it reads replicated tables only and stays as it is. Names of ours in it
-    // (correlation) keep their meaning, since sources keep their aliases.
+    // A subquery has names of its own; it reads replicated tables only and stays as it is. Names of
+    // ours in it (correlation) keep their meaning, since sources keep their aliases.
     fn select(&mut self, _: &mut Select) {}
 }

@@ -1,10 +1,11 @@
 //! How the rows of a FROM lie over the nodes.
 //!
-//! FROM is *distributed* when its rows over the union are the rows of each node put together. That holds for one
-//! partitioned table; for inner joins of it with replicated tables (equal everywhere); for LEFT JOIN with the
-//! replicated side on the right; and for any join of partitioned tables whose condition has `x.node = y.node` (or holds
-//! both to one node by name), since then only rows of the same node meet. A subquery in FROM counts as a table if it
-//! filters and projects a distributed FROM, and as replicated if it reads replicated tables only.
+//! FROM is *distributed* when its rows over the union are the rows of each node put together. That
+//! holds for one partitioned table; for inner joins of it with replicated tables (equal
+//! everywhere); for LEFT JOIN with the replicated side on the right; and for any join of
+//! partitioned tables whose condition has `x.node = y.node` (or holds both to one node by name),
+//! since then only rows of the same node meet. A subquery in FROM counts as a table if it filters
+//! and projects a distributed FROM, and as replicated if it reads replicated tables only.
 
 use crate::ast::{
     Compound, Core, Expr, From, Join, JoinKind, Output, Select, Source, Visit, conjuncts, same_name, walk,
@@ -14,8 +15,8 @@ use crate::expressions::{contains, each_table, is_aggregate};
 use crate::functions;
 use crate::scope::{Scope, literal_text, select_columns};
 
-/// Finds subqueries in expressions that read partitioned tables or unknown names (CTEs), those excepted that see
-/// rows of the outer row's node only.
+/// Finds subqueries in expressions that read partitioned tables or unknown names (CTEs), those
+/// excepted that see rows of the outer row's node only.
 pub(crate) struct Remote<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) outer: Option<&'a Scope>,
@@ -44,8 +45,9 @@ impl Visit for Remote<'_> {
     }
 }
 
-/// Whether a subquery's WHERE has `inner.node = outer.node`: then all it can see of its (distributed) FROM lies on the
-/// node of the outer row, and that node computes what the union would.
+/// Whether a subquery's WHERE has `inner.node = outer.node`: then all it can see of its
+/// (distributed) FROM lies on the node of the outer row, and that node computes what the union
+/// would.
 fn sees_one_node(select: &Select, outer: &Scope, catalog: &Catalog) -> bool {
     let Some(query) = select.single() else { return false };
     let (Some(from), Some(filter)) = (&query.from, &query.filter) else { return false };
@@ -93,7 +95,8 @@ enum Spread {
     Everywhere,
 }
 
-/// Whether the rows of FROM over the union are the rows of each node put together, each on one node.
+/// Whether the rows of FROM over the union are the rows of each node put together, each on one
+/// node.
 pub(crate) fn is_partitioned(from: &From, filter: Option<&Expr>, catalog: &Catalog) -> bool {
     spread(from, filter, catalog) == Some(Spread::Partitioned)
 }
@@ -176,8 +179,8 @@ fn row_select(select: &Select, catalog: &Catalog) -> bool {
         })
 }
 
-/// Whether join `i` of FROM keeps rows of different nodes apart: its ON (or, for inner joins, WHERE) has
-/// `left.node = right.node`, or USING names the node column.
+/// Whether join `i` of FROM keeps rows of different nodes apart: its ON (or, for inner joins,
+/// WHERE) has `left.node = right.node`, or USING names the node column.
 fn joins_on_node(from: &From, i: usize, join: &Join, filter: Option<&Expr>, catalog: &Catalog) -> bool {
     let left: Vec<&Source> = from.sources().take(i + 1).collect();
     let node_of = |source: &Source| -> Option<(String, String)> {

@@ -1,9 +1,10 @@
 //! Stopping a question: by hand, at its deadline, and from whatever it is in the middle of.
 //!
-//! SQLite looks at its progress handler and at `sqlite3_interrupt` only where a statement loops. What takes long within one
-//! instruction looks here: a thread that works for a question says so ([`Stop::watch`]), and from then on functions that may
-//! loop over long values (`functions::text`) and SQLite's allocator (`memory`), when something large is wanted, ask
-//! [`is_over_here`]. Who sets the timer at a deadline is the caller's business; it calls [`Stop::stop`].
+//! SQLite looks at its progress handler and at `sqlite3_interrupt` only where a statement loops.
+//! What takes long within one instruction looks here: a thread that works for a question says so
+//! ([`Stop::watch`]), and from then on functions that may loop over long values (`functions::text`)
+//! and SQLite's allocator (`memory`), when something large is wanted, ask [`is_over_here`]. Who
+//! sets the timer at a deadline is the caller's business; it calls [`Stop::stop`].
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -47,8 +48,9 @@ impl Stop {
         Stop { deadline, ..Stop::default() }
     }
 
-    /// This stop for work that is given up where it turns out to be long: it fires after that many looks, too. A look comes with every
-    /// ask and every few thousand steps of the merge; and values longer than a few tens of thousands of bytes are not for such work.
+    /// This stop for work that is given up where it turns out to be long: it fires after that many
+    /// looks, too. A look comes with every ask and every few thousand steps of the merge; and
+    /// values longer than a few tens of thousands of bytes are not for such work.
     #[must_use]
     pub fn or_after(&self, looks: u32) -> Stop {
         Stop { looks: Some(Arc::new(AtomicU32::new(looks))), ..self.clone() }
@@ -85,15 +87,17 @@ impl Stop {
         StopOnDrop(self.clone())
     }
 
-    /// From now on until the guard is dropped this thread works for the question on `conn`: [`Stop::stop`] interrupts its
-    /// statements, and what takes long within one of them gives up once the question is over.
+    /// From now on until the guard is dropped this thread works for the question on `conn`:
+    /// [`Stop::stop`] interrupts its statements, and what takes long within one of them gives up
+    /// once the question is over.
     pub fn watch(&self, conn: &Connection) -> Watched {
         let watched = self.here();
         self.shared.working().push((watched.id, conn.get_interrupt_handle()));
         watched
     }
 
-    /// As [`Stop::watch`], on connections that look at [`is_over_here`] themselves, as those of planning do.
+    /// As [`Stop::watch`], on connections that look at [`is_over_here`] themselves, as those of
+    /// planning do.
     pub fn here(&self) -> Watched {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let stop = Box::new(self.clone());
@@ -140,7 +144,8 @@ pub(crate) fn is_over_here() -> bool {
     of_here(Stop::is_over)
 }
 
-/// Whether this thread works for a question only as long as that is little work ([`Stop::or_after`]).
+/// Whether this thread works for a question only as long as that is little work
+/// ([`Stop::or_after`]).
 pub(crate) fn is_short_here() -> bool {
     of_here(Stop::is_short)
 }
@@ -154,7 +159,8 @@ pub(crate) fn of_this_thread() -> Option<Stop> {
 
 fn of_here(is: impl FnOnce(&Stop) -> bool) -> bool {
     let here = HERE.get();
-    // SAFETY: set by `watch` to a boxed stop that its guard owns, and taken back by that guard, on this thread.
+    // SAFETY: set by `watch` to a boxed stop that its guard owns, and taken back by that guard, on
+    // this thread.
     unsafe { here.as_ref() }.is_some_and(is)
 }
 

@@ -1,5 +1,5 @@
-//! Which stretch of time a statement can see, from its own conditions: so that a node mentions the gaps in its data that
-//! touch the question, and not every gap it ever had.
+//! Which stretch of time a statement can see, from its own conditions: so that a node mentions the
+//! gaps in its data that touch the question, and not every gap it ever had.
 
 use std::ops::Range;
 
@@ -8,9 +8,10 @@ use crate::ast::{Expr, Output, Query, Source, conjuncts, parse_shallow_select, u
 /// The widest range that says nothing.
 const EVERYTHING: Range<i64> = i64::MIN..i64::MAX;
 
-/// The values of the time columns `columns` (equal names mean equal things, whatever table they are of) that rows seen
-/// by `sql` can have: from top-level comparisons with integer literals. `i64::MIN..i64::MAX` where nothing is certain:
-/// joins, compounds, other conditions, statements that do not parse.
+/// The values of the time columns `columns` (equal names mean equal things, whatever table they are
+/// of) that rows seen by `sql` can have: from top-level comparisons with integer literals.
+/// `i64::MIN..i64::MAX` where nothing is certain: joins, compounds, other conditions, statements
+/// that do not parse.
 pub fn time_range(sql: &str, columns: &[&str]) -> Range<i64> {
     match parse_shallow_select(sql) {
         Ok(select) => select.single().map_or(EVERYTHING, |query| of_query(query, columns)),

@@ -1,11 +1,14 @@
-//! No function and no operator that a question may use outlives the question: each of them with the largest values, taken
-//! from SQLite's own list of functions, so that one that comes with a new SQLite is tried, too.
+//! No function and no operator that a question may use outlives the question: each of them with the
+//! largest values, taken from SQLite's own list of functions, so that one that comes with a new
+//! SQLite is tried, too.
 //!
-//! What is measured is the processor time of the thread, not the time that passes: other work on the machine does not count.
-//! Every function is tried with every value, and with the pairs of values that are the worst for some kind of function; that
-//! is what continuous integration runs, in well under a minute on two cores. `EVERY_PAIR=1` tries all pairs, three times as
-//! many: to be run when SQLite or a function of ours changes. `ONLY=json_` tries the statements with that in them,
-//! `TIME_MS=700` gives each more time: what is stopped early while it reads its arguments may be slow only after that.
+//! What is measured is the processor time of the thread, not the time that passes: other work on
+//! the machine does not count. Every function is tried with every value, and with the pairs of
+//! values that are the worst for some kind of function; that is what continuous integration runs,
+//! in well under a minute on two cores. `EVERY_PAIR=1` tries all pairs, three times as many: to be
+//! run when SQLite or a function of ours changes. `ONLY=json_` tries the statements with that in
+//! them, `TIME_MS=700` gives each more time: what is stopped early while it reads its arguments may
+//! be slow only after that.
 //!
 //! One process and one test: SQLite's allocator is replaced before the first database.
 
@@ -61,7 +64,8 @@ fn listed(open: &str, item: impl Fn(usize) -> String, close: &str) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Values as long as they may be (or half, where something is sought in another), each the worst for some kind of function.
+/// Values as long as they may be (or half, where something is sought in another), each the worst
+/// for some kind of function.
 fn values() -> BTreeMap<&'static str, Large> {
     let mut half = vec![b'a'; LONGEST / 2];
     half.push(b'b');
@@ -85,8 +89,9 @@ fn values() -> BTreeMap<&'static str, Large> {
 /// Those of them that are tried as second arguments.
 const SECOND: [&str; 4] = ["characters", "half", "object", "pattern"];
 
-/// What is tried as the second argument beside this first one. What is sought almost occurs in `letters` everywhere (`instr`,
-/// `replace`, LIKE); sets of many characters are for `trim`; documents for the functions of JSON.
+/// What is tried as the second argument beside this first one. What is sought almost occurs in
+/// `letters` everywhere (`instr`, `replace`, LIKE); sets of many characters are for `trim`;
+/// documents for the functions of JSON.
 fn seconds(first: &str) -> &'static [&'static str] {
     match first {
         _ if std::env::var_os("EVERY_PAIR").is_some() => &SECOND,

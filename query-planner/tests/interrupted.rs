@@ -1,7 +1,8 @@
-//! A task that is interrupted at any of its instructions, those of its transaction's end among them: it says that it was stopped,
-//! or it is whole. (SQLite may tell of an interrupt while it ends a transaction that it has ended.)
+//! A task that is interrupted at any of its instructions, those of its transaction's end among
+//! them: it says that it was stopped, or it is whole. (SQLite may tell of an interrupt while it
+//! ends a transaction that it has ended.)
 
-use query_planner::{Budget, NodeError, NodePart, NodeTask, Targets, execute_task, harden};
+use query_planner::{Budget, Fragment, NodeError, NodeTask, Targets, execute_task, harden};
 use rusqlite::Connection;
 
 #[test]
@@ -9,7 +10,7 @@ fn wherever_it_is_interrupted_a_task_is_whole_or_stopped_and_the_next_one_runs()
     let mut conn = Connection::open_in_memory().expect("open");
     conn.execute_batch("CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1), (2), (3);").expect("a table");
     harden(&mut conn).expect("hardened");
-    let part = NodePart {
+    let fragment = Fragment {
         table: "t".to_owned(),
         sql: "SELECT sum(x) FROM t".to_owned(),
         columns: 1,
@@ -18,11 +19,12 @@ fn wherever_it_is_interrupted_a_task_is_whole_or_stopped_and_the_next_one_runs()
         combine: None,
         partials: Vec::new(),
     };
-    let budget = Budget { node_rows: 10, node_bytes: 1_000, asker_bytes: 1_000 };
-    let task = NodeTask { parts: vec![part], keys: Vec::new(), now_unix_ns: 0, budget, viewer: None };
+    let budget = Budget { node_rows: 10, node_bytes: 1_000, coordinator_bytes: 1_000 };
+    let task = NodeTask { fragments: vec![fragment], keys: Vec::new(), now_unix_ns: 0, budget, viewer: None };
     let (mut stopped, mut whole_all_the_same) = (0, 0);
     for last in 1..10_000_u64 {
-        // SQLite looks at its progress wherever it may have been long at work, and when it is done with a step.
+        // SQLite looks at its progress wherever it may have been long at work, and when it is done
+        // with a step.
         let looks = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
         let count = looks.clone();
         let _ =

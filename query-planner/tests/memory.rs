@@ -49,7 +49,8 @@ fn what_our_aggregates_keep_counts_too() {
     assert!(memory::install());
     let mut conn = Connection::open_in_memory().expect("open");
     query_planner::harden(&mut conn).expect("hardened");
-    // Each row another value, for the lists of exact medians and deviations, and for as many of them as a question names.
+    // Each row another value, for the lists of exact medians and deviations, and for as many of
+    // them as a question names.
     let ask = |function: &str, columns: usize, rows: u32| {
         let many: Vec<String> = (0..columns).map(|at| format!("length({function}(i * 1.1 + {at}))")).collect();
         let many = many.join(", ");

@@ -1,5 +1,5 @@
-//! Planning is part of the question: it ends with the question's time, and within its memory. In a process of its own: SQLite's
-//! allocator is replaced before the first database.
+//! Planning is part of the question: it ends with the question's time, and within its memory. In a
+//! process of its own: SQLite's allocator is replaced before the first database.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,8 @@ fn planning_ends_with_its_questions_time_and_within_its_memory() {
     assert!(why.contains("takes longer to plan than it has time"), "{why}");
     let why = planned(&wide(30), long, 64 << 10).expect_err("it takes more");
     assert!(why.contains("planning: the question needs more memory than one may have here"), "{why}");
-    // The copy of the catalogue that was stopped in its work is as good as before, and nothing stays taken.
+    // The copy of the catalogue that was stopped in its work is as good as before, and nothing
+    // stays taken.
     planned(&wide(30), long, much).expect("a plan");
     assert_eq!(memory::taken_by_all(), 0);
     let over = planned("SELECT x FROM t", Duration::ZERO, much).expect_err("no time");

@@ -1,4 +1,5 @@
-//! The memory of all questions together. In a process of its own, and one test: the pool is the process's.
+//! The memory of all questions together. In a process of its own, and one test: the pool is the
+//! process's.
 
 use query_planner::memory::{self, Account, Grant, Refused, SMALL_BYTES};
 use rusqlite::Connection;

@@ -5,12 +5,14 @@
 //     // in main(): nccl_sim::build(Path::new("../scenarios"), &out_dir)?;
 //     // in the crate: include_bytes!(concat!(env!("OUT_DIR"), "/libnccl.so.2")) and "/nccl-ranks"
 //
-// Written side by side into one directory the two find each other (rpath $ORIGIN). Needs a C compiler, nothing else.
+// Written side by side into one directory the two find each other (rpath $ORIGIN). Needs a C
+// compiler, nothing else.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Compiles libnccl.so.2 and nccl-ranks from `scenarios_dir` into `out_dir` and tells cargo what to watch.
+/// Compiles libnccl.so.2 and nccl-ranks from `scenarios_dir` into `out_dir` and tells cargo what to
+/// watch.
 pub(crate) fn build(scenarios_dir: &Path, out_dir: &Path) -> Result<(), String> {
     let sim = scenarios_dir.join("nccl-sim");
     let workloads = scenarios_dir.join("workloads");

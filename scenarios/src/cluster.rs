@@ -1,4 +1,5 @@
-//! Many agents in one process, over real loopback sockets, asked through the same code as the command line's questions.
+//! Many agents in one process, over real loopback sockets, asked through the same code as the
+//! command line's questions.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,8 +24,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one agent a database file (named n0, n1, …), each serving its file read-only, and waits until every
-    /// agent lists all others as live.
+    /// Starts one agent a database file (named n0, n1, …), each serving its file read-only, and
+    /// waits until every agent lists all others as live.
     ///
     /// # Errors
     /// An agent cannot start, or they do not find each other within `wait`.
@@ -32,7 +33,8 @@ impl Cluster {
         Self::one_by_one(configs(databases, replicated)?, wait).await
     }
 
-    /// Starts `n` agents that each write a trace store of their own, in which `findings` are, and waits as [`Cluster::serve`] does.
+    /// Starts `n` agents that each write a trace store of their own, in which `findings` are, and
+    /// waits as [`Cluster::serve`] does.
     ///
     /// # Errors
     /// As [`Cluster::serve`], or a store cannot be written.
@@ -85,8 +87,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// As [`Cluster::serve`], with all but the first, which the others know, started at the same time. Also how long that took
-    /// from there until each listed all as live.
+    /// As [`Cluster::serve`], with all but the first, which the others know, started at the same
+    /// time. Also how long that took from there until each listed all as live.
     ///
     /// # Errors
     /// As [`Cluster::serve`].

@@ -1,4 +1,5 @@
-//! Figures of a benchmark: sorted samples and the closing lines `figure NAME VALUE UNIT aim OP NUMBER`.
+//! Figures of a benchmark: sorted samples and the closing lines `figure NAME VALUE UNIT aim OP
+//! NUMBER`.
 
 use std::time::Duration;
 

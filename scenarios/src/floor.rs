@@ -1,5 +1,5 @@
-//! The floor of a fan-out: bare quinn with mutual TLS, N servers and the client in one process, 300 bytes out and 600
-//! bytes back on a fresh bidirectional stream of a standing connection.
+//! The floor of a fan-out: bare quinn with mutual TLS, N servers and the client in one process, 300
+//! bytes out and 600 bytes back on a fresh bidirectional stream of a standing connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

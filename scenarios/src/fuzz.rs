@@ -1,9 +1,10 @@
-//! Fuzzing without a nightly compiler: inputs of a corpus are changed at random and fed to whatever reads bytes from
-//! outside. A finding is a panic, or an input that takes longer than [`SLOW`].
+//! Fuzzing without a nightly compiler: inputs of a corpus are changed at random and fed to whatever
+//! reads bytes from outside. A finding is a panic, or an input that takes longer than [`SLOW`].
 //!
-//! Seeds are whole, valid inputs, so that changes reach deep. Built by `make fuzz`, our crates count the branches they take
-//! ([`coverage`]), and inputs that took new ones become seeds, too ([`Pool`]). Those that found something, and a few that
-//! together take most branches, lie in `scenarios/corpus/TARGET/` and are replayed by a test for ever.
+//! Seeds are whole, valid inputs, so that changes reach deep. Built by `make fuzz`, our crates
+//! count the branches they take ([`coverage`]), and inputs that took new ones become seeds, too
+//! ([`Pool`]). Those that found something, and a few that together take most branches, lie in
+//! `scenarios/corpus/TARGET/` and are replayed by a test for ever.
 
 pub mod coverage;
 mod peers;
@@ -133,7 +134,8 @@ impl Target {
             Self::Verdicts => verdicts::seeds(),
         };
         if let Ok(saved) = std::fs::read_dir(self.corpus()) {
-            // In order: what a generator of one seed makes of them is then the same in every checkout.
+            // In order: what a generator of one seed makes of them is then the same in every
+            // checkout.
             let mut files: Vec<PathBuf> = saved.flatten().map(|file| file.path()).collect();
             files.sort();
             for file in files {

@@ -1,7 +1,8 @@
-//! What live tests and benchmarks start jobs with: cgroups of their own, the C workloads, and `mpirun` as it works in a small room.
+//! What live tests and benchmarks start jobs with: cgroups of their own, the C workloads, and
+//! `mpirun` as it works in a small room.
 //!
-//! Owns no judgement of what the jobs do. Needs nothing but the standard library: the tests of `node` include this file, since
-//! `scenarios` depends on `node`.
+//! Owns no judgement of what the jobs do. Needs nothing but the standard library: the tests of
+//! `node` include this file, since `scenarios` depends on `node`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,8 @@ pub fn build_workloads(scenarios: &Path, out: &Path) -> io::Result<()> {
     Err(io::Error::other(String::from_utf8_lossy(&made.stderr).into_owned()))
 }
 
-/// `mpirun` of so many ranks of `script` (for `sh -c`), as root, more of them than cores, over loopback and shared memory.
+/// `mpirun` of so many ranks of `script` (for `sh -c`), as root, more of them than cores, over
+/// loopback and shared memory.
 #[must_use]
 pub fn mpirun(ranks: usize, script: &str) -> Command {
     let mut command = Command::new("mpirun");

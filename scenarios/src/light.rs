@@ -1,5 +1,6 @@
-//! Many light agents in one process, over real loopback sockets, with a list of members given to them: for what a mesh of
-//! a thousand does. Whole agents that find each other by gossip are in `cluster`.
+//! Many light agents in one process, over real loopback sockets, with a list of members given to
+//! them: for what a mesh of a thousand does. Whole agents that find each other by gossip are in
+//! `cluster`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -35,7 +36,8 @@ pub struct LightCluster {
 }
 
 impl LightCluster {
-    /// Starts one agent (n0000, n0001, …) a database made from `rows(index)`, SQL that fills it. They know nobody yet.
+    /// Starts one agent (n0000, n0001, …) a database made from `rows(index)`, SQL that fills it.
+    /// They know nobody yet.
     ///
     /// # Errors
     /// An agent cannot start.
@@ -43,8 +45,8 @@ impl LightCluster {
         Self::start_over(n, rows, Box::new(|_| Arc::new(quinn::TokioRuntime)), None)
     }
 
-    /// As [`LightCluster::start`], with the first agent, the coordinator, on a runtime of its own, so that its cost can be told
-    /// from that of the others.
+    /// As [`LightCluster::start`], with the first agent, the coordinator, on a runtime of its own,
+    /// so that its cost can be told from that of the others.
     ///
     /// # Errors
     /// As [`LightCluster::start`].
@@ -102,8 +104,9 @@ impl LightCluster {
         }
     }
 
-    /// Lists one more member, "quiet", of the kind of the second: a node that takes every question and answers none while this lives,
-    /// so that who asks it waits, however long that is. Its name comes after the agents': tables that they have, too, are asked of them.
+    /// Lists one more member, "quiet", of the kind of the second: a node that takes every question
+    /// and answers none while this lives, so that who asks it waits, however long that is. Its name
+    /// comes after the agents': tables that they have, too, are asked of them.
     ///
     /// # Errors
     /// There is no port, or no identity.
@@ -124,8 +127,9 @@ impl LightCluster {
         Ok(Quiet(endpoint))
     }
 
-    /// Lists one more member, of the kind of the second, that answers each request with what `script` makes of it, byte for byte: a
-    /// node that is damaged, of another version, or lying. It lives as long as what this returns.
+    /// Lists one more member, of the kind of the second, that answers each request with what
+    /// `script` makes of it, byte for byte: a node that is damaged, of another version, or lying.
+    /// It lives as long as what this returns.
     ///
     /// # Errors
     /// There is no port, or no identity.
@@ -233,8 +237,8 @@ impl LightCluster {
     }
 }
 
-/// See [`LightCluster::add_quiet`] and [`LightCluster::add_scripted`]. Dropped, it hangs up: its callers hear that nobody answers
-/// them any more.
+/// See [`LightCluster::add_quiet`] and [`LightCluster::add_scripted`]. Dropped, it hangs up: its
+/// callers hear that nobody answers them any more.
 pub struct Quiet(quinn::Endpoint);
 
 impl Drop for Quiet {
@@ -243,8 +247,8 @@ impl Drop for Quiet {
     }
 }
 
-/// An address of loopback for one cluster, so that a port that is free between two lives of an agent is not given to somebody else:
-/// 127.224.0.1 to 127.254.255.254, by process and cluster.
+/// An address of loopback for one cluster, so that a port that is free between two lives of an
+/// agent is not given to somebody else: 127.224.0.1 to 127.254.255.254, by process and cluster.
 fn own_address() -> Ipv4Addr {
     static CLUSTERS: AtomicU8 = AtomicU8::new(0);
     let process = std::process::id();

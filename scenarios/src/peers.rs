@@ -1,7 +1,9 @@
-//! What an engineer has without us: the same question asked of every host by a parallel shell (clush, pdsh: `sqlite3` over ssh) or by
-//! `serf query`, on loopback addresses of this machine. They print the rows of each host; nothing is merged.
+//! What an engineer has without us: the same question asked of every host by a parallel shell
+//! (clush, pdsh: `sqlite3` over ssh) or by `serf query`, on loopback addresses of this machine.
+//! They print the rows of each host; nothing is merged.
 //!
-//! Each host is an address 127.0.0.N with a database of its own. One sshd with keys of its own serves them all.
+//! Each host is an address 127.0.0.N with a database of its own. One sshd with keys of its own
+//! serves them all.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,7 +21,8 @@ pub fn address(host: usize) -> String {
     format!("127.0.0.{}", host + 1)
 }
 
-/// The database of a host in `dir`, by its address: what runs there learns its own address from ssh.
+/// The database of a host in `dir`, by its address: what runs there learns its own address from
+/// ssh.
 pub fn database(dir: &Path, host: usize) -> PathBuf {
     dir.join(format!("{}.db", address(host)))
 }
@@ -108,7 +111,8 @@ impl Ssh {
         Ok(ssh)
     }
 
-    /// Options of ssh: a configuration, which keeps connections for the next command or does not. In a file: clush and ssh read `%` differently.
+    /// Options of ssh: a configuration, which keeps connections for the next command or does not.
+    /// In a file: clush and ssh read `%` differently.
     fn options(&self, kept: bool) -> String {
         format!("-F {}", self.dir.join(if kept { "ssh_kept" } else { "ssh_fresh" }).display())
     }
@@ -133,7 +137,8 @@ impl Ssh {
         Ok(took)
     }
 
-    /// Asks every host once with clush; `kept`: over connections that ssh keeps from one command to the next.
+    /// Asks every host once with clush; `kept`: over connections that ssh keeps from one command to
+    /// the next.
     ///
     /// # Errors
     /// A host did not answer.
@@ -196,8 +201,8 @@ impl Serf {
         Ok(serf)
     }
 
-    /// Asks every agent once: how many answered, and when the last of their answers was there. Serf does not wait for one that is
-    /// lost; it ends when its whole timeout is over.
+    /// Asks every agent once: how many answered, and when the last of their answers was there. Serf
+    /// does not wait for one that is lost; it ends when its whole timeout is over.
     ///
     /// # Errors
     /// Nobody answered.

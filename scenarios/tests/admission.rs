@@ -1,4 +1,5 @@
-//! A crowd of questions: each is answered right or refused with a word on when to come again, and nothing stays behind.
+//! A crowd of questions: each is answered right or refused with a word on when to come again, and
+//! nothing stays behind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The chaos lab's short form: a few dozen questions while hosts are killed, stopped, parted and restarted.
+//! The chaos lab's short form: a few dozen questions while hosts are killed, stopped, parted and
+//! restarted.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! A day's stores, in as many segments as a busy host's has but with few rows each: every question of the documentation
-//! and over every table is asked three times, from every agent, and compared with what one SQLite says of the same rows.
+//! A day's stores, in as many segments as a busy host's has but with few rows each: every question
+//! of the documentation and over every table is asked three times, from every agent, and compared
+//! with what one SQLite says of the same rows.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -138,7 +139,8 @@ const BY_FUNC: &str = "SELECT node, func, count(*) FROM collectives WHERE tier >
 const TOP: &str =
     "SELECT node, ts_ns, rank, duration_ns FROM collectives ORDER BY duration_ns DESC, ts_ns, rank LIMIT 7";
 
-/// Asks two agents of `sources`; node n2 must be missing with a reason that has `reason` in it, and the answer that of the others.
+/// Asks two agents of `sources`; node n2 must be missing with a reason that has `reason` in it, and
+/// the answer that of the others.
 async fn without_the_third(stores: &Stores, sources: Vec<SourceConfig>, stop: bool, reason: &str) {
     let name = format!("without-{}.db", reason.replace(' ', "-"));
     let oracle = stores.oracle(&stores.nodes[..2], &name);

@@ -1,5 +1,5 @@
-//! Rows on their way to whoever asked: early ones while others work, no more than are read, and what is said of a node that
-//! breaks off.
+//! Rows on their way to whoever asked: early ones while others work, no more than are read, and
+//! what is said of a node that breaks off.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,7 +80,8 @@ async fn a_slow_reader_holds_the_nodes_up_and_gets_every_row() {
         assert!(Instant::now() < begun, "{} of 3 nodes began", working());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Nobody reads: some 27 MB a node do not fit into what may be on its way, so no node comes to its end.
+    // Nobody reads: some 27 MB a node do not fit into what may be on its way, so no node comes to
+    // its end.
     let quiet = Instant::now() + Duration::from_secs(2);
     while Instant::now() < quiet {
         assert_eq!(working(), 3, "a node went on though nobody reads");

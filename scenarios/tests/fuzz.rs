@@ -1,4 +1,5 @@
-//! Every saved input is fed again, and a few changed ones of a fixed seed: no reader of outside bytes panics.
+//! Every saved input is fed again, and a few changed ones of a fixed seed: no reader of outside
+//! bytes panics.
 
 use scenarios::fuzz::{self, Mutator, Target};
 

@@ -1,6 +1,7 @@
-//! One node of a mesh is damaged, of another version, or lying: it is named missing with the reason, whoever asked it (the
-//! coordinator, or an intermediate aggregator of a tree) and in whichever round, and the others' answers count. Only what one SQLite would say of
-//! the union fails the question.
+//! One node of a mesh is damaged, of another version, or lying: it is named missing with the
+//! reason, whoever asked it (the coordinator, or an intermediate aggregator of a tree) and in
+//! whichever round, and the others' answers count. Only what one SQLite would say of the union
+//! fails the question.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +48,8 @@ fn done() -> Response {
     Response::Done(NodeStats::default())
 }
 
-/// What an odd node answers a task with so many columns, and a word of the reason that is given for its absence.
+/// What an odd node answers a task with so many columns, and a word of the reason that is given for
+/// its absence.
 type Oddity = (&'static str, fn(usize) -> Vec<u8>);
 
 fn sql_error(message: &str) -> Vec<u8> {
@@ -98,7 +100,7 @@ fn rows_and_missing(asked: QueryOutcome) -> (Vec<Vec<Value>>, Vec<(String, Strin
 
 fn odd_task(request: &Request) -> Option<usize> {
     match request {
-        Request::Task { task, .. } | Request::RoundTask { task, .. } => Some(task.parts[0].columns as usize),
+        Request::Task { task, .. } | Request::RoundTask { task, .. } => Some(task.fragments[0].columns as usize),
         _ => None,
     }
 }
@@ -110,7 +112,8 @@ async fn a_node_that_answers_oddly_is_named_and_the_others_count() {
         let _odd = cluster
             .add_scripted("odd", move |request| match odd_task(&request) {
                 Some(width) => oddity(width),
-                // As an intermediate aggregator it is of no use either, and its leaves are asked directly.
+                // As an intermediate aggregator it is of no use either, and its leaves are asked
+                // directly.
                 None => oddity(1),
             })
             .expect("a port");
@@ -134,7 +137,8 @@ async fn a_node_that_answers_oddly_is_named_and_the_others_count() {
     }
 }
 
-/// A state that no node ships is found before it spoils the merge at the coordinator, or at an intermediate aggregator.
+/// A state that no node ships is found before it spoils the merge at the coordinator, or at an
+/// intermediate aggregator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_partial_state_is_its_node_s_fault() {
     let states: [fn() -> Value; 4] = [
@@ -180,8 +184,8 @@ async fn a_node_that_fails_the_second_round_only_is_named_as_well() {
     }
 }
 
-/// Whatever an intermediate aggregator claims of leaves twice, or of leaves that it was not given, each of them is asked
-/// directly and counts once, or is missing.
+/// Whatever an intermediate aggregator claims of leaves twice, or of leaves that it was not given,
+/// each of them is asked directly and counts once, or is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaves_that_an_aggregator_names_wrongly_are_asked_directly() {
     for named in [vec![0, 0], vec![0, 1, 0], vec![0, 9], vec![u32::MAX]] {

@@ -1,5 +1,6 @@
-//! One user's rows and nobody else's, from every node, whichever way her question goes there: asked directly, or through a tree
-//! whose intermediate aggregators pass rows on or combine them, in one round or two.
+//! One user's rows and nobody else's, from every node, whichever way her question goes there: asked
+//! directly, or through a tree whose intermediate aggregators pass rows on or combine them, in one
+//! round or two.
 
 // A failed step is a failed test.
 #![allow(clippy::unwrap_used)]
@@ -117,8 +118,9 @@ async fn a_tree_shows_a_user_her_own_rows_and_nothing_else() {
             assert_eq!(none, Vec::<Vec<Value>>::new(), "{sql}");
         }
     }
-    // Whoever was asked on the way was asked for her, and many by an intermediate aggregator. No other question has their number, this one, which
-    // may have to be asked again until all is written down, in two pieces only.
+    // Whoever was asked on the way was asked for her, and many by an intermediate aggregator. No
+    // other question has their number, this one, which may have to be asked again until all is
+    // written down, in two pieces only.
     let audit = format!(
         "SELECT sum(who LIKE '% for uid {ADA}') AS hers, sum(who NOT LIKE '% for uid {ADA}') AS others, \
          count(DISTINCT who) > 2 AS by_inner_nodes, sum(kind <> 'task') > 0 AS relayed \

@@ -1,5 +1,5 @@
-//! Questions in two rounds: a node that is restarted between them, with other rows, is lost and said to be; its answers of
-//! two lives are never mixed.
+//! Questions in two rounds: a node that is restarted between them, with other rows, is lost and
+//! said to be; its answers of two lives are never mixed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

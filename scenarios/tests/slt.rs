@@ -1,4 +1,5 @@
-//! The sqllogictest harness on scripts of our own, and on a file of SQLite's corpus where one is at hand.
+//! The sqllogictest harness on scripts of our own, and on a file of SQLite's corpus where one is at
+//! hand.
 
 use std::path::{Path, PathBuf};
 
@@ -71,7 +72,8 @@ fn a_wrong_expectation_is_seen() {
                   query I rowsort label-1\nSELECT a FROM t\n----\n1\n2\n3\n\n\
                   query I rowsort label-1\nSELECT a FROM t WHERE a < 3\n----\n1\n2\n";
     let tally = run_text("inline", script, &Options::default()).unwrap();
-    // One SQLite over all rows says 6 too, and its answers under the label differ as well: the file is at fault.
+    // One SQLite over all rows says 6 too, and its answers under the label differ as well: the file
+    // is at fault.
     assert_eq!((tally.passed, tally.sqlite_differs, tally.wrong), (4, 2, 0), "{}", tally.line("inline"));
 }
 

@@ -1,5 +1,6 @@
-//! What the project is built of comes from the registry and under licences that `deny.toml` allows. `make deny` (cargo-deny) says
-//! more, advisories above all; this holds where that is not installed, and without a network.
+//! What the project is built of comes from the registry and under licences that `deny.toml` allows.
+//! `make deny` (cargo-deny) says more, advisories above all; this holds where that is not
+//! installed, and without a network.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +18,8 @@ fn allowed(root: &Path) -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Whether an SPDX expression can be kept under these licences. `WITH` belongs to its licence, AND binds closer than OR.
+/// Whether an SPDX expression can be kept under these licences. `WITH` belongs to its licence, AND
+/// binds closer than OR.
 fn may(expression: &str, allowed: &[String]) -> bool {
     fn any(words: &mut std::iter::Peekable<std::vec::IntoIter<String>>, allowed: &[String]) -> bool {
         let mut good = all(words, allowed);

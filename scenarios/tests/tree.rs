@@ -1,4 +1,5 @@
-//! Fan-out through intermediate aggregators: the same answers, exact coverage, intermediate aggregators that die, and cancelling.
+//! Fan-out through intermediate aggregators: the same answers, exact coverage, intermediate
+//! aggregators that die, and cancelling.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,10 +51,12 @@ async fn a_tree_answers_as_direct_questions_do_and_survives_its_inner_nodes() {
         let through = rows_and_coverage(cluster.ask(0, sql, PATIENCE).await.expect("an answer"));
         assert_eq!(direct, through, "{sql}");
         assert!(dialled_by_leaves(&cluster) > 0, "nobody relayed");
-        // Behind intermediate aggregators snapshots are kept until the question is over, and then no longer.
+        // Behind intermediate aggregators snapshots are kept until the question is over, and then
+        // no longer.
         eventually(PATIENCE / 2, "snapshots to be given up", || kept(&cluster) == 0).await;
     }
-    // A third of the nodes die, so that some group most likely has a dead intermediate aggregator, and all have dead leaves.
+    // A third of the nodes die, so that some group most likely has a dead intermediate aggregator,
+    // and all have dead leaves.
     let dead: Vec<usize> = (1..NODES).filter(|index| index % 3 == 1).collect();
     for &index in &dead {
         cluster.kill(index).expect("sockets");

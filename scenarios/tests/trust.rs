@@ -1,4 +1,5 @@
-//! Certificates that renew, revocation and a new CA, with agents that run: nothing is lost, and who is shut out is out.
+//! Certificates that renew, revocation and a new CA, with agents that run: nothing is lost, and who
+//! is shut out is out.
 
 // A failed step is a failed test.
 #![allow(clippy::unwrap_used)]
@@ -115,7 +116,8 @@ async fn a_revoked_node_is_shut_out_by_all_of_sixteen_while_connected() {
 async fn a_new_ca_takes_over_and_the_old_one_is_forgotten() {
     let mesh = started(3, DAY).await;
     let before = mesh.issuer().unwrap().authority().fingerprint();
-    // A day's certificate renews under a new CA after half a minute: this test is in a hurry, and plays the nodes' part.
+    // A day's certificate renews under a new CA after half a minute: this test is in a hurry, and
+    // plays the nodes' part.
     let issuer = mesh.issuer().unwrap().rotate().unwrap();
     assert_ne!(issuer.authority().fingerprint(), before);
     eventually("all trust both", || {

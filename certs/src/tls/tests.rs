@@ -1,4 +1,5 @@
-//! Real handshakes, in memory: a client and a server connection, their records carried over by hand.
+//! Real handshakes, in memory: a client and a server connection, their records carried over by
+//! hand.
 
 use std::io::{Read, Write};
 use std::num::NonZeroU32;
@@ -378,7 +379,8 @@ fn extension(kind: u8, body: &[u8]) -> Vec<u8> {
 fn an_older_tls_is_refused_by_both_sides() {
     let ca = authority("m");
     let (a, b) = (node(&ca, "a"), node(&ca, "b"));
-    // A client that knows TLS 1.2 and nothing newer: ECDHE-ECDSA with AES-GCM over P-256, and our protocol.
+    // A client that knows TLS 1.2 and nothing newer: ECDHE-ECDSA with AES-GCM over P-256, and our
+    // protocol.
     let protocol = [&[u8::try_from(ALPN_MESH.len()).unwrap()], ALPN_MESH].concat();
     let protocols = [&[0, u8::try_from(protocol.len()).unwrap()], &protocol[..]].concat();
     let extensions = [
@@ -402,13 +404,15 @@ fn an_older_tls_is_refused_by_both_sides() {
     let mut client = ClientConnection::new(Arc::new(client_config(&a).unwrap()), name).unwrap();
     let mut ours = Vec::new();
     client.write_tls(&mut ours).unwrap();
-    // The session id of our hello, as a server of that age would repeat it: after record and message header, version and random.
+    // The session id of our hello, as a server of that age would repeat it: after record and
+    // message header, version and random.
     let id = &ours[43..=43 + usize::from(ours[43])];
     let hello = [&[3, 3], &[9; 32][..], id, &[0xc0, 0x2b], &[0]].concat();
     client.read_tls(&mut record(2, &hello).as_slice()).unwrap();
     let error = client.process_new_packets().unwrap_err();
     assert!(matches!(error, rustls::Error::PeerIncompatible(_)), "{error:?}");
-    // One on the way that takes TLS 1.3 out of our hello (the extension supported_versions names 1.2 instead).
+    // One on the way that takes TLS 1.3 out of our hello (the extension supported_versions names
+    // 1.2 instead).
     let at = ours.windows(7).position(|bytes| bytes == [0, 43, 0, 3, 2, 3, 4]).expect("we offer 1.3 alone");
     ours[at + 6] = 3;
     let mut server = ServerConnection::new(Arc::new(server_config(&b, true).unwrap())).unwrap();

@@ -1,11 +1,12 @@
 //! What a process does that does not get on: the state of its threads, in one byte.
 //!
-//! Pure. Which processes are looked at, and how, is the agent's business; what follows from it `verdicts::hang`'s.
+//! Pure. Which processes are looked at, and how, is the agent's business; what follows from it
+//! `verdicts::hang`'s.
 
 use serde::{Deserialize, Serialize};
 
-/// What the threads of a process do, in one word: that of the first of these of which there is a thread, but stopped and traced only
-/// where all threads are.
+/// What the threads of a process do, in one word: that of the first of these of which there is a
+/// thread, but stopped and traced only where all threads are.
 ///
 /// The order of variants is that of their numbers in digests and answers: add at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -60,8 +61,9 @@ impl Activity {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Of the states of all threads of a process, as the kernel writes them (proc(5)), with the kernel function in which a thread in
-    /// state D waits where that is known. None where there is no thread.
+    /// Of the states of all threads of a process, as the kernel writes them (proc(5)), with the
+    /// kernel function in which a thread in state D waits where that is known. None where there is
+    /// no thread.
     #[must_use]
     pub fn of_threads<'a>(threads: impl IntoIterator<Item = (char, Option<&'a str>)>) -> Option<Self> {
         let (mut halted, mut moving, mut ended) = (None::<Self>, None::<Self>, false);
@@ -107,8 +109,8 @@ impl Activity {
     }
 }
 
-/// What is waited for in a kernel function. The names are those of /proc/PID/wchan; a part of the name is enough, since
-/// functions come and go with versions.
+/// What is waited for in a kernel function. The names are those of /proc/PID/wchan; a part of the
+/// name is enough, since functions come and go with versions.
 fn wait_of(channel: &str) -> Activity {
     let has = |parts: &[&str]| parts.iter().any(|part| channel.contains(part));
     if has(&["nfs", "rpc_", "cifs", "smb", "ceph", "lustre", "ptlrpc", "cl_", "osc_", "gpfs", "cxi", "fuse"]) {

@@ -35,8 +35,9 @@ impl Library {
 pub struct Collective {
     /// Entry into the call.
     pub ts_ns: i64,
-    /// Time inside the call; of a call in a group (ncclGroupStart) until the group's end, which starts it, has returned.
-    /// For NCCL this is the time to enqueue (tier 0). Of a call that never returned, and of one under way: so far.
+    /// Time inside the call; of a call in a group (ncclGroupStart) until the group's end, which
+    /// starts it, has returned. For NCCL this is the time to enqueue (tier 0). Of a call that never
+    /// returned, and of one under way: so far.
     pub duration_ns: i64,
     /// Process id in the initial pid namespace.
     pub pid: u32,
@@ -48,12 +49,13 @@ pub struct Collective {
     pub local_rank: Option<i32>,
     /// Size of the communicator.
     pub nranks: Option<i32>,
-    /// NCCL: NCCL's own hash of the unique id. MPI: hash of the job's namespace and the communicator; none when the
-    /// communicator cannot be told apart.
+    /// NCCL: NCCL's own hash of the unique id. MPI: hash of the job's namespace and the
+    /// communicator; none when the communicator cannot be told apart.
     pub comm_hash: Option<u64>,
     /// The call in lower snake case without library prefix: "all_reduce", "broadcast", "send", …
     pub func: &'static str,
-    /// Counts per (process, communicator, func) from 0; none when the communicator's start was not seen.
+    /// Counts per (process, communicator, func) from 0; none when the communicator's start was not
+    /// seen.
     pub seq: Option<u64>,
     /// Element count, per rank, as passed.
     pub count: Option<u64>,
@@ -69,16 +71,19 @@ pub struct Collective {
     pub stream: Option<u64>,
     /// The library.
     pub library: Library,
-    /// Evidence tier of the duration: 0 enqueue only, 1 call returns after synchronisation (MPI blocking calls).
+    /// Evidence tier of the duration: 0 enqueue only, 1 call returns after synchronisation (MPI
+    /// blocking calls).
     pub tier: u8,
-    /// The library's return code; none when it never returned: its thread ended in it, as a rank's does that is killed.
+    /// The library's return code; none when it never returned: its thread ended in it, as a rank's
+    /// does that is killed.
     pub ret: Option<i32>,
     /// cgroup v2 id.
     pub cgroup_id: u64,
     /// Job id from the environment (SLURM_JOB_ID, PMIX_NAMESPACE, …).
     pub job_id: Option<String>,
-    /// True when its stream was being captured into a graph: the call did not run then, and runs, unseen, with every
-    /// launch of the graph. None when that is not known (no CUDA or HIP call of the process was seen; MPI).
+    /// True when its stream was being captured into a graph: the call did not run then, and runs,
+    /// unseen, with every launch of the graph. None when that is not known (no CUDA or HIP call of
+    /// the process was seen; MPI).
     pub captured: Option<bool>,
 }
 
@@ -120,7 +125,8 @@ pub struct OffCpu {
     pub cgroup_id: u64,
     /// "preempted", "sleep", "io", "lock", "network", "fault", "stopped", "other".
     pub reason: &'static str,
-    /// How much of it the thread was runnable and waited for a CPU; none when its waking was not seen.
+    /// How much of it the thread was runnable and waited for a CPU; none when its waking was not
+    /// seen.
     pub run_delay_ns: Option<i64>,
     /// The kernel function it waited in, when the kernel tells.
     pub wchan: Option<String>,
@@ -133,7 +139,8 @@ pub struct NetEvent {
     pub ts_ns: i64,
     /// Tracepoint name.
     pub event: &'static str,
-    /// Owning process when it can be told (socket cookie or fd table), else none: the current task is not the owner.
+    /// Owning process when it can be told (socket cookie or fd table), else none: the current task
+    /// is not the owner.
     pub pid: Option<u32>,
     /// Rank of the owner.
     pub rank: Option<i32>,
@@ -201,7 +208,8 @@ pub struct LossCount {
     pub lost: u64,
 }
 
-/// One call of CUDA or HIP that is worth a row: slow for its function, or a synchronisation after a collective.
+/// One call of CUDA or HIP that is worth a row: slow for its function, or a synchronisation after a
+/// collective.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CudaCall {
     /// Entry into the call.
@@ -220,8 +228,8 @@ pub struct CudaCall {
     pub func: &'static str,
     /// Bytes copied, filled or allocated, where the arguments say.
     pub bytes: Option<u64>,
-    /// Of a copy its direction ("host_to_device", …); "after_collective" of a synchronisation that follows a collective
-    /// of its thread.
+    /// Of a copy its direction ("host_to_device", …); "after_collective" of a synchronisation that
+    /// follows a collective of its thread.
     pub kind: Option<&'static str>,
     /// Stream handle as passed.
     pub stream: Option<u64>,

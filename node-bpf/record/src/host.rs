@@ -1,5 +1,5 @@
-//! The records of the host's signals. Times are Unix nanoseconds of this host's clock; `rank` is that of the process,
-//! none when not known.
+//! The records of the host's signals. Times are Unix nanoseconds of this host's clock; `rank` is
+//! that of the process, none when not known.
 
 use serde::{Deserialize, Serialize};
 

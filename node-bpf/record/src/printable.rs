@@ -1,6 +1,8 @@
-//! Text that programs and hosts chose (names of processes, nodes, files), as it may be shown on a terminal.
+//! Text that programs and hosts chose (names of processes, nodes, files), as it may be shown on a
+//! terminal.
 
-/// Characters that steer a terminal, or turn or hide what stands around them (marks of direction, of no width).
+/// Characters that steer a terminal, or turn or hide what stands around them (marks of direction,
+/// of no width).
 #[must_use]
 pub fn steers(c: char) -> bool {
     c.is_control()

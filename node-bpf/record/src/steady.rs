@@ -1,7 +1,8 @@
 //! A clock that is never stepped, and what records' Unix times are on it.
 //!
-//! Records get Unix time from kernel time (CLOCK_MONOTONIC) by an offset that capture measures now and then ([`measured_offset_ns`]). Whoever
-//! compares times of now with times of a while ago, over a step of the wall clock, takes [`steady_now_ns`] and [`steady_shift_ns`].
+//! Records get Unix time from kernel time (CLOCK_MONOTONIC) by an offset that capture measures now
+//! and then ([`measured_offset_ns`]). Whoever compares times of now with times of a while ago, over
+//! a step of the wall clock, takes [`steady_now_ns`] and [`steady_shift_ns`].
 
 use std::sync::OnceLock;
 
@@ -15,8 +16,8 @@ pub fn measured_offset_ns() -> i64 {
     offset_ns
 }
 
-/// Nanoseconds of a clock that runs as fast as the wall clock and is never stepped: Unix time as it was when this process first
-/// asked, and kernel time since.
+/// Nanoseconds of a clock that runs as fast as the wall clock and is never stepped: Unix time as it
+/// was when this process first asked, and kernel time since.
 #[must_use]
 pub fn steady_now_ns() -> i64 {
     kernel_ns().saturating_add(base_ns())
@@ -28,14 +29,15 @@ pub fn wall_ahead_ns() -> i64 {
     measure_offset().saturating_sub(base_ns())
 }
 
-/// What to subtract from a record's Unix times to get steady ones, for a record that came about at `unix_ns`, just now.
+/// What to subtract from a record's Unix times to get steady ones, for a record that came about at
+/// `unix_ns`, just now.
 #[must_use]
 pub fn steady_shift_ns(unix_ns: i64) -> i64 {
     offsets().used_for(unix_ns, kernel_ns()).saturating_sub(base_ns())
 }
 
-/// The same for times that are told now of what began at any time, as those of calls in flight are. Where it differs before and
-/// after these were read, the clock was stepped meanwhile.
+/// The same for times that are told now of what began at any time, as those of calls in flight are.
+/// Where it differs before and after these were read, the clock was stepped meanwhile.
 #[must_use]
 pub fn steady_shift_now_ns() -> i64 {
     offsets().current_ns.saturating_sub(base_ns())
@@ -78,7 +80,8 @@ impl Offsets {
         self.current_ns = offset_ns;
     }
 
-    /// The offset by which a record got its Unix time: for a while after a step, that by which it is nearer to now.
+    /// The offset by which a record got its Unix time: for a while after a step, that by which it
+    /// is nearer to now.
     fn used_for(&self, unix_ns: i64, kernel_ns: i64) -> i64 {
         let age_ns = |offset_ns: i64| kernel_ns.abs_diff(unix_ns.saturating_sub(offset_ns));
         let lately = kernel_ns.saturating_sub(self.stepped_ns) < ON_THE_WAY_NS;
@@ -123,7 +126,8 @@ mod tests {
         assert!((steady_now_ns() - steady_ns).abs() < 50_000_000, "off by {} ns", steady_now_ns() - steady_ns);
     }
 
-    /// Calls of a millisecond each, recorded by a capture that measures its offset once a second, while the wall clock is stepped.
+    /// Calls of a millisecond each, recorded by a capture that measures its offset once a second,
+    /// while the wall clock is stepped.
     #[test]
     fn a_step_of_the_wall_clock_does_not_move_steady_times() {
         for step_ns in [-3_600 * S, -60 * S, -2 * S, 2 * S, 60 * S, 3_600 * S] {

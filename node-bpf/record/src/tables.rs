@@ -1,5 +1,6 @@
-//! The tables that each class of probes fills, and so those in which the loss of a probe leaves gaps. Does not own what a class
-//! needs of the host or is made of (`node_bpf::CLASSES`) nor the tables' columns (`store`).
+//! The tables that each class of probes fills, and so those in which the loss of a probe leaves
+//! gaps. Does not own what a class needs of the host or is made of (`node_bpf::CLASSES`) nor the
+//! tables' columns (`store`).
 
 /// Processes that use a traced library.
 pub const PROCESSES: &[&str] = &["processes"];
@@ -22,8 +23,9 @@ pub const MEMORY: &[&str] = &["memory_events"];
 /// Ranks that the kernel kills for want of memory.
 pub const OOM: &[&str] = &["memory_events", "process_events"];
 
-/// The tables that may miss rows when a probe has lost records; none for a probe that is not known, which may be any.
-/// Probes are named as in the status of capture (`node_bpf::CaptureStatus::probes`).
+/// The tables that may miss rows when a probe has lost records; none for a probe that is not known,
+/// which may be any. Probes are named as in the status of capture
+/// (`node_bpf::CaptureStatus::probes`).
 #[must_use]
 pub fn tables_of_probe(probe: &str) -> Option<Vec<&'static str>> {
     let tables: &[&[&str]] = match probe {

@@ -1,5 +1,6 @@
-//! Starting, watching and stopping capture. Two threads: one reads the ring buffer and makes records of what it holds,
-//! the other owns the BPF object, discovers libraries and counts losses. Both deliver to one sink.
+//! Starting, watching and stopping capture. Two threads: one reads the ring buffer and makes
+//! records of what it holds, the other owns the BPF object, discovers libraries and counts losses.
+//! Both deliver to one sink.
 
 mod reader;
 mod watcher;
@@ -48,8 +49,9 @@ pub fn supported() -> Result<(), Error> {
     loader::check_host()
 }
 
-/// Takes what capture can do without, but only privileges give: the names of kernel functions, on some kernels the events of major faults. To be called before a
-/// process gives its privileges up; what is refused is left out.
+/// Takes what capture can do without, but only privileges give: the names of kernel functions, on
+/// some kernels the events of major faults. To be called before a process gives its privileges up;
+/// what is refused is left out.
 pub fn prepare() {
     kernel_names::open_ahead();
     faults::open_ahead();
@@ -63,7 +65,8 @@ enum Wake {
 }
 
 impl Capture {
-    /// Starts capturing. When it returns, the configured libraries and those of all running processes are probed.
+    /// Starts capturing. When it returns, the configured libraries and those of all running
+    /// processes are probed.
     ///
     /// `sink` gets every record, from two threads, one at a time; it should hand on and return.
     ///
@@ -157,7 +160,8 @@ impl Capture {
         status
     }
 
-    /// The calls that have begun and not returned, each with its duration so far and `ret` 0: what ranks wait in now.
+    /// The calls that have begun and not returned, each with its duration so far and `ret` 0: what
+    /// ranks wait in now.
     pub fn in_flight(&self) -> Vec<Collective> {
         let now_ns = clock::kernel_now_ns();
         let mut calls = vec![];
@@ -175,8 +179,8 @@ impl Capture {
         calls
     }
 
-    /// The threads that wait for their device after a collective, in any of the calls that do: what was enqueued before
-    /// need not be over.
+    /// The threads that wait for their device after a collective, in any of the calls that do: what
+    /// was enqueued before need not be over.
     pub fn device_waits(&self) -> Vec<DeviceWait> {
         let waits = self.waiting.keys().filter_map(|key| {
             let value = self.waiting.lookup(&key, MapFlags::ANY).ok()??; // one that ends meanwhile is not among them
@@ -192,7 +196,8 @@ impl Capture {
         told.collect()
     }
 
-    /// Takes the probes away, delivers what is still in the ring buffer and the last losses, and ends the threads.
+    /// Takes the probes away, delivers what is still in the ring buffer and the last losses, and
+    /// ends the threads.
     pub fn stop(self) {}
 }
 

@@ -24,8 +24,9 @@ use crate::wire::{self, RawOffCpu, RawRecord};
 use record::HostRecord;
 use record::Record;
 
-/// The reader looks this often; the kernel wakes it earlier only when the ring fills up. Each look takes the CPU from a rank
-/// where ranks use all of them. Who waits for records to have come (the standing verdict's `LAG`) waits longer than this.
+/// The reader looks this often; the kernel wakes it earlier only when the ring fills up. Each look
+/// takes the CPU from a rank where ranks use all of them. Who waits for records to have come (the
+/// standing verdict's `LAG`) waits longer than this.
 const RING_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
@@ -69,12 +70,13 @@ pub(super) fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wa
     }
 }
 
-/// A program that was about to write a record when its probe was taken away does so when its CPU lets it: a rank that has used up
-/// its share, or a virtual CPU that does not run, keeps it waiting.
+/// A program that was about to write a record when its probe was taken away does so when its CPU
+/// lets it: a rank that has used up its share, or a virtual CPU that does not run, keeps it
+/// waiting.
 const MOST_OF_A_RECORD: Duration = Duration::from_secs(10);
 
-/// So long after a process's end one of its threads may be heard of: they end at once, and its end is told by the first that sees
-/// no other running.
+/// So long after a process's end one of its threads may be heard of: they end at once, and its end
+/// is told by the first that sees no other running.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
 /// Most processes whose parents are remembered.
@@ -86,7 +88,8 @@ struct Reader {
     shared: Arc<Shared>,
     wake: Sender<Wake>,
     sockets: Sockets,
-    /// Stretches off the CPU that wait for the names of kernel functions: who they are of is looked at meanwhile.
+    /// Stretches off the CPU that wait for the names of kernel functions: who they are of is looked
+    /// at meanwhile.
     waits: Vec<(RawOffCpu, Option<Arc<Process>>)>,
     /// Processes that have ended, whose groups' calls are still held.
     leaving: Vec<(Instant, u32)>,

@@ -1,5 +1,5 @@
-//! The thread that owns the BPF object: it discovers libraries, counts what was lost, says what capture costs and leaves out more
-//! where there is too much.
+//! The thread that owns the BPF object: it discovers libraries, counts what was lost, says what
+//! capture costs and leaves out more where there is too much.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,7 +103,8 @@ impl Watcher {
         }
     }
 
-    /// Counting begins with the seconds of the clock, as the rollups do; at least half a second apart.
+    /// Counting begins with the seconds of the clock, as the rollups do; at least half a second
+    /// apart.
     fn until_next_second(&self) -> Duration {
         let into_ns = self.shared.clock.now_unix_ns().rem_euclid(1_000_000_000).unsigned_abs();
         let left = COUNT_INTERVAL.saturating_sub(Duration::from_nanos(into_ns));

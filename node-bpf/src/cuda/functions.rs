@@ -1,6 +1,7 @@
-//! The functions of CUDA and HIP that are counted, and where their arguments are. Signatures: the CUDA Runtime and
-//! Driver API references and HIP's (structures by value count as the words they are passed in: a `dim3` is two). The
-//! index in [`FUNCTIONS`] is the function's number in the kernel. Versions of a function (`_v2`, `_ptsz`) are one.
+//! The functions of CUDA and HIP that are counted, and where their arguments are. Signatures: the
+//! CUDA Runtime and Driver API references and HIP's (structures by value count as the words they
+//! are passed in: a `dim3` is two). The index in [`FUNCTIONS`] is the function's number in the
+//! kernel. Versions of a function (`_v2`, `_ptsz`) are one.
 
 /// Whose function it is. Each is counted by itself: the runtime calls the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,5 +1,6 @@
-//! The CUDA runtime, the CUDA driver and HIP: which files they are and where their functions get probes. What the
-//! functions are is in `functions`; counting the calls is `tally`'s business, attaching `discovery`'s.
+//! The CUDA runtime, the CUDA driver and HIP: which files they are and where their functions get
+//! probes. What the functions are is in `functions`; counting the calls is `tally`'s business,
+//! attaching `discovery`'s.
 
 pub(crate) mod functions;
 
@@ -9,7 +10,8 @@ use crate::elf::Elf;
 use crate::symbols::Target;
 use functions::{Api, FUNCTIONS};
 
-/// The API that a file of this name holds. Wheels rename their copies ("libcudart-e409450e.so.11.0").
+/// The API that a file of this name holds. Wheels rename their copies
+/// ("libcudart-e409450e.so.11.0").
 pub(crate) fn api_of(file_name: &[u8]) -> Option<Api> {
     const NAMES: &[(&[u8], Api)] = &[
         (b"libcudart.so", Api::Runtime),
@@ -21,8 +23,9 @@ pub(crate) fn api_of(file_name: &[u8]) -> Option<Api> {
     NAMES.iter().find(|(prefix, _)| file_name.starts_with(prefix)).map(|(_, api)| *api)
 }
 
-/// A symbol without what tells its versions apart: `cuMemcpyHtoDAsync_v2_ptsz` is a `cuMemcpyHtoDAsync`. The suffixes
-/// name the default stream (`_ptsz`, `_ptds`: each thread's own) or a version of the interface (`_v2`, `_v11040`).
+/// A symbol without what tells its versions apart: `cuMemcpyHtoDAsync_v2_ptsz` is a
+/// `cuMemcpyHtoDAsync`. The suffixes name the default stream (`_ptsz`, `_ptds`: each thread's own)
+/// or a version of the interface (`_v2`, `_v11040`).
 pub(crate) fn base_name(symbol: &str) -> &str {
     let mut name = symbol;
     while let Some((rest, suffix)) = name.rsplit_once('_') {

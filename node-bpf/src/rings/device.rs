@@ -1,8 +1,10 @@
-//! Calls that a device ran, with its times: what the NCCL profiler plugin adds to a call (`shim/ring.h`, RM_DEVICE_TIMES).
+//! Calls that a device ran, with its times: what the NCCL profiler plugin adds to a call
+//! (`shim/ring.h`, RM_DEVICE_TIMES).
 //!
-//! A device counts nanoseconds by a clock of its own. With each call comes how far the host's clock was ahead of it when
-//! something on the device was noticed: too much by the time that took, never too little. So the least of the last
-//! seconds is taken, of each communicator by itself (it has one device).
+//! A device counts nanoseconds by a clock of its own. With each call comes how far the host's clock
+//! was ahead of it when something on the device was noticed: too much by the time that took, never
+//! too little. So the least of the last seconds is taken, of each communicator by itself (it has
+//! one device).
 
 use std::collections::HashMap;
 
@@ -14,7 +16,8 @@ use record::Collective;
 
 /// Evidence tier of times taken on the device.
 const TIER: u8 = 3;
-/// An offset is forgotten after one to two of these: clocks drift by some ten microseconds a second.
+/// An offset is forgotten after one to two of these: clocks drift by some ten microseconds a
+/// second.
 const WINDOW_NS: u64 = 2_000_000_000;
 /// Most communicators whose offset is kept.
 const MOST: usize = 1024;
@@ -70,7 +73,8 @@ pub(super) fn place(call: &mut Collective, raw: &RawCall, clocks: &mut DeviceClo
     call.tier = TIER;
 }
 
-/// Who a call that has not ended is of: `raw` has the communicator's hash and rank among its arguments.
+/// Who a call that has not ended is of: `raw` has the communicator's hash and rank among its
+/// arguments.
 pub(super) fn identify(raw: &mut RawCall) {
     raw.comm_hash = raw.args[OPEN_HASH];
     raw.rank = (raw.args[OPEN_RANKS] >> 32) as u32 as i32;

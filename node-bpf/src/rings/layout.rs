@@ -1,5 +1,5 @@
-//! The bytes of a ring file. The truth is `shim/ring.h`; sizes and offsets are asserted there and used here. Nothing in
-//! a ring is trusted: a rank may write into its ring whatever it likes.
+//! The bytes of a ring file. The truth is `shim/ring.h`; sizes and offsets are asserted there and
+//! used here. Nothing in a ring is trusted: a rank may write into its ring whatever it likes.
 
 use crate::bytes::Reader;
 use crate::functions::{FUNCTIONS, Role};

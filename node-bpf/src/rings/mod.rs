@@ -1,10 +1,12 @@
-//! Records without eBPF: what the shims in ranks (`shim/`) hand over through ring files, as the same [`Record`]s.
+//! Records without eBPF: what the shims in ranks (`shim/`) hand over through ring files, as the
+//! same [`Record`]s.
 //!
-//! Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes; what a call means is
-//! `decode`'s business, who a process is `process`'s, as with eBPF; times of devices are `device`'s,
-//! what the scheduler did with the ranks, from /proc, `scheduling`'s. One thread reads all rings. A ring that was found
-//! loses its name at once: it lives as long as the rank or the reader holds it, and nothing is left behind. A reader that
-//! starts later finds it among the rank's open files.
+//! Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes; what
+//! a call means is `decode`'s business, who a process is `process`'s, as with eBPF; times of
+//! devices are `device`'s, what the scheduler did with the ranks, from /proc, `scheduling`'s. One
+//! thread reads all rings. A ring that was found loses its name at once: it lives as long as the
+//! rank or the reader holds it, and nothing is left behind. A reader that starts later finds it
+//! among the rank's open files.
 
 mod device;
 mod layout;
@@ -78,8 +80,9 @@ struct Ring {
 }
 
 impl Rings {
-    /// Reads the rings that ranks make in `directory`, those of `node` (the ranks' `SLURMD_NODENAME`; "host" without one)
-    /// and those of nodes whose own reader does not run on this host.
+    /// Reads the rings that ranks make in `directory`, those of `node` (the ranks'
+    /// `SLURMD_NODENAME`; "host" without one) and those of nodes whose own reader does not run on
+    /// this host.
     ///
     /// # Errors
     /// The directory cannot be made, or others may write into it.
@@ -254,7 +257,8 @@ impl Reader {
         true
     }
 
-    /// Rings that an earlier reader found: they have no name any more, but their ranks have them open.
+    /// Rings that an earlier reader found: they have no name any more, but their ranks have them
+    /// open.
     fn find_nameless(&mut self) {
         let prefix = self.directory.join("").into_os_string();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -1,6 +1,7 @@
-//! What the scheduler did with ranks, where nobody may see it do so: once a second from /proc, which every user may read
-//! of her own processes (schedstat, status, stat: proc(5), Documentation/scheduler/sched-stats). Sums over the threads of a
-//! process, as tallies of the source [`SOURCE`]; a thread that came and went between two looks is not in them.
+//! What the scheduler did with ranks, where nobody may see it do so: once a second from /proc,
+//! which every user may read of her own processes (schedstat, status, stat: proc(5),
+//! Documentation/scheduler/sched-stats). Sums over the threads of a process, as tallies of the
+//! source [`SOURCE`]; a thread that came and went between two looks is not in them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,7 +31,8 @@ struct Counted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Look {
     counted: Counted,
-    /// It was in an uninterruptible sleep (mostly: waited for a disk or a file server) at that moment.
+    /// It was in an uninterruptible sleep (mostly: waited for a disk or a file server) at that
+    /// moment.
     uninterruptible: bool,
 }
 

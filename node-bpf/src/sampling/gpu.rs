@@ -1,5 +1,6 @@
-//! GPUs through NVML (nvml-wrapper loads the library when there is one). No library and no driver are the normal state of
-//! a host without GPUs: looked for again now and then, for a driver may come later.
+//! GPUs through NVML (nvml-wrapper loads the library when there is one). No library and no driver
+//! are the normal state of a host without GPUs: looked for again now and then, for a driver may
+//! come later.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -86,7 +87,8 @@ mod tests {
 
     use super::*;
 
-    /// A library with NVML's calls (nvml.h, driver 510 and later) for two GPUs, the second of which tells little.
+    /// A library with NVML's calls (nvml.h, driver 510 and later) for two GPUs, the second of which
+    /// tells little.
     const STAND_IN: &str = r#"
 #include <string.h>
 typedef int ret; typedef struct { int index; } *dev;

@@ -1,5 +1,5 @@
-//! CPU, memory and pressure of the host, from /proc/stat, loadavg, meminfo and pressure/ (proc(5); kernel documentation
-//! accounting/psi). What a kernel does not tell is none.
+//! CPU, memory and pressure of the host, from /proc/stat, loadavg, meminfo and pressure/ (proc(5);
+//! kernel documentation accounting/psi). What a kernel does not tell is none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ struct CpuTicks {
 }
 
 impl CpuTicks {
-    /// `cpu user nice system idle iowait irq softirq steal guest guest_nice`; guests' time is in user's and nice's.
+    /// `cpu user nice system idle iowait irq softirq steal guest guest_nice`; guests' time is in
+    /// user's and nice's.
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let t: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();

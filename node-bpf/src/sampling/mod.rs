@@ -1,5 +1,6 @@
-//! Samples of the host as a whole, once a second: CPU, memory and pressure (`host`), the ports of the fabric (`fabric`),
-//! GPUs (`gpu`); and what the agent itself uses (`own`). Needs no privileges and no BPF. What ranks do is `capture`'s.
+//! Samples of the host as a whole, once a second: CPU, memory and pressure (`host`), the ports of
+//! the fabric (`fabric`), GPUs (`gpu`); and what the agent itself uses (`own`). Needs no privileges
+//! and no BPF. What ranks do is `capture`'s.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -43,8 +44,8 @@ impl Default for SamplerConfig {
     }
 }
 
-/// What else is to be looked at with every sample: gets the time and whether it is the turn of what is looked at rarely,
-/// and returns what it saw of the agent.
+/// What else is to be looked at with every sample: gets the time and whether it is the turn of what
+/// is looked at rarely, and returns what it saw of the agent.
 pub type Watch = Box<dyn FnMut(i64, bool) -> Vec<SelfStat> + Send>;
 
 /// Running sampler. Stops when dropped.

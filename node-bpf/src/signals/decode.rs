@@ -36,7 +36,8 @@ fn op_name(op: u32) -> &'static str {
     }
 }
 
-/// A request's end: a negative errno before Linux 5.16, since then a `blk_status_t` (block/blk-core.c, `blk_errors`).
+/// A request's end: a negative errno before Linux 5.16, since then a `blk_status_t`
+/// (block/blk-core.c, `blk_errors`).
 fn errno(error: i32) -> i32 {
     if error <= 0 {
         return error;

@@ -1,6 +1,7 @@
-//! The software event of major page faults, one on each CPU, each firing the program `on_major_fault`
-//! (perf_event_open(2), PERF_COUNT_SW_PAGE_FAULTS_MAJ). Needs CAP_PERFMON and no hardware; Debian's kernels ask for CAP_SYS_ADMIN where
-//! kernel.perf_event_paranoid is above 2 (as it is there), so the events are opened before that is given up.
+//! The software event of major page faults, one on each CPU, each firing the program
+//! `on_major_fault` (perf_event_open(2), PERF_COUNT_SW_PAGE_FAULTS_MAJ). Needs CAP_PERFMON and no
+//! hardware; Debian's kernels ask for CAP_SYS_ADMIN where kernel.perf_event_paranoid is above 2 (as
+//! it is there), so the events are opened before that is given up.
 
 use std::fs;
 use std::io;

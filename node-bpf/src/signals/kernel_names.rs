@@ -1,6 +1,7 @@
-//! Kernel functions by address, from /proc/kallsyms. Read once, when the first process is followed, so that a host without
-//! ranks does not hold them: some 200,000 names, of which only the functions are kept (about 4 MB). Where the kernel hides
-//! addresses (kernel.kptr_restrict, no CAP_SYSLOG) there are none.
+//! Kernel functions by address, from /proc/kallsyms. Read once, when the first process is followed,
+//! so that a host without ranks does not hold them: some 200,000 names, of which only the functions
+//! are kept (about 4 MB). Where the kernel hides addresses (kernel.kptr_restrict, no CAP_SYSLOG)
+//! there are none.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -23,8 +24,8 @@ pub(crate) fn open_ahead() {
 /// The kernel's functions; the same for every capture.
 pub(crate) static KERNEL_NAMES: LazyLock<KernelNames> = LazyLock::new(KernelNames::read);
 
-/// Reads the names on a thread of their own: that takes a tenth of a second, in which processes that live shortly would
-/// not be looked at.
+/// Reads the names on a thread of their own: that takes a tenth of a second, in which processes
+/// that live shortly would not be looked at.
 pub(crate) fn read_ahead() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -52,7 +53,8 @@ pub(crate) fn are_being_read() -> bool {
 pub(crate) struct KernelNames {
     /// What `starts` counts from.
     base: u64,
-    /// Where a function begins, from `base`, and where its name does. The kernel and its modules lie within 4 GiB.
+    /// Where a function begins, from `base`, and where its name does. The kernel and its modules
+    /// lie within 4 GiB.
     starts: Vec<(u32, u32)>,
     text: String,
 }

@@ -1,6 +1,7 @@
-//! The host's signals about ranks beside their calls: block requests, memory, beginnings and ends of processes, and why
-//! a thread was off the CPU: the bytes their records are made of, and what the kernel's functions mean. The programs are
-//! in `bpf/{host,block,memory,sched}.bpf.h`; samples of the host as a whole are in `sampling`.
+//! The host's signals about ranks beside their calls: block requests, memory, beginnings and ends
+//! of processes, and why a thread was off the CPU: the bytes their records are made of, and what
+//! the kernel's functions mean. The programs are in `bpf/{host,block,memory,sched}.bpf.h`; samples
+//! of the host as a whole are in `sampling`.
 
 pub(crate) mod decode;
 pub(crate) mod faults;

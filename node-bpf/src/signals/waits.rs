@@ -1,6 +1,6 @@
-//! Why a thread was off the CPU: from its state, the kernel's IO accounting and the functions it waited in. The classes
-//! are the kernel's own names for waiting (Linux 5.15 to 6.18, kernel/sched, mm, net, block); where no function is known
-//! the state alone decides.
+//! Why a thread was off the CPU: from its state, the kernel's IO accounting and the functions it
+//! waited in. The classes are the kernel's own names for waiting (Linux 5.15 to 6.18, kernel/sched,
+//! mm, net, block); where no function is known the state alone decides.
 
 use crate::signals::kernel_names::KernelNames;
 
@@ -42,8 +42,8 @@ const SCHEDULER: &[&str] = &[
     "bpf_get_task_stack",
 ];
 
-/// Classes by the beginnings of function names, tried in this order on every frame: what is asked for in a fault is a
-/// fault, though it waits for IO.
+/// Classes by the beginnings of function names, tried in this order on every frame: what is asked
+/// for in a fault is a fault, though it waits for IO.
 const CLASSES: &[(&str, &[&str])] = &[
     ("stopped", &["do_signal_stop", "ptrace_stop", "ptrace_do_notify", "do_freezer_trap", "__refrigerator"]),
     (

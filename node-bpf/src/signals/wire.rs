@@ -1,5 +1,5 @@
-//! The bytes of the host's signals, parsed with size checks. The truth is `bpf/wire_host.h`; the records of calls, and
-//! the kinds' dispatch, are in the crate's `wire`.
+//! The bytes of the host's signals, parsed with size checks. The truth is `bpf/wire_host.h`; the
+//! records of calls, and the kinds' dispatch, are in the crate's `wire`.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 

@@ -1,6 +1,6 @@
-//! Where a function ends: its return instructions and the jumps by which it hands over to another function. Probes there
-//! measure durations without a return probe, whose changed return address would stop an exception on its way through
-//! the function and end the program.
+//! Where a function ends: its return instructions and the jumps by which it hands over to another
+//! function. Probes there measure durations without a return probe, whose changed return address
+//! would stop an exception on its way through the function and end the program.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use object::Architecture;
@@ -16,8 +16,9 @@ pub(super) struct Ends {
 
 /// How the code that lies at `address` is left.
 ///
-/// A jump through a register may be a `switch` as well as a call in tail position: it is taken for the former, and calls
-/// that end by one are found to have ended by the thread's next call (counted as `unmatched`).
+/// A jump through a register may be a `switch` as well as a call in tail position: it is taken for
+/// the former, and calls that end by one are found to have ended by the thread's next call (counted
+/// as `unmatched`).
 pub(super) fn ends(architecture: Architecture, code: &[u8], address: u64) -> Ends {
     let inside = address..address.saturating_add(code.len() as u64);
     let mut ends = Ends::default();
@@ -63,10 +64,11 @@ pub(super) fn ends(architecture: Architecture, code: &[u8], address: u64) -> End
 const MOST_PIECES: usize = 16;
 const MOST_ENDS: usize = 256;
 
-/// The ends of a function that begins as `first`. Where it goes on by a jump the ends of what it jumps to are its own (the
-/// stack is as at its entry): of a function that only hands over to another these are all there are. `piece` gives the
-/// address and code of the function, or the part of one, around an address, where that is known; of the rest
-/// `is_function` says whether a function begins there, and then the jump itself is the end.
+/// The ends of a function that begins as `first`. Where it goes on by a jump the ends of what it
+/// jumps to are its own (the stack is as at its entry): of a function that only hands over to
+/// another these are all there are. `piece` gives the address and code of the function, or the part
+/// of one, around an address, where that is known; of the rest `is_function` says whether a
+/// function begins there, and then the jump itself is the end.
 pub(super) fn follow<'d>(
     architecture: Architecture,
     first: (u64, &'d [u8]),
@@ -100,7 +102,8 @@ pub(super) fn follow<'d>(
     returns
 }
 
-/// `jmp [rip+…]` or `jmp [reg+…]`: a function's address in memory. A table of a `switch` has an index.
+/// `jmp [rip+…]` or `jmp [reg+…]`: a function's address in memory. A table of a `switch` has an
+/// index.
 fn through_a_pointer(instruction: &Instruction) -> bool {
     instruction.memory_base() != Register::None && instruction.memory_index() == Register::None
 }
@@ -124,7 +127,8 @@ mod tests {
 
     #[test]
     fn returns_and_jumps_to_other_functions() {
-        // test edi,edi; je +1; ret; jmp 0x2000; jmp 0x1000; jmp [rip+0x10]; jmp [rax+8]; jmp [rax*8+0x100]; jmp rax; ret 8
+        // test edi,edi; je +1; ret; jmp 0x2000; jmp 0x1000; jmp [rip+0x10]; jmp [rax+8]; jmp
+        // [rax*8+0x100]; jmp rax; ret 8
         let code = [
             0x85, 0xff, 0x74, 0x01, 0xc3, 0xe9, 0xf6, 0x0f, 0, 0, 0xe9, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x25, 0x10, 0, 0,
             0, 0xff, 0x60, 0x08, 0xff, 0x24, 0xc5, 0, 1, 0, 0, 0xff, 0xe0, 0xc2, 0x08, 0,

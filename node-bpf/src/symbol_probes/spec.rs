@@ -21,7 +21,8 @@ pub(crate) enum What {
 enum Library {
     /// One file: as typed, and with its links resolved, which is what maps show.
     Path { typed: PathBuf, resolved: PathBuf },
-    /// Every file of this name that a process has mapped: "libgloo.so.0", "libgloo.so" or "libgloo".
+    /// Every file of this name that a process has mapped: "libgloo.so.0", "libgloo.so" or
+    /// "libgloo".
     Name(String),
 }
 
@@ -65,8 +66,8 @@ pub enum SpecError {
 }
 
 impl ProbeSpec {
-    /// Reads `LIB:SYMBOL[:retval]`. The symbol may be mangled, demangled with or without its parameters, or the beginning
-    /// of one name only; `::` in it is part of it.
+    /// Reads `LIB:SYMBOL[:retval]`. The symbol may be mangled, demangled with or without its
+    /// parameters, or the beginning of one name only; `::` in it is part of it.
     ///
     /// # Errors
     /// What is wrong with it.

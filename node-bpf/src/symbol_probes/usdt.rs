@@ -1,6 +1,7 @@
-//! USDT points of an ELF file: the notes that `sys/sdt.h` leaves in `.note.stapsdt`. Form: the SystemTap wiki, "User
-//! space probe implementation": a note of type 3 and owner "stapsdt" holds the point's address, that of the section
-//! `.stapsdt.base` at link time, that of a semaphore (0: none), then provider, name and arguments as strings.
+//! USDT points of an ELF file: the notes that `sys/sdt.h` leaves in `.note.stapsdt`. Form: the
+//! SystemTap wiki, "User space probe implementation": a note of type 3 and owner "stapsdt" holds
+//! the point's address, that of the section `.stapsdt.base` at link time, that of a semaphore (0:
+//! none), then provider, name and arguments as strings.
 
 use std::fs::File;
 use std::path::Path;

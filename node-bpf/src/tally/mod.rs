@@ -1,7 +1,8 @@
-//! Counted calls, in user space: reads each second what the BPF programs have counted (`bpf/tally.bpf.h`), hands it on as
-//! [`CallTally`] records, sets the thresholds from which on a call becomes a row of its own, and makes those rows.
-//! `registry` knows which function a number stands for, `threshold` the rule, `wire` the bytes. Which functions are
-//! counted is the business of `cuda` and `symbol_probes`.
+//! Counted calls, in user space: reads each second what the BPF programs have counted
+//! (`bpf/tally.bpf.h`), hands it on as [`CallTally`] records, sets the thresholds from which on a
+//! call becomes a row of its own, and makes those rows. `registry` knows which function a number
+//! stands for, `threshold` the rule, `wire` the bytes. Which functions are counted is the business
+//! of `cuda` and `symbol_probes`.
 
 pub(crate) mod registry;
 mod threshold;
@@ -21,7 +22,8 @@ use registry::{Counted, FUNCS, Registry, SYMBOLS_FROM};
 use threshold::Histogram;
 use wire::{RawFunc, RawRow, RawTally};
 
-/// Most rows a second of slow CUDA and HIP calls; of synchronisations after collectives; of the user's symbols, and points.
+/// Most rows a second of slow CUDA and HIP calls; of synchronisations after collectives; of the
+/// user's symbols, and points.
 const MOST_ROWS: [u32; wire::BUDGETS] = {
     let mut most = [0; wire::BUDGETS];
     most[wire::BUDGET_SLOW_CUDA] = 200;
@@ -33,8 +35,8 @@ const MOST_ROWS: [u32; wire::BUDGETS] = {
 /// Before anything is known of a CUDA call. Of the user's symbols every call is wanted.
 const FIRST_CUDA_ROW_MIN_NS: u64 = 1_000_000;
 
-/// A function gets no less than this part of a budget, however many there are, and no more than half of it, even alone: one that
-/// is called for the first time shall not find it spent.
+/// A function gets no less than this part of a budget, however many there are, and no more than
+/// half of it, even alone: one that is called for the first time shall not find it spent.
 const MOST_SHARES: usize = 4;
 const FEWEST_SHARES: usize = 2;
 
@@ -119,7 +121,8 @@ impl Tallies {
         self.rules.update(&u32::from(func).to_ne_bytes(), &rule, MapFlags::ANY)
     }
 
-    /// Ends the epoch: what was counted in it, with the time it is of. Sets the thresholds for the next.
+    /// Ends the epoch: what was counted in it, with the time it is of. Sets the thresholds for the
+    /// next.
     pub(crate) fn read(&mut self, now_ns: i64, rank_of: impl Fn(u32) -> Option<i32>) -> Vec<Record> {
         let (ended, began_ns) = (self.epoch, std::mem::replace(&mut self.since_ns, now_ns));
         self.epoch = 1 - ended;
@@ -165,7 +168,8 @@ impl Tallies {
             .collect()
     }
 
-    /// Half of each budget is planned for, so that a busier second still has room for its slow calls.
+    /// Half of each budget is planned for, so that a busier second still has room for its slow
+    /// calls.
     fn set_thresholds(&self, histograms: &BTreeMap<u16, Histogram>) {
         // those that were not called this second come down, too
         let empty = Histogram::new();
@@ -218,11 +222,13 @@ fn take_all(map: &MapHandle) -> Vec<RawTally> {
     }
 }
 
-/// Returns when every program that may have read the old epoch has ended: they run inside RCU read sections, and this
-/// command waits for those (membarrier(2), MEMBARRIER_CMD_GLOBAL). Where it is refused (nohz_full), a while will do.
+/// Returns when every program that may have read the old epoch has ended: they run inside RCU read
+/// sections, and this command waits for those (membarrier(2), MEMBARRIER_CMD_GLOBAL). Where it is
+/// refused (nohz_full), a while will do.
 fn wait_for_programs() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
-    // SAFETY: membarrier takes two numbers (and a CPU that this command ignores) and touches no memory of ours.
+    // SAFETY: membarrier takes two numbers (and a CPU that this command ignores) and touches no
+    // memory of ours.
     let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if done != 0 {
         std::thread::sleep(std::time::Duration::from_millis(20));

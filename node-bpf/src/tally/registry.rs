@@ -1,5 +1,5 @@
-//! Which function a number stands for: those of CUDA and HIP have the index of their table, those that the user asked
-//! for get theirs when they are found in a file.
+//! Which function a number stands for: those of CUDA and HIP have the index of their table, those
+//! that the user asked for get theirs when they are found in a file.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ impl Registry {
         self.symbols.lock()
     }
 
-    /// The number of a symbol: the same for copies of a library. None when there are no more numbers.
+    /// The number of a symbol: the same for copies of a library. None when there are no more
+    /// numbers.
     pub(crate) fn number(&self, info: SymbolInfo) -> Option<u16> {
         let mut symbols = self.lock();
         let at = symbols.iter().position(|known| **known == info).unwrap_or(symbols.len());

@@ -1,5 +1,6 @@
-//! From which duration on a call becomes a row of its own: a threshold for each function, set anew each second from
-//! what was counted in the last, so that the slowest calls are kept and no more rows are made than the budget allows.
+//! From which duration on a call becomes a row of its own: a threshold for each function, set anew
+//! each second from what was counted in the last, so that the slowest calls are kept and no more
+//! rows are made than the budget allows.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ const FALL: u64 = 4;
 /// Below this every call becomes a row.
 const NOTHING_NS: u64 = 64;
 
-/// The thresholds for the next second. `rows` is shared out evenly; what a function does not use is left to the others.
+/// The thresholds for the next second. `rows` is shared out evenly; what a function does not use is
+/// left to the others.
 pub(crate) fn next<'h>(
     seconds: impl Iterator<Item = (u16, &'h Histogram, u64)>,
     rows: u64,

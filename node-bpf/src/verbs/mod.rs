@@ -1,11 +1,13 @@
-//! Asynchronous events of InfiniBand and RoCE devices, as libibverbs tells a process of them: a port that goes down or
-//! comes back, a queue pair or device that fails. Owns which file and symbol that is, and what the numbers mean; the
-//! programs are in `bpf/verbs.bpf.h`, counters of ports in `sampling::fabric`.
+//! Asynchronous events of InfiniBand and RoCE devices, as libibverbs tells a process of them: a
+//! port that goes down or comes back, a queue pair or device that fails. Owns which file and symbol
+//! that is, and what the numbers mean; the programs are in `bpf/verbs.bpf.h`, counters of ports in
+//! `sampling::fabric`.
 //!
-//! `int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)` waits for an event and returns 0
-//! (ibv_get_async_event(3)). Layouts: rdma-core, libibverbs/verbs.h: `struct ibv_async_event` has a union of pointers and
-//! `int port_num`, then `enum ibv_event_type`; `struct ibv_context` begins with its `struct ibv_device *`, and that has two
-//! function pointers, two enums, then `char name[64]`. They are of the symbol's version IBVERBS_1.1 (2008), which is the
+//! `int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)` waits for
+//! an event and returns 0 (ibv_get_async_event(3)). Layouts: rdma-core, libibverbs/verbs.h: `struct
+//! ibv_async_event` has a union of pointers and `int port_num`, then `enum ibv_event_type`; `struct
+//! ibv_context` begins with its `struct ibv_device *`, and that has two function pointers, two
+//! enums, then `char name[64]`. They are of the symbol's version IBVERBS_1.1 (2008), which is the
 //! default one; IBVERBS_1.0's differ, and that function calls the other.
 
 use std::fs::File;

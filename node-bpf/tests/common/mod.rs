@@ -1,5 +1,6 @@
-//! What the tests on real eBPF share: the workloads (compiled from ../scenarios), a cgroup of their own, and a capture
-//! that keeps its records. Every test captures only its own cgroup, so they may run side by side.
+//! What the tests on real eBPF share: the workloads (compiled from ../scenarios), a cgroup of their
+//! own, and a capture that keeps its records. Every test captures only its own cgroup, so they may
+//! run side by side.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 use std::collections::HashMap;
@@ -161,8 +162,8 @@ impl Recorded {
     pub fn losses(&self) -> Vec<&LossCount> {
         self.0.iter().filter_map(|r| if let Record::Loss(l) = r { Some(l) } else { None }).collect()
     }
-    /// All that was lost, but for the shortest stretches off the CPU and requests to disks where there are very many: a host at
-    /// its limits makes thousands a second, and may.
+    /// All that was lost, but for the shortest stretches off the CPU and requests to disks where
+    /// there are very many: a host at its limits makes thousands a second, and may.
     pub fn lost(&self) -> Vec<&LossCount> {
         self.losses().into_iter().filter(|loss| loss.reason != "shed" || loss.probe.starts_with("lib")).collect()
     }
@@ -224,8 +225,8 @@ impl Rank {
     }
 }
 
-/// Runs a workload to its end; its ranks in order. They may have ended before anybody looks at them: where it matters who they
-/// are, see [`run_watched`].
+/// Runs a workload to its end; its ranks in order. They may have ended before anybody looks at
+/// them: where it matters who they are, see [`run_watched`].
 pub fn run(command: &mut Command) -> Vec<Rank> {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -235,8 +236,8 @@ pub fn run(command: &mut Command) -> Vec<Rank> {
     ranks
 }
 
-/// Runs a workload of so many ranks, which live until the recorders together know them and have all their calls, however late
-/// they come to it; its ranks in order.
+/// Runs a workload of so many ranks, which live until the recorders together know them and have all
+/// their calls, however late they come to it; its ranks in order.
 pub fn run_watched(command: &mut Command, ranks: usize, recorders: &[&Recorder]) -> Vec<Rank> {
     let dir = tempfile::tempdir().unwrap();
     let (go_on, said) = (dir.path().join("go-on"), dir.path().join("stderr"));
@@ -267,11 +268,12 @@ pub fn run_watched(command: &mut Command, ranks: usize, recorders: &[&Recorder])
     all
 }
 
-/// Times are taken in the kernel; what they are moved by to be of this host's clock changes by as much as that is corrected.
+/// Times are taken in the kernel; what they are moved by to be of this host's clock changes by as
+/// much as that is corrected.
 pub const CLOCKS_NS: i64 = 1_000_000;
 
-/// Each rank works 10 ms before each of so many all_reduces, and rank `late` works 60 ms more: a sleep is never shorter, and of many
-/// on a busy host some are hardly longer.
+/// Each rank works 10 ms before each of so many all_reduces, and rank `late` works 60 ms more: a
+/// sleep is never shorter, and of many on a busy host some are hardly longer.
 pub fn assert_late(recorded: &Recorded, ranks: usize, late: i32, steps: u64) {
     let mut left: HashMap<i32, i64> = HashMap::new();
     let mut worked: HashMap<i32, Vec<i64>> = HashMap::new();

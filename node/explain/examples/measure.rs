@@ -1,5 +1,6 @@
-//! Measures, against running programs: `measure cost PID READS` (time of a read) and `measure torn PID READS` (a program of
-//! functions main > a > b > c and main > d > e > f: how many stacks are torn, and how many are wrong but not marked so).
+//! Measures, against running programs: `measure cost PID READS` (time of a read) and `measure torn
+//! PID READS` (a program of functions main > a > b > c and main > d > e > f: how many stacks are
+//! torn, and how many are wrong but not marked so).
 #![allow(missing_docs)]
 
 use std::time::Instant;

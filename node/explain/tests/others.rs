@@ -114,7 +114,8 @@ fn a_missing_right_is_named() {
     std::fs::copy(std::env::current_exe().unwrap(), &example).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), mode).unwrap();
-    // Another test's child may still hold the copy open for writing, which the kernel refuses to run.
+    // Another test's child may still hold the copy open for writing, which the kernel refuses to
+    // run.
     let output = eventually(|| {
         Command::new(&example)
             .args(["--exact", "helper_reads_a_process", "--nocapture", "--ignored"])

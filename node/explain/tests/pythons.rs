@@ -35,7 +35,8 @@ fn marked_lines() -> BTreeMap<String, Vec<u32>> {
     lines
 }
 
-/// Waits until each scene's thread sleeps at its marked lines, and no other line of the program is on its stack.
+/// Waits until each scene's thread sleeps at its marked lines, and no other line of the program is
+/// on its stack.
 fn all_at_their_lines(reader: &mut StackReader, pid: u32, threads: &BTreeMap<String, u32>) {
     let expected = marked_lines();
     assert!(expected.len() >= 9, "{expected:?}");
@@ -115,7 +116,8 @@ fn a_thread_that_never_sleeps_is_found_in_its_function() {
 
 #[test]
 fn a_program_in_a_container_started_by_the_loader_is_read() {
-    // Its own mount and pid namespace, its own root, the interpreter under a name that says nothing, started through ld.so.
+    // Its own mount and pid namespace, its own root, the interpreter under a name that says
+    // nothing, started through ld.so.
     let script = r#"set -e
         root=$1; mount -t tmpfs none $root; mkdir $root/usr $root/odd $root/proc
         mount --bind /usr $root/usr; for d in lib lib64 bin; do ln -s usr/$d $root/$d; done

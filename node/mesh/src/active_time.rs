@@ -1,6 +1,6 @@
-//! Patience with others, counted in time in which this process could have received their packets. A host that
-//! is paused or starved stands still while its clock goes on: a limit by the clock would be over
-//! when it wakes, and the peer blamed, whose answer may lie in the socket.
+//! Patience with others, counted in time in which this process could have received their packets. A
+//! host that is paused or starved stands still while its clock goes on: a limit by the clock would
+//! be over when it wakes, and the peer blamed, whose answer may lie in the socket.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Joining over QUIC: the server at the node that holds the mesh's CA, and the request of the host that
-//! wants in.
+//! Joining over QUIC: the server at the node that holds the mesh's CA, and the request of the host
+//! that wants in.
 //!
 //! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the
 //! stream's end, then the response likewise. What is in the messages and who is admitted is
@@ -91,9 +91,9 @@ impl JoinServer {
     }
 }
 
-/// Refused requests a minute of one address, and of all; beyond, nobody is answered until the minute
-/// is over. (Guessing a secret of 256 bits is hopeless anyhow; this bounds the work and the log
-/// lines that strangers cause.)
+/// Refused requests a minute of one address, and of all; beyond, nobody is answered until the
+/// minute is over. (Guessing a secret of 256 bits is hopeless anyhow; this bounds the work and the
+/// log lines that strangers cause.)
 const REFUSALS_OF_ONE: u32 = 20;
 const REFUSALS_OF_ALL: u32 = 600;
 const REFUSALS_PERIOD: Duration = Duration::from_secs(60);

@@ -69,7 +69,7 @@ impl Access {
     /// # Errors
     /// Which column is not to be asked for.
     pub fn allows(self, plan: &Plan) -> Result<(), String> {
-        self.allow_reads(plan.parts.iter().flat_map(|fragment| &fragment.reads))
+        self.allow_reads(plan.fragments.iter().flat_map(|fragment| &fragment.reads))
     }
 
     fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), String> {

@@ -81,7 +81,7 @@ impl Aggregator {
             return refused("this node relays as many questions as it may".into());
         };
         if let Some(combine) = &combine {
-            if combine.len() != request.task.parts.len() {
+            if combine.len() != request.task.fragments.len() {
                 return refused("each fragment needs to be told how its rows combine".into());
             }
             declare_partials(&mut request.task, combine);
@@ -94,7 +94,8 @@ impl Aggregator {
         let stop = cancelled.child_token();
         let _stop_on_drop = stop.clone().drop_guard();
         let memory = Account::new(MEMORY_BYTES);
-        let limit = if combine.is_some() { request.task.budget.asker_bytes.min(MAX_HELD_BYTES) } else { u64::MAX };
+        let limit =
+            if combine.is_some() { request.task.budget.coordinator_bytes.min(MAX_HELD_BYTES) } else { u64::MAX };
         let buffered = BufferedBytes::new(limit, &memory);
         let asking = ask_all(Arc::new(request), leaves, combine.is_some(), buffered.clone(), events, stop.clone());
         let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
@@ -127,7 +128,7 @@ impl Aggregator {
 /// Says in the task which columns are partial aggregates, which is sent beside it: so that a leaf's
 /// damaged rows spoil nobody else's.
 fn declare_partials(task: &mut NodeTask, combine: &[Combine]) {
-    for (fragment, combine) in task.parts.iter_mut().zip(combine) {
+    for (fragment, combine) in task.fragments.iter_mut().zip(combine) {
         fragment.partials = combine.partials();
     }
 }

@@ -346,9 +346,9 @@ fn hand_on(
 fn budget(plan: &Plan, streaming: bool) -> Budget {
     if streaming && plan.flows() {
         // Nothing is held: only the deadline and the reader's patience limit such an answer.
-        Budget { node_rows: u64::MAX, node_bytes: u64::MAX, asker_bytes: COORDINATOR_BYTES }
+        Budget { node_rows: u64::MAX, node_bytes: u64::MAX, coordinator_bytes: COORDINATOR_BYTES }
     } else {
-        Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, asker_bytes: COORDINATOR_BYTES }
+        Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, coordinator_bytes: COORDINATOR_BYTES }
     }
 }
 
@@ -409,7 +409,7 @@ fn covered(
     fanout: &MeshFanout,
     excluded: &BTreeMap<String, String>,
 ) -> Coverage {
-    let to_all = plan.parts.iter().any(|fragment| fragment.targets == Targets::All);
+    let to_all = plan.fragments.iter().any(|fragment| fragment.targets == Targets::All);
     let named = plan.nodes().unwrap_or_default();
     let turned_to = |name: &String| fanout.answered.contains(name) || fanout.missing.contains_key(name);
     let asked: Vec<&Member> = members

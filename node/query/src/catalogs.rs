@@ -65,9 +65,9 @@ impl MeshCatalog {
     /// The nodes that cannot be asked for what a plan reads, and why.
     #[must_use]
     pub fn excluded_from(&self, plan: &Plan) -> BTreeMap<String, String> {
-        let lazily = plan.lazily.iter().flat_map(|plan| &plan.parts);
+        let lazily = plan.lazily.iter().flat_map(|plan| &plan.fragments);
         let read: BTreeSet<String> = plan
-            .parts
+            .fragments
             .iter()
             .chain(lazily)
             .flat_map(|fragment| &fragment.reads)
@@ -167,12 +167,12 @@ impl Catalogs {
             let count = like.get(&member.facts.schema_hash).copied().unwrap_or(0);
             (std::cmp::Reverse(count), !member.is_self, member.name.clone())
         });
-        let mut parts: Vec<(String, Catalog)> =
+        let mut of_nodes: Vec<(String, Catalog)> =
             known.iter().map(|(member, catalog)| (member.name.clone(), (**catalog).clone())).collect();
-        if parts.is_empty() {
-            parts.push((mesh.identity().node().to_string(), (*own()?).clone()));
+        if of_nodes.is_empty() {
+            of_nodes.push((mesh.identity().node().to_string(), (*own()?).clone()));
         }
-        let (catalog, conflicts) = Catalog::union_of_most(&parts);
+        let (catalog, conflicts) = Catalog::union_of_most(&of_nodes);
         excluded.extend(conflicts.into_iter().map(|conflict| Excluded {
             why: format!("failed: {}", shown(&conflict.to_string())),
             table: Some(conflict.table),

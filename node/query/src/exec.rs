@@ -272,7 +272,7 @@ impl Executor {
     /// does it.
     pub fn run_inline(&self, task: &NodeTask) -> Option<Result<InlineAnswer, NodeError>> {
         if task.viewer.is_some()
-            || task.parts.iter().map(|fragment| fragment.sql.len()).sum::<usize>() > INLINE_SQL_BYTES
+            || task.fragments.iter().map(|fragment| fragment.sql.len()).sum::<usize>() > INLINE_SQL_BYTES
         {
             return None;
         }
@@ -383,7 +383,7 @@ impl Executor {
     /// What this node's source knows to be missing from what the task read.
     fn notes(&self, task: &NodeTask) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
-        for fragment in &task.parts {
+        for fragment in &task.fragments {
             let tables: Vec<&str> = fragment.reads.iter().map(|(table, _)| table.as_str()).collect();
             // Mostly there is nothing to say, and the statement need not be read for its time.
             if self.source.notes(&tables, i64::MIN..i64::MAX).is_empty() {

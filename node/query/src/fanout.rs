@@ -305,7 +305,7 @@ impl MeshFanout {
         let (events, inbox) = inbox(streamed_bytes.is_some().then(|| asked.len().min(STREAMED_EVENTS)));
         let stop = self.cancelled.child_token();
         let _stop_on_drop = stop.clone().drop_guard();
-        let buffered = BufferedBytes::new(task.budget.asker_bytes, &self.memory);
+        let buffered = BufferedBytes::new(task.budget.coordinator_bytes, &self.memory);
         let asked_before = |index: &&usize| self.answered.contains(self.targets[**index].name.as_str());
         let (before, anew): (Vec<usize>, Vec<usize>) = asked.iter().partition(asked_before);
         for (of_earlier, targets) in [(true, before), (false, anew)] {
@@ -399,10 +399,10 @@ impl MeshFanout {
                 }
                 Err(LeafFailure::OverBudget(Some(why))) => return Err(RunError::OverBudget(why.to_string())),
                 Err(LeafFailure::OverBudget(None)) => {
-                    let tables: Vec<&str> = task.parts.iter().map(|fragment| fragment.table.as_str()).collect();
+                    let tables: Vec<&str> = task.fragments.iter().map(|fragment| fragment.table.as_str()).collect();
                     return Err(RunError::OverBudget(format!(
                         "more than {} MiB at the coordinator while gathering {}; narrow it with WHERE, fewer columns or LIMIT",
-                        task.budget.asker_bytes >> 20,
+                        task.budget.coordinator_bytes >> 20,
                         tables.join(", ")
                     )));
                 }

@@ -23,7 +23,7 @@ fn executor(source: Arc<Source>) -> Arc<Executor> {
 fn task(executor: &Executor, sql: &str) -> NodeTask {
     let options = AskOptions { single_node: true, ..AskOptions::default() };
     let plan = query_planner::plan(sql, &executor.catalog().expect("a catalogue"), &options).expect("a plan");
-    NodeTask { parts: plan.parts, keys: Vec::new(), now_unix_ns: 0, budget: Budget::default(), viewer: None }
+    NodeTask { fragments: plan.fragments, keys: Vec::new(), now_unix_ns: 0, budget: Budget::default(), viewer: None }
 }
 
 fn rows(batches: Vec<(usize, Batch)>) -> Vec<Vec<Value>> {
@@ -46,8 +46,8 @@ async fn ask(executor: &Arc<Executor>, sql: &str) -> Result<(Vec<Vec<Value>>, bo
     let deadline = Instant::now() + Duration::from_secs(600);
     Arc::clone(executor).run("test", task, None, deadline, CancellationToken::new(), batches).await?;
     let mut all = Vec::new();
-    while let Some((part, batch, _)) = produced.recv().await {
-        all.push((part, batch));
+    while let Some((fragment, batch, _)) = produced.recv().await {
+        all.push((fragment, batch));
     }
     Ok((rows(all), false))
 }

@@ -323,7 +323,8 @@ impl LeafRequest {
     pub(super) async fn accept(&self, rows: &mut RowSink, fragment: u32, batch: Batch) -> Result<(), LeafFailure> {
         let at = usize::try_from(fragment).unwrap_or(usize::MAX);
         let fault = |why: &str| LeafFailure::missing(&format!("failed: its answer makes no sense: {why}"));
-        let of_task = self.task.parts.get(at).ok_or_else(|| fault("rows of a fragment that it was not asked for"))?;
+        let of_task =
+            self.task.fragments.get(at).ok_or_else(|| fault("rows of a fragment that it was not asked for"))?;
         of_task.check(&batch).map_err(|why| fault(&why))?;
         rows.take(at, batch).await
     }

@@ -48,7 +48,7 @@ impl FirstRound {
         self.first.round == round
             && self.first.targets == *targets
             && first.now_unix_ns == task.now_unix_ns
-            && first.parts == task.parts
+            && first.fragments == task.fragments
             && first.keys == task.keys
             && first.budget == task.budget
     }

@@ -93,7 +93,7 @@ pub(super) async fn ask(
 
 /// How the rows of a task's fragments combine, if those of all fragments do.
 fn combines(task: &NodeTask) -> Option<Vec<Combine>> {
-    let combines: Option<Vec<Combine>> = task.parts.iter().map(|fragment| fragment.combine.clone()).collect();
+    let combines: Option<Vec<Combine>> = task.fragments.iter().map(|fragment| fragment.combine.clone()).collect();
     combines.filter(|combines| !combines.is_empty())
 }
 

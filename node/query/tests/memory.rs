@@ -33,8 +33,13 @@ fn status(line: &str) -> u64 {
 async fn ask(executor: &Arc<Executor>, requester: &str, sql: &str) -> Result<Value, NodeError> {
     let options = AskOptions { single_node: true, ..AskOptions::default() };
     let plan = query_planner::plan(sql, &executor.catalog().expect("a catalogue"), &options).expect("a plan");
-    let task =
-        NodeTask { parts: plan.parts, keys: Vec::new(), now_unix_ns: 0, budget: Budget::default(), viewer: None };
+    let task = NodeTask {
+        fragments: plan.fragments,
+        keys: Vec::new(),
+        now_unix_ns: 0,
+        budget: Budget::default(),
+        viewer: None,
+    };
     let (batches, mut produced) = mpsc::channel(4);
     let deadline = Instant::now() + Duration::from_secs(600);
     let running = Arc::clone(executor).run(requester, task, None, deadline, CancellationToken::new(), batches);

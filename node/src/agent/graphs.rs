@@ -1,11 +1,13 @@
-//! The questions about graphs: collectives in them run with every launch, without a call. What to say of that.
+//! The questions about graphs: collectives in them run with every launch, without a call. What to
+//! say of that.
 
 use std::fmt::Write as _;
 
 use query_planner::Value;
 use verdicts::Span;
 
-/// Asks how often graphs were launched in the span, and by how many processes: one row for [`launches`].
+/// Asks how often graphs were launched in the span, and by how many processes: one row for
+/// [`launches`].
 pub(super) fn launch_sql(span: &Span) -> String {
     format!(
         "SELECT count(*), total(n) FROM (SELECT node, pid, sum(count) AS n FROM call_rollups \
@@ -21,8 +23,8 @@ pub(super) fn launches(row: &[Value]) -> Option<(i64, f64)> {
     (*launches > 0.0).then_some((*processes, *launches))
 }
 
-/// Asks how many collectives were captured into graphs, ever: a graph is captured once and launched for days. Dear, so ask
-/// it only where graphs were launched.
+/// Asks how many collectives were captured into graphs, ever: a graph is captured once and launched
+/// for days. Dear, so ask it only where graphs were launched.
 pub(super) fn captured_sql(span: &Span) -> String {
     let mut text = "SELECT count(*) FROM collectives WHERE captured = 1".to_owned();
     if let Some(job) = &span.job {
@@ -31,7 +33,8 @@ pub(super) fn captured_sql(span: &Span) -> String {
     text
 }
 
-/// What was not visible, in words. `captured` is not known where it was before the recorder came, or could not be asked.
+/// What was not visible, in words. `captured` is not known where it was before the recorder came,
+/// or could not be asked.
 pub(super) fn replay_note((processes, launches): (i64, f64), captured: Option<i64>) -> String {
     let captured = match captured {
         Some(0) | None => "whether they hold collectives was not seen".to_owned(),

@@ -50,8 +50,8 @@ pub use config::{AgentConfig, CaptureChoice, SourceConfig};
 
 /// Questions of other nodes that run at once on this host.
 const CONCURRENT_QUESTIONS: usize = 4;
-/// Memory of all questions of a process with one agent, MiB, if it is told nothing else: with what an agent needs besides, and what
-/// the allocator adds, it stays under 1 GiB.
+/// Memory of all questions of a process with one agent, MiB, if it is told nothing else: with what
+/// an agent needs besides, and what the allocator adds, it stays under 1 GiB.
 pub const QUESTIONS_MIB: u64 = 640;
 
 /// What every task of an agent shares.

@@ -237,7 +237,7 @@ fn until(deadline_ms: u32) -> Instant {
 
 /// A task asked for by `peer`, as the audit has it.
 fn asking(peer: &Peer, kind: &'static str, task: &NodeTask) -> Asking {
-    let sql = task.parts.first().map_or("", |fragment| fragment.sql.as_str());
+    let sql = task.fragments.first().map_or("", |fragment| fragment.sql.as_str());
     Asking::new("mesh", for_user(peer, task.viewer), peer.role.as_str(), kind).question(sql)
 }
 

@@ -18,20 +18,24 @@ pub(super) struct UpArgs {
     /// UDP address to listen on
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7117")]
     pub(super) listen: SocketAddr,
-    /// Address the other nodes reach this one at [default: the listen address, or this host's first address]
+    /// Address the other nodes reach this one at [default: the listen address, or this host's first
+    /// address]
     #[arg(long, value_name = "IP:PORT")]
     pub(super) advertise: Option<SocketAddr>,
-    /// A node of the mesh to join (repeatable); without it and without an identity a new mesh is founded
+    /// A node of the mesh to join (repeatable); without it and without an identity a new mesh is
+    /// founded
     #[arg(long, value_name = "IP:PORT")]
     pub(super) join: Vec<SocketAddr>,
-    /// Join token that the founding node printed; needed once, until this node has its identity. Other users may see it in
-    /// the process list for a moment: --token-file, or RANKMESH_TOKEN in the environment, keep it from them
+    /// Join token that the founding node printed; needed once, until this node has its identity.
+    /// Other users may see it in the process list for a moment: --token-file, or RANKMESH_TOKEN in
+    /// the environment, keep it from them
     #[arg(long, value_name = "TOKEN")]
     pub(super) token: Option<String>,
     /// File with the join token; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
-    /// Where this node holds the mesh's CA: how long the certificates are valid that it signs for those who join or renew
+    /// Where this node holds the mesh's CA: how long the certificates are valid that it signs for
+    /// those who join or renew
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = parse_validity)]
     pub(super) cert_validity: Duration,
     /// Directory of this node's identity [default: under /var/lib/rankmesh or $XDG_STATE_HOME]
@@ -43,7 +47,8 @@ pub(super) struct UpArgs {
     /// Keep at most this many MiB in the store
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     pub(super) store_max_mib: u64,
-    /// Memory that all questions together may have on this node, MiB: those asked here and those of other nodes
+    /// Memory that all questions together may have on this node, MiB: those asked here and those of
+    /// other nodes
     #[arg(long, value_name = "MIB", default_value_t = crate::agent::QUESTIONS_MIB, value_parser = clap::value_parser!(u64).range(64..1 << 20))]
     pub(super) question_memory_mib: u64,
     /// Keep rows at most this long
@@ -52,7 +57,8 @@ pub(super) struct UpArgs {
     /// Socket for the command line on this host [default: under $XDG_RUNTIME_DIR or /run/rankmesh]
     #[arg(long, value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
-    /// User who may ask over the socket, too (repeatable, name or number): a reader, who does not see other users' processes
+    /// User who may ask over the socket, too (repeatable, name or number): a reader, who does not
+    /// see other users' processes
     #[arg(long, value_name = "USER")]
     pub(super) allow_user: Vec<String>,
     /// Group whose members may ask over the socket, too (repeatable, name or number), as readers
@@ -61,7 +67,8 @@ pub(super) struct UpArgs {
     /// Let readers see other users' processes and the audit
     #[arg(long)]
     pub(super) readers_see_processes: bool,
-    /// Let every other user of this host ask over the socket, too: she sees the rows of her own processes, from every node
+    /// Let every other user of this host ask over the socket, too: she sees the rows of her own
+    /// processes, from every node
     #[arg(long)]
     pub(super) users_see_own: bool,
     /// Serve the tables of this SQLite file, read-only, in place of a trace store
@@ -76,12 +83,14 @@ pub(super) struct UpArgs {
     /// Record only tasks in this cgroup (v2) and below
     #[arg(long, value_name = "PATH")]
     pub(super) cgroup: Option<PathBuf>,
-    /// Shell command to run when the standing verdict changes: the finding as JSON on its standard input and in
-    /// RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a time, killed after 30 s
+    /// Shell command to run when the standing verdict changes: the finding as JSON on its standard
+    /// input and in RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a
+    /// time, killed after 30 s
     #[arg(long, value_name = "COMMAND")]
     pub(super) on_finding: Option<String>,
-    /// Record the calls of a function, too (repeatable): LIB is a path or a file name such as libgloo.so.0, SYMBOL may be
-    /// mangled, demangled, or a beginning that is unique; `:retval` records what it returns
+    /// Record the calls of a function, too (repeatable): LIB is a path or a file name such as
+    /// libgloo.so.0, SYMBOL may be mangled, demangled, or a beginning that is unique; `:retval`
+    /// records what it returns
     #[arg(long, value_name = "LIB:SYMBOL[:retval]")]
     pub(super) probe: Vec<String>,
     /// Record each passing of a USDT point, too (repeatable)
@@ -107,10 +116,12 @@ pub(super) struct SocketArg {
     /// Socket of the local agent [default: under $XDG_RUNTIME_DIR or /run/rankmesh]
     #[arg(long, value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
-    /// Ask the agent of another host over the mesh, from a machine that needs none (port 7117 unless given)
+    /// Ask the agent of another host over the mesh, from a machine that needs none (port 7117
+    /// unless given)
     #[arg(long, value_name = "HOST[:PORT]", requires = "identity", conflicts_with = "socket")]
     pub(super) via: Option<String>,
-    /// With --via: who asks, a directory made by `rankmesh identity issue --role operator` or `--role reader`
+    /// With --via: who asks, a directory made by `rankmesh identity issue --role operator` or
+    /// `--role reader`
     #[arg(long, value_name = "DIR", requires = "via")]
     pub(super) identity: Option<PathBuf>,
 }
@@ -179,10 +190,12 @@ pub(super) struct StragglersArgs {
     /// Whom to ask.
     #[command(flatten)]
     pub(super) ask: AskArgs,
-    /// Ask the stores for so long back [default: answer from the standing verdict, which every agent keeps]
+    /// Ask the stores for so long back [default: answer from the standing verdict, which every
+    /// agent keeps]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(super) since: Option<Duration>,
-    /// Only this job (asks the stores); of a Slurm job with a mesh of its own, that mesh, from any host of the cluster
+    /// Only this job (asks the stores); of a Slurm job with a mesh of its own, that mesh, from any
+    /// host of the cluster
     #[arg(long, value_name = "ID")]
     pub(super) job: Option<String>,
     /// Only this communicator, by its hexadecimal hash (asks the stores)
@@ -194,8 +207,9 @@ pub(super) struct StragglersArgs {
     /// Also print the SQL that gives each figure again, for `rankmesh query`
     #[arg(long)]
     pub(super) show_sql: bool,
-    /// Ask no agent: judge recorded jobs. Operations of ranks as CSV (.csv, .csv.gz; the format of ByteDance's straggler
-    /// study), PyTorch flight recorder dumps as JSON (a whole job, or one file a rank), or directories of these
+    /// Ask no agent: judge recorded jobs. Operations of ranks as CSV (.csv, .csv.gz; the format of
+    /// ByteDance's straggler study), PyTorch flight recorder dumps as JSON (a whole job, or one
+    /// file a rank), or directories of these
     #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "job", "comm", "watch", "show_sql"])]
     pub(super) recorded: Vec<PathBuf>,
     /// Output format
@@ -221,7 +235,8 @@ pub(super) struct StacksArgs {
     /// Whom to ask.
     #[command(flatten)]
     pub(super) ask: AskArgs,
-    /// Only this job; of a Slurm job with a mesh of its own, that mesh, from any host of the cluster
+    /// Only this job; of a Slurm job with a mesh of its own, that mesh, from any host of the
+    /// cluster
     #[arg(long, value_name = "ID")]
     pub(super) job: Option<String>,
     /// Only these ranks, as 3,5-7
@@ -325,7 +340,8 @@ pub(super) struct ExportArgs {
 /// Flags of `rankmesh import`.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// Trace recorded by another program (Ingero's databases, schema v0.8 and v0.9); it is only read
+    /// Trace recorded by another program (Ingero's databases, schema v0.8 and v0.9); it is only
+    /// read
     #[arg(value_name = "FILE")]
     pub(super) file: PathBuf,
     /// New trace store [default: FILE's name with .rankmesh.db, in this directory]

@@ -1,4 +1,5 @@
-//! `rankmesh env`: what a shell sets so that the programs it starts hand their MPI and NCCL calls to the agent without root.
+//! `rankmesh env`: what a shell sets so that the programs it starts hand their MPI and NCCL calls
+//! to the agent without root.
 
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -15,8 +16,8 @@ use crate::slurm::{Job, up};
 /// Flags of `rankmesh env`.
 #[derive(Debug, Args)]
 pub(super) struct EnvArgs {
-    /// Where the library is written; all nodes of the job must see it [default: the directory of the job's mesh, else this
-    /// user's state directory]
+    /// Where the library is written; all nodes of the job must see it [default: the directory of
+    /// the job's mesh, else this user's state directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -71,7 +72,8 @@ fn install(directory: &Path, (name, contents): (&str, &[u8])) -> anyhow::Result<
     Ok(path)
 }
 
-/// The lines to be evaluated by sh. What is set already stays, and calling it twice changes nothing more.
+/// The lines to be evaluated by sh. What is set already stays, and calling it twice changes nothing
+/// more.
 fn lines(
     rings: &Path,
     library: &Path,
@@ -90,7 +92,8 @@ fn lines(
         [more, &kept].concat().join(&separator.to_string())
     };
     let preload = with("LD_PRELOAD", ':', &[library]);
-    // Open MPI's launcher hands on to ranks of other nodes what this names (srun and MPICH's hand on everything).
+    // Open MPI's launcher hands on to ranks of other nodes what this names (srun and MPICH's hand
+    // on everything).
     let handed_on = with("OMPI_MCA_mca_base_env_list", ';', &["LD_PRELOAD", PLUGIN, "RANKMESH_RING_DIR"]);
     // somebody's own plugin stays; ours may have been written elsewhere before
     let ours = |set: &str| Path::new(set).file_name().is_some_and(|name| name == NCCL.0);

@@ -1,7 +1,9 @@
-//! `rankmesh identity`: the mesh's CA, certificates made offline, join tokens, and what an identity says.
+//! `rankmesh identity`: the mesh's CA, certificates made offline, join tokens, and what an identity
+//! says.
 //!
-//! Standard output carries data only (a token, what `show` shows); what was done is told on standard error. Keys, files
-//! and rules are the `certs` crate's; joining over the network is `mesh::join`'s.
+//! Standard output carries data only (a token, what `show` shows); what was done is told on
+//! standard error. Keys, files and rules are the `certs` crate's; joining over the network is
+//! `mesh::join`'s.
 
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -51,17 +53,20 @@ enum Command {
         /// What it may do: node (an agent), operator (asks and administers) or reader (asks)
         #[arg(long, value_name = "ROLE", default_value_t = Role::Node)]
         role: Role,
-        /// How long the certificate is valid; agents renew theirs by themselves while one of them holds the CA
+        /// How long the certificate is valid; agents renew theirs by themselves while one of them
+        /// holds the CA
         #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30d")]
         validity: Duration,
-        /// For an operator or reader: the certificate is renewed, each time for --validity, until so much time has passed
+        /// For an operator or reader: the certificate is renewed, each time for --validity, until
+        /// so much time has passed
         #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
         renew_for: Option<Duration>,
         /// Also when the name or the directory has an identity already, which this one replaces
         #[arg(long)]
         reissue: bool,
     },
-    /// Renew the certificate of an operator or reader that was issued with --renew-for (`--via` does so by itself in time)
+    /// Renew the certificate of an operator or reader that was issued with --renew-for (`--via`
+    /// does so by itself in time)
     Renew {
         /// Where it lies
         #[arg(long = "dir", value_name = "DIR")]
@@ -81,8 +86,8 @@ enum Command {
         #[arg(long, value_name = "N", default_value = "1")]
         uses: Uses,
     },
-    /// Revoke certificates: the agent on this host, or any to whose identity directory DIR/trust.json is copied, tells the
-    /// others within seconds
+    /// Revoke certificates: the agent on this host, or any to whose identity directory
+    /// DIR/trust.json is copied, tells the others within seconds
     Revoke {
         #[command(flatten)]
         dir: DirArg,
@@ -93,14 +98,16 @@ enum Command {
         #[arg(long, value_name = "NAME|SERIAL", conflicts_with = "which")]
         name: Option<String>,
     },
-    /// Replace the CA: a new one issues from now on and nodes renew under it by themselves, while both are trusted
+    /// Replace the CA: a new one issues from now on and nodes renew under it by themselves, while
+    /// both are trusted
     Rotate {
         #[command(flatten)]
         dir: DirArg,
         /// End it: the CA before is trusted no more
         #[arg(long)]
         finish: bool,
-        /// With --finish: also when nodes have no certificate of the new CA yet, which are shut out then
+        /// With --finish: also when nodes have no certificate of the new CA yet, which are shut out
+        /// then
         #[arg(long, requires = "finish")]
         force: bool,
     },

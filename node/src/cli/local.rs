@@ -1,4 +1,5 @@
-//! The command line's side of asking an agent: this host's over its socket, or another's over the mesh (`--via`).
+//! The command line's side of asking an agent: this host's over its socket, or another's over the
+//! mesh (`--via`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -42,7 +43,8 @@ pub(crate) enum Piece {
 /// Silence after which whoever takes the pieces is told of it.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How long an agent is waited for beyond a question's own time: its word on why there is no answer should come first.
+/// How long an agent is waited for beyond a question's own time: its word on why there is no answer
+/// should come first.
 const BEYOND: Duration = Duration::from_millis(240);
 
 /// The time that an agent has for a request, where the request says.
@@ -173,7 +175,8 @@ async fn exchange(
     })?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = FrameReader::new(reader);
-    // An agent that refuses says so at once and hangs up, perhaps before it was asked: its word is read all the same.
+    // An agent that refuses says so at once and hangs up, perhaps before it was asked: its word is
+    // read all the same.
     let asked = frame::write(&mut writer, request).await;
     let patience = Patience::with(request);
     loop {

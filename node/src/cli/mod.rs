@@ -1,8 +1,8 @@
 //! The command line: one module a command, their flags in `args`.
 //!
-//! Data goes to standard output, everything else to standard error. Exit codes: 0 complete, 1 failed, 2 usage,
-//! 3 partial. This module owns the dispatch; what the commands do lives in `agent`, `slurm`,
-//! `demo` and the crates below.
+//! Data goes to standard output, everything else to standard error. Exit codes: 0 complete, 1
+//! failed, 2 usage, 3 partial. This module owns the dispatch; what the commands do lives in
+//! `agent`, `slurm`, `demo` and the crates below.
 
 use std::process::ExitCode;
 
@@ -65,7 +65,8 @@ enum Command {
     Export(ExportArgs),
     /// Make a trace recorded by another program into a trace store
     Import(ImportArgs),
-    /// Print what a shell sets so that MPI and NCCL programs are recorded without root: eval "$(rankmesh env)"
+    /// Print what a shell sets so that MPI and NCCL programs are recorded without root: eval
+    /// "$(rankmesh env)"
     Env(env::EnvArgs),
     /// Give a Slurm job its own mesh
     Slurm(slurm::SlurmArgs),

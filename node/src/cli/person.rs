@@ -1,8 +1,10 @@
-//! A person's certificate in the command line: whether it serves, what to do when it does not, and its renewal at an agent that
-//! holds the CA. Who may renew for how long is the CA's word (`certs::Issuer::renew`); asking with it is `local`'s.
+//! A person's certificate in the command line: whether it serves, what to do when it does not, and
+//! its renewal at an agent that holds the CA. Who may renew for how long is the CA's word
+//! (`certs::Issuer::renew`); asking with it is `local`'s.
 //!
-//! `rankmesh identity issue --renew-for` leaves the file `renews` beside the certificate: until when it is renewed, Unix
-//! seconds. Then each `--via` renews it when a third of its time has passed.
+//! `rankmesh identity issue --renew-for` leaves the file `renews` beside the certificate: until
+//! when it is renewed, Unix seconds. Then each `--via` renews it when a third of its time has
+//! passed.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -94,8 +96,8 @@ pub(super) async fn renew_if_due(dir: &Path, identity: &Identity, at: SocketAddr
     }
 }
 
-/// Renews the certificate in `dir` now, at the agent at one of `addresses` or at the one that holds the CA, of which that
-/// tells; answers the new identity.
+/// Renews the certificate in `dir` now, at the agent at one of `addresses` or at the one that holds
+/// the CA, of which that tells; answers the new identity.
 ///
 /// # Errors
 /// Nobody renews it, with the reason of each who was asked.

@@ -148,8 +148,8 @@ pub(super) fn say_coverage(error: &anyhow::Error) {
 /// How long after its deadline a question to a file is given to end by itself.
 const BEYOND: Duration = Duration::from_millis(200);
 
-/// Ends this process with a message, unless it is dropped before: for work on this process's own threads that may look at no
-/// deadline for a while. Nothing is lost with it: questions only read.
+/// Ends this process with a message, unless it is dropped before: for work on this process's own
+/// threads that may look at no deadline for a while. Nothing is lost with it: questions only read.
 struct Alarm(#[expect(dead_code, reason = "its drop is what the thread waits for")] std::sync::mpsc::Sender<()>);
 
 impl Alarm {

@@ -1,5 +1,5 @@
-//! Where a join token comes from: a file, standard input, the environment, or (visible to others for a moment) the command
-//! line. What a token is, is the crate `certs`'s.
+//! Where a join token comes from: a file, standard input, the environment, or (visible to others
+//! for a moment) the command line. What a token is, is the crate `certs`'s.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -8,12 +8,14 @@ use anyhow::Context;
 
 use super::UsageError;
 
-/// The variable that may hold a token. Only the same user and root can read another process's environment.
+/// The variable that may hold a token. Only the same user and root can read another process's
+/// environment.
 const VARIABLE: &str = "RANKMESH_TOKEN";
 /// No token is longer.
 const MAX_BYTES: u64 = 4096;
 
-/// The token given on the command line, in `file` (`-`: standard input), or else in the environment.
+/// The token given on the command line, in `file` (`-`: standard input), or else in the
+/// environment.
 ///
 /// # Errors
 /// More than one is given, or the file cannot be read.
@@ -40,7 +42,8 @@ pub(super) fn token(typed: Option<String>, file: Option<&Path>) -> anyhow::Resul
     }
 }
 
-/// Overwrites the token among this process's arguments, which every user can read in /proc/PID/cmdline.
+/// Overwrites the token among this process's arguments, which every user can read in
+/// /proc/PID/cmdline.
 fn blot_out(token: &str) -> std::io::Result<()> {
     let other = || std::io::Error::other("/proc/self/stat is not as expected");
     let stat = std::fs::read_to_string("/proc/self/stat")?;

@@ -22,7 +22,8 @@ pub(super) struct SlurmArgs {
 
 #[derive(Debug, Subcommand)]
 enum SlurmCommand {
-    /// In a batch script or under salloc: start an agent on each node of the job, and wait until they know each other
+    /// In a batch script or under salloc: start an agent on each node of the job, and wait until
+    /// they know each other
     Up(SlurmUpArgs),
     /// The same for a job that already runs, from any host of the cluster
     Attach {
@@ -52,8 +53,8 @@ enum SlurmCommand {
 /// Flags of `rankmesh slurm up` and `attach`.
 #[derive(Debug, Args)]
 pub(super) struct SlurmUpArgs {
-    /// Directory for this job's identities, logs and stores, on a file system that all its nodes share; it is made, for
-    /// you alone [default: rankmesh-JOBID where the job was submitted]
+    /// Directory for this job's identities, logs and stores, on a file system that all its nodes
+    /// share; it is made, for you alone [default: rankmesh-JOBID where the job was submitted]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Write the stores here instead: a directory that each node has for itself, or shares
@@ -131,7 +132,8 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For commands with `--job`: the socket to ask at, or the exit code of the command that ran on a node of the job.
+/// For commands with `--job`: the socket to ask at, or the exit code of the command that ran on a
+/// node of the job.
 pub(super) fn reach(socket: &SocketArg, job: Option<&str>) -> anyhow::Result<Result<SocketArg, Exit>> {
     let (None, None, Some(job)) = (&socket.socket, &socket.via, job) else { return Ok(Ok(socket.clone())) };
     Ok(match ask::reach(job)? {

@@ -48,7 +48,8 @@ pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
 fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let request = LocalRequest::Stragglers(StragglersQuestion {
-        // The standing verdict is made from digests: questions to the stores are behind one that was asked of them.
+        // The standing verdict is made from digests: questions to the stores are behind one that
+        // was asked of them.
         since_ms: args.since.or(args.show_sql.then_some(SHOWN_SINCE)).map(millis),
         job: args.job.clone(),
         comm: args.comm,

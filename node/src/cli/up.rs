@@ -83,8 +83,8 @@ async fn serve(config: AgentConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether what this prints is kept in systemd's journal, which others may read: no place for a token. ($JOURNAL_STREAM is the device
-/// and inode of the journal's end, systemd.exec(5).)
+/// Whether what this prints is kept in systemd's journal, which others may read: no place for a
+/// token. ($JOURNAL_STREAM is the device and inode of the journal's end, systemd.exec(5).)
 fn goes_to_the_journal() -> bool {
     let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
     nix::sys::stat::fstat(std::io::stdout())

@@ -1,4 +1,5 @@
-//! Values of flags that are more than a word or a number: what they may be, and what to write instead.
+//! Values of flags that are more than a word or a number: what they may be, and what to write
+//! instead.
 
 use std::time::Duration;
 

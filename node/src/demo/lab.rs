@@ -233,7 +233,8 @@ impl Lab {
     }
 }
 
-/// Whether a command had an answer, be it one that lacks agents and says so (on a machine that stood still for seconds).
+/// Whether a command had an answer, be it one that lacks agents and says so (on a machine that
+/// stood still for seconds).
 pub(super) fn answered(status: ExitStatus) -> bool {
     status.success() || status.code() == Some(Exit::Partial as i32)
 }
@@ -243,7 +244,8 @@ impl Drop for Lab {
         for child in self.ranks.iter_mut().chain(self.agents.iter_mut().map(|(_, child)| child)) {
             let _ = child.start_kill();
         }
-        // A cgroup can be removed once its last process is gone, which the kernel does a moment after the kill.
+        // A cgroup can be removed once its last process is gone, which the kernel does a moment
+        // after the kill.
         let until = Instant::now() + Duration::from_secs(5);
         for path in self.cgroups.iter().rev() {
             let _ = std::fs::write(path.join("cgroup.kill"), "1");

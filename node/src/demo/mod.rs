@@ -1,9 +1,10 @@
-//! The demo: four agents on loopback, each with its own identity and store; eight ranks of a job, two to an agent; one
-//! rank enters its collectives late; the mesh names it.
+//! The demo: four agents on loopback, each with its own identity and store; eight ranks of a job,
+//! two to an agent; one rank enters its collectives late; the mesh names it.
 //!
-//! As root on a kernel with eBPF the ranks are real processes on the `nccl-sim` library, each agent records its own
-//! cgroup. Otherwise the same agents answer from a trace that an earlier live demo recorded, and the first line says
-//! so. `lab` makes and removes agents, cgroups and ranks; `recording` holds the recorded trace.
+//! As root on a kernel with eBPF the ranks are real processes on the `nccl-sim` library, each agent
+//! records its own cgroup. Otherwise the same agents answer from a trace that an earlier live demo
+//! recorded, and the first line says so. `lab` makes and removes agents, cgroups and ranks;
+//! `recording` holds the recorded trace.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -107,12 +108,12 @@ async fn wait_for_ranks(lab: &mut Lab, agent: &str) -> anyhow::Result<()> {
 }
 
 /// Asks for the standing verdict until it names a rank and the job has ended.
-async fn wait_for_verdict(lab: &mut Lab, asker: &str, live: bool) -> anyhow::Result<Value> {
+async fn wait_for_verdict(lab: &mut Lab, coordinator: &str, live: bool) -> anyhow::Result<Value> {
     let until = Instant::now() + LONGEST_WAIT;
     loop {
         let job_ended = !live || lab.ranks_ended()?;
         let (answer, whole) =
-            lab.json(asker, &["stragglers", "--format", "json"]).await.context("asking for the verdict")?;
+            lab.json(coordinator, &["stragglers", "--format", "json"]).await.context("asking for the verdict")?;
         if job_ended && whole && answer["verdict"]["kind"] == "rank" {
             return Ok(answer);
         }
@@ -123,12 +124,13 @@ async fn wait_for_verdict(lab: &mut Lab, asker: &str, live: bool) -> anyhow::Res
     }
 }
 
-/// Stores commit several times a second: waits a moment for the calls that had just ended when the job did.
-async fn wait_for_the_last_calls(lab: &Lab, asker: &str) -> anyhow::Result<()> {
+/// Stores commit several times a second: waits a moment for the calls that had just ended when the
+/// job did.
+async fn wait_for_the_last_calls(lab: &Lab, coordinator: &str) -> anyhow::Result<()> {
     let until = Instant::now() + Duration::from_secs(20);
     while Instant::now() < until {
         let sql = "SELECT count(*) FROM collectives WHERE func = 'all_reduce'";
-        let (answer, _) = lab.json(asker, &["query", "--format", "json", sql]).await?;
+        let (answer, _) = lab.json(coordinator, &["query", "--format", "json", sql]).await?;
         if answer["rows"][0][0].as_u64() == u64::try_from(RANKS * ITERATIONS).ok() {
             break;
         }

@@ -1,7 +1,9 @@
-//! The recorded form of the demo: the collectives that a live run of this demo stored, one line a call.
+//! The recorded form of the demo: the collectives that a live run of this demo stored, one line a
+//! call.
 //!
-//! `recording.csv` was written by `rankmesh demo --record DIR`. Times are relative to the first call; a replay puts the
-//! last call to just before now, so that questions about the last minute find it.
+//! `recording.csv` was written by `rankmesh demo --record DIR`. Times are relative to the first
+//! call; a replay puts the last call to just before now, so that questions about the last minute
+//! find it.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::hex;
 use record::steers;
 
-/// The beginning of `{"columns":[{"name","type"}],"rows":[[…]],"coverage":{…},"elapsed_ms":F}`; a single file has no
-/// coverage member.
+/// The beginning of `{"columns":[{"name","type"}],"rows":[[…]],"coverage":{…},"elapsed_ms":F}`; a
+/// single file has no coverage member.
 pub(super) fn write_begin(columns: &[ColumnMeta], out: &mut dyn Write) -> io::Result<()> {
     let columns: Vec<_> = columns.iter().map(|column| json!({"name": column.name, "type": column.decl_type})).collect();
     write!(out, "{{\"columns\":{},\"rows\":[", quiet(&json!(columns).to_string()))
@@ -34,7 +34,8 @@ pub(super) fn write_end(coverage: Option<&Coverage>, elapsed_ms: f64, out: &mut 
     writeln!(out, ",\"elapsed_ms\":{}}}", json!(elapsed_ms))
 }
 
-/// JSON text in which what steers a terminal is written as `\u…`, beyond what JSON itself demands: the value is the same.
+/// JSON text in which what steers a terminal is written as `\u…`, beyond what JSON itself demands:
+/// the value is the same.
 pub fn quiet(json: &str) -> String {
     if !json.chars().any(|c| !c.is_ascii_control() && steers(c) || c == '\u{7f}') {
         return json.to_owned();
@@ -73,8 +74,8 @@ pub(super) fn write_lines(columns: &[ColumnMeta], rows: &[Vec<Value>], out: &mut
     Ok(())
 }
 
-/// A SQLite value as JSON: integers stay integers; a blob is its SQL literal as a string; an infinity is the string
-/// `"Inf"` or `"-Inf"`, since JSON has no number for it.
+/// A SQLite value as JSON: integers stay integers; a blob is its SQL literal as a string; an
+/// infinity is the string `"Inf"` or `"-Inf"`, since JSON has no number for it.
 pub fn value_to_json(value: &Value) -> serde_json::Value {
     match value {
         Value::Null => serde_json::Value::Null,

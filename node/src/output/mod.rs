@@ -1,8 +1,9 @@
 //! Printing results: data to standard output in the form asked for, coverage to standard error.
 //!
-//! `table` is for people, `json` (one object, or one a row) and `csv` for programs. Values come as SQLite values;
-//! integers stay integers, text with control characters never reaches a terminal unescaped. (CSV knows no escapes: it is for
-//! files and programs as it is, and only on a terminal written as in a table.)
+//! `table` is for people, `json` (one object, or one a row) and `csv` for programs. Values come as
+//! SQLite values; integers stay integers, text with control characters never reaches a terminal
+//! unescaped. (CSV knows no escapes: it is for files and programs as it is, and only on a terminal
+//! written as in a table.)
 
 use std::io::{self, Write};
 
@@ -64,7 +65,8 @@ fn coverage_lines(coverage: Option<&Coverage>, err: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-/// A double as SQLite's shell shows it, but with the shortest digits that read back to the same double.
+/// A double as SQLite's shell shows it, but with the shortest digits that read back to the same
+/// double.
 pub(crate) fn real_text(real: f64) -> String {
     if real.is_infinite() {
         return if real > 0.0 { "Inf".to_owned() } else { "-Inf".to_owned() };

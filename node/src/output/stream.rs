@@ -1,8 +1,9 @@
 //! Printing a result as it comes: nothing waits for the end but what the form demands.
 //!
-//! CSV, one object a row and one object in all are written row by row. A table needs widths: they come from the first rows,
-//! [`TABLE_ROWS`] of them or those that have come when [`Printer::idle`] says that the rest is slow; later rows are laid
-//! out in blocks, each at least as wide as those before.
+//! CSV, one object a row and one object in all are written row by row. A table needs widths: they
+//! come from the first rows, [`TABLE_ROWS`] of them or those that have come when [`Printer::idle`]
+//! says that the rest is slow; later rows are laid out in blocks, each at least as wide as those
+//! before.
 
 use std::io::{self, Write};
 

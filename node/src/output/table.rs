@@ -42,7 +42,8 @@ impl Layout {
     }
 }
 
-/// Lays out a plain table; columns marked `right` are right-aligned. Control characters are escaped.
+/// Lays out a plain table; columns marked `right` are right-aligned. Control characters are
+/// escaped.
 pub fn render(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, right: &[bool]) -> String {
     text(&laid_out(header, rows, right))
 }

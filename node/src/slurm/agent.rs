@@ -1,7 +1,7 @@
 //! `rankmesh slurm agent`: what runs on each node of the job, started by the keeper through srun.
 //!
-//! Owned here: which node this is, when to start, and when to go: with SIGTERM, or when slurmstepd is gone. The agent
-//! itself is `agent::Agent`.
+//! Owned here: which node this is, when to start, and when to go: with SIGTERM, or when slurmstepd
+//! is gone. The agent itself is `agent::Agent`.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +26,8 @@ const PARENT_LOOK: Duration = Duration::from_millis(500);
 /// Runs this node's agent of the mesh in `directory` until the job step ends.
 ///
 /// # Errors
-/// The directory is not shared, this is no node of the job, the agent cannot start. The keeper is told, too.
+/// The directory is not shared, this is no node of the job, the agent cannot start. The keeper is
+/// told, too.
 pub fn run(directory: &Path) -> anyhow::Result<()> {
     let node = std::env::var("SLURMD_NODENAME").context(
         "$SLURMD_NODENAME is not set: this command is for `rankmesh slurm up`, which starts it through srun",
@@ -153,7 +154,8 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     Ok(())
 }
 
-/// Returns when this process has another parent: slurmstepd is gone, and nobody will end this agent with the job.
+/// Returns when this process has another parent: slurmstepd is gone, and nobody will end this agent
+/// with the job.
 async fn orphaned(parent: nix::unistd::Pid) {
     let mut tick = tokio::time::interval(PARENT_LOOK);
     while nix::unistd::getppid() == parent {

@@ -1,5 +1,6 @@
-//! Questions about a job from anywhere in the cluster: through the agent of the job on this host when there is one, else
-//! by asking on one of the job's nodes, through srun. So Slurm itself decides who may ask, and no port is opened.
+//! Questions about a job from anywhere in the cluster: through the agent of the job on this host
+//! when there is one, else by asking on one of the job's nodes, through srun. So Slurm itself
+//! decides who may ask, and no port is opened.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -10,7 +11,8 @@ use super::{commands, run_dir};
 
 /// Set for a command that was handed on by another host: it is not handed on again.
 const HANDED_ON: &str = "RANKMESH_HANDED_ON";
-/// Exit code of a command that was handed on to a node without an agent of the job (EX_UNAVAILABLE of sysexits.h).
+/// Exit code of a command that was handed on to a node without an agent of the job (EX_UNAVAILABLE
+/// of sysexits.h).
 const NO_AGENT: i32 = 69;
 /// Nodes that are asked one after the other when the first has no agent.
 const MOST_TRIES: usize = 3;
@@ -24,7 +26,8 @@ pub enum Reach {
     HandedOn(i32),
 }
 
-/// Reaches the mesh of a job; where that takes another host, this very command runs there and prints its answer.
+/// Reaches the mesh of a job; where that takes another host, this very command runs there and
+/// prints its answer.
 ///
 /// # Errors
 /// No mesh of the job is known, or no node of it has an agent.

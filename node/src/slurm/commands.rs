@@ -1,4 +1,5 @@
-//! Calls of Slurm's own commands: the job step that carries the agents, what scontrol knows of a job.
+//! Calls of Slurm's own commands: the job step that carries the agents, what scontrol knows of a
+//! job.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,8 +8,9 @@ use anyhow::{Context, bail};
 
 use super::Job;
 
-/// A Slurm command without the options that variables of the surrounding job or step would give it (SLURM_NTASKS,
-/// SLURM_CPUS_PER_TASK, SLURM_EXACT … are read as options by srun), and without what is meant for ranks.
+/// A Slurm command without the options that variables of the surrounding job or step would give it
+/// (SLURM_NTASKS, SLURM_CPUS_PER_TASK, SLURM_EXACT … are read as options by srun), and without what
+/// is meant for ranks.
 fn plain(program: &str) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -32,8 +34,9 @@ fn step(id: u32) -> Command {
     command
 }
 
-/// One task a node of the job; a node that is lost takes no other with it. Of a het job a step for each component: one step
-/// for several hands its input to the first component's tasks alone (Slurm 22.05).
+/// One task a node of the job; a node that is lost takes no other with it. Of a het job a step for
+/// each component: one step for several hands its input to the first component's tasks alone (Slurm
+/// 22.05).
 pub(super) fn on_every_node(job: &Job, program: &Path, arguments: &[&std::ffi::OsStr]) -> Vec<Command> {
     let of = |group: Option<usize>, nodes: &[&str]| {
         let mut command = step(job.id);

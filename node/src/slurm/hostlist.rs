@@ -1,9 +1,9 @@
 //! Slurm's hostlist syntax, `gpu[001-004,7]-ib,login1`, as the names it stands for.
 //!
-//! Owned here: the syntax and its bounds. What a list is used for is `job`'s and `up`'s business. The syntax is that of
-//! `scontrol show hostnames` (slurm.conf(5), "NodeName"): names separated by commas, each with any number of bracketed
-//! lists of numbers and ranges; a range's numbers are as wide as its first one is written. Lists inside lists
-//! (`a[1,b[2-3]]`) are taken, too.
+//! Owned here: the syntax and its bounds. What a list is used for is `job`'s and `up`'s business.
+//! The syntax is that of `scontrol show hostnames` (slurm.conf(5), "NodeName"): names separated by
+//! commas, each with any number of bracketed lists of numbers and ranges; a range's numbers are as
+//! wide as its first one is written. Lists inside lists (`a[1,b[2-3]]`) are taken, too.
 
 use thiserror::Error;
 

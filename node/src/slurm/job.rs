@@ -1,8 +1,9 @@
-//! A Slurm job as its environment, or `scontrol`, tells it: ids, nodes, array, het groups, the end of its time.
+//! A Slurm job as its environment, or `scontrol`, tells it: ids, nodes, array, het groups, the end
+//! of its time.
 //!
-//! Owned here: reading these facts, and the labels and names made of them. What is done for a job is `up`'s business.
-//! The variables are those of sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES"; the fields those of
-//! `scontrol --oneliner show job`.
+//! Owned here: reading these facts, and the labels and names made of them. What is done for a job
+//! is `up`'s business. The variables are those of sbatch(1) and srun(1), "OUTPUT ENVIRONMENT
+//! VARIABLES"; the fields those of `scontrol --oneliner show job`.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -123,7 +124,8 @@ impl Job {
         })
     }
 
-    /// The job in the output of `scontrol --oneliner show job ID`; one line a component of a het job.
+    /// The job in the output of `scontrol --oneliner show job ID`; one line a component of a het
+    /// job.
     ///
     /// # Errors
     /// It does not run, or a field is wrong.

@@ -1,8 +1,10 @@
-//! The keeper: holds the job step that carries the agents, tells them of each other, and hands on what they say.
+//! The keeper: holds the job step that carries the agents, tells them of each other, and hands on
+//! what they say.
 //!
-//! It runs detached beside the batch script (or on the login node) until the step ends. What agents and keeper say to each
-//! other are lines of JSON through srun's standard streams: an agent says [`Say`], the keeper answers [`Hear`]; keys do
-//! not travel this way. When the keeper dies the agents go on: they need it only to find each other at the start.
+//! It runs detached beside the batch script (or on the login node) until the step ends. What agents
+//! and keeper say to each other are lines of JSON through srun's standard streams: an agent says
+//! [`Say`], the keeper answers [`Hear`]; keys do not travel this way. When the keeper dies the
+//! agents go on: they need it only to find each other at the start.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

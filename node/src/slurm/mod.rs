@@ -6,7 +6,8 @@
 //! - `keeper`: the process that holds the job step (one srun) and tells the agents of each other.
 //! - `agent`: what runs on each node. `commands`: calls of srun and scontrol. [`ask`]: questions about a job from anywhere.
 //!
-//! The agent itself, capture and the mesh know nothing of Slurm: they are given names, addresses and a scope.
+//! The agent itself, capture and the mesh know nothing of Slurm: they are given names, addresses
+//! and a scope.
 
 pub mod agent;
 pub mod ask;

@@ -55,7 +55,8 @@ impl RunDir {
         Ok(Self(path.to_owned()))
     }
 
-    /// Held by the one that founds the mesh here, while it does; others wait. None where the file system has no locks.
+    /// Held by the one that founds the mesh here, while it does; others wait. None where the file
+    /// system has no locks.
     #[must_use]
     pub fn lock(&self) -> Option<std::fs::File> {
         let opened = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(self.0.join("lock"));
@@ -105,7 +106,8 @@ impl RunDir {
     /// Reads the charter.
     ///
     /// # Errors
-    /// There is none here: mostly because this node does not share the directory with the one that made it.
+    /// There is none here: mostly because this node does not share the directory with the one that
+    /// made it.
     pub fn charter(&self) -> anyhow::Result<Charter> {
         let path = self.0.join("job.json");
         let text = std::fs::read_to_string(&path).with_context(|| {
@@ -121,7 +123,8 @@ fn write_private(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     opened.and_then(|mut file| file.write_all(contents)).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Makes a directory that only this user may enter, or takes the one that is there when it is such a one.
+/// Makes a directory that only this user may enter, or takes the one that is there when it is such
+/// a one.
 ///
 /// # Errors
 /// What is there is no directory, another's, or open to others; or it cannot be made.
@@ -158,7 +161,8 @@ fn runtime_dir_of(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/rankmesh-{uid}"))
 }
 
-/// Where ranks of this user leave what their MPI shim and NCCL plugin see, for the agent of `run` or, without one, for the user's own.
+/// Where ranks of this user leave what their MPI shim and NCCL plugin see, for the agent of `run`
+/// or, without one, for the user's own.
 #[must_use]
 pub fn ring_dir(run: Option<&str>) -> PathBuf {
     let uid = nix::unistd::geteuid();
@@ -177,8 +181,8 @@ pub fn socket(runtime: &Path, run: &str, node: &str) -> PathBuf {
 /// An agent that starts has opened its socket so long after it made the socket's directory.
 const STARTING: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Takes away what agents of this user that were killed have left behind on this host: sockets that nobody listens on, and
-/// directories without one.
+/// Takes away what agents of this user that were killed have left behind on this host: sockets that
+/// nobody listens on, and directories without one.
 pub fn tidy(runtime: &Path) {
     let is_old = |path: &Path| {
         let modified = std::fs::symlink_metadata(path).and_then(|found| found.modified());
@@ -197,7 +201,8 @@ pub fn tidy(runtime: &Path) {
     }
 }
 
-/// Takes away rings of processes of this user that have ended, where no agent reads: none has found them, or will.
+/// Takes away rings of processes of this user that have ended, where no agent reads: none has found
+/// them, or will.
 pub fn tidy_rings() {
     tidy_rings_in(Path::new("/dev/shm"), nix::unistd::geteuid().as_raw());
 }
@@ -229,8 +234,8 @@ fn tidy_rings_in(shm: &Path, uid: u32) {
     }
 }
 
-/// Sockets of agents of job `id` on this host that answer, those of its latest start first, of them `node`'s first.
-/// Root also finds those of other users.
+/// Sockets of agents of job `id` on this host that answer, those of its latest start first, of them
+/// `node`'s first. Root also finds those of other users.
 #[must_use]
 pub fn sockets_of(id: u32, node: Option<&str>) -> Vec<PathBuf> {
     let own = nix::unistd::geteuid().as_raw();
@@ -263,7 +268,8 @@ pub fn sockets_of(id: u32, node: Option<&str>) -> Vec<PathBuf> {
     found.into_iter().map(|(_, _, _, socket)| socket).collect()
 }
 
-/// Remembers the directory of a job's mesh for this user's questions from elsewhere, and forgets those that are gone.
+/// Remembers the directory of a job's mesh for this user's questions from elsewhere, and forgets
+/// those that are gone.
 ///
 /// # Errors
 /// The state directory cannot be written.
@@ -361,7 +367,8 @@ mod tests {
         let (dead, dead_path) = listen("1");
         let (_live, live_path) = listen("2");
         drop(dead);
-        // Two that were killed before they opened a socket, or just after they closed it: one may only be about to.
+        // Two that were killed before they opened a socket, or just after they closed it: one may
+        // only be about to.
         let [starting, killed] = ["3@n1", "4@n1"].map(|name| dir.path().join(name));
         std::fs::create_dir(&starting).unwrap();
         std::fs::create_dir(&killed).unwrap();

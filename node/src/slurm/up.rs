@@ -1,7 +1,8 @@
-//! `rankmesh slurm up` and `attach`: founds the mesh of a job, starts its agents and waits until they know each other.
+//! `rankmesh slurm up` and `attach`: founds the mesh of a job, starts its agents and waits until
+//! they know each other.
 //!
-//! The mesh has a CA of its own whose key is never written: it signs one identity a node, for little longer than the
-//! job may run, and is forgotten. See [`super::run_dir`] for the files.
+//! The mesh has a CA of its own whose key is never written: it signs one identity a node, for
+//! little longer than the job may run, and is forgotten. See [`super::run_dir`] for the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -164,11 +165,13 @@ fn step_ended(why: &str, roll: &Roll, run_dir: &RunDir) -> String {
     text
 }
 
-/// The directory of a job's mesh unless another is wanted: where the job was submitted, or the current one when its user may not write
-/// there (as with `sbatch -D`, whose directory Slurm tells a script in no other way than by starting it in it).
+/// The directory of a job's mesh unless another is wanted: where the job was submitted, or the
+/// current one when its user may not write there (as with `sbatch -D`, whose directory Slurm tells
+/// a script in no other way than by starting it in it).
 ///
 /// # Errors
-/// The job may not write where it was submitted, or does not say where that was, and this directory is gone.
+/// The job may not write where it was submitted, or does not say where that was, and this directory
+/// is gone.
 pub fn default_directory(job: &Job) -> anyhow::Result<PathBuf> {
     let submitted =
         job.directory.clone().filter(|path| nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok());

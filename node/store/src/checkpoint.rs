@@ -1,10 +1,12 @@
-//! Owns cutting the write-ahead log back: on a thread and a connection of its own, so that a commit writes to the log and
-//! waits for no disk. Does not own when retention frees pages (`retention`), nor the commits (`ingest`).
+//! Owns cutting the write-ahead log back: on a thread and a connection of its own, so that a commit
+//! writes to the log and waits for no disk. Does not own when retention frees pages (`retention`),
+//! nor the commits (`ingest`).
 //!
-//! The log begins anew at the first commit that finds all of it in the main file. At an ordinary pace a pass in the
-//! background ends between two commits, and that is all. At full speed there is always a commit during a pass: when the
-//! log reaches its limit the writer waits for one pass ([`Checkpointer::settle`]), which finds little left to do because
-//! every pass before it has forced its pages to the disk.
+//! The log begins anew at the first commit that finds all of it in the main file. At an ordinary
+//! pace a pass in the background ends between two commits, and that is all. At full speed there is
+//! always a commit during a pass: when the log reaches its limit the writer waits for one pass
+//! ([`Checkpointer::settle`]), which finds little left to do because every pass before it has
+//! forced its pages to the disk.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,8 @@ use super::error::StoreError;
 
 /// Pause after a pass that could not finish because of a reader.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Longest wait of the writer for a pass: beyond, the disk is so slow that a longer log is the lesser evil.
+/// Longest wait of the writer for a pass: beyond, the disk is so slow that a longer log is the
+/// lesser evil.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
@@ -63,14 +66,16 @@ pub(crate) struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Take checkpoints over from `writer`, whose log in front of the file at `path` may reach about `limit_bytes`.
+    /// Take checkpoints over from `writer`, whose log in front of the file at `path` may reach
+    /// about `limit_bytes`.
     ///
     /// # Errors
     /// The file cannot be opened a second time, or no thread can be started.
     pub(crate) fn start(writer: &mut Connection, path: &Path, limit_bytes: u64) -> Result<Self, StoreError> {
         let sqlite = |e| StoreError::from_sqlite(path, e);
         let page_bytes: i64 = writer.pragma_query_value(None, "page_size", |r| r.get(0)).map_err(sqlite)?;
-        // A frame of the log is a page and 24 bytes (<https://sqlite.org/fileformat2.html#walformat>).
+        // A frame of the log is a page and 24 bytes
+        // (<https://sqlite.org/fileformat2.html#walformat>).
         let frame_bytes = page_bytes.unsigned_abs() + 24;
         let shared = Arc::new(Shared::default());
         let counted = Arc::clone(&shared);
@@ -112,7 +117,8 @@ impl Checkpointer {
         }
     }
 
-    /// Between commits: wait for a pass if the log has reached its limit. Returns how long that took.
+    /// Between commits: wait for a pass if the log has reached its limit. Returns how long that
+    /// took.
     pub(crate) fn settle(&mut self) -> Duration {
         let began = Instant::now();
         let recently = self.in_vain.is_some_and(|at| at.elapsed() < PAUSE);
@@ -129,15 +135,16 @@ impl Checkpointer {
             let left = self.longest_wait.saturating_sub(began.elapsed());
             state = self.shared.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        // A reader may hold the rest of the log for as long as its question takes: ingest goes on meanwhile.
+        // A reader may hold the rest of the log for as long as its question takes: ingest goes on
+        // meanwhile.
         let complete = state.done >= mine && state.complete;
         drop(state);
         self.in_vain = (!complete).then(Instant::now);
         began.elapsed()
     }
 
-    /// Ask for the log's file to be cut back to nothing, in the background. Commits wait while that goes on, so only for
-    /// a store that has nothing to commit.
+    /// Ask for the log's file to be cut back to nothing, in the background. Commits wait while that
+    /// goes on, so only for a store that has nothing to commit.
     pub(crate) fn truncate(&self) {
         let mut state = self.shared.lock();
         state.truncate = true;
@@ -188,7 +195,8 @@ fn run(conn: &Connection, shared: &Shared) {
         state.done = ended;
         state.complete = complete;
         shared.ended.notify_all();
-        // What holds the log up (a reader, a full disk) does so for a while. A writer that waits has its own patience.
+        // What holds the log up (a reader, a full disk) does so for a while. A writer that waits
+        // has its own patience.
         let until = Instant::now() + PAUSE;
         while !complete && copied == before && !state.stop && !state.urgent {
             let left = until.saturating_duration_since(Instant::now());
@@ -201,27 +209,28 @@ fn run(conn: &Connection, shared: &Shared) {
     }
 }
 
-/// Copy what can be copied from the log to the main file. Whether that was all of it, and how many frames of the log
-/// are there now.
+/// Copy what can be copied from the log to the main file. Whether that was all of it, and how many
+/// frames of the log are there now.
 fn pass(conn: &Connection, truncate: bool) -> rusqlite::Result<(bool, i64)> {
     let mode = if truncate { "TRUNCATE" } else { "PASSIVE" };
     let (busy, log, copied): (i64, i64, i64) =
         conn.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))?;
     let complete = busy == 0 && log == copied;
     if !complete && copied > 0 {
-        // SQLite forces the main file to the disk only when the whole log is in it. Not to leave all of that to the pass
-        // that the writer waits for, do it now.
+        // SQLite forces the main file to the disk only when the whole log is in it. Not to leave
+        // all of that to the pass that the writer waits for, do it now.
         sync_main_file(conn);
     }
     Ok((complete, copied))
 }
 
-/// Force the main file to the disk through SQLite's own handle: a descriptor of ours would drop the process's locks on
-/// the file when closed.
+/// Force the main file to the disk through SQLite's own handle: a descriptor of ours would drop the
+/// process's locks on the file when closed.
 fn sync_main_file(conn: &Connection) {
     let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
-    // SAFETY: the connection is open and used by this thread alone; SQLITE_FCNTL_FILE_POINTER stores the pointer to its
-    // main file (<https://sqlite.org/c3ref/c_fcntl_begin_atomic_write.html>), which lives as long as it does.
+    // SAFETY: the connection is open and used by this thread alone; SQLITE_FCNTL_FILE_POINTER
+    // stores the pointer to its main file
+    // (<https://sqlite.org/c3ref/c_fcntl_begin_atomic_write.html>), which lives as long as it does.
     unsafe {
         let to = std::ptr::from_mut(&mut file).cast();
         let got = ffi::sqlite3_file_control(conn.handle(), c"main".as_ptr(), ffi::SQLITE_FCNTL_FILE_POINTER, to);

@@ -1,4 +1,5 @@
-//! What can go wrong with a store file, each with what to do about it. Query errors are SQLite's own and not here.
+//! What can go wrong with a store file, each with what to do about it. Query errors are SQLite's
+//! own and not here.
 
 use std::fs::Metadata;
 use std::os::unix::fs::FileTypeExt;
@@ -165,7 +166,8 @@ impl StoreError {
         }
     }
 
-    /// Refuse what is no regular file before it is opened: opening a pipe would wait for its other end.
+    /// Refuse what is no regular file before it is opened: opening a pipe would wait for its other
+    /// end.
     pub(crate) fn unless_regular(path: &Path, meta: &Metadata) -> Result<(), Self> {
         let kind = meta.file_type();
         let what = match () {

@@ -1,5 +1,6 @@
-//! Owns what a store can say about itself at no cost: spans, row estimates, cut-offs, loss, and the notes for a
-//! question's coverage. Kept in memory, read at opening, renewed after each commit; asking never touches the file.
+//! Owns what a store can say about itself at no cost: spans, row estimates, cut-offs, loss, and the
+//! notes for a question's coverage. Kept in memory, read at opening, renewed after each commit;
+//! asking never touches the file.
 
 use std::ops::Range;
 

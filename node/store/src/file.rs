@@ -24,7 +24,8 @@ pub enum FileError {
     Out(#[from] io::Error),
 }
 
-/// Takes rows of an answer, with its columns, as they come; at the end once more, perhaps without rows.
+/// Takes rows of an answer, with its columns, as they come; at the end once more, perhaps without
+/// rows.
 pub type RowsOut<'a> = &'a mut dyn FnMut(&[ColumnMeta], Vec<Vec<Value>>) -> io::Result<()>;
 
 /// An SQLite file kept open for several questions, as an agent keeps its store.
@@ -36,7 +37,8 @@ pub struct FileReader {
 }
 
 impl FileReader {
-    /// Opens the file at `path`. Its tables and views are those of this moment; its rows are read anew for each question.
+    /// Opens the file at `path`. Its tables and views are those of this moment; its rows are read
+    /// anew for each question.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -56,7 +58,8 @@ impl FileReader {
         self.watched(deadline, Budget::default(), |local| Ok(local.answer(sql)?))
     }
 
-    /// How a question is answered: its plan, or, when it has been run by `deadline` (`analyze`), what that took as well.
+    /// How a question is answered: its plan, or, when it has been run by `deadline` (`analyze`),
+    /// what that took as well.
     ///
     /// # Errors
     /// As [`FileReader::ask`].
@@ -129,7 +132,8 @@ pub fn ask_into(path: &Path, sql: &str, deadline: Instant, out: RowsOut<'_>) -> 
 /// Asks the SQLite file at `path` by `deadline`.
 ///
 /// # Errors
-/// The file cannot be read, the question cannot be planned or answered; when the deadline has passed, for that.
+/// The file cannot be read, the question cannot be planned or answered; when the deadline has
+/// passed, for that.
 pub fn ask(path: &Path, sql: &str, deadline: Instant) -> Result<Answer, FileError> {
     FileReader::open(path)?.ask(sql, deadline)
 }

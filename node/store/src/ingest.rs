@@ -1,9 +1,10 @@
-//! Owns the way in: the handle capture records through, and the writer thread that turns the queue into group
-//! commits, keeps rollups, loss and session beside the rows, and drops old rows in between. Does not own the queue
-//! (`queue`), the columns (`rows`), nor the file's form (`schema`).
+//! Owns the way in: the handle capture records through, and the writer thread that turns the queue
+//! into group commits, keeps rollups, loss and session beside the rows, and drops old rows in
+//! between. Does not own the queue (`queue`), the columns (`rows`), nor the file's form (`schema`).
 //!
-//! One drain of the queue is one transaction: rows, rollups, loss and session commit together or not at all. A failed
-//! commit is kept and tried again with back-off while the bounded queue counts what no longer fits.
+//! One drain of the queue is one transaction: rows, rollups, loss and session commit together or
+//! not at all. A failed commit is kept and tried again with back-off while the bounded queue counts
+//! what no longer fits.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,7 +53,8 @@ pub struct Health {
     pub state: StoreState,
     /// Records committed.
     pub stored: u64,
-    /// Records that reached the store and were lost there: the queue was full, or they could not be written.
+    /// Records that reached the store and were lost there: the queue was full, or they could not be
+    /// written.
     pub lost: u64,
     /// Records waiting now.
     pub queued: usize,
@@ -113,8 +115,8 @@ impl Ingest {
         self.shared.facts().not_recorded.push((tables, note));
     }
 
-    /// Hand a record over. When the queue is full the record is dropped and counted: per table under the reason
-    /// "queue" in `capture_loss`. Loss counts themselves are never dropped.
+    /// Hand a record over. When the queue is full the record is dropped and counted: per table
+    /// under the reason "queue" in `capture_loss`. Loss counts themselves are never dropped.
     pub fn record(&self, record: Record) {
         match record {
             Record::Loss(loss) => self.shared.queue.push_loss(loss),
@@ -189,7 +191,8 @@ fn note_failure(shared: &Shared, error: &rusqlite::Error) {
     health.state = StoreState::Retrying(error.to_string());
 }
 
-/// Errors that may pass by themselves; after any other the batch is given up, or it would fail for ever.
+/// Errors that may pass by themselves; after any other the batch is given up, or it would fail for
+/// ever.
 fn may_pass(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -238,7 +241,8 @@ impl Columns {
         Ok(Self { kind, appender: Appender::open(conn, table, time)?, compactor: Compactor::open(conn, table, time)? })
     }
 
-    /// Write records as segments inside the open transaction. Returns those and how many were not plausible.
+    /// Write records as segments inside the open transaction. Returns those and how many were not
+    /// plausible.
     fn write(
         &self,
         conn: &Connection,
@@ -380,7 +384,8 @@ impl<'c> Writer<'c> {
             let spent = began.elapsed();
             self.shared.queue.settled(drained.flush);
             self.compact();
-            // Dropping must keep up with ingest at any speed: it gets the time that the commit took, or a little.
+            // Dropping must keep up with ingest at any speed: it gets the time that the commit
+            // took, or a little.
             self.retain(spent.max(Duration::from_millis(20)));
             checkpointer.nudge();
             self.waited += checkpointer.settle();
@@ -404,7 +409,8 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// Commit `items` and all loss counted so far, trying again as long as that may help and nobody waits to stop.
+    /// Commit `items` and all loss counted so far, trying again as long as that may help and nobody
+    /// waits to stop.
     fn settle(&mut self, mut items: Vec<Item>) {
         let mut delay = BACK_OFF.0;
         let mut stopping = false;
@@ -426,7 +432,8 @@ impl<'c> Writer<'c> {
                         continue;
                     }
                     if items.is_empty() {
-                        // Not even the counts could be written: they stay in memory for the next commit.
+                        // Not even the counts could be written: they stay in memory for the next
+                        // commit.
                         return;
                     }
                     tracing::error!(%error, records = items.len(), "the trace store gave up a batch");

@@ -1,4 +1,5 @@
-//! Owns the check of a store's file: whether SQLite finds it sound, and whether every segment can be read.
+//! Owns the check of a store's file: whether SQLite finds it sound, and whether every segment can
+//! be read.
 
 use std::path::Path;
 
@@ -7,7 +8,8 @@ use rusqlite::Connection;
 use super::reader::quoted;
 use super::{ServedDb, StoreError};
 
-/// Runs SQLite's integrity check on `path`, read-only. Returns what it found, nothing when the file is sound.
+/// Runs SQLite's integrity check on `path`, read-only. Returns what it found, nothing when the file
+/// is sound.
 ///
 /// # Errors
 /// [`StoreError`] when the file cannot be opened as a database.
@@ -22,7 +24,8 @@ pub fn integrity(path: &Path) -> Result<Vec<String>, StoreError> {
     Ok(found)
 }
 
-/// Reads every cell of the columnar tables: a segment that is not what its checksums say is an error that names it.
+/// Reads every cell of the columnar tables: a segment that is not what its checksums say is an
+/// error that names it.
 fn columns(conn: &Connection) -> rusqlite::Result<Option<String>> {
     let tables: Vec<String> = conn
         .prepare("SELECT name FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE % USING rankmesh_columns%'")?

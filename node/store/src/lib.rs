@@ -1,12 +1,14 @@
-//! The trace store: one SQLite file per node with everything capture recorded, bounded in size and age.
+//! The trace store: one SQLite file per node with everything capture recorded, bounded in size and
+//! age.
 //!
-//! Owns the file, its schema, the way in and the way out, and other forms of its rows (`exchange`). Does not own what is asked of
-//! it (the query planner's executor runs on the connections given out here) nor how rows come to be (`record`); it knows no
-//! network and no agent.
+//! Owns the file, its schema, the way in and the way out, and other forms of its rows (`exchange`).
+//! Does not own what is asked of it (the query planner's executor runs on the connections given out
+//! here) nor how rows come to be (`record`); it knows no network and no agent.
 //!
-//! The way in: [`Ingest::record`] puts a record into a bounded queue; the writer thread takes what is there, makes rows and
-//! column segments of it and commits them as a group. The way out: [`Source`] gives read-only connections, whose frequent
-//! tables are scanned from their columns ([`ColumnExecutor`]) or read through SQLite.
+//! The way in: [`Ingest::record`] puts a record into a bounded queue; the writer thread takes what
+//! is there, makes rows and column segments of it and commits them as a group. The way out:
+//! [`Source`] gives read-only connections, whose frequent tables are scanned from their columns
+//! ([`ColumnExecutor`]) or read through SQLite.
 //!
 //! | module | owns |
 //! |---|---|
@@ -60,8 +62,8 @@ use rusqlite::Connection;
 
 use record::unix_now_ns;
 
-/// A map for keys of our own records: the standard one's hash was a twentieth of what storing a row costs. Seeded at
-/// random all the same, since names come from outside.
+/// A map for keys of our own records: the standard one's hash was a twentieth of what storing a row
+/// costs. Seeded at random all the same, since names come from outside.
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 pub use columnar::{ColumnExecutor, OWN_TABLES, understands};
@@ -97,7 +99,8 @@ pub struct StoreConfig {
     pub max_age: Duration,
     /// Size of the write-ahead log from which on it is cut back.
     pub wal_bytes: u64,
-    /// Permissions of a new file. Rows name processes, users, jobs and addresses: only the owner reads it by default.
+    /// Permissions of a new file. Rows name processes, users, jobs and addresses: only the owner
+    /// reads it by default.
     pub mode: u32,
 }
 
@@ -132,7 +135,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Open `path`, create it or bring it to this version's schema, begin a session and start the writer.
+    /// Open `path`, create it or bring it to this version's schema, begin a session and start the
+    /// writer.
     ///
     /// Beside the file lie SQLite's `-wal` and `-shm` and a `.lock` that keeps a second agent out.
     ///
@@ -141,8 +145,8 @@ impl Store {
     pub fn open(path: impl AsRef<Path>, config: StoreConfig) -> Result<Self, StoreError> {
         let path = path.as_ref().to_path_buf();
         let is_there = schema::is_there(&path)?;
-        // Refuse other people's files before anything is put beside them. Without a lock file no connection of this
-        // process can be open on `path`, so looking at its header drops no lock.
+        // Refuse other people's files before anything is put beside them. Without a lock file no
+        // connection of this process can be open on `path`, so looking at its header drops no lock.
         if is_there && !beside(&path, ".lock").exists() {
             schema::check_header(&path)?;
         }
@@ -184,8 +188,8 @@ impl Store {
         Ingest { shared: Arc::clone(&self.shared) }
     }
 
-    /// A fresh read-only connection for questions. It sees what is committed; it never waits for the writer. A read
-    /// transaction held for long keeps the write-ahead log from being cut back.
+    /// A fresh read-only connection for questions. It sees what is committed; it never waits for
+    /// the writer. A read transaction held for long keeps the write-ahead log from being cut back.
     ///
     /// # Errors
     /// [`StoreError`] when the file cannot be opened any more.
@@ -218,9 +222,9 @@ impl Store {
         self.shared.facts().facts()
     }
 
-    /// What this store knows to be missing from `tables` (tables or views; all when empty) in `range` (Unix
-    /// nanoseconds; `i64::MIN..i64::MAX` when the question has no bounds). For an answer's coverage. Cheap: touches no
-    /// file.
+    /// What this store knows to be missing from `tables` (tables or views; all when empty) in
+    /// `range` (Unix nanoseconds; `i64::MIN..i64::MAX` when the question has no bounds). For an
+    /// answer's coverage. Cheap: touches no file.
     #[must_use]
     pub fn notes(&self, tables: &[&str], range: Range<i64>) -> Vec<String> {
         let mut notes = self.shared.facts().notes(tables, &range);
@@ -230,14 +234,15 @@ impl Store {
         notes
     }
 
-    /// Tell what this host does not record from now on, and why: the tables concerned and the note that questions which
-    /// read them get.
+    /// Tell what this host does not record from now on, and why: the tables concerned and the note
+    /// that questions which read them get.
     pub fn not_recorded(&self, gaps: Vec<(Vec<&'static str>, String)>) {
         self.shared.facts().not_recorded = gaps;
     }
 
-    /// Commit what was recorded, close the session and end the writer. Records handed in later are counted as
-    /// dropped. Returns when the writer has ended; a store whose disk fails gives up after one more attempt.
+    /// Commit what was recorded, close the session and end the writer. Records handed in later are
+    /// counted as dropped. Returns when the writer has ended; a store whose disk fails gives up
+    /// after one more attempt.
     pub fn close(&self) {
         self.shared.queue.stop();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -252,7 +257,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.close();
-        // In so many words: a process just being forked off would hold the lock on through its copy of the descriptor.
+        // In so many words: a process just being forked off would hold the lock on through its copy
+        // of the descriptor.
         let _ = self.lock.unlock();
     }
 }

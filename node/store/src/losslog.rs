@@ -1,5 +1,6 @@
-//! Owns what is known to be lost: the `capture_loss` rows and their digest in memory, from which questions are told
-//! what is missing without a query. Does not own how loss is counted (`queue`, capture).
+//! Owns what is known to be lost: the `capture_loss` rows and their digest in memory, from which
+//! questions are told what is missing without a query. Does not own how loss is counted (`queue`,
+//! capture).
 
 use std::collections::BTreeMap;
 
@@ -8,10 +9,12 @@ use rusqlite::{Connection, params};
 use super::queue::Losses;
 use super::sessions::Session;
 
-/// Losses of one probe within this time of a row's start are added to that row, so that steady loss stays few rows.
+/// Losses of one probe within this time of a row's start are added to that row, so that steady loss
+/// stays few rows.
 const ROW_SPAN_NS: i64 = 10_000_000_000;
 
-/// Intervals kept per probe in memory; beyond, neighbours are merged (the interval grows, the count stays exact).
+/// Intervals kept per probe in memory; beyond, neighbours are merged (the interval grows, the count
+/// stays exact).
 const MOST_INTERVALS: usize = 512;
 
 /// Loss of one probe for one reason over a time.
@@ -123,8 +126,8 @@ struct OpenRow {
 pub(crate) struct LossesWritten(Vec<(LossFact, OpenRow)>);
 
 impl LossWriter {
-    /// Write `losses`. `last_commit_ns` bounds from below the losses counted by the store itself; those of capture
-    /// reach back to the probe's previous count.
+    /// Write `losses`. `last_commit_ns` bounds from below the losses counted by the store itself;
+    /// those of capture reach back to the probe's previous count.
     pub(crate) fn write(
         &self,
         conn: &Connection,

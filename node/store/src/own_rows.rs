@@ -1,13 +1,15 @@
-//! A connection that shows one user's rows and nothing else of the store: for who may ask an agent that records everybody, but see only
-//! her own processes.
+//! A connection that shows one user's rows and nothing else of the store: for who may ask an agent
+//! that records everybody, but see only her own processes.
 //!
-//! The store is attached under a name that nobody can guess, to a connection whose own database is empty. What questions name are
-//! temporary views of the tables' names, which SQLite finds first; each leaves the rows of the user's processes. The authorizer
-//! lets the store be read from within these views alone, so no other name, no schema table and no way of writing the question
-//! leads past them. Tables that are not listed here show nothing.
+//! The store is attached under a name that nobody can guess, to a connection whose own database is
+//! empty. What questions name are temporary views of the tables' names, which SQLite finds first;
+//! each leaves the rows of the user's processes. The authorizer lets the store be read from within
+//! these views alone, so no other name, no schema table and no way of writing the question leads
+//! past them. Tables that are not listed here show nothing.
 //!
-//! Whose a row is, is told by its process: a process id belongs to the user from the start of her process to the start of
-//! the next one with that number. Rows without a process are nobody's; those of the whole host are everybody's ([`HOST_WIDE`]).
+//! Whose a row is, is told by its process: a process id belongs to the user from the start of her
+//! process to the start of the next one with that number. Rows without a process are nobody's;
+//! those of the whole host are everybody's ([`HOST_WIDE`]).
 
 use std::path::Path;
 
@@ -19,9 +21,11 @@ use super::columnar;
 use super::error::StoreError;
 use super::reader::{attach_own, quoted, settle};
 
-/// Tables with rows of processes, beside the frequent ones ([`columnar::COLUMNAR`], all of processes), and the column of their time.
+/// Tables with rows of processes, beside the frequent ones ([`columnar::COLUMNAR`], all of
+/// processes), and the column of their time.
 const BY_PROCESS: [(&str, &str); 2] = [("memory_events", "ts_ns"), ("process_events", "ts_ns")];
-/// Tables that tell of the host as a whole, of what is recorded, or of names: everybody may see them.
+/// Tables that tell of the host as a whole, of what is recorded, or of names: everybody may see
+/// them.
 const HOST_WIDE: [&str; 9] = [
     "host_samples",
     "gpu_samples",
@@ -33,12 +37,14 @@ const HOST_WIDE: [&str; 9] = [
     "sources",
     "ops",
 ];
-/// Times of a start are rounded to the kernel's ticks: a process may have been there so much earlier.
+/// Times of a start are rounded to the kernel's ticks: a process may have been there so much
+/// earlier.
 const TICK_NS: i64 = 20_000_000;
 /// The rows of a rollup begin so much before their first call.
 const BUCKET_NS: i64 = 1_000_000_000;
 
-/// A connection to the store at `path` for a question of the user `uid`, as [`query_planner::harden`] would leave it.
+/// A connection to the store at `path` for a question of the user `uid`, as
+/// [`query_planner::harden`] would leave it.
 ///
 /// # Errors
 /// The store cannot be opened or read.
@@ -103,7 +109,8 @@ struct Behind {
 }
 
 impl Behind {
-    /// The user's processes, with the time that their numbers were theirs; and the jobs that other users' processes say they are of.
+    /// The user's processes, with the time that their numbers were theirs; and the jobs that other
+    /// users' processes say they are of.
     fn processes(&self, uid: u32) -> String {
         let Self { store, own, others } = self;
         format!(
@@ -141,8 +148,8 @@ impl Behind {
         }
         match table {
             "processes" => self.is_own("t.pid", "t.start_ns", "t.start_ns"),
-            // A job's number is what its processes say: believed where no other user's process says the same, on the host of the
-            // rank that is named, where the job's own processes were.
+            // A job's number is what its processes say: believed where no other user's process says
+            // the same, on the host of the rank that is named, where the job's own processes were.
             "findings" => format!(
                 "t.culprit_node = '{}' AND t.job_id IN (SELECT p.job_id FROM temp.processes AS p) \
                  AND t.job_id NOT IN (SELECT o.job_id FROM temp.{} AS o)",
@@ -200,7 +207,8 @@ fn is_readable(context: &AuthContext<'_>, store: &str) -> bool {
     if table_name.to_ascii_lowercase().starts_with("sqlite_") {
         return false;
     }
-    // Only a view reads the store. Where no column of a view's table is read, SQLite asks after it has put the view's text into the question.
+    // Only a view reads the store. Where no column of a view's table is read, SQLite asks after it
+    // has put the view's text into the question.
     context.database_name != Some(store) || context.accessor.is_some() || column_name.is_empty()
 }
 

@@ -1,8 +1,8 @@
-//! Owns the bounded queue between capture and the writer thread, and the exact count of what did not fit. Knows
-//! nothing of SQLite (`ingest` drains it).
+//! Owns the bounded queue between capture and the writer thread, and the exact count of what did
+//! not fit. Knows nothing of SQLite (`ingest` drains it).
 //!
-//! One lock guards records and counters, so that a drain takes both at one instant: what was offered up to then is
-//! either in the drained records or in the drained counts.
+//! One lock guards records and counters, so that a drain takes both at one instant: what was
+//! offered up to then is either in the drained records or in the drained counts.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,8 @@ use super::rows::{Item, Kind};
 /// Loss not yet written: (probe, reason) -> when last counted and how many.
 pub(crate) type Losses = BTreeMap<(String, String), (i64, u64)>;
 
-/// Distinct (probe, reason) pairs kept apart; more (only a fault could make them) are summed under one name, so that
-/// memory stays bounded.
+/// Distinct (probe, reason) pairs kept apart; more (only a fault could make them) are summed under
+/// one name, so that memory stays bounded.
 const MOST_LOSS_KINDS: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -99,8 +99,8 @@ impl Queue {
         self.wake_writer.notify_one();
     }
 
-    /// Wait until there is something to commit (`commit_every` after the first item came, or the queue is filling, or
-    /// a flush or stop is asked for), at most `idle`; then take everything.
+    /// Wait until there is something to commit (`commit_every` after the first item came, or the
+    /// queue is filling, or a flush or stop is asked for), at most `idle`; then take everything.
     pub(crate) fn drain(&self, commit_every: Duration, idle: Duration) -> Drained {
         let deadline = Instant::now() + idle;
         let mut state = self.lock();
@@ -145,7 +145,8 @@ impl Queue {
         self.flushed.notify_all();
     }
 
-    /// Ask for a commit of everything offered so far and wait for it. False when `timeout` passed first.
+    /// Ask for a commit of everything offered so far and wait for it. False when `timeout` passed
+    /// first.
     pub(crate) fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();

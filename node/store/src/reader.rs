@@ -1,8 +1,10 @@
-//! Owns the read-only connections: to our own store, and to any SQLite file served as it is (`--serve-db`). Does not
-//! own what runs on them, nor its limits: the executor sets those per question.
+//! Owns the read-only connections: to our own store, and to any SQLite file served as it is
+//! (`--serve-db`). Does not own what runs on them, nor its limits: the executor sets those per
+//! question.
 //!
-//! A served file must stay byte for byte as it is, and nothing may appear beside it. How it is opened follows from its
-//! header (<https://sqlite.org/fileformat2.html>, offset 19) and its side files:
+//! A served file must stay byte for byte as it is, and nothing may appear beside it. How it is
+//! opened follows from its header (<https://sqlite.org/fileformat2.html>, offset 19) and its side
+//! files:
 //!
 //! | file | side files | opened |
 //! |---|---|---|
@@ -11,8 +13,9 @@
 //! | write-ahead log | `-wal` and `-shm` | `mode=ro`: joins the writer's protocol through its `-shm`, without a checkpoint |
 //! | write-ahead log | `-wal` without `-shm` | refused: reading it right would create `-shm` |
 //!
-//! `immutable` turns locking off, so it is decided anew for each connection: once a writer has come, its log is there.
-//! A writer that starts while such a connection reads is the one case not covered; a question is short.
+//! `immutable` turns locking off, so it is decided anew for each connection: once a writer has
+//! come, its log is there. A writer that starts while such a connection reads is the one case not
+//! covered; a question is short.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -42,7 +45,8 @@ pub(crate) fn open_own(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// Our own store beside an empty database of the connection's, under a name of the caller's, who says what is shown of it.
+/// Our own store beside an empty database of the connection's, under a name of the caller's, who
+/// says what is shown of it.
 pub(super) fn attach_own(path: &Path, name: &str) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
@@ -73,10 +77,12 @@ pub struct ServedDb {
 }
 
 impl ServedDb {
-    /// Look at `path` and check that it can be served. `replicated` names its tables that are equal on every node.
+    /// Look at `path` and check that it can be served. `replicated` names its tables that are equal
+    /// on every node.
     ///
     /// # Errors
-    /// [`StoreError`]: missing, unreadable, not a database or encrypted, damaged, not closed cleanly.
+    /// [`StoreError`]: missing, unreadable, not a database or encrypted, damaged, not closed
+    /// cleanly.
     pub fn open(path: impl AsRef<Path>, replicated: Vec<String>) -> Result<Self, StoreError> {
         let given = path.as_ref();
         let path = given.canonicalize().map_err(|e| unreadable(given, &e))?;
@@ -118,8 +124,8 @@ impl ServedDb {
         self.note.as_deref()
     }
 
-    /// Whether a connection stays true when it is kept. Not in write-ahead mode, where one opened while nobody wrote
-    /// takes no locks and would never see a writer that came later.
+    /// Whether a connection stays true when it is kept. Not in write-ahead mode, where one opened
+    /// while nobody wrote takes no locks and would never see a writer that came later.
     #[must_use]
     pub fn may_keep_readers(&self) -> bool {
         !self.write_ahead
@@ -139,7 +145,8 @@ impl ServedDb {
         Ok(conn)
     }
 
-    /// The URI under which the file can be opened or attached right now without a byte being written to it or beside it.
+    /// The URI under which the file can be opened or attached right now without a byte being
+    /// written to it or beside it.
     ///
     /// # Errors
     /// [`StoreError::Unclean`] when that cannot be.
@@ -186,8 +193,8 @@ fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
     }
 }
 
-/// Check the magic; true when the file is in write-ahead mode. Read once, before any connection: closing a
-/// descriptor later would drop the POSIX locks of this process's connections to the file.
+/// Check the magic; true when the file is in write-ahead mode. Read once, before any connection:
+/// closing a descriptor later would drop the POSIX locks of this process's connections to the file.
 fn read_header(path: &Path) -> Result<bool, StoreError> {
     let mut header = [0_u8; 100];
     let meta = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?;
@@ -234,7 +241,8 @@ pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// What cannot be read (a virtual table whose module is missing, say) counts as unknown: no rows, no span.
+/// What cannot be read (a virtual table whose module is missing, say) counts as unknown: no rows,
+/// no span.
 fn table_facts(conn: &Connection, name: String, count: bool) -> TableFacts {
     // Segments know; counting would unpack them all. (A plain table of that name has none.)
     if columnar::is_columnar(&name)
@@ -357,7 +365,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("busy.db");
         let writer = sample(&path, "DELETE");
-        // Spill a large transaction to disk, then copy file and journal: what a killed writer leaves.
+        // Spill a large transaction to disk, then copy file and journal: what a killed writer
+        // leaves.
         writer.execute_batch("PRAGMA cache_size = 2; BEGIN;").unwrap();
         writer
             .execute_batch(

@@ -1,4 +1,5 @@
-//! Owns what is done with a store that SQLite finds damaged: it is set aside whole, and a new one begins that says so.
+//! Owns what is done with a store that SQLite finds damaged: it is set aside whole, and a new one
+//! begins that says so.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +7,9 @@ use super::error::StoreError;
 use super::schema::{self, TIMED_TABLES};
 use super::{beside, lock_file};
 
-/// Move the damaged store at `path` (with its log) to a name beside it, and begin a new one there. The new store says
-/// of every table that rows up to `now_ns` are not in it. Returns the damaged file's new name; not a byte of it is
-/// changed, so that `sqlite3 FILE .recover` may rescue rows.
+/// Move the damaged store at `path` (with its log) to a name beside it, and begin a new one there.
+/// The new store says of every table that rows up to `now_ns` are not in it. Returns the damaged
+/// file's new name; not a byte of it is changed, so that `sqlite3 FILE .recover` may rescue rows.
 ///
 /// # Errors
 /// [`StoreError`]: another agent holds the file, or the place cannot be written.

@@ -1,6 +1,6 @@
-//! Owns dropping old rows: by age and by size, oldest first, a small chunk per transaction between commits, so that
-//! ingest never waits long; and giving pages back to the file system. Records each cut-off in the `retention` table.
-//! Does not own when it runs (`ingest`).
+//! Owns dropping old rows: by age and by size, oldest first, a small chunk per transaction between
+//! commits, so that ingest never waits long; and giving pages back to the file system. Records each
+//! cut-off in the `retention` table. Does not own when it runs (`ingest`).
 
 use std::time::{Duration, Instant};
 
@@ -98,8 +98,8 @@ fn next_victim(conn: &Connection, limits: &Limits, now_ns: i64) -> rusqlite::Res
         if age_ns > limit_ns {
             return Ok(Some(Victim { table, column, until_ns: now_ns.saturating_sub(limit_ns) }));
         }
-        // Over size, the table that reaches back furthest for its kind gives way, by a sixteenth of its reach at
-        // most, so that a small table is not emptied for what a large one holds.
+        // Over size, the table that reaches back furthest for its kind gives way, by a sixteenth of
+        // its reach at most, so that a small table is not emptied for what a large one holds.
         let reach_ns = age_ns / patience(table);
         if over_size && worst.as_ref().is_none_or(|(w, _)| reach_ns > *w) {
             let until_ns = oldest.saturating_add((age_ns / 16).max(0));
@@ -113,7 +113,8 @@ fn next_victim(conn: &Connection, limits: &Limits, now_ns: i64) -> rusqlite::Res
 fn drop_oldest(conn: &Connection, victim: &Victim) -> rusqlite::Result<i64> {
     let Victim { table, column, until_ns } = *victim;
     let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
-    // The chunk's last time; rows of one instant go together, so that "all up to the cut-off" stays true.
+    // The chunk's last time; rows of one instant go together, so that "all up to the cut-off" stays
+    // true.
     let chunk_end: Option<i64> = tx
         .prepare_cached(&format!("SELECT {column} FROM {table} ORDER BY {column} LIMIT 1 OFFSET {}", CHUNK_ROWS - 1))?
         .query_row([], |r| r.get(0))
@@ -145,7 +146,8 @@ fn record(tx: &Connection, table: &str, cutoff_ns: i64, rows: i64) -> rusqlite::
     Ok(())
 }
 
-/// Give free pages back while the file is larger than it may be. Below that they are kept for coming rows.
+/// Give free pages back while the file is larger than it may be. Below that they are kept for
+/// coming rows.
 fn give_back(conn: &Connection, limits: &Limits) -> rusqlite::Result<()> {
     let free = pragma(conn, "freelist_count")?;
     if free > 0 && file_bytes(conn)? > high_water(limits) {

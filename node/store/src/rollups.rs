@@ -1,10 +1,11 @@
-//! Owns `call_rollups`: per second, source, func, process, rank, communicator and cgroup the count, sum, minimum, maximum
-//! and quantile sketch of durations, kept in the same transaction as the rows they sum up. Does not own the rows
-//! (`rows`), nor the sketch's form (`query_planner::states`).
+//! Owns `call_rollups`: per second, source, func, process, rank, communicator and cgroup the count,
+//! sum, minimum, maximum and quantile sketch of durations, kept in the same transaction as the rows
+//! they sum up. Does not own the rows (`rows`), nor the sketch's form (`query_planner::states`).
 //!
-//! The table is columnar. The newest seconds may still grow: they lie in one segment at the table's end, the open one,
-//! which every commit that adds to them replaces. What is older goes to segments that stay. A call that comes in later than
-//! that (a collective that hung) makes a second row of its key.
+//! The table is columnar. The newest seconds may still grow: they lie in one segment at the table's
+//! end, the open one, which every commit that adds to them replaces. What is older goes to segments
+//! that stay. A call that comes in later than that (a collective that hung) makes a second row of
+//! its key.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -110,7 +111,8 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// A sum that leaves 64 bits (after 1,024 calls of the longest duration in a second) stops at the largest integer.
+    /// A sum that leaves 64 bits (after 1,024 calls of the longest duration in a second) stops at
+    /// the largest integer.
     fn merge(&mut self, more: &Sum) {
         self.count = self.count.saturating_add(more.count);
         self.sum_ns = self.sum_ns.saturating_add(more.sum_ns);
@@ -218,7 +220,8 @@ impl RollupWriter {
         Ok(Self { appender, compactor, open, segment, newest_ns })
     }
 
-    /// Add `rollups` to the stored rows inside the open transaction. None when there was nothing to add.
+    /// Add `rollups` to the stored rows inside the open transaction. None when there was nothing to
+    /// add.
     pub(crate) fn write(
         &self,
         conn: &Connection,

@@ -1,5 +1,6 @@
-//! Owns the mapping from what capture hands on to rows: this file and `host` (the host's signals) know both
-//! `record`'s records and the columns of the schema. Does not own when rows are written (`ingest`) nor the rollups' arithmetic (`rollups`).
+//! Owns the mapping from what capture hands on to rows: this file and `host` (the host's signals)
+//! know both `record`'s records and the columns of the schema. Does not own when rows are written
+//! (`ingest`) nor the rollups' arithmetic (`rollups`).
 
 mod host;
 
@@ -10,8 +11,9 @@ use super::columnar::RowColumns;
 use super::rollups::{Counts, RollupKey, Rollups, Sum};
 use host::HostStatements;
 
-/// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn record; it is
-/// counted as lost, reason "invalid". The bound also keeps a bucket's sum far from 64-bit overflow.
+/// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn
+/// record; it is counted as lost, reason "invalid". The bound also keeps a bucket's sum far from
+/// 64-bit overflow.
 const LONGEST_NS: i64 = 1 << 53;
 
 /// A verdict to be kept in the `findings` table. `None` is "not known".
@@ -218,8 +220,8 @@ impl<'c> Statements<'c> {
         })
     }
 
-    /// Write one item inside the open transaction; what it adds to rollups goes to `rollups`. `now_ns` is when the
-    /// batch is written.
+    /// Write one item inside the open transaction; what it adds to rollups goes to `rollups`.
+    /// `now_ns` is when the batch is written.
     pub(crate) fn insert(&mut self, item: &Item, rollups: &mut Rollups, now_ns: i64) -> rusqlite::Result<Stored> {
         match item {
             Item::Record(Record::Host(record)) => self.host.insert(record),
@@ -308,8 +310,8 @@ pub(crate) fn time_of(record: &Record) -> i64 {
     }
 }
 
-/// Add a record to the columns of its table, in the order of the schema, and to the rollups. False when it is not
-/// plausible.
+/// Add a record to the columns of its table, in the order of the schema, and to the rollups. False
+/// when it is not plausible.
 pub(crate) fn push(record: &Record, rows: &mut RowColumns, rollups: &mut Rollups) -> bool {
     match record {
         Record::Collective(c) if plausible(c.ts_ns, c.duration_ns) => collective(c, rows, rollups),

@@ -1,6 +1,7 @@
-//! Owns the file's form: creating it, the migration ladder, and the refusal of what is not ours. Does not own rows
-//! (`rows`), nor the form of served files (`reader`). The tables are in schema_v1.sql and what each version after it
-//! changes in a file of its own; docs/schema.md describes the whole.
+//! Owns the file's form: creating it, the migration ladder, and the refusal of what is not ours.
+//! Does not own rows (`rows`), nor the form of served files (`reader`). The tables are in
+//! schema_v1.sql and what each version after it changes in a file of its own; docs/schema.md
+//! describes the whole.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -12,17 +13,19 @@ use rusqlite::{Connection, OpenFlags, Transaction};
 use super::error::StoreError;
 use super::{beside, columnar};
 
-/// Marks our files in the SQLite header ("RMSH" in ASCII), so that no foreign database is ever written to.
+/// Marks our files in the SQLite header ("RMSH" in ASCII), so that no foreign database is ever
+/// written to.
 pub const APPLICATION_ID: i32 = 0x524D_5348;
 
 /// The schema version this build writes (`PRAGMA user_version`).
 pub const SCHEMA_VERSION: i64 = LADDER.len() as i64;
 
-/// The first bytes of every SQLite file (<https://sqlite.org/fileformat2.html#the_database_header>).
+/// The first bytes of every SQLite file
+/// (<https://sqlite.org/fileformat2.html#the_database_header>).
 pub(crate) const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Tables whose rows are raw observations, with the column that carries their time. Retention drops from these, oldest
-/// first.
+/// Tables whose rows are raw observations, with the column that carries their time. Retention drops
+/// from these, oldest first.
 pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
     ("collectives", "ts_ns"),
     ("offcpu", "ts_ns"),
@@ -74,7 +77,8 @@ pub(crate) fn base_tables(name: &str) -> Vec<&str> {
 /// One step of the ladder: brings a file from the version of its index to the next.
 type Step = fn(&Transaction<'_>) -> rusqlite::Result<()>;
 
-/// `LADDER[n]` brings version n to n + 1. Steps are never edited after a release: a change is a new step.
+/// `LADDER[n]` brings version n to n + 1. Steps are never edited after a release: a change is a new
+/// step.
 const LADDER: &[Step] = &[
     |tx| tx.execute_batch(include_str!("schema_v1.sql")),
     |tx| tx.execute_batch(include_str!("schema_v2.sql")),
@@ -85,8 +89,8 @@ const LADDER: &[Step] = &[
     columnar::let_calls_end_without_return,
 ];
 
-/// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its side files the
-/// same).
+/// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its
+/// side files the same).
 ///
 /// # Errors
 /// [`StoreError`] says what is wrong with the file or its place.
@@ -103,8 +107,8 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     columnar::register(&conn).map_err(sqlite)?;
     migrate(&mut conn, path, LADDER)?;
     columnar::make_columnar_again(&mut conn).map_err(sqlite)?;
-    // Write-ahead log: readers never wait for the writer. NORMAL: a commit survives a killed process; after a power
-    // cut the last commits may be gone, the file stays whole.
+    // Write-ahead log: readers never wait for the writer. NORMAL: a commit survives a killed
+    // process; after a power cut the last commits may be gone, the file stays whole.
     let journal: String = conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(sqlite)?;
     if !journal.eq_ignore_ascii_case("wal") {
         return Err(StoreError::NotWritable {
@@ -117,7 +121,8 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     Ok(conn)
 }
 
-/// Make the empty database behind `conn` a store of this version, all of whose tables any SQLite can read.
+/// Make the empty database behind `conn` a store of this version, all of whose tables any SQLite
+/// can read.
 pub(crate) fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
     columnar::register(conn)?;
     let tx = conn.unchecked_transaction()?;
@@ -147,7 +152,8 @@ pub(crate) fn is_there(path: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// Begins of a write-ahead log, by byte order of its checksums (<https://sqlite.org/fileformat2.html#walformat>).
+/// Begins of a write-ahead log, by byte order of its checksums
+/// (<https://sqlite.org/fileformat2.html#walformat>).
 const LOG_MAGIC: [[u8; 4]; 2] = [[0x37, 0x7f, 0x06, 0x82], [0x37, 0x7f, 0x06, 0x83]];
 
 /// SQLite overwrites a log that it cannot read: keep what lies there under another name.
@@ -177,8 +183,8 @@ pub(super) fn free_name(path: &Path, suffix: &str) -> PathBuf {
         .unwrap_or_else(|| beside(path, suffix))
 }
 
-/// Make a new file whole, under another name, and move it into place: a process killed in between leaves no file that
-/// is neither empty nor ours.
+/// Make a new file whole, under another name, and move it into place: a process killed in between
+/// leaves no file that is neither empty nor ours.
 fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
     let io = |e| StoreError::from_io(path, &e);
     match std::fs::metadata(path) {
@@ -207,7 +213,8 @@ fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
     migrate(&mut conn, path, LADDER)?;
     conn.close().map_err(|(_, e)| sqlite(e))?;
     file.sync_all().map_err(io)?;
-    // A log or journal of a file that is gone would be replayed into the new one: move it out of the way.
+    // A log or journal of a file that is gone would be replayed into the new one: move it out of
+    // the way.
     for suffix in ["-wal", "-shm", "-journal"] {
         let orphan = beside(path, suffix);
         match std::fs::rename(&orphan, beside(&orphan, ".orphan")) {
@@ -218,8 +225,9 @@ fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
     std::fs::rename(&new, path).map_err(io)
 }
 
-/// Refuse by the header alone what must not even be opened for writing. (The caller holds the store's lock file, so
-/// no connection of this process is open on `path`: closing a descriptor here would drop its POSIX locks.)
+/// Refuse by the header alone what must not even be opened for writing. (The caller holds the
+/// store's lock file, so no connection of this process is open on `path`: closing a descriptor here
+/// would drop its POSIX locks.)
 pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
     let mut header = [0_u8; 100];
     let mut file = File::open(path).map_err(|e| StoreError::from_io(path, &e))?;
@@ -230,8 +238,8 @@ pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
     if len < header.len() || &header[..16] != MAGIC {
         return Err(StoreError::NotADatabase { path: path.to_path_buf() });
     }
-    // Offset 68: the application id, big-endian. A file of ours has it from its first moment under this name, so any
-    // other value (zero included) is somebody else's file.
+    // Offset 68: the application id, big-endian. A file of ours has it from its first moment under
+    // this name, so any other value (zero included) is somebody else's file.
     if header[68..72] != APPLICATION_ID.to_be_bytes() {
         return Err(StoreError::Foreign { path: path.to_path_buf() });
     }
@@ -307,7 +315,8 @@ mod tests {
             .collect()
     }
 
-    /// docs/schema.md has one `## name` per table or view and one `| `column` | … |` line per column.
+    /// docs/schema.md has one `## name` per table or view and one `| `column` | … |` line per
+    /// column.
     #[test]
     fn the_documentation_names_every_table_and_column() {
         let conn = newest();
@@ -353,7 +362,8 @@ mod tests {
         assert!(matches!(refused, StoreError::Newer { found: 2, known: 1, .. }), "{refused}");
     }
 
-    /// Version 1 wrote these rows; version 2 reads them as they were, knows nothing it did not know, and writes on.
+    /// Version 1 wrote these rows; version 2 reads them as they were, knows nothing it did not
+    /// know, and writes on.
     #[test]
     fn a_file_of_version_1_becomes_one_of_version_2() {
         let dir = tempfile::tempdir().unwrap();

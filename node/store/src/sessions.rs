@@ -1,5 +1,5 @@
-//! Owns the `sessions` table: one row per agent start, from which the times without an agent are known. Does not own
-//! what else is missing (`facts`).
+//! Owns the `sessions` table: one row per agent start, from which the times without an agent are
+//! known. Does not own what else is missing (`facts`).
 
 use rusqlite::{Connection, params};
 
@@ -13,7 +13,8 @@ pub(crate) struct Session {
     pub(crate) start_ns: i64,
 }
 
-/// A time in which no agent recorded into this file: from the end of one session to the start of the next.
+/// A time in which no agent recorded into this file: from the end of one session to the start of
+/// the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) since_ns: i64,

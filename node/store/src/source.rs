@@ -1,4 +1,5 @@
-//! Owns the choice between an agent's two kinds of data: its own trace store, or a file served as it is.
+//! Owns the choice between an agent's two kinds of data: its own trace store, or a file served as
+//! it is.
 
 use std::ops::Range;
 
@@ -29,10 +30,12 @@ impl Source {
         }
     }
 
-    /// A fresh connection, fit for a question as it is, that shows the rows of one user's processes.
+    /// A fresh connection, fit for a question as it is, that shows the rows of one user's
+    /// processes.
     ///
     /// # Errors
-    /// [`StoreError`] when the store cannot be opened; a served file's rows cannot be told apart by user.
+    /// [`StoreError`] when the store cannot be opened; a served file's rows cannot be told apart by
+    /// user.
     pub fn open_own_rows(&self, node: &str, uid: u32) -> Result<Connection, String> {
         match self {
             Self::Store(store) => own_rows::open(store.path(), node, uid).map_err(|error| error.to_string()),
@@ -43,8 +46,9 @@ impl Source {
         }
     }
 
-    /// Whether a connection may be kept for later questions (opening one costs some 0.2 ms, most of it reading the
-    /// schema). A served file in write-ahead mode needs a fresh one each time: see [`ServedDb::may_keep_readers`].
+    /// Whether a connection may be kept for later questions (opening one costs some 0.2 ms, most of
+    /// it reading the schema). A served file in write-ahead mode needs a fresh one each time: see
+    /// [`ServedDb::may_keep_readers`].
     #[must_use]
     pub fn may_keep_readers(&self) -> bool {
         match self {
@@ -71,8 +75,8 @@ impl Source {
         }
     }
 
-    /// What is known to be missing; see [`Store::notes`]. A served file says nothing about itself but its
-    /// note.
+    /// What is known to be missing; see [`Store::notes`]. A served file says nothing about itself
+    /// but its note.
     #[must_use]
     pub fn notes(&self, tables: &[&str], range: Range<i64>) -> Vec<String> {
         match self {

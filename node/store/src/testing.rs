@@ -85,8 +85,9 @@ pub fn process(pid: u32, rank: Option<i32>) -> Record {
     Record::Process(ProcessSeen { pid, start_ns: T0, comm: "python".to_owned(), rank, ..ProcessSeen::default() })
 }
 
-/// A store of `segments` segments of collectives with `rows` rows each, as a host has it after a day and more, only with fewer
-/// rows: ranks 0 to 7 in turn, `seq` counts. The segments lie so far apart in time that they stay segments.
+/// A store of `segments` segments of collectives with `rows` rows each, as a host has it after a
+/// day and more, only with fewer rows: ranks 0 to 7 in turn, `seq` counts. The segments lie so far
+/// apart in time that they stay segments.
 pub fn store_of_segments(path: &Path, segments: u64, rows: u64) -> Store {
     // These rows lie in the past of the clock: no retention by age.
     let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };

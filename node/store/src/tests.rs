@@ -1,4 +1,5 @@
-//! The store as a whole: what goes in comes out, is accounted for, survives a kill, and stays within its limits.
+//! The store as a whole: what goes in comes out, is accounted for, survives a kill, and stays
+//! within its limits.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
@@ -197,7 +198,7 @@ fn the_planner_takes_every_table_and_view() {
         reader.prepare(&format!("SELECT * FROM {}", table.name)).unwrap();
     }
     for view in ["nccl_events", "cuda_events", "cuda_time", "tcp_events", "events"] {
-        assert_eq!(catalog.tables[view].kind, Kind::RowView, "{view} would be computed at the asker");
+        assert_eq!(catalog.tables[view].kind, Kind::RowView, "{view} would be computed at the coordinator");
     }
     assert!(catalog.tables["ops"].replicated);
     // Every table is either described by its time, kept aside on purpose, or a dictionary.
@@ -555,7 +556,8 @@ fn endless_ingest() {
         if i % 100 == 99 {
             progress.seek(SeekFrom::Start(0)).unwrap();
             progress.write_all(&(i + 1).to_ne_bytes()).unwrap();
-            // As fast as the store takes it, so that nothing is dropped and what is in flight has a bound.
+            // As fast as the store takes it, so that nothing is dropped and what is in flight has a
+            // bound.
             while store.health().queued + 100 > StoreConfig::default().queue_records {
                 std::thread::yield_now();
             }
@@ -590,7 +592,8 @@ fn a_killed_process_loses_at_most_one_commit() {
         assert_whole(&path);
         let conn = connect(&path);
         let rows = int(&conn, "SELECT count(*) FROM collectives").cast_unsigned();
-        // In flight at a kill: one queue being written, one filling, and up to 100 made since progress was noted.
+        // In flight at a kill: one queue being written, one filling, and up to 100 made since
+        // progress was noted.
         let in_flight = 2 * StoreConfig::default().queue_records as u64 + 100;
         assert!(rows <= made + 100, "{rows} of {made}");
         assert!(rows + in_flight >= made, "{rows} of {made}");

@@ -1,4 +1,5 @@
-//! Jobs for tests with real eBPF: cgroups of their own, the C workloads, and the processes of a job.
+//! Jobs for tests with real eBPF: cgroups of their own, the C workloads, and the processes of a
+//! job.
 
 use std::path::{Path, PathBuf};
 

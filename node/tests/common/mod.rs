@@ -1,5 +1,6 @@
-//! A small lab for tests of the real binary: agents as processes on loopback, each with its own identity, asked
-//! through the command line. Everything waits on predicates with a deadline; dropping the lab kills what it started.
+//! A small lab for tests of the real binary: agents as processes on loopback, each with its own
+//! identity, asked through the command line. Everything waits on predicates with a deadline;
+//! dropping the lab kills what it started.
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -117,7 +118,8 @@ impl Lab {
         out
     }
 
-    /// Starts an agent with an identity of the lab's CA; it joins the first one. `more` are further flags.
+    /// Starts an agent with an identity of the lab's CA; it joins the first one. `more` are further
+    /// flags.
     pub fn start(&mut self, name: &str, more: &[&str]) {
         self.start_at(name, None, "127.0.0.1", more);
     }
@@ -180,7 +182,8 @@ impl Lab {
         self.agents.push(Agent { name: name.to_owned(), child, arguments, netns });
     }
 
-    /// Agents that are started from now on have a wall clock each that [`Lab::step_clock`] sets; `bin` holds the workloads.
+    /// Agents that are started from now on have a wall clock each that [`Lab::step_clock`] sets;
+    /// `bin` holds the workloads.
     pub fn step_clocks(&mut self, bin: &Path) {
         self.preload = Some(bin.join("libclock-step.so"));
     }
@@ -245,9 +248,9 @@ impl Lab {
 
     /// Every agent lists exactly `names` as live.
     pub fn wait_for_members(&self, names: &[&str]) {
-        for asker in names {
-            wait_for(&format!("{asker} knows {names:?}"), || {
-                let nodes = self.nodes(asker)?;
+        for coordinator in names {
+            wait_for(&format!("{coordinator} knows {names:?}"), || {
+                let nodes = self.nodes(coordinator)?;
                 let mut live: Vec<&str> = nodes
                     .iter()
                     .filter(|node| node["state"] == "live")
@@ -259,7 +262,8 @@ impl Lab {
         }
     }
 
-    /// A query's JSON and its exit code. It has a minute, so that on a busy machine no answer is missing.
+    /// A query's JSON and its exit code. It has a minute, so that on a busy machine no answer is
+    /// missing.
     pub fn query(&self, name: &str, sql: &str, more: &[&str]) -> (Value, i32) {
         let mut arguments = vec!["--format", "json"];
         if !more.contains(&"--timeout") {
@@ -292,10 +296,11 @@ impl Drop for Lab {
     }
 }
 
-/// A job hangs: where each rank of the verdict stands comes out of the questions that `--show-sql` prints, too.
-pub fn assert_hang_by_sql(lab: &Lab, asker: &str) {
+/// A job hangs: where each rank of the verdict stands comes out of the questions that `--show-sql`
+/// prints, too.
+pub fn assert_hang_by_sql(lab: &Lab, coordinator: &str) {
     let answer = wait_for("the hang in a complete answer", || {
-        let output = lab.ask(asker, "stragglers", &["--since", "30s", "--format", "json", "--show-sql"]);
+        let output = lab.ask(coordinator, "stragglers", &["--since", "30s", "--format", "json", "--show-sql"]);
         let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
         let complete = output.status.success() && answer["verdict"]["kind"] == "hang";
         if complete { Ok(answer) } else { Err(format!("{} {}", answer["verdict"], answer["coverage"])) }
@@ -310,7 +315,7 @@ pub fn assert_hang_by_sql(lab: &Lab, asker: &str) {
         );
         let shown =
             shown.iter().find(|shown| shown["title"] == title).unwrap_or_else(|| panic!("no {title:?}: {shown:?}"));
-        let (result, code) = lab.query(asker, shown["sql"].as_str().expect("SQL"), &["--timeout", "50s"]);
+        let (result, code) = lab.query(coordinator, shown["sql"].as_str().expect("SQL"), &["--timeout", "50s"]);
         assert_eq!(code, 0, "{result}");
         let place = |name: &str| {
             result["columns"].as_array().expect("columns").iter().position(|c| c["name"] == name).expect(name)

@@ -17,8 +17,8 @@ impl Hosts {
         if output.status.success() { Ok(()) } else { Err(format!("{words:?}: {}", stderr(&output))) }
     }
 
-    /// Hosts numbered from 1; `tag` tells those of one test from another's. The bridge has a namespace of its own, so nothing of this
-    /// host's network changes.
+    /// Hosts numbered from 1; `tag` tells those of one test from another's. The bridge has a
+    /// namespace of its own, so nothing of this host's network changes.
     pub fn new(tag: &str, count: usize) -> Result<Self, String> {
         let id = std::process::id();
         let bridge = format!("rm{tag}{id}b");

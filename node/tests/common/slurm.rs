@@ -1,4 +1,5 @@
-//! A Slurm cluster on this machine (scenarios/slurm/lab.sh) for tests of the real binary. Needs root, slurm-wlm and munge.
+//! A Slurm cluster on this machine (scenarios/slurm/lab.sh) for tests of the real binary. Needs
+//! root, slurm-wlm and munge.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -33,7 +33,7 @@ impl Member {
 /// One rank's part in a collective.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Cell {
-    /// Entry on the asker's clock (on the node's own where that is not known).
+    /// Entry on the coordinator's clock (on the node's own where that is not known).
     pub(crate) entry_ns: i64,
     /// Time in the call; where the host's wait for it was seen, until the end of that.
     pub(crate) duration_ns: i64,

@@ -52,12 +52,12 @@ pub struct Input {
     /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked
     /// for.
     pub progress: Vec<Progress>,
-    /// Offset of each node's clock; the asker's own node is 0/0. A node that is not here has an
-    /// unknown clock.
+    /// Offset of each node's clock; the coordinator's own node is 0/0. A node that is not here has
+    /// an unknown clock.
     pub clocks: BTreeMap<String, ClockOffset>,
     /// Coverage of the question.
     pub heard: Heard,
-    /// Start of the asked span, Unix nanoseconds of the asker's clock.
+    /// Start of the asked span, Unix nanoseconds of the coordinator's clock.
     pub since_ns: i64,
     /// End of the asked span.
     pub until_ns: i64,

@@ -165,7 +165,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         cells.into_iter().for_each(|(place, cell)| row[place] = Some(cell));
         all_met.push((key, Met { at_ns, func: Arc::clone(key.0), weight, cells: row }));
     }
-    // The same order for every asker, also where two begin at the same time.
+    // The same order for every coordinator, also where two begin at the same time.
     all_met.sort_by_key(|(key, m): &((&Arc<str>, u64), Met)| (m.at_ns, *key));
     comm.met = all_met.into_iter().map(|(_, m)| m).collect();
     comm

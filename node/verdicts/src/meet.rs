@@ -32,7 +32,7 @@ pub(crate) struct Met {
     pub(crate) latest_ns: i64,
 }
 
-/// An entry on the asker's clock, and how far that may be wrong.
+/// An entry on the coordinator's clock, and how far that may be wrong.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) node: &'a str,

@@ -120,9 +120,9 @@ fn sync_ends(input: &Input) -> Syncs {
     syncs
 }
 
-/// When each call ended, on the asker's clock, and how many calls of the lane share that end after
-/// it: a call that enqueues ends with the synchronise call after it, where that was seen. Calls are
-/// in order of entry.
+/// When each call ended, on the coordinator's clock, and how many calls of the lane share that end
+/// after it: a call that enqueues ends with the synchronise call after it, where that was seen.
+/// Calls are in order of entry.
 fn ends(calls: &[Observation], syncs: &Syncs, input: &Input) -> Vec<(i64, usize)> {
     let Some(first) = calls.first() else { return Vec::new() };
     let none = Vec::new();

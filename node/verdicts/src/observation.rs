@@ -113,14 +113,14 @@ pub struct SyncCall {
     pub duration_ns: i64,
 }
 
-/// A node's clock against the asker's, as measured over the mesh.
+/// A node's clock against the coordinator's, as measured over the mesh.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ClockOffset {
-    /// How far the node's clock is ahead of the asker's: `asker = node - offset_ns`.
+    /// How far the node's clock is ahead of the coordinator's: `coordinator = node - offset_ns`.
     pub offset_ns: i64,
     /// The true offset lies within `offset_ns` plus or minus this.
     pub bound_ns: i64,
-    /// When that held, Unix nanoseconds of the asker's clock.
+    /// When that held, Unix nanoseconds of the coordinator's clock.
     pub at_ns: i64,
     /// How fast the offset grows, parts in a billion; 0 where it was not measured.
     pub drift_ppb: i64,
@@ -140,14 +140,14 @@ impl ClockOffset {
         Self { offset_ns, bound_ns, ..Self::default() }
     }
 
-    /// A time of the node's clock on the asker's.
+    /// A time of the node's clock on the coordinator's.
     #[must_use]
     pub fn align(&self, node_ns: i64) -> i64 {
         let aligned = node_ns.saturating_sub(self.offset_ns);
         aligned.saturating_sub(parts(self.drift_ppb, aligned.saturating_sub(self.at_ns)))
     }
 
-    /// How far an aligned time may be wrong, anywhere between two times of the asker's clock.
+    /// How far an aligned time may be wrong, anywhere between two times of the coordinator's clock.
     #[must_use]
     pub fn bound_within(&self, since_ns: i64, until_ns: i64) -> i64 {
         let far = since_ns.abs_diff(self.at_ns).max(until_ns.abs_diff(self.at_ns));
@@ -168,7 +168,7 @@ pub const COLUMNS: [&str; 12] =
 /// What to fetch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Span {
-    /// From here, Unix nanoseconds of the asker's clock.
+    /// From here, Unix nanoseconds of the coordinator's clock.
     pub since_ns: i64,
     /// To here, exclusive.
     pub until_ns: i64,

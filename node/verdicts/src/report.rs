@@ -196,7 +196,7 @@ pub struct Culprit {
     pub share: f64,
     /// Robust z of the episode; none for two or three ranks.
     pub z: Option<f64>,
-    /// First collective of the first flagged window, Unix nanoseconds of the asker's clock.
+    /// First collective of the first flagged window, Unix nanoseconds of the coordinator's clock.
     pub since_ns: i64,
     /// Last collective of the last flagged window.
     pub until_ns: i64,

@@ -102,15 +102,44 @@ fn progress(report: &Report, hang: &Hang) -> Vec<Shown> {
     let (since_ns, until_ns) = (report.evidence.since_ns, report.evidence.until_ns);
     let got = places.into_iter().filter_map(|(comm_hash, func)| {
         let hash = u64::from_str_radix(comm_hash, 16).ok()?.cast_signed();
+        let synced = report.per_comm.iter().any(|comm| comm.comm_hash == comm_hash && comm.synced);
+        let missing = hang.missing.iter().filter(|m| m.comm_hash == comm_hash && m.func == func);
+        let missing: Vec<String> = missing.map(|m| format!("({}, {})", quoted(&m.who.node), m.who.pid)).collect();
+        let is_missing = match missing.as_slice() {
+            [] => "0".to_owned(),
+            missing => format!("(node, pid) IN (VALUES {})", missing.join(", ")),
+        };
+        // A call that only enqueues is complete when a synchronise call that began after it is;
+        // those that hosts are in are not stored.
+        let (sync, completed) = match synced {
+            true => (
+                format!(
+                    "sync AS (SELECT node, pid, max(ts_ns) AS last_ns FROM cuda_calls WHERE kind = 'after_collective'\n  \
+                     AND ts_ns >= {since_ns} AND ts_ns < {until_ns} GROUP BY node, pid),\n"
+                ),
+                "max(c.seq) FILTER (WHERE c.ts_ns <= (SELECT last_ns FROM sync s WHERE s.node = c.node AND s.pid = c.pid))",
+            ),
+            false => (String::new(), "max(c.seq)"),
+        };
         let sql = format!(
-            "SELECT rank, node, pid, max(seq) AS last_recorded FROM collectives WHERE captured IS NOT 1\n  \
-             AND duration_ns IS NOT NULL AND comm_hash = {hash} AND func = '{}'\n  \
-             AND ts_ns >= {since_ns} AND ts_ns < {until_ns} GROUP BY rank, node, pid ORDER BY last_recorded, rank",
-            func.replace('\'', "''")
+            "WITH {sync}got AS (SELECT c.rank, c.node, c.pid, max(c.seq) AS last_recorded, {completed} AS completed\n  \
+             FROM collectives c WHERE c.captured IS NOT 1 AND c.duration_ns IS NOT NULL AND c.comm_hash = {hash}\n  \
+             AND c.func = {func} AND c.ts_ns >= {since_ns} AND c.ts_ns < {until_ns} GROUP BY c.rank, c.node, c.pid),\n\
+             stands AS (SELECT *, completed + 1 AS stands_at, {is_missing} AS missing FROM got)\n\
+             SELECT rank, node, pid, last_recorded, completed, stands_at, missing,\n  \
+             CASE WHEN missing THEN (SELECT count(*) FROM stands o WHERE NOT o.missing\n  \
+             AND o.stands_at >= stands.stands_at) END AS holds_up\n\
+             FROM stands ORDER BY stands_at, rank",
+            func = quoted(func),
         );
         Some(Shown { title: format!("how far each rank got with {func} of communicator {comm_hash}"), sql })
     });
     let unseen = "no question gives since when ranks wait and what their threads do: agents said that of the calls \
                   that their ranks are in, which are in no store before they end";
     got.chain([Shown { title: unseen.to_owned(), sql: String::new() }]).collect()
+}
+
+/// A text as SQL has it.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }

@@ -90,7 +90,7 @@ fn late_progress(all: &mut Input, late: &BTreeSet<(Arc<str>, i64)>) {
 }
 
 /// When the first rank had surely left each call in which all ranks of a communicator meet, on the
-/// asker's clock.
+/// coordinator's clock.
 struct Left(HashMap<(u64, Arc<str>), BTreeMap<u64, i64>>);
 
 impl Left {

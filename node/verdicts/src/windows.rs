@@ -49,7 +49,7 @@ pub(crate) fn cut(comm: &Comm, rules: &Rules) -> Option<(WindowKind, Vec<Window>
     let span = met.last()?.at_ns - first;
     let length_ns =
         if span >= Rules::FEWEST_WINDOWS as i64 * rules.window_ns { rules.window_ns } else { rules.short_window_ns };
-    // A grid of absolute time: any two askers cut alike.
+    // A grid of absolute time: any two coordinators cut alike.
     let slot = |at_ns: i64| at_ns.div_euclid(length_ns);
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (i, m) in met.iter().enumerate() {

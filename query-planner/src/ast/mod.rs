@@ -1,8 +1,9 @@
 //! The owned syntax tree of one SELECT: what the rules look at and rewrite.
 //!
-//! The tree mirrors sqlite3-parser's, whose nodes borrow from an arena, cannot be cloned and (FROM) cannot be built from
-//! outside. Here every node is owned and cloneable. `parse` makes it, `print` writes it back as SQL, `visit` walks it.
-//! Names are kept as typed, quotes included; [`unquote`] gives the bare name for comparing.
+//! The tree mirrors sqlite3-parser's, whose nodes borrow from an arena, cannot be cloned and (FROM)
+//! cannot be built from outside. Here every node is owned and cloneable. `parse` makes it, `print`
+//! writes it back as SQL, `visit` walks it. Names are kept as typed, quotes included; [`unquote`]
+//! gives the bare name for comparing.
 
 mod parse;
 mod print;

@@ -1,6 +1,6 @@
-//! From SQL text to the owned tree, through sqlite3-parser, whose own tree is built without recursion. The depth of ours is
-//! bounded here, since texts come from other nodes, too, and not all of them have been prepared by SQLite before. What is not
-//! one SELECT is named here.
+//! From SQL text to the owned tree, through sqlite3-parser, whose own tree is built without
+//! recursion. The depth of ours is bounded here, since texts come from other nodes, too, and not
+//! all of them have been prepared by SQLite before. What is not one SELECT is named here.
 
 use std::cell::Cell;
 
@@ -34,8 +34,8 @@ pub(crate) enum ParseFailure {
 
 type Parsed<T> = Result<T, ParseFailure>;
 
-/// Levels that a tree may have. Everything that walks one recurses, so this bounds the stack, whoever wrote the text. SQLite
-/// itself allows less (SQLITE_MAX_PARSER_DEPTH, 2,500).
+/// Levels that a tree may have. Everything that walks one recurses, so this bounds the stack,
+/// whoever wrote the text. SQLite itself allows less (SQLITE_MAX_PARSER_DEPTH, 2,500).
 const MOST_LEVELS: u32 = 3_000;
 
 thread_local! {
@@ -60,8 +60,8 @@ impl Drop for Level {
     }
 }
 
-/// Levels and bytes of a text that is parsed on any stack, however much of that is in use: a level takes about 10 KiB without
-/// optimisation. What people write is far from it.
+/// Levels and bytes of a text that is parsed on any stack, however much of that is in use: a level
+/// takes about 10 KiB without optimisation. What people write is far from it.
 const SHALLOW_LEVELS: u32 = 60;
 const SHALLOW_BYTES: usize = 256 << 10;
 
@@ -118,8 +118,8 @@ pub(crate) fn statement_kind(sql: &str) -> Parsed<()> {
     }
 }
 
-/// Parse the SELECT of a text that is one `CREATE VIEW` statement and nothing else, where it is not deep: it may be another
-/// node's.
+/// Parse the SELECT of a text that is one `CREATE VIEW` statement and nothing else, where it is not
+/// deep: it may be another node's.
 pub(crate) fn parse_view(sql: &str) -> Parsed<Select> {
     shallow(sql, parse_any_view)
 }

@@ -1,5 +1,5 @@
-//! From the owned tree back to SQL. Parentheses the user typed are nodes of the tree, so what is printed binds as it
-//! was read; a rule that puts an expression somewhere new wraps it itself.
+//! From the owned tree back to SQL. Parentheses the user typed are nodes of the tree, so what is
+//! printed binds as it was read; a rule that puts an expression somewhere new wraps it itself.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,4 +1,5 @@
-//! Walking the tree, for reading and for rewriting. A visitor overrides what it cares about and calls `walk` to go on.
+//! Walking the tree, for reading and for rewriting. A visitor overrides what it cares about and
+//! calls `walk` to go on.
 
 use super::{Bound, Core, Expr, From, Limit, Output, Over, Query, Select, Sort, Source, Window};
 

@@ -1,5 +1,6 @@
-//! Times on the asker's clock: what `cluster_ns` and `clock_bound_ns` of a question have become by the time that SQLite
-//! runs them (`crate::align` writes them so), and the literal that carries the clocks.
+//! Times on the coordinator's clock: what `cluster_ns` and `clock_bound_ns` of a question have
+//! become by the time that SQLite runs them (`crate::align` writes them so), and the literal that
+//! carries the clocks.
 
 use std::collections::HashMap;
 
@@ -41,7 +42,7 @@ fn time(value: ValueRef<'_>) -> Option<i64> {
     }
 }
 
-/// A time of the node's clock on the asker's.
+/// A time of the node's clock on the coordinator's.
 fn align(clock: &NodeClock, node_ns: i64) -> i64 {
     let aligned = node_ns.saturating_sub(clock.offset_ns);
     aligned.saturating_sub(parts(clock.drift_ppb, aligned.saturating_sub(clock.at_ns)))

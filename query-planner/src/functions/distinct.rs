@@ -1,18 +1,21 @@
-//! `approx_count_distinct(x)`: HyperLogLog (Flajolet, Fusy, Gandouet, Meunier, 2007) with 2^14 registers, and Ertl's
-//! estimator ("New cardinality estimation algorithms for HyperLogLog sketches", 2017), which needs no table of biases.
+//! `approx_count_distinct(x)`: HyperLogLog (Flajolet, Fusy, Gandouet, Meunier, 2007) with 2^14
+//! registers, and Ertl's estimator ("New cardinality estimation algorithms for HyperLogLog
+//! sketches", 2017), which needs no table of biases.
 //!
 //! **Bound.** Up to 1,024 different values the count is exact, but for a chance of about 3e-14 that two of them share a
-//! hash of 64 bits. Above, the standard error is 1.04 / sqrt(2^14) = 0.81 %: about 95 of 100 results lie within 1.7 %, and
-//! practically all within 4 %.
+//! hash of 64 bits. Above, the standard error is 1.04 / sqrt(2^14) = 0.81 %: about 95 of 100
+//! results lie within 1.7 %, and practically all within 4 %.
 //!
-//! Values count as different when `count(DISTINCT x)` of a column that compares by BINARY says so: 1 and 1.0 are one
-//! value, and so are 0.0 and -0.0; text and blobs go by their bytes; NULL is ignored.
+//! Values count as different when `count(DISTINCT x)` of a column that compares by BINARY says so:
+//! 1 and 1.0 are one value, and so are 0.0 and -0.0; text and blobs go by their bytes; NULL is
+//! ignored.
 //!
-//! The state is a set of hashes up to 1,024 (8 bytes each), registers above (16 KiB). Which of the two it is depends on
-//! the values alone, and registers merge by their maximum, so a mesh answers exactly what one store would. Estimators
-//! that count while rows arrive (HIP, as in the DataSketches libraries) are a little sharper on one store and give
-//! another figure for each order and split of the rows; that is why the state is written here. The hash is part of the
-//! state's format: with another hash the version in `state.rs` has to rise.
+//! The state is a set of hashes up to 1,024 (8 bytes each), registers above (16 KiB). Which of the
+//! two it is depends on the values alone, and registers merge by their maximum, so a mesh answers
+//! exactly what one store would. Estimators that count while rows arrive (HIP, as in the
+//! DataSketches libraries) are a little sharper on one store and give another figure for each order
+//! and split of the rows; that is why the state is written here. The hash is part of the state's
+//! format: with another hash the version in `state.rs` has to rise.
 
 use std::collections::BTreeSet;
 
@@ -120,8 +123,8 @@ impl Hashes {
     }
 }
 
-/// Ertl 2017, section 4 (algorithm 6): m^2 / (2 ln 2) over the sum of 2^-rank, with the lowest and the highest rank
-/// corrected by sigma and tau.
+/// Ertl 2017, section 4 (algorithm 6): m^2 / (2 ln 2) over the sum of 2^-rank, with the lowest and
+/// the highest rank corrected by sigma and tau.
 #[allow(clippy::cast_precision_loss)]
 fn estimate(registers: &[u8]) -> f64 {
     let m = REGISTERS as f64;
@@ -300,7 +303,8 @@ mod tests {
     #[test]
     #[allow(clippy::cast_precision_loss)]
     fn errors_are_within_the_bound() {
-        // Integers, decimal text, and text that differs in its tail only; the state grows, so errors are not independent.
+        // Integers, decimal text, and text that differs in its tail only; the state grows, so
+        // errors are not independent.
         let kinds: [(&str, Hash); 3] = [
             ("integers", |i| hash(ValueRef::Integer(i.cast_signed()))),
             ("short text", |i| hash(ValueRef::Text(i.to_string().as_bytes()))),

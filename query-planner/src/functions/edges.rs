@@ -1,9 +1,11 @@
-//! `first(x, ts)` and `last(x, ts)`: the value of `x` in the row with the least and the greatest `ts`.
+//! `first(x, ts)` and `last(x, ts)`: the value of `x` in the row with the least and the greatest
+//! `ts`.
 //!
-//! Rows whose `ts` is NULL do not count; of no row the result is NULL. `x` may be NULL there, and NULL is then the
-//! result. Values compare as SQLite compares them by BINARY (numbers below text below blobs). **Ties**: of several rows
-//! with the same `ts`, `first` takes the least `x` and `last` the greatest (NULL is below all; of 1 and 1.0, `first` takes
-//! the integer and `last` the real), so the result does not depend on the order of the rows or on which node has them.
+//! Rows whose `ts` is NULL do not count; of no row the result is NULL. `x` may be NULL there, and
+//! NULL is then the result. Values compare as SQLite compares them by BINARY (numbers below text
+//! below blobs). **Ties**: of several rows with the same `ts`, `first` takes the least `x` and
+//! `last` the greatest (NULL is below all; of 1 and 1.0, `first` takes the integer and `last` the
+//! real), so the result does not depend on the order of the rows or on which node has them.
 //!
 //! The state, and what is shipped, is that one row's `ts` and `x`.
 

@@ -1,10 +1,12 @@
 //! Exact sums of integers and doubles, whatever their order and however they are split over nodes.
 //!
-//! SQLite adds doubles with Kahan-Babuska-Neumaier compensation, so its last bit depends on the order of the rows. A
-//! union has no order of its own; this sum is the correctly rounded one, the same for every split. Doubles go into a
-//! fixed-point accumulator that spans their whole range (Kulisch), integers into 128 bits.
+//! SQLite adds doubles with Kahan-Babuska-Neumaier compensation, so its last bit depends on the
+//! order of the rows. A union has no order of its own; this sum is the correctly rounded one, the
+//! same for every split. Doubles go into a fixed-point accumulator that spans their whole range
+//! (Kulisch), integers into 128 bits.
 
-/// Limbs of 32 bits, the lowest of weight 2^-1088; 1024 + 1088 + 128 bits leave room for 2^64 additions and more.
+/// Limbs of 32 bits, the lowest of weight 2^-1088; 1024 + 1088 + 128 bits leave room for 2^64
+/// additions and more.
 const LIMBS: usize = 70;
 /// Weight of limb 0, as a power of two, negated.
 const BIAS: i32 = 1088;

@@ -1,6 +1,7 @@
-//! Aggregate functions of SQLite written as folds: a state, a step for each row, a result at the end. They are
-//! registered through SQLite's C interface, because an argument must be seen as SQLite's own aggregates see it
-//! (`sqlite3_value_numeric_type`), which rusqlite's values do not tell. What the folds compute is in their own files.
+//! Aggregate functions of SQLite written as folds: a state, a step for each row, a result at the
+//! end. They are registered through SQLite's C interface, because an argument must be seen as
+//! SQLite's own aggregates see it (`sqlite3_value_numeric_type`), which rusqlite's values do not
+//! tell. What the folds compute is in their own files.
 
 use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +20,8 @@ pub(super) trait Fold: 'static {
 
     fn finish(&self, state: Self::State) -> std::result::Result<Value, String>;
 
-    /// What a state holds outside SQLite's memory: counted against the question's cap after each row.
+    /// What a state holds outside SQLite's memory: counted against the question's cap after each
+    /// row.
     fn held_bytes(&self, state: &Self::State) -> usize;
 
     /// Whether the function can be used with OVER.
@@ -69,8 +71,8 @@ impl<'a> Args<'a> {
     /// The argument as it is; NULL when there is none.
     pub(super) fn value(&self, at: usize) -> ValueRef<'_> {
         let Some(value) = self.0.get(at).copied() else { return ValueRef::Null };
-        // SAFETY: SQLite's values live as long as the step that lends them, and text and blobs are read in the order
-        // (pointer, then length) that keeps both valid.
+        // SAFETY: SQLite's values live as long as the step that lends them, and text and blobs are
+        // read in the order (pointer, then length) that keeps both valid.
         unsafe {
             match ffi::sqlite3_value_type(value) {
                 ffi::SQLITE_INTEGER => ValueRef::Integer(ffi::sqlite3_value_int64(value)),
@@ -82,7 +84,8 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The argument as a number: text that looks like one is one, other text and blobs count as their numeric prefix.
+    /// The argument as a number: text that looks like one is one, other text and blobs count as
+    /// their numeric prefix.
     pub(super) fn number(&self, at: usize) -> Number {
         let Some(value) = self.0.get(at).copied() else { return Number::Null };
         // SAFETY: as in `value`.
@@ -243,7 +246,8 @@ unsafe extern "C" fn value<F: Fold>(context: *mut ffi::sqlite3_context) {
 }
 
 unsafe extern "C" fn finish<F: Fold>(context: *mut ffi::sqlite3_context) {
-    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`, and is taken back exactly once.
+    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`, and is taken back
+    // exactly once.
     unsafe {
         let state = match slot::<F>(context, 0) {
             Some(slot) if !(*slot).is_null() => {

@@ -1,5 +1,6 @@
-//! `LIKE` and `GLOB`: SQLite's matching, step by step, with looks at the question's stop in between: a pattern against a long
-//! text takes as many steps as the product of their lengths, and SQLite's own looks at no deadline meanwhile.
+//! `LIKE` and `GLOB`: SQLite's matching, step by step, with looks at the question's stop in
+//! between: a pattern against a long text takes as many steps as the product of their lengths, and
+//! SQLite's own looks at no deadline meanwhile.
 
 use rusqlite::{Connection, Result};
 

@@ -1,6 +1,7 @@
-//! The functions a question may call: SQLite's own (an allow-list), and the partial states that carry aggregates from
-//! nodes to the merge. What an aggregate means over several nodes lives in `rules/aggregate.rs`; arithmetic that must
-//! be exact lives in `exact.rs`, its SQL face in `sum.rs`. Aggregates beyond SQLite's are listed in `state.rs`.
+//! The functions a question may call: SQLite's own (an allow-list), and the partial states that
+//! carry aggregates from nodes to the merge. What an aggregate means over several nodes lives in
+//! `rules/aggregate.rs`; arithmetic that must be exact lives in `exact.rs`, its SQL face in
+//! `sum.rs`. Aggregates beyond SQLite's are listed in `state.rs`.
 
 pub(crate) mod clock;
 mod distinct;
@@ -64,7 +65,8 @@ pub(crate) fn check_state(state: &str, bytes: &[u8]) -> Result<bool, String> {
     }
 }
 
-/// The identity, with neither affinity nor collation: stands for a computed expression in merge SQL.
+/// The identity, with neither affinity nor collation: stands for a computed expression in merge
+/// SQL.
 pub(crate) const VALUE: &str = "mesh_value";
 
 /// Aggregates that SQLite has as built here; [`state::TABLE`] has ours.
@@ -199,7 +201,8 @@ const SCALARS: &[&str] = &[
     "current_timestamp",
 ];
 
-/// Functions that give a value for any arguments, so that calling them on more rows than SQLite would is unseen.
+/// Functions that give a value for any arguments, so that calling them on more rows than SQLite
+/// would is unseen.
 const TOTAL: &[&str] = &[
     "coalesce",
     "glob",
@@ -292,7 +295,8 @@ pub(crate) fn is_volatile(name: &str) -> bool {
     VOLATILE.contains(&unquote(name).to_ascii_lowercase().as_str())
 }
 
-/// Register what plans call beside SQLite's own functions, and what stands in for those of SQLite's that look at no deadline.
+/// Register what plans call beside SQLite's own functions, and what stands in for those of SQLite's
+/// that look at no deadline.
 ///
 /// # Errors
 /// When SQLite has no memory for them.

@@ -1,19 +1,22 @@
 //! `stddev`, `stddev_samp`, `stddev_pop`, `variance`, `var_samp` and `var_pop`.
 //!
-//! The state is (n, mean, M2 = sum of squared distances to the mean). Two states merge by the pairwise update of Chan,
-//! Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (Stanford
-//! STAN-CS-79-773, 1979): with d = mean_b - mean_a and n = n_a + n_b,
+//! The state is (n, mean, M2 = sum of squared distances to the mean). Two states merge by the
+//! pairwise update of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
+//! Computing Sample Variances" (Stanford STAN-CS-79-773, 1979): with d = mean_b - mean_a and n =
+//! n_a + n_b,
 //!
 //!   mean = mean_a + d n_b / n,   M2 = M2_a + M2_b + d^2 n_a n_b / n.
 //!
-//! No difference of large sums occurs, so nothing cancels. Mean and M2 are kept in double-double arithmetic (Dekker,
-//! "A Floating-Point Technique for Extending the Available Precision", 1971; about 105 bits): its errors, near 1e-30 of
-//! the result, vanish when the result is rounded to a double. So the result does not depend on the order of the rows or
-//! on how they are split over nodes, but where it lies within about 1e-13 of an ulp of a rounding boundary.
+//! No difference of large sums occurs, so nothing cancels. Mean and M2 are kept in double-double
+//! arithmetic (Dekker, "A Floating-Point Technique for Extending the Available Precision", 1971;
+//! about 105 bits): its errors, near 1e-30 of the result, vanish when the result is rounded to a
+//! double. So the result does not depend on the order of the rows or on how they are split over
+//! nodes, but where it lies within about 1e-13 of an ulp of a rounding boundary.
 //!
-//! Values are what `avg` takes: NULL is ignored, text counts as its numeric prefix. Of no value the result is NULL; of
-//! one value the sample forms are NULL and the population forms 0.0. An infinite value gives NULL. A variance beyond the
-//! range of doubles (a spread above about 1e154) is infinite, and so is its root.
+//! Values are what `avg` takes: NULL is ignored, text counts as its numeric prefix. Of no value the
+//! result is NULL; of one value the sample forms are NULL and the population forms 0.0. An infinite
+//! value gives NULL. A variance beyond the range of doubles (a spread above about 1e154) is
+//! infinite, and so is its root.
 
 use rusqlite::{Connection, Result};
 

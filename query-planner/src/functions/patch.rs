@@ -1,6 +1,7 @@
-//! `json_patch` and `jsonb_patch` of documents that are not both long. SQLite looks each member of the one up among all members of
-//! the other, at no deadline: two of 16 MiB take hours. What is below the bound SQLite itself does, on a database of the
-//! thread's own; above, the call fails and says so.
+//! `json_patch` and `jsonb_patch` of documents that are not both long. SQLite looks each member of
+//! the one up among all members of the other, at no deadline: two of 16 MiB take hours. What is
+//! below the bound SQLite itself does, on a database of the thread's own; above, the call fails and
+//! says so.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_int, c_void};
@@ -9,7 +10,8 @@ use rusqlite::{Connection, Error, Result, ffi};
 
 /// The product of the documents' lengths up to which they are patched: about half a second's work.
 const MOST_WORK: i64 = 1 << 30;
-/// The subtype of text that is JSON: SQLite's own functions take it as a document and not as a string.
+/// The subtype of text that is JSON: SQLite's own functions take it as a document and not as a
+/// string.
 const JSON: u32 = 74;
 
 const NAMES: [&str; 2] = ["json_patch", "jsonb_patch"];
@@ -43,7 +45,8 @@ thread_local! {
 }
 
 unsafe extern "C" fn patch(context: *mut ffi::sqlite3_context, _: c_int, args: *mut *mut ffi::sqlite3_value) {
-    // SAFETY: SQLite calls with a live context and two arguments; what is said in `register` is the user data.
+    // SAFETY: SQLite calls with a live context and two arguments; what is said in `register` is the
+    // user data.
     unsafe {
         let length = |at: usize| i64::from(ffi::sqlite3_value_bytes(*args.add(at)));
         if length(0).saturating_mul(length(1)) > MOST_WORK {
@@ -78,7 +81,8 @@ unsafe fn by_sqlite(
 ) -> std::result::Result<(), c_int> {
     let Ok(sql) = CString::new(format!("SELECT {name}(?1, ?2)")) else { return Err(ffi::SQLITE_ERROR) };
     let mut statement = std::ptr::null_mut();
-    // SAFETY: as promised; the statement is finalised before it goes, and its value is copied before that.
+    // SAFETY: as promised; the statement is finalised before it goes, and its value is copied
+    // before that.
     unsafe {
         let prepared =
             ffi::sqlite3_prepare_v2(own.handle(), sql.as_ptr(), -1, &raw mut statement, std::ptr::null_mut());

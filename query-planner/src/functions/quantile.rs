@@ -1,25 +1,29 @@
-//! `approx_quantile(x, q)`: DDSketch (Masson, Rim, Lee: "DDSketch: A Fast and Fully-Mergeable Quantile Sketch with
-//! Relative-Error Guarantees", VLDB 2019).
+//! `approx_quantile(x, q)`: DDSketch (Masson, Rim, Lee: "DDSketch: A Fast and Fully-Mergeable
+//! Quantile Sketch with Relative-Error Guarantees", VLDB 2019).
 //!
 //! **Bound.** With n values and the rank r = floor(q (n - 1)) from 0, the result lies within 1 % of the value of rank r
-//! (what `percentile_disc(x, q)` gives), relative to that value. Values nearer to zero than 2.3e-308 count as 0. The
-//! least and the greatest value are kept, so q = 0 and q = 1 are exact, and so is every q of a single value.
+//! (what `percentile_disc(x, q)` gives), relative to that value. Values nearer to zero than
+//! 2.3e-308 count as 0. The least and the greatest value are kept, so q = 0 and q = 1 are exact,
+//! and so is every q of a single value.
 //!
-//! A value x > 0 counts in bucket i = ceil(log_g x) with g = (1 + a) / (1 - a) and stands as 2 g^i / (g + 1), which is
-//! within a of every value of the bucket; negative values have buckets of their own, zero has one. a is 0.99 %, so that
-//! rounding in the logarithm stays inside the 1 %.
+//! A value x > 0 counts in bucket i = ceil(log_g x) with g = (1 + a) / (1 - a) and stands as 2 g^i
+//! / (g + 1), which is within a of every value of the bucket; negative values have buckets of their
+//! own, zero has one. a is 0.99 %, so that rounding in the logarithm stays inside the 1 %.
 //!
-//! The state is written here, and not the sketches-ddsketch crate's, for two reasons. That one holds 2,048 buckets and
-//! then joins the lowest ones, after which the bound no longer holds for them and the result depends on how rows were
-//! split; here buckets are kept as they fill (35,500 of either sign cover all doubles; durations from 1 ns to 1 day need
-//! about 1,620), so merging is addition, and a mesh answers exactly what one store would. And its bytes carry no version.
+//! The state is written here, and not the sketches-ddsketch crate's, for two reasons. That one
+//! holds 2,048 buckets and then joins the lowest ones, after which the bound no longer holds for
+//! them and the result depends on how rows were split; here buckets are kept as they fill (35,500
+//! of either sign cover all doubles; durations from 1 ns to 1 day need about 1,620), so merging is
+//! addition, and a mesh answers exactly what one store would. And its bytes carry no version.
 //!
-//! A blob that [`stored`] made counts as the values it was made of, so that `approx_quantile(sketch, q)` works over sketches
-//! kept in a column. Its form: two bytes, then varints: the least value, how much greater the greatest is, the zeros, the number of
-//! buckets, and of each the distance to the one before and its count.
+//! A blob that [`stored`] made counts as the values it was made of, so that
+//! `approx_quantile(sketch, q)` works over sketches kept in a column. Its form: two bytes, then
+//! varints: the least value, how much greater the greatest is, the zeros, the number of buckets,
+//! and of each the distance to the one before and its count.
 //!
-//! Shipped are the buckets that are not empty, about 2 to 4 bytes each. Values that are no numbers and infinite ones are
-//! errors, as in SQLite's percentiles; NULL is ignored; of no value the result is NULL.
+//! Shipped are the buckets that are not empty, about 2 to 4 bytes each. Values that are no numbers
+//! and infinite ones are errors, as in SQLite's percentiles; NULL is ignored; of no value the
+//! result is NULL.
 
 use std::collections::BTreeMap;
 
@@ -42,8 +46,8 @@ pub(super) fn register(conn: &Connection) -> Result<()> {
 /// How a stored sketch begins: the kind of state, and the version of the form.
 const STORED: [u8; 2] = [b'q', 1];
 
-/// A sketch of integers from 0 on as it is kept in a column: their range, how many are 0, and counts by ascending bucket
-/// of [`super::states::Buckets`].
+/// A sketch of integers from 0 on as it is kept in a column: their range, how many are 0, and
+/// counts by ascending bucket of [`super::states::Buckets`].
 #[must_use]
 pub fn stored((least, greatest): (u64, u64), zeros: u64, counts: &[(u16, u64)]) -> Vec<u8> {
     let mut out = STORED.to_vec();
@@ -59,7 +63,8 @@ pub fn stored((least, greatest): (u64, u64), zeros: u64, counts: &[(u16, u64)]) 
     out
 }
 
-/// The counts of a stored sketch, by ascending bucket; with them zeros and range. None when the bytes are no such sketch.
+/// The counts of a stored sketch, by ascending bucket; with them zeros and range. None when the
+/// bytes are no such sketch.
 #[must_use]
 #[allow(clippy::type_complexity)]
 pub fn read_stored(bytes: &[u8]) -> Option<((u64, u64), u64, Vec<(u16, u64)>)> {

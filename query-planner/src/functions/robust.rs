@@ -1,15 +1,16 @@
-//! `robust_z(x [, floor]) OVER (…)`: how far a row's x lies from the other rows of its window, in robust standard
-//! deviations.
+//! `robust_z(x [, floor]) OVER (…)`: how far a row's x lies from the other rows of its window, in
+//! robust standard deviations.
 //!
-//! Over the others (the rows of the window frame without this one, NULLs left out):
-//! `z = (x - median) / max(1.4826 MAD, 2 % of |median|, floor)`, MAD the median of |other - median|; where it is 0,
-//! 1.2533 times the mean of |other - median| takes its place (Iglewicz and Hoaglin, "How to Detect and Handle
-//! Outliers", 1993; with MAD alone this is their 0.6745 (x - median) / MAD). Clamped to ±9999; 0 where x is the median.
-//! NULL where x is NULL or there are fewer than two others. `rankmesh stragglers` computes its z the same way.
+//! Over the others (the rows of the window frame without this one, NULLs left out): `z = (x -
+//! median) / max(1.4826 MAD, 2 % of |median|, floor)`, MAD the median of |other - median|; where it
+//! is 0, 1.2533 times the mean of |other - median| takes its place (Iglewicz and Hoaglin, "How to
+//! Detect and Handle Outliers", 1993; with MAD alone this is their 0.6745 (x - median) / MAD).
+//! Clamped to ±9999; 0 where x is the median. NULL where x is NULL or there are fewer than two
+//! others. `rankmesh stragglers` computes its z the same way.
 //!
-//! SQLite's window functions do not see the row that they are asked for. So [`expand`] writes the call as
-//! `mesh_robust_z(x, mesh_values(x) OVER (…), floor)`: the window function gathers the frame's values, sorted, and the
-//! scalar takes this row's value out of them.
+//! SQLite's window functions do not see the row that they are asked for. So [`expand`] writes the
+//! call as `mesh_robust_z(x, mesh_values(x) OVER (…), floor)`: the window function gathers the
+//! frame's values, sorted, and the scalar takes this row's value out of them.
 
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::ValueRef;

@@ -1,18 +1,22 @@
-//! `median`, `percentile`, `percentile_cont`, `percentile_disc` (SQLite's own, its words and its arithmetic) and `mad`.
+//! `median`, `percentile`, `percentile_cont`, `percentile_disc` (SQLite's own, its words and its
+//! arithmetic) and `mad`.
 //!
-//! The state is the multiset of the values as doubles (so SQLite takes them), kept as sorted runs (value, count). It is
-//! exact, and whatever a question asks of one argument (`median(x)`, `percentile(x, 99)`, `mad(x)`) shares one state.
+//! The state is the multiset of the values as doubles (so SQLite takes them), kept as sorted runs
+//! (value, count). It is exact, and whatever a question asks of one argument (`median(x)`,
+//! `percentile(x, 99)`, `mad(x)`) shares one state.
 //!
-//! Shipped are the runs, each as the distance to the value before and, where above one, the count, in varints of seven
-//! bits a byte. Where all values are 64-bit integers, distances are of integers: a run of durations in nanoseconds costs
-//! 1 to 5 bytes. Else they are of the doubles' bit patterns in numeric order, and a run costs up to 11 bytes. A node
-//! ships at most min(rows, distinct values) runs a group, under the byte budget of the question; a node and the asker
-//! hold 16 bytes a run, and refuse a group of more than 32 Mi different values. Selecting the rank in several rounds of questions would ship less for long columns of distinct
-//! values; it is not done yet.
+//! Shipped are the runs, each as the distance to the value before and, where above one, the count,
+//! in varints of seven bits a byte. Where all values are 64-bit integers, distances are of
+//! integers: a run of durations in nanoseconds costs 1 to 5 bytes. Else they are of the doubles'
+//! bit patterns in numeric order, and a run costs up to 11 bytes. A node ships at most min(rows,
+//! distinct values) runs a group, under the byte budget of the question; a node and the coordinator
+//! hold 16 bytes a run, and refuse a group of more than 32 Mi different values. Selecting the rank
+//! in several rounds of questions would ship less for long columns of distinct values; it is not
+//! done yet.
 //!
-//! `mad(x)` is the median of |x - median(x)|, both medians as `median` takes them, unscaled (1.4826 `mad` estimates the
-//! standard deviation of normal data). Of 0.0 and -0.0 in one group, -0.0 is the lower one (SQLite leaves that to the
-//! order of the rows).
+//! `mad(x)` is the median of |x - median(x)|, both medians as `median` takes them, unscaled (1.4826
+//! `mad` estimates the standard deviation of normal data). Of 0.0 and -0.0 in one group, -0.0 is
+//! the lower one (SQLite leaves that to the order of the rows).
 
 use rusqlite::{Connection, Result};
 
@@ -72,8 +76,8 @@ pub(super) fn places(count: u64, fraction: f64, discrete: bool) -> Option<(u64, 
     Some((low, if discrete || place == low as f64 || low == last { low } else { low + 1 }))
 }
 
-/// The value at a fraction of `total` integers, as [`at_fraction`] has it of their runs: from those that follow the
-/// lowest `below`, in any order, as far as the result needs them.
+/// The value at a fraction of `total` integers, as [`at_fraction`] has it of their runs: from those
+/// that follow the lowest `below`, in any order, as far as the result needs them.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
 pub(super) fn select_place(values: &mut [i64], below: u64, total: u64, fraction: f64, discrete: bool) -> Option<f64> {
     let (low, high) = places(total, fraction, discrete)?;
@@ -243,7 +247,8 @@ impl Partial for Runs {
     }
 }
 
-/// A fraction argument, as SQLite's percentiles read it: a number between 0 and `scale`, divided by it.
+/// A fraction argument, as SQLite's percentiles read it: a number between 0 and `scale`, divided by
+/// it.
 pub(super) fn fraction(args: &Args<'_>, at: usize, scale: f64, name: &str) -> std::result::Result<f64, String> {
     args.looks_numeric(at)
         .map(|number| number / scale)

@@ -1,5 +1,6 @@
-//! Scalar functions of SQLite written in Rust through its C interface, where an argument must be seen as SQLite's own
-//! functions see it: as text, whatever it is. What the functions compute is in `text` and `like`.
+//! Scalar functions of SQLite written in Rust through its C interface, where an argument must be
+//! seen as SQLite's own functions see it: as text, whatever it is. What the functions compute is in
+//! `text` and `like`.
 
 use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,7 +83,8 @@ pub(super) fn hold(held: &mut Held, bytes: usize) -> std::result::Result<(), Fai
 /// When SQLite has no memory for it.
 pub(super) fn register(conn: &Connection, name: &str, arity: c_int, function: Scalar) -> Result<()> {
     let name = CString::new(name)?;
-    // SAFETY: the handle is valid for the call; what it points to is a function, which lives as long as the process.
+    // SAFETY: the handle is valid for the call; what it points to is a function, which lives as
+    // long as the process.
     let code = unsafe {
         ffi::sqlite3_create_function_v2(
             conn.handle(),
@@ -100,8 +102,8 @@ pub(super) fn register(conn: &Connection, name: &str, arity: c_int, function: Sc
 }
 
 unsafe extern "C" fn call(context: *mut ffi::sqlite3_context, count: c_int, args: *mut *mut ffi::sqlite3_value) {
-    // SAFETY: SQLite calls with a live context and `count` arguments, and the user data is what `register` gave it. Results are
-    // copied (SQLITE_TRANSIENT).
+    // SAFETY: SQLite calls with a live context and `count` arguments, and the user data is what
+    // `register` gave it. Results are copied (SQLITE_TRANSIENT).
     unsafe {
         let function = std::mem::transmute::<*mut c_void, Scalar>(ffi::sqlite3_user_data(context));
         let args = match usize::try_from(count) {

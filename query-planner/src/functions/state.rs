@@ -1,15 +1,19 @@
-//! The aggregates that SQLite lacks or cannot merge: one table of them, and what they share. Each has, in a file of its
-//! own, a [`Partial`] state (`moments`, `runs`, `quantile`, `distinct`, `histogram`, `edges`) and its final form.
+//! The aggregates that SQLite lacks or cannot merge: one table of them, and what they share. Each
+//! has, in a file of its own, a [`Partial`] state (`moments`, `runs`, `quantile`, `distinct`,
+//! `histogram`, `edges`) and its final form.
 //!
-//! A public function `f(x, …)` folds rows into the state and finishes it. Over several nodes, each node folds its rows
-//! into the state by `mesh_…(x)` and ships it as a blob; the asker merges the blobs and finishes them by
-//! `mesh_f_merge(state, …)`. Arguments behind the first (a fraction, a number of buckets) are not part of the state, so
-//! `median(x)` and `percentile(x, 99)` ship one state.
+//! A public function `f(x, …)` folds rows into the state and finishes it. Over several nodes, each
+//! node folds its rows into the state by `mesh_…(x)` and ships it as a blob; the coordinator merges
+//! the blobs and finishes them by `mesh_f_merge(state, …)`. Arguments behind the first (a fraction,
+//! a number of buckets) are not part of the state, so `median(x)` and `percentile(x, 99)` ship one
+//! state.
 //!
-//! With OVER a public function works over a window frame; frames that move need [`Partial::remove`].
+//! With OVER a public function works over a window frame; frames that move need
+//! [`Partial::remove`].
 //!
-//! A blob begins with the version, the kind of state, and flags: whether any row was seen (SQLite checks a fraction only
-//! then), and what was wrong with a value, which fails the question at the asker as it would on one store.
+//! A blob begins with the version, the kind of state, and flags: whether any row was seen (SQLite
+//! checks a fraction only then), and what was wrong with a value, which fails the question at the
+//! coordinator as it would on one store.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Result};
@@ -24,7 +28,7 @@ pub(crate) struct TwoPhase {
     pub(crate) name: &'static str,
     /// What the node calls with the first [`TwoPhase::row_args`] arguments.
     pub(crate) state: &'static str,
-    /// What the asker calls with the state and the other arguments.
+    /// What the coordinator calls with the state and the other arguments.
     pub(crate) merge: &'static str,
     /// Arguments that are taken of each row.
     pub(crate) row_args: usize,
@@ -62,7 +66,8 @@ pub(crate) fn two_phase(name: &str) -> Option<&'static TwoPhase> {
     TABLE.iter().find(|entry| entry.name == name)
 }
 
-/// The aggregate that makes one state of many, for a state's name; None where there is no such state.
+/// The aggregate that makes one state of many, for a state's name; None where there is no such
+/// state.
 pub(crate) fn combining(state: &str) -> Option<String> {
     TABLE.iter().any(|entry| entry.state == state).then(|| combine_name(state))
 }
@@ -71,7 +76,7 @@ fn combine_name(state: &str) -> String {
     format!("{state}_combine")
 }
 
-/// Whether plans use this name between node and asker.
+/// Whether plans use this name between node and coordinator.
 pub(super) fn is_internal(name: &str) -> bool {
     TABLE.iter().any(|entry| entry.state == name || entry.merge == name)
 }
@@ -203,7 +208,7 @@ impl<P: Partial> Shipped<P> {
     }
 }
 
-/// Register an aggregate: the function itself, and how the asker merges its states.
+/// Register an aggregate: the function itself, and how the coordinator merges its states.
 pub(super) fn define<F: Finish>(conn: &Connection, finish: F, arities: &[i32]) -> Result<()> {
     for arity in arities {
         register(conn, finish.name(), *arity, Whole(finish))?;
@@ -211,7 +216,7 @@ pub(super) fn define<F: Finish>(conn: &Connection, finish: F, arities: &[i32]) -
     define_merge(conn, finish, arities)
 }
 
-/// Register only how the asker merges: SQLite has the function itself.
+/// Register only how the coordinator merges: SQLite has the function itself.
 pub(super) fn define_merge<F: Finish>(conn: &Connection, finish: F, arities: &[i32]) -> Result<()> {
     if let Some(entry) = two_phase(finish.name()) {
         let row_args = i32::try_from(entry.row_args).unwrap_or(1);
@@ -228,7 +233,7 @@ pub(super) fn define_state<P: Partial>(conn: &Connection, name: &str, arity: i32
     register(conn, &combine_name(name), 1, Combine(std::marker::PhantomData::<P>))
 }
 
-/// Many states to one, on the way to the asker.
+/// Many states to one, on the way to the coordinator.
 struct Combine<P>(std::marker::PhantomData<P>);
 
 impl<P: Partial> Fold for Combine<P> {
@@ -399,7 +404,8 @@ impl Reader<'_> {
         self.take::<8>().map(f64::from_le_bytes)
     }
 
-    /// An unsigned number of seven bits a byte, the lowest first; the highest bit says that more follow.
+    /// An unsigned number of seven bits a byte, the lowest first; the highest bit says that more
+    /// follow.
     pub(super) fn varint(&mut self) -> Option<u128> {
         let mut value = 0u128;
         for shift in (0..128).step_by(7) {

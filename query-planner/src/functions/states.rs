@@ -1,5 +1,6 @@
-//! The states of aggregates for executors other than SQLite: fed with integers, in bulk, they give the same results and
-//! the same bytes as the functions that SQLite calls. What the states are is in `exact`, `quantile` and `runs`.
+//! The states of aggregates for executors other than SQLite: fed with integers, in bulk, they give
+//! the same results and the same bytes as the functions that SQLite calls. What the states are is
+//! in `exact`, `quantile` and `runs`.
 
 use std::sync::OnceLock;
 
@@ -118,7 +119,8 @@ impl Quantiles {
         self.counts.iter().copied().enumerate().filter(|(_, count)| *count > 0)
     }
 
-    /// Add integers from 0 on that were counted elsewhere: zeros, counts by bucket, the least and the greatest.
+    /// Add integers from 0 on that were counted elsewhere: zeros, counts by bucket, the least and
+    /// the greatest.
     pub fn add_counts(&mut self, zeros: u64, counts: &[(usize, u64)], (least, greatest): (i64, i64)) {
         self.zero += zeros;
         for (bucket, count) in counts {
@@ -136,8 +138,8 @@ impl Quantiles {
         self.sketch().count()
     }
 
-    /// The integers that an exact percentile lies among, so that only those need to be gathered. Of a group with
-    /// negative ones it says: among all.
+    /// The integers that an exact percentile lies among, so that only those need to be gathered. Of
+    /// a group with negative ones it says: among all.
     #[must_use]
     pub fn bracket(&self, buckets: &Buckets, fraction: f64, discrete: bool) -> Option<Bracket> {
         let (least, greatest) = self.range?;

@@ -1,6 +1,7 @@
-//! SQL faces of the exact sum: `mesh_sum(x)` makes a state at a node, `mesh_sum_merge` and its kin finish states at the
-//! merge. `mesh_sum` is registered through SQLite's C interface because it must see a value as SQLite's own `sum` sees
-//! it (`sqlite3_value_numeric_type`: numeric-looking text is a number, other text counts as its numeric prefix).
+//! SQL faces of the exact sum: `mesh_sum(x)` makes a state at a node, `mesh_sum_merge` and its kin
+//! finish states at the merge. `mesh_sum` is registered through SQLite's C interface because it
+//! must see a value as SQLite's own `sum` sees it (`sqlite3_value_numeric_type`: numeric-looking
+//! text is a number, other text counts as its numeric prefix).
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -46,7 +47,8 @@ pub(super) fn register(conn: &Connection) -> Result<()> {
 type Final = unsafe extern "C" fn(*mut ffi::sqlite3_context);
 
 fn create(conn: &Connection, name: &CStr, finish: Final) -> Result<()> {
-    // SAFETY: the handle is valid for the call; the callbacks keep no data but what SQLite gives them.
+    // SAFETY: the handle is valid for the call; the callbacks keep no data but what SQLite gives
+    // them.
     let code = unsafe {
         ffi::sqlite3_create_function_v2(
             conn.handle(),
@@ -99,7 +101,8 @@ unsafe extern "C" fn state_step(context: *mut ffi::sqlite3_context, _count: c_in
 /// # Safety
 /// As for [`slot`], in a final callback.
 unsafe fn take(context: *mut ffi::sqlite3_context) -> ExactSum {
-    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`, and is taken back exactly once.
+    // SAFETY: the pointer in the slot is null or came from `Box::into_raw`, and is taken back
+    // exactly once.
     unsafe {
         match slot(context, 0) {
             Some(slot) if !(*slot).is_null() => {

@@ -1,6 +1,7 @@
-//! `instr`, `replace`, `trim`, `ltrim`, `rtrim` and `unhex` with two arguments: SQLite's answers, in time that grows with the
-//! length of the arguments. SQLite's own compare at each place of the one with all of the other and look at no deadline
-//! meanwhile: 4 MB against 2 MB take minutes. The tests hold them against SQLite's own.
+//! `instr`, `replace`, `trim`, `ltrim`, `rtrim` and `unhex` with two arguments: SQLite's answers,
+//! in time that grows with the length of the arguments. SQLite's own compare at each place of the
+//! one with all of the other and look at no deadline meanwhile: 4 MB against 2 MB take minutes. The
+//! tests hold them against SQLite's own.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +29,8 @@ fn continues(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// The place of the first occurrence, from 1, in characters, of blobs in bytes; 0 where there is none.
+/// The place of the first occurrence, from 1, in characters, of blobs in bytes; 0 where there is
+/// none.
 #[allow(clippy::cast_possible_wrap)]
 fn instr<'a>(args: &Args<'a>, _: Lengths) -> Outcome<'a> {
     let (haystack, needle) = (args.value(0), args.value(1));
@@ -83,8 +85,9 @@ fn replace<'a>(args: &Args<'a>, lengths: Lengths) -> Outcome<'a> {
     Ok(Given::Made(out))
 }
 
-/// The characters of a set as SQLite splits it: a byte, from 0xc0 on with all bytes behind it that continue it. The set ends at
-/// a zero byte. Of two that fit at a place the one that comes first in the set does.
+/// The characters of a set as SQLite splits it: a byte, from 0xc0 on with all bytes behind it that
+/// continue it. The set ends at a zero byte. Of two that fit at a place the one that comes first in
+/// the set does.
 struct Characters<'a> {
     /// The place in the set of each character of one byte.
     single: [Option<u32>; 256],
@@ -121,7 +124,8 @@ impl<'a> Characters<'a> {
         Ok(characters)
     }
 
-    /// The length of the character that `take` finds at a place (`take` gives so many bytes there, if there are so many).
+    /// The length of the character that `take` finds at a place (`take` gives so many bytes there,
+    /// if there are so many).
     fn fitting<'t>(
         &self,
         poll: &mut Poll,

@@ -1,8 +1,9 @@
 //! One pool of memory for all questions of a process.
 //!
-//! Each question has an [`Account`] with a bound of its own. What is counted to it is also taken from the pool, which
-//! [`bound_all`] bounds. A fifth of the pool is kept for small questions: whoever wants more than [`SMALL_BYTES`] is refused
-//! when the rest is in use, so that a large question does not keep small ones from being answered.
+//! Each question has an [`Account`] with a bound of its own. What is counted to it is also taken
+//! from the pool, which [`bound_all`] bounds. A fifth of the pool is kept for small questions:
+//! whoever wants more than [`SMALL_BYTES`] is refused when the rest is in use, so that a large
+//! question does not keep small ones from being answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -32,7 +33,8 @@ pub fn taken_by_all() -> u64 {
     TAKEN.load(Ordering::Relaxed).unsigned_abs()
 }
 
-/// The largest account that one question can use up: the pool less what is kept for small questions, bytes.
+/// The largest account that one question can use up: the pool less what is kept for small
+/// questions, bytes.
 #[must_use]
 pub fn most_of_one() -> u64 {
     let all = ALL.load(Ordering::Relaxed);
@@ -58,8 +60,8 @@ pub enum Refused {
     },
 }
 
-/// The memory of one question, wherever in the process it is: SQLite's on the threads that work for it, decoded columns,
-/// rows between nodes and merge.
+/// The memory of one question, wherever in the process it is: SQLite's on the threads that work for
+/// it, decoded columns, rows between nodes and merge.
 #[derive(Debug)]
 pub struct Account {
     most: i64,
@@ -104,8 +106,8 @@ impl Account {
     }
 }
 
-/// Memory of a question that belongs to no thread: rows on their way from nodes to the merge, an answer. Dropped, it counts no
-/// more.
+/// Memory of a question that belongs to no thread: rows on their way from nodes to the merge, an
+/// answer. Dropped, it counts no more.
 #[derive(Debug)]
 pub struct Grant {
     account: Arc<Account>,

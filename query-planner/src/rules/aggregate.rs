@@ -1,9 +1,10 @@
 //! Strategy 3: aggregation in two phases.
 //!
-//! Over a distributed FROM (see `spread.rs`) a group of the union is the disjoint union of the nodes' groups of the same
-//! key. Each node ships one row a group: the key, and for every aggregate a partial state; the asker groups these rows
-//! by key (same collation, no affinity, so 1 and 1.0 meet as they do in SQLite), merges the states, and only then
-//! applies HAVING, ORDER BY, DISTINCT, LIMIT and the expressions around aggregates.
+//! Over a distributed FROM (see `spread.rs`) a group of the union is the disjoint union of the
+//! nodes' groups of the same key. Each node ships one row a group: the key, and for every aggregate
+//! a partial state; the coordinator groups these rows by key (same collation, no affinity, so 1 and
+//! 1.0 meet as they do in SQLite), merges the states, and only then applies HAVING, ORDER BY,
+//! DISTINCT, LIMIT and the expressions around aggregates.
 //!
 //! | call            | node ships            | merged by                                               |
 //! |-----------------|-----------------------|---------------------------------------------------------|
@@ -14,11 +15,12 @@
 //! | any, DISTINCT   | the value, as one key | the same call, DISTINCT, over the values; sums exactly  |
 //! | others          | a state               | the table in `functions/state.rs`: variance, median …   |
 //!
-//! A bare column beside aggregates takes its value from some row of the group, and beside a single min or max from the
-//! row that has it. The node's row carries such a row's values, and the merge's own single min or max chooses among
-//! them; rows of empty groups (an aggregate without GROUP BY gives one on an empty store) are dropped first. Steps
-//! aside: two or more of min and max beside bare columns, aggregates with ORDER BY, fractions that vary by row, JSON
-//! aggregates, subqueries outside WHERE.
+//! A bare column beside aggregates takes its value from some row of the group, and beside a single
+//! min or max from the row that has it. The node's row carries such a row's values, and the merge's
+//! own single min or max chooses among them; rows of empty groups (an aggregate without GROUP BY
+//! gives one on an empty store) are dropped first. Steps aside: two or more of min and max beside
+//! bare columns, aggregates with ORDER BY, fractions that vary by row, JSON aggregates, subqueries
+//! outside WHERE.
 
 use super::branches::Arm;
 use crate::api::QueryError;
@@ -29,7 +31,7 @@ use crate::check::Question;
 use crate::expressions::{contains, has_subquery, is_aggregate};
 use crate::functions;
 use crate::partial::{Combine, CombinedColumn, How};
-use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy};
+use crate::plan::{Fragment, Merge, MergeColumn, MergeTable, Plan, Strategy};
 use crate::rewrite::with_node_sources;
 use crate::scope::Scope;
 use crate::shape::Shape;
@@ -41,7 +43,7 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
     plan_of(question, shape, super::branches::arms(question, shape))
 }
 
-/// As [`plan`], with one part and one merge table, whatever is asked.
+/// As [`plan`], with one fragment and one merge table, whatever is asked.
 pub(super) fn plan_in_one(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan>, QueryError> {
     plan_of(question, shape, None)
 }
@@ -62,9 +64,9 @@ fn plan_of(question: &Question<'_>, shape: &Shape, arms: Option<Vec<Arm>>) -> Re
         group_by: (1..=phases.keys.len() + phases.distinct.len()).map(|i| Expr::Literal(i.to_string())).collect(),
         ..Query::default()
     });
-    let part = |mut select: Select, (table, reads): (String, Vec<(String, Vec<String>)>)| {
+    let fragment = |mut select: Select, (table, reads): (String, Vec<(String, Vec<String>)>)| {
         with_node_sources(&mut select, question);
-        NodePart {
+        Fragment {
             table,
             sql: select.to_string(),
             columns: u32::try_from(width).unwrap_or(u32::MAX),
@@ -75,44 +77,45 @@ fn plan_of(question: &Question<'_>, shape: &Shape, arms: Option<Vec<Arm>>) -> Re
         }
     };
     let table = |name: &str| MergeTable { name: name.to_owned(), columns: phases.merge_columns() };
-    let (parts, tables, setup) = match arms {
+    let (fragments, tables, setup) = match arms {
         None => {
             let tables = question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", ");
             let reads = super::reads_of(question, question.tables());
-            (vec![part(node_select, (tables, reads))], vec![table(GROUPS)], Vec::new())
+            (vec![fragment(node_select, (tables, reads))], vec![table(GROUPS)], Vec::new())
         }
         Some(arms) => {
             let names: Vec<String> = (1..=arms.len()).map(|at| format!("{GROUPS}{at}")).collect();
             let all: Vec<String> = names.iter().map(|name| format!("SELECT * FROM {name}")).collect();
             let view = format!("CREATE VIEW {GROUPS} AS {}", all.join(" UNION ALL "));
-            let mut parts = Vec::new();
+            let mut fragments = Vec::new();
             for arm in arms {
                 let mut select = node_select.clone();
                 if let Core::Query(query) = &mut select.first {
                     query.from = Some(From { first: arm.source, joins: Vec::new() });
                 }
-                parts.push(part(select, (arm.reads.0.clone(), vec![arm.reads])));
+                fragments.push(fragment(select, (arm.reads.0.clone(), vec![arm.reads])));
             }
-            (parts, names.iter().map(|name| table(name)).collect(), vec![view])
+            (fragments, names.iter().map(|name| table(name)).collect(), vec![view])
         }
     };
     Ok(Some(Plan {
         strategy: Strategy::Aggregate,
         columns: question.columns.clone(),
         reductions: Vec::new(),
-        parts,
+        fragments,
         merge: Merge::Sql { tables, setup, sql },
         notes: Vec::new(),
         lazily: None,
     }))
 }
 
-/// Whether groups that lie on one node each (GROUP BY node) are better aggregated in two phases, too.
+/// Whether groups that lie on one node each (GROUP BY node) are better aggregated in two phases,
+/// too.
 ///
-/// `rows` can push such a question whole, but leaves answer plain keys and aggregates from columns and expressions around
-/// aggregates (`avg(x) / 1e6`) only with SQLite, row by row. In two phases as many rows travel, with states as small as
-/// the results, and the expressions are computed where the rows are merged. HAVING and LIMIT stay with the leaves: they
-/// decide how much travels.
+/// `rows` can push such a question whole, but leaves answer plain keys and aggregates from columns
+/// and expressions around aggregates (`avg(x) / 1e6`) only with SQLite, row by row. In two phases
+/// as many rows travel, with states as small as the results, and the expressions are computed where
+/// the rows are merged. HAVING and LIMIT stay with the leaves: they decide how much travels.
 pub(crate) fn suits_groups_by_node(shape: &Shape) -> bool {
     let is_around = |expr: &Expr| !is_aggregate(expr.peeled()) && contains(expr, is_aggregate);
     shape.is_grouped_by_node()
@@ -122,7 +125,7 @@ pub(crate) fn suits_groups_by_node(shape: &Shape) -> bool {
         && shape.query.from.as_ref().is_some_and(|from| from.joins.is_empty())
         && shape.query.columns.iter().any(|output| matches!(output, Output::Expr(expr, _) if is_around(expr)))
         && !shape.query.columns.iter().any(
-            |output| matches!(output, Output::Expr(expr, _) if contains(expr, |part| is_aggregate(part) && !is_small(part))),
+            |output| matches!(output, Output::Expr(expr, _) if contains(expr, |inner| is_aggregate(inner) && !is_small(inner))),
         )
 }
 
@@ -141,7 +144,7 @@ struct Shipped {
     combined: Option<How>,
 }
 
-/// The columns of the node part, collected while the merge's expressions are written.
+/// The columns of the fragment, collected while the merge's expressions are written.
 struct Phases<'s> {
     scope: &'s Scope,
     keys: Vec<Shipped>,
@@ -282,7 +285,8 @@ impl<'s> Phases<'s> {
         Some(Expr::call(&merge, vec![Expr::column(&format!("p{at}"))]))
     }
 
-    /// The node makes a state of its rows; arguments that are the same for all rows go to the merge.
+    /// The node makes a state of its rows; arguments that are the same for all rows go to the
+    /// merge.
     fn state(&mut self, function: &functions::TwoPhase, mut call: Call) -> Option<Expr> {
         let parameters = call.args.split_off(function.row_args.min(call.args.len()));
         let varies = |expr: &Expr| {
@@ -305,7 +309,8 @@ impl<'s> Phases<'s> {
         find_or_push(&mut self.partials, Shipped { expr, affinity: "", collation, combined })
     }
 
-    /// DISTINCT: the values themselves are shipped, as one more key, and the merge's own DISTINCT works on them.
+    /// DISTINCT: the values themselves are shipped, as one more key, and the merge's own DISTINCT
+    /// works on them.
     fn distinct(&mut self, name: &str, call: &Call) -> Option<Expr> {
         let known = matches!(name, "count" | "sum" | "total" | "avg" | "group_concat" | "string_agg")
             || functions::two_phase(name).is_some();
@@ -334,12 +339,13 @@ impl<'s> Phases<'s> {
         let combined = Some(How::Key);
         let at = find_or_push(&mut self.distinct, Shipped { expr, affinity: "", collation, combined });
         let args = vec![Expr::column(&format!("d{at}"))];
-        // SQLite's own addition may overflow on the way, by the order in which values happen to come.
+        // SQLite's own addition may overflow on the way, by the order in which values happen to
+        // come.
         let name = functions::exact_sum(name).map_or_else(|| call.name.clone(), str::to_owned);
         Some(Expr::Call(Box::new(Call { name, args, filter: None, ..call.clone() })))
     }
 
-    /// The node part's result columns, in the order of [`Phases::merge_columns`].
+    /// The fragment's result columns, in the order of [`Phases::merge_columns`].
     fn outputs(&self) -> Vec<Output> {
         self.named().map(|(name, shipped)| Output::Expr(shipped.expr.clone(), Some(name))).collect()
     }
@@ -355,7 +361,8 @@ impl<'s> Phases<'s> {
             .collect()
     }
 
-    /// How groups of several nodes become those of one. Not where a bare column takes its value from one row.
+    /// How groups of several nodes become those of one. Not where a bare column takes its value
+    /// from one row.
     fn combine(&self) -> Option<Combine> {
         if !self.bare.is_empty() {
             return None;

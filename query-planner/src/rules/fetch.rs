@@ -1,14 +1,16 @@
 //! Strategy 5: fetch the needed columns and rows, then run the user's own SQL.
 //!
-//! The asker's in-memory SQLite gets one table for each table read, with the same columns, affinities and collations,
-//! and in it the rows of all nodes: that is the union, and SQLite answers on it. Three things are left out, none of
-//! which the answer can depend on: columns that SQLite's authorizer says are not read (they stay NULL); rows that a
-//! safe conjunct of WHERE or ON on that table alone rejects (the SQL still holds the conjunct, so it rejects them
-//! again); constraints and indexes (keys repeat between nodes: the union of stores has no unique keys).
+//! The coordinator's in-memory SQLite gets one table for each table read, with the same columns,
+//! affinities and collations, and in it the rows of all nodes: that is the union, and SQLite
+//! answers on it. Three things are left out, none of which the answer can depend on: columns that
+//! SQLite's authorizer says are not read (they stay NULL); rows that a safe conjunct of WHERE or ON
+//! on that table alone rejects (the SQL still holds the conjunct, so it rejects them again);
+//! constraints and indexes (keys repeat between nodes: the union of stores has no unique keys).
 //!
-//! A table used several times is fetched once, with the OR of its uses' conjuncts. A view that is row by row a view of
-//! one table is fetched as a table (nodes compute it); any other view is made at the asker over fetched tables.
-//! A table without a condition of its own may be reduced by the keys of one that has: `semijoin.rs`.
+//! A table used several times is fetched once, with the OR of its uses' conjuncts. A view that is
+//! row by row a view of one table is fetched as a table (nodes compute it); any other view is made
+//! at the coordinator over fetched tables. A table without a condition of its own may be reduced by
+//! the keys of one that has: `semijoin.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +26,7 @@ use crate::ast::{
 use crate::catalog::{Catalog, Kind, Table, has_node, node_column};
 use crate::check::Question;
 use crate::names::{affinity, quoted};
-use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy, Targets};
+use crate::plan::{Fragment, Merge, MergeColumn, MergeTable, Plan, Strategy, Targets};
 use crate::rewrite::{has_right_join, is_safe_filter, node_source, normalise};
 
 use super::semijoin::{self, Fetched, Link};
@@ -34,7 +36,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     let catalog = question.catalog;
     let (reads, views, below) = through_views(question)?;
     let filters = Filters::of(&select, catalog);
-    let mut parts = Vec::new();
+    let mut fragments = Vec::new();
     let mut tables = Vec::new();
     let mut setup = Vec::new();
     let mut fetched = Vec::new();
@@ -50,7 +52,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
             used_once: question.reads.contains_key(key) && filters.uses.get(key).is_some_and(|uses| uses.len() == 1),
             ships: read_columns(table, columns).map(|column| column.name.clone()).collect(),
         });
-        parts.push(part(table, columns, filter.as_ref()));
+        fragments.push(fragment(table, columns, filter.as_ref()));
         tables.push(merge_table(table, columns, &mut setup));
     }
     let reductions =
@@ -59,7 +61,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     Ok(Plan {
         strategy: Strategy::Fetch,
         columns: question.columns.clone(),
-        parts,
+        fragments,
         reductions,
         merge: Merge::Sql {
             tables,
@@ -71,7 +73,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     })
 }
 
-fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> NodePart {
+fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Fragment {
     let node = if has_node(table) && columns.contains(node_column(table)) { Some(node_column(table)) } else { None };
     let mut outputs: Vec<String> = read_columns(table, columns).map(|column| quote_name(&column.name)).collect();
     outputs.extend(node.map(str::to_owned));
@@ -92,7 +94,7 @@ fn part(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Nod
         sql.push_str(&format!(" WHERE {filter}"));
     }
     let named = filter.filter(|_| by_node).and_then(|filter| named_nodes(filter, node_column(table)));
-    NodePart {
+    Fragment {
         table: table.name.clone(),
         sql,
         columns: u32::try_from(width).unwrap_or(u32::MAX),
@@ -134,7 +136,8 @@ fn merge_table(table: &Table, read: &BTreeSet<String>, setup: &mut Vec<String>) 
     if table.columns.iter().all(|column| column.plain) {
         return MergeTable { name: table.name.clone(), columns };
     }
-    // An expression of a view has no affinity, which no table column can say: a view over the rows says it.
+    // An expression of a view has no affinity, which no table column can say: a view over the rows
+    // says it.
     let rows = format!("{} rows", table.name);
     let outputs: Vec<String> = columns
         .iter()
@@ -150,7 +153,8 @@ fn merge_table(table: &Table, read: &BTreeSet<String>, setup: &mut Vec<String>) 
 
 type Reads = BTreeMap<String, BTreeSet<String>>;
 
-/// What the question reads with computed views replaced by what they read, those views, and the tables they read.
+/// What the question reads with computed views replaced by what they read, those views, and the
+/// tables they read.
 fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSet<String>), QueryError> {
     let computed = |key: &String| question.catalog.tables.get(key).is_some_and(|table| table.kind == Kind::View);
     if !question.reads.keys().any(computed) {
@@ -225,8 +229,8 @@ impl Filters {
         collect.filters
     }
 
-    /// OR over the uses. What all of them ask for stands before it (`a AND (b OR c)`, which is the same also of NULLs): a
-    /// bound of time so says itself to whoever reads the part.
+    /// OR over the uses. What all of them ask for stands before it (`a AND (b OR c)`, which is the
+    /// same also of NULLs): a bound of time so says itself to whoever reads the fragment.
     fn of_table(&self, key: &str) -> Option<Expr> {
         let uses: Option<Vec<&Expr>> = self.uses.get(key)?.iter().map(Option::as_ref).collect();
         let uses: Vec<Vec<&Expr>> = uses?.into_iter().map(conjuncts).collect();
@@ -328,7 +332,8 @@ impl Collect<'_> {
         }
     }
 
-    /// The equality of a column of `source` with one of another table of this FROM, if the conjunct is one.
+    /// The equality of a column of `source` with one of another table of this FROM, if the conjunct
+    /// is one.
     fn links(&self, conjunct: &Expr, source: &Source, table: &Table, from: &From) -> Vec<Link> {
         let sides = Link::sides(conjunct).into_iter().filter(|(mine, _)| self.only_reads(mine, source, from));
         sides
@@ -411,7 +416,8 @@ fn unqualified(mut expr: Expr) -> Expr {
     expr
 }
 
-/// The nodes that a filter admits, when it says so: a conjunct `node = 'a'` or `node IN ('a', 'b')`.
+/// The nodes that a filter admits, when it says so: a conjunct `node = 'a'` or `node IN ('a',
+/// 'b')`.
 pub(super) fn named_nodes(filter: &Expr, node_column: &str) -> Option<Vec<String>> {
     if let Expr::Binary(lhs, "OR", rhs) = filter.peeled() {
         let mut names = named_nodes(lhs, node_column)?;

@@ -1,5 +1,5 @@
-//! The rules that make plans, tried in this order by `plan.rs`. Each file says why its rewrite keeps the union
-//! contract, and steps aside (`Ok(None)`) where it would not.
+//! The rules that make plans, tried in this order by `plan.rs`. Each file says why its rewrite
+//! keeps the union contract, and steps aside (`Ok(None)`) where it would not.
 
 pub(crate) mod aggregate;
 mod branches;

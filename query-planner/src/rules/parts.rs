@@ -1,14 +1,14 @@
-//! Strategy 4: parts of a question, each planned on its own, joined at the asker.
+//! Strategy 4: parts of a question, each planned on its own, joined at the coordinator.
 //!
-//! A subquery, common table expression or arm of a compound that stands for itself (SQLite can compile it alone, so it
-//! names nothing of the query around it) means its own result. If it collapses or cuts rows (aggregates, DISTINCT,
-//! LIMIT) and the rules for rows or aggregates can plan it, its merge SQL
-//! over its own merge table gives that result, with the names, affinities and collations the subquery's columns had;
-//! so it can stand in its place. What remains of the question is fetched as by strategy 5, and one SQLite at the asker
-//! runs the whole.
+//! A subquery, common table expression or arm of a compound that stands for itself (SQLite can
+//! compile it alone, so it names nothing of the query around it) means its own result. If it
+//! collapses or cuts rows (aggregates, DISTINCT, LIMIT) and the rules for rows or aggregates can
+//! plan it, its merge SQL over its own merge table gives that result, with the names, affinities
+//! and collations the subquery's columns had; so it can stand in its place. What remains of the
+//! question is fetched as by strategy 5, and one SQLite at the coordinator runs the whole.
 //!
-//! Left alone: subqueries that filter and project only (fetch moves their conditions to the nodes already), and those
-//! that name a common table expression.
+//! Left alone: subqueries that filter and project only (fetch moves their conditions to the nodes
+//! already), and those that name a common table expression.
 
 use crate::api::QueryError;
 use crate::ast::{
@@ -18,7 +18,7 @@ use crate::ast::{
 use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::check::{Question, check};
 use crate::expressions::each_table;
-use crate::plan::{Merge, MergeTable, NodePart, Plan, Strategy};
+use crate::plan::{Fragment, Merge, MergeTable, Plan, Strategy};
 use crate::rewrite::normalise;
 use crate::scope::Scope;
 use crate::shape::Shape;
@@ -26,22 +26,22 @@ use crate::shape::Shape;
 pub(crate) fn plan(question: &Question<'_>) -> Result<Option<Plan>, QueryError> {
     let mut select = question.select.clone();
     inline_views(&mut select, question.catalog);
-    let mut replace = Replace { catalog: question.catalog, ctes: cte_names(&select), parts: Vec::new() };
+    let mut replace = Replace { catalog: question.catalog, ctes: cte_names(&select), fragments: Vec::new() };
     replace.children(&mut select);
-    if replace.parts.is_empty() {
+    if replace.fragments.is_empty() {
         return Ok(None);
     }
     let mut catalog = question.catalog.clone();
-    for (_, table) in &replace.parts {
+    for (_, table) in &replace.fragments {
         catalog.tables.insert(table.name.clone(), as_replicated(table));
     }
     let sql = select.to_string();
     let Ok(rest) = check(&sql, &catalog) else { return Ok(None) };
     let mut plan = super::fetch::plan(&rest)?;
     let Merge::Sql { tables, .. } = &mut plan.merge else { return Ok(None) };
-    for (part, table) in plan.parts.iter_mut().zip(tables) {
-        if let Some((planned, merge)) = replace.parts.iter().find(|(_, merge)| merge.name == table.name) {
-            *part = planned.clone();
+    for (fragment, table) in plan.fragments.iter_mut().zip(tables) {
+        if let Some((planned, merge)) = replace.fragments.iter().find(|(_, merge)| merge.name == table.name) {
+            *fragment = planned.clone();
             *table = merge.clone();
         }
     }
@@ -52,7 +52,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Option<Plan>, QueryError> 
 struct Replace<'a> {
     catalog: &'a Catalog,
     ctes: Vec<String>,
-    parts: Vec<(NodePart, MergeTable)>,
+    fragments: Vec<(Fragment, MergeTable)>,
 }
 
 impl VisitMut for Replace<'_> {
@@ -91,9 +91,9 @@ impl Replace<'_> {
         walk_mut::select(self, node);
     }
 
-    /// What IN compares with, without duplicates: each value travels once a node. Values that DISTINCT finds equal must
-    /// be the same to IN, whatever it compares them with: so the column has an affinity, under which 1 and 1.0 do not
-    /// both occur, and collates by BINARY.
+    /// What IN compares with, without duplicates: each value travels once a node. Values that
+    /// DISTINCT finds equal must be the same to IN, whatever it compares them with: so the column
+    /// has an affinity, under which 1 and 1.0 do not both occur, and collates by BINARY.
     fn value_set(&mut self, select: &Select) -> Option<Select> {
         let mut distinct = select.clone();
         let Core::Query(query) = &mut distinct.first else { return None };
@@ -122,10 +122,10 @@ impl Replace<'_> {
             Some(plan) => plan,
             None => super::aggregate::plan_in_one(&question, &shape).ok()??,
         };
-        let ([part], Merge::Sql { tables, sql, .. }) = (plan.parts.as_slice(), plan.merge) else { return None };
+        let ([fragment], Merge::Sql { tables, sql, .. }) = (plan.fragments.as_slice(), plan.merge) else { return None };
         let [table] = tables.as_slice() else { return None };
         let mut merged = parse_select(&sql).ok()?;
-        let name = format!("{}_{}", table.name, self.parts.len() + 1);
+        let name = format!("{}_{}", table.name, self.fragments.len() + 1);
         if self.catalog.find(&name).is_some() {
             return None;
         }
@@ -150,7 +150,7 @@ impl Replace<'_> {
             }
             *alias = Some(name);
         }
-        self.parts.push((part.clone(), MergeTable { name, columns: table.columns.clone() }));
+        self.fragments.push((fragment.clone(), MergeTable { name, columns: table.columns.clone() }));
         Some(merged)
     }
 
@@ -188,8 +188,8 @@ fn inline_views(select: &mut Select, catalog: &Catalog) {
     }
 }
 
-/// The SELECT of a view with its columns named; None where the question's common table expressions would capture a name
-/// in it, or `*` hides how its columns are called.
+/// The SELECT of a view with its columns named; None where the question's common table expressions
+/// would capture a name in it, or `*` hides how its columns are called.
 fn view_body(view: &Table, ctes: &[String]) -> Option<Select> {
     let mut body = parse_view(&view.sql).ok()?;
     let mut captured = false;

@@ -1,9 +1,10 @@
-//! `--per-node`: the SQL as it stands runs on each node, and the rows are put one after the other with the node's name
-//! first. This is the one mode that answers for each store instead of for the union; the user asked for it by name.
+//! `--per-node`: the SQL as it stands runs on each node, and the rows are put one after the other
+//! with the node's name first. This is the one mode that answers for each store instead of for the
+//! union; the user asked for it by name.
 
 use crate::api::QueryError;
 use crate::check::Question;
-use crate::plan::{ColumnMeta, Merge, NodePart, Plan, Strategy, Targets};
+use crate::plan::{ColumnMeta, Fragment, Merge, Plan, Strategy, Targets};
 use crate::rewrite::{normalise, with_node_sources};
 
 pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
@@ -13,18 +14,18 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         strategy: Strategy::PerNode,
         columns,
         reductions: Vec::new(),
-        parts: vec![whole(question, Targets::All)?],
+        fragments: vec![whole(question, Targets::All)?],
         merge: Merge::Concat { with_node: true },
         notes: Vec::new(),
         lazily: None,
     })
 }
 
-/// The whole question as one node part.
-pub(super) fn whole(question: &Question<'_>, targets: Targets) -> Result<NodePart, QueryError> {
+/// The whole question as one fragment.
+pub(super) fn whole(question: &Question<'_>, targets: Targets) -> Result<Fragment, QueryError> {
     let (mut select, changed) = normalise(question)?;
     with_node_sources(&mut select, question);
-    Ok(NodePart {
+    Ok(Fragment {
         table: question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", "),
         sql: if changed { select.to_string() } else { question.sql.trim().trim_end_matches(';').to_owned() },
         columns: u32::try_from(question.columns.len()).unwrap_or(u32::MAX),

@@ -1,11 +1,12 @@
 //! Strategy 1: the whole question goes to one node.
 //!
-//! This keeps the contract when that node's store holds every row the union would show: the question asks one node
-//! only, or reads replicated tables only (equal everywhere, so any one node's copy is the union's), or reads no table
-//! at all, in which case the asker answers alone and no node is asked, however many there are.
+//! This keeps the contract when that node's store holds every row the union would show: the
+//! question asks one node only, or reads replicated tables only (equal everywhere, so any one
+//! node's copy is the union's), or reads no table at all, in which case the coordinator answers
+//! alone and no node is asked, however many there are.
 //!
-//! Work partitioned by `node` (GROUP BY node, joins on equal node) needs every node and is planned by `rows` and
-//! `aggregate`, whose FROM analysis knows such joins.
+//! Work partitioned by `node` (GROUP BY node, joins on equal node) needs every node and is planned
+//! by `rows` and `aggregate`, whose FROM analysis knows such joins.
 
 use crate::api::{AskOptions, QueryError};
 use crate::check::Question;
@@ -16,10 +17,10 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
     if question.reads.is_empty() {
         let (select, _) = normalise(question)?;
         return Ok(Some(Plan {
-            strategy: Strategy::Asker,
+            strategy: Strategy::Coordinator,
             columns: question.columns.clone(),
             reductions: Vec::new(),
-            parts: Vec::new(),
+            fragments: Vec::new(),
             merge: Merge::Sql { tables: Vec::new(), setup: Vec::new(), sql: select.to_string() },
             notes: Vec::new(),
             lazily: None,
@@ -36,7 +37,7 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
         strategy: Strategy::Push,
         columns: question.columns.clone(),
         reductions: Vec::new(),
-        parts: vec![super::per_node::whole(question, targets)?],
+        fragments: vec![super::per_node::whole(question, targets)?],
         merge: Merge::Concat { with_node: false },
         notes: Vec::new(),
         lazily: None,

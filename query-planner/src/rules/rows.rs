@@ -1,19 +1,22 @@
-//! Strategy 2: nodes filter, project, sort and cut; the asker puts rows together.
+//! Strategy 2: nodes filter, project, sort and cut; the coordinator puts rows together.
 //!
-//! Over a distributed FROM (see `spread.rs`) WHERE and the result columns are computed row by row, so they are the same
-//! at a node as over the union. ORDER BY … LIMIT k OFFSET j: a row among the first k+j of the union is among the first
-//! k+j of its node; so each node ships its first k+j with the sort keys, and the asker sorts and cuts again, with the
-//! same collations and NULL order. DISTINCT: duplicates within a node go first, those between nodes at the asker; with
-//! it ORDER BY may name result columns only, else which duplicate's key counts would depend on where rows lie.
+//! Over a distributed FROM (see `spread.rs`) WHERE and the result columns are computed row by row,
+//! so they are the same at a node as over the union. ORDER BY … LIMIT k OFFSET j: a row among the
+//! first k+j of the union is among the first k+j of its node; so each node ships its first k+j with
+//! the sort keys, and the coordinator sorts and cuts again, with the same collations and NULL
+//! order. DISTINCT: duplicates within a node go first, those between nodes at the coordinator; with
+//! it ORDER BY may name result columns only, else which duplicate's key counts would depend on
+//! where rows lie.
 //!
-//! The same holds when groups (or windows) lie each on one node, GROUP BY node: then a node's groups are groups of the
-//! union, HAVING and aggregates included, and the plan is called `push`: nothing but sorting is left to the asker.
+//! The same holds when groups (or windows) lie each on one node, GROUP BY node: then a node's
+//! groups are groups of the union, HAVING and aggregates included, and the plan is called `push`:
+//! nothing but sorting is left to the coordinator.
 
 use crate::api::QueryError;
 use crate::ast::{Expr, Limit, Output, Over, Select, Sort, Source, Visit, VisitMut, unquote, walk, walk_mut};
 use crate::check::Question;
 use crate::functions;
-use crate::plan::{Merge, MergeColumn, MergeTable, NodePart, Plan, Strategy, Targets};
+use crate::plan::{Fragment, Merge, MergeColumn, MergeTable, Plan, Strategy, Targets};
 use crate::rewrite::with_node_sources;
 use crate::shape::Shape;
 
@@ -24,8 +27,9 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
     Ok(planned(question, shape, false))
 }
 
-/// The plan of a subquery that sorts and cuts, drops duplicates, or has groups that lie on one node each: always by
-/// merge SQL, whose result columns have the affinities and collations of the subquery's.
+/// The plan of a subquery that sorts and cuts, drops duplicates, or has groups that lie on one node
+/// each: always by merge SQL, whose result columns have the affinities and collations of the
+/// subquery's.
 pub(super) fn plan_inner(question: &Question<'_>, shape: &Shape) -> Option<Plan> {
     (shape.limit.is_some() || shape.query.distinct || shape.is_grouped())
         .then(|| planned(question, shape, true))
@@ -88,7 +92,7 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
     }
     exact_sums(&mut node_select);
     with_node_sources(&mut node_select, question);
-    let part = NodePart {
+    let fragment = Fragment {
         table: question.tables().map(|table| table.name.clone()).collect::<Vec<_>>().join(", "),
         sql: node_select.to_string(),
         columns: u32::try_from(columns.len()).unwrap_or(u32::MAX),
@@ -108,16 +112,16 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
         strategy: if by_node { Strategy::Push } else { Strategy::Rows },
         columns: question.columns.clone(),
         reductions: Vec::new(),
-        parts: vec![part],
+        fragments: vec![fragment],
         merge,
         notes: Vec::new(),
         lazily: None,
     })
 }
 
-/// Groups that lie on one node each are summed there. SQLite's own addition may overflow on the way, by the order in
-/// which rows happen to come; the exact one does not. Subqueries keep their functions: what is outside may refer to
-/// their columns by the text of an expression.
+/// Groups that lie on one node each are summed there. SQLite's own addition may overflow on the
+/// way, by the order in which rows happen to come; the exact one does not. Subqueries keep their
+/// functions: what is outside may refer to their columns by the text of an expression.
 fn exact_sums(select: &mut Select) {
     struct Rename;
     impl VisitMut for Rename {
@@ -168,7 +172,8 @@ fn merge_sql(shape: &Shape, shown: &[Expr], orders: &[(usize, Option<bool>, Opti
     sql
 }
 
-/// For every result column, `*` written out: what stands for it in the merge, and the merge's own column.
+/// For every result column, `*` written out: what stands for it in the merge, and the merge's own
+/// column.
 fn outputs(shape: &Shape) -> Option<Vec<(Expr, MergeColumn)>> {
     let mut all: Vec<(Expr, MergeColumn)> = Vec::new();
     for output in &shape.query.columns {

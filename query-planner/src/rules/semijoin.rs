@@ -1,38 +1,41 @@
-//! Semi-join reduction of a fetch: what a small, filtered table of a join says about the rows needed of a large one.
+//! Semi-join reduction of a fetch: what a small, filtered table of a join says about the rows
+//! needed of a large one.
 //!
-//! `… FROM a JOIN b ON a.k = b.k WHERE a.x > 5` fetches the filtered `a` first (round 1). When its distinct `k` are few,
-//! `b` is fetched with `AND k IN (those)` (round 2), else as it is. What is found here is only the chance
-//! ([`Reduction`]); the keys are known when the plan runs (`run.rs`).
+//! `… FROM a JOIN b ON a.k = b.k WHERE a.x > 5` fetches the filtered `a` first (round 1). When its
+//! distinct `k` are few, `b` is fetched with `AND k IN (those)` (round 2), else as it is. What is
+//! found here is only the chance ([`Reduction`]); the keys are known when the plan runs (`run.rs`).
 //!
 //! # Why the rewrite keeps the contract
-//! The user's SQL runs unchanged at the asker, so a row too many changes nothing. A row of `b` is left out only where
-//! no row of `a` that was fetched has its key, and then it takes part in no result row:
+//! The user's SQL runs unchanged at the coordinator, so a row too many changes nothing. A row of
+//! `b` is left out only where no row of `a` that was fetched has its key, and then it takes part in
+//! no result row:
 //!
 //! - The equality is a conjunct of WHERE or of an inner join's ON, which holds for every row that counts; where `b` is
 //!   the right side of a LEFT JOIN, a conjunct of that join's ON, without which `b` only lends NULLs. The left side of a
 //!   LEFT JOIN is never reduced by its ON, and a FROM with RIGHT or FULL joins not at all.
 //! - What was fetched of `a` is all that can matter of it in any of its uses, its keys included. `b` is used once in the
 //!   whole question, and not below a view: a second use would need other rows of it.
-//! - `a.k = b.k` at the asker and `b.k IN (…)` at a node find the same values equal. Both are columns of one affinity
+//! - `a.k = b.k` at the coordinator and `b.k IN (…)` at a node find the same values equal. Both are columns of one affinity
 //!   and one collating sequence, stored in tables that apply the affinity (no virtual tables, no expressions of views):
 //!   so comparing two stored values converts neither, the keys are bound as values (no text is made of a double), and
-//!   IN gives them the affinity that they have already. Keys that DISTINCT at the asker takes for one (1 and 1.0, 'a'
+//!   IN gives them the affinity that they have already. Keys that DISTINCT at the coordinator takes for one (1 and 1.0, 'a'
 //!   and 'A' under NOCASE) are equal to the same values of `b`, because the comparison is the same.
 //! - NULL equals nothing: it is no key. `IS`, row values and USING give no chance.
 //!
 //! # What it does not keep
-//! A node answers a round inside one read transaction, but two rounds are two. Each table is a consistent snapshot of
-//! each node, as without this rule; `b` may be some milliseconds newer than `a`, as two nodes are to each other anyway.
-//! What is committed to both in between is seen in `b` only. Nodes do not differ between the rounds: one that is lost
-//! in between ends the run, and the caller starts the plan over without it (see [`crate::Fanout`]).
+//! A node answers a round inside one read transaction, but two rounds are two. Each table is a
+//! consistent snapshot of each node, as without this rule; `b` may be some milliseconds newer than
+//! `a`, as two nodes are to each other anyway. What is committed to both in between is seen in `b`
+//! only. Nodes do not differ between the rounds: one that is lost in between ends the run, and the
+//! caller starts the plan over without it (see [`crate::Fanout`]).
 
 use crate::ast::{Expr, quote_name, same_name};
 use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::names::{affinity, quoted};
 use crate::plan::Reduction;
 
-/// An equality that every needed row of `table` fulfils, with some row of `driver`. Tables by lower-case name, columns
-/// as typed.
+/// An equality that every needed row of `table` fulfils, with some row of `driver`. Tables by
+/// lower-case name, columns as typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) table: String,
@@ -66,7 +69,7 @@ impl Link {
     }
 }
 
-/// A part as the fetch rule sees it.
+/// A fragment as the fetch rule sees it.
 pub(super) struct Fetched {
     /// Lower-case name of its table.
     pub(super) key: String,
@@ -78,24 +81,25 @@ pub(super) struct Fetched {
     pub(super) ships: Vec<String>,
 }
 
-/// The parts that another part's keys can reduce, each at most once, by parts that are not reduced themselves.
-pub(super) fn reductions(parts: &[Fetched], links: &[Link], catalog: &Catalog) -> Vec<Reduction> {
-    let place = |key: &str| parts.iter().position(|part| part.key == key);
+/// The fragments that another fragment's keys can reduce, each at most once, by fragments that are
+/// not reduced themselves.
+pub(super) fn reductions(fragments: &[Fetched], links: &[Link], catalog: &Catalog) -> Vec<Reduction> {
+    let place = |key: &str| fragments.iter().position(|fragment| fragment.key == key);
     let mut found = Vec::new();
-    for (at, part) in parts.iter().enumerate() {
+    for (at, fragment) in fragments.iter().enumerate() {
         // One that has a condition of its own drives: both at once would wait for each other.
-        if part.filtered || !part.used_once {
+        if fragment.filtered || !fragment.used_once {
             continue;
         }
-        found.extend(links.iter().filter(|link| link.table == part.key).find_map(|link| {
-            let driver = place(&link.driver).filter(|driver| *driver != at && parts[*driver].filtered)?;
+        found.extend(links.iter().filter(|link| link.table == fragment.key).find_map(|link| {
+            let driver = place(&link.driver).filter(|driver| *driver != at && fragments[*driver].filtered)?;
             let (table, driver_table) = (catalog.tables.get(&link.table)?, catalog.tables.get(&link.driver)?);
-            let mine = column(table, &link.column, part, catalog)?;
-            let theirs = column(driver_table, &link.driver_column, &parts[driver], catalog)?;
+            let mine = column(table, &link.column, fragment, catalog)?;
+            let theirs = column(driver_table, &link.driver_column, &fragments[driver], catalog)?;
             let same = affinity(&mine.decl_type) == affinity(&theirs.decl_type)
                 && mine.collation.eq_ignore_ascii_case(&theirs.collation);
             (same && !table.replicated).then(|| Reduction {
-                part: at,
+                fragment: at,
                 column: mine.name.clone(),
                 driver,
                 driver_column: theirs.name.clone(),
@@ -105,14 +109,15 @@ pub(super) fn reductions(parts: &[Fetched], links: &[Link], catalog: &Catalog) -
     found
 }
 
-fn column<'t>(table: &'t Table, name: &str, part: &Fetched, catalog: &Catalog) -> Option<&'t Column> {
+fn column<'t>(table: &'t Table, name: &str, fragment: &Fetched, catalog: &Catalog) -> Option<&'t Column> {
     let column = table.columns.iter().find(|column| same_name(&quoted(&column.name), name))?;
-    let shipped = part.ships.iter().any(|name| name.eq_ignore_ascii_case(&column.name));
+    let shipped = fragment.ships.iter().any(|name| name.eq_ignore_ascii_case(&column.name));
     (shipped && column.plain && stores_by_affinity(table, catalog)).then_some(column)
 }
 
-/// Whether what a plain column of this table holds has been through the column's affinity: a virtual table gives what it
-/// likes, and a view of several arms has an affinity that no arm need have applied.
+/// Whether what a plain column of this table holds has been through the column's affinity: a
+/// virtual table gives what it likes, and a view of several arms has an affinity that no arm need
+/// have applied.
 fn stores_by_affinity(table: &Table, catalog: &Catalog) -> bool {
     match table.kind {
         Kind::Table => is_stored(table),
@@ -129,7 +134,8 @@ fn is_stored(table: &Table) -> bool {
     table.sql.split_whitespace().nth(1).is_some_and(|word| word.eq_ignore_ascii_case("TABLE"))
 }
 
-/// The SQL of a part without a condition, held to `count` keys: its anonymous parameters. No key: no row.
+/// The SQL of a fragment without a condition, held to `count` keys: its anonymous parameters. No
+/// key: no row.
 pub(crate) fn filtered_by_keys(sql: &str, column: &str, count: usize) -> String {
     format!("{sql} WHERE {} IN ({})", quote_name(column), vec!["?"; count].join(", "))
 }

@@ -1,5 +1,5 @@
-//! Reads a [`Scan`](super::Scan)'s parts from the tree of its SQL: names, conditions, groups, rows, and views over one table. The values that it
-//! makes are described in `scan.rs`.
+//! Reads a [`Scan`](super::Scan)'s parts from the tree of its SQL: names, conditions, groups, rows,
+//! and views over one table. The values that it makes are described in `scan.rs`.
 
 use std::cell::RefCell;
 
@@ -271,8 +271,8 @@ impl Names {
             && table.is_none_or(|table| self.alias.as_ref().is_some_and(|alias| same_name(table, alias)))
     }
 
-    /// The expression as SQL, when it has no column but the node's, nothing that differs from call to call, and no
-    /// subquery.
+    /// The expression as SQL, when it has no column but the node's, nothing that differs from call
+    /// to call, and no subquery.
     pub(super) fn constant(&self, expr: &Expr) -> Option<Constant> {
         struct Look<'n> {
             names: &'n Names,
@@ -531,8 +531,8 @@ impl Names {
     }
 }
 
-/// What an expression gives beside NULL, as far as that shows: text, or integers. The outer none: it does not show; the inner
-/// one: NULL only.
+/// What an expression gives beside NULL, as far as that shows: text, or integers. The outer none:
+/// it does not show; the inner one: NULL only.
 fn gives_text(expr: &Expr) -> Option<Option<bool>> {
     let all = |exprs: Vec<&Expr>| {
         exprs.into_iter().try_fold(None, |so_far: Option<bool>, expr| match (so_far, gives_text(expr)?) {

@@ -1,4 +1,5 @@
-//! Times on the asker's clock, and views that need them: as plain SQL they keep the union contract like any question.
+//! Times on the coordinator's clock, and views that need them: as plain SQL they keep the union
+//! contract like any question.
 
 use super::mesh::Mesh;
 use crate::{Clocks, NodeClock, Value, View, align, needs_clocks};

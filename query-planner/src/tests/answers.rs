@@ -122,7 +122,7 @@ fn replicated_tables_are_read_once() {
     assert_eq!(mesh.plan("SELECT * FROM names").expect("plan").strategy, Strategy::Push);
     mesh.ask("SELECT * FROM names").expect("answer");
     assert_eq!(mesh.shipped_rows, 3);
-    assert_eq!(mesh.plan("SELECT 1").expect("plan").strategy, Strategy::Asker);
+    assert_eq!(mesh.plan("SELECT 1").expect("plan").strategy, Strategy::Coordinator);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_union_of_tables_is_aggregated_arm_by_arm() {
     let mut mesh = mesh();
     for in_pairs in [false, true] {
         mesh.in_pairs = in_pairs;
-        for (sql, parts) in [
+        for (sql, fragments) in [
             ("SELECT source, count(*), sum(k), min(v), max(v) FROM everything GROUP BY source", 2),
             (
                 "SELECT source, k, count(v), avg(k) FROM everything AS e WHERE e.source > 'a' GROUP BY 1, 2 HAVING count(*) > 0",
@@ -242,7 +242,7 @@ fn a_union_of_tables_is_aggregated_arm_by_arm() {
                 mesh.agrees(sql, false);
             }
             let plan = mesh.plan(sql).expect("a plan");
-            assert!(parts == 0 || plan.parts.len() == parts, "{sql}: {plan:?}");
+            assert!(fragments == 0 || plan.fragments.len() == fragments, "{sql}: {plan:?}");
         }
     }
 }

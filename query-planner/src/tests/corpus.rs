@@ -1,6 +1,7 @@
-//! SQLite's own sqllogictest corpus, where a copy is at hand: `RANKMESH_SLT=DIR cargo test -p query-planner corpus`.
-//! Every query is answered by a mesh of `RANKMESH_SLT_NODES` (3) stores, rows dealt at random and unevenly, and by one
-//! database. The wire, the agents and the expected results in the files belong to the `slt` harness of `scenarios`.
+//! SQLite's own sqllogictest corpus, where a copy is at hand: `RANKMESH_SLT=DIR cargo test -p
+//! query-planner corpus`. Every query is answered by a mesh of `RANKMESH_SLT_NODES` (3) stores,
+//! rows dealt at random and unevenly, and by one database. The wire, the agents and the expected
+//! results in the files belong to the `slt` harness of `scenarios`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -127,8 +128,8 @@ fn compare(mesh: &mut Mesh, sql: &str, tally: &mut Tally) {
     }
 }
 
-/// Equal as multisets; doubles may differ in the last bits, as SQLite's own do with the order of rows.
-/// The order inside group_concat is free.
+/// Equal as multisets; doubles may differ in the last bits, as SQLite's own do with the order of
+/// rows. The order inside group_concat is free.
 fn same_rows(a: &[Vec<Value>], b: &[Vec<Value>], concat: bool) -> bool {
     let key = |row: &Vec<Value>| {
         row.iter()

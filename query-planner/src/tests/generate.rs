@@ -1,4 +1,5 @@
-//! Random schemas, rows and SELECTs for `generated.rs`: everything from one seed, so that a failure is one number.
+//! Random schemas, rows and SELECTs for `generated.rs`: everything from one seed, so that a failure
+//! is one number.
 
 /// A small generator of pseudo-random numbers (xorshift64*).
 pub(crate) struct Dice(u64);
@@ -43,7 +44,8 @@ const TEXTS: &[&str] =
 const VARIANTS: &[&str] = &["'A'", "'a '", "'B'", "'1.0'", "1.0", "1", "'ABC'"];
 const BLOBS: &[&str] = &["x''", "x'61'", "x'00ff'"];
 
-/// Rows for `nodes` stores. Mixed data has values that are equal but not the same (1 and 1.0, 'a' and 'A').
+/// Rows for `nodes` stores. Mixed data has values that are equal but not the same (1 and 1.0, 'a'
+/// and 'A').
 pub(crate) fn data(dice: &mut Dice, nodes: usize, mixed: bool) -> Data {
     let collation = dice.pick(&["", " COLLATE NOCASE", " COLLATE RTRIM", " COLLATE BINARY"]);
     let loose = dice.pick(&["", "BLOB", "NUMERIC", "ANYTHING"]);
@@ -340,7 +342,8 @@ impl<'d> Generator<'d> {
         }
     }
 
-    /// ORDER BY every result column, so that the rows' order is fixed up to equal rows; with LIMIT now and then.
+    /// ORDER BY every result column, so that the rows' order is fixed up to equal rows; with LIMIT
+    /// now and then.
     fn ending(&mut self, width: usize, ordered: &mut bool) -> String {
         *ordered = self.dice.chance(50);
         if !*ordered {
@@ -400,7 +403,8 @@ impl<'d> Generator<'d> {
         };
         let time = self.column(columns);
         match self.dice.roll(17) {
-            // Equal values that differ (1 and 1.0) are a choice, and so is the row that a later step sees of them.
+            // Equal values that differ (1 and 1.0) are a choice, and so is the row that a later
+            // step sees of them.
             12 => format!("{}({value}){filter}", self.dice.pick(&["stddev", "var_pop", "approx_count_distinct"])),
             13 if !self.mixed => format!("{}({value}, {time}){filter}", self.dice.pick(&["first", "last"])),
             14 | 15 => {
@@ -535,7 +539,8 @@ impl<'d> Generator<'d> {
         if self.dice.chance(50) { self.rows_from(&with, &source) } else { self.grouped_from(&with, &source) }
     }
 
-    /// A join on one column of each side, mostly of one kind, and a condition on one side: what may run in two rounds.
+    /// A join on one column of each side, mostly of one kind, and a condition on one side: what may
+    /// run in two rounds.
     fn driven(&mut self) -> Sql {
         let kinds: [&[&str]; 3] = [&["a", "id", "n"], &["b", "x"], &["c", "y"]];
         let kind = kinds[self.dice.roll(3)];

@@ -1,8 +1,10 @@
-//! Generated questions against the oracle: `RANKMESH_GENERATED=N` asks for more than the default few.
+//! Generated questions against the oracle: `RANKMESH_GENERATED=N` asks for more than the default
+//! few.
 //!
-//! SQLite leaves some choices open: which of two equal values (1 and 1.0, 'a' and 'A' under NOCASE) stands for a group,
-//! in which order doubles are added, whether a sum of integers overflows on the way. Where the answers differ, values
-//! are compared up to these choices, and only in queries that have them.
+//! SQLite leaves some choices open: which of two equal values (1 and 1.0, 'a' and 'A' under NOCASE)
+//! stands for a group, in which order doubles are added, whether a sum of integers overflows on the
+//! way. Where the answers differ, values are compared up to these choices, and only in queries that
+//! have them.
 
 use super::generate::{Data, Dice, Generator, data};
 use super::mesh::Mesh;
@@ -109,7 +111,8 @@ fn check(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
                 }
             }
             (Err(crate::RunError::Internal(message)), _) => return Err(describe(Some(&plan), &message)),
-            // Where SQLite itself adds, the order of rows decides whether a sum overflows on the way.
+            // Where SQLite itself adds, the order of rows decides whether a sum overflows on the
+            // way.
             (Err(crate::RunError::Sql(message)), Ok(_))
                 if message == "integer overflow"
                     && matches!(plan.strategy, crate::Strategy::Fetch | crate::Strategy::Parts) => {}

@@ -22,7 +22,8 @@ pub(crate) struct Mesh {
 }
 
 impl Mesh {
-    /// `schema` runs everywhere; `rows[i]` on node `i` and on the union. `replicated` tables are filled by the schema.
+    /// `schema` runs everywhere; `rows[i]` on node `i` and on the union. `replicated` tables are
+    /// filled by the schema.
     pub(crate) fn new(schema: &str, replicated: &[&str], rows: &[&str]) -> Mesh {
         let union = Connection::open_in_memory().expect("open");
         crate::functions::register(&union).expect("functions");
@@ -60,7 +61,8 @@ impl Mesh {
         Mesh { nodes, union: Connection::open_in_memory().expect("open"), catalog, shipped_rows: 0, in_pairs: false }
     }
 
-    /// The stores of a database whose rows are dealt to `count` nodes by `deal` (table, row number).
+    /// The stores of a database whose rows are dealt to `count` nodes by `deal` (table, row
+    /// number).
     pub(crate) fn dealt(union: Connection, count: usize, deal: &mut dyn FnMut() -> usize) -> Mesh {
         let schema: Vec<(String, String, String)> = union
             .prepare("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid")
@@ -149,10 +151,10 @@ impl Mesh {
     fn ask_pairs(&mut self, task: &NodeTask, sink: Sink<'_>) -> Result<Vec<(String, NodeStats)>, RunError> {
         let mut all = Vec::new();
         for pair in self.nodes.chunks(2) {
-            let mut batches = vec![Vec::new(); task.parts.len()];
+            let mut batches = vec![Vec::new(); task.fragments.len()];
             for (name, conn) in pair {
-                let stats = execute_task(conn, name, task, &mut |part, batch| {
-                    batches[part].push(batch);
+                let stats = execute_task(conn, name, task, &mut |fragment, batch| {
+                    batches[fragment].push(batch);
                     Ok(())
                 });
                 let stats = stats.map_err(|error| match error {
@@ -161,8 +163,8 @@ impl Mesh {
                 })?;
                 all.push((name.clone(), stats));
             }
-            for (at, (part, batches)) in task.parts.iter().zip(batches).enumerate() {
-                let combine = part.combine.as_ref().expect("all have it");
+            for (at, (fragment, batches)) in task.fragments.iter().zip(batches).enumerate() {
+                let combine = fragment.combine.as_ref().expect("all have it");
                 let pool = MergePool::default();
                 let combined = combine.combined(&batches, &pool, &Stop::default());
                 let combined = combined.map_err(|error| RunError::Internal(error.to_string()))?;
@@ -180,7 +182,8 @@ impl Fanout for Mesh {
         targets: &Targets,
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
-        if self.in_pairs && task.parts.iter().all(|part| part.combine.is_some()) && *targets == Targets::All {
+        if self.in_pairs && task.fragments.iter().all(|fragment| fragment.combine.is_some()) && *targets == Targets::All
+        {
             return self.ask_pairs(task, sink);
         }
         let mut all = Vec::new();
@@ -194,8 +197,8 @@ impl Fanout for Mesh {
                 continue;
             }
             let mut failed = None;
-            let stats = execute_task(conn, name, task, &mut |part, batch| {
-                sink(name, part, Cow::Owned(batch)).map_err(|error| {
+            let stats = execute_task(conn, name, task, &mut |fragment, batch| {
+                sink(name, fragment, Cow::Owned(batch)).map_err(|error| {
                     let reason = error.to_string();
                     failed = Some(error);
                     NodeError::Stopped(reason)

@@ -1,4 +1,5 @@
-//! Tests over whole questions: several in-memory stores, and one database with all their rows as the oracle.
+//! Tests over whole questions: several in-memory stores, and one database with all their rows as
+//! the oracle.
 
 mod aggregates;
 mod align;

@@ -1,5 +1,5 @@
-//! Three recorded stores of another tool, where they are at hand: `../shared/data/ingero` beside the project, or
-//! `RANKMESH_INGERO=DIR`. Their tables have a column `node` of their own.
+//! Three recorded stores of another tool, where they are at hand: `../shared/data/ingero` beside
+//! the project, or `RANKMESH_INGERO=DIR`. Their tables have a column `node` of their own.
 
 use std::path::PathBuf;
 

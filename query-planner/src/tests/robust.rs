@@ -1,4 +1,5 @@
-//! `robust_z() OVER`: over several nodes it says what its definition, written out in plain SQL, says on the union.
+//! `robust_z() OVER`: over several nodes it says what its definition, written out in plain SQL,
+//! says on the union.
 
 use super::mesh::Mesh;
 use crate::{Strategy, Value};
@@ -79,7 +80,7 @@ fn results_keep_their_names_and_plans_their_strategy() {
     let by_node = "SELECT node, robust_z(x) OVER (PARTITION BY node) FROM t WHERE k = 'a'";
     assert_eq!(mesh.plan(by_node).expect("a plan").strategy, Strategy::Rows);
     assert_eq!(mesh.ask(by_node).expect("an answer").rows.len(), 7);
-    // Over grouped rows: the aggregation is two-phase, the window at the asker.
+    // Over grouped rows: the aggregation is two-phase, the window at the coordinator.
     let grouped = "SELECT k, robust_z(a) OVER () AS z FROM (SELECT k, avg(x) AS a FROM t GROUP BY k) ORDER BY k";
     let rows = mesh.ask(grouped).expect("an answer").rows;
     assert_eq!(rows.len(), 3);

@@ -1,4 +1,5 @@
-//! Joins in two rounds: who is reduced and who is not, what is shipped, and that no key loses a row.
+//! Joins in two rounds: who is reduced and who is not, what is shipped, and that no key loses a
+//! row.
 
 use insta::assert_snapshot;
 
@@ -16,7 +17,8 @@ const SCHEMA: &str = "
     INSERT INTO few VALUES (1, 'one'), (2, 'two');
 ";
 
-/// On each of 3 nodes 100 rows of `b` with keys 0 to 49 and some NULLs, of `a` 20 with `x` 0 to 19, of `c` one.
+/// On each of 3 nodes 100 rows of `b` with keys 0 to 49 and some NULLs, of `a` 20 with `x` 0 to 19,
+/// of `c` one.
 fn mesh() -> Mesh {
     let rows: Vec<String> = (0..3)
         .map(|node| {

@@ -1,4 +1,5 @@
-//! Which rule answers which class of question, as text: a planner that fetches everything would pass the answers.
+//! Which rule answers which class of question, as text: a planner that fetches everything would
+//! pass the answers.
 
 use insta::assert_snapshot;
 
@@ -146,7 +147,8 @@ fn work_partitioned_by_node_is_pushed() {
     ");
 }
 
-/// Leaves answer `node, rank, count(*)` from columns, but not `avg(c) / 1e6`: over ten million rows that is a thousand times the work.
+/// Leaves answer `node, rank, count(*)` from columns, but not `avg(c) / 1e6`: over ten million rows
+/// that is a thousand times the work.
 #[test]
 fn groups_by_node_with_expressions_around_aggregates_are_aggregated_in_two_phases() {
     let mut mesh = mesh();
@@ -306,7 +308,7 @@ fn a_view_takes_no_filter_from_the_tables_that_it_does_not_read() {
 fn every_class_has_its_strategy() {
     let mut mesh = mesh();
     for (strategy, shipped_at_most, sql) in [
-        (Strategy::Asker, 0, "SELECT 1, (SELECT 2)"),
+        (Strategy::Coordinator, 0, "SELECT 1, (SELECT 2)"),
         (Strategy::Push, 3, "SELECT name FROM names ORDER BY 1"),
         (Strategy::Push, 2, "SELECT node, count(*) FROM t GROUP BY node"),
         (Strategy::Rows, 30, "SELECT * FROM t"),
@@ -349,7 +351,8 @@ fn every_class_has_its_strategy() {
     }
 }
 
-/// A task comes from another node: nothing of it is parsed or looked for before it is known to be no larger than plans are.
+/// A task comes from another node: nothing of it is parsed or looked for before it is known to be
+/// no larger than plans are.
 #[test]
 fn a_task_that_no_plan_would_be_is_refused_before_any_of_it_is_read() {
     use crate::{Budget, NodeError, NodeTask, Value};
@@ -361,7 +364,7 @@ fn a_task_that_no_plan_would_be_is_refused_before_any_of_it_is_read() {
     let plan = crate::plan("SELECT count(*) FROM t", &catalog, &crate::AskOptions::default()).unwrap();
     let task = |change: &dyn Fn(&mut NodeTask)| {
         let mut task = NodeTask {
-            parts: plan.parts.clone(),
+            fragments: plan.fragments.clone(),
             keys: Vec::new(),
             now_unix_ns: 0,
             budget: Budget::default(),
@@ -375,11 +378,13 @@ fn a_task_that_no_plan_would_be_is_refused_before_any_of_it_is_read() {
         other => panic!("{what}: {other:?}"),
     };
     assert!(task(&|_| ()).is_ok());
-    refused("SQL of 8000008 bytes", &|task| task.parts[0].sql = format!("SELECT {}1", "1+".repeat(4_000_000)));
-    refused("1001 parts", &|task| task.parts = vec![task.parts[0].clone(); 1_001]);
-    refused("tables and columns", &|task| task.parts[0].reads = vec![("t".to_owned(), vec![String::new(); 30_000])]);
+    refused("SQL of 8000008 bytes", &|task| task.fragments[0].sql = format!("SELECT {}1", "1+".repeat(4_000_000)));
+    refused("1001 fragments", &|task| task.fragments = vec![task.fragments[0].clone(); 1_001]);
+    refused("tables and columns", &|task| {
+        task.fragments[0].reads = vec![("t".to_owned(), vec![String::new(); 30_000])]
+    });
     refused("keys", &|task| task.keys = vec![vec![Value::Null; 10_001]]);
     refused("keys", &|task| task.keys = vec![Vec::new(); 2]);
     // Short enough, and deeper than any stack: SQLite says so.
-    refused("maximum depth", &|task| task.parts[0].sql = format!("SELECT {}1", "1+".repeat(900_000)));
+    refused("maximum depth", &|task| task.fragments[0].sql = format!("SELECT {}1", "1+".repeat(900_000)));
 }

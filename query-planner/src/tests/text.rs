@@ -1,4 +1,5 @@
-//! The functions that stand in for SQLite's own, beside SQLite's own: any arguments, the same answer or the same error.
+//! The functions that stand in for SQLite's own, beside SQLite's own: any arguments, the same
+//! answer or the same error.
 
 use proptest::prelude::*;
 use rusqlite::{Connection, params_from_iter};
@@ -6,7 +7,8 @@ use rusqlite::{Connection, params_from_iter};
 use crate::batch::Value;
 use crate::harden::bound;
 
-/// A database with the functions as they are in questions, or as SQLite has them; both with the bounds of questions.
+/// A database with the functions as they are in questions, or as SQLite has them; both with the
+/// bounds of questions.
 fn database(ours: bool) -> Connection {
     let conn = Connection::open_in_memory().unwrap();
     bound(&conn).unwrap();
@@ -16,7 +18,8 @@ fn database(ours: bool) -> Connection {
     conn
 }
 
-/// Pieces of text that make the odd cases: characters of one to four bytes, parts of such, zero bytes, wildcards, digits.
+/// Pieces of text that make the odd cases: characters of one to four bytes, parts of such, zero
+/// bytes, wildcards, digits.
 const PIECES: [&[u8]; 30] = [
     b"a",
     b"b",
@@ -192,7 +195,8 @@ fn patched_documents_are_sqlites() {
     assert!(refused.to_string().contains("takes too long"), "{refused}");
 }
 
-/// `cargo test -p query-planner --release -- --ignored --nocapture usual_sizes`: what a call costs beside SQLite's own.
+/// `cargo test -p query-planner --release -- --ignored --nocapture usual_sizes`: what a call costs
+/// beside SQLite's own.
 #[test]
 #[ignore = "a measurement"]
 fn calls_of_usual_sizes_cost_what_sqlites_do() {

@@ -1,7 +1,9 @@
-//! What capture costs, as ratios in one run: a probed call beside one whose probes do nothing, an MPI job beside itself
-//! without the agent, and a context switch of a task that nobody follows. Needs root; the MPI part needs Open MPI.
+//! What capture costs, as ratios in one run: a probed call beside one whose probes do nothing, an
+//! MPI job beside itself without the agent, and a context switch of a task that nobody follows.
+//! Needs root; the MPI part needs Open MPI.
 //!
-//! `bench-capture calls`, `switches` or `mpi` measures that part alone. `bench-capture record LIBRARY…` is the recorder of the first and the last part: in a process of its own, so that what
+//! `bench-capture calls`, `switches` or `mpi` measures that part alone. `bench-capture record
+//! LIBRARY…` is the recorder of the first and the last part: in a process of its own, so that what
 //! it asks of the kernel (the measuring of programs) ends with it.
 
 use std::collections::BTreeMap;
@@ -19,10 +21,11 @@ use scenarios::figures::figure;
 const ROUNDS: usize = 7;
 const BATCHES: usize = 5;
 const CALLS: u32 = 5_000;
-/// A call without probes takes a few nanoseconds: when it takes longer, another recorder probes the same file.
+/// A call without probes takes a few nanoseconds: when it takes longer, another recorder probes the
+/// same file.
 const BARE_NS: f64 = 100.0;
-/// Rounds of blocks with nothing, with empty probes and with the agent, in one job: many short ones, so that what the machine
-/// does besides meets all.
+/// Rounds of blocks with nothing, with empty probes and with the agent, in one job: many short
+/// ones, so that what the machine does besides meets all.
 const MPI_ROUNDS: usize = 16;
 const MPI_RANKS: usize = 8;
 /// Allreduces a second that the MPI job is tuned to, and how many a run makes.
@@ -153,8 +156,8 @@ fn cc(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The libraries and the caller. The caller has them under names that no recorder knows, so that others on this machine
-/// leave them alone; ours is told the same files by the names that it knows.
+/// The libraries and the caller. The caller has them under names that no recorder knows, so that
+/// others on this machine leave them alone; ours is told the same files by the names that it knows.
 fn compile(dir: &Path) -> anyhow::Result<()> {
     let workloads = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads");
     let called = ["called-1.so", "called-2.so"];
@@ -193,7 +196,8 @@ fn spread(samples: &[f64]) -> String {
     format!("{low:.3} to {high:.3}")
 }
 
-/// As [`per_call`], once nobody else's probes are at the function, which may be other recorders' business for a while.
+/// As [`per_call`], once nobody else's probes are at the function, which may be other recorders'
+/// business for a while.
 fn undisturbed(caller: &mut Talker) -> anyhow::Result<f64> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -205,7 +209,8 @@ fn undisturbed(caller: &mut Talker) -> anyhow::Result<f64> {
     }
 }
 
-/// How much longer a probed call takes than a bare one, over how much longer one with an empty entry and return probe takes.
+/// How much longer a probed call takes than a bare one, over how much longer one with an empty
+/// entry and return probe takes.
 struct Longer {
     recorded: f64,
     /// Of which the least is recorded that makes a record: the floor.
@@ -338,7 +343,8 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Once it has done what it does at its start only (naming the kernel's functions, looking at every process).
+    /// Once it has done what it does at its start only (naming the kernel's functions, looking at
+    /// every process).
     fn settled(self) -> Self {
         let deadline = Instant::now() + Duration::from_secs(10);
         let pause = Duration::from_millis(250);
@@ -372,13 +378,15 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // SAFETY: a signal to a child that was not waited for; SIGTERM lets it take its probes away.
+        // SAFETY: a signal to a child that was not waited for; SIGTERM lets it take its probes
+        // away.
         unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
         let _ = self.child.wait();
     }
 }
 
-/// How far the median of such samples can be off: 95 of 100 samples drawn from these, with repetition, have theirs within.
+/// How far the median of such samples can be off: 95 of 100 samples drawn from these, with
+/// repetition, have theirs within.
 fn interval(samples: &[f64]) -> (f64, f64) {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64; // xorshift64: the same in every run
     let mut draw = || {
@@ -401,8 +409,9 @@ struct Slower {
     empty: f64,
     /// With the agent than with probes that do nothing.
     over_empty: f64,
-    /// How many per cent more processor time the job and the agent take for an allreduce: ranks that wait poll, and use up all
-    /// that they get, so that this does not move with what else runs on the machine. With the agent, and with empty probes.
+    /// How many per cent more processor time the job and the agent take for an allreduce: ranks
+    /// that wait poll, and use up all that they get, so that this does not move with what else runs
+    /// on the machine. With the agent, and with empty probes.
     cpu: [f64; 2],
 }
 

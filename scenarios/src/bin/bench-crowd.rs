@@ -1,7 +1,8 @@
-//! Two hundred heavy questions at once while calls are recorded: each is answered or refused with a word on when to come
-//! again, and ingest loses nothing.
+//! Two hundred heavy questions at once while calls are recorded: each is answered or refused with a
+//! word on when to come again, and ingest loses nothing.
 //!
-//! One whole agent in this process with a store of its own; the rows are handed over as capture hands them over.
+//! One whole agent in this process with a store of its own; the rows are handed over as capture
+//! hands them over.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -1,8 +1,10 @@
-//! Three agents with the stores of a host after a day, asked every question of the documentation, over every table, and
-//! behind a verdict, in random order beside ingest; every answer is compared with what one plain SQLite database says.
+//! Three agents with the stores of a host after a day, asked every question of the documentation,
+//! over every table, and behind a verdict, in random order beside ingest; every answer is compared
+//! with what one plain SQLite database says.
 //!
-//! Two agents are `rankmesh up` (beside this program, or RANKMESH_BINARY). The third is the same agent in a process of
-//! this program, which also hands it rows as capture would. Questions are asked with the command line.
+//! Two agents are `rankmesh up` (beside this program, or RANKMESH_BINARY). The third is the same
+//! agent in a process of this program, which also hands it rows as capture would. Questions are
+//! asked with the command line.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -216,7 +218,8 @@ fn idle(agents: &[mesh::Agent]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What SQLite says to each question about rows from before the end of the day, by two connections at once.
+/// What SQLite says to each question about rows from before the end of the day, by two connections
+/// at once.
 fn answers(united: &Path, asked: &[questions::Asked], until_ns: i64) -> anyhow::Result<Vec<Known>> {
     let next = AtomicUsize::new(0);
     let known: Mutex<Vec<(usize, Known)>> = Mutex::default();
@@ -302,7 +305,8 @@ async fn recording_agent(child: ChildArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hands rows of now to a store, as capture hands over what its ring buffer holds: a hundred times a second.
+/// Hands rows of now to a store, as capture hands over what its ring buffer holds: a hundred times
+/// a second.
 fn record(source: &Source, rate: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
     let Source::Store(store) = source else { bail!("no store") };
     let ingest = store.ingest();

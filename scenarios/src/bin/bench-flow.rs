@@ -1,7 +1,8 @@
 //! A result that is larger than anybody's memory, read slowly: what every process holds meanwhile.
 //!
-//! Whole agents serve files of rows; the command line's output is read at a stated rate. The count and the sum of what was
-//! read are checked. Needs `rankmesh` beside this binary (or RANKMESH_BINARY).
+//! Whole agents serve files of rows; the command line's output is read at a stated rate. The count
+//! and the sum of what was read are checked. Needs `rankmesh` beside this binary (or
+//! RANKMESH_BINARY).
 
 use std::fs::{self, File};
 use std::io::Read;

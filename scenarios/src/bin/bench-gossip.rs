@@ -1,12 +1,15 @@
-//! What membership costs: 10, 100, 400 and 1,000 gossipers in one process on an in-memory link, started at once from one
-//! seed. Printed for each size: time until all know all, then, at rest, bytes sent a second, CPU and memory a node, and
-//! how long after one falls silent all others list it as dead.
+//! What membership costs: 10, 100, 400 and 1,000 gossipers in one process on an in-memory link,
+//! started at once from one seed. Printed for each size: time until all know all, then, at rest,
+//! bytes sent a second, CPU and memory a node, and how long after one falls silent all others list
+//! it as dead.
 //!
-//! Every node says of itself what an agent without ranks does, with a seal as long as an agent's. What sealing and judging seals costs
-//! is not in it, nor the digests of hosts with ranks (`bench-standing` has those), nor QUIC.
+//! Every node says of itself what an agent without ranks does, with a seal as long as an agent's.
+//! What sealing and judging seals costs is not in it, nor the digests of hosts with ranks
+//! (`bench-standing` has those), nor QUIC.
 //!
-//! A thousand nodes at their pace are more than two cores can carry, so large meshes run slowed down: rounds, time to death and the
-//! allowance of bytes are stretched alike, and what is printed is what it would be at the usual pace. `bench-gossip [NODES[:SLOWED]…]`
+//! A thousand nodes at their pace are more than two cores can carry, so large meshes run slowed
+//! down: rounds, time to death and the allowance of bytes are stretched alike, and what is printed
+//! is what it would be at the usual pace. `bench-gossip [NODES[:SLOWED]…]`
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,7 +1,8 @@
 //! The agent under load: a workload that calls at a stated rate, and what became of every call.
 //!
-//! At 200,000 calls a second for a minute each call must be stored or counted as lost; at 50,000 none may be lost and the
-//! agent may use 15 % of a core. The truth is the workload's own count. Needs root, and `rankmesh` beside this binary (or RANKMESH_BINARY).
+//! At 200,000 calls a second for a minute each call must be stored or counted as lost; at 50,000
+//! none may be lost and the agent may use 15 % of a core. The truth is the workload's own count.
+//! Needs root, and `rankmesh` beside this binary (or RANKMESH_BINARY).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,10 @@
-//! Warm latency of a trivial indexed question over 4, 16, 64 and 256 in-process agents, of files that they serve and, up to 16, of the
-//! trace stores that they write themselves, beside bare quinn in the same run (`bench-mesh direct [NODES…]`); whole agents started at once that find each other by gossip over QUIC, and then one of them
-//! falls silent (`bench-mesh meet [NODES]`); a thousand light agents, asked directly and through a tree (`bench-mesh tree [NODES]`);
-//! and the command line beside clush, pdsh and serf, those that are installed, with 16 hosts (`bench-mesh peers`).
+//! Warm latency of a trivial indexed question over 4, 16, 64 and 256 in-process agents, of files
+//! that they serve and, up to 16, of the trace stores that they write themselves, beside bare quinn
+//! in the same run (`bench-mesh direct [NODES…]`); whole agents started at once that find each
+//! other by gossip over QUIC, and then one of them falls silent (`bench-mesh meet [NODES]`); a
+//! thousand light agents, asked directly and through a tree (`bench-mesh tree [NODES]`); and the
+//! command line beside clush, pdsh and serf, those that are installed, with 16 hosts (`bench-mesh
+//! peers`).
 //!
 //! The two are measured in turns (one round each), so that both see the same noise of the machine.
 
@@ -22,8 +25,8 @@ use store::Finding;
 
 const SIZES: [usize; 4] = [4, 16, 64, 256];
 const WARM_UP: usize = 30;
-/// Questions asked of all agents together, and the bounds of the rounds that makes: some tenths of a second of rounds would tell more of
-/// the machine than of the code.
+/// Questions asked of all agents together, and the bounds of the rounds that makes: some tenths of
+/// a second of rounds would tell more of the machine than of the code.
 const ANSWERS: usize = 32_000;
 const ROUNDS: std::ops::RangeInclusive<usize> = 300..=2_000;
 /// An aggregate that SQLite answers from one index lookup a node.
@@ -34,12 +37,14 @@ const ROWS: &str = "CREATE TABLE t(k INTEGER NOT NULL, v INTEGER NOT NULL);
     WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 9999)
     INSERT INTO t SELECT i % 1000, i FROM r;
     CREATE INDEX t_k ON t(k);";
-/// More agents than this are light ones: the gossip of so many in one process leaves little of two cores for questions.
+/// More agents than this are light ones: the gossip of so many in one process leaves little of two
+/// cores for questions.
 const MOST_WHOLE: usize = 64;
 /// More agents than this are not asked for stores of their own besides: that many start slowly.
 const MOST_STORES: usize = 16;
 
-/// Whole agents in one process, how long they may take to meet, and how long a death may take to be known.
+/// Whole agents in one process, how long they may take to meet, and how long a death may take to be
+/// known.
 const FULL: usize = 128;
 const MEETING: Duration = Duration::from_secs(120);
 const DYING: Duration = Duration::from_secs(60);
@@ -54,7 +59,8 @@ const PEER_ROUNDS: usize = 20;
 const LIGHT: usize = 1_000;
 const LIGHT_ROUNDS: usize = 40;
 const ASKER: &str = "coordinator";
-/// Longer than QUIC may delay an acknowledgement (25 ms, RFC 9000 section 18.2) and its probes after it.
+/// Longer than QUIC may delay an acknowledgement (25 ms, RFC 9000 section 18.2) and its probes
+/// after it.
 const SETTLING: Duration = Duration::from_millis(150);
 
 fn main() -> anyhow::Result<()> {
@@ -79,7 +85,8 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Light agents, directly and through a tree, in turns; the coordinator has threads of its own, whose CPU is its cost.
+/// Light agents, directly and through a tree, in turns; the coordinator has threads of its own,
+/// whose CPU is its cost.
 fn tree(n: usize) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let coordinator = tokio::runtime::Builder::new_multi_thread().thread_name(ASKER).enable_all().build()?;
@@ -104,7 +111,8 @@ fn tree(n: usize) -> anyhow::Result<()> {
         if coverage.answered != n || answer.rows[0][0] != expected {
             bail!("wrong answer: {answer:?} {coverage:?}");
         }
-        // Acknowledgements that QUIC holds back are this question's cost, and no burden of the next one.
+        // Acknowledgements that QUIC holds back are this question's cost, and no burden of the next
+        // one.
         std::thread::sleep(SETTLING);
         Ok((took, cpu_time_of_threads(ASKER)?.saturating_sub(cpu)))
     };
@@ -192,7 +200,8 @@ fn meet(n: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command line, and what else there is, in turns. One that is not installed says so and is left out.
+/// The command line, and what else there is, in turns. One that is not installed says so and is
+/// left out.
 fn beside_peers() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let dir = tempfile::tempdir()?;
@@ -326,7 +335,8 @@ impl std::fmt::Display for Data {
     }
 }
 
-/// As many as the question is about in the files, of an instant, and as many others again a second later and so on.
+/// As many as the question is about in the files, of an instant, and as many others again a second
+/// later and so on.
 fn findings(at_ns: i64) -> Vec<Finding> {
     let finding = |number: i64| Finding {
         ts_ns: at_ns + number / 10 * 1_000_000_000,

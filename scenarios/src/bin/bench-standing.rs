@@ -1,7 +1,8 @@
-//! The standing verdict, live: how long from an injected delay to the verdict on every agent, whether all agents agree, whether a
-//! healthy job stays unaccused, and what it costs. Four agents in this process with a cgroup each, real eBPF, eight ranks on real Open MPI.
-//! And in memory: what judging 512 ranks costs an agent. `--injections N`, `--healthy SECONDS` and
-//! `--healthy-minutes N` say how long to look.
+//! The standing verdict, live: how long from an injected delay to the verdict on every agent,
+//! whether all agents agree, whether a healthy job stays unaccused, and what it costs. Four agents
+//! in this process with a cgroup each, real eBPF, eight ranks on real Open MPI. And in memory: what
+//! judging 512 ranks costs an agent. `--injections N`, `--healthy SECONDS` and `--healthy-minutes
+//! N` say how long to look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -259,7 +260,8 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
     Ok(agents)
 }
 
-/// What an agent needs to judge a window of 512 ranks, in memory: all digests of a simulated job of 64 hosts.
+/// What an agent needs to judge a window of 512 ranks, in memory: all digests of a simulated job of
+/// 64 hosts.
 fn in_memory() -> anyhow::Result<()> {
     const HOSTS: usize = 64;
     let job = simulate::Job {

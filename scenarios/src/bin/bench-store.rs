@@ -1,7 +1,8 @@
-//! The trace store beside DuckDB on the same made-up rows, in the same run: questions, bytes a row, ingest, kills,
-//! retention. Prints a table of times and ends with one line a figure.
+//! The trace store beside DuckDB on the same made-up rows, in the same run: questions, bytes a row,
+//! ingest, kills, retention. Prints a table of times and ends with one line a figure.
 //!
-//! `bench-store --rows 1000000 --only queries` is a quick look; `make bench-store` is the whole of it.
+//! `bench-store --rows 1000000 --only queries` is a quick look; `make bench-store` is the whole of
+//! it.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -33,8 +34,8 @@ struct Args {
     /// Number of the first kill: when a process is killed follows from the number.
     #[arg(long, default_value_t = 0)]
     first_kill: u32,
-    /// A store that was filled before (with the same number of rows) in place of a new one; a name that is not there yet
-    /// keeps the new one.
+    /// A store that was filled before (with the same number of rows) in place of a new one; a name
+    /// that is not there yet keeps the new one.
     #[arg(long)]
     store: Option<PathBuf>,
     /// Only these parts.

@@ -1,5 +1,6 @@
-//! How fast trust acts and what it costs: how long a revoked node is served by the rest of a mesh of whole agents, whether
-//! certificates that renew under load cost a question, and what the seals on gossip facts cost.
+//! How fast trust acts and what it costs: how long a revoked node is served by the rest of a mesh
+//! of whole agents, whether certificates that renew under load cost a question, and what the seals
+//! on gossip facts cost.
 
 use std::time::Duration;
 

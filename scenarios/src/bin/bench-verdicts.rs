@@ -1,5 +1,6 @@
-//! `make bench-verdicts`: verdicts over thousands of simulated jobs of known truth, as a table by case and by mode of
-//! calling, and the figures of precision, recall, false names and the cost of an analysis.
+//! `make bench-verdicts`: verdicts over thousands of simulated jobs of known truth, as a table by
+//! case and by mode of calling, and the figures of precision, recall, false names and the cost of
+//! an analysis.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -131,8 +132,8 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
     judged
 }
 
-/// The verdict that digests of the job give, with the windows of the standing verdict and the clocks that agents measure. With the bytes of the
-/// digests a second and rank that was heard.
+/// The verdict that digests of the job give, with the windows of the standing verdict and the
+/// clocks that agents measure. With the bytes of the digests a second and rank that was heard.
 fn by_digests(drawn: &Drawn, rows: &Input) -> (Report, f64) {
     let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(rows));
     let (mut input, bytes) = replay_by(rows, &mut |node, window| clocks.at(node, window));
@@ -206,9 +207,11 @@ fn faults(job: &Judged) -> [bool; 3] {
 
 /// Verdicts that name ranks, of some jobs.
 struct Named {
-    /// Of those that name one, the share that name the right one, whatever is the matter with the job; hangs apart.
+    /// Of those that name one, the share that name the right one, whatever is the matter with the
+    /// job; hangs apart.
     precision: f64,
-    /// Of the jobs with a slow rank or host, by 10 % of a step and more, the share that name exactly that.
+    /// Of the jobs with a slow rank or host, by 10 % of a step and more, the share that name
+    /// exactly that.
     recall: f64,
     /// Healthy jobs and those of stage or data imbalance in which one is named.
     false_names: usize,

@@ -1,4 +1,5 @@
-//! `make chaos`: questions to hosts that are killed, stopped, parted and restarted, every answer judged.
+//! `make chaos`: questions to hosts that are killed, stopped, parted and restarted, every answer
+//! judged.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,6 +1,7 @@
-//! Feeds changed inputs to everything that reads bytes from outside, for some minutes each, and says how many it fed. An
-//! input that does harm is saved in the corpus, and the exit status is 1. Each input is written to a file before it is fed,
-//! so that one that kills the process is not lost either.
+//! Feeds changed inputs to everything that reads bytes from outside, for some minutes each, and
+//! says how many it fed. An input that does harm is saved in the corpus, and the exit status is 1.
+//! Each input is written to a file before it is fed, so that one that kills the process is not lost
+//! either.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::FileExt;

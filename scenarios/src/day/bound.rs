@@ -1,7 +1,9 @@
-//! Limits a question to rows from before a time, so that its answer does not change while rows are recorded.
+//! Limits a question to rows from before a time, so that its answer does not change while rows are
+//! recorded.
 //!
-//! Works on the text: each table of a FROM clause that has a time gets a condition, in WHERE, or in ON where the table is
-//! the right side of a LEFT JOIN. The rest of the question stays as it is, so that it is planned as it would be.
+//! Works on the text: each table of a FROM clause that has a time gets a condition, in WHERE, or in
+//! ON where the table is the right side of a LEFT JOIN. The rest of the question stays as it is, so
+//! that it is planned as it would be.
 
 /// Tables and views with the column of their time.
 const TIMED: &[(&str, &str)] = &[

@@ -1,6 +1,7 @@
-//! The jobs of a day, call by call. Three jobs: `4711` trains with NCCL on every rank of every host, its calls only
-//! enqueue and synchronise calls follow them; later `4712` (MPI) has the lower half of each host's ranks and `train-7`
-//! (NCCL, device times of its plugin) the upper half. In the day's last two hundredths a rank of `train-7` is late.
+//! The jobs of a day, call by call. Three jobs: `4711` trains with NCCL on every rank of every
+//! host, its calls only enqueue and synchronise calls follow them; later `4712` (MPI) has the lower
+//! half of each host's ranks and `train-7` (NCCL, device times of its plugin) the upper half. In
+//! the day's last two hundredths a rank of `train-7` is late.
 
 use node_bpf::{Collective, CudaCall, Library, OffCpu, ProcessSeen, Record};
 use rand::rngs::StdRng;
@@ -45,7 +46,8 @@ fn jobs(day: &Day, burst: u64) -> Vec<Job> {
     }
 }
 
-/// The functions of a step; the first and the last are of all ranks, the others of a host's ranks (or pairs).
+/// The functions of a step; the first and the last are of all ranks, the others of a host's ranks
+/// (or pairs).
 fn functions(library: Library) -> [&'static str; CALLS_A_STEP as usize] {
     match library {
         Library::Mpi => ["allreduce", "send", "recv", "barrier"],
@@ -75,7 +77,8 @@ pub(super) fn of_burst(day: &Day, burst: u64) -> Vec<Made> {
     }
     for step in 0..day.steps_in(burst) {
         for job in &jobs {
-            // Drawn for every host in the same order: when the step begins, and how long its work takes.
+            // Drawn for every host in the same order: when the step begins, and how long its work
+            // takes.
             let drawn: [f64; 3] = of_all.random();
             let step = Step {
                 number: (burst - job.began) * day.steps + step,

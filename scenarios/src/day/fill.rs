@@ -1,5 +1,5 @@
-//! Writes a day through a real store: its queue, commits, segments, joining of segments, rollups and retention, in two
-//! sessions with a gap between them.
+//! Writes a day through a real store: its queue, commits, segments, joining of segments, rollups
+//! and retention, in two sessions with a gap between them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,13 +39,15 @@ pub fn record(ingest: &Ingest, made: Made) {
     }
 }
 
-/// A store that keeps everything: for agents that serve a day while its rows are compared with the oracle's.
+/// A store that keeps everything: for agents that serve a day while its rows are compared with the
+/// oracle's.
 #[must_use]
 pub fn keeps_all() -> StoreConfig {
     StoreConfig { max_bytes: 1 << 40, max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() }
 }
 
-/// Write `day` into a new store at `path`. With `commit_each_burst` every burst becomes segments of its own.
+/// Write `day` into a new store at `path`. With `commit_each_burst` every burst becomes segments of
+/// its own.
 ///
 /// # Errors
 /// The store cannot be written, or lost a row.
@@ -96,7 +98,8 @@ fn wait_for_room(store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sessions are dated by the host's clock, which was that of the writing: give them their times of the day.
+/// Sessions are dated by the host's clock, which was that of the writing: give them their times of
+/// the day.
 fn date_sessions(conn: &Connection, day: &Day) -> anyhow::Result<()> {
     let down = (0..day.bursts).find(|burst| day.phase(*burst) == super::Phase::Down).unwrap_or(day.restart());
     let sessions = [(1, day.since_ns(), day.burst_ns(down)), (2, day.burst_ns(day.restart()), day.until_ns)];

@@ -171,7 +171,8 @@ impl Agent {
         Ok((Outcome::Whole(rows.map(cells).collect()), took))
     }
 
-    /// The questions behind the verdict on the last seconds, with their titles, and the verdict's kind.
+    /// The questions behind the verdict on the last seconds, with their titles, and the verdict's
+    /// kind.
     ///
     /// # Errors
     /// There is no verdict.
@@ -193,7 +194,8 @@ impl Agent {
     /// The process is gone.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // Fields 14 and 15, in hundredths of a second on Linux; the second, in parentheses, may hold blanks.
+        // Fields 14 and 15, in hundredths of a second on Linux; the second, in parentheses, may
+        // hold blanks.
         let after = stat.rsplit_once(')').context("a process's line")?.1;
         let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         Ok(Duration::from_millis(ticks * 10))

@@ -10,8 +10,9 @@
 //! | `oracle` | the same rows in one plain SQLite database, and comparing answers with it |
 //! | `mesh` | agents as processes that serve such stores |
 //!
-//! A day is a row of bursts: in each, the jobs make some steps. For a benchmark the bursts follow each other without a
-//! pause; for a test they lie an hour apart, so that each becomes segments of its own with few rows each.
+//! A day is a row of bursts: in each, the jobs make some steps. For a benchmark the bursts follow
+//! each other without a pause; for a test they lie an hour apart, so that each becomes segments of
+//! its own with few rows each.
 
 pub mod bound;
 pub mod calls;
@@ -40,8 +41,8 @@ pub const LOCAL_RANKS: u32 = 8;
 /// Collective calls of one rank in one step of its job.
 pub const CALLS_A_STEP: u64 = 4;
 
-/// What a day is like, and which host's it is. The same values make the same rows; hosts that differ in `host` alone
-/// take part in the same jobs.
+/// What a day is like, and which host's it is. The same values make the same rows; hosts that
+/// differ in `host` alone take part in the same jobs.
 #[derive(Debug, Clone)]
 pub struct Day {
     /// Seed of everything that is random.
@@ -104,8 +105,8 @@ impl Day {
         }
     }
 
-    /// As many segments as a busy host's store has, with few rows each: `bursts` bursts an hour apart, the last of them
-    /// long enough for a verdict.
+    /// As many segments as a busy host's store has, with few rows each: `bursts` bursts an hour
+    /// apart, the last of them long enough for a verdict.
     #[must_use]
     pub fn sparse(seed: u64, host: u32, hosts: u32, bursts: u64, until_ns: i64) -> Self {
         Self {

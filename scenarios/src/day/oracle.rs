@@ -1,5 +1,5 @@
-//! The same rows in one plain SQLite database: every store's export under its node's name. Its answers are what the mesh
-//! must answer.
+//! The same rows in one plain SQLite database: every store's export under its node's name. Its
+//! answers are what the mesh must answer.
 
 use std::path::{Path, PathBuf};
 
@@ -123,7 +123,8 @@ impl Oracle {
         Ok(answer)
     }
 
-    /// `robust_z` is written out by the planner: then it plans, for one store, and SQLite alone answers every part.
+    /// `robust_z` is written out by the planner: then it plans, for one store, and SQLite alone
+    /// answers every part.
     fn planned(&self, sql: &str) -> anyhow::Result<Vec<Vec<Value>>> {
         let local = Local {
             conn: &self.conn,
@@ -162,8 +163,8 @@ pub fn compare(sql: &str, ours: &[Vec<Value>], oracle: &[Vec<Value>]) -> anyhow:
     Ok(())
 }
 
-/// Figures that rest on measured clocks: within a millisecond or a twentieth; counts and scores up to a thousand within
-/// three.
+/// Figures that rest on measured clocks: within a millisecond or a twentieth; counts and scores up
+/// to a thousand within three.
 fn close(ours: &[Vec<Value>], oracle: &[Vec<Value>]) -> anyhow::Result<()> {
     ensure!(ours.len() == oracle.len(), "{} rows, SQLite has {}", ours.len(), oracle.len());
     let number = |value: &Value| match value {

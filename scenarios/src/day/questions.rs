@@ -27,8 +27,9 @@ const PAGES: [&str; 10] = [
     "docs/verdicts.md",
 ];
 
-/// Every question of the documentation below `root`. A span of `lateness` and its kin becomes `span`, since the page's own
-/// lies on some day; questions with an ellipsis are parts of questions, and left out.
+/// Every question of the documentation below `root`. A span of `lateness` and its kin becomes
+/// `span`, since the page's own lies on some day; questions with an ellipsis are parts of
+/// questions, and left out.
 ///
 /// # Errors
 /// A page is missing, or fewer questions are found than there were when this was written.

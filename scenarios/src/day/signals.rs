@@ -1,5 +1,5 @@
-//! What a host records beside its jobs' calls: samples, counters, requests, events, calls that were only counted, losses,
-//! verdicts and the audit; in the proportions of a training host.
+//! What a host records beside its jobs' calls: samples, counters, requests, events, calls that were
+//! only counted, losses, verdicts and the audit; in the proportions of a training host.
 
 use std::borrow::Cow;
 
@@ -137,7 +137,8 @@ fn counters(day: &Day, burst: u64, ts_ns: i64, rng: &mut StdRng, made: &mut Vec<
     }
 }
 
-/// What happens now and then in a step: requests, faults, retransmissions, children, probed functions.
+/// What happens now and then in a step: requests, faults, retransmissions, children, probed
+/// functions.
 fn rare(day: &Day, ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
     let at = |rng: &mut StdRng| ts_ns + rng.random_range(0..day.step_ns);
     let cgroup_id = 0x100 + 4000;

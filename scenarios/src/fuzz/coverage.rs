@@ -1,9 +1,10 @@
-//! Which branches an input took: counters that the compiler puts into our crates when they are built for fuzzing, and
-//! nothing in any other build. What is kept because of it is [`super::Pool`]'s.
+//! Which branches an input took: counters that the compiler puts into our crates when they are
+//! built for fuzzing, and nothing in any other build. What is kept because of it is
+//! [`super::Pool`]'s.
 //!
 //! `scripts/fuzz-rustc.sh` builds with LLVM's SanitizerCoverage, inline 8-bit counters
-//! (clang.llvm.org/docs/SanitizerCoverage.html): each edge has a byte, which wraps; before `main` the program is told where
-//! they lie. Buckets of counts are those of AFL.
+//! (clang.llvm.org/docs/SanitizerCoverage.html): each edge has a byte, which wraps; before `main`
+//! the program is told where they lie. Buckets of counts are those of AFL.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -26,15 +27,17 @@ pub fn edges() -> usize {
     REGIONS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(start, end)| end - start).sum()
 }
 
-/// What was taken since the last call, and forgets it: edge times 8 plus the bucket of its count, in order.
+/// What was taken since the last call, and forgets it: edge times 8 plus the bucket of its count,
+/// in order.
 pub fn taken() -> Vec<u32> {
     let mut taken = Vec::new();
     let mut edge = 0_u32;
     for &(start, end) in REGIONS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         for address in start..end {
             let counter = std::ptr::with_exposed_provenance_mut::<u8>(address);
-            // SAFETY: the compiler's own table of bytes, which lives as long as the program. Code on other threads may count
-            // at the same time; volatile byte reads and writes can then lose a count, nothing more.
+            // SAFETY: the compiler's own table of bytes, which lives as long as the program. Code
+            // on other threads may count at the same time; volatile byte reads and writes can then
+            // lose a count, nothing more.
             let count = unsafe { counter.read_volatile() };
             if count != 0 {
                 // SAFETY: as above.

@@ -1,6 +1,7 @@
-//! What members and people of the mesh send that is worked on, not only read: tasks and answers up to their rows, catalogues up
-//! to plans against them, gossiped facts, and local requests up to their answers. Everything runs under the limits that an agent
-//! has, on a small store with segments of every kind of column.
+//! What members and people of the mesh send that is worked on, not only read: tasks and answers up
+//! to their rows, catalogues up to plans against them, gossiped facts, and local requests up to
+//! their answers. Everything runs under the limits that an agent has, on a small store with
+//! segments of every kind of column.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use model::{LocalRequest, Question};
 use node_bpf::{Collective, Library, ProcessSeen, Record};
 use query::SnapshotUse;
 use query::exec::Executor;
-use query_planner::{AskOptions, Batch, Budget, Catalog, MergePool, NodePart, NodeTask, Stop};
+use query_planner::{AskOptions, Batch, Budget, Catalog, Fragment, MergePool, NodeTask, Stop};
 use store::{ServedDb, Source, Store, StoreConfig};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -49,8 +50,8 @@ struct Lab {
     runtime: Runtime,
     merges: MergePool,
     /// A part that ships a partial state of every kind.
-    states: NodePart,
-    asker: LightCluster,
+    states: Fragment,
+    coordinator: LightCluster,
 }
 
 fn lab() -> anyhow::Result<&'static Lab> {
@@ -65,7 +66,7 @@ fn lab() -> anyhow::Result<&'static Lab> {
     let executor = Arc::new(Executor::new("n0".to_owned(), source, 2));
     let catalog = executor.catalog()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let asker = {
+    let coordinator = {
         let _inside = runtime.enter();
         let cluster = LightCluster::start(1, |_| {
             "CREATE TABLE events(source INTEGER, duration REAL, name TEXT); INSERT INTO events VALUES (1, 2.5, 'a'), (2, NULL, 'b');".to_owned()
@@ -76,7 +77,7 @@ fn lab() -> anyhow::Result<&'static Lab> {
     let states = "SELECT count(*), sum(seq), stddev(seq), median(seq), approx_quantile(seq, 0.5), approx_count_distinct(seq), \
                   histogram(seq, 4), first(seq, ts_ns), last(seq, ts_ns), min(seq), rank FROM collectives GROUP BY rank";
     let states = plan(states, &catalog)?.context("no part")?;
-    let lab = Lab { _dir: dir, executor, catalog, runtime, merges: MergePool::default(), states, asker };
+    let lab = Lab { _dir: dir, executor, catalog, runtime, merges: MergePool::default(), states, coordinator };
     Ok(LAB.get_or_init(|| lab))
 }
 
@@ -129,16 +130,17 @@ fn fill(path: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn plan(sql: &str, catalog: &Catalog) -> anyhow::Result<Option<NodePart>> {
+fn plan(sql: &str, catalog: &Catalog) -> anyhow::Result<Option<Fragment>> {
     let plan = query_planner::plan(sql, catalog, &AskOptions::default())?;
-    Ok(plan.parts.into_iter().next())
+    Ok(plan.fragments.into_iter().next())
 }
 
-fn task(parts: Vec<NodePart>) -> NodeTask {
-    NodeTask { parts, keys: Vec::new(), now_unix_ns: T0_NS, budget: Budget::default(), viewer: None }
+fn task(fragments: Vec<Fragment>) -> NodeTask {
+    NodeTask { fragments, keys: Vec::new(), now_unix_ns: T0_NS, budget: Budget::default(), viewer: None }
 }
 
-/// Frames of tasks in every kind of request, parts as text (`S3 SELECT …`: columns, SQL), and answers.
+/// Frames of tasks in every kind of request, parts as text (`S3 SELECT …`: columns, SQL), and
+/// answers.
 pub(super) fn task_seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     let lab = lab()?;
     let mut seeds = Vec::new();
@@ -146,17 +148,17 @@ pub(super) fn task_seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     let own = Request::Task { deadline_ms: 9, task: task(vec![lab.states.clone()]) };
     seeds.push(frame::encode(&own.own(7)?)?);
     for sql in QUESTIONS {
-        let parts = query_planner::plan(sql, &lab.catalog, &AskOptions::default())?.parts;
-        for part in &parts {
-            seeds.push(format!("S{} {}", part.columns, part.sql).into_bytes());
+        let fragments = query_planner::plan(sql, &lab.catalog, &AskOptions::default())?.fragments;
+        for fragment in &fragments {
+            seeds.push(format!("S{} {}", fragment.columns, fragment.sql).into_bytes());
         }
-        let combine: Option<Vec<_>> = parts.iter().map(|part| part.combine.clone()).collect();
+        let combine: Option<Vec<_>> = fragments.iter().map(|fragment| fragment.combine.clone()).collect();
         seeds.push(frame::encode(&match combine {
             Some(combine) => {
                 let (leaves, snapshot) = (Vec::new(), Some(snapshot));
-                Request::Combine { deadline_ms: 9, task: task(parts), leaves, combine, snapshot }
+                Request::Combine { deadline_ms: 9, task: task(fragments), leaves, combine, snapshot }
             }
-            None => Request::RoundTask { deadline_ms: 9, task: task(parts), snapshot },
+            None => Request::RoundTask { deadline_ms: 9, task: task(fragments), snapshot },
         })?);
     }
     let answer = lab.runtime.block_on(run(lab, task(vec![lab.states.clone()])));
@@ -166,14 +168,15 @@ pub(super) fn task_seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     Ok(seeds)
 }
 
-/// A request is worked on as a node does it; an answer is held against its part, and combined with an honest one.
+/// A request is worked on as a node does it; an answer is held against its part, and combined with
+/// an honest one.
 pub(super) fn feed_task(input: &[u8]) -> anyhow::Result<()> {
     let lab = lab()?;
     if let Some(text) = input.strip_prefix(b"S") {
         let text = String::from_utf8_lossy(text);
         let (columns, sql) = text.split_once(' ').unwrap_or(("1", &text));
         let reads = vec![("collectives".to_owned(), READS.map(str::to_owned).to_vec())];
-        let part = NodePart {
+        let fragment = Fragment {
             sql: sql.to_owned(),
             columns: columns.parse().unwrap_or(1),
             reads,
@@ -181,7 +184,7 @@ pub(super) fn feed_task(input: &[u8]) -> anyhow::Result<()> {
             partials: Vec::new(),
             ..lab.states.clone()
         };
-        lab.runtime.block_on(run(lab, task(vec![part])));
+        lab.runtime.block_on(run(lab, task(vec![fragment])));
         return Ok(());
     }
     lab.runtime.block_on(async {
@@ -251,7 +254,8 @@ pub(super) fn catalog_seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     Ok(seeds)
 }
 
-/// A catalogue with its right hash is believed or not, and united with ours; questions are planned against both.
+/// A catalogue with its right hash is believed or not, and united with ours; questions are planned
+/// against both.
 pub(super) fn feed_catalog(input: &[u8]) -> anyhow::Result<()> {
     let lab = lab()?;
     let found = lab.runtime.block_on(async {
@@ -330,7 +334,7 @@ pub(super) fn feed_local(input: &[u8]) -> anyhow::Result<()> {
         };
         let most_ms = u64::try_from(DEADLINE.as_millis()).unwrap_or(u64::MAX);
         question.timeout_ms = question.timeout_ms.min(most_ms);
-        let _ = lab.asker.ask_until(0, question, CancellationToken::new()).await;
+        let _ = lab.coordinator.ask_until(0, question, CancellationToken::new()).await;
     });
     Ok(())
 }

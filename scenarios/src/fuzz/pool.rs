@@ -1,4 +1,5 @@
-//! The inputs that a fuzzing run goes on from: its seeds, and each that took a branch that none had taken before.
+//! The inputs that a fuzzing run goes on from: its seeds, and each that took a branch that none had
+//! taken before.
 
 use std::collections::HashSet;
 
@@ -29,7 +30,8 @@ impl Pool {
         self.seen.len()
     }
 
-    /// Notes an input that has just been fed; keeps it when it took something new, or when `always`.
+    /// Notes an input that has just been fed; keeps it when it took something new, or when
+    /// `always`.
     pub fn fed(&mut self, input: Vec<u8>, always: bool) {
         let took = coverage::taken();
         let new = took.iter().any(|branch| !self.seen.contains(branch));
@@ -40,8 +42,8 @@ impl Pool {
         }
     }
 
-    /// At most `most` inputs, of `bytes` at most each, that take as many of the branches as so many can: the one that adds most
-    /// first.
+    /// At most `most` inputs, of `bytes` at most each, that take as many of the branches as so many
+    /// can: the one that adds most first.
     #[must_use]
     pub fn best(&self, most: usize, bytes: usize) -> Vec<&[u8]> {
         let mut left: Vec<usize> = (0..self.inputs.len()).filter(|&input| self.inputs[input].len() <= bytes).collect();

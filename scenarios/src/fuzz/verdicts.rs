@@ -1,8 +1,9 @@
-//! Digests of several hosts, as gossip brings them, up to and with what is judged of them and printed.
+//! Digests of several hosts, as gossip brings them, up to and with what is judged of them and
+//! printed.
 //!
-//! An input is a list of pieces: who gossips (one byte: 1 to 7 a host, 128 the host is dead from now on), how much later than the piece
-//! before (one byte, units of 50 ms), how long the digest is (two bytes, the lowest first), and the digest's bytes, which
-//! are packed into text here.
+//! An input is a list of pieces: who gossips (one byte: 1 to 7 a host, 128 the host is dead from
+//! now on), how much later than the piece before (one byte, units of 50 ms), how long the digest is
+//! (two bytes, the lowest first), and the digest's bytes, which are packed into text here.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,8 @@ use verdicts::{Observation, show_sql, text};
 
 use crate::simulate::{Job, Slow, Stop};
 
-/// A report is no larger than this for each byte of digests, beside [`FIXED_BYTES`]: what a digest claims costs nothing.
+/// A report is no larger than this for each byte of digests, beside [`FIXED_BYTES`]: what a digest
+/// claims costs nothing.
 const MOST_TIMES: usize = 1_000;
 const FIXED_BYTES: usize = 64 << 10;
 /// Bytes of an input that are looked at.

@@ -1,5 +1,5 @@
-//! A whole run: questions from many threads while a script of operations goes on, every answer judged, and what is left at
-//! the end.
+//! A whole run: questions from many threads while a script of operations goes on, every answer
+//! judged, and what is left at the end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -54,8 +54,8 @@ pub struct Options {
     pub new_rows: bool,
     /// Shortest and longest deadline of a question.
     pub timeout: (Duration, Duration),
-    /// No question begins after this time, once there was an answer from all and one from some: on a machine that stands still
-    /// the time alone says nothing.
+    /// No question begins after this time, once there was an answer from all and one from some: on
+    /// a machine that stands still the time alone says nothing.
     pub at_most: Duration,
     /// More hosts than this are asked through intermediate aggregators.
     pub tree_above: usize,
@@ -96,7 +96,8 @@ pub struct Report {
     pub held: Option<(Held, Held)>,
     /// The most resident memory seen in each quarter of the questions, bytes.
     pub memory_bytes: [u64; 4],
-    /// The most memory seen allocated and not freed in each quarter of the questions, without the oracle's databases, bytes.
+    /// The most memory seen allocated and not freed in each quarter of the questions, without the
+    /// oracle's databases, bytes.
     pub live_bytes: [u64; 4],
     /// Datagrams carried, and lost on purpose.
     pub datagrams: (u64, u64),
@@ -275,7 +276,8 @@ impl Run {
         }
     }
 
-    /// By how much the machine was late in all between two instants, of which the second is not to come.
+    /// By how much the machine was late in all between two instants, of which the second is not to
+    /// come.
     fn lag(&self, from: Instant, until: Instant) -> Duration {
         // After a standstill who asked may go on before the watch has noticed.
         while *lock(&self.watched) < until && !self.over.load(Ordering::Relaxed) {
@@ -440,7 +442,8 @@ impl Run {
         text
     }
 
-    /// Tasks of the busiest agent when they are as few as they will be: those of connections that died go with time.
+    /// Tasks of the busiest agent when they are as few as they will be: those of connections that
+    /// died go with time.
     fn tasks_at_rest(&self) -> usize {
         let until = Instant::now() + ENDING;
         let (mut fewest, mut since) = (usize::MAX, Instant::now());

@@ -1,5 +1,5 @@
-//! All hosts of a lab, and what is done to them. Each operation is noted in the timeline before it begins and when it is
-//! done, so that what lay between counts for neither side.
+//! All hosts of a lab, and what is done to them. Each operation is noted in the timeline before it
+//! begins and when it is done, so that what lay between counts for neither side.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -20,7 +20,8 @@ const KILL_PATIENCE: Duration = Duration::from_secs(60);
 /// How long an agent's worker may take to be held.
 const HOLD_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ports are counted from here, below those that systems give away, so that nobody else gets one between two lives.
+/// Ports are counted from here, below those that systems give away, so that nobody else gets one
+/// between two lives.
 const FIRST_PORT: u16 = 21_000;
 
 /// A host, running or not.
@@ -55,8 +56,8 @@ pub struct Start {
     pub new_address: bool,
     /// With other rows.
     pub new_rows: bool,
-    /// With the clock an hour ahead. At the start after that it is right again, and the generation counted from it lower
-    /// than the last.
+    /// With the clock an hour ahead. At the start after that it is right again, and the generation
+    /// counted from it lower than the last.
     pub clock_ahead: bool,
 }
 
@@ -143,7 +144,8 @@ impl Host {
         Ok(path)
     }
 
-    /// The clock as the next generation is counted by: the file that remembers the last one goes as if it were lost.
+    /// The clock as the next generation is counted by: the file that remembers the last one goes as
+    /// if it were lost.
     fn set_clock(&mut self, ahead: bool) -> anyhow::Result<()> {
         let file = self.identity.join("generation");
         if std::mem::replace(&mut self.clock_ahead, ahead) {
@@ -156,8 +158,8 @@ impl Host {
         Ok(())
     }
 
-    /// Ends the agent as SIGKILL would. Unless `silent` (the host lost power) others hear from the host that nobody
-    /// listens.
+    /// Ends the agent as SIGKILL would. Unless `silent` (the host lost power) others hear from the
+    /// host that nobody listens.
     pub fn kill(&mut self, relay: &Relay, silent: bool) {
         let Some(Running { runtime, agent, hold }) = self.running.take() else { return };
         drop(hold);

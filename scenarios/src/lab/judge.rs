@@ -1,5 +1,5 @@
-//! Whether an answer is right: its rows by the oracle over exactly the hosts that coverage says answered, its coverage by
-//! the timeline.
+//! Whether an answer is right: its rows by the oracle over exactly the hosts that coverage says
+//! answered, its coverage by the timeline.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ use super::questions::{Drawn, Scope, name_of};
 use super::relay::HostId;
 use super::timeline::Timeline;
 
-/// Ways to choose versions of rows that are tried, where hosts returned with other rows during the question.
+/// Ways to choose versions of rows that are tried, where hosts returned with other rows during the
+/// question.
 const WAYS: usize = 64;
 
-/// How long two hosts must have been up and joined before a question, when the coordinator already lists the other as live: a
-/// connection from before may first have to be found dead.
+/// How long two hosts must have been up and joined before a question, when the coordinator already
+/// lists the other as live: a connection from before may first have to be found dead.
 const SETTLED: Duration = Duration::from_secs(4);
 
 /// A question that was put and what came of it.
@@ -126,8 +127,8 @@ fn covered(put: &Put, coverage: &Coverage, timeline: &Timeline) -> Result<BTreeS
         Scope::AnyOne => return Ok(BTreeSet::new()),
         Scope::Hosts(hosts) => {
             let hosts: BTreeSet<HostId> = hosts.iter().copied().collect();
-            // Not listed: the coordinator has just been started and cannot know it. One that knows nobody asks itself, whatever
-            // the question names, and says so.
+            // Not listed: the coordinator has just been started and cannot know it. One that knows
+            // nobody asks itself, whatever the question names, and says so.
             let alone = BTreeSet::from([put.coordinator]);
             let of = |listed: &BTreeSet<HostId>| if *listed == alone { alone.clone() } else { &hosts & listed };
             put.listed

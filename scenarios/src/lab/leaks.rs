@@ -11,7 +11,8 @@ pub struct Held {
     pub threads: usize,
     /// Resident memory, bytes: with it what the allocator keeps of freed memory.
     pub memory_bytes: u64,
-    /// Memory that is allocated and not freed, bytes: glibc's `uordblks` and `hblkhd` (mallinfo2(3)).
+    /// Memory that is allocated and not freed, bytes: glibc's `uordblks` and `hblkhd`
+    /// (mallinfo2(3)).
     pub live_bytes: u64,
 }
 

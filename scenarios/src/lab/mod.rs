@@ -1,9 +1,9 @@
-//! The chaos lab: agents in one process that are killed, stopped, cut off from each other and restarted under questions,
-//! and a judge who knows each node's rows.
+//! The chaos lab: agents in one process that are killed, stopped, cut off from each other and
+//! restarted under questions, and a judge who knows each node's rows.
 //!
-//! Every host runs its agent on a runtime of its own, so that a kill is one (tasks are dropped, sockets close, nothing is
-//! said) and a stop is one (the only worker is held). All datagrams go through a [`relay`] on loopback that cuts, loses
-//! and delays them by pairs of hosts.
+//! Every host runs its agent on a runtime of its own, so that a kill is one (tasks are dropped,
+//! sockets close, nothing is said) and a stop is one (the only worker is held). All datagrams go
+//! through a [`relay`] on loopback that cuts, loses and delays them by pairs of hosts.
 //!
 //! - [`relay`]: the network between hosts; [`host`]: one host and its agent; [`fleet`]: all of them, and what is done to them;
 //! - [`timeline`]: what was true when; [`script`]: operations from a seed;

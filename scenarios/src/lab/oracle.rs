@@ -81,7 +81,8 @@ fn database(union: &Union, seed: u64) -> anyhow::Result<(Connection, u64)> {
     Ok((conn, u64::try_from(bytes)?))
 }
 
-/// Whether two answers are the same: rows in order where the question fixes it, doubles up to the order of additions.
+/// Whether two answers are the same: rows in order where the question fixes it, doubles up to the
+/// order of additions.
 #[must_use]
 pub fn same(ours: &[Vec<Value>], oracle: &[Vec<Value>], ordered: bool) -> bool {
     let text = |rows: &[Vec<Value>]| {

@@ -1,5 +1,6 @@
-//! Questions from a seed, over the two tables and the dictionary that every host of a lab serves: aggregates, groups,
-//! top-k, joins within a node and across nodes, DISTINCT, subqueries, plain rows, exact medians in two rounds.
+//! Questions from a seed, over the two tables and the dictionary that every host of a lab serves:
+//! aggregates, groups, top-k, joins within a node and across nodes, DISTINCT, subqueries, plain
+//! rows, exact medians in two rounds.
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -51,7 +52,8 @@ pub const REPLICATED: &str = "d";
 pub fn rows_of(host: HostId, version: usize, seed: u64) -> String {
     let mut rng = StdRng::seed_from_u64(seed ^ ((host as u64) << 32) ^ version as u64);
     let mut sql = String::new();
-    // Every value of v is one host's and one version's, so that no host's rows can stand for another's.
+    // Every value of v is one host's and one version's, so that no host's rows can stand for
+    // another's.
     let base = (host as i64 + 1) * 1_000_000 + version as i64 * 1_000;
     for row in 0..rng.random_range(20..60_i64) {
         let (k, v) = (rng.random_range(0..KEYS), base + row);

@@ -1,8 +1,9 @@
 //! The network between the hosts of a lab: a UDP relay on loopback.
 //!
-//! Each port of the relay stands for one host: what is sent to it goes to that host, and comes from the port that
-//! stands for the sender. So both ends see addresses that work in both directions, as between real hosts, and a host's own
-//! socket is known to the relay alone. Links lose, delay or cut datagrams by ordered pairs of hosts.
+//! Each port of the relay stands for one host: what is sent to it goes to that host, and comes from
+//! the port that stands for the sender. So both ends see addresses that work in both directions, as
+//! between real hosts, and a host's own socket is known to the relay alone. Links lose, delay or
+//! cut datagrams by ordered pairs of hosts.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -108,7 +109,8 @@ impl Relay {
         Ok(Self { runtime: Some(runtime), state: Arc::new(state) })
     }
 
-    /// Opens the port `at` that stands for `host`, whose own socket is at `address`; gives the port's address.
+    /// Opens the port `at` that stands for `host`, whose own socket is at `address`; gives the
+    /// port's address.
     ///
     /// # Errors
     /// The address is taken, and stays so for a while.
@@ -138,7 +140,8 @@ impl Relay {
     pub fn close(&self, host: HostId) {
         let port = self.state.wiring().ports.remove(&host);
         if let (Some(port), Some(runtime)) = (port, &self.runtime) {
-            // The socket closes when its task is gone; wait, so that whoever sends there hears it from now on.
+            // The socket closes when its task is gone; wait, so that whoever sends there hears it
+            // from now on.
             let socket = Arc::downgrade(&port.socket);
             drop(port);
             runtime.block_on(async {
@@ -268,7 +271,8 @@ mod tests {
             a.send_to(b"x", at_b).unwrap();
         }
         let mut heard = 0;
-        // A port's task carries in order, so a last word comes last; it may be lost as well, and is said again.
+        // A port's task carries in order, so a last word comes last; it may be lost as well, and is
+        // said again.
         b.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let until = Instant::now() + PATIENCE;
         loop {

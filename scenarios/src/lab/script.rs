@@ -87,7 +87,8 @@ impl Script {
 
     fn operation(&mut self) -> Operation {
         let disturbed = self.hosts.iter().filter(|is| **is != Is::Up).count();
-        // At most a third of the hosts is away at a time; links are healed before they are made bad again.
+        // At most a third of the hosts is away at a time; links are healed before they are made bad
+        // again.
         let room = disturbed < self.hosts.len() / 3;
         match self.rng.random_range(0..10) {
             0..=2 if room => {

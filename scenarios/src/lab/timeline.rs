@@ -1,5 +1,5 @@
-//! What was true when: the state of each host and of each pair of hosts over time, so that an answer can be judged
-//! against the whole time in which it was made.
+//! What was true when: the state of each host and of each pair of hosts over time, so that an
+//! answer can be judged against the whole time in which it was made.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -48,8 +48,8 @@ impl Timeline {
         self.versions.entry(host).or_default().push(Since { at: Instant::now(), is });
     }
 
-    /// Whether `b` could answer `a` all the time from `margin` before `from` to `until`: both up, and no datagram between
-    /// them lost.
+    /// Whether `b` could answer `a` all the time from `margin` before `from` to `until`: both up,
+    /// and no datagram between them lost.
     #[must_use]
     pub fn joined(&self, a: HostId, b: HostId, from: Instant, until: Instant, margin: Duration) -> bool {
         let Some(from) = from.checked_sub(margin) else { return false };

@@ -1,10 +1,11 @@
-//! The data of one file: a union database that runs every statement, and N node databases among which its rows are
-//! dealt.
+//! The data of one file: a union database that runs every statement, and N node databases among
+//! which its rows are dealt.
 //!
-//! Statements run on the union only. Afterwards the nodes are brought to its state: tables, views and indexes exist on
-//! every node, each row on exactly one, chosen by the seed when the row first appears; a changed row changes where it
-//! lies. That holds for any statement (INSERT … SELECT, UPDATE with a subquery, REPLACE, triggers), which running it on
-//! every node would not. Asking is not here.
+//! Statements run on the union only. Afterwards the nodes are brought to its state: tables, views
+//! and indexes exist on every node, each row on exactly one, chosen by the seed when the row first
+//! appears; a changed row changes where it lies. That holds for any statement (INSERT … SELECT,
+//! UPDATE with a subquery, REPLACE, triggers), which running it on every node would not. Asking is
+//! not here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -97,7 +98,8 @@ impl Dealer {
         })
     }
 
-    /// From now on nodes that get no rows of a table lack the table itself, as agents of different ages may.
+    /// From now on nodes that get no rows of a table lack the table itself, as agents of different
+    /// ages may.
     #[must_use]
     pub fn sparse(mut self) -> Self {
         self.sparse = true;
@@ -134,7 +136,8 @@ impl Dealer {
         self.schema.iter().any(|object| object.kind == "view" && object.name.eq_ignore_ascii_case(name))
     }
 
-    /// Run a statement and bring the nodes to the new state. The inner result is SQLite's answer to the statement.
+    /// Run a statement and bring the nodes to the new state. The inner result is SQLite's answer to
+    /// the statement.
     ///
     /// # Errors
     /// The nodes cannot follow.
@@ -188,7 +191,8 @@ impl Dealer {
             .query_row([], |row| row.get(0))
     }
 
-    /// Tables, indexes and views in order of creation. Temporary ones count as others: a mesh knows no sessions.
+    /// Tables, indexes and views in order of creation. Temporary ones count as others: a mesh knows
+    /// no sessions.
     fn union_schema(&self) -> rusqlite::Result<Vec<SchemaObject>> {
         self.union
             .prepare_cached(
@@ -203,8 +207,8 @@ impl Dealer {
             .collect()
     }
 
-    /// Make the nodes' tables, indexes and views those of the union. Returns the tables that are new or changed: they
-    /// are empty.
+    /// Make the nodes' tables, indexes and views those of the union. Returns the tables that are
+    /// new or changed: they are empty.
     fn follow_schema(&mut self, schema: Vec<SchemaObject>) -> anyhow::Result<BTreeSet<String>> {
         let gone: Vec<SchemaObject> = self.schema.iter().filter(|old| !schema.contains(old)).cloned().collect();
         let mut statements = Vec::new();
@@ -316,7 +320,8 @@ impl Dealer {
         Ok(Some(node))
     }
 
-    /// Copy one row of the union, if it is still there, to `node`, or to a node of the seed's choice.
+    /// Copy one row of the union, if it is still there, to `node`, or to a node of the seed's
+    /// choice.
     fn place_row(&mut self, name: &str, rowid: i64, node: Option<usize>) -> rusqlite::Result<()> {
         let Some(table) = self.tables.get_mut(name) else { return Ok(()) };
         let columns: Vec<String> = table.columns.iter().map(|column| quoted(column)).collect();
@@ -361,8 +366,8 @@ impl Dealer {
     }
 }
 
-/// Chances of the nodes to get a row: a third of three or more nodes stay empty, of two perhaps one; the others differ
-/// by powers of two.
+/// Chances of the nodes to get a row: a third of three or more nodes stay empty, of two perhaps
+/// one; the others differ by powers of two.
 fn skewed_weights(rng: &mut StdRng, nodes: usize) -> Vec<u32> {
     let empty = if nodes == 2 { rng.random_range(0..2) } else { nodes / 3 };
     let mut weights: Vec<u32> =

@@ -1,7 +1,8 @@
 //! Values to text, sorting and hashing, as SQLite's own sqllogictest runner does it.
 //!
-//! `I` columns are read as integers, `R` columns as `%.3f`, `T` columns as text with `NULL` and `(empty)` spelled out
-//! and bytes outside ASCII's printable range as `@`. Conversions are done by SQLite itself, so they are its own.
+//! `I` columns are read as integers, `R` columns as `%.3f`, `T` columns as text with `NULL` and
+//! `(empty)` spelled out and bytes outside ASCII's printable range as `@`. Conversions are done by
+//! SQLite itself, so they are its own.
 
 use md5::{Digest, Md5};
 use query_planner::Value;
@@ -24,7 +25,8 @@ impl Formatter {
         Ok(Formatter { conn: Connection::open_in_memory()? })
     }
 
-    /// A result as the file would hold it before sorting. `None` when a row's width is not that of `kinds`.
+    /// A result as the file would hold it before sorting. `None` when a row's width is not that of
+    /// `kinds`.
     ///
     /// # Errors
     /// SQLite refuses a conversion.

@@ -1,7 +1,8 @@
-//! The memory transport: the planner's own way from SQL to answer, with function calls where the mesh has QUIC.
+//! The memory transport: the planner's own way from SQL to answer, with function calls where the
+//! mesh has QUIC.
 //!
-//! Each node runs its parts on a hardened read-only connection of its own, as an agent does. Nodes answer in an order
-//! that changes from question to question, as over a network.
+//! Each node runs its parts on a hardened read-only connection of its own, as an agent does. Nodes
+//! answer in an order that changes from question to question, as over a network.
 
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};

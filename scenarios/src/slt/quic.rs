@@ -1,7 +1,9 @@
-//! The QUIC transport: real agents over loopback sockets, asked through the code behind the command line.
+//! The QUIC transport: real agents over loopback sockets, asked through the code behind the command
+//! line.
 //!
-//! Agents serve the deal's files, so they see rows as soon as those are written. A changed schema reaches the coordinators by
-//! gossip: before the next question the transport waits until every agent knows every catalogue.
+//! Agents serve the deal's files, so they see rows as soon as those are written. A changed schema
+//! reaches the coordinators by gossip: before the next question the transport waits until every
+//! agent knows every catalogue.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -50,7 +52,8 @@ impl QuicTransport {
             None => {
                 let files: Vec<PathBuf> = dealer.nodes().iter().map(|node| node.path.clone()).collect();
                 let cluster = self.runtime.block_on(Cluster::serve(&files, &[], PATIENCE))?;
-                // Nothing is known of the agents' catalogues yet: wait below, whatever the count says.
+                // Nothing is known of the agents' catalogues yet: wait below, whatever the count
+                // says.
                 Mesh { cluster, schema_changes: u64::MAX }
             }
         };
@@ -110,7 +113,8 @@ impl Transport for QuicTransport {
                 Reply::Failed { message: "a plan instead of an answer".to_owned(), plan: None }
             }
             Err(AskError::Wrong(message)) => Reply::Refused(message),
-            // What SQL errors and what the mesh fails at is one kind of error here; the union tells them apart.
+            // What SQL errors and what the mesh fails at is one kind of error here; the union tells
+            // them apart.
             Err(AskError::Failed { message, .. }) => Reply::SqlError(message),
         })
     }
@@ -129,7 +133,7 @@ fn strategy(explained: &str) -> Option<Strategy> {
     let name = explained.lines().find_map(|line| line.strip_prefix("strategy: "))?.trim();
     [
         Strategy::PerNode,
-        Strategy::Asker,
+        Strategy::Coordinator,
         Strategy::Push,
         Strategy::Rows,
         Strategy::Aggregate,
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_strategy_stands_in_the_explanation() {
-        assert_eq!(strategy("strategy: rows\npart 0 (…)"), Some(Strategy::Rows));
+        assert_eq!(strategy("strategy: rows\nfragment 0 (…)"), Some(Strategy::Rows));
         assert_eq!(strategy("nothing"), None);
     }
 }

@@ -1,8 +1,9 @@
 //! Whether a plan was as cheap as the query's shape allows.
 //!
-//! A planner that fetches every table answers everything right, so right answers alone prove little. The shape
-//! (`shape.rs`) says which strategies are allowed and how many rows may travel; SQLite's authorizer says which columns
-//! a query reads, on the union for the user's SQL and on a node for each part.
+//! A planner that fetches every table answers everything right, so right answers alone prove
+//! little. The shape (`shape.rs`) says which strategies are allowed and how many rows may travel;
+//! SQLite's authorizer says which columns a query reads, on the union for the user's SQL and on a
+//! node for each part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,8 @@ use super::deal::Dealer;
 use super::shape::{Facts, Shape};
 use super::transport::Answered;
 
-/// Tables and the columns read of each, in lower case. A table of which only the existence of rows matters has none.
+/// Tables and the columns read of each, in lower case. A table of which only the existence of rows
+/// matters has none.
 pub type Reads = BTreeMap<String, BTreeSet<String>>;
 
 /// Judges plans against shapes.
@@ -100,7 +102,8 @@ impl RungCheck {
                 }
             }
             let key = part.table.to_ascii_lowercase();
-            // A part may ship `node` beside the columns, or one constant for a row of which nothing else matters.
+            // A part may ship `node` beside the columns, or one constant for a row of which nothing
+            // else matters.
             let most = wanted.get(&key).map_or(0, BTreeSet::len).max(1) + usize::from(sql.contains("node"));
             if plan.strategy == Strategy::Fetch && part.columns as usize > most {
                 return Ok(Some(format!("fetches {} columns of {key}, {most} are referenced", part.columns)));
@@ -122,7 +125,7 @@ fn unfiltered<'p>(plan: &'p Plan, facts: &Facts, dealer: &Dealer) -> Option<&'p 
 /// The dearest strategy a shape may take, and the most rows all nodes together may ship.
 fn too_dear(shape: Shape, answered: &Answered, nodes: usize) -> Option<String> {
     let dearest = match shape {
-        Shape::Constant => Strategy::Asker,
+        Shape::Constant => Strategy::Coordinator,
         Shape::Scan { .. } | Shape::Aggregate { .. } => Strategy::Aggregate,
         Shape::General => Strategy::Fetch,
     };

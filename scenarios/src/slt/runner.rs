@@ -1,4 +1,5 @@
-//! Running one file: statements to the deal, queries to the mesh, answers against the file and the union.
+//! Running one file: statements to the deal, queries to the mesh, answers against the file and the
+//! union.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{IsTerminal as _, Write as _};
@@ -294,8 +295,8 @@ impl<'a> Run<'a> {
         shape::facts(sql, &|name| self.dealer.is_view(name))
     }
 
-    /// Whether `ours` differs from `union` only in what the SQL leaves open: the order of rows without ORDER BY or with
-    /// equal keys, the order inside `group_concat`.
+    /// Whether `ours` differs from `union` only in what the SQL leaves open: the order of rows
+    /// without ORDER BY or with equal keys, the order inside `group_concat`.
     fn is_allowed_order(&self, sql: &str, ours: &[Vec<String>], union: &[Vec<String>], sort: Sort) -> bool {
         let Some(facts) = self.facts(sql) else { return false };
         let canonical = |rows: &[Vec<String>]| {

@@ -1,8 +1,9 @@
 //! Reading sqllogictest files into steps.
 //!
-//! The sqllogictest crate parses; this module cleans the text first, because the crate differs from SQLite's own
-//! runner: it takes no comment after `skipif`/`onlyif` (most of the corpus has them), and it lets a condition before
-//! `halt` or `hash-threshold` fall through to the next record. Running and comparing are not here.
+//! The sqllogictest crate parses; this module cleans the text first, because the crate differs from
+//! SQLite's own runner: it takes no comment after `skipif`/`onlyif` (most of the corpus has them),
+//! and it lets a condition before `halt` or `hash-threshold` fall through to the next record.
+//! Running and comparing are not here.
 
 use sqllogictest::{Condition, QueryExpect, Record, SortMode, StatementExpect};
 
@@ -162,7 +163,8 @@ fn expectation(expected: QueryExpect<ColumnKind>) -> Expectation {
     }
 }
 
-/// `30 values hashing to 3c13dee48d9356ae19af2515e05e6b54`, the form a result over the file's hash threshold has.
+/// `30 values hashing to 3c13dee48d9356ae19af2515e05e6b54`, the form a result over the file's hash
+/// threshold has.
 fn hash_line(results: &[String]) -> Option<ExpectedResult> {
     let [line] = results else { return None };
     let (values, md5) = line.split_once(" values hashing to ")?;
@@ -178,11 +180,12 @@ fn holds(conditions: &[Condition]) -> bool {
     })
 }
 
-/// The same script, line for line, without comments after directives and with conditional `halt` and `hash-threshold`
-/// decided.
+/// The same script, line for line, without comments after directives and with conditional `halt`
+/// and `hash-threshold` decided.
 fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // Conditions seen since the last record, and whether they hold: written out once it is known what they stand before.
+    // Conditions seen since the last record, and whether they hold: written out once it is known
+    // what they stand before.
     let mut pending: Vec<String> = Vec::new();
     let mut pending_holds = true;
     let mut at_start = true;

@@ -27,8 +27,8 @@ pub enum Shape {
     Aggregate {
         /// GROUP BY.
         grouped: bool,
-        /// Every aggregate has a partial state of fixed size, and no HAVING, LIMIT or DISTINCT drops groups after the
-        /// merge: then the number of shipped rows is known from the answer.
+        /// Every aggregate has a partial state of fixed size, and no HAVING, LIMIT or DISTINCT
+        /// drops groups after the merge: then the number of shipped rows is known from the answer.
         plain: bool,
     },
     /// Joins, subqueries, CTEs, compounds, windows, views: fetching is allowed.
@@ -40,14 +40,15 @@ pub enum Shape {
 pub struct Facts {
     /// The class.
     pub shape: Shape,
-    /// ORDER BY terms of the outermost SELECT as places in the result (from 0); `None` for a term that is not one.
+    /// ORDER BY terms of the outermost SELECT as places in the result (from 0); `None` for a term
+    /// that is not one.
     pub order_by: Vec<Option<usize>>,
     /// Columns that USING names, in lower case; SQLite's authorizer does not tell them.
     pub joined_on: Vec<String>,
     /// NATURAL JOIN: which columns are compared is not in the text.
     pub natural: bool,
-    /// Tables read once, in lower case, on which WHERE has a plain condition of their own: their rows must be filtered
-    /// before they travel.
+    /// Tables read once, in lower case, on which WHERE has a plain condition of their own: their
+    /// rows must be filtered before they travel.
     pub filtered: BTreeSet<String>,
     /// `group_concat` without ORDER BY of its own: its result's order is SQLite's to choose.
     pub concatenates: bool,
@@ -228,7 +229,8 @@ fn split_and<'a, 'b>(condition: &'a Expr<'b>, out: &mut Vec<&'a Expr<'b>>) {
     }
 }
 
-/// Whether a condition is made of columns, literals and operators; `owners` takes the tables of its columns.
+/// Whether a condition is made of columns, literals and operators; `owners` takes the tables of its
+/// columns.
 fn is_plain(expr: &Expr<'_>, entries: &[(String, String)], owners: &mut BTreeSet<String>) -> bool {
     let mut all = |exprs: &[&Expr<'_>]| exprs.iter().all(|expr| is_plain(expr, entries, owners));
     match expr {

@@ -1,4 +1,5 @@
-//! The benchmark's other processes: each opens a store, does one thing, and says on standard output what it cost.
+//! The benchmark's other processes: each opens a store, does one thing, and says on standard output
+//! what it cost.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,8 @@ pub enum Mode {
         /// How long.
         seconds: u64,
     },
-    /// Rows without end, at full speed, to be killed; tells after each thousand how many were handed over and stored.
+    /// Rows without end, at full speed, to be killed; tells after each thousand how many were
+    /// handed over and stored.
     Endless {
         /// Store.
         path: PathBuf,
@@ -147,7 +149,8 @@ fn fill(path: &Path, rows: u64, max_bytes: u64) -> anyhow::Result<Report> {
 fn paced(path: &Path, per_second: u64, seconds: u64) -> anyhow::Result<Report> {
     let store = Store::open(path, config(0))?;
     let ingest = store.ingest();
-    // Times that pass as fast as the clock does: sums by the second have as much to sum up as they would.
+    // Times that pass as fast as the clock does: sums by the second have as much to sum up as they
+    // would.
     let span_ns = i64::try_from(seconds.saturating_mul(1_000_000_000))?;
     let rows: Vec<_> = Generator::spread(per_second * seconds, span_ns).collect();
     let (began, cpu) = (Instant::now(), cpu_time());
@@ -177,7 +180,8 @@ fn endless(path: &Path, begun: u64) -> anyhow::Result<Report> {
             while store.health().queued > StoreConfig::default().queue_records / 2 {
                 std::thread::sleep(Duration::from_micros(500));
             }
-            // What is stored was read first: whatever is killed in between, both numbers are true then.
+            // What is stored was read first: whatever is killed in between, both numbers are true
+            // then.
             let stored = begun + store.health().stored;
             writeln!(out, "{stored} {}", begun + i as u64)?;
             out.flush()?;

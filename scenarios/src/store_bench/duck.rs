@@ -24,8 +24,8 @@ pub struct Duck {
 }
 
 impl Duck {
-    /// Starts Python from the virtual environment that `make bench-store` made (or `python3`), and loads `rows` rows
-    /// through a pipe.
+    /// Starts Python from the virtual environment that `make bench-store` made (or `python3`), and
+    /// loads `rows` rows through a pipe.
     ///
     /// # Errors
     /// There is no Python with the `duckdb` package, or loading failed.

@@ -1,4 +1,5 @@
-//! Made-up collectives: one hour, 8 ranks in step, 12 functions, 4 communicators; the same for the same seed.
+//! Made-up collectives: one hour, 8 ranks in step, 12 functions, 4 communicators; the same for the
+//! same seed.
 
 use std::io::Write;
 

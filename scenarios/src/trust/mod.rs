@@ -1,7 +1,8 @@
-//! What trust costs and how fast it acts, measured on whole agents: `revoke` how long a revoked node is still served, `renew`
-//! whether certificates that renew cost a question, `seal` what the owner's signature on gossip facts costs. The binary
-//! `bench-trust` prints the figures; the same things are tried, not timed, in `tests/trust.rs`.
-//! [`TrustMesh`] also serves tests of what whole agents show whom (`tests/own_rows.rs`).
+//! What trust costs and how fast it acts, measured on whole agents: `revoke` how long a revoked
+//! node is still served, `renew` whether certificates that renew cost a question, `seal` what the
+//! owner's signature on gossip facts costs. The binary `bench-trust` prints the figures; the same
+//! things are tried, not timed, in `tests/trust.rs`. [`TrustMesh`] also serves tests of what whole
+//! agents show whom (`tests/own_rows.rs`).
 
 pub mod renew;
 pub mod revoke;
@@ -37,7 +38,8 @@ pub struct TrustMesh {
 }
 
 impl TrustMesh {
-    /// Starts `size` agents whose certificates last `validity`, each serving the same small file, and waits until all know all.
+    /// Starts `size` agents whose certificates last `validity`, each serving the same small file,
+    /// and waits until all know all.
     ///
     /// # Errors
     /// An agent cannot start, or they do not meet.

@@ -1,5 +1,6 @@
-//! Certificates that renew under load: every agent of a mesh asks all the time, some questions short and some that a renewal
-//! overtakes, while certificates of a few seconds renew again and again. Each answer must be whole and right.
+//! Certificates that renew under load: every agent of a mesh asks all the time, some questions
+//! short and some that a renewal overtakes, while certificates of a few seconds renew again and
+//! again. Each answer must be whole and right.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,9 +48,9 @@ struct Tally {
 pub async fn run(agents: usize, validity: Duration, time: Duration) -> anyhow::Result<Renewed> {
     let mesh = TrustMesh::start(agents, validity).await?;
     let tally = Arc::new(Tally::default());
-    let mut askers = JoinSet::new();
+    let mut coordinators = JoinSet::new();
     for agent in &mesh.agents {
-        askers.spawn(ask_on(Arc::clone(agent.shared()), agents, Arc::clone(&tally)));
+        coordinators.spawn(ask_on(Arc::clone(agent.shared()), agents, Arc::clone(&tally)));
     }
     let serials = || -> Vec<String> {
         mesh.agents.iter().map(|agent| agent.shared().coordinator.mesh.identity().serial().to_owned()).collect()
@@ -62,7 +63,7 @@ pub async fn run(agents: usize, validity: Duration, time: Duration) -> anyhow::R
         before = now;
     }
     tally.done.store(true, Ordering::Relaxed);
-    askers.join_all().await;
+    coordinators.join_all().await;
     for agent in mesh.agents {
         agent.shutdown().await;
     }

@@ -1,5 +1,6 @@
-//! How long a revoked node is still served: somebody with its key keeps a connection to every other agent, the CA's owner
-//! revokes it, and the clock runs until the last agent has closed that connection and refuses the next.
+//! How long a revoked node is still served: somebody with its key keeps a connection to every other
+//! agent, the CA's owner revokes it, and the clock runs until the last agent has closed that
+//! connection and refuses the next.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,7 +60,8 @@ pub async fn once(mesh: &mut TrustMesh) -> anyhow::Result<Revoked> {
             loop {
                 let again = async {
                     match endpoint.connect(address, certs::tls::SERVER_NAME)?.await {
-                        // With TLS 1.3 the client's side of a handshake may end before the server's judgement comes.
+                        // With TLS 1.3 the client's side of a handshake may end before the server's
+                        // judgement comes.
                         Ok(connection) => Ok::<_, anyhow::Error>(connection.closed().await),
                         Err(error) => Ok(error),
                     }

@@ -1,6 +1,7 @@
-//! What seals cost: gossipers on an in-memory link whose facts change once a second, as those of hosts that record do, with
-//! the seals that agents make. The CPU time inside sealing and judging is told from that of gossip as a whole. QUIC's part,
-//! which would make the share smaller, is not in it.
+//! What seals cost: gossipers on an in-memory link whose facts change once a second, as those of
+//! hosts that record do, with the seals that agents make. The CPU time inside sealing and judging
+//! is told from that of gossip as a whole. QUIC's part, which would make the share smaller, is not
+//! in it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
-//! Which file of a crate imports from which, read from its sources: `use` items, and paths that begin with `crate`, `self` or
-//! `super`. What only tests use does not count. A name that a module hands on (`use child::Name`) counts as the file's that has it.
+//! Which file of a crate imports from which, read from its sources: `use` items, and paths that
+//! begin with `crate`, `self` or `super`. What only tests use does not count. A name that a module
+//! hands on (`use child::Name`) counts as the file's that has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -133,7 +134,8 @@ impl Crate {
         Some(here)
     }
 
-    /// The arrows between files, without those from a file to a module above it, and names of its children that it hands on.
+    /// The arrows between files, without those from a file to a module above it, and names of its
+    /// children that it hands on.
     pub(crate) fn arrows(&self) -> Arrows {
         let mut arrows = Arrows::new();
         for (name, module) in &self.modules {

@@ -1,5 +1,6 @@
-//! The layers that docs/architecture.md draws are those of the code: its table of crates says what each of them uses, no crate
-//! uses one above it, and within a crate no files import each other in a circle (other than a module and its own children).
+//! The layers that docs/architecture.md draws are those of the code: its table of crates says what
+//! each of them uses, no crate uses one above it, and within a crate no files import each other in
+//! a circle (other than a module and its own children).
 
 mod imports;
 
@@ -21,7 +22,8 @@ struct Package {
     roots: Vec<PathBuf>,
 }
 
-/// The crates of the workspace by name, with those of them that each depends on, for building, testing or running.
+/// The crates of the workspace by name, with those of them that each depends on, for building,
+/// testing or running.
 fn packages() -> BTreeMap<String, Package> {
     let root = root();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -50,7 +52,8 @@ fn packages() -> BTreeMap<String, Package> {
     list(&metadata["packages"]).iter().map(|found| (text(&found["name"]), package(found))).collect()
 }
 
-/// The rows of the table of crates in docs/architecture.md, from the top down: folder, package, what it uses.
+/// The rows of the table of crates in docs/architecture.md, from the top down: folder, package,
+/// what it uses.
 fn table() -> Vec<(String, String, BTreeSet<String>)> {
     let page = std::fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md");
     let cells =

@@ -61,8 +61,8 @@ impl Memory {
         Ok(bytes)
     }
 
-    /// Many pieces in one call. The kernel stops at the first piece that is not mapped: that one and those after it are
-    /// left out of the answer.
+    /// Many pieces in one call. The kernel stops at the first piece that is not mapped: that one
+    /// and those after it are left out of the answer.
     pub(crate) fn read_pieces(&self, wanted: &[(u64, usize)]) -> Result<Vec<Piece>, Errno> {
         let wanted = &wanted[..wanted.len().min(MAX_PIECES)];
         let mut pieces: Vec<Piece> =

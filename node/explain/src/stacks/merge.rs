@@ -1,6 +1,8 @@
-//! The stacks of many ranks as one tree and a few classes, as LLNL's STAT does it for debugging at scale.
+//! The stacks of many ranks as one tree and a few classes, as LLNL's STAT does it for debugging at
+//! scale.
 //!
-//! Pure: profiles in, a tree with the set of ranks at each function out, and for each rank the place where it mostly is.
+//! Pure: profiles in, a tree with the set of ranks at each function out, and for each rank the
+//! place where it mostly is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,7 +12,8 @@ use super::ranges::{fold_names, fold_ranges};
 use super::sampler::{CountedStack, ProcessProfile, ThreadProfile};
 use super::types::Frame;
 
-/// Functions of one stack that are merged; profiles come from other hosts, and these may hold anything.
+/// Functions of one stack that are merged; profiles come from other hosts, and these may hold
+/// anything.
 const MAX_DEPTH: usize = 512;
 
 /// Whose stack it is.
@@ -38,7 +41,8 @@ pub struct MemberStacks {
 }
 
 impl MemberStacks {
-    /// Those of the threads of a profile that `wanted` holds for: the first thread only, all of them, …
+    /// Those of the threads of a profile that `wanted` holds for: the first thread only, all of
+    /// them, …
     pub fn of(
         profile: ProcessProfile,
         rank: Option<u32>,
@@ -86,7 +90,8 @@ pub struct Members {
 /// A function in the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Position of the calling function's node in the list; `None` for an outermost one. It comes before this one.
+    /// Position of the calling function's node in the list; `None` for an outermost one. It comes
+    /// before this one.
     pub parent: Option<u32>,
     /// The function.
     pub step: Step,
@@ -101,8 +106,8 @@ pub struct Node {
 /// Members that mostly are in the same place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// From the outermost function on, as far inwards as each member was in more than half of its samples. A line is given
-    /// where more than half of the samples have it.
+    /// From the outermost function on, as far inwards as each member was in more than half of its
+    /// samples. A line is given where more than half of the samples have it.
     pub path: Vec<Step>,
     /// Who.
     pub members: Members,
@@ -239,7 +244,8 @@ impl Tree {
         node
     }
 
-    /// How far inwards a member was in the same function in more than half of its `total` samples, and in how many.
+    /// How far inwards a member was in the same function in more than half of its `total` samples,
+    /// and in how many.
     fn place(&self, own: &HashMap<usize, u64>, total: u64) -> (Vec<Step>, u64) {
         let mut path = Vec::new();
         let mut samples = total;

@@ -1,4 +1,5 @@
-//! Call stacks of other processes, read from outside: nothing is stopped, signalled or loaded into them.
+//! Call stacks of other processes, read from outside: nothing is stopped, signalled or loaded into
+//! them.
 //!
 //! - `types`: the values that come out, bounded and serialisable; `reader`: one process, once; `sampler`: several processes,
 //!   several times; `merge` and `render`: many ranks, in classes.
@@ -6,8 +7,9 @@
 //!   their unwind tables, threads that sleep only.
 //! - `memory`, `process`, `modules`: the memory of a process, what `/proc` says of it, the files that it maps.
 //!
-//! A thread that sleeps holds still: the scheduler's counts prove it, and its stack is exact. One that runs is read twice, and
-//! what two reads do not agree on is marked as torn, because dropping such samples would distort the shares.
+//! A thread that sleeps holds still: the scheduler's counts prove it, and its stack is exact. One
+//! that runs is read twice, and what two reads do not agree on is marked as torn, because dropping
+//! such samples would distort the shares.
 //!
 //! Reading needs `CAP_SYS_PTRACE`, or the same user where the kernel allows that.
 

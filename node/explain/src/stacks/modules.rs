@@ -1,7 +1,9 @@
-//! The files that a process has mapped: where each lies, and the parts of an ELF file that stacks need.
+//! The files that a process has mapped: where each lies, and the parts of an ELF file that stacks
+//! need.
 //!
-//! Files are opened as the process sees them, so programs in containers, in a `chroot` or started through the loader are found:
-//! by `/proc/PID/map_files` where the reader may, else by `/proc/PID/root`.
+//! Files are opened as the process sees them, so programs in containers, in a `chroot` or started
+//! through the loader are found: by `/proc/PID/map_files` where the reader may, else by
+//! `/proc/PID/root`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -104,7 +106,8 @@ struct Load {
 }
 
 impl ElfFacts {
-    /// What to add to addresses of the file to get those in the process. `None` where the mapping is not of a segment.
+    /// What to add to addresses of the file to get those in the process. `None` where the mapping
+    /// is not of a segment.
     pub(crate) fn bias(&self, mapping: &Mapping) -> Option<u64> {
         const PAGE: u64 = 4096;
         let load = self.loads.iter().find(|load| {
@@ -151,7 +154,8 @@ impl ElfFacts {
     }
 }
 
-/// Finds exported symbols by the hash table, without reading all names; by all names where there is no such table.
+/// Finds exported symbols by the hash table, without reading all names; by all names where there is
+/// no such table.
 fn dynamic_symbols<'a, R: ReadRef<'a>, const N: usize>(
     sections: &SectionTable<'a, FileHeader64<LittleEndian>, R>,
     data: R,
@@ -220,7 +224,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The facts of a mapping's file; those of a file that is no ELF file or cannot be opened are empty.
+    /// The facts of a mapping's file; those of a file that is no ELF file or cannot be opened are
+    /// empty.
     pub(crate) fn facts(&mut self, pid: u32, mapping: &Mapping) -> Arc<ElfFacts> {
         let Some(key) = mapping.file else { return Arc::default() };
         if let Some(facts) = self.facts.get(&key) {

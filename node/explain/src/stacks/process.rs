@@ -1,4 +1,5 @@
-//! What `/proc` says of a process: which one it is, its threads and what each does, its children, the rights to read it.
+//! What `/proc` says of a process: which one it is, its threads and what each does, its children,
+//! the rights to read it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -43,21 +44,24 @@ fn read_text(path: impl AsRef<Path>) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
-/// State letter and the fields from the parent's pid on of a `stat` line; the name in between may hold anything.
+/// State letter and the fields from the parent's pid on of a `stat` line; the name in between may
+/// hold anything.
 fn stat_fields(stat: &str) -> Option<(char, Vec<&str>)> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.collect()))
 }
 
-/// What the scheduler knows of a thread: equal ones around a read prove that the thread did not run in between.
+/// What the scheduler knows of a thread: equal ones around a read prove that the thread did not run
+/// in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Schedule {
     run_times: String,
 }
 
 impl Schedule {
-    /// Times on a CPU so far, by `schedstat`. `None` where the thread is gone or the kernel does not count.
+    /// Times on a CPU so far, by `schedstat`. `None` where the thread is gone or the kernel does
+    /// not count.
     pub(crate) fn of(pid: u32, tid: u32) -> Option<Schedule> {
         let run_times = read_text(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
         // A kernel without scheduler statistics says "0 0 0" for ever, which proves nothing.
@@ -95,7 +99,8 @@ pub(crate) fn blocked_registers(pid: u32, tid: u32) -> Result<Option<(u64, u64)>
         Ok(line) => line,
         Err(error) => return Err(refused(pid, Errno::from_raw(error.raw_os_error().unwrap_or(0)))),
     };
-    // "running", or a system call's number, six arguments, stack pointer, program counter; "-1 SP PC" outside of a call.
+    // "running", or a system call's number, six arguments, stack pointer, program counter; "-1 SP
+    // PC" outside of a call.
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [.., sp, pc] = fields[..] else { return Ok(None) };
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
@@ -117,7 +122,8 @@ pub(crate) struct ThreadIds {
 }
 
 impl ThreadIds {
-    /// Of the threads that the process has now. Costs a read a thread in a container, and only a listing elsewhere.
+    /// Of the threads that the process has now. Costs a read a thread in a container, and only a
+    /// listing elsewhere.
     pub(crate) fn of(pid: u32) -> Result<ThreadIds, StacksError> {
         let nested = own_thread_id(&format!("/proc/{pid}/status")) != Some(pid);
         let by_own_id = thread_ids(pid)?
@@ -142,7 +148,8 @@ fn own_thread_id(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// All descendants of some processes, nearest first, without the processes themselves. Data loaders' workers are such.
+/// All descendants of some processes, nearest first, without the processes themselves. Data
+/// loaders' workers are such.
 pub fn descendants(pids: &[u32]) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()

@@ -7,7 +7,8 @@ pub fn fold_ranges(numbers: impl IntoIterator<Item = u64>) -> String {
     runs(numbers.into_iter().collect(), 0)
 }
 
-/// Host names with their numbers folded: `node-[1-3,7],login`. Padded numbers of another width stay apart: `n01` is not `n1`.
+/// Host names with their numbers folded: `node-[1-3,7],login`. Padded numbers of another width stay
+/// apart: `n01` is not `n1`.
 pub(crate) fn fold_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut groups: BTreeMap<(&str, usize), Vec<u64>> = BTreeMap::new();
     let mut whole: BTreeSet<&str> = BTreeSet::new();

@@ -1,6 +1,8 @@
-//! Merged stacks as text for people and as folded lines for flame-graph tools. JSON is the serialised value itself.
+//! Merged stacks as text for people and as folded lines for flame-graph tools. JSON is the
+//! serialised value itself.
 //!
-//! Names come from other processes and hosts: what could steer a terminal or break a format is escaped here.
+//! Names come from other processes and hosts: what could steer a terminal or break a format is
+//! escaped here.
 
 use std::fmt::Write;
 
@@ -12,7 +14,8 @@ const SHOWN: usize = 4;
 /// Host names are shown up to this length, and counted beyond.
 const NODES_WIDTH: usize = 60;
 
-/// `text` with what could steer a terminal replaced by its code: control and invisible formatting characters.
+/// `text` with what could steer a terminal replaced by its code: control and invisible formatting
+/// characters.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -33,7 +36,8 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The classes, one a line and the largest first, then the tree with the ranks at each place where ways part.
+/// The classes, one a line and the largest first, then the tree with the ranks at each place where
+/// ways part.
 pub fn text(merged: &Merged) -> String {
     let mut out = String::new();
     let common = common_length(&merged.classes);
@@ -51,7 +55,8 @@ pub fn text(merged: &Merged) -> String {
     out
 }
 
-/// Folded lines (`function;function COUNT`), from the outermost function inwards, all ranks together.
+/// Folded lines (`function;function COUNT`), from the outermost function inwards, all ranks
+/// together.
 pub fn folded(merged: &Merged) -> String {
     let mut out = String::new();
     let mut names: Vec<String> = Vec::with_capacity(merged.tree.len());
@@ -121,7 +126,8 @@ fn common_length(classes: &[Class]) -> usize {
     (0..first.path.len()).take_while(|at| rest.iter().all(|c| c.path.get(*at) == first.path.get(*at))).count()
 }
 
-/// What tells a class from the others: from the last function that all share on, at most so many that it stays one line.
+/// What tells a class from the others: from the last function that all share on, at most so many
+/// that it stays one line.
 fn class_path(class: &Class, common: usize) -> String {
     if class.path.is_empty() {
         return "no place where it is most of the time".into();

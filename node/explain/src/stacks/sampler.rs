@@ -1,4 +1,5 @@
-//! Takes the stacks of several processes several times, within a budget of CPU time, and counts equal ones.
+//! Takes the stacks of several processes several times, within a budget of CPU time, and counts
+//! equal ones.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ pub struct Plan {
     pub samples: u32,
     /// Time between two samples.
     pub every: Duration,
-    /// CPU time of the reader for all of it; sampling ends early where it is used up, and the profiles say so.
+    /// CPU time of the reader for all of it; sampling ends early where it is used up, and the
+    /// profiles say so.
     pub cpu_budget: Duration,
 }
 
@@ -88,7 +90,8 @@ pub struct CountedStack {
     pub outer_missing: bool,
 }
 
-/// Samples processes. Keep it for the next time: what it learnt of the processes makes that cheaper.
+/// Samples processes. Keep it for the next time: what it learnt of the processes makes that
+/// cheaper.
 #[derive(Debug, Default)]
 pub struct Sampler {
     reader: StackReader,
@@ -100,7 +103,8 @@ impl Sampler {
         Sampler { reader: StackReader::new(limits) }
     }
 
-    /// Samples these processes, all in each round. Blocks for about `samples × every`; `cancelled` is asked before each round.
+    /// Samples these processes, all in each round. Blocks for about `samples × every`; `cancelled`
+    /// is asked before each round.
     pub fn profile(&mut self, pids: &[u32], plan: &Plan, cancelled: impl Fn() -> bool) -> Vec<ProcessProfile> {
         self.reader.keep_only(pids);
         let limits = *self.reader.limits();
@@ -217,7 +221,8 @@ impl Counting {
         match known {
             Some(at) => {
                 thread.stacks[at].count += 1;
-                // The most frequent ones stay in front: the next sample is found sooner, and the list is in order.
+                // The most frequent ones stay in front: the next sample is found sooner, and the
+                // list is in order.
                 let first = thread.stacks[..at].partition_point(|other| other.count >= thread.stacks[at].count);
                 thread.stacks.swap(first, at);
             }

@@ -1,8 +1,10 @@
-//! What a stack is for those who print it, keep it or send it to another host: small, bounded, serialisable values.
+//! What a stack is for those who print it, keep it or send it to another host: small, bounded,
+//! serialisable values.
 
 use serde::{Deserialize, Serialize};
 
-/// Bounds on what is read and kept of one process. What lies beyond a bound is marked, never dropped in silence.
+/// Bounds on what is read and kept of one process. What lies beyond a bound is marked, never
+/// dropped in silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Frames of one stack.
@@ -40,7 +42,8 @@ pub enum Frame {
         /// File name of the library or program.
         module: String,
     },
-    /// The return address was replaced by a return probe, so the functions that called this one are not known.
+    /// The return address was replaced by a return probe, so the functions that called this one are
+    /// not known.
     ReturnProbe,
 }
 
@@ -73,7 +76,8 @@ pub enum Trust {
     Proven,
     /// The thread may have run; two reads in succession found the same functions.
     AgreedTwice,
-    /// The thread ran: the frames are those on which two reads agree, from the outermost on. Inner ones are not known.
+    /// The thread ran: the frames are those on which two reads agree, from the outermost on. Inner
+    /// ones are not known.
     Torn,
     /// Nothing was read; the thread's note says why.
     Unread,
@@ -94,7 +98,8 @@ pub struct ThreadStack {
     pub trust: Trust,
     /// Outermost function first. Empty for a thread that runs no function now that could be read.
     pub frames: Vec<Frame>,
-    /// Functions are missing before the first frame: too many, or the stack could not be followed to its start.
+    /// Functions are missing before the first frame: too many, or the stack could not be followed
+    /// to its start.
     pub outer_missing: bool,
     /// Why nothing was read, or what else a reader of this stack should know.
     pub note: Option<String>,
@@ -105,7 +110,8 @@ pub struct ThreadStack {
 pub struct ProcessStacks {
     /// Process id in the reader's pid namespace.
     pub pid: u32,
-    /// Start time of the process, in clock ticks since boot: with the pid it names the process for good.
+    /// Start time of the process, in clock ticks since boot: with the pid it names the process for
+    /// good.
     pub start_ticks: u64,
     /// `CPython 3.11.2`, or `native`.
     pub runtime: String,
@@ -151,7 +157,8 @@ impl StacksError {
     }
 }
 
-/// The last `limit` bytes of a file's path, or the first of another name, with a mark where something was cut.
+/// The last `limit` bytes of a file's path, or the first of another name, with a mark where
+/// something was cut.
 pub(crate) fn shorten(name: &str, limit: usize, keep_end: bool) -> String {
     if name.len() <= limit {
         return name.to_owned();

@@ -15,8 +15,8 @@ pub(crate) struct Python {
     pub(crate) free_threaded: bool,
 }
 
-/// Every CPython from 3.8 on: the system's, those in PATH, those of pyenv, and those in RANKMESH_PYTHONS (`a:b`).
-/// One of a kind is enough.
+/// Every CPython from 3.8 on: the system's, those in PATH, those of pyenv, and those in
+/// RANKMESH_PYTHONS (`a:b`). One of a kind is enough.
 pub(crate) fn pythons() -> Vec<Python> {
     let mut paths: Vec<PathBuf> =
         std::env::var_os("RANKMESH_PYTHONS").map(|list| std::env::split_paths(&list).collect()).unwrap_or_default();

@@ -260,8 +260,9 @@ async fn each_role_gets_what_it_may_request_by_request() {
 
     let ca = authority();
     let mut b = start(&ca, "b");
-    let budget = query_planner::Budget { node_rows: 1, node_bytes: 1, asker_bytes: 1 };
-    let task = query_planner::NodeTask { parts: Vec::new(), keys: Vec::new(), now_unix_ns: 0, budget, viewer: None };
+    let budget = query_planner::Budget { node_rows: 1, node_bytes: 1, coordinator_bytes: 1 };
+    let task =
+        query_planner::NodeTask { fragments: Vec::new(), keys: Vec::new(), now_unix_ns: 0, budget, viewer: None };
     let all = [
         Request::Ping,
         Request::Trust,

@@ -184,7 +184,7 @@ pub(super) const MAX_IN_FLIGHT: usize = 128;
 #[must_use]
 pub fn cost(plan: &Plan) -> u32 {
     match plan.strategy {
-        Strategy::Asker | Strategy::Fetch | Strategy::Parts => HEAVY,
+        Strategy::Coordinator | Strategy::Fetch | Strategy::Parts => HEAVY,
         Strategy::Rows | Strategy::Aggregate | Strategy::Push | Strategy::PerNode if plan.flows() => 1,
         Strategy::Rows | Strategy::Aggregate | Strategy::Push | Strategy::PerNode => 2,
     }

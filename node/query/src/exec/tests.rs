@@ -19,7 +19,7 @@ fn task(executor: &Executor, sql: &str) -> NodeTask {
         &AskOptions { single_node: true, ..AskOptions::default() },
     );
     NodeTask {
-        parts: plan.expect("a plan").parts,
+        fragments: plan.expect("a plan").fragments,
         keys: Vec::new(),
         now_unix_ns: 0,
         budget: Budget::default(),

@@ -1,5 +1,5 @@
-//! This host's clock against the reference node's, kept fresh by a ping a second. Both are the steady clocks, so that a wall clock
-//! that is stepped changes nothing.
+//! This host's clock against the reference node's, kept fresh by a ping a second. Both are the
+//! steady clocks, so that a wall clock that is stepped changes nothing.
 
 use std::time::Duration;
 
@@ -50,7 +50,8 @@ impl ReferenceClocks {
         }
     }
 
-    /// How far this host's clock is ahead of the reference's at a (steady) time, for a digest; none before it was measured.
+    /// How far this host's clock is ahead of the reference's at a (steady) time, for a digest; none
+    /// before it was measured.
     pub(super) fn now(&self, own_ns: i64) -> Option<ReferenceClock> {
         let state = self.state();
         let reference = reference_id(state.reference.as_ref()?);

@@ -1,6 +1,7 @@
 //! From capture to digests: the collector of this host's calls, fed by the recording's sink.
 //!
-//! Records have times of the wall clock, which may be stepped; the collector gets those of the steady one.
+//! Records have times of the wall clock, which may be stepped; the collector gets those of the
+//! steady one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -144,8 +145,8 @@ impl Feed {
         pids.iter().filter_map(of).take(MOST_LOOKED_AT).collect()
     }
 
-    /// Ends the lanes of communicators that have been idle for long up to `window`, where nobody waits in them: `waited_in` tells where,
-    /// and is asked only if there are such lanes.
+    /// Ends the lanes of communicators that have been idle for long up to `window`, where nobody
+    /// waits in them: `waited_in` tells where, and is asked only if there are such lanes.
     pub(super) fn end_idle(&self, window: i64, waited_in: impl FnOnce() -> BTreeSet<u64>) {
         if self.state().collector.has_idle(window) {
             let waited_in = waited_in();

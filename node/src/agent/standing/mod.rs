@@ -1,8 +1,9 @@
-//! The standing verdict of this agent: closes this host's windows and gossips their digests, hears the others', judges, and tells
-//! what changes.
+//! The standing verdict of this agent: closes this host's windows and gossips their digests, hears
+//! the others', judges, and tells what changes.
 //!
-//! What a verdict is made of and when a window can be judged is the pure `verdicts::standing`. Here: `feed` collects calls,
-//! `clocks` follows the reference node's clock, `tell` writes findings and runs the operator's command.
+//! What a verdict is made of and when a window can be judged is the pure `verdicts::standing`.
+//! Here: `feed` collects calls, `clocks` follows the reference node's clock, `tell` writes findings
+//! and runs the operator's command.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -26,8 +27,8 @@ mod tell;
 
 pub(super) use feed::Feed;
 
-/// A window is closed so long after its end: what ended in it has come through the ring buffer by then, which is read every
-/// 50 ms.
+/// A window is closed so long after its end: what ended in it has come through the ring buffer by
+/// then, which is read every 50 ms.
 const LAG: Duration = Duration::from_millis(90);
 /// Most bytes of one digest.
 const LARGEST: usize = 8_000;
@@ -155,7 +156,8 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-/// Numbers this host's calls whose communicator's start was not seen, by what others said and by what this host itself said.
+/// Numbers this host's calls whose communicator's start was not seen, by what others said and by
+/// what this host itself said.
 fn number(shared: &Shared, own: &str, window: i64) {
     let lanes = shared.recording.feed().unnumbered();
     if lanes.is_empty() {

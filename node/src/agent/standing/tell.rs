@@ -1,8 +1,10 @@
-//! Tells changes of the standing verdict: a log line, a row in `findings`, and the operator's command.
+//! Tells changes of the standing verdict: a log line, a row in `findings`, and the operator's
+//! command.
 //!
-//! Every agent logs and runs its own command. The row is written by the reference node alone, and not where the mesh's last
-//! finding says the same, so that `findings` has each change once, whoever is the reference.
-//! Commands run one at a time, with a deadline; while one runs, up to [`WAITING`] changes wait and further ones are logged and dropped.
+//! Every agent logs and runs its own command. The row is written by the reference node alone, and
+//! not where the mesh's last finding says the same, so that `findings` has each change once,
+//! whoever is the reference. Commands run one at a time, with a deadline; while one runs, up to
+//! [`WAITING`] changes wait and further ones are logged and dropped.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -90,8 +92,9 @@ fn key_of(finding: &Finding) -> FindingKey {
     ]
 }
 
-/// The mesh's last finding, by the time of its window: whoever becomes the reference node, or is it again after a restart, does not write
-/// what the one before has written. None where there is none, or it cannot be had: rather twice than never.
+/// The mesh's last finding, by the time of its window: whoever becomes the reference node, or is it
+/// again after a restart, does not write what the one before has written. None where there is none,
+/// or it cannot be had: rather twice than never.
 async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<FindingKey> {
     let question = Question {
         sql: "SELECT verdict, rank, culprit_node, comm_hash FROM findings ORDER BY until_ns DESC LIMIT 1".to_owned(),
@@ -170,7 +173,8 @@ fn finding(standing: &Standing, report: &Report) -> Finding {
     finding
 }
 
-/// Runs the operator's command: the finding as JSON on standard input, its main figures in the environment.
+/// Runs the operator's command: the finding as JSON on standard input, its main figures in the
+/// environment.
 async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, report: &Report) -> Result<(), String> {
     let text = |value: Option<String>| value.unwrap_or_default();
     let input: Value = json!({

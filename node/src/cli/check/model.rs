@@ -1,5 +1,6 @@
-//! The judgement of `rankmesh check`, without IO: from what was seen on the host to findings, each with its remedy. The
-//! serialised form is a contract with people's scripts: fields are added, never renamed. Printing is `text`'s business.
+//! The judgement of `rankmesh check`, without IO: from what was seen on the host to findings, each
+//! with its remedy. The serialised form is a contract with people's scripts: fields are added,
+//! never renamed. Printing is `text`'s business.
 
 use node_bpf::privileges::{self, Capability, Needed, PRIVILEGES};
 use node_bpf::{AttachMode, CLASSES, ClassState, Host, Survey};
@@ -60,7 +61,8 @@ pub(super) struct Class {
     pub(super) name: &'static str,
     pub(super) records: &'static str,
     pub(super) tables: &'static [&'static str],
-    /// "on", "waiting" (no process uses its libraries yet), "absent" (this host has none of it), "not_wanted", "off".
+    /// "on", "waiting" (no process uses its libraries yet), "absent" (this host has none of it),
+    /// "not_wanted", "off".
     pub(super) state: &'static str,
     pub(super) why: Option<String>,
     pub(super) remedy: Option<String>,

@@ -1,4 +1,5 @@
-//! `rankmesh check` for people: the verdict, what was looked at, what is recorded, the libraries in use, what to do.
+//! `rankmesh check` for people: the verdict, what was looked at, what is recorded, the libraries in
+//! use, what to do.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Owns the way in: rows become columns in memory, and a commit's rows a new segment. Does not own which values a row has
-//! (`rows`), nor joining small segments (`compact`).
+//! Owns the way in: rows become columns in memory, and a commit's rows a new segment. Does not own
+//! which values a row has (`rows`), nor joining small segments (`compact`).
 
 use rusqlite::Connection;
 

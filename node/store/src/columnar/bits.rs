@@ -1,8 +1,10 @@
-//! Owns packing integers into as few bits as their block needs. Does not own which form a column takes (`encode`).
+//! Owns packing integers into as few bits as their block needs. Does not own which form a column
+//! takes (`encode`).
 //!
-//! A stream of values is cut into blocks of [`BLOCK`]; each block has its own smallest value and width (frame of
-//! reference; Lemire and Boytsov, "Decoding billions of integers per second through vectorization", 2015, section 2).
-//! Before the packed bits lies one entry a block, so that any block can be read alone:
+//! A stream of values is cut into blocks of [`BLOCK`]; each block has its own smallest value and
+//! width (frame of reference; Lemire and Boytsov, "Decoding billions of integers per second through
+//! vectorization", 2015, section 2). Before the packed bits lies one entry a block, so that any
+//! block can be read alone:
 //!
 //! | bytes | plain | by differences |
 //! |---|---|---|
@@ -11,7 +13,8 @@
 //! | then 1 | width in bits | width in bits |
 //! | then 4 | where the bits begin | where the bits begin |
 //!
-//! Everything is little endian. [`PADDING`] bytes at the end let a value be read as one or two words.
+//! Everything is little endian. [`PADDING`] bytes at the end let a value be read as one or two
+//! words.
 
 /// Values in a block.
 pub(super) const BLOCK: usize = 1024;
@@ -144,8 +147,8 @@ pub(super) fn pack(values: &[i64], by_differences: bool) -> Vec<u8> {
     head
 }
 
-/// Read `out.len()` values of a stream of `rows`, from `start` (a multiple of [`BLOCK`]) on. None when the bytes are
-/// not such a stream.
+/// Read `out.len()` values of a stream of `rows`, from `start` (a multiple of [`BLOCK`]) on. None
+/// when the bytes are not such a stream.
 pub(super) fn unpack(bytes: &[u8], by_differences: bool, rows: usize, start: usize, out: &mut [i64]) -> Option<()> {
     let entry = if by_differences { DELTA_ENTRY } else { PLAIN_ENTRY };
     if !start.is_multiple_of(BLOCK) || start + out.len() > rows {

@@ -1,9 +1,9 @@
-//! Owns joining small segments into larger ones, so that history is few large segments whatever the size of commits.
-//! Does not own when it runs (`ingest`).
+//! Owns joining small segments into larger ones, so that history is few large segments whatever the
+//! size of commits. Does not own when it runs (`ingest`).
 //!
-//! Segments have a tier by their rows. When eight neighbours at the end of the table lie in or below one tier, or fill a
-//! whole segment together, they become one: a row is written once a tier. Neighbours are joined in the order of their
-//! row ids, so row ids stay.
+//! Segments have a tier by their rows. When eight neighbours at the end of the table lie in or
+//! below one tier, or fill a whole segment together, they become one: a row is written once a tier.
+//! Neighbours are joined in the order of their row ids, so row ids stay.
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 

@@ -1,5 +1,5 @@
-//! Owns the forms a column takes: one value, a dictionary with codes, or packed integers; and how it is read back.
-//! Does not own where the bytes lie (`segment`).
+//! Owns the forms a column takes: one value, a dictionary with codes, or packed integers; and how
+//! it is read back. Does not own where the bytes lie (`segment`).
 //!
 //! | form | bytes |
 //! |---|---|
@@ -442,7 +442,8 @@ impl Encoded {
         }
     }
 
-    /// One bit a row, set where the value is not NULL; none when no value is. (A dictionary has a code for NULL.)
+    /// One bit a row, set where the value is not NULL; none when no value is. (A dictionary has a
+    /// code for NULL.)
     pub(crate) fn valid(&self) -> Option<&[u8]> {
         match &self.shape {
             Shape::Stream { valid, .. } => valid.as_deref(),
@@ -450,8 +451,8 @@ impl Encoded {
         }
     }
 
-    /// Values, or codes of [`Encoded::entries`], from row `start` (a multiple of 1024) on. Of a constant: its integer,
-    /// or 0. None when the bytes are damaged.
+    /// Values, or codes of [`Encoded::entries`], from row `start` (a multiple of 1024) on. Of a
+    /// constant: its integer, or 0. None when the bytes are damaged.
     pub(crate) fn read(&self, start: usize, out: &mut [i64]) -> Option<()> {
         match &self.shape {
             Shape::Constant(Scalar::Integer(value)) => out.fill(*value),
@@ -504,8 +505,8 @@ impl Encoded {
         Some(Self { rows, shape })
     }
 
-    /// The column with `make` of each of its different values; none where they are not few enough to be listed (integers may
-    /// not be).
+    /// The column with `make` of each of its different values; none where they are not few enough
+    /// to be listed (integers may not be).
     ///
     /// # Errors
     /// Those of `make`.

@@ -1,4 +1,5 @@
-//! Owns the tables of the file that segments need, and the change of a plain table into a columnar one.
+//! Owns the tables of the file that segments need, and the change of a plain table into a columnar
+//! one.
 
 use rusqlite::{Connection, Transaction, types::ValueRef};
 
@@ -30,14 +31,15 @@ pub(crate) fn time_of(table: &str) -> &'static str {
     COLUMNAR.iter().find(|(name, _)| *name == table).map_or("ts_ns", |(_, time)| time)
 }
 
-/// Version 3 of the schema: `collectives` becomes columnar and its rows move. Views over it stay as they are.
+/// Version 3 of the schema: `collectives` becomes columnar and its rows move. Views over it stay as
+/// they are.
 pub(crate) fn make_collectives_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.execute_batch(include_str!("segments.sql"))?;
     move_rows(tx, "collectives", "ts_ns")
 }
 
-/// Version 5: so do the other frequent tables and the rollups. (A store of plain form becomes columnar as a whole,
-/// afterwards.)
+/// Version 5: so do the other frequent tables and the rollups. (A store of plain form becomes
+/// columnar as a whole, afterwards.)
 pub(crate) fn make_frequent_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     if is_plain(tx)? {
         return Ok(());
@@ -48,7 +50,8 @@ pub(crate) fn make_frequent_columnar(tx: &Transaction<'_>) -> rusqlite::Result<(
         .try_for_each(|(table, time)| move_rows(tx, table, time))
 }
 
-/// Version 7: a call in which its process ended has neither a duration nor a return code. Segments stay as they are.
+/// Version 7: a call in which its process ended has neither a duration nor a return code. Segments
+/// stay as they are.
 pub(crate) fn let_calls_end_without_return(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     let columns: Vec<String> = declared(tx, "collectives")?
         .into_iter()
@@ -72,7 +75,8 @@ fn is_plain(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT count(*) = 0 FROM sqlite_schema WHERE name = ?1", [OWN_TABLES[0]], |row| row.get(0))
 }
 
-/// Give an empty store's columnar tables the form of SQLite's own, for an export that any SQLite can read.
+/// Give an empty store's columnar tables the form of SQLite's own, for an export that any SQLite
+/// can read.
 pub(crate) fn make_plain(tx: &Connection) -> rusqlite::Result<()> {
     for (table, time) in COLUMNAR {
         let columns = declared(tx, table)?.join(", ");

@@ -1,10 +1,12 @@
-//! Columnar history: rows of the frequent tables as compressed columns, a few thousand to 64 Ki rows a segment, inside
-//! the store's SQLite file.
+//! Columnar history: rows of the frequent tables as compressed columns, a few thousand to 64 Ki
+//! rows a segment, inside the store's SQLite file.
 //!
-//! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and where (`segment`), how
-//! rows come in (`append`) and small segments are joined (`compact`), what is summed up of a large one (`summary`), how any SQL sees them (`vtab`), and how typed
-//! questions are answered from them without SQLite (`scan`). Does not own which records become which rows (`rows`), nor
-//! when segments are dropped (`retention`). Why this form: docs/decisions/0004-columnar-segments.md.
+//! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and
+//! where (`segment`), how rows come in (`append`) and small segments are joined (`compact`), what
+//! is summed up of a large one (`summary`), how any SQL sees them (`vtab`), and how typed questions
+//! are answered from them without SQLite (`scan`). Does not own which records become which rows
+//! (`rows`), nor when segments are dropped (`retention`). Why this form:
+//! docs/decisions/0004-columnar-segments.md.
 
 mod append;
 mod bits;
@@ -32,7 +34,8 @@ pub(crate) use segment::{
 };
 pub(crate) use vtab::register;
 
-/// The tables and their columns are those of the virtual tables in the schema; this is their module.
+/// The tables and their columns are those of the virtual tables in the schema; this is their
+/// module.
 pub(crate) const MODULE: &std::ffi::CStr = c"rankmesh_columns";
 
 /// What a column holds.
@@ -42,12 +45,14 @@ pub(crate) enum Kind {
     Integer,
     /// Text, by a dictionary.
     Text,
-    /// Bytes, by a dictionary. They come back as they are; conditions and aggregates on them are SQLite's.
+    /// Bytes, by a dictionary. They come back as they are; conditions and aggregates on them are
+    /// SQLite's.
     Blob,
 }
 
 impl Kind {
-    /// Of a column that is declared so. Tables are strict, and nothing else is in those that are columnar.
+    /// Of a column that is declared so. Tables are strict, and nothing else is in those that are
+    /// columnar.
     pub(crate) fn declared(decl_type: &str) -> Self {
         match () {
             () if decl_type.eq_ignore_ascii_case("TEXT") => Self::Text,

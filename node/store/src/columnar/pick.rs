@@ -1,6 +1,6 @@
-//! Owns what a condition on one column admits, what a segment's header alone says to it, and picking the rows of a segment
-//! that conditions admit, some thousands at a time. Does not own where conditions come from (`scan/filter` reads them from
-//! SQL, `vtab` gets them from SQLite).
+//! Owns what a condition on one column admits, what a segment's header alone says to it, and
+//! picking the rows of a segment that conditions admit, some thousands at a time. Does not own
+//! where conditions come from (`scan/filter` reads them from SQL, `vtab` gets them from SQLite).
 
 use super::Kind;
 use super::encode::{Cell, Encoded};
@@ -128,7 +128,8 @@ impl Pick {
         Self { column, admits, codes, buffer: Vec::new() }
     }
 
-    /// Keep those of `rows` (relative to `start`) that are admitted. None when the bytes are damaged.
+    /// Keep those of `rows` (relative to `start`) that are admitted. None when the bytes are
+    /// damaged.
     fn keep(&mut self, start: usize, len: usize, rows: &mut Vec<u32>) -> Option<()> {
         if let Some(value) = self.column.constant() {
             if !holds(&self.admits, value.cell()) {

@@ -1,8 +1,10 @@
-//! Owns a segment as it lies in the file: a row of `segments` with a header, and a row of `segment_columns` for each
-//! column that is more than one value. Does not own a column's bytes (`encode`).
+//! Owns a segment as it lies in the file: a row of `segments` with a header, and a row of
+//! `segment_columns` for each column that is more than one value. Does not own a column's bytes
+//! (`encode`).
 //!
-//! The header is a version byte and bincode 2 (standard configuration) of [`Header`]. A column's row has the id
-//! `segment * 256 + its place in the header`; its bytes carry a checksum in the header, since SQLite's pages have none.
+//! The header is a version byte and bincode 2 (standard configuration) of [`Header`]. A column's
+//! row has the id `segment * 256 + its place in the header`; its bytes carry a checksum in the
+//! header, since SQLite's pages have none.
 
 pub(super) mod summary;
 
@@ -14,7 +16,8 @@ use super::encode::{Column, Decoded, Encoded, Form, Scalar};
 
 /// Rows of a segment at most.
 pub(crate) const MOST_ROWS: usize = 65_536;
-/// Time from the first to the last row of a segment at most, about: rows are dropped by age a segment at a time.
+/// Time from the first to the last row of a segment at most, about: rows are dropped by age a
+/// segment at a time.
 pub(crate) const MOST_SPAN_NS: i64 = 6 * 3600 * 1_000_000_000;
 
 const HEADER_VERSION: u8 = 1;
@@ -38,8 +41,8 @@ pub(crate) enum SegmentError {
     Newer { table: String, segment: i64 },
 }
 
-/// With a code by which the executor tells it from an error that the question's own SQL raises (SQLITE_ERROR): what is wrong
-/// with these bytes is this node's fault.
+/// With a code by which the executor tells it from an error that the question's own SQL raises
+/// (SQLITE_ERROR): what is wrong with these bytes is this node's fault.
 impl From<SegmentError> for rusqlite::Error {
     fn from(error: SegmentError) -> Self {
         match error {
@@ -112,7 +115,8 @@ pub(super) fn checksum(bytes: &[u8]) -> u32 {
     (hash >> 32) as u32
 }
 
-/// Write columns of equal length as a new segment of `table`; `time` names the column with its time. Returns it.
+/// Write columns of equal length as a new segment of `table`; `time` names the column with its
+/// time. Returns it.
 pub(super) fn write(
     conn: &Connection,
     table: &str,
@@ -244,8 +248,8 @@ thread_local! {
     static OF_SEGMENTS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether the statement that SQLite compiles on this thread right now is one of ours that reads segments, and not a question's:
-/// an authorizer may let the one read what it refuses to the other.
+/// Whether the statement that SQLite compiles on this thread right now is one of ours that reads
+/// segments, and not a question's: an authorizer may let the one read what it refuses to the other.
 pub(crate) fn compiles_ours() -> bool {
     OF_SEGMENTS.get()
 }
@@ -315,7 +319,8 @@ pub(crate) fn span(conn: &Connection, table: &str) -> rusqlite::Result<(u64, Opt
     .query_row([table], |row| Ok((row.get::<_, i64>(0)?.max(0).cast_unsigned(), row.get(1)?, row.get(2)?)))
 }
 
-/// Rows of a table and the times between which they lie, about: by its first and its last segment alone.
+/// Rows of a table and the times between which they lie, about: by its first and its last segment
+/// alone.
 pub(super) fn size(conn: &Connection, table: &str) -> rusqlite::Result<(i64, (i64, i64))> {
     let end = |order: &str| -> rusqlite::Result<Option<[i64; 4]>> {
         conn.prepare_segments(&format!(

@@ -169,7 +169,8 @@ proptest! {
     }
 }
 
-/// On a store of hundreds of segments a join reads each of them once or twice, and not once for each outer row.
+/// On a store of hundreds of segments a join reads each of them once or twice, and not once for
+/// each outer row.
 #[test]
 fn the_inner_side_of_a_join_is_looked_up() {
     use std::sync::Arc;

@@ -1,12 +1,13 @@
-//! Owns how any SQL sees a columnar table: a virtual table whose columns are declared in the schema and whose rows are
-//! those of its segments. Segments and rows that a condition with a constant rules out are left out before SQLite sees
-//! them, and columns that the statement does not use are not read. SQLite checks every condition again itself.
+//! Owns how any SQL sees a columnar table: a virtual table whose columns are declared in the schema
+//! and whose rows are those of its segments. Segments and rows that a condition with a constant
+//! rules out are left out before SQLite sees them, and columns that the statement does not use are
+//! not read. SQLite checks every condition again itself.
 //!
-//! `choice` says which conditions SQLite hands over, `chunk` reads rows, `lookup` keeps and finds them where the table is the
-//! inner side of a join.
+//! `choice` says which conditions SQLite hands over, `chunk` reads rows, `lookup` keeps and finds
+//! them where the table is the inner side of a join.
 //!
-//! The table can be read on any connection with this module ([`register`]); without it SQLite says "no such module:
-//! rankmesh_columns", and the other tables of the file are there all the same.
+//! The table can be read on any connection with this module ([`register`]); without it SQLite says
+//! "no such module: rankmesh_columns", and the other tables of the file are there all the same.
 
 mod choice;
 mod chunk;
@@ -62,7 +63,8 @@ const SIZE_UNKNOWN: Size = Size { rows: 1e7, times: (i64::MIN, i64::MAX) };
 impl ColumnTable {
     /// A borrowed view of the connection; closing it closes nothing.
     fn conn(&self) -> Result<Connection> {
-        // SAFETY: SQLite calls this module while it compiles or runs a statement on the connection, which so lives.
+        // SAFETY: SQLite calls this module while it compiles or runs a statement on the connection,
+        // which so lives.
         unsafe { Connection::from_handle(self.db) }
     }
 
@@ -100,7 +102,8 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
         let time = columns.iter().position(|column| column == time_of(&table));
         let sql = CString::new(format!("CREATE TABLE x ({})", declared.join(", ")))?;
         db.config(VTabConfig::Innocuous)?;
-        // SAFETY: the handle is only used while SQLite compiles or runs a statement over this table, so the connection lives.
+        // SAFETY: the handle is only used while SQLite compiles or runs a statement over this
+        // table, so the connection lives.
         let db = unsafe { db.handle() };
         let size = Cell::new(None);
         Ok((Cow::Owned(sql), Self { base: sqlite3_vtab::default(), db, table, columns, kinds, time, size }))

@@ -1,4 +1,5 @@
-//! Owns an export as a whole: which tables, since when, from one snapshot, into one new file. The forms lie beside it.
+//! Owns an export as a whole: which tables, since when, from one snapshot, into one new file. The
+//! forms lie beside it.
 
 mod csv;
 mod parquet;
@@ -16,14 +17,16 @@ use crate::{ServedDb, StoreError, quoted};
 /// What to export.
 #[derive(Debug, Clone)]
 pub struct Export {
-    /// A trace store, or any SQLite file. It may be in use by a running agent: the export reads one snapshot.
+    /// A trace store, or any SQLite file. It may be in use by a running agent: the export reads one
+    /// snapshot.
     pub db: PathBuf,
     /// The new file; its ending says the form: `.db`, `.csv` or `.parquet`.
     pub out: PathBuf,
-    /// Only these tables; empty means all for `.db`, and `collectives` for the forms that hold one table.
+    /// Only these tables; empty means all for `.db`, and `collectives` for the forms that hold one
+    /// table.
     pub tables: Vec<String>,
-    /// Only rows of this last stretch of the recording: counted back from the newest row, so that it means the same for
-    /// a running agent's store and for an old file.
+    /// Only rows of this last stretch of the recording: counted back from the newest row, so that
+    /// it means the same for a running agent's store and for an old file.
     pub since: Option<Duration>,
 }
 
@@ -136,8 +139,8 @@ impl Form {
     }
 }
 
-/// Export rows of `wanted.db` into the new file `wanted.out`, all from one snapshot. The file appears under its name
-/// only when it is whole.
+/// Export rows of `wanted.db` into the new file `wanted.out`, all from one snapshot. The file
+/// appears under its name only when it is whole.
 ///
 /// # Errors
 /// [`ExportError`] says what is wrong and what to do; then no new file is left.

@@ -1,5 +1,6 @@
-//! Owns the import of a trace that another program recorded: known by its tables, copied into a new trace store by the
-//! statements of `ingero.sql`, with a count of what has no place in ours. The recording is only read.
+//! Owns the import of a trace that another program recorded: known by its tables, copied into a new
+//! trace store by the statements of `ingero.sql`, with a count of what has no place in ours. The
+//! recording is only read.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,8 @@ pub struct Import {
 pub struct Imported {
     /// Table of the new store and rows.
     pub tables: Vec<(String, u64)>,
-    /// What of the recording was not taken, and how many rows: "HOST sched_wakeup events", "table stack_traces".
+    /// What of the recording was not taken, and how many rows: "HOST sched_wakeup events", "table
+    /// stack_traces".
     pub left_out: Vec<(String, u64)>,
 }
 
@@ -112,7 +114,8 @@ const TAKEN: &str = "(source = 1 AND op BETWEEN 1 AND 8) OR (source = 4 AND op B
                      OR (source = 3 AND op IN (1, 4, 5, 6, 7)) OR (source = 5 AND op IN (1, 2, 3)) \
                      OR (source = 6 AND op = 1)";
 
-/// Make `wanted.file` into the new trace store `wanted.out`, which appears under its name only when it is whole.
+/// Make `wanted.file` into the new trace store `wanted.out`, which appears under its name only when
+/// it is whole.
 ///
 /// # Errors
 /// [`ImportError`] says what is wrong and what to do; then no new store is left.
@@ -254,7 +257,8 @@ fn left_out(conn: &Connection) -> rusqlite::Result<Vec<(String, u64)>> {
 mod tests {
     use super::*;
 
-    /// A recording of v0.8 with one event of each operation, two CUDA copies and an operation that is not known.
+    /// A recording of v0.8 with one event of each operation, two CUDA copies and an operation that
+    /// is not known.
     fn recording(dir: &Path, later: bool) -> PathBuf {
         let path = dir.join("trace.db");
         let conn = Connection::open(&path).unwrap();

@@ -1,7 +1,7 @@
 //! Rows out of a store into other forms, and other programs' recorded traces into a store.
 //!
-//! Owns `rankmesh export` and `rankmesh import`. Does not own the store's own file (the rest of this crate) nor how answers of
-//! questions are printed (the command line).
+//! Owns `rankmesh export` and `rankmesh import`. Does not own the store's own file (the rest of
+//! this crate) nor how answers of questions are printed (the command line).
 //!
 //! | module | owns |
 //! |---|---|
@@ -31,8 +31,9 @@ fn new_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Let `fill` write a file that appears as `out` only when it is whole: it grows under another name, and nothing of it is
-/// left after an error. `failed` says what it means that it could not be given its name.
+/// Let `fill` write a file that appears as `out` only when it is whole: it grows under another
+/// name, and nothing of it is left after an error. `failed` says what it means that it could not be
+/// given its name.
 fn appear_whole<T, E>(
     out: &Path,
     failed: impl FnOnce(std::io::Error) -> E,

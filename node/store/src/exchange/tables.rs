@@ -1,11 +1,13 @@
-//! Owns what is known of a file's tables before their rows are read: columns, declared types, the column with the time.
+//! Owns what is known of a file's tables before their rows are read: columns, declared types, the
+//! column with the time.
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::{APPLICATION_ID, OWN_TABLES, TIME_COLUMNS, TIMED_TABLES, quoted};
 
-/// What a declared type says a column holds (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
+/// What a declared type says a column holds
+/// (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// 64-bit integers.
@@ -78,7 +80,8 @@ fn table(conn: &Connection, name: String, ours: bool) -> rusqlite::Result<Table>
     Ok(Table { name, columns, time })
 }
 
-/// The affinity rules, with NUMERIC and undeclared columns taken as text: the form that holds any value.
+/// The affinity rules, with NUMERIC and undeclared columns taken as text: the form that holds any
+/// value.
 fn kind(declared: &str) -> Kind {
     let declared = declared.to_ascii_uppercase();
     let has = |part: &str| declared.contains(part);

@@ -1,4 +1,5 @@
-//! Owns the mapping from the host's signals and samples to rows; the other records' is in the module above, which calls this one.
+//! Owns the mapping from the host's signals and samples to rows; the other records' is in the
+//! module above, which calls this one.
 
 use record::{FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
 use rusqlite::{Connection, Statement, params};

@@ -113,7 +113,7 @@ pub struct Waiting {
     pub comm_hash: String,
     /// Which call.
     pub seq: u64,
-    /// Since when, Unix nanoseconds of the asker's clock.
+    /// Since when, Unix nanoseconds of the coordinator's clock.
     pub since_ns: Option<i64>,
     /// What its threads do, where its host says so.
     pub activity: Option<Activity>,
@@ -164,6 +164,6 @@ pub struct Hang {
     /// The ranks that wait, longest first.
     pub waiting: Vec<Waiting>,
     /// Since when nothing moves: the latest of the waits' beginnings, Unix nanoseconds of the
-    /// asker's clock.
+    /// coordinator's clock.
     pub since_ns: Option<i64>,
 }

@@ -1,7 +1,9 @@
-//! The native stacks of a process without Python: threads that sleep, by the unwind tables of their programs.
+//! The native stacks of a process without Python: threads that sleep, by the unwind tables of their
+//! programs.
 //!
-//! The kernel tells the stack pointer and the program counter of a thread that sleeps; the stack is copied once and followed
-//! by `.eh_frame`. A running thread's registers cannot be read from outside without stopping it.
+//! The kernel tells the stack pointer and the program counter of a thread that sleeps; the stack is
+//! copied once and followed by `.eh_frame`. A running thread's registers cannot be read from
+//! outside without stopping it.
 
 mod symbols;
 
@@ -182,7 +184,8 @@ impl NativeReader {
             let at = address.checked_sub(sp).filter(|at| *at < copy.len() as u64 && copy.len() as u64 - at >= 8);
             at.map(|at| word_at(copy, at)).ok_or(())
         };
-        // The kernel does not tell rbp. A function that needs it, with no inner one that saved it, ends the stack here.
+        // The kernel does not tell rbp. A function that needs it, with no inner one that saved it,
+        // ends the stack here.
         let mut registers = UnwindRegsX86_64::new(pc, sp, 0);
         let mut found = Addresses::default();
         let mut at = FrameAddress::from_instruction_pointer(pc);
@@ -192,7 +195,8 @@ impl NativeReader {
                 return found;
             }
             if self.module(at.address_for_lookup()).is_none() {
-                // Code without a file: made at run time, or a list of mapped files that is out of date.
+                // Code without a file: made at run time, or a list of mapped files that is out of
+                // date.
                 found.outer_missing = true;
                 self.mapped_at = self.mapped_at.checked_sub(MAPS_AGE).unwrap_or(self.mapped_at);
                 return found;
@@ -216,7 +220,8 @@ impl NativeReader {
         }
     }
 
-    /// Cuts a stack at the first return address that no call instruction precedes: there it was followed wrongly.
+    /// Cuts a stack at the first return address that no call instruction precedes: there it was
+    /// followed wrongly.
     fn drop_unlikely(&self, found: &mut Addresses) {
         let wanted: Vec<(u64, usize)> = found.addresses.iter().skip(1).map(|a| (a + 1 - CALL_BYTES, 7)).collect();
         let Ok(pieces) = self.memory.read_pieces(&wanted) else { return };
@@ -273,7 +278,8 @@ impl NativeReader {
     }
 }
 
-/// Whether the seven bytes before a return address end with a call: `E8` with an offset, or `FF /2` with any operand.
+/// Whether the seven bytes before a return address end with a call: `E8` with an offset, or `FF /2`
+/// with any operand.
 fn ends_with_call(bytes: &[u8]) -> bool {
     let from_end = |back: usize| bytes.len().checked_sub(back).and_then(|at| bytes.get(at)).copied();
     if from_end(5) == Some(0xE8) {

@@ -1,4 +1,5 @@
-//! Code objects of another process: name, file, bytecode and line table, kept as long as they stay the same.
+//! Code objects of another process: name, file, bytecode and line table, kept as long as they stay
+//! the same.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -70,8 +71,8 @@ impl Codes {
         usize::try_from(last).unwrap_or(usize::MAX)
     }
 
-    /// The code objects at these addresses, each checked against memory in one read of all. Those that cannot be read, or are
-    /// no code objects, are left out.
+    /// The code objects at these addresses, each checked against memory in one read of all. Those
+    /// that cannot be read, or are no code objects, are left out.
     pub(crate) fn look_up(
         &mut self,
         memory: &Memory,
@@ -162,7 +163,8 @@ fn line_table(memory: &Memory, layout: &Layout, address: u64) -> Result<Option<V
     some_mapped(memory.read(address.wrapping_add(layout.bytes_data), length))
 }
 
-/// A string object. CPython keeps one, two or four bytes a character behind a head of one of two sizes.
+/// A string object. CPython keeps one, two or four bytes a character behind a head of one of two
+/// sizes.
 fn text(memory: &Memory, layout: &Layout, address: u64) -> Result<Option<String>, Errno> {
     let head_bytes = usize::try_from(layout.string_state + 8).unwrap_or(0);
     let Some(head) = some_mapped(memory.read(address, head_bytes))? else { return Ok(None) };
@@ -183,8 +185,9 @@ struct StringShape {
 }
 
 impl StringShape {
-    /// The state has, from the lowest bit: whether the string is interned, three bits for the bytes a character,
-    /// whether it is compact, whether it is ASCII. The first field has two bits up to 3.13, and a byte or two after.
+    /// The state has, from the lowest bit: whether the string is interned, three bits for the bytes
+    /// a character, whether it is compact, whether it is ASCII. The first field has two bits up to
+    /// 3.13, and a byte or two after.
     fn of(layout: &Layout, state: u32) -> Option<StringShape> {
         let state = state >> layout.string_kind_bit;
         let character_bytes = match state & 7 {
@@ -212,7 +215,8 @@ fn decode(data: &[u8], character_bytes: usize) -> Option<String> {
         .collect()
 }
 
-/// Address of the bytecode that a thread runs: its own copy where the interpreter keeps one a thread.
+/// Address of the bytecode that a thread runs: its own copy where the interpreter keeps one a
+/// thread.
 pub(crate) fn bytecode(
     memory: &Memory,
     layout: &Layout,

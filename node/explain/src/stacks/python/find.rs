@@ -1,4 +1,5 @@
-//! Finds the interpreter in a process: its `_PyRuntime`, its version and with it the layout of its structures.
+//! Finds the interpreter in a process: its `_PyRuntime`, its version and with it the layout of its
+//! structures.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,8 @@
 //! Where CPython keeps what a stack needs: offsets in its structures, by version.
 //!
-//! Up to 3.12 they are known from the headers; from 3.13 on each interpreter publishes its own in `_Py_DebugOffsets` at the
-//! start of `_PyRuntime`, in an order that differs between versions. A version that is not listed is refused.
+//! Up to 3.12 they are known from the headers; from 3.13 on each interpreter publishes its own in
+//! `_Py_DebugOffsets` at the start of `_PyRuntime`, in an order that differs between versions. A
+//! version that is not listed is refused.
 
 /// Which CPython it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +20,8 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// From `PY_VERSION_HEX`: major, minor, patch, release level (0xF is final, 0xC a candidate) and serial.
+    /// From `PY_VERSION_HEX`: major, minor, patch, release level (0xF is final, 0xC a candidate)
+    /// and serial.
     pub(crate) fn from_hex(hex: u64) -> Option<Version> {
         let [major, minor, patch, level] = u32::try_from(hex).ok()?.to_be_bytes();
         (major == 3).then_some(Version {
@@ -31,7 +33,8 @@ impl Version {
         })
     }
 
-    /// From the path of a mapped file: `/usr/bin/python3.9`, `libpython3.10.so.1.0`, `/usr/lib/python3.9/…`.
+    /// From the path of a mapped file: `/usr/bin/python3.9`, `libpython3.10.so.1.0`,
+    /// `/usr/lib/python3.9/…`.
     pub(crate) fn from_path(path: &str) -> Option<Version> {
         path.match_indices("python3.").find_map(|(at, prefix)| {
             let digits = &path[at + prefix.len()..];
@@ -156,7 +159,8 @@ pub(crate) struct Layout {
     pub lines: LineTable,
 }
 
-/// Owners from this one on are not Python functions: entries from C into the interpreter (3.12 and later).
+/// Owners from this one on are not Python functions: entries from C into the interpreter (3.12 and
+/// later).
 pub(crate) const FIRST_FOREIGN_OWNER: u8 = 3;
 
 /// Bytes of `_Py_DebugOffsets` that are read at most.
@@ -246,7 +250,8 @@ impl Layout {
         })
     }
 
-    /// The layout that an interpreter from 3.13 on publishes. `None` where there is none, or of a version not known here.
+    /// The layout that an interpreter from 3.13 on publishes. `None` where there is none, or of a
+    /// version not known here.
     pub(crate) fn published(bytes: &[u8]) -> Option<Layout> {
         if !bytes.starts_with(b"xdebugpy") {
             return None;
@@ -317,7 +322,8 @@ fn position(groups: &[Group], name: &str) -> Option<usize> {
     None
 }
 
-/// As `_Py_DebugOffsets` of 3.13 has them, after its cookie, version and build kind, up to the last one used here.
+/// As `_Py_DebugOffsets` of 3.13 has them, after its cookie, version and build kind, up to the last
+/// one used here.
 const OFFSETS_3_13: &[Group] = &[
     ("runtime", &["size", "finalizing", "interpreters_head"]),
     (
@@ -379,7 +385,8 @@ const OFFSETS_3_13: &[Group] = &[
     ("unicode", &["size", "state", "length", "asciiobject_size"]),
 ];
 
-/// As `_Py_DebugOffsets` of 3.14 has them, after its cookie, version and build kind, up to the last one used here.
+/// As `_Py_DebugOffsets` of 3.14 has them, after its cookie, version and build kind, up to the last
+/// one used here.
 const OFFSETS_3_14: &[Group] = &[
     ("runtime", &["size", "finalizing", "interpreters_head"]),
     (
@@ -446,7 +453,8 @@ const OFFSETS_3_14: &[Group] = &[
     ("unicode", &["size", "state", "length", "asciiobject_size"]),
 ];
 
-/// As `_Py_DebugOffsets` of 3.15 has them, after its cookie, version and build kind, up to the last one used here.
+/// As `_Py_DebugOffsets` of 3.15 has them, after its cookie, version and build kind, up to the last
+/// one used here.
 const OFFSETS_3_15: &[Group] = &[
     ("runtime", &["size", "finalizing", "interpreters_head"]),
     (

@@ -1,8 +1,8 @@
 //! CPython's line tables: from the position in a function's bytecode to the line in its file.
 //!
-//! There are three formats, each described in CPython's own documentation: `lnotab` up to 3.9, the table of
-//! PEP 626 in 3.10, and the location table since 3.11. Everything here is pure and accepts any bytes: a table that was
-//! read from another process may be torn.
+//! There are three formats, each described in CPython's own documentation: `lnotab` up to 3.9, the
+//! table of PEP 626 in 3.10, and the location table since 3.11. Everything here is pure and accepts
+//! any bytes: a table that was read from another process may be torn.
 
 use super::layout::LineTable;
 
@@ -17,7 +17,8 @@ pub struct LineRange {
     pub line: Option<u32>,
 }
 
-/// The line at byte `offset` of the bytecode. A negative offset stands for "not started": the first line.
+/// The line at byte `offset` of the bytecode. A negative offset stands for "not started": the first
+/// line.
 pub fn line_at(format: LineTable, table: &[u8], first_line: i32, offset: i64) -> Option<u32> {
     let Ok(offset) = u64::try_from(offset) else { return positive(i64::from(first_line)) };
     line_ranges(format, table, first_line).find(|range| offset < range.end)?.line
@@ -63,7 +64,8 @@ impl LineRanges<'_> {
         std::mem::take(&mut self.open).then_some(LineRange { start, end: u64::MAX, line: positive(line) })
     }
 
-    /// Pairs (length, signed line step): the step holds for its own bytes; -128 says that they have no line.
+    /// Pairs (length, signed line step): the step holds for its own bytes; -128 says that they have
+    /// no line.
     fn next_pep626(&mut self) -> Option<LineRange> {
         let [bytes, step, rest @ ..] = self.rest else { return None };
         self.rest = rest;
@@ -77,7 +79,8 @@ impl LineRanges<'_> {
         Some(LineRange { start, end: self.end, line: positive(self.line) })
     }
 
-    /// Entries that start with a byte `1cccclll`: a form `c` and a length of `l + 1` code units of two bytes.
+    /// Entries that start with a byte `1cccclll`: a form `c` and a length of `l + 1` code units of
+    /// two bytes.
     fn next_location(&mut self) -> Option<LineRange> {
         let (first, rest) = self.rest.split_first()?;
         let next_entry = rest.iter().position(|byte| byte & 0x80 != 0).unwrap_or(rest.len());
@@ -97,7 +100,8 @@ impl LineRanges<'_> {
     }
 }
 
-/// Six bits a byte, least significant first, bit 6 says that more follow; the lowest bit of the value is the sign.
+/// Six bits a byte, least significant first, bit 6 says that more follow; the lowest bit of the
+/// value is the sign.
 fn signed_varint(bytes: &[u8]) -> i64 {
     let mut value = 0_u64;
     for (index, byte) in bytes.iter().take(10).enumerate() {

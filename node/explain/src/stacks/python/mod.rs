@@ -23,7 +23,8 @@ use super::types::{Frame, Limits, ThreadStack, ThreadState, Trust, shorten};
 
 /// Interpreters of one process (subinterpreters included) that are looked at.
 const MAX_INTERPRETERS: usize = 64;
-/// Where C libraries keep a thread's kernel id, counted from its `pthread_t`: glibc and musl on x86-64.
+/// Where C libraries keep a thread's kernel id, counted from its `pthread_t`: glibc and musl on
+/// x86-64.
 const PTHREAD_TID_OFFSETS: [u64; 2] = [720, 48];
 
 /// Reads the Python stacks of one process.
@@ -99,7 +100,8 @@ impl PythonReader {
                     Err(Errno::EFAULT) => break,
                     Err(error) => return Err(error),
                 };
-                // The list changes while it is read; a thread state that was freed does not point back.
+                // The list changes while it is read; a thread state that was freed does not point
+                // back.
                 if word_at(&bytes, layout.thread_interpreter) != interpreter {
                     break;
                 }
@@ -117,7 +119,8 @@ impl PythonReader {
         Ok((threads, left_out))
     }
 
-    /// The kernel's id of a thread: Python keeps it from 3.11 on; before, the C library's descriptor of the thread has it.
+    /// The kernel's id of a thread: Python keeps it from 3.11 on; before, the C library's
+    /// descriptor of the thread has it.
     fn thread_id(&mut self, state: &[u8]) -> Option<u32> {
         let layout = self.interpreter.layout;
         let candidates: Vec<u32> = match layout.native_thread_id {
@@ -151,8 +154,9 @@ impl PythonReader {
         let layout = self.interpreter.layout;
         let hint = self.hints.remove(&thread.state_address).unwrap_or_default();
         let first = walk(&self.memory, &layout, thread.state_address, &hint, limits.frames)?;
-        // A thread that runs is read again at once: the longer the gap, the less the two reads have in common. Of one that
-        // holds still the names are read before the scheduler is asked again, so that they are proven as well.
+        // A thread that runs is read again at once: the longer the gap, the less the two reads have
+        // in common. Of one that holds still the names are read before the scheduler is asked
+        // again, so that they are proven as well.
         let (memory, address) = (self.memory, thread.state_address);
         let again = || walk(&memory, &layout, address, &first, limits.frames);
         let mut second = if state.is_still() { None } else { Some(again()?) };
@@ -188,7 +192,8 @@ impl PythonReader {
         self.names.entry(tid).or_insert_with(|| shorten(&thread_name(pid, tid), limits.name_bytes, false)).clone()
     }
 
-    /// Names and lines of frames, innermost first as they came; `None` for a frame whose code is none.
+    /// Names and lines of frames, innermost first as they came; `None` for a frame whose code is
+    /// none.
     fn resolve(&mut self, frames: &[RawFrame], limits: &Limits) -> Result<Vec<Option<Frame>>, Errno> {
         let layout = self.interpreter.layout;
         let mut addresses: Vec<u64> = frames.iter().map(|frame| frame.code).collect();
@@ -218,7 +223,8 @@ impl PythonReader {
     }
 }
 
-/// The frames that may be shown: the `agreed` outermost ones, up to the first that is no function. Outermost first.
+/// The frames that may be shown: the `agreed` outermost ones, up to the first that is no function.
+/// Outermost first.
 fn kept(found: Vec<Option<Frame>>, agreed: usize, trust: Trust) -> (Vec<Frame>, Trust) {
     let mut frames: Vec<Frame> = found.into_iter().rev().take(agreed).map_while(|frame| frame).collect();
     let whole = frames.len() == agreed;
@@ -226,7 +232,8 @@ fn kept(found: Vec<Option<Frame>>, agreed: usize, trust: Trust) -> (Vec<Frame>, 
     (frames, if whole { trust } else { Trust::Torn })
 }
 
-/// From 3.12 on the interpreter puts a frame of its own between a class and its `__init__`; CPython hides it from Python as well.
+/// From 3.12 on the interpreter puts a frame of its own between a class and its `__init__`; CPython
+/// hides it from Python as well.
 fn is_interpreters_own(frame: &Frame) -> bool {
     matches!(frame, Frame::Python { function, file, .. } if function == "__init__" && file == "__init__")
 }

@@ -9,7 +9,8 @@ use super::layout::{FIRST_FOREIGN_OWNER, FramePointer, Instruction, Layout};
 const CHUNK_BYTES: usize = 16 << 10;
 /// Object pointers are at least 8-byte aligned; 3.14 keeps tags in the lowest bits.
 const TAG_MASK: u64 = !7;
-/// Frames from C into the interpreter that may lie between two Python frames, and foreign ones in a torn walk.
+/// Frames from C into the interpreter that may lie between two Python frames, and foreign ones in a
+/// torn walk.
 const SKIPPED_PER_FRAME: usize = 2;
 
 /// A frame as it lies in memory.
@@ -40,8 +41,9 @@ pub(crate) struct Walk {
     pub truncated: bool,
 }
 
-/// Reads the frames of the thread whose thread state lies at `thread`. `hint` is an earlier walk of the same thread: the
-/// addresses in it are read in the same call, since most of them are still frames.
+/// Reads the frames of the thread whose thread state lies at `thread`. `hint` is an earlier walk of
+/// the same thread: the addresses in it are read in the same call, since most of them are still
+/// frames.
 pub(crate) fn walk(memory: &Memory, layout: &Layout, thread: u64, hint: &Walk, limit: usize) -> Result<Walk, Errno> {
     let shape = Shape::of(layout);
     let mut wanted = vec![(thread, shape.thread_bytes)];
@@ -152,11 +154,12 @@ pub(crate) struct Agreement {
     pub whole: bool,
 }
 
-/// Compares two walks from the outermost frame on. Where only the position of the innermost function moved, the functions
-/// still agree: it ran on between the reads.
+/// Compares two walks from the outermost frame on. Where only the position of the innermost
+/// function moved, the functions still agree: it ran on between the reads.
 pub(crate) fn agreement(first: &Walk, second: &Walk) -> Agreement {
     if !first.complete || !second.complete {
-        // The outermost frame is the start of a comparison. A walk that did not reach it may have left the stack.
+        // The outermost frame is the start of a comparison. A walk that did not reach it may have
+        // left the stack.
         let same = first.truncated && second.truncated && first.frames == second.frames;
         return Agreement { frames: if same { first.frames.len() } else { 0 }, whole: same };
     }

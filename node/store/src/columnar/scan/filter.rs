@@ -1,5 +1,6 @@
-//! Owns which segments and rows conditions admit. Comparisons are SQLite's: an integer column holds integers and NULL, a
-//! text column text and NULL (the tables are strict), and where a constant would first be converted, SQLite does it all.
+//! Owns which segments and rows conditions admit. Comparisons are SQLite's: an integer column holds
+//! integers and NULL, a text column text and NULL (the tables are strict), and where a constant
+//! would first be converted, SQLite does it all.
 
 use query_planner::Value;
 use query_planner::scan::{By, Comparison, Constant, Derived, Scan, Test, evaluate};
@@ -240,8 +241,8 @@ impl Filter {
         !self.never && self.conditions.iter().all(|(name, admits)| self.verdict(segment, name, admits) != Verdict::No)
     }
 
-    /// Which groups of a segment's summary the conditions admit: those that do not admit all rows anyway must be on the
-    /// columns that it groups by. None when one is not.
+    /// Which groups of a segment's summary the conditions admit: those that do not admit all rows
+    /// anyway must be on the columns that it groups by. None when one is not.
     pub(super) fn of_summary(&self, segment: &Segment, keys: &[&str]) -> Option<impl Fn(&[Scalar]) -> bool + '_> {
         let mut on: Vec<(usize, &Admits)> = Vec::new();
         for (name, admits) in &self.conditions {

@@ -1,5 +1,6 @@
-//! Owns aggregates by group over segments. Rows are given to groups through the codes of the grouping columns: a group
-//! is looked up once for each combination of codes in a segment, not for each row.
+//! Owns aggregates by group over segments. Rows are given to groups through the codes of the
+//! grouping columns: a group is looked up once for each combination of codes in a segment, not for
+//! each row.
 
 use query_planner::memory::Held;
 use query_planner::scan::{Function, GroupColumn, Groups, Operand, Order, evaluate};
@@ -196,8 +197,8 @@ fn rows_of(
     Ok((finish(work, groups, &found, arguments, &percentiles, node, now_unix_ns)?, summaries))
 }
 
-/// A question that the summaries of segments answer: grouped by columns that they group by, over the column that they
-/// sum up.
+/// A question that the summaries of segments answer: grouped by columns that they group by, over
+/// the column that they sum up.
 struct Summed {
     keys: &'static [&'static str],
     /// The places of the question's keys among them.
@@ -223,8 +224,8 @@ impl Summed {
         Some(Self { keys, places, with_quantiles: arguments.iter().any(|argument| argument.quantiles.is_some()) })
     }
 
-    /// Add what a segment's summary says of the rows that the conditions admit. False when it has none, or when the
-    /// conditions cut through its groups: then its rows are to be looked at.
+    /// Add what a segment's summary says of the rows that the conditions admit. False when it has
+    /// none, or when the conditions cut through its groups: then its rows are to be looked at.
     fn add(
         &self,
         work: &Work<'_>,
@@ -256,7 +257,8 @@ impl Summed {
     }
 }
 
-/// An exact percentile of every group: the sketch brackets it, a second look gathers what lies in the bracket.
+/// An exact percentile of every group: the sketch brackets it, a second look gathers what lies in
+/// the bracket.
 fn exact_percentiles(
     work: &Work<'_>,
     groups: &Groups,
@@ -513,7 +515,8 @@ impl Values {
         }
     }
 
-    /// Turn codes into integers in place, where no value is NULL: then the buffer is all there is to it.
+    /// Turn codes into integers in place, where no value is NULL: then the buffer is all there is
+    /// to it.
     fn settle(&mut self) -> bool {
         let Some(column) = &self.column else { return !self.nulls.contains(&true) };
         match (column.constant(), column.entries()) {
@@ -531,8 +534,8 @@ impl Values {
     }
 }
 
-/// Add a segment's rows to the groups. With `brackets`, only integers in their group's bracket are gathered and nothing
-/// else is counted.
+/// Add a segment's rows to the groups. With `brackets`, only integers in their group's bracket are
+/// gathered and nothing else is counted.
 fn scan_segment(
     work: &Work<'_>,
     segment: &Segment,

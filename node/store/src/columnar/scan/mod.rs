@@ -1,8 +1,10 @@
-//! Owns answering typed questions (`query_planner::scan`) from segments, column by column, without SQLite's row machine.
+//! Owns answering typed questions (`query_planner::scan`) from segments, column by column, without
+//! SQLite's row machine.
 //!
-//! `filter` decides which segments and rows a condition admits, `groups` makes aggregates, `rows` gives rows and the
-//! first k of an order. Whatever is not understood, or would not be exact, is left to SQLite and the virtual table
-//! (`Ok(None)`): the answers are the same either way, which the tests hold against each other.
+//! `filter` decides which segments and rows a condition admits, `groups` makes aggregates, `rows`
+//! gives rows and the first k of an order. Whatever is not understood, or would not be exact, is
+//! left to SQLite and the virtual table (`Ok(None)`): the answers are the same either way, which
+//! the tests hold against each other.
 
 mod filter;
 mod groups;
@@ -11,7 +13,7 @@ mod rows;
 mod tests;
 
 use query_planner::scan::{Column, Output, Scan};
-use query_planner::{Answered, Batch, Catalog, NodeError, NodePart, PartExecutor};
+use query_planner::{Answered, Batch, Catalog, Fragment, FragmentExecutor, NodeError};
 use rusqlite::Connection;
 
 use super::encode::Encoded;
@@ -35,23 +37,23 @@ pub struct ColumnExecutor<'s> {
 type Emit<'e> = &'e mut dyn FnMut(Batch) -> Result<(), NodeError>;
 
 impl<'s> ColumnExecutor<'s> {
-    /// An executor that gives up with [`NodeError::Stopped`] once `stop` says so, or when more than `most_rows` rows
-    /// would have to be looked at.
+    /// An executor that gives up with [`NodeError::Stopped`] once `stop` says so, or when more than
+    /// `most_rows` rows would have to be looked at.
     pub fn new(stop: &'s dyn Fn() -> bool, most_rows: u64) -> Self {
         Self { stop, most_rows }
     }
 }
 
-impl PartExecutor for ColumnExecutor<'_> {
+impl FragmentExecutor for ColumnExecutor<'_> {
     fn execute(
         &self,
         conn: &Connection,
-        part: &NodePart,
+        fragment: &Fragment,
         node: &str,
         now_unix_ns: i64,
         emit: Emit<'_>,
     ) -> Result<Option<Answered>, NodeError> {
-        let Some(scan) = scan_of(conn, part) else { return Ok(None) };
+        let Some(scan) = scan_of(conn, fragment) else { return Ok(None) };
         let Some(mut kinds) = columns(conn, &scan.table) else { return Ok(None) };
         kinds.extend(
             scan.derived
@@ -90,8 +92,8 @@ impl PartExecutor for ColumnExecutor<'_> {
         }))
     }
 
-    fn understands(&self, conn: &Connection, part: &NodePart) -> bool {
-        scan_of(conn, part).is_some()
+    fn understands(&self, conn: &Connection, fragment: &Fragment) -> bool {
+        scan_of(conn, fragment).is_some()
     }
 }
 
@@ -131,8 +133,8 @@ fn damaged(segment: &Segment, column: &str) -> NodeError {
 }
 
 /// The scan that a part is, when it is over a columnar table of this file or a view that shows one.
-fn scan_of(conn: &Connection, part: &NodePart) -> Option<Scan> {
-    let [(read, _)] = part.reads.as_slice() else { return None };
+fn scan_of(conn: &Connection, fragment: &Fragment) -> Option<Scan> {
+    let [(read, _)] = fragment.reads.as_slice() else { return None };
     // Most parts are told apart by their tables alone.
     let read = read.to_ascii_lowercase();
     if !is_columnar(&read) && (is_table(conn, &read) || view(conn, &read).is_none()) {
@@ -143,12 +145,12 @@ fn scan_of(conn: &Connection, part: &NodePart) -> Option<Scan> {
         let columns = columns(conn, &table).filter(|_| is_columnar(&table))?;
         Some(columns.into_iter().map(|(name, kind)| Column { name, is_text: kind == Kind::Text }).collect())
     };
-    let scan = Scan::through_views(&part.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))?;
+    let scan = Scan::through_views(&fragment.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))?;
     Some(Scan { table: scan.table.to_ascii_lowercase(), ..scan })
 }
 
 /// Whether a node with tables as in `catalog` answers such a part from columns.
-pub fn understands(catalog: &Catalog, part: &NodePart) -> bool {
+pub fn understands(catalog: &Catalog, fragment: &Fragment) -> bool {
     let module = MODULE.to_string_lossy();
     let of_table = |name: &str| {
         let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
@@ -158,11 +160,11 @@ pub fn understands(catalog: &Catalog, part: &NodePart) -> bool {
         Some(table.columns.iter().map(column).collect())
     };
     let of_view = |name: &str| catalog.tables.get(&name.to_ascii_lowercase()).map(|table| table.sql.clone());
-    Scan::through_views(&part.sql, &of_table, &of_view).is_some()
+    Scan::through_views(&fragment.sql, &of_table, &of_view).is_some()
 }
 
-/// Whether it is a table of this file, by what the connection knows of the schema: without a statement. (A schema that has
-/// changed since only makes SQLite answer instead.)
+/// Whether it is a table of this file, by what the connection knows of the schema: without a
+/// statement. (A schema that has changed since only makes SQLite answer instead.)
 fn is_table(conn: &Connection, name: &str) -> bool {
     conn.table_exists(Some("main"), name).unwrap_or(false)
 }
@@ -175,7 +177,8 @@ fn view(conn: &Connection, name: &str) -> Option<String> {
         .ok()
 }
 
-/// The columns of a columnar table; none where this file has no such table, or a plain one of its name.
+/// The columns of a columnar table; none where this file has no such table, or a plain one of its
+/// name.
 fn columns(conn: &Connection, table: &str) -> Option<Vec<(String, Kind)>> {
     let sql: String = conn
         .prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")

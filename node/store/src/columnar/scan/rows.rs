@@ -1,5 +1,5 @@
-//! Owns rows as they are, and the first k of an order: the columns that are sorted by are read for all rows, the others
-//! only for the rows that are shown.
+//! Owns rows as they are, and the first k of an order: the columns that are sorted by are read for
+//! all rows, the others only for the rows that are shown.
 
 use std::collections::BTreeMap;
 
@@ -135,7 +135,8 @@ fn first_of(work: &Work<'_>, order: &[Order<String>], wanted: usize) -> Result<V
             so_far.then_with(|| compare(a, b, order.desc, order.nulls_first))
         })
     };
-    // Kept loosely: twice as many as wanted, cut back when full, with the last one's leading value as a bar.
+    // Kept loosely: twice as many as wanted, cut back when full, with the last one's leading value
+    // as a bar.
     let mut best: Vec<(Vec<Value>, Place)> = Vec::new();
     let mut bar: Option<i64> = None;
     let cut = |best: &mut Vec<(Vec<Value>, Place)>| {

@@ -62,8 +62,8 @@ const VIEW: &str = "CREATE VIEW shown AS SELECT ts_ns AS timestamp_ns, bytes, up
      CASE WHEN bytes IS NOT NULL THEN printf('%016x', bytes) END AS hex_bytes FROM collectives AS c \
      WHERE func IN ('all_reduce', 'send') AND c.ts_ns >= 100";
 
-fn part(sql: &str, columns: usize) -> NodePart {
-    NodePart {
+fn fragment(sql: &str, columns: usize) -> Fragment {
+    Fragment {
         table: "collectives".into(),
         sql: sql.into(),
         columns: columns as u32,
@@ -77,9 +77,9 @@ fn part(sql: &str, columns: usize) -> NodePart {
 /// The rows of a part as text in the order they came, and what they came from; or the error.
 fn run(conn: &Connection, sql: &str, by_columns: bool) -> Result<(Vec<Vec<Value>>, Vec<String>), String> {
     let width = conn.prepare(sql).map_err(|error| error.to_string())?.column_count();
-    let parts = vec![part(sql, width)];
+    let fragments = vec![fragment(sql, width)];
     let task =
-        NodeTask { parts, keys: Vec::new(), now_unix_ns: 5_000_000_000, budget: Budget::default(), viewer: None };
+        NodeTask { fragments, keys: Vec::new(), now_unix_ns: 5_000_000_000, budget: Budget::default(), viewer: None };
     let mut rows: Vec<Vec<Value>> = Vec::new();
     let mut emit = |_: usize, batch: Batch| {
         rows.extend(
@@ -394,7 +394,8 @@ fn summaries_say_what_the_rows_say() {
             from_rollups += usize::from(notes.iter().any(|note| note.contains("rollups")));
         }
     }
-    // Of seven filters one is on the value itself; two leave no segment whose groups it does not cut.
+    // Of seven filters one is on the value itself; two leave no segment whose groups it does not
+    // cut.
     assert!(from_rollups >= 4 * 4, "{from_rollups}");
     // A group that a question is not about does not cost it its answer: no duration, no summary.
     let (ours, notes) = run(&columnar, "SELECT pid, max(ts_ns) FROM collectives GROUP BY pid", true).unwrap();
@@ -402,7 +403,8 @@ fn summaries_say_what_the_rows_say() {
     assert!(notes[0].contains("columns of 4 segments"), "{notes:?}");
 }
 
-/// Stored sketches are merged from the column's bytes; bytes that are none are SQLite's to complain about.
+/// Stored sketches are merged from the column's bytes; bytes that are none are SQLite's to complain
+/// about.
 #[test]
 fn sketches_in_a_column_are_merged_as_sqlite_does() {
     use query_planner::states::stored;
@@ -455,12 +457,12 @@ fn sketches_in_a_column_are_merged_as_sqlite_does() {
 fn what_would_cost_too_much_or_has_been_stopped_is_not_begun() {
     let rows: Vec<Row> = (0..50).map(|i| (i, None, None, "send", None)).collect();
     let (columnar, _) = stores(&[rows]);
-    let part = part("SELECT count(*) FROM collectives", 1);
+    let fragment = fragment("SELECT count(*) FROM collectives", 1);
     let mut emit = |_: Batch| Ok(());
     for (executor, words) in
         [(ColumnExecutor::new(&|| false, 49), "on the spot"), (ColumnExecutor::new(&|| true, 50), "interrupted")]
     {
-        let error = executor.execute(&columnar, &part, "n", 0, &mut emit).unwrap_err();
+        let error = executor.execute(&columnar, &fragment, "n", 0, &mut emit).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
     }
 }

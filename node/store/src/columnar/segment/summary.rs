@@ -1,9 +1,11 @@
-//! Owns the summary of a large segment: per library, function, process, rank and communicator the count, sum, least and
-//! greatest duration and the quantile sketch. It is the coarse form of rollups: made from the segment's own rows when it
-//! is written, kept and dropped with it, so that it never says anything else than they do.
+//! Owns the summary of a large segment: per library, function, process, rank and communicator the
+//! count, sum, least and greatest duration and the quantile sketch. It is the coarse form of
+//! rollups: made from the segment's own rows when it is written, kept and dropped with it, so that
+//! it never says anything else than they do.
 //!
-//! Stored as the segment's last row of `segment_columns`: a checksum, a version byte, then bincode of [`Stored`]. The
-//! sketch's buckets are varints: count of zeros, number of buckets, then distance and count of each.
+//! Stored as the segment's last row of `segment_columns`: a checksum, a version byte, then bincode
+//! of [`Stored`]. The sketch's buckets are varints: count of zeros, number of buckets, then
+//! distance and count of each.
 
 use query_planner::states::{Buckets, Quantiles};
 use rusqlite::{Connection, OptionalExtension, params};

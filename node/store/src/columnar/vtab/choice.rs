@@ -1,6 +1,7 @@
-//! Owns what SQLite is told of a scan: which conditions it is to hand over, what the scan costs then, and how the choice is
-//! written down (`idxStr`) until the scan begins. Conditions whose value SQLite knows while it plans make a scan shorter;
-//! those with values of other tables make it a look-up (`lookup`), which costs little after the first.
+//! Owns what SQLite is told of a scan: which conditions it is to hand over, what the scan costs
+//! then, and how the choice is written down (`idxStr`) until the scan begins. Conditions whose
+//! value SQLite knows while it plans make a scan shorter; those with values of other tables make it
+//! a look-up (`lookup`), which costs little after the first.
 
 use rusqlite::vtab::{IndexConstraintOp, IndexInfo};
 use rusqlite::{Result, types::ValueRef};
@@ -89,7 +90,8 @@ const ROWS_A_VALUE: f64 = 20.0;
 /// What a look-up keeps of a row beside its columns, about.
 const ROW_BYTES: f64 = 24.0;
 
-/// Choose the conditions that a scan is to have, and say what it costs. `time` is the column with the rows' time.
+/// Choose the conditions that a scan is to have, and say what it costs. `time` is the column with
+/// the rows' time.
 pub(super) fn choose(info: &mut IndexInfo, kinds: &[Kind], time: Option<usize>, size: Size) -> Result<()> {
     let (mut terms, mut places, mut among) = (Vec::new(), Vec::new(), Vec::new());
     let (mut span, mut share) = ((i64::MIN, i64::MAX), 1.0_f64);
@@ -141,7 +143,8 @@ pub(super) fn choose(info: &mut IndexInfo, kinds: &[Kind], time: Option<usize>, 
     }
     let used = info.col_used();
     info.set_idx_str(&write(used, &terms));
-    // Of the segments those of the span are looked at, and of their rows the conditions leave a share.
+    // Of the segments those of the span are looked at, and of their rows the conditions leave a
+    // share.
     let looked_at = (size.rows * within(span, size.times)).max(1.0);
     let left = (looked_at * share).max(1.0);
     let width = 8.0 * (used.count_ones() as usize).min(kinds.len()) as f64 + ROW_BYTES;

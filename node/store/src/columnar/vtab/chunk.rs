@@ -1,5 +1,6 @@
-//! Owns rows of a columnar table in memory, some thousands together with the columns that a statement uses, and reading
-//! them segment by segment. Does not own which of them a scan wants next (`lookup`, and the cursor in `vtab`).
+//! Owns rows of a columnar table in memory, some thousands together with the columns that a
+//! statement uses, and reading them segment by segment. Does not own which of them a scan wants
+//! next (`lookup`, and the cursor in `vtab`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -47,7 +48,8 @@ enum Values {
 }
 
 impl Values {
-    /// The values of some rows of a column, from `start` (a multiple of 1024) on; none when its bytes are damaged.
+    /// The values of some rows of a column, from `start` (a multiple of 1024) on; none when its
+    /// bytes are damaged.
     fn of(column: &Encoded, start: usize, len: usize, rows: &[u32]) -> Option<Self> {
         if let Some(value) = column.constant() {
             return Some(Self::One(value.clone()));

@@ -1,10 +1,11 @@
-//! Owns looking rows up that are asked for again and again, as the inner side of a join: SQLite makes indexes of its own
-//! tables where it wants them, and none of this one.
+//! Owns looking rows up that are asked for again and again, as the inner side of a join: SQLite
+//! makes indexes of its own tables where it wants them, and none of this one.
 //!
-//! From a scan's second beginning on, the rows that its constant conditions admit are kept, and an index of them by the
-//! conditions that change from beginning to beginning: by a hash of what is compared for equality, then by the one column
-//! that lies between bounds. Whatever is given out, SQLite compares again; so what is found may be too much, never too
-//! little. What is too much to be kept is read anew each time.
+//! From a scan's second beginning on, the rows that its constant conditions admit are kept, and an
+//! index of them by the conditions that change from beginning to beginning: by a hash of what is
+//! compared for equality, then by the one column that lies between bounds. Whatever is given out,
+//! SQLite compares again; so what is found may be too much, never too little. What is too much to
+//! be kept is read anew each time.
 
 use query_planner::memory::Held;
 use rusqlite::types::ValueRef;
@@ -135,7 +136,8 @@ fn together(keys: u64, key: u64) -> u64 {
     (keys.rotate_left(23) ^ key).wrapping_mul(SPREAD)
 }
 
-/// Of the conditions of a scan with the same value at every beginning so far: columns and what they admit.
+/// Of the conditions of a scan with the same value at every beginning so far: columns and what they
+/// admit.
 pub(super) fn constant(terms: &[Term], tests: &[Test], is_constant: &[bool]) -> Vec<(usize, Admits)> {
     let of = |((term, test), is_constant): ((&Term, &Test), &bool)| {
         Some((term.column?, test.admits.clone()?)).filter(|_| *is_constant)

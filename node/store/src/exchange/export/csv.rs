@@ -1,4 +1,5 @@
-//! One table as CSV after RFC 4180, with a header line. NULL is an empty field, a blob is `x'…'` in hexadecimal.
+//! One table as CSV after RFC 4180, with a header line. NULL is an empty field, a blob is `x'…'` in
+//! hexadecimal.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! One table as a Parquet file: 64-bit integers, doubles, UTF-8 strings and byte arrays, every column optional, row
-//! groups of [`GROUP_ROWS`], Snappy. (The format: <https://parquet.apache.org/docs/file-format/>.)
+//! One table as a Parquet file: 64-bit integers, doubles, UTF-8 strings and byte arrays, every
+//! column optional, row groups of [`GROUP_ROWS`], Snappy. (The format:
+//! <https://parquet.apache.org/docs/file-format/>.)
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -149,7 +150,8 @@ impl Sink for ParquetFile {
                     values.push(number);
                     true
                 }
-                // An integer in a REAL column: only SQLite's own storage of a whole number, up to 2^53 exact.
+                // An integer in a REAL column: only SQLite's own storage of a whole number, up to
+                // 2^53 exact.
                 (Values::Reals(values), ValueRef::Integer(number)) if number.unsigned_abs() <= 1 << 53 => {
                     values.push(number as f64);
                     true
