@@ -138,7 +138,7 @@ impl NodeTask {
             return refuse(format!("{} fragments, {MAX_FRAGMENTS} are allowed", self.fragments.len()));
         }
         if let Some(fragment) = self.fragments.iter().find(|fragment| fragment.sql.len() > MAX_FRAGMENT_BYTES) {
-            return refuse(format!("SQL of {} bytes, {MAX_PART_BYTES} are allowed", fragment.sql.len()));
+            return refuse(format!("SQL of {} bytes, {MAX_FRAGMENT_BYTES} are allowed", fragment.sql.len()));
         }
         let reads = self
             .fragments

@@ -92,8 +92,8 @@ impl RungCheck {
     ) -> anyhow::Result<Option<String>> {
         let mut wanted = reads(dealer.union_mut(), sql)?;
         wanted.values_mut().for_each(|columns| columns.extend(joined_on.iter().cloned()));
-        for part in &plan.parts {
-            for (table, columns) in self.part_reads(&part.sql)? {
+        for fragment in &plan.fragments {
+            for (table, columns) in self.part_reads(&fragment.sql)? {
                 let allowed = wanted.get(&table);
                 let surplus: Vec<&String> =
                     columns.iter().filter(|column| !allowed.is_some_and(|allowed| allowed.contains(*column))).collect();
@@ -101,12 +101,12 @@ impl RungCheck {
                     return Ok(Some(format!("a part reads {surplus:?} of {table}, which the question does not")));
                 }
             }
-            let key = part.table.to_ascii_lowercase();
+            let key = fragment.table.to_ascii_lowercase();
             // A part may ship `node` beside the columns, or one constant for a row of which nothing
             // else matters.
             let most = wanted.get(&key).map_or(0, BTreeSet::len).max(1) + usize::from(sql.contains("node"));
-            if plan.strategy == Strategy::Fetch && part.columns as usize > most {
-                return Ok(Some(format!("fetches {} columns of {key}, {most} are referenced", part.columns)));
+            if plan.strategy == Strategy::Fetch && fragment.columns as usize > most {
+                return Ok(Some(format!("fetches {} columns of {key}, {most} are referenced", fragment.columns)));
             }
         }
         Ok(None)
@@ -115,7 +115,7 @@ impl RungCheck {
 
 /// A table that is fetched whole although the question restricts it.
 fn unfiltered<'p>(plan: &'p Plan, facts: &Facts, dealer: &Dealer) -> Option<&'p str> {
-    plan.parts
+    plan.fragments
         .iter()
         .filter(|part| plan.strategy == Strategy::Fetch && !dealer.is_view(&part.table))
         .find(|part| facts.filtered.contains(&part.table.to_ascii_lowercase()) && !part.sql.contains(" WHERE "))

@@ -20,7 +20,7 @@ pub(super) const MOST_ROWS: usize = 8192;
 const FIRST_ROWS: usize = 1024;
 
 /// The question has not so much memory: SQLite's own words for it.
-fn no_memory() -> Error {
+pub(super) fn no_memory() -> Error {
     Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_NOMEM), None)
 }
 

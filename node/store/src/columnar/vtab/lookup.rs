@@ -16,7 +16,7 @@ use super::super::encode::Cell;
 use super::super::pick::{Admits, TextTest, united};
 use super::super::segment::checksum;
 use super::choice::{KEPT_BYTES, Operator, Term};
-use super::chunk::{Chunk, MOST_ROWS, Reader};
+use super::chunk::{Chunk, MOST_ROWS, Reader, no_memory};
 
 /// Chunks that a place can name.
 const MOST_CHUNKS: usize = u32::MAX as usize / MOST_ROWS;
@@ -186,8 +186,8 @@ impl Kept {
                 return Ok(None);
             }
         }
-        let index = Index::of(&chunks, terms, tests, is_constant);
-        Ok(index.map(|index| Self { chunks, is_constant: is_constant.to_vec(), index }))
+        let index = Index::of(&chunks, terms, tests, is_constant)?;
+        Ok(Some(Self { chunks, is_constant: is_constant.to_vec(), index }))
     }
 
     /// What can be found by the conditions that change.
@@ -224,8 +224,9 @@ impl Kept {
 }
 
 impl Index {
-    /// None where it is more than the question may have.
-    fn of(chunks: &[Chunk], terms: &[Term], tests: &[Test], is_constant: &[bool]) -> Option<Self> {
+    /// Fails where it is more than the question may have: without it each look-up would read
+    /// everything again.
+    fn of(chunks: &[Chunk], terms: &[Term], tests: &[Test], is_constant: &[bool]) -> Result<Self> {
         let changing: Vec<(usize, &Term, &Test)> = (0..terms.len())
             .filter(|at| is_constant.get(*at) == Some(&false))
             .filter_map(|at| Some((at, terms.get(at)?, tests.get(at)?)))
@@ -248,7 +249,7 @@ impl Index {
         if between.is_some() || !equal.is_empty() {
             let count = chunks.iter().map(Chunk::rows).sum::<usize>();
             if !held.is_within(count * size_of::<(u32, i64, u32)>()) {
-                return None;
+                return Err(no_memory());
             }
             rows.reserve_exact(count);
             for (at, chunk) in chunks.iter().enumerate() {
@@ -266,7 +267,7 @@ impl Index {
             }
             rows.sort_unstable();
         }
-        Some(Self { equal, between, rows, _held: held })
+        Ok(Self { equal, between, rows, _held: held })
     }
 }
 
