@@ -92,7 +92,7 @@ fn investigation(oracle: &Oracle, (since_ns, until_ns): (i64, i64)) -> Vec<quest
     assert_eq!(report.verdict.named().first().map(|named| named.rank), Some(5), "{:?}", report.verdict);
     let shown = verdicts::show_sql(&report).into_iter().filter(|shown| !shown.sql.is_empty());
     let asked: Vec<_> = shown.map(|shown| questions::Asked { from: shown.title, sql: shown.sql }).collect();
-    assert!(asked.len() >= 4, "{asked:?}");
+    assert!(asked.len() >= 2, "{asked:?}");
     asked
 }
 
