@@ -209,9 +209,9 @@ fn calls_over_one_argument_share_what_is_shipped() {
     same(&mut mesh, sql);
     insta::assert_snapshot!(crate::explain(&mesh.plan(sql).expect("planned before")), @r"
     strategy: aggregate
-    part 0 (every node, ships 4 columns of t):
+    fragment 0 (every node, ships 4 columns of t):
       SELECT k AS k0, mesh_runs(i) AS p0, mesh_sketch(r) AS p1, mesh_moments(r) AS p2 FROM t GROUP BY 1
-    merge table groups (part 0): k0 INT, p0, p1, p2
+    merge table groups (fragment 0): k0 INT, p0, p1, p2
     merge:
       SELECT k0, mesh_median_merge(p0), mesh_percentile_merge(p0, 99), mesh_mad_merge(p0), mesh_approx_quantile_merge(p1, 0.5), mesh_approx_quantile_merge(p1, 0.99), mesh_stddev_merge(p2), mesh_var_pop_merge(p2) FROM groups GROUP BY k0 ORDER BY 1
     ");

@@ -64,29 +64,29 @@ fn the_plan_says_the_second_round() {
     let sql = "SELECT b.t, a.x FROM a JOIN b ON a.k = b.k WHERE a.x < 2";
     assert_snapshot!(explain(&plan_of(&mut mesh, sql)), @r"
     strategy: fetch
-    part 0 (every node, ships 2 columns of a):
+    fragment 0 (every node, ships 2 columns of a):
       SELECT k, x FROM a WHERE x < 2
-    part 1 (every node, ships 2 columns of b; round 2, filtered by the keys of part 0 when they are at most 10000):
+    fragment 1 (every node, ships 2 columns of b; round 2, filtered by the keys of fragment 0 when they are at most 10000):
       SELECT k, t FROM b
-      + WHERE k IN (part 0's k)
-    merge table a (part 0): k INT, x INT
-    merge table b (part 1): k INT, t TEXT
+      + WHERE k IN (fragment 0's k)
+    merge table a (fragment 0): k INT, x INT
+    merge table b (fragment 1): k INT, t TEXT
     merge:
       SELECT b.t, a.x FROM a JOIN b ON a.k = b.k WHERE a.x < 2
     ");
     let sql = "SELECT count(*) FROM bs LEFT JOIN c ON c.k = bs.k, a WHERE (bs.k) = a.k AND x = 3";
     assert_snapshot!(explain(&plan_of(&mut mesh, sql)), @r#"
     strategy: fetch
-    part 0 (every node, ships 2 columns of a):
+    fragment 0 (every node, ships 2 columns of a):
       SELECT k, x FROM a WHERE x = 3
-    part 1 (every node, ships 1 columns of bs; round 2, filtered by the keys of part 0 when they are at most 10000):
+    fragment 1 (every node, ships 1 columns of bs; round 2, filtered by the keys of fragment 0 when they are at most 10000):
       SELECT k FROM bs
-      + WHERE k IN (part 0's k)
-    part 2 (every node, ships 1 columns of c):
+      + WHERE k IN (fragment 0's k)
+    fragment 2 (every node, ships 1 columns of c):
       SELECT k FROM c
-    merge table a (part 0): k INT, x INT
-    merge table bs rows (part 1): k INT
-    merge table c (part 2): k INT
+    merge table a (fragment 0): k INT, x INT
+    merge table bs rows (fragment 1): k INT
+    merge table c (fragment 2): k INT
     merge setup: CREATE VIEW "bs" AS SELECT "k", "t", +"e" AS "e" FROM "bs rows"
     merge:
       SELECT count(*) FROM bs LEFT JOIN c ON c.k = bs.k, a WHERE (bs.k) = a.k AND x = 3

@@ -48,29 +48,29 @@ fn shown(sql: &str, ordered: bool) -> String {
 fn rows_are_filtered_and_cut_at_the_nodes() {
     assert_snapshot!(shown("SELECT a, b FROM t WHERE a > 2 AND b LIKE 'x%'", false), @r"
     strategy: rows
-    part 0 (every node, ships 2 columns of t):
+    fragment 0 (every node, ships 2 columns of t):
       SELECT a, b FROM t WHERE a > 2 AND b LIKE 'x%'
     merge: as it comes
     ");
     assert_snapshot!(shown("SELECT a, c AS z FROM t ORDER BY z DESC, a + 1, b COLLATE BINARY, d LIMIT 4 OFFSET 2", true), @r"
     strategy: rows
-    part 0 (every node, ships 5 columns of t):
+    fragment 0 (every node, ships 5 columns of t):
       SELECT a, c AS z, a + 1 AS o0, b COLLATE BINARY AS o1, d AS o2 FROM t ORDER BY 2 DESC, 3, 4, 5 LIMIT 6
-    merge table rows (part 0): c0, c1, c2, c3, c4
+    merge table rows (fragment 0): c0, c1, c2, c3, c4
     merge:
       SELECT c0, c1 FROM rows ORDER BY c1 DESC, c2, c3, c4 LIMIT 4 OFFSET 2
     ");
     assert_snapshot!(shown("SELECT DISTINCT b, d FROM t ORDER BY d, 1 LIMIT 5", false), @r"
     strategy: rows
-    part 0 (every node, ships 2 columns of t):
+    fragment 0 (every node, ships 2 columns of t):
       SELECT DISTINCT b, d FROM t ORDER BY 2, 1 LIMIT 5
-    merge table rows (part 0): c0 TEXT COLLATE NOCASE, c1
+    merge table rows (fragment 0): c0 TEXT COLLATE NOCASE, c1
     merge:
       SELECT DISTINCT c0, c1 FROM rows ORDER BY c1, c0 LIMIT 5
     ");
     assert_snapshot!(shown("SELECT name, s FROM u JOIN names ON code = u.a WHERE s <> 's1'", false), @r"
     strategy: rows
-    part 0 (every node, ships 2 columns of names, u):
+    fragment 0 (every node, ships 2 columns of names, u):
       SELECT names.name, u.s FROM u JOIN names ON code = u.a WHERE u.s <> 's1'
     merge: as it comes
     ");
@@ -80,41 +80,41 @@ fn rows_are_filtered_and_cut_at_the_nodes() {
 fn aggregates_ship_groups() {
     assert_snapshot!(shown("SELECT count(*) FROM t", false), @r"
     strategy: aggregate
-    part 0 (every node, ships 1 columns of t):
+    fragment 0 (every node, ships 1 columns of t):
       SELECT count(*) AS p0 FROM t
-    merge table groups (part 0): p0
+    merge table groups (fragment 0): p0
     merge:
       SELECT mesh_count_merge(p0) FROM groups
     ");
     assert_snapshot!(shown("SELECT a % 2 AS odd, avg(c) AS mean, max(b) FROM t WHERE d IS NOT NULL GROUP BY odd HAVING count(*) > 1 ORDER BY mean DESC LIMIT 3", true), @r"
     strategy: aggregate
-    part 0 (every node, ships 4 columns of t):
+    fragment 0 (every node, ships 4 columns of t):
       SELECT (a % 2) AS k0, mesh_sum(c) AS p0, max(b) AS p1, count(*) AS p2 FROM t WHERE d IS NOT NULL GROUP BY 1
-    merge table groups (part 0): k0, p0, p1 COLLATE NOCASE, p2
+    merge table groups (fragment 0): k0, p0, p1 COLLATE NOCASE, p2
     merge:
       SELECT mesh_value(k0), mesh_avg_merge(p0), max(p1) FROM groups GROUP BY k0 HAVING mesh_count_merge(p2) > 1 ORDER BY 2 DESC LIMIT 3
     ");
     assert_snapshot!(shown("SELECT b, count(DISTINCT d) FILTER (WHERE a > 0), sum(a) FROM t GROUP BY 1 ORDER BY lower(b)", false), @r"
     strategy: aggregate
-    part 0 (every node, ships 3 columns of t):
+    fragment 0 (every node, ships 3 columns of t):
       SELECT b AS k0, (CASE WHEN (a > 0) THEN (d) END) COLLATE BINARY AS d0, mesh_sum(a) AS p0 FROM t GROUP BY 1, 2
-    merge table groups (part 0): k0 TEXT COLLATE NOCASE, d0, p0
+    merge table groups (fragment 0): k0 TEXT COLLATE NOCASE, d0, p0
     merge:
       SELECT k0, count(DISTINCT d0), mesh_sum_merge(p0) FROM groups GROUP BY k0 ORDER BY lower(k0)
     ");
     assert_snapshot!(shown("SELECT max(c), a FROM t WHERE a = 2", false), @r"
     strategy: aggregate
-    part 0 (every node, ships 3 columns of t):
+    fragment 0 (every node, ships 3 columns of t):
       SELECT max(c) AS p0, count(*) AS p1, a AS b0 FROM t WHERE a = 2
-    merge table groups (part 0): p0, p1, b0 INT
+    merge table groups (fragment 0): p0, p1, b0 INT
     merge:
       SELECT max(p0), b0 FROM groups WHERE p1 > 0
     ");
     assert_snapshot!(shown("SELECT name, total(c) FROM t, names WHERE code = a GROUP BY name", false), @r"
     strategy: aggregate
-    part 0 (every node, ships 2 columns of names, t):
+    fragment 0 (every node, ships 2 columns of names, t):
       SELECT names.name AS k0, mesh_sum(t.c) AS p0 FROM t, names WHERE names.code = t.a GROUP BY 1
-    merge table groups (part 0): k0 TEXT, p0
+    merge table groups (fragment 0): k0 TEXT, p0
     merge:
       SELECT k0, mesh_total_merge(p0) FROM groups GROUP BY k0
     ");
@@ -129,9 +129,9 @@ fn work_partitioned_by_node_is_pushed() {
     assert_eq!(mesh.shipped_rows, 2);
     assert_snapshot!(explain(&plan), @r"
     strategy: push
-    part 0 (every node, ships 2 columns of t):
+    fragment 0 (every node, ships 2 columns of t):
       SELECT node, max(c) - min(c) FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t GROUP BY node ORDER BY 2 DESC LIMIT 1
-    merge table rows (part 0): c0, c1
+    merge table rows (fragment 0): c0, c1
     merge:
       SELECT c0, c1 FROM rows ORDER BY c1 DESC LIMIT 1
     ");
@@ -139,9 +139,9 @@ fn work_partitioned_by_node_is_pushed() {
         mesh.plan("SELECT t.b, count(*) FROM t JOIN u ON u.node = t.node AND u.a = t.a GROUP BY t.b").expect("plan");
     assert_snapshot!(explain(&plan), @r"
     strategy: aggregate
-    part 0 (every node, ships 2 columns of t, u):
+    fragment 0 (every node, ships 2 columns of t, u):
       SELECT t.b AS k0, count(*) AS p0 FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t JOIN (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM u) AS u ON u.node = t.node AND u.a = t.a GROUP BY 1
-    merge table groups (part 0): k0 TEXT COLLATE NOCASE, p0
+    merge table groups (fragment 0): k0 TEXT COLLATE NOCASE, p0
     merge:
       SELECT k0, mesh_count_merge(p0) FROM groups GROUP BY k0
     ");
@@ -156,9 +156,9 @@ fn groups_by_node_with_expressions_around_aggregates_are_aggregated_in_two_phase
     let plan = mesh.plan(sql).expect("plan");
     assert_snapshot!(explain(&plan), @r"
     strategy: aggregate
-    part 0 (every node, ships 4 columns of t):
+    fragment 0 (every node, ships 4 columns of t):
       SELECT node AS k0, a AS k1, count(*) AS p0, mesh_sum(c) AS p1 FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t GROUP BY 1, 2
-    merge table groups (part 0): k0 TEXT, k1 INT, p0, p1
+    merge table groups (fragment 0): k0 TEXT, k1 INT, p0, p1
     merge:
       SELECT k0, k1, mesh_count_merge(p0), mesh_avg_merge(p1) / 1e6 FROM groups GROUP BY k0, k1 ORDER BY 4 DESC
     ");
@@ -193,18 +193,18 @@ fn common_table_expressions_are_seen_through() {
         .expect("plan");
     assert_snapshot!(explain(&plan), @r"
     strategy: push
-    part 0 (every node, ships 3 columns of t, u):
+    fragment 0 (every node, ships 3 columns of t, u):
       SELECT s.node, s.s, count(t.a) FROM (SELECT u.id, u.a, u.s, node FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM u) AS u WHERE id > 3) AS s LEFT JOIN (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t ON t.node = s.node AND t.a BETWEEN s.a AND s.a + 1 GROUP BY s.node, s.s
-    merge table rows (part 0): c0, c1, c2
+    merge table rows (fragment 0): c0, c1, c2
     merge:
       SELECT c0, c1, c2 FROM rows ORDER BY c2 DESC
     ");
     mesh.run(&plan).expect("answer");
     assert_snapshot!(shown("WITH q(x) AS (SELECT a + 1 FROM t WHERE c > 1) SELECT max(x), count(*) FROM q", false), @r"
     strategy: aggregate
-    part 0 (every node, ships 2 columns of t):
+    fragment 0 (every node, ships 2 columns of t):
       SELECT max(x) AS p0, count(*) AS p1 FROM (SELECT a + 1 AS x FROM t WHERE c > 1) AS q
-    merge table groups (part 0): p0, p1
+    merge table groups (fragment 0): p0, p1
     merge:
       SELECT max(p0), mesh_count_merge(p1) FROM groups
     ");
@@ -214,42 +214,42 @@ fn common_table_expressions_are_seen_through() {
 fn aggregates_inside_a_question_are_planned_on_their_own() {
     assert_snapshot!(shown("SELECT a FROM t WHERE a > (SELECT avg(a) FROM u)", false), @r#"
     strategy: parts
-    part 0 (every node, ships 1 columns of u):
+    fragment 0 (every node, ships 1 columns of u):
       SELECT mesh_sum(a) AS p0 FROM u
-    part 1 (every node, ships 1 columns of t):
+    fragment 1 (every node, ships 1 columns of t):
       SELECT a FROM t
-    merge table groups_1 (part 0): p0
-    merge table t (part 1): a INT
+    merge table groups_1 (fragment 0): p0
+    merge table t (fragment 1): a INT
     merge:
       SELECT a FROM t WHERE a > (SELECT mesh_avg_merge(p0) AS "avg(a)" FROM groups_1)
     "#);
     assert_snapshot!(shown("WITH q AS (SELECT a, count(*) AS n FROM t GROUP BY a) SELECT u.s, q.n FROM q JOIN u ON u.a = q.a AND u.id > 4", false), @r"
     strategy: parts
-    part 0 (every node, ships 2 columns of t):
+    fragment 0 (every node, ships 2 columns of t):
       SELECT a AS k0, count(*) AS p0 FROM t GROUP BY 1
-    part 1 (every node, ships 3 columns of u):
+    fragment 1 (every node, ships 3 columns of u):
       SELECT id, a, s FROM u WHERE id > 4
-    merge table groups_1 (part 0): k0 INT, p0
-    merge table u (part 1): id INT, a INT, s TEXT
+    merge table groups_1 (fragment 0): k0 INT, p0
+    merge table u (fragment 1): id INT, a INT, s TEXT
     merge:
       WITH q AS (SELECT k0 AS a, mesh_count_merge(p0) AS n FROM groups_1 GROUP BY k0) SELECT u.s, q.n FROM q JOIN u ON u.a = q.a AND u.id > 4
     ");
     assert_snapshot!(shown("SELECT max(n) FROM (SELECT b, count(*) AS n FROM t GROUP BY b)", false), @r"
     strategy: parts
-    part 0 (every node, ships 2 columns of t):
+    fragment 0 (every node, ships 2 columns of t):
       SELECT b AS k0, count(*) AS p0 FROM t GROUP BY 1
-    merge table groups_1 (part 0): k0 TEXT COLLATE NOCASE, p0
+    merge table groups_1 (fragment 0): k0 TEXT COLLATE NOCASE, p0
     merge:
       SELECT max(n) FROM (SELECT k0 AS b, mesh_count_merge(p0) AS n FROM groups_1 GROUP BY k0)
     ");
     assert_snapshot!(shown("SELECT 't' AS name, count(*) FROM t UNION ALL SELECT 'u', count(*) FROM u", false), @r#"
     strategy: parts
-    part 0 (every node, ships 1 columns of t):
+    fragment 0 (every node, ships 1 columns of t):
       SELECT count(*) AS p0 FROM t
-    part 1 (every node, ships 1 columns of u):
+    fragment 1 (every node, ships 1 columns of u):
       SELECT count(*) AS p0 FROM u
-    merge table groups_1 (part 0): p0
-    merge table groups_2 (part 1): p0
+    merge table groups_1 (fragment 0): p0
+    merge table groups_2 (fragment 1): p0
     merge:
       SELECT 't' AS name, mesh_count_merge(p0) AS "count(*)" FROM groups_1 UNION ALL SELECT 'u' AS "'u'", mesh_count_merge(p0) AS "count(*)" FROM groups_2
     "#);
@@ -259,23 +259,23 @@ fn aggregates_inside_a_question_are_planned_on_their_own() {
 fn cut_rows_inside_a_question_are_cut_at_the_nodes() {
     assert_snapshot!(shown("WITH top AS (SELECT a, c, b || '!' AS e FROM t ORDER BY c DESC, a, b, d LIMIT 3) SELECT top.a, top.e, u.s FROM top JOIN u ON u.a = top.a AND u.id = 7", false), @r"
     strategy: parts
-    part 0 (every node, ships 5 columns of t):
+    fragment 0 (every node, ships 5 columns of t):
       SELECT a, c, b || '!' AS e, b AS o0, d AS o1 FROM t ORDER BY 2 DESC, 1, 4, 5 LIMIT 3
-    part 1 (every node, ships 3 columns of u):
+    fragment 1 (every node, ships 3 columns of u):
       SELECT id, a, s FROM u WHERE id = 7
-    merge table rows_1 (part 0): c0 INT, c1 REAL, c2, c3 COLLATE NOCASE, c4
-    merge table u (part 1): id INT, a INT, s TEXT
+    merge table rows_1 (fragment 0): c0 INT, c1 REAL, c2, c3 COLLATE NOCASE, c4
+    merge table u (fragment 1): id INT, a INT, s TEXT
     merge:
       WITH top AS (SELECT c0 AS a, c1 AS c, mesh_value(c2) AS e FROM rows_1 ORDER BY c1 DESC, c0, c3, c4 LIMIT 3) SELECT top.a, top.e, u.s FROM top JOIN u ON u.a = top.a AND u.id = 7
     ");
     assert_snapshot!(shown("SELECT s FROM u WHERE a IN (SELECT DISTINCT a FROM t WHERE c > 3)", false), @r"
     strategy: parts
-    part 0 (every node, ships 1 columns of t):
+    fragment 0 (every node, ships 1 columns of t):
       SELECT DISTINCT a FROM t WHERE c > 3
-    part 1 (every node, ships 2 columns of u):
+    fragment 1 (every node, ships 2 columns of u):
       SELECT a, s FROM u
-    merge table rows_1 (part 0): c0 INT
-    merge table u (part 1): a INT, s TEXT
+    merge table rows_1 (fragment 0): c0 INT
+    merge table u (fragment 1): a INT, s TEXT
     merge:
       SELECT s FROM u WHERE a IN (SELECT DISTINCT c0 AS a FROM rows_1)
     ");
@@ -285,12 +285,12 @@ fn cut_rows_inside_a_question_are_cut_at_the_nodes() {
 fn joins_and_subqueries_fetch_what_they_read() {
     assert_snapshot!(shown("SELECT t.a, s FROM t JOIN u ON t.a = u.a WHERE c > 3 AND u.id < 5", false), @r"
     strategy: fetch
-    part 0 (every node, ships 2 columns of t):
+    fragment 0 (every node, ships 2 columns of t):
       SELECT a, c FROM t WHERE c > 3
-    part 1 (every node, ships 3 columns of u):
+    fragment 1 (every node, ships 3 columns of u):
       SELECT id, a, s FROM u WHERE id < 5
-    merge table t (part 0): a INT, c REAL
-    merge table u (part 1): id INT, a INT, s TEXT
+    merge table t (fragment 0): a INT, c REAL
+    merge table u (fragment 1): id INT, a INT, s TEXT
     merge:
       SELECT t.a, s FROM t JOIN u ON t.a = u.a WHERE c > 3 AND u.id < 5
     ");
