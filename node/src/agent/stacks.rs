@@ -1,6 +1,6 @@
 //! Where ranks are: the call stacks of this host's ranks, and those of the whole mesh in classes.
 //!
-//! Owns both ends of `rankmesh stacks`: the leaf, which samples this host's ranks ([`Stacks`]), and
+//! Owns both ends of `rankmesh stacks`: the leaf, which samples this host's ranks (`Stacks`), and
 //! the coordinator, which has all members sample at the same time and merges ([`ask`]). How a stack
 //! is read and what a class is are `explain`'s; who may ask is as for the columns of `processes`.
 
