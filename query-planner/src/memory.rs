@@ -9,7 +9,7 @@
 //!
 //! What our own code keeps on such a thread (lists for medians, decoded columns) is counted with it
 //! by [`Held`]; what belongs to no thread by [`Grant`]. A thread takes from its account in pieces
-//! of [`PIECE`], so that few allocations meet the atomics.
+//! of `PIECE`, so that few allocations meet the atomics.
 
 mod pool;
 

@@ -96,7 +96,7 @@ impl Stop {
         watched
     }
 
-    /// As [`Stop::watch`], on connections that look at [`is_over_here`] themselves, as those of
+    /// As [`Stop::watch`], on connections that look at `is_over_here` themselves, as those of
     /// planning do.
     pub fn here(&self) -> Watched {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);

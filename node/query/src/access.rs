@@ -2,7 +2,7 @@
 //! does not see.
 //!
 //! An owner may ask everything. A reader may ask, but not for what shows other users' processes
-//! ([`HIDDEN`]) nor for the audit. Somebody who may see her own processes only ([`Access::Own`]) is
+//! (`HIDDEN`) nor for the audit. Somebody who may see her own processes only ([`Access::Own`]) is
 //! shown nothing else by the nodes (`store`'s `own_rows`). Does not own how a role is come by: on
 //! the local socket, or from a certificate, by the agent.
 

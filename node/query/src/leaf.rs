@@ -1,5 +1,5 @@
 //! One node's fragment of a question, asked of it wherever it is: here, or over the mesh. Its rows
-//! go into a [`RowSink`] as they come. Who asks many of them at once is `fanout` (for a question of
+//! go into a `RowSink` as they come. Who asks many of them at once is `fanout` (for a question of
 //! this host) and `relay` (for another node's).
 
 use std::net::SocketAddr;
