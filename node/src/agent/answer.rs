@@ -10,6 +10,7 @@ use model::{LocalRequest, LocalResponse};
 use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, Question, RowChunk};
 use query_planner::{ColumnMeta, Value};
+use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -56,31 +57,34 @@ pub(super) async fn answer(
         }
         LocalRequest::Stacks(question) => {
             let asking = asking("stacks");
-            let (response, outcome) = match super::stacks::ask(shared, question, caller, &stop).await {
-                Ok(answer) => (
-                    LocalResponse::Text(serde_json::to_string(&answer)?),
-                    Outcome::Answered { rows: None, bytes: None },
-                ),
-                Err(error) => failure(error),
-            };
-            shared.auditor.done(asking, outcome);
-            to.send(response).await?;
+            let answer = super::stacks::ask(shared, question, caller, &stop).await;
+            report(shared, asking, answer, to).await?;
         }
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
-            let (response, outcome) =
-                match super::stragglers::answer(shared, question, &caller.for_analysis(), stop).await {
-                    Ok(report) => (
-                        LocalResponse::Text(serde_json::to_string(&report)?),
-                        Outcome::Answered { rows: None, bytes: None },
-                    ),
-                    Err(error) => failure(error),
-                };
-            shared.auditor.done(asking, outcome);
-            to.send(response).await?;
+            let answer = super::stragglers::answer(shared, question, &caller.for_analysis(), stop).await;
+            report(shared, asking, answer, to).await?;
         }
     }
     Ok(())
+}
+
+/// Sends an answer that is one JSON document, and notes it.
+async fn report<T: Serialize + Sync>(
+    shared: &Shared,
+    asking: Asking,
+    answer: Result<T, AskError>,
+    to: &mut impl AnswerSink,
+) -> anyhow::Result<()> {
+    let (response, outcome) = match answer {
+        Ok(answer) => {
+            let json = serde_json::to_string(&answer)?;
+            (LocalResponse::Text(json), Outcome::Answered { rows: None, bytes: None })
+        }
+        Err(error) => failure(error),
+    };
+    shared.auditor.done(asking, outcome);
+    to.send(response).await
 }
 
 async fn query(

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
+use explain::stacks::fold_ranges;
 use model::LocalRequest;
 use serde_json::Value;
 
@@ -37,13 +38,13 @@ fn table(nodes: &[Value]) -> String {
                 .collect::<Vec<_>>()
                 .join(",")
         });
-        let ranks: Vec<u64> = node["ranks"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        let ranks = node["ranks"].as_array().into_iter().flatten().filter_map(Value::as_u64);
         let name = if node["self"] == true { format!("{} (this node)", text("name")) } else { text("name") };
         vec![
             name,
             text("address"),
             text("state"),
-            ranges(&ranks),
+            fold_ranges(ranks),
             node["store_rows"].as_u64().unwrap_or(0).to_string(),
             text("capture"),
             labels,
@@ -56,27 +57,14 @@ fn table(nodes: &[Value]) -> String {
     )
 }
 
-/// `0-3,7` for 0, 1, 2, 3, 7.
-fn ranges(sorted: &[u64]) -> String {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for &rank in sorted {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => runs.push((rank, rank)),
-        }
-    }
-    let run = |(first, last): (u64, u64)| if first == last { first.to_string() } else { format!("{first}-{last}") };
-    runs.into_iter().map(run).collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rank_ranges() {
-        assert_eq!(ranges(&[0, 1, 2, 3, 7]), "0-3,7");
-        assert_eq!(ranges(&[]), "");
-        assert_eq!(ranges(&[5]), "5");
+        assert_eq!(fold_ranges([0, 1, 2, 3, 7]), "0-3,7");
+        assert_eq!(fold_ranges([]), "");
+        assert_eq!(fold_ranges([5]), "5");
     }
 }

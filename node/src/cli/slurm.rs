@@ -132,6 +132,16 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// As [`reach`], for commands whose `--job` may also be a job within a mesh of many: only one with a
+/// mesh of its own is reached, and as that mesh knows of nothing else, `job` is taken.
+pub(super) fn reach_own_mesh(socket: &SocketArg, job: &mut Option<String>) -> anyhow::Result<Result<SocketArg, Exit>> {
+    if socket.socket.is_none() && socket.via.is_none() && job.as_deref().is_some_and(ask::is_known) {
+        reach(socket, job.take().as_deref())
+    } else {
+        Ok(Ok(socket.clone()))
+    }
+}
+
 /// For commands with `--job`: the socket to ask at, or the exit code of the command that ran on a
 /// node of the job.
 pub(super) fn reach(socket: &SocketArg, job: Option<&str>) -> anyhow::Result<Result<SocketArg, Exit>> {

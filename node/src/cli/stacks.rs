@@ -13,15 +13,11 @@ use super::local::{self, Reply};
 use super::query::say_coverage;
 use crate::agent::stacks::{StacksAnswer, Unread};
 use crate::output::{printable, printable_lines, quiet};
-use crate::slurm::ask;
 
 pub(super) fn run(mut args: StacksArgs) -> anyhow::Result<Exit> {
-    // A job with a mesh of its own is all that its mesh knows of.
-    if args.socket.socket.is_none() && args.socket.via.is_none() && args.job.as_deref().is_some_and(ask::is_known) {
-        match super::slurm::reach(&args.socket, args.job.take().as_deref())? {
-            Ok(socket) => args.socket = socket,
-            Err(exit) => return Ok(exit),
-        }
+    match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
+        Ok(socket) => args.socket = socket,
+        Err(exit) => return Ok(exit),
     }
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let request = LocalRequest::Stacks(StacksQuestion {

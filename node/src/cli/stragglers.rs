@@ -14,7 +14,6 @@ use super::args::{ReportFormat, StragglersArgs};
 use super::local::{self, Reply};
 use super::query::say_coverage;
 use crate::output::{printable, printable_lines, quiet};
-use crate::slurm::ask;
 
 /// How far back `--show-sql` looks without `--since`.
 const SHOWN_SINCE: Duration = Duration::from_secs(60);
@@ -25,12 +24,9 @@ pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
     if !args.recorded.is_empty() {
         return super::recorded::run(&args.recorded, args.format);
     }
-    // A job with a mesh of its own is all that its mesh knows of.
-    if args.socket.socket.is_none() && args.socket.via.is_none() && args.job.as_deref().is_some_and(ask::is_known) {
-        match super::slurm::reach(&args.socket, args.job.take().as_deref())? {
-            Ok(socket) => args.socket = socket,
-            Err(exit) => return Ok(exit),
-        }
+    match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
+        Ok(socket) => args.socket = socket,
+        Err(exit) => return Ok(exit),
     }
     let exit = once(&args)?;
     if !args.watch {

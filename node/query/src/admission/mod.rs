@@ -194,7 +194,7 @@ pub fn cost(plan: &Plan) -> u32 {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits {
+    pub(super) const LIMITS: Limits = Limits {
         units: 2,
         waiting: 3,
         waiting_per_requester: 2,

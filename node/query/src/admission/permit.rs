@@ -92,21 +92,13 @@ impl SuspendablePermit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Limits;
+    use super::super::tests::LIMITS;
     use super::*;
 
     #[test]
     fn work_that_only_waits_gives_its_permit_up_and_takes_it_again() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let limits = Limits {
-            units: 2,
-            waiting: 3,
-            waiting_per_requester: 2,
-            waiting_guests: 2,
-            waiting_per_guest: 1,
-            suspended: 1,
-        };
-        let admission = Admission::new(limits);
+        let admission = Admission::new(LIMITS);
         let enter = |name| admission.try_enter(&Requester::trusted(name), 1).expect("room");
         let permit = |name| SuspendablePermit::new(enter(name), runtime.handle().clone());
         let (mut first, mut second) = (permit("a"), permit("b"));

@@ -26,15 +26,22 @@ fn row() -> impl Strategy<Value = Row> {
     )
 }
 
-/// `collectives` as columns in one database and as a plain table in another.
-fn stores(batches: &[Vec<Row>]) -> (Connection, Connection) {
-    let mut columnar = Connection::open_in_memory().unwrap();
-    let mut plain = Connection::open_in_memory().unwrap();
+/// An empty `collectives` of these columns, as a columnar table in one database and as a plain one in
+/// another.
+fn empty(declared: &str) -> (Connection, Connection) {
+    let columnar = Connection::open_in_memory().unwrap();
+    let plain = Connection::open_in_memory().unwrap();
     register(&columnar).unwrap();
     let module = MODULE.to_str().unwrap();
     columnar.execute_batch(include_str!("../segments.sql")).unwrap();
-    columnar.execute_batch(&format!("CREATE VIRTUAL TABLE collectives USING {module}({DECLARED});")).unwrap();
-    plain.execute_batch(&format!("CREATE TABLE collectives ({DECLARED})")).unwrap();
+    columnar.execute_batch(&format!("CREATE VIRTUAL TABLE collectives USING {module}({declared});")).unwrap();
+    plain.execute_batch(&format!("CREATE TABLE collectives ({declared})")).unwrap();
+    (columnar, plain)
+}
+
+/// `collectives` as columns in one database and as a plain table in another.
+fn stores(batches: &[Vec<Row>]) -> (Connection, Connection) {
+    let (mut columnar, mut plain) = empty(DECLARED);
     let mut appender = Appender::open(&columnar, "collectives", "ts_ns").unwrap();
     let mut compactor = Compactor::open(&columnar, "collectives", "ts_ns").unwrap();
     for (i, batch) in batches.iter().enumerate().filter(|(_, batch)| !batch.is_empty()) {
@@ -409,13 +416,7 @@ fn summaries_say_what_the_rows_say() {
 fn sketches_in_a_column_are_merged_as_sqlite_does() {
     use query_planner::states::stored;
     let declared = "ts_ns INTEGER NOT NULL, rank INTEGER, note BLOB";
-    let mut columnar = Connection::open_in_memory().unwrap();
-    let mut plain = Connection::open_in_memory().unwrap();
-    register(&columnar).unwrap();
-    let module = MODULE.to_str().unwrap();
-    columnar.execute_batch(include_str!("../segments.sql")).unwrap();
-    columnar.execute_batch(&format!("CREATE VIRTUAL TABLE collectives USING {module}({declared});")).unwrap();
-    plain.execute_batch(&format!("CREATE TABLE collectives ({declared})")).unwrap();
+    let (mut columnar, mut plain) = empty(declared);
     let mut appender = Appender::open(&columnar, "collectives", "ts_ns").unwrap();
     for segment in 0..3_u16 {
         let mut rows = appender.rows();
