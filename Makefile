@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-standstill test-upgrade test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-store bench-day bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: help deps build demo test test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test-upgrade: deps ## agents of an earlier build (FROM=COMMIT, else the first pa
 	git worktree remove --force target/previous/src
 	RANKMESH_PREVIOUS=$(CURDIR)/target/previous/build/debug/rankmesh $(CARGO) test --locked -p rankmesh --test upgrade -- --nocapture
 
+test-slt: deps ## SQLite's sqllogictest corpus (SLT=DIRECTORY) over three nodes: in SQLite's tables, in column segments of 1, 7 and 64 rows, every tenth file over QUIC (hours; QUERIES=N a file)
+	$(CARGO) run --locked --release -p scenarios --bin slt -- $(if $(QUERIES),--max-queries $(QUERIES)) --segment-rows 1,7,64 --quic-every 10 $(or $(SLT),$(error say SLT=DIRECTORY, a copy of the corpus))
+
 test-real-libs: deps ## NVIDIA's published libraries under real eBPF: fetched from PyPI, called without a GPU (root)
 	scripts/real-libs.sh target/real-libs
 	RANKMESH_REAL_LIBS=$(CURDIR)/target/real-libs $(CARGO) test --locked -p node-bpf --test real_libs -- --ignored --nocapture
@@ -57,11 +60,21 @@ bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict,
 	@scripts/deps.sh --test
 	$(CARGO) run --locked --release -p scenarios --bin bench-standing
 
+bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL and PTRANS, mpi4py), healthy and held (root; REAL_PROGRAM, REAL_ROUNDS)
+	@scripts/deps.sh --test
+	$(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
+
 bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb) on the same ten million rows
 	@test -x target/duckdb/bin/python || python3 -m venv target/duckdb
 	@target/duckdb/bin/python -c 'import duckdb' 2>/dev/null || target/duckdb/bin/pip install --quiet duckdb || echo "DuckDB could not be installed: no comparison"
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-store
 	target/release/bench-store
+
+bench-adhoc: deps ## 64 ad-hoc questions beside SQLite and DuckDB on the same rows, and on three nodes (about 8 GB of disk; ROWS=10000000)
+	@test -x target/duckdb/bin/python || python3 -m venv target/duckdb
+	@target/duckdb/bin/python -c 'import duckdb' 2>/dev/null || target/duckdb/bin/pip install --quiet duckdb || echo "DuckDB could not be installed: no comparison"
+	$(CARGO) build --locked --release -p scenarios --bin bench-adhoc
+	target/release/bench-adhoc --rows $(or $(ROWS),10000000)
 
 bench-day: deps ## three agents with the stores of a host after a day, asked everything beside ingest (about 20 GB of disk; ROWS=10000000)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-day
@@ -96,8 +109,8 @@ bench-capture: deps ## what recording costs: calls beside empty probes, an MPI j
 bench-trust: deps ## revocation on live connections, renewal under load, what seals cost (about four minutes)
 	$(CARGO) run --locked --release -p scenarios --bin bench-trust
 
-fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each; says how many were fed
-	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/fuzz-rustc.sh $(CARGO) run --locked --release -p scenarios --bin fuzz -- --seconds $(or $(SECONDS),60)
+fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each, TARGETS="sql tasks" only these; libFuzzer says how many were fed
+	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
 
 msrv: ## everything still builds with the oldest compiler that Cargo.toml promises (fetches it by rustup)
 	@scripts/msrv.sh

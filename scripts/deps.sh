@@ -22,6 +22,9 @@ if [ "${1:-}" = --test ]; then
     need python3 have python3        # an interpreter whose stacks are read
     need openmpi-bin have mpirun
     need libopenmpi-dev have mpicc
+    need lammps have lmp             # real programs whose ranks meet in sends and receives
+    need hpcc have hpcc
+    need python3-mpi4py /usr/bin/python3 -c "import mpi4py"
     need slurm-wlm test -x /usr/sbin/slurmctld   # a cluster on this machine
     need munge test -x /usr/sbin/munged
     need libgloo-dev test -e /usr/include/gloo/allreduce.h  # a real gloo job

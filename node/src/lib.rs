@@ -14,6 +14,7 @@
 //! - [`slurm`]: a Slurm job's own mesh.
 
 pub mod agent;
+mod cells;
 pub mod cli;
 pub mod demo;
 pub mod exit;

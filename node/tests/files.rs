@@ -365,3 +365,36 @@ fn a_file_that_may_not_be_read_is_left_alone() {
         eprintln!("skipped: a_file_that_may_not_be_read_is_left_alone: another user cannot run {:?}", rankmesh());
     }
 }
+
+#[test]
+fn files_are_asked_as_nodes_and_one_that_cannot_be_read_is_missing() {
+    let lab = Lab::new();
+    let dir = lab.path("job");
+    std::fs::create_dir(&dir).expect("a directory");
+    let good = good(lab.dir.path());
+    for node in ["gpu1", "gpu2"] {
+        std::fs::copy(&good, dir.join(format!("{node}.db"))).expect("a copy");
+    }
+    let path = dir.display().to_string();
+    let sql = "SELECT node, count(*) FROM self_stats WHERE name = 'test' GROUP BY node ORDER BY node";
+    let whole = ends(with(&["query", "--format", "csv", "--db", &path, sql]));
+    assert_eq!(stdout(&whole), format!("node,count(*)\ngpu1,{ROWS}\ngpu2,{ROWS}\n"), "{}", stderr(&whole));
+    assert_eq!((whole.status.code(), stderr(&whole).contains("2 of 2 nodes answered")), (Some(0), true));
+
+    write(&dir.join("gpu3.db"), b"no database");
+    let before = contents(&dir);
+    let partial = ends(with(&["query", "--format", "csv", "--db", &path, sql]));
+    assert_eq!(stdout(&partial), stdout(&whole));
+    let said = stderr(&partial);
+    assert_eq!(partial.status.code(), Some(3), "{said}");
+    assert!(said.contains("missing gpu3: failed: ") && said.contains("is not an SQLite database"), "{said}");
+    let refused = ends(with(&["query", "--require-all", "--db", &path, sql]));
+    assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(1), ""));
+    let one = ends(with(&["query", "--format", "csv", "--nodes", "gpu2", "--db", &path, sql]));
+    assert_eq!((one.status.code(), stdout(&one)), (Some(0), format!("node,count(*)\ngpu2,{ROWS}\n")));
+    let wrong = ends(with(&["query", "--db", &path, "SELECT nothing FROM self_stats"]));
+    assert_eq!(wrong.status.code(), Some(2), "{}", stderr(&wrong));
+    let plan = ends(with(&["query", "--explain", "--db", &path, sql]));
+    assert_eq!((plan.status.code(), stdout(&plan).contains("fragment 0")), (Some(0), true), "{}", stdout(&plan));
+    assert_eq!(contents(&dir), before);
+}

@@ -125,6 +125,18 @@ fn a_stopped_rank_is_reported_as_a_hang_by_its_name() {
         reported_by(coordinator);
     }
     common::assert_hang_by_sql(&lab, "m2");
+    // Explained: who waits, where the stopped process stands, and what to do with it.
+    let explained = wait_for("the hang is explained", || {
+        let output = lab.ask("m2", "explain", &["--since", "10s", "--timeout", "60s", "--format", "json"]);
+        let found: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+        if found["verdict"] == "hang" { Ok(found) } else { Err(found["what"].to_string()) }
+    });
+    assert_eq!((&explained["place"]["rank"], &explained["runbook"]), (&5.into(), &"hang".into()), "{explained}");
+    let links = explained["chain"].as_array().expect("a chain");
+    let says = |words: &str| links.iter().any(|link| link["what"].as_str().is_some_and(|what| what.contains(words)));
+    assert!(says("waits in it") && says("rank 5 stands at"), "{explained}");
+    let page = stdout(&lab.ask("m2", "explain", &["--since", "10s", "--timeout", "60s"]));
+    assert!(page.contains(&format!("/proc/{rank}/status")), "{page}");
     nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGCONT).expect("continued");
     wait_for("the hang is over", || {
         let answer = verdict(&lab, "m2", "2s")?;

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use common::jobs::{Cgroups, workloads};
+use common::jobs::{Cgroups, read_throttle, workloads};
 use common::netns::Hosts;
 use common::{Lab, can_capture, stderr, wait_for};
 use serde_json::Value;
@@ -125,6 +125,40 @@ impl Job {
     }
 }
 
+impl Job {
+    /// Waits until the explanation's worst step begins with a link of `table` that says `what`. No
+    /// link of any step is of another table.
+    fn assert_explained(&self, table: &str, what: &str) {
+        let found = wait_for("the worst step begins with its cause", || {
+            let more = ["--since", "6s", "--timeout", "60s", "--format", "json"];
+            let output = self.lab.ask(AGENTS[0], "explain", &more);
+            let found: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+            if found["verdict"] != "rank" {
+                return Err(found["what"].to_string());
+            }
+            let link = &found["examples"][0]["links"][0];
+            let begins = link["evidence"] == table && link["what"].as_str().is_some_and(|said| said.contains(what));
+            if begins { Ok(found) } else { Err(found.to_string()) }
+        });
+        assert_eq!((&found["place"]["rank"], &found["place"]["node"]), (&LATE.into(), &Self::node_of(LATE).into()));
+        let examples = found["examples"].as_array().expect("examples");
+        for link in examples.iter().flat_map(|example| example["links"].as_array().expect("links")) {
+            assert!(link["evidence"] == table || link["evidence"] == "collectives", "{link}\n{found}");
+        }
+        let entry =
+            |example: &Value| {
+                example["links"].as_array().expect("links").iter().any(|link| {
+                    link["what"].as_str().is_some_and(|said| said.starts_with(&format!("rank {LATE} entered")))
+                })
+            };
+        assert!(examples.iter().all(entry), "{found}");
+        let page = self.lab.ask(AGENTS[0], "explain", &["--since", "6s", "--timeout", "60s", "--gpu-hour", "2.49EUR"]);
+        let page = common::stdout(&page);
+        eprintln!("{page}");
+        assert!(page.contains("The worst steps") && page.contains("EUR an hour"), "{page}");
+    }
+}
+
 fn named(cause: &Value) -> Vec<&str> {
     cause["named"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
@@ -156,6 +190,7 @@ fn a_spinner_on_the_ranks_cpu_is_named() {
     });
     eprintln!("{}", cause["summary"]);
     assert_ne!(cause["peer"]["node"], Job::node_of(LATE), "{cause}");
+    job.assert_explained("offcpu", "spinner (");
 }
 
 #[test]
@@ -176,23 +211,8 @@ fn a_rank_that_just_sleeps_longer_is_given_no_other_cause() {
         if named(&cause).is_empty() { Err(cause.to_string()) } else { Ok(cause) }
     });
     eprintln!("{}", cause["summary"]);
-}
-
-/// A throttle for reads of the disk under `path`, or why there is none here.
-fn read_throttle(path: &Path, bytes_per_second: u64) -> Result<Cgroups, String> {
-    use std::os::unix::fs::MetadataExt;
-    let device = path.metadata().map_err(|error| error.to_string())?.dev();
-    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
-    let root = Path::new("/sys/fs/cgroup/blkio");
-    if !root.join("blkio.throttle.read_bps_device").exists() {
-        return Err("no blkio throttle in cgroup v1".to_owned());
-    }
-    let cgroups = Cgroups::below(root, "blkio", &[]);
-    let file = cgroups.0[0].join("blkio.throttle.read_bps_device");
-    match std::fs::write(&file, format!("{major}:{minor} {bytes_per_second}")) {
-        Ok(()) => Ok(cgroups),
-        Err(error) => Err(format!("{}: {error}", file.display())),
-    }
+    let said = if named(&cause).contains(&"sleep") { "slept by itself" } else { "gave up its CPU" };
+    job.assert_explained("offcpu", said);
 }
 
 #[test]

@@ -199,4 +199,27 @@ fn the_figures_of_ranks_come_out_of_the_questions_that_are_shown() {
         assert_eq!(answer["per_comm"][0]["synced"], true);
         same_figures(&lab, &answer);
     }
+
+    // The same stores without agents, one more of which cannot be read.
+    let damaged = lab.path("n4.trace");
+    std::fs::write(&damaged, b"no database").expect("written");
+    let of_files = |job: &str| {
+        let mut command = common::rankmesh();
+        command.args(["stragglers", "--job", job, "--since", "100s", "--format", "json", "--timeout", "100s"]);
+        for node in NODES.iter().chain(&["n4"]) {
+            command.arg("--db").arg(lab.path(&format!("{node}.trace")));
+        }
+        let output = command.output().expect("runs");
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let missing = &answer["coverage"]["missing"][0];
+        assert!(missing[0] == "n4" && missing[1].as_str().is_some_and(|why| why.starts_with("failed: ")), "{missing}");
+        answer
+    };
+    let late = of_files("late");
+    assert_eq!(named(&late), (5.into(), "waits".into()), "{late}");
+    assert_eq!(late["verdict"]["node"], "n2", "{late}");
+    assert_eq!(of_files("healthy")["verdict"]["kind"], "none");
+    // Entries say nothing across clocks that are not known.
+    assert_eq!(of_files("entries")["verdict"]["kind"], "unknown");
 }

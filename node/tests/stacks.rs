@@ -107,6 +107,29 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("--timeout"), "{}", stderr(&output));
 
+    // The explanation names the line that the late rank is in and its peer is not; the agents of both
+    // have kept where they were when the verdict began to name it.
+    let line = wait_for("the late rank's line is named", || {
+        let output = lab.ask("m1", "explain", &["--since", "30s", "--timeout", "60s", "--format", "json"]);
+        let found: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+        match found["place"]["line"].as_str() {
+            Some(line) if found["place"]["rank"] == 3 => Ok(line.to_owned()),
+            _ => Err(found.to_string()),
+        }
+    });
+    eprintln!("{line}");
+    assert!(line.contains(&format!(":{loads} load_batch")), "{line}");
+    // The peer loads, too, for 10 ms of each step: a sample or two of twenty may meet it there.
+    let peer = line.split_once("its peer ").expect("the peer's share").1;
+    let (at, of) = peer.split_once(" of ").expect("a share");
+    assert!(at.parse::<u32>().is_ok_and(|at| at <= 3) && of.parse::<u32>().is_ok_and(|of| of >= 10), "{line}");
+    wait_for("both hosts have kept stacks", || {
+        let kept = "SELECT kind, 2 * sum(count * (frames LIKE '%load_batch%')) > sum(count) FROM stacks WHERE kind IN ('late', 'peer') GROUP BY kind";
+        let (answer, _) = lab.query("m1", kept, &[]);
+        let expected = serde_json::json!([["late", 1], ["peer", 0]]);
+        if answer["rows"] == expected { Ok(()) } else { Err(answer.to_string()) }
+    });
+
     // An agent that is gone is missing by name, and the others' ranks are there.
     lab.kill("m2");
     wait_for("m2 is missing", || {
@@ -120,5 +143,10 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     });
     let output = lab.ask("m1", "stacks", &["--samples", "5", "--nodes", "m1,m2", "--require-all"]);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{}", stderr(&output));
+    // An explanation without it says so, too.
+    let output = lab.ask("m1", "explain", &["--since", "5s", "--timeout", "60s", "--format", "json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).expect("an explanation");
+    assert_eq!(output.status.code(), Some(3), "{found}");
+    assert_eq!((&found["version"], &found["coverage"]["missing"][0]["node"]), (&1.into(), &"m2".into()), "{found}");
     drop(job);
 }

@@ -101,7 +101,12 @@ pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment
         return Ok(whole);
     }
     let apart = plan(sql, catalog, &AskOptions::default())?;
-    let is_simple = matches!(apart.strategy, Strategy::Aggregate | Strategy::Rows);
+    let is_simple = match apart.strategy {
+        Strategy::Aggregate | Strategy::Rows => true,
+        // Subqueries that hand groups on, not rows: joining those here costs next to nothing.
+        Strategy::Parts => apart.fragments.iter().all(|fragment| fragment.combine.is_some()),
+        _ => false,
+    };
     // (Several fragments are arms of a view, and those that SQLite answers cost it no more than
     // within the whole.)
     Ok(if is_simple && apart.fragments.iter().any(&understands) { apart } else { whole })

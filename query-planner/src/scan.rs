@@ -7,258 +7,20 @@
 //! version may use it or not (docs/decisions/0005-typed-parts-are-read-from-sql.md). What is
 //! not understood is no scan ([`Scan::of`] is `None`), and SQLite does it.
 
-mod read;
+mod expressions;
+mod names;
+mod operands;
+mod outputs;
+#[cfg(test)]
+mod tests;
+mod types;
+mod windows;
 
-use self::read::{Names, View, has_aggregate, source};
-use crate::ast::{Output as AstOutput, Select, Source, conjuncts, parse_shallow_select, parse_view};
+pub use types::*;
+
+use self::names::{Conditions, Names, View, has_aggregate, source};
+use crate::ast::{Expr, Output as AstOutput, Query, Select, Source, With, parse_shallow_select, parse_view, same_name};
 use crate::batch::Value;
-
-/// A statement over one table.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Scan {
-    /// The table.
-    pub table: String,
-    /// Columns that the scan has beside the table's: those that a view computes.
-    pub derived: Vec<Derived>,
-    /// Conditions on columns, all of which must hold.
-    pub filter: Vec<Condition>,
-    /// Conditions without columns, all of which must hold.
-    pub gates: Vec<Constant>,
-    /// What is made of the rows.
-    pub output: Output,
-}
-
-/// A column made of another one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Derived {
-    /// Its name in the scan, which no column has.
-    pub name: String,
-    /// The column it is made of.
-    pub of: String,
-    /// How.
-    pub by: By,
-}
-
-/// How a column is made of another one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum By {
-    /// `upper(x)`
-    Upper,
-    /// `lower(x)`
-    Lower,
-    /// `CASE WHEN x IS NOT NULL THEN printf('%016x', x) END`
-    Hex,
-    /// Whatever else is made of one text column, as SQL over [`By::VALUE`]: SQLite works it out
-    /// once for each different text.
-    Sql {
-        /// The expression. It cannot fail.
-        sql: String,
-        /// What it gives beside NULL: text, or integers.
-        is_text: bool,
-    },
-}
-
-impl By {
-    /// The parameter that stands for the text.
-    pub const VALUE: &'static str = ":mesh_text";
-
-    /// Whether it gives text; integers otherwise.
-    #[must_use]
-    pub fn is_text(&self) -> bool {
-        !matches!(self, By::Sql { is_text: false, .. })
-    }
-}
-
-/// A column of a table, as far as scans tell columns apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Column {
-    /// Its name.
-    pub name: String,
-    /// Whether it holds text, collated by BINARY, and nothing else but NULL.
-    pub is_text: bool,
-}
-
-/// A table's columns, in order; none for tables whose scans are of no interest.
-pub type ColumnsOf<'c> = &'c dyn Fn(&str) -> Option<Vec<Column>>;
-
-/// An expression without columns, as SQL; it may hold `:mesh_node` and `:mesh_now`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Constant(pub String);
-
-/// A condition on a column.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Condition {
-    /// The column.
-    pub column: String,
-    /// What it must be.
-    pub test: Test,
-}
-
-/// A test of a value.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Test {
-    /// A comparison.
-    Compare(Comparison, Constant),
-    /// `[NOT] BETWEEN`.
-    Between {
-        /// NOT.
-        not: bool,
-        /// Lower bound.
-        low: Constant,
-        /// Upper bound.
-        high: Constant,
-    },
-    /// `[NOT] IN (…)`.
-    In {
-        /// NOT.
-        not: bool,
-        /// The members.
-        list: Vec<Constant>,
-    },
-}
-
-/// A comparison operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Comparison {
-    /// `=`
-    Equal,
-    /// `<>`
-    Unequal,
-    /// `<`
-    Less,
-    /// `<=`
-    LessOrEqual,
-    /// `>`
-    Greater,
-    /// `>=`
-    GreaterOrEqual,
-    /// `IS`
-    Is,
-    /// `IS NOT`
-    IsNot,
-}
-
-/// What is made of the rows.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Output {
-    /// Aggregates by group.
-    Groups(Groups),
-    /// The rows themselves.
-    Rows(Rows),
-}
-
-/// Aggregates by group.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Groups {
-    /// Grouping values. Without any, all rows are one group.
-    pub keys: Vec<Operand>,
-    /// Whether there is a group where there is no row: without GROUP BY. (With one whose values are
-    /// all constants there is none.)
-    pub of_nothing: bool,
-    /// Result columns.
-    pub columns: Vec<GroupColumn>,
-    /// ORDER BY: indices of result columns.
-    pub order: Vec<Order<usize>>,
-    /// LIMIT and OFFSET.
-    pub limit: Option<(i64, i64)>,
-}
-
-/// A value of a row: an integer computed from a column, or the column itself.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Operand {
-    /// A column.
-    Column(String),
-    /// An integer.
-    Integer(i64),
-    /// Integer arithmetic: `+ - * / %`, where SQLite would stay in integers; NULL where it divides
-    /// by 0.
-    Arithmetic(Box<Operand>, char, Box<Operand>),
-}
-
-impl Operand {
-    /// The columns in it.
-    pub fn columns(&self) -> Vec<&str> {
-        match self {
-            Operand::Column(name) => vec![name],
-            Operand::Integer(_) => Vec::new(),
-            Operand::Arithmetic(a, _, b) => [a.columns(), b.columns()].concat(),
-        }
-    }
-}
-
-/// A result column of a grouped scan.
-#[derive(Debug, Clone, PartialEq)]
-pub enum GroupColumn {
-    /// A grouping value, by its index.
-    Key(usize),
-    /// The same for all rows.
-    Constant(Constant),
-    /// An aggregate.
-    Aggregate(Function, Option<Operand>),
-}
-
-/// An aggregate function.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Function {
-    /// `count(*)` without an argument, else `count(x)`.
-    Count,
-    /// `sum(x)`
-    Sum,
-    /// `total(x)`
-    Total,
-    /// `avg(x)`
-    Avg,
-    /// `min(x)`
-    Min,
-    /// `max(x)`
-    Max,
-    /// The partial state of sum, total and avg.
-    SumState,
-    /// The partial state of approx_quantile.
-    SketchState,
-    /// The partial state of median and its kin.
-    RunsState,
-    /// `approx_quantile(x, fraction)`
-    Quantile(f64),
-    /// `median`, `percentile`, `percentile_cont`, `percentile_disc`.
-    Percentile {
-        /// 0 to 1.
-        fraction: f64,
-        /// A value of the column instead of one between two.
-        discrete: bool,
-    },
-}
-
-/// Rows as they are.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rows {
-    /// Result columns.
-    pub columns: Vec<RowColumn>,
-    /// ORDER BY, by columns of the table.
-    pub order: Vec<Order<String>>,
-    /// LIMIT and OFFSET.
-    pub limit: Option<(i64, i64)>,
-}
-
-/// A result column of rows.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RowColumn {
-    /// A column of the table.
-    Column(String),
-    /// The same for all rows.
-    Constant(Constant),
-}
-
-/// An ORDER BY term.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order<T> {
-    /// What is sorted by.
-    pub by: T,
-    /// Descending.
-    pub desc: bool,
-    /// NULLs come first; SQLite's default is first when ascending.
-    pub nulls_first: bool,
-}
 
 impl Scan {
     /// The scan that `sql` is. `columns` gives the columns of this node's tables.
@@ -271,49 +33,63 @@ impl Scan {
     /// table and filters its rows. `view` gives a view's CREATE statement.
     #[must_use]
     pub fn through_views(sql: &str, columns: ColumnsOf<'_>, view: &dyn Fn(&str) -> Option<String>) -> Option<Scan> {
-        let select = parse_shallow_select(sql).ok()?;
+        let mut select = parse_shallow_select(sql).ok()?;
+        let with = select.with.take();
         let query = select.single()?;
-        if query.distinct || query.having.is_some() || !query.windows.is_empty() {
+        if query.having.is_some() {
             return None;
         }
         let from = query.from.as_ref().filter(|from| from.joins.is_empty())?;
-        let (mut filter, mut gates) = (Vec::new(), Vec::new());
+        let mut conditions = Conditions::default();
         let mut through = |select: &Select, alias: Option<String>, node: Option<String>| {
             let mut found = View::of(select, columns)?;
-            (filter, gates) = (std::mem::take(&mut found.filter), std::mem::take(&mut found.gates));
+            conditions = std::mem::take(&mut found.conditions);
             Some((found.table.clone(), Names::through(found, alias, node)))
         };
-        let (table, names) = match source(&from.first) {
-            Some((table, alias, node)) => match columns(&table) {
+        let (table, mut names) = match (&with, source(&from.first)) {
+            (Some(with), _) => {
+                let (select, alias) = only_cte(with, &from.first)?;
+                through(select, Some(alias), None)?
+            }
+            (None, Some((table, alias, node))) => match columns(&table) {
                 Some(columns) => (table, Names::of(columns, alias, node)),
                 None => through(&parse_view(&view(&table)?).ok()?, alias, node)?,
             },
             // An arm of a view (`rules/branches.rs`).
-            None => match &from.first {
+            (None, None) => match &from.first {
                 Source::Select { select, alias } => through(select, alias.clone(), None)?,
                 _ => return None,
             },
         };
-        for condition in query.filter.as_ref().map(conjuncts).unwrap_or_default() {
-            match names.constant(condition) {
-                Some(constant) => gates.push(constant),
-                None => filter.push(names.condition(condition)?),
-            }
-        }
+        names.named_windows.clone_from(&query.windows);
+        let before = names.is_windowed.then(|| std::mem::take(&mut conditions));
+        conditions.add(&names, query.filter.as_ref())?;
         let is_grouped = !query.group_by.is_empty()
             || query.columns.iter().any(|output| matches!(output, AstOutput::Expr(expr, _) if has_aggregate(expr)));
-        let output = if is_grouped {
-            Output::Groups(names.groups(query, &select)?)
-        } else {
-            Output::Rows(names.rows(query, &select)?)
+        let output = match (is_grouped, query.distinct) {
+            (true, true) => return None,
+            (true, false) => Output::Groups(names.groups(query, &select)?),
+            (false, true) => Output::Groups(names.groups(&by_all(query), &select)?),
+            (false, false) => Output::Rows(names.rows(query, &select)?),
         };
-        Some(Scan { table, derived: names.into_derived(), filter, gates, output })
+        let has_inner = names.is_windowed;
+        let (derived, calls) = names.into_derived();
+        // Windows over groups are another thing.
+        if is_grouped && !has_inner && !calls.is_empty() {
+            return None;
+        }
+        let before = before.or_else(|| (!calls.is_empty()).then(|| std::mem::take(&mut conditions)));
+        let windowed =
+            before.map(|Conditions { filter, predicates, gates }| Windowed { filter, predicates, gates, calls });
+        let Conditions { filter, predicates, gates } = conditions;
+        Some(Scan { table, derived, filter, predicates, gates, windowed, output })
     }
 
     /// All columns that the scan reads, each once.
     #[must_use]
     pub fn columns(&self) -> Vec<&str> {
         let mut all: Vec<&str> = self.filter.iter().map(|condition| condition.column.as_str()).collect();
+        all.extend(self.predicates.iter().flat_map(Operand::columns));
         match &self.output {
             Output::Groups(groups) => {
                 all.extend(groups.keys.iter().flat_map(Operand::columns));
@@ -324,18 +100,36 @@ impl Scan {
                 }
             }
             Output::Rows(rows) => {
-                all.extend(rows.order.iter().map(|order| order.by.as_str()));
+                all.extend(rows.order.iter().flat_map(|order| order.by.columns()));
                 for column in &rows.columns {
-                    if let RowColumn::Column(name) = column {
-                        all.push(name);
+                    if let RowColumn::Value(operand) = column {
+                        all.extend(operand.columns());
                     }
                 }
             }
+        }
+        if let Some(windowed) = &self.windowed {
+            all.extend(windowed.filter.iter().map(|condition| condition.column.as_str()));
+            all.extend(windowed.operands().into_iter().flat_map(Operand::columns));
+            all.retain(|name| windowed.calls.iter().all(|call| call.column.name != *name));
         }
         all.sort_unstable();
         all.dedup();
         all
     }
+}
+
+/// The common table expression that FROM names, where there is one and no more, and its name there.
+fn only_cte<'w>(with: &'w With, source: &Source) -> Option<(&'w Select, String)> {
+    let ([cte], Source::Table { schema: None, name, alias, .. }) = (with.ctes.as_slice(), source) else { return None };
+    let is_it = same_name(&cte.name, name) && cte.columns.is_empty() && !with.recursive;
+    is_it.then(|| (&cte.select, alias.clone().unwrap_or_else(|| name.clone())))
+}
+
+/// DISTINCT as what it is: groups by all that is shown.
+fn by_all(query: &Query) -> Query {
+    let group_by = (1..=query.columns.len()).map(|position| Expr::Literal(position.to_string())).collect();
+    Query { distinct: false, group_by, ..query.clone() }
 }
 
 /// The values of constants on a node.
@@ -363,104 +157,4 @@ pub fn evaluate(
             }
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scan(sql: &str) -> Option<Scan> {
-        Scan::of(sql, &|table| {
-            let columns = ["ts_ns", "rank", "func", "bytes"].iter();
-            let column = |name: &&str| Column { name: (*name).to_owned(), is_text: *name == "func" };
-            (table == "t").then(|| columns.map(column).collect())
-        })
-    }
-
-    #[test]
-    fn aggregates_and_their_partial_states() {
-        let sql = "SELECT rank AS k0, mesh_sum(bytes) AS p0, count(*) AS p1, mesh_sketch(bytes) AS p2 FROM t \
-                   WHERE ts_ns >= 5 AND 'x' = func GROUP BY 1";
-        let scan = scan(sql).unwrap();
-        assert_eq!(scan.columns(), ["bytes", "func", "rank", "ts_ns"]);
-        let Output::Groups(groups) = scan.output else { panic!() };
-        assert_eq!(groups.keys, [Operand::Column("rank".into())]);
-        assert_eq!(groups.columns[0], GroupColumn::Key(0));
-        assert_eq!(groups.columns[2], GroupColumn::Aggregate(Function::Count, None));
-        assert_eq!(scan.filter[1].test, Test::Compare(Comparison::Equal, Constant("'x'".into())));
-    }
-
-    #[test]
-    fn the_node_column_is_a_constant() {
-        let sql = "SELECT node, rank, mesh_exact_sum(bytes) FROM (SELECT *, CAST(:mesh_node AS TEXT) AS node FROM t) AS t \
-                   WHERE node IN ('a', 'b') AND t.rank = 3 GROUP BY node, rank ORDER BY 3 DESC LIMIT 5";
-        let scan = scan(sql).unwrap();
-        assert_eq!(scan.gates.len(), 1);
-        assert!(scan.gates[0].0.contains(":mesh_node"), "{:?}", scan.gates);
-        let Output::Groups(groups) = scan.output else { panic!() };
-        assert_eq!(groups.order, [Order { by: 2, desc: true, nulls_first: false }]);
-        assert_eq!(groups.limit, Some((5, 0)));
-    }
-
-    #[test]
-    fn rows_and_top_k() {
-        let Output::Rows(rows) =
-            scan("SELECT * FROM t WHERE ts_ns BETWEEN 1 AND 2 ORDER BY bytes DESC LIMIT 3").unwrap().output
-        else {
-            panic!()
-        };
-        assert_eq!((rows.columns.len(), rows.order[0].by.as_str(), rows.limit), (4, "bytes", Some((3, 0))));
-        assert!(scan("SELECT rank, 'a' FROM t").is_some());
-    }
-
-    #[test]
-    fn an_expression_over_one_text_is_a_column_of_its_own() {
-        let sql = "SELECT CASE func WHEN 'send' THEN 1 ELSE 0 END, count(*) FROM t WHERE func LIKE 'all%' AND bytes > 3 GROUP BY 1";
-        let found = scan(sql).unwrap();
-        let kinds: Vec<(&str, bool)> = found.derived.iter().map(|one| (one.of.as_str(), one.by.is_text())).collect();
-        assert_eq!(kinds, [("func", false), ("func", false)]);
-        assert_eq!(found.filter.len(), 2);
-        let arm = "SELECT source AS k0, op AS k1, count(*) AS p0, mesh_sum(duration) AS p1 FROM (SELECT 3 AS source, \
-                   CASE func WHEN 'send' THEN 1 ELSE 0 END AS op, CAST(0 AS INTEGER) AS duration FROM t AS x WHERE x.func LIKE 'a%') AS events \
-                   WHERE events.op > 0 GROUP BY 1, 2";
-        let Output::Groups(groups) = scan(arm).unwrap().output else { panic!() };
-        assert_eq!((groups.keys.len(), groups.of_nothing), (1, false));
-        assert_eq!(groups.columns[3], GroupColumn::Aggregate(Function::SumState, Some(Operand::Integer(0))));
-        let Output::Groups(groups) = scan("SELECT 'a', count(*) FROM t GROUP BY 1").unwrap().output else { panic!() };
-        assert_eq!((groups.keys.len(), groups.of_nothing), (0, false));
-    }
-
-    #[test]
-    fn what_is_not_certain_is_left_to_sqlite() {
-        for sql in [
-            "SELECT rank, bytes, count(*) FROM t GROUP BY rank",
-            "SELECT count(DISTINCT rank) FROM t",
-            "SELECT count(*) FILTER (WHERE rank = 1) FROM t",
-            "SELECT DISTINCT rank FROM t",
-            "SELECT rank, count(*) FROM t GROUP BY rank HAVING count(*) > 1",
-            "SELECT count(*) FROM t WHERE rank + 1 = 2",
-            "SELECT count(*) FROM t WHERE rank = 1 OR rank = 2",
-            "SELECT count(*) FROM t, t AS u",
-            "SELECT count(*) FROM u",
-            "SELECT count(*) FROM t WHERE rank = random()",
-            "SELECT count(*) FROM t WHERE rank = (SELECT 1)",
-            "SELECT count(*) FROM t WHERE rank = ?",
-            "SELECT max(bytes, rank) + sum(bytes) FROM t",
-            "SELECT rank COLLATE NOCASE, count(*) FROM t GROUP BY 1",
-            "SELECT approx_quantile(bytes, 2) FROM t",
-            "SELECT count(*) FROM t WHERE func = 'X' COLLATE NOCASE",
-            "SELECT count(*) FROM t WHERE func COLLATE NOCASE = 'X'",
-            "SELECT count(*) FROM t WHERE func || rank = 'X'",
-            "SELECT count(*) FROM t WHERE func = 'X' OR rank = 1",
-            "SELECT func LIKE 'a%' COLLATE NOCASE, count(*) FROM t GROUP BY 1",
-            "SELECT json_extract(func, '$'), count(*) FROM t GROUP BY 1",
-            "SELECT rank FROM t ORDER BY func COLLATE NOCASE LIMIT 1",
-            "SELECT rowid FROM t",
-            "WITH t AS (SELECT 1) SELECT * FROM t",
-            "SELECT 1 FROM t UNION SELECT 2 FROM t",
-            "nonsense",
-        ] {
-            assert_eq!(scan(sql), None, "{sql}");
-        }
-    }
 }

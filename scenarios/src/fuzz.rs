@@ -1,19 +1,10 @@
-//! Fuzzing without a nightly compiler: inputs of a corpus are changed at random and fed to whatever
-//! reads bytes from outside. A finding is a panic, or an input that takes longer than [`SLOW`].
-//!
-//! Seeds are whole, valid inputs, so that changes reach deep. Built by `make fuzz`, our crates
-//! count the branches they take ([`coverage`]), and inputs that took new ones become seeds, too
-//! ([`Pool`]). Those that found something, and a few that together take most branches, lie in
-//! `scenarios/corpus/TARGET/` and are replayed by a test for ever.
+//! What fuzzing feeds: each reader of bytes from outside, as a target with whole, valid inputs to
+//! start from. `scenarios/fuzz/` (cargo-fuzz's layout) hands the targets to libFuzzer; a test
+//! replays the saved inputs of `scenarios/fuzz/corpus/TARGET/` for ever.
 
-pub mod coverage;
 mod peers;
-mod pool;
 mod verdicts;
 
-pub use pool::Pool;
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -24,11 +15,6 @@ use model::wire::{Request, Response};
 use query_planner::{AskOptions, Catalog};
 use rusqlite::Connection;
 use store::ServedDb;
-
-/// Nothing that reads an input of a few KiB may take longer (on a machine that does much else).
-pub const SLOW: Duration = Duration::from_secs(60);
-/// No input is longer.
-const MAX_INPUT_BYTES: usize = 64 << 10;
 
 /// What reads bytes from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +88,7 @@ impl Target {
     /// Its saved inputs, in the source tree.
     #[must_use]
     pub fn corpus(self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name())
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(self.name())
     }
 
     /// Valid inputs to start from, and what the corpus has.
@@ -145,7 +131,11 @@ impl Target {
         Ok(seeds)
     }
 
-    fn feed(self, input: &[u8]) -> anyhow::Result<()> {
+    /// Feeds one input. Harm that it does is a panic, or the time and memory that it takes.
+    ///
+    /// # Errors
+    /// What the target needs besides the input cannot be set up.
+    pub fn feed(self, input: &[u8]) -> anyhow::Result<()> {
         let ca = ca()?;
         match self {
             Self::Frames => {
@@ -182,6 +172,23 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// Before the first input of a fuzzing run: writes the valid inputs of this process (its keys are
+/// its own, so nobody else's tokens and signatures are valid here) into the directory that the
+/// variable `FUZZ_SEEDS` names, which the fuzzer reads next.
+///
+/// # Errors
+/// Seeds cannot be made, or not be written.
+pub fn start(target: Target) -> anyhow::Result<()> {
+    query_planner::memory::install();
+    if let Some(directory) = std::env::var_os("FUZZ_SEEDS") {
+        std::fs::create_dir_all(&directory)?;
+        for (number, seed) in target.seeds()?.into_iter().enumerate() {
+            std::fs::write(Path::new(&directory).join(format!("seed-{number}")), seed)?;
+        }
+    }
+    Ok(())
 }
 
 const SQL: [&str; 7] = [
@@ -267,132 +274,4 @@ fn foreign(input: &[u8]) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Pieces that are put into inputs.
-const WORDS: [&[u8]; 36] = [
-    b"(",
-    b")",
-    b"SELECT ",
-    b"'",
-    b"\0",
-    b"\xff",
-    b"-1",
-    b"9999999999999999999",
-    b" UNION ALL ",
-    b" GROUP BY 1",
-    b" OVER (",
-    b"node",
-    b" JOIN ",
-    b" NOT IN (",
-    b"DISTINCT ",
-    b" ORDER BY ",
-    b" LIMIT 1 OFFSET ",
-    b" FILTER (WHERE ",
-    b"max(",
-    b"*",
-    b" IS NULL",
-    b" EXISTS (",
-    b"sources.",
-    b"events",
-    b",",
-    b" COLLATE NOCASE",
-    b"median(",
-    b"count(",
-    b" AS ",
-    b"'now'",
-    b"WITH RECURSIVE t(a) AS (",
-    b"printf('%.*c',",
-    b"cluster_ns(",
-    b"\x30\x82",
-    b"-----BEGIN ",
-    b"rankmesh://",
-];
-
-/// A generator of changes; the same seed gives the same inputs.
-#[derive(Debug, Clone)]
-pub struct Mutator(u64);
-
-impl Mutator {
-    /// A generator of this seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    /// xorshift64* (Vigna 2016).
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        if end == 0 { 0 } else { (self.next() % end as u64) as usize }
-    }
-
-    /// One of `seeds`, changed in one to eight places.
-    pub fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
-        let mut input = seeds.get(self.below(seeds.len())).cloned().unwrap_or_default();
-        for _ in 0..=self.below(8) {
-            let at = self.below(input.len());
-            match self.below(9) {
-                0 if !input.is_empty() => input[at] ^= 1 << self.below(8),
-                1 if !input.is_empty() => input[at] = self.next() as u8,
-                2 => input.truncate(at),
-                3 => input.insert(at, self.next() as u8),
-                4 if !input.is_empty() => drop(input.remove(at)),
-                5 => {
-                    // A number at its edges, in place.
-                    let edge = [0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fff_ffff, u64::MAX][self.below(8)].to_le_bytes();
-                    for (byte, new) in input.iter_mut().skip(at).zip(&edge[..1 << self.below(4)]) {
-                        *byte = *new;
-                    }
-                }
-                6 => {
-                    let end = (at + 1 + self.below(32)).min(input.len());
-                    let piece = input[at.min(end)..end].to_vec();
-                    let to = self.below(input.len());
-                    input.splice(to..to, piece);
-                }
-                7 => {
-                    let other = seeds.get(self.below(seeds.len())).map_or(&[][..], Vec::as_slice);
-                    let from = self.below(other.len());
-                    input.truncate(at);
-                    input.extend_from_slice(&other[from..]);
-                }
-                _ => {
-                    let word = WORDS[self.below(WORDS.len())];
-                    input.splice(at..at, word.iter().copied());
-                }
-            }
-        }
-        input.truncate(MAX_INPUT_BYTES);
-        input
-    }
-}
-
-/// An input that did harm, and how.
-#[derive(Debug)]
-pub struct Finding {
-    /// The input.
-    pub input: Vec<u8>,
-    /// What came of it.
-    pub what: String,
-}
-
-/// Feeds one input.
-///
-/// # Errors
-/// The harm that it did.
-pub fn feed(target: Target, input: &[u8]) -> Result<(), Finding> {
-    let finding = |what: String| Finding { input: input.to_vec(), what };
-    let began = Instant::now();
-    match catch_unwind(AssertUnwindSafe(|| target.feed(input))) {
-        Ok(Ok(())) if began.elapsed() < SLOW => Ok(()),
-        Ok(Ok(())) => Err(finding(format!("it took {:?}", began.elapsed()))),
-        Ok(Err(error)) => Err(finding(format!("the target could not be set up: {error:#}"))),
-        Err(_) => Err(finding("a panic".to_owned())),
-    }
 }

@@ -1,7 +1,7 @@
 //! The lab: clusters of agents in one process over real loopback sockets, floors to measure
 //! against, workloads, and SQLite's test corpus asked of a mesh.
 //!
-//! `cluster` starts and asks in-process agents, `light` a thousand light ones; `floor` is bare
+//! `adhoc` has the questions that people ask once; `cluster` starts and asks in-process agents, `light` a thousand light ones; `floor` is bare
 //! quinn doing the same exchange, `peers` other tools asking the same; `jobs` starts jobs; `lab`
 //! puts questions under faults and judges every answer; `fuzz` changes inputs at random; `simulate`
 //! makes jobs of known truth; `slt` runs sqllogictest files; `stragglers` draws jobs and judges
@@ -9,6 +9,7 @@
 //! beside `src/` hold the C parts. The binaries in `bin/` are the benchmarks behind `make bench…`
 //! and the sqllogictest harness.
 
+pub mod adhoc;
 pub mod cluster;
 pub mod day;
 pub mod figures;
@@ -18,6 +19,7 @@ pub mod jobs;
 pub mod lab;
 pub mod light;
 pub mod peers;
+pub mod plain;
 pub mod simulate;
 pub mod slt;
 pub mod store_bench;

@@ -55,7 +55,7 @@ async fn a_crowd_is_answered_or_told_when_to_come_again() {
     let until = Instant::now() + PATIENCE;
     let idle = || {
         shared.coordinator.admission.used() == 0
-            && cluster.agents.iter().flatten().all(|a| a.shared().coordinator.executor.at_work() == 0)
+            && cluster.agents.iter().flatten().all(|a| a.shared().executor.at_work() == 0)
     };
     while !idle() {
         assert!(Instant::now() < until, "somebody still works");

@@ -73,7 +73,7 @@ async fn a_slow_reader_holds_the_nodes_up_and_gets_every_row() {
     cluster.introduce(0);
     let (asking, mut told) = put(&cluster, question(MANY, PATIENCE));
     let first = told.recv().await.expect("rows");
-    let working = || cluster.agents.iter().flatten().filter(|a| a.shared().coordinator.executor.at_work() > 0).count();
+    let working = || cluster.agents.iter().flatten().filter(|a| a.shared().executor.at_work() > 0).count();
     // The first rows may come before the last node has begun.
     let begun = Instant::now() + PATIENCE;
     while working() < 3 {
@@ -133,6 +133,6 @@ async fn whoever_stops_reading_stops_the_nodes() {
     told.recv().await.expect("rows");
     drop(told);
     asking.await.expect("no panic").expect_err("nobody took the rows");
-    let working = || cluster.agents.iter().flatten().filter(|a| a.shared().coordinator.executor.at_work() > 0).count();
+    let working = || cluster.agents.iter().flatten().filter(|a| a.shared().executor.at_work() > 0).count();
     eventually(PATIENCE, "no node works", || working() == 0).await;
 }

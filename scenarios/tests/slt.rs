@@ -50,6 +50,19 @@ fn joins_and_subqueries_ship_only_what_they_name() {
 }
 
 #[test]
+fn an_error_that_sqlite_does_not_have_is_no_expected_error() {
+    let table = "statement ok\nCREATE TABLE t(a INTEGER)\n\nstatement ok\nINSERT INTO t VALUES (1), (2)\n\n";
+    let both =
+        format!("{table}query error\nSELECT none FROM t\n\nquery error\nSELECT abs(-9223372036854775807 - a) FROM t\n");
+    let tally = run_text("inline", &both, &Options::default()).unwrap();
+    assert_eq!((tally.passed, tally.bad()), (4, 0), "{}{}", tally.line("inline"), tally.reasons());
+    // Refused by the mesh, answered by SQLite: nothing that a script expects makes it right.
+    let refused = format!("{table}query error\nSELECT count(*) FROM sqlite_schema\n");
+    let tally = run_text("inline", &refused, &Options::default()).unwrap();
+    assert_eq!((tally.passed, tally.bad()), (2, 1), "{}{}", tally.line("inline"), tally.reasons());
+}
+
+#[test]
 fn agents_over_loopback_answer_the_same() {
     let options = Options { expect_rung: true, transport: TransportKind::Quic, ..Options::default() };
     for name in ["aggregate.test", "schema.test"] {

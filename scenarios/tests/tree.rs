@@ -79,15 +79,15 @@ async fn a_tree_answers_as_direct_questions_do_and_survives_its_inner_nodes() {
 }
 
 fn dialled_by_leaves(cluster: &LightCluster) -> u64 {
-    cluster.agents[1..].iter().flatten().map(|agent| agent.shared().coordinator.mesh.stats().dials).sum()
+    cluster.agents[1..].iter().flatten().map(|agent| agent.shared().mesh.stats().dials).sum()
 }
 
 fn kept(cluster: &LightCluster) -> usize {
-    cluster.agents.iter().flatten().map(|agent| agent.shared().coordinator.executor.held_snapshots()).sum()
+    cluster.agents.iter().flatten().map(|agent| agent.shared().executor.held_snapshots()).sum()
 }
 
 fn at_work(cluster: &LightCluster) -> usize {
-    cluster.agents.iter().flatten().map(|agent| agent.shared().coordinator.executor.at_work()).sum()
+    cluster.agents.iter().flatten().map(|agent| agent.shared().executor.at_work()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -44,10 +44,10 @@ async fn certificates_renew_under_load_and_no_question_is_lost() {
     let validity = Duration::from_secs(36);
     let mesh = started(3, validity).await;
     let serials = |mesh: &TrustMesh| -> Vec<String> {
-        mesh.agents.iter().map(|agent| agent.shared().coordinator.mesh.identity().serial().to_owned()).collect()
+        mesh.agents.iter().map(|agent| agent.shared().mesh.identity().serial().to_owned()).collect()
     };
     let first = serials(&mesh);
-    let end = mesh.agents.iter().map(|agent| agent.shared().coordinator.mesh.identity().not_after()).max().unwrap();
+    let end = mesh.agents.iter().map(|agent| agent.shared().mesh.identity().not_after()).max().unwrap();
     let (done, asked) = (AtomicBool::new(false), AtomicU64::new(0));
     let load = |agent| {
         let (done, asked) = (&done, &asked);
@@ -88,12 +88,10 @@ async fn a_revoked_node_is_shut_out_by_all_of_sixteen_while_connected() {
     let began = Instant::now();
     mesh.issuer().unwrap().revoke("n15").unwrap();
     let others = &mesh.agents[..15];
-    eventually("all go by the list", || {
-        others.iter().all(|agent| agent.shared().coordinator.mesh.identity().trust_number() == 1)
-    })
-    .await;
+    eventually("all go by the list", || others.iter().all(|agent| agent.shared().mesh.identity().trust_number() == 1))
+        .await;
     eventually("all have closed their connections to it", || {
-        others.iter().all(|agent| agent.shared().coordinator.mesh.stats().shut_out > 0)
+        others.iter().all(|agent| agent.shared().mesh.stats().shut_out > 0)
     })
     .await;
     eprintln!("revoked at 15 agents, live connections closed, after {:?}", began.elapsed());
@@ -121,16 +119,16 @@ async fn a_new_ca_takes_over_and_the_old_one_is_forgotten() {
     let issuer = mesh.issuer().unwrap().rotate().unwrap();
     assert_ne!(issuer.authority().fingerprint(), before);
     eventually("all trust both", || {
-        mesh.agents.iter().all(|agent| agent.shared().coordinator.mesh.identity().authorities().len() == 2)
+        mesh.agents.iter().all(|agent| agent.shared().mesh.identity().authorities().len() == 2)
     })
     .await;
     assert_eq!(sum(&mesh.agents[1]).await.unwrap().0, "Integer(9)");
-    let under_new = |agent: &Agent| agent.shared().coordinator.mesh.identity().is_of_first_authority();
+    let under_new = |agent: &Agent| agent.shared().mesh.identity().is_of_first_authority();
     eventually("all have renewed under it", || mesh.agents.iter().all(under_new)).await;
     assert_eq!(sum(&mesh.agents[2]).await.unwrap().0, "Integer(9)");
     mesh.issuer().unwrap().finish_rotation(false).unwrap();
     eventually("all trust the new one only", || {
-        mesh.agents.iter().all(|agent| agent.shared().coordinator.mesh.identity().authorities().len() == 1)
+        mesh.agents.iter().all(|agent| agent.shared().mesh.identity().authorities().len() == 1)
     })
     .await;
     for agent in &mesh.agents {

@@ -102,6 +102,8 @@ pub struct GpuSample {
     pub gpu: u32,
     /// NVML's UUID.
     pub uuid: Option<String>,
+    /// Its model, as NVML names it.
+    pub model: Option<String>,
     /// Share of time in which a kernel ran.
     pub utilisation_pct: Option<u32>,
     /// Memory in use.

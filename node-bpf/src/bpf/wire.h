@@ -196,7 +196,7 @@ struct rm_comm {
 };
 
 /* The value of `comms`; that of `learnt` is a struct rm_comm. */
-#define RM_COUNTERS 24
+#define RM_COUNTERS 32
 struct rm_comm_entry {
   struct rm_comm info;
   unsigned long long seqs[RM_COUNTERS]; /* calls so far, by the counter that the cookie names */

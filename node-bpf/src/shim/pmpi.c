@@ -14,11 +14,14 @@
 typedef unsigned long long word;
 typedef int (*function)(word, word, word, word, word, word, word, word, word, word, word, word);
 
-/* X(name, index of the communicator among the arguments); -1: begins MPI */
+/* X(name, index of the communicator among the arguments); -1: begins MPI; -2: has none */
 #define FUNCTIONS(X)                                                                                                  \
   X(Allreduce, 5) X(Bcast, 4) X(Reduce, 6) X(Allgather, 6) X(Allgatherv, 7) X(Alltoall, 6) X(Alltoallv, 8)             \
   X(Barrier, 0) X(Reduce_scatter, 5) X(Reduce_scatter_block, 5) X(Alltoallw, 8) X(Gather, 7) X(Gatherv, 8)             \
   X(Scatter, 7) X(Scatterv, 8) X(Scan, 5) X(Exscan, 5) X(Send, 5) X(Ssend, 5) X(Recv, 5) X(Sendrecv, 10)               \
+  X(Rsend, 5) X(Sendrecv_replace, 7) X(Probe, 2) X(Mprobe, 2) X(Neighbor_allgather, 6) X(Neighbor_allgatherv, 7)       \
+  X(Neighbor_alltoall, 6) X(Neighbor_alltoallv, 8) X(Neighbor_alltoallw, 8) X(Wait, -2) X(Waitall, -2) X(Waitany, -2)  \
+  X(Waitsome, -2) X(Win_fence, -2) X(Win_complete, -2) X(Win_wait, -2) X(Win_unlock, -2) X(Win_flush, -2)              \
   X(Init, -1) X(Init_thread, -1)
 
 enum {
@@ -86,14 +89,14 @@ static int traced(int func, function call, const word *a) {
   if (depth) return call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
   pthread_once(&ring_once, make_ring);
   depth = 1;
-  if (comm_at[func] < 0) {
+  if (comm_at[func] == -1) {
     result = call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
     if (result == 0) started = 1;
   } else if (!ring) {
     result = call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
   } else {
     struct rm_ring_thread *thread = ring_own_thread();
-    word seq = started ? ring_seq(a[comm_at[func]], (unsigned int)func) : ~0ull;
+    word seq = started && comm_at[func] >= 0 ? ring_seq(a[comm_at[func]], (unsigned int)func) : ~0ull;
     struct rm_call record = {.kind = RM_CALL, .func = (unsigned char)func, .nargs = RM_MAX_ARGS, .rank = -1, .nranks = -1};
     record.flags = seq == ~0ull ? 0 : RM_HAVE_SEQ;
     record.seq = seq == ~0ull ? 0 : seq;

@@ -1,8 +1,15 @@
-//! Explains why a rank is where it is: for now, the call stacks of processes, read from outside.
+//! Explains a verdict: where ranks are ([`stacks`], read from outside), what to do about a cause
+//! ([`runbook`]), and what waiting costs ([`cost`]).
 //!
 //! This crate knows neither the mesh nor the trace store nor libbpf: it reads `/proc` and the
-//! memory of other processes, and it turns what it read into small values that other crates carry
-//! and print.
+//! memory of other processes, it takes verdicts with their evidence as values ([`chain`]), and it
+//! makes small values that other crates carry and print ([`page`]).
 #![forbid(unsafe_code)]
 
+pub mod chain;
+pub mod compare;
+pub mod cost;
+pub mod difference;
+pub mod page;
+pub mod runbook;
 pub mod stacks;

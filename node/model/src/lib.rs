@@ -11,15 +11,19 @@
 //!
 //! - [`frame`]: length, version and body of a message; the only user of bincode here. [`wire`]:
 //!   what nodes ask each other.
-//! - `local`: what people ask an agent. `coverage`: who is in an answer. `snapshot`: the rounds of
+//! - [`explanation`]: a verdict explained. `local`: what people ask an agent. `coverage`: who is in an answer. `snapshot`: the rounds of
 //!   a question.
 
 mod coverage;
+pub mod explanation;
 pub mod frame;
 mod local;
 mod snapshot;
 pub mod wire;
 
 pub use coverage::{Coverage, Missing, row_share};
-pub use local::{LocalRequest, LocalResponse, Question, StacksQuestion, StacksWanted, StragglersQuestion};
+pub use local::{
+    ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, Question, StacksQuestion, StacksWanted,
+    StragglersQuestion,
+};
 pub use snapshot::SnapshotUse;

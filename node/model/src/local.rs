@@ -18,6 +18,19 @@ pub enum LocalRequest {
     Nodes,
     /// Where ranks are: their call stacks.
     Stacks(StacksQuestion),
+    /// Note something beside the rows of this host.
+    Mark(Mark),
+    /// A verdict with the chain behind it.
+    Explain(ExplainQuestion),
+    /// Who held the job up in a span of the past, Unix nanoseconds; from the stores.
+    StragglersBetween {
+        /// What is asked.
+        question: StragglersQuestion,
+        /// The span's beginning.
+        since_ns: i64,
+        /// And its end.
+        until_ns: i64,
+    },
 }
 
 /// What the agent answers.
@@ -58,7 +71,7 @@ impl LocalResponse {
 }
 
 /// A question as it comes over the local socket.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Question {
     /// The user's SQL.
     pub sql: String,
@@ -74,6 +87,56 @@ pub struct Question {
     pub plan_only: bool,
     /// Give the plan and what running it cost in addition to the answer.
     pub analyze: bool,
+}
+
+/// What `rankmesh explain` asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExplainQuestion {
+    /// Which verdict.
+    pub what: ExplainWhat,
+    /// Only this job.
+    pub job: Option<String>,
+    /// Only this communicator.
+    pub comm: Option<u64>,
+    /// Deadline.
+    pub timeout_ms: u64,
+    /// Ask only these nodes.
+    pub nodes: Vec<String>,
+    /// Ask only nodes with these labels.
+    pub labels: Vec<(String, String)>,
+}
+
+/// Which verdict is explained.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum ExplainWhat {
+    /// The one that stands.
+    Standing,
+    /// That of the stores' last time.
+    Since {
+        /// How far back.
+        since_ms: u64,
+    },
+    /// That of a time, Unix nanoseconds of the asked agent's clock.
+    Between {
+        /// From here.
+        since_ns: i64,
+        /// To here.
+        until_ns: i64,
+    },
+    /// That of a finding's time.
+    Finding {
+        /// `findings.ts_ns`.
+        ts_ns: i64,
+    },
+}
+
+/// What `rankmesh mark` notes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Mark {
+    /// What happened: an epoch, a phase, a deployment.
+    pub text: String,
+    /// Names with values.
+    pub attributes: Vec<(String, String)>,
 }
 
 /// What `rankmesh stragglers` asks.

@@ -11,7 +11,7 @@ use query_planner::Plan;
 use crate::admission::Requester;
 
 /// Columns that show other users' processes: table or view, column (`*`: all of them).
-const HIDDEN: [(&str, &str); 16] = [
+const HIDDEN: [(&str, &str); 18] = [
     ("processes", "exe"),
     ("processes", "comm"),
     ("processes", "container_id"),
@@ -25,6 +25,8 @@ const HIDDEN: [(&str, &str); 16] = [
     ("events", "comm"),
     ("events", "details"),
     ("block_io", "comm"),
+    ("annotations", "uid"),
+    ("stacks", "*"),
     ("audit", "*"),
     ("segments", "*"),
     ("segment_columns", "*"),

@@ -147,8 +147,7 @@ async fn ask_all(
     let stop = &stop;
     let mut leaves: Vec<(usize, Leaf)> = leaves.into_iter().enumerate().collect();
     // This node's own fragment last: it may run inline, and nobody need wait for it to be asked.
-    let own = request.mesh.identity().node().clone();
-    leaves.sort_by_key(|(_, leaf)| own.as_str() == leaf.node);
+    leaves.sort_by_key(|(_, leaf)| leaf.node.parse().is_ok_and(|name| request.way.executor_of(&name).is_some()));
     let ask_one = |(index, leaf): (usize, Leaf)| {
         let (request, encoded, events) = (&request, &encoded, events.clone());
         let mut rows = if combining {
@@ -174,7 +173,7 @@ async fn ask_leaf(
     rows: &mut RowSink,
 ) -> Result<NodeStats, LeafFailure> {
     match leaf.node.parse() {
-        Ok(name) if name == *request.mesh.identity().node() => request.run_here(stop.clone(), rows).await,
+        Ok(name) if request.way.executor_of(&name).is_some() => request.run_here(&name, stop.clone(), rows).await,
         Ok(name) => {
             let reached_by = std::time::Instant::now() + Duration::from_millis(request.left_ms().into()) / 2;
             request.run_at(&Target { name, address: leaf.address, local: false }, encoded, reached_by, rows).await

@@ -23,6 +23,7 @@ use super::low_priority;
 use super::time::{RoundTime, SHORTEST_ROUND};
 use crate::access::Caller;
 use crate::coordinator::Coordinator;
+use crate::way::Way;
 use record::unix_now_ns;
 
 /// Rows a node may ship for one question.
@@ -141,8 +142,7 @@ async fn ask_to(
     let list = shared.gossip.list();
     let members = chosen(&list, &question);
     let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
-    let tables =
-        shared.catalogs.of_mesh(&shared.mesh, &shared.executor, &members, deadline).await.map_err(AskError::Wrong)?;
+    let tables = shared.catalogs.of_members(&shared.way, &members, deadline).await.map_err(AskError::Wrong)?;
     let catalog = Arc::clone(&tables.catalog);
     let plan = planned(shared, &question, catalog, options, deadline, &cancelled).await?;
     caller.access.allows(&plan).map_err(AskError::Wrong)?;
@@ -176,11 +176,11 @@ async fn ask_to(
     let permit = Arc::new(Mutex::new(SuspendablePermit::new(permit, tokio::runtime::Handle::current())));
     let excluded = tables.excluded_from(&plan);
     let is_asked = |member: &&&Member| member.may_live() && !excluded.contains_key(&member.name);
-    let targets: Vec<Target> = members.iter().filter(is_asked).filter_map(|member| target(member)).collect();
+    let targets: Vec<Target> =
+        members.iter().filter(is_asked).filter_map(|member| target(&shared.way, member)).collect();
     let mut fanout = MeshFanout::new(
         tokio::runtime::Handle::current(),
-        shared.mesh.clone(),
-        shared.executor.clone(),
+        shared.way.clone(),
         targets,
         *shared.fanout.lock(),
         deadline,
@@ -384,8 +384,10 @@ impl Run<'_> {
     }
 }
 
-fn target(member: &Member) -> Option<Target> {
-    Some(Target { name: member.name.parse().ok()?, address: member.address, local: member.is_self })
+fn target(way: &Way, member: &Member) -> Option<Target> {
+    let name = member.name.parse().ok()?;
+    let local = way.executor_of(&name).is_some();
+    Some(Target { name, address: member.address, local })
 }
 
 /// The members that `--nodes` and `--label` leave.

@@ -21,6 +21,7 @@ use query_planner::{Catalog, Plan};
 
 use crate::exec::Executor;
 use crate::leaf::shown;
+use crate::way::Way;
 
 /// Catalogues kept. Meshes have one or two, and one more for each served file of another form.
 const MAX_CATALOGS: usize = 64;
@@ -129,34 +130,37 @@ impl Catalogs {
     ///
     /// # Errors
     /// This node's own tables cannot be read, and nobody else's are known.
-    pub async fn of_mesh(
-        &self,
-        mesh: &Mesh,
-        executor: &Executor,
-        members: &[&Member],
-        deadline: Instant,
-    ) -> Result<MeshCatalog, String> {
+    pub async fn of_members(&self, way: &Way, members: &[&Member], deadline: Instant) -> Result<MeshCatalog, String> {
         let live: Vec<&Member> = members.iter().copied().filter(|member| member.may_live()).collect();
         if let Some(union) = self.last_union.lock().as_ref()
             && union.is_of(&live)
         {
             return Ok(union.made.clone());
         }
-        let found = self.find(mesh, executor, &live, half_way_to(deadline)).await;
-        let own = || executor.catalog().map_err(|error| error.to_string());
+        let found = match way {
+            Way::Mesh { mesh, own } => self.find(mesh, own, &live, half_way_to(deadline)).await,
+            Way::Files(_) => Found::default(),
+        };
         let mut known: Vec<(&Member, Arc<Catalog>)> = Vec::with_capacity(live.len());
         let mut excluded = Vec::new();
         for &member in &live {
             let fault = found.failed.get(&member.name);
-            // What it gossips may be a moment old; what it has it knows itself.
-            let catalog =
-                if member.is_self { own().ok() } else { found.by_hash.get(&member.facts.schema_hash).cloned() };
+            // What is gossiped may be a moment old; what a node of this process has is known.
+            let here = member.name.parse().ok().and_then(|name| way.executor_of(&name));
+            let catalog = match here {
+                Some(executor) => executor.catalog().ok(),
+                None => found.by_hash.get(&member.facts.schema_hash).cloned(),
+            };
             match (catalog, fault) {
                 (Some(catalog), None | Some(Fault::NotFetched(_))) => known.push((member, catalog)),
                 (_, fault) => excluded.push(Excluded {
                     node: member.name.clone(),
                     table: None,
-                    why: fault.map_or("failed: its tables are not known", Fault::why).to_owned(),
+                    why: way
+                        .unreadable(&member.name)
+                        .or(fault.map(Fault::why))
+                        .unwrap_or("failed: its tables are not known")
+                        .to_owned(),
                 }),
             }
         }
@@ -169,8 +173,9 @@ impl Catalogs {
         });
         let mut of_nodes: Vec<(String, Catalog)> =
             known.iter().map(|(member, catalog)| (member.name.clone(), (**catalog).clone())).collect();
-        if of_nodes.is_empty() {
-            of_nodes.push((mesh.identity().node().to_string(), (*own()?).clone()));
+        if let (true, Way::Mesh { mesh, own }) = (of_nodes.is_empty(), way) {
+            let catalog = own.catalog().map_err(|error| error.to_string())?;
+            of_nodes.push((mesh.identity().node().to_string(), (*catalog).clone()));
         }
         let (catalog, conflicts) = Catalog::union_of_most(&of_nodes);
         excluded.extend(conflicts.into_iter().map(|conflict| Excluded {

@@ -1,26 +1,23 @@
-//! What it takes to ask the mesh: one of these in every agent.
+//! What it takes to ask many nodes: one of these in every agent, and in a command that asks files.
 
 use std::sync::Arc;
 
 use gossip::Gossip;
-use mesh::Mesh;
 use parking_lot::Mutex;
 use query_planner::{MergePool, View};
 
 use crate::admission::Admission;
 use crate::catalogs::Catalogs;
-use crate::exec::Executor;
 use crate::plans::Plans;
 use crate::tree::FanoutPolicy;
+use crate::way::Way;
 
-/// Asks questions of the mesh, as one of its nodes.
+/// Asks questions of many nodes.
 pub struct Coordinator {
-    /// QUIC endpoint.
-    pub mesh: Mesh,
+    /// How nodes are reached.
+    pub way: Way,
     /// Membership.
     pub gossip: Gossip,
-    /// Runs tasks on this node's source.
-    pub executor: Arc<Executor>,
     /// What nodes offer.
     pub catalogs: Catalogs,
     /// Plans of the last questions.
@@ -38,11 +35,10 @@ pub struct Coordinator {
 impl Coordinator {
     /// One that has asked nothing yet.
     #[must_use]
-    pub fn new(mesh: Mesh, gossip: Gossip, executor: Arc<Executor>, views: &'static [View]) -> Self {
+    pub fn new(way: Way, gossip: Gossip, views: &'static [View]) -> Self {
         Self {
-            mesh,
+            way,
             gossip,
-            executor,
             catalogs: Catalogs::default(),
             plans: Arc::default(),
             merges: Arc::default(),

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mesh::Mesh;
 use model::SnapshotUse;
 use parking_lot::Mutex;
 use query_planner::memory::Account;
@@ -21,13 +20,13 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::SuspendablePermit;
-use super::exec::Executor;
 use super::inbox::{Inbox, inbox};
 use super::leaf::{BufferedBytes, LeafEvent, LeafFailure, LeafRequest, Target};
 use super::release;
 use super::round::{FirstRound, RoundInFlight, RoundRequest};
 use super::time::RoundTime;
 use super::tree::{self, FanoutPolicy};
+use super::way::Way;
 
 /// Rows of nodes whose answers are not complete yet are held back up to so many bytes, of each
 /// within these bounds, where rows go on to the user as they come; so a node that fails early
@@ -47,8 +46,7 @@ const INLINE_BYTES: u64 = 64 << 10;
 /// Asks `targets`; lives for one question, on a blocking thread.
 pub struct MeshFanout {
     runtime: Handle,
-    mesh: Mesh,
-    executor: Arc<Executor>,
+    way: Way,
     targets: Vec<Target>,
     policy: FanoutPolicy,
     /// Of the round at hand.
@@ -92,8 +90,7 @@ impl MeshFanout {
     /// A fan-out to `targets`, to be used from a thread that may block.
     pub fn new(
         runtime: Handle,
-        mesh: Mesh,
-        executor: Arc<Executor>,
+        way: Way,
         targets: Vec<Target>,
         policy: FanoutPolicy,
         deadline: Instant,
@@ -101,8 +98,7 @@ impl MeshFanout {
     ) -> Self {
         Self {
             runtime,
-            mesh,
-            executor,
+            way,
             targets,
             policy,
             deadline,
@@ -176,8 +172,9 @@ impl MeshFanout {
         if !self.snapshots_kept {
             return;
         }
-        self.executor.release(self.question);
-        let (question, mesh, tree_above) = (self.question, self.mesh.clone(), self.policy.tree_above);
+        self.way.release(self.question);
+        let Some(mesh) = self.way.mesh().cloned() else { return };
+        let (question, tree_above) = (self.question, self.policy.tree_above);
         let others: Vec<Target> =
             self.present().filter_map(|index| self.targets.get(index)).filter(|to| !to.local).cloned().collect();
         self.runtime.spawn(async move { release::send(&mesh, question, others, tree_above).await });
@@ -314,8 +311,7 @@ impl MeshFanout {
             }
             let through_tree = self.through_tree(&targets);
             let request = LeafRequest {
-                mesh: self.mesh.clone(),
-                executor: Arc::clone(&self.executor),
+                way: self.way.clone(),
                 task: NodeTask { viewer: self.viewer, ..task.clone() },
                 snapshot: self.snapshot(of_earlier, through_tree),
                 deadline: self.deadline,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use certs::NodeName;
-use mesh::{AskError, Encoded, Mesh};
+use mesh::{AskError, Encoded};
 use model::SnapshotUse;
 use model::wire::{Request, Response};
 use query_planner::memory::{Account, Grant, Refused};
@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::Executor;
+use super::way::Way;
 
 /// The coordinator that a node's own questions wait as.
 const LOCAL: &str = "this node";
@@ -28,7 +29,7 @@ pub struct Target {
     pub name: NodeName,
     /// Where it listens.
     pub address: SocketAddr,
-    /// True for the coordinator itself: no network.
+    /// True for a node of this process: no network.
     pub local: bool,
 }
 
@@ -291,9 +292,7 @@ impl RowSink {
 #[derive(Clone)]
 pub struct LeafRequest {
     /// The way to them.
-    pub mesh: Mesh,
-    /// Runs this node's own fragment.
-    pub executor: Arc<Executor>,
+    pub way: Way,
     /// What to do.
     pub task: NodeTask,
     /// What it has to do with another round of its question.
@@ -329,10 +328,18 @@ impl LeafRequest {
         rows.take(at, batch).await
     }
 
-    /// This node's own fragment, without the network.
-    pub(super) async fn run_here(&self, stop: CancellationToken, rows: &mut RowSink) -> Result<NodeStats, LeafFailure> {
+    /// The fragment of a node of this process, without the network.
+    pub(super) async fn run_here(
+        &self,
+        node: &NodeName,
+        stop: CancellationToken,
+        rows: &mut RowSink,
+    ) -> Result<NodeStats, LeafFailure> {
+        let Some(executor) = self.way.executor_of(node) else {
+            return Err(LeafFailure::Missing("failed: it is not in this process".to_owned()));
+        };
         if self.snapshot.is_none()
-            && let Some(small) = self.executor.run_inline(&self.task)
+            && let Some(small) = executor.run_inline(&self.task)
         {
             let small = small.map_err(LeafFailure::of)?;
             for (fragment, batch) in small.batches {
@@ -341,13 +348,17 @@ impl LeafRequest {
             return Ok(small.stats);
         }
         // Apart, so that those who never need it do not carry it about.
-        Box::pin(self.run_here_on_thread(stop, rows)).await
+        Box::pin(self.run_here_on_thread(executor, stop, rows)).await
     }
 
-    async fn run_here_on_thread(&self, stop: CancellationToken, rows: &mut RowSink) -> Result<NodeStats, LeafFailure> {
+    async fn run_here_on_thread(
+        &self,
+        executor: &Arc<Executor>,
+        stop: CancellationToken,
+        rows: &mut RowSink,
+    ) -> Result<NodeStats, LeafFailure> {
         let (batches, mut produced) = mpsc::channel(4);
-        let running =
-            Arc::clone(&self.executor).run(LOCAL, self.task.clone(), self.snapshot, self.deadline, stop, batches);
+        let running = Arc::clone(executor).run(LOCAL, self.task.clone(), self.snapshot, self.deadline, stop, batches);
         let gather = async {
             while let Some((fragment, batch, _counted)) = produced.recv().await {
                 if let Err(failure) = self.accept(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
@@ -372,7 +383,10 @@ impl LeafRequest {
         rows: &mut RowSink,
     ) -> Result<NodeStats, LeafFailure> {
         let lost = |error: AskError| LeafFailure::of_transport(&error);
-        let asked = self.mesh.ask_encoded(&to.name, to.address, request, self.deadline.into());
+        let Some(mesh) = self.way.mesh() else {
+            return Err(LeafFailure::Missing("failed: there is no mesh to ask it through".to_owned()));
+        };
+        let asked = mesh.ask_encoded(&to.name, to.address, request, self.deadline.into());
         let mut responses = if reached_by < self.deadline {
             let reached = tokio::time::timeout_at(reached_by.into(), asked).await;
             reached.map_err(|_| LeafFailure::Unreachable("unreachable: no sign of it in half of the time".into()))?

@@ -27,6 +27,7 @@ pub mod clocks;
 mod coordinator;
 pub mod exec;
 pub mod fanout;
+pub mod files;
 #[cfg(test)]
 mod full_store_tests;
 mod inbox;
@@ -40,8 +41,10 @@ mod round;
 mod snapshots;
 mod time;
 mod tree;
+pub mod way;
 
 pub use ask::QueryOutcome;
 pub use coordinator::Coordinator;
 pub use model::{Coverage, Missing, Question, SnapshotUse};
 pub use tree::FanoutPolicy;
+pub use way::Way;

@@ -77,7 +77,7 @@ impl RoundRequest {
     async fn direct(&self, target: usize, to: &Target) -> Result<LeafAnswer, LeafFailure> {
         let (request, mut rows) = (&self.request, self.sink_of(target));
         let outcome = if to.local {
-            request.run_here(self.stop.clone(), &mut rows).await
+            request.run_here(&to.name, self.stop.clone(), &mut rows).await
         } else {
             tokio::select! {
                 stats = request.run_at(to, &self.encoded, request.deadline, &mut rows) => stats,

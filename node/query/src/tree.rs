@@ -123,12 +123,13 @@ async fn ask_through(
     events: &ResponseSender,
     direct: &(impl Fn((usize, Target)) + Sync),
 ) -> Result<(), String> {
-    let aggregator = aggregator_of(request.mesh.identity().node(), group).ok_or("an empty group")?;
+    let mesh = request.way.mesh().ok_or("there is no mesh to ask it through")?;
+    let aggregator = aggregator_of(mesh.identity().node(), group).ok_or("an empty group")?;
     let first = group.first().map(|(target, _)| *target).ok_or("an empty group")?;
     let silence = silence_limit(request);
     let to_aggregator = request_to_aggregator(request, group);
     let combining = matches!(to_aggregator, Request::Combine { .. });
-    let asked = request.mesh.ask(&aggregator.name, aggregator.address, to_aggregator, request.deadline.into());
+    let asked = mesh.ask(&aggregator.name, aggregator.address, to_aggregator, request.deadline.into());
     let asked = timeout(silence, asked).await.map_err(|_| "no sign of life")?;
     let mut responses = asked.map_err(|error| error.to_string())?;
     // Rows of leaves that the next `Combined` names.

@@ -67,8 +67,7 @@ pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: 
             } else {
                 let name = member.name.parse().ok()?;
                 let request = Request::Activities(pids);
-                let mut answer =
-                    shared.coordinator.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
+                let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
                 match answer.next().await {
                     Ok(Some(Response::Activities(activities))) => activities,
                     _ => return None,

@@ -31,11 +31,13 @@ pub(super) trait AnswerSink: Send {
     async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()>;
 }
 
-/// Answers one request of `caller`; `asking` begins the note of a kind of question for the audit.
+/// Answers one request of `caller`, who is the user `uid` of this host or came over the mesh; `asking`
+/// begins the note of a kind of question for the audit.
 pub(super) async fn answer(
     shared: &Arc<Shared>,
     request: LocalRequest,
     caller: &Caller,
+    uid: Option<u32>,
     asking: impl Fn(&'static str) -> Asking + Send,
     to: &mut impl AnswerSink,
     stop: CancellationToken,
@@ -58,6 +60,21 @@ pub(super) async fn answer(
         LocalRequest::Stacks(question) => {
             let asking = asking("stacks");
             let answer = super::stacks::ask(shared, question, caller, &stop).await;
+            report(shared, asking, answer, to).await?;
+        }
+        LocalRequest::Explain(question) => {
+            let asking = asking("explain");
+            let answer = super::explain::answer(shared, question, caller, stop).await;
+            report(shared, asking, answer, to).await?;
+        }
+        LocalRequest::Mark(mark) => {
+            let asking = asking("mark");
+            report(shared, asking, super::mark::mark(shared, &mark, caller, uid), to).await?;
+        }
+        LocalRequest::StragglersBetween { question, since_ns, until_ns } => {
+            let asking = asking("stragglers");
+            let caller = caller.for_analysis();
+            let answer = super::stragglers::between(shared, question, &caller, since_ns, until_ns, stop).await;
             report(shared, asking, answer, to).await?;
         }
         LocalRequest::Stragglers(question) => {

@@ -3,16 +3,19 @@
 
 use std::time::{Duration, Instant};
 
+use explain::chain::{self, Late};
 use futures::future::join_all;
+use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, QueryOutcome, Question};
 use query_planner::Value;
 use store::UNFILLED;
 use tokio_util::sync::CancellationToken;
-use verdicts::why::{self, Cause, LOOKED_AT_NS, ROWS, Reading, Retransmission, Subject, Topic, Transfer};
-use verdicts::{Culprit, RankRef, Report, Rules, Verdict, Waits};
+use verdicts::why::{
+    self, Cause, Kind, LOOKED_AT_NS, ROWS, Reading, Recorded, Retransmission, Subject, Topic, Transfer, What,
+};
+use verdicts::{Basis, Culprit, RankRef, Report, Rules, Verdict, Waits};
 
-use super::Shared;
 use super::recording::NOT_RECORDED;
 
 /// Beside the episode on both sides.
@@ -20,16 +23,77 @@ const MARGIN_NS: i64 = 500_000_000;
 /// Longest that the cause is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What the hosts of a culprit and of one peer recorded of the two.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    culprit: Recorded,
+    peer: Option<Recorded>,
+    looked_at: Vec<String>,
+    not_visible: Vec<String>,
+}
+
+impl Gathered {
+    /// The steps in which the culprit was latest, worst first, on the clock of the report.
+    pub(super) fn worst(&self, report: &Report, cause: &Cause) -> Vec<Late> {
+        let Verdict::Rank { culprit, .. } = &report.verdict else { return Vec::new() };
+        let clock = report.evidence.clocks.iter().find(|(node, _)| *node == culprit.node).map(|(_, clock)| clock);
+        let align = |ns: i64| clock.map_or(ns, |clock| clock.align(ns));
+        let mut worst = chain::worst(cause, &self.culprit, self.peer.as_ref(), &culprit.node);
+        for late in &mut worst {
+            late.entry_ns = align(late.entry_ns);
+            late.links.iter_mut().flat_map(|link| link.at_ns.as_mut()).for_each(|at_ns| *at_ns = align(*at_ns));
+        }
+        worst
+    }
+
+    /// What explains the difference between the two.
+    pub(super) fn cause(&self) -> Cause {
+        why::explain(&self.culprit, self.peer.as_ref(), self.looked_at.clone(), self.not_visible.clone())
+    }
+}
+
 /// The cause of a report's verdict; none where no rank is named.
 pub(super) async fn cause(
-    shared: &Shared,
+    coordinator: &Coordinator,
     report: &Report,
     caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Cause> {
+    with_evidence(coordinator, report, caller, deadline, cancelled).await.0
+}
+
+/// As [`cause`], with what it was made of; none of the latter where shares of time gave it.
+pub(super) async fn with_evidence(
+    coordinator: &Coordinator,
+    report: &Report,
+    caller: &Caller,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> (Option<Cause>, Option<Gathered>) {
+    if let Verdict::Rank { culprit, .. } = &report.verdict
+        && culprit.basis == Basis::PointToPoint
+    {
+        let deadline = deadline.min(Instant::now() + PATIENCE);
+        return (with_takers(coordinator, report, culprit, caller, deadline, cancelled).await, None);
+    }
+    let gathered = gathered(coordinator, report, caller, deadline, cancelled).await;
+    (gathered.as_ref().map(Gathered::cause), gathered)
+}
+
+/// What goes into the cause of a report's verdict; none where no rank is named.
+pub(super) async fn gathered(
+    coordinator: &Coordinator,
+    report: &Report,
+    caller: &Caller,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Option<Gathered> {
     let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
     let deadline = deadline.min(Instant::now() + PATIENCE);
+    if culprit.basis == Basis::PointToPoint {
+        return None;
+    }
     let comm_hash = u64::from_str_radix(&culprit.comm_hash, 16).ok()?;
     let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
     let peer = why::peer(report, culprit);
@@ -37,8 +101,10 @@ pub(super) async fn cause(
         std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
     let asked = {
         let nodes = || subjects.iter().map(|s| s.who.node.clone()).collect();
-        join_all(Topic::ALL.map(|topic| self::ask(shared, topic.sql(&subjects), nodes(), caller, deadline, cancelled)))
-            .await
+        join_all(
+            Topic::ALL.map(|topic| self::ask(coordinator, topic.sql(&subjects), nodes(), caller, deadline, cancelled)),
+        )
+        .await
     };
 
     let (mut reading, mut looked_at, mut not_visible) = (Reading::default(), Vec::new(), Vec::new());
@@ -63,7 +129,47 @@ pub(super) async fn cause(
     let (mut recorded, notes) = reading.finish(&subjects);
     looked_at.extend(notes);
     let peer = (recorded.len() > 1).then(|| recorded.remove(1));
-    recorded.first().map(|culprit| why::explain(culprit, peer.as_ref(), looked_at, not_visible))
+    let culprit = recorded.into_iter().next()?;
+    Some(Gathered { culprit, peer, looked_at, not_visible })
+}
+
+/// The cause that shares of time give, with who took the CPU where another task did.
+async fn with_takers(
+    coordinator: &Coordinator,
+    report: &Report,
+    culprit: &Culprit,
+    caller: &Caller,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Option<Cause> {
+    let mut cause = report.cause.clone()?;
+    let Some(part) = cause.parts.iter_mut().find(|part| part.named && part.kind == Kind::CpuStolen) else {
+        return Some(cause);
+    };
+    let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
+    let about = subject(report, culprit, who, 0);
+    let node = culprit.node.replace('\'', "''");
+    let sql = format!(
+        "SELECT next_comm, next_pid, sum(duration_ns), count(*) FROM offcpu WHERE node = '{node}' AND pid = {} AND voluntary = 0 \
+         AND ts_ns >= {} AND ts_ns < {} GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 3",
+        culprit.pid, about.from_ns, about.to_ns
+    );
+    let asked = self::ask(coordinator, sql, vec![culprit.node.clone()], caller, deadline, cancelled).await;
+    for row in asked.map(|(rows, _)| rows).unwrap_or_default() {
+        if let [Value::Text(comm), Value::Integer(pid), Value::Integer(ns), Value::Integer(count)] = row.as_slice() {
+            let name = format!("{} (pid {pid})", String::from_utf8_lossy(comm));
+            part.what.push(What { name, ns: *ns, count: usize::try_from(*count).unwrap_or(0), bytes: None });
+        }
+    }
+    // What was asked of may be a part of the episode only.
+    let all_ns: i64 = part.what.iter().map(|what| what.ns).sum();
+    part.what.iter_mut().for_each(|what| what.ns = scaled(what.ns, part.culprit_ns, all_ns));
+    Some(why::summarised(cause))
+}
+
+/// `ns` of `of_ns`, brought to a whole of `to_ns`.
+fn scaled(ns: i64, to_ns: i64, of_ns: i64) -> i64 {
+    if of_ns <= to_ns { ns } else { (ns as f64 * to_ns as f64 / of_ns as f64) as i64 }
 }
 
 /// Notes that begin with the names of different hosts and go on alike, as one each: "n1, n2 offcpu:
@@ -95,7 +201,7 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
 /// Where no rank is named: the verdict that it is the network, when segments were lost and
 /// collectives waited for them.
 pub(super) async fn network(
-    shared: &Shared,
+    coordinator: &Coordinator,
     report: &Report,
     caller: &Caller,
     deadline: Instant,
@@ -112,7 +218,7 @@ pub(super) async fn network(
         "SELECT cluster_ns(ts_ns), node, saddr, daddr FROM net_events WHERE event = 'tcp_retransmit_skb' AND \
          ts_ns >= {from_ns} AND ts_ns < {to_ns} ORDER BY ts_ns DESC LIMIT {ROWS}"
     );
-    let (rows, _) = self::ask(shared, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(coordinator, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
     let retransmissions: Vec<Retransmission> = rows.iter().filter_map(|row| retransmission(row)).collect();
     if retransmissions.is_empty() {
         return None;
@@ -123,7 +229,7 @@ pub(super) async fn network(
          WHERE comm_hash = {hash} AND entry_ns IS NOT NULL GROUP BY func, seq HAVING count(*) = {}",
         comm.heard
     );
-    let (rows, _) = self::ask(shared, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(coordinator, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
     let transfers: Vec<Transfer> = rows
         .iter()
         .filter_map(|row| match row.as_slice() {
@@ -153,8 +259,8 @@ fn retransmission(row: &[Value]) -> Option<Retransmission> {
 type Rows = (Vec<Vec<Value>>, Vec<String>);
 
 /// The answer to one question with what is missing from it, or why there is none.
-async fn ask(
-    shared: &Shared,
+pub(super) async fn ask(
+    coordinator: &Coordinator,
     sql: String,
     nodes: Vec<String>,
     caller: &Caller,
@@ -171,7 +277,7 @@ async fn ask(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(&shared.coordinator, question, caller, cancelled.clone()).await {
+    match ask::ask_as(coordinator, question, caller, cancelled.clone()).await {
         Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
             Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))

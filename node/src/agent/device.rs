@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use model::StragglersQuestion;
 use model::wire::OpenCall;
+use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, QueryOutcome, Question};
 use tokio_util::sync::CancellationToken;
 use verdicts::{Span, SyncCall};
 
-use super::{Shared, graphs};
+use super::graphs;
 
 /// Under this name a wait for the device is among the open calls. An older coordinator takes it for
 /// a call that it cannot place.
@@ -45,17 +46,17 @@ pub(super) fn open_wait(node: &Arc<str>, call: &OpenCall) -> Option<SyncCall> {
 
 /// Notes on what is not among the collectives of the span because graphs were replayed.
 pub(super) async fn blind_spots(
-    shared: &Shared,
+    coordinator: &Coordinator,
     question: &StragglersQuestion,
     caller: &Caller,
     span: &Span,
     cancelled: &CancellationToken,
 ) -> Vec<String> {
     let mut notes = vec![];
-    match ask(shared, question, caller, graphs::launch_sql(span), cancelled).await {
+    match ask(coordinator, question, caller, graphs::launch_sql(span), cancelled).await {
         Ok(rows) => {
             if let Some(launches) = rows.first().and_then(|row| graphs::launches(row)) {
-                let captured = ask(shared, question, caller, graphs::captured_sql(span), cancelled).await.ok();
+                let captured = ask(coordinator, question, caller, graphs::captured_sql(span), cancelled).await.ok();
                 let captured = captured.and_then(|rows| match rows.first()?.first()? {
                     query_planner::Value::Integer(calls) => Some(*calls),
                     _ => None,
@@ -69,7 +70,7 @@ pub(super) async fn blind_spots(
 }
 
 async fn ask(
-    shared: &Shared,
+    coordinator: &Coordinator,
     question: &StragglersQuestion,
     caller: &Caller,
     sql: String,
@@ -84,7 +85,7 @@ async fn ask(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(&shared.coordinator, question, caller, cancelled.clone()).await {
+    match ask::ask_as(coordinator, question, caller, cancelled.clone()).await {
         Ok(QueryOutcome::Answer { answer, .. }) => Ok(answer.rows),
         Ok(_) => Err("the planner gave no answer".to_owned()),
         Err(error) => Err(error.to_string()),

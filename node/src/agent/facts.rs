@@ -50,7 +50,7 @@ pub(super) async fn keep_true(shared: Arc<Shared>, config: AgentConfig, stop: Ca
             _ = tick.tick() => {}
             () = stop.cancelled() => return,
         }
-        match of(&config, &shared.coordinator.executor, &shared.source, &shared.recording) {
+        match of(&config, &shared.executor, &shared.source, &shared.recording) {
             Ok(facts) if last.as_ref() != Some(&facts) => {
                 shared.coordinator.gossip.set_facts(facts.clone()).await;
                 last = Some(facts);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use certs::{HostKey, Identity};
 use gossip::{Gossip, Member, MemberList, MemberState, NodeFacts};
 use mesh::{Mesh, MeshConfig};
-use query::Coordinator;
 use query::exec::Executor;
+use query::{Coordinator, Way};
 use store::{ServedDb, Source};
 use tokio::sync::watch;
 
@@ -65,11 +65,18 @@ impl LightAgent {
         let shared = Arc::new(Shared {
             identity,
             advertise,
-            coordinator: Coordinator::new(mesh, gossip, executor, verdicts::VIEWS),
+            coordinator: Coordinator::new(
+                Way::Mesh { mesh: mesh.clone(), own: Arc::clone(&executor) },
+                gossip,
+                verdicts::VIEWS,
+            ),
+            mesh,
+            executor,
             source,
             recording,
             stacks,
             auditor,
+            marks: super::mark::Marks::default(),
             standing: standing::StandingState::default(),
         });
         Ok(Self { shared, members })
@@ -83,7 +90,7 @@ impl LightAgent {
         let store = self.shared.source.facts();
         let facts = NodeFacts {
             store_rows: store.tables.iter().map(|table| table.rows).sum(),
-            schema_hash: self.shared.coordinator.executor.catalog()?.hash(),
+            schema_hash: self.shared.executor.catalog()?.hash(),
             ..NodeFacts::default()
         };
         Ok(Member {
@@ -117,11 +124,11 @@ impl LightAgent {
     /// # Errors
     /// No other socket can be had.
     pub fn kill(self) -> std::io::Result<()> {
-        self.shared.coordinator.mesh.vanish()
+        self.shared.mesh.vanish()
     }
 
     /// Ends it with a farewell to its peers.
     pub async fn shutdown(self) {
-        self.shared.coordinator.mesh.shutdown().await;
+        self.shared.mesh.shutdown().await;
     }
 }

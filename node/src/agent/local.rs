@@ -143,7 +143,8 @@ async fn one_client(
     let request = tokio::time::timeout(REQUEST_TIMEOUT, reader.read::<LocalRequest>()).await;
     let Some(request) = request.context("no request came")?.context("reading the request")? else { return Ok(()) };
     let _watch = tokio::spawn(cancel_at_end(reader, stop.clone()));
-    answer::answer(shared, request, &caller, |kind| client.asking(kind), &mut writer, stop.clone()).await?;
+    answer::answer(shared, request, &caller, Some(client.uid), |kind| client.asking(kind), &mut writer, stop.clone())
+        .await?;
     stop.cancel();
     Ok(())
 }

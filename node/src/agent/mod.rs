@@ -15,8 +15,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use gossip::{Gossip, GossipConfig};
 use mesh::{JoinHost, Mesh, MeshConfig, join};
-use query::Coordinator;
 use query::exec::Executor;
+use query::{Coordinator, Way};
 use store::Source;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -29,10 +29,12 @@ pub mod bootstrap;
 mod causes;
 pub mod config;
 mod device;
+mod explain;
 mod facts;
 mod graphs;
 pub mod light;
 pub mod local;
+mod mark;
 mod memory;
 mod open_calls;
 mod recording;
@@ -60,7 +62,11 @@ pub struct Shared {
     pub identity: Arc<certs::Identity>,
     /// Address that other nodes dial.
     pub advertise: SocketAddr,
-    /// Asks the mesh: endpoint, membership, executor.
+    /// QUIC endpoint.
+    pub mesh: Mesh,
+    /// Runs tasks on this node's source.
+    pub executor: Arc<Executor>,
+    /// Asks the mesh.
     pub coordinator: Coordinator,
     /// The trace store or the served file.
     pub source: Arc<Source>,
@@ -70,6 +76,8 @@ pub struct Shared {
     stacks: Arc<stacks::Stacks>,
     /// Notes who asked what.
     auditor: Arc<audit::Auditor>,
+    /// How many notes users have left.
+    marks: mark::Marks,
     /// The standing verdict.
     pub standing: standing::StandingState,
 }
@@ -146,11 +154,18 @@ impl Agent {
         let shared = Arc::new(Shared {
             identity,
             advertise,
-            coordinator: Coordinator::new(mesh, gossip, executor, verdicts::VIEWS),
+            coordinator: Coordinator::new(
+                Way::Mesh { mesh: mesh.clone(), own: Arc::clone(&executor) },
+                gossip,
+                verdicts::VIEWS,
+            ),
+            mesh,
+            executor,
             source,
             recording,
             stacks,
             auditor,
+            marks: mark::Marks::default(),
             standing: standing::StandingState::default(),
         });
         handler_of_people.answers_people(&shared, config.socket_access.readers_see_processes);
@@ -183,7 +198,7 @@ impl Agent {
         }
         while self.tasks.join_next().await.is_some() {}
         self.shared.coordinator.gossip.leave().await;
-        self.shared.coordinator.mesh.shutdown().await;
+        self.shared.mesh.shutdown().await;
         let shared = Arc::clone(&self.shared);
         let _ = tokio::task::spawn_blocking(move || {
             shared.recording.stop();

@@ -123,6 +123,9 @@ impl Recording {
         };
         let recording = match started {
             Ok(capture) => {
+                let off = |class: &ClassStatus| matches!(class.state, ClassState::Off { .. });
+                let named = |class: &ClassStatus| class.name == "offcpu";
+                feed.sees_off_cpu(!capture.status().classes.iter().any(|class| named(class) && off(class)));
                 let rings = Mutex::new(rings);
                 Self { running: Mutex::new(Some(capture)), rings, ranks: seen, feed, scope, ..not("on".into()) }
             }

@@ -13,6 +13,7 @@ use model::SnapshotUse;
 use model::frame;
 use model::wire::{Leaf, Request, Response};
 use model::{LocalRequest, LocalResponse, StacksWanted};
+use query::Way;
 use query::access::{Access, Caller};
 use query::admission::ConcurrencyLimit;
 use query::aggregator::Aggregator;
@@ -104,7 +105,7 @@ impl NodeHandler {
         let refusal = match (agent, self.limit.take(peer.name.as_str())) {
             (Some((shared, access)), Ok(_slot)) => {
                 let caller = Caller::guest(access, peer.name.to_string());
-                let told = answer::answer(&shared, request, &caller, asking, &mut MeshSink(out), cancelled).await;
+                let told = answer::answer(&shared, request, &caller, None, asking, &mut MeshSink(out), cancelled).await;
                 if let Err(error) = told {
                     tracing::debug!("answering {}: {error:#}", peer.name);
                 }
@@ -271,8 +272,7 @@ impl Handler for NodeHandler {
         cancelled: CancellationToken,
     ) {
         let leaf_request = |deadline_ms, task, snapshot| LeafRequest {
-            mesh: mesh.clone(),
-            executor: Arc::clone(&self.executor),
+            way: Way::Mesh { mesh: mesh.clone(), own: Arc::clone(&self.executor) },
             task,
             snapshot,
             deadline: until(deadline_ms),

@@ -110,12 +110,38 @@ impl Stacks {
         }
     }
 
+    /// The stacks of some processes of this host, whoever they belong to.
+    ///
+    /// # Errors
+    /// Other stacks were being sampled until the deadline.
+    pub(super) async fn sample_processes(
+        &self,
+        pids: &[u32],
+        wanted: StacksWanted,
+        deadline: Instant,
+        cancelled: &CancellationToken,
+    ) -> Result<Vec<ProcessProfile>, NodeError> {
+        let sampled = self.sample_of(wanted, None, deadline, cancelled, |process| pids.contains(&process.pid)).await?;
+        Ok(sampled.profiles.into_iter().map(|found| found.profile).collect())
+    }
+
     async fn sample(
         &self,
         wanted: StacksWanted,
         viewer: Option<u32>,
         deadline: Instant,
         cancelled: &CancellationToken,
+    ) -> Result<NodeStacks, NodeError> {
+        self.sample_of(wanted, viewer, deadline, cancelled, |_| true).await
+    }
+
+    async fn sample_of(
+        &self,
+        wanted: StacksWanted,
+        viewer: Option<u32>,
+        deadline: Instant,
+        cancelled: &CancellationToken,
+        is_one: impl Fn(&RankProcess) -> bool,
     ) -> Result<NodeStacks, NodeError> {
         check(&wanted).map_err(NodeError::Failed)?;
         if !self.recording.records() {
@@ -126,7 +152,7 @@ impl Stacks {
         let permit = tokio::time::timeout_at(deadline.into(), self.one_at_a_time.acquire()).await;
         let _permit = permit.map_err(|_| busy())?.map_err(|_| busy())?;
         let mut ranks = self.recording.rank_processes(viewer);
-        ranks.retain(|process| is_wanted(process, &wanted));
+        ranks.retain(|process| is_wanted(process, &wanted) && is_one(process));
         // Dropped with the request, it ends the thread below.
         let stop = cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
@@ -289,6 +315,25 @@ pub(super) async fn ask(
     Ok(StacksAnswer { merged, unread, coverage, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
 }
 
+/// The stacks of the ranks of one node, first threads only.
+///
+/// # Errors
+/// Why there are none.
+pub(super) async fn of_node(
+    shared: &Shared,
+    node: &str,
+    wanted: &StacksWanted,
+    viewer: Option<u32>,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Result<Vec<MemberStacks>, String> {
+    let members = shared.coordinator.gossip.members();
+    let member = members.iter().find(|member| member.name == node).ok_or("no such node in the mesh")?;
+    let stacks = of_member(shared, member, wanted, viewer, deadline, cancelled).await?;
+    let profiles = stacks.profiles.into_iter().filter(|found| found.profile.samples > 0);
+    Ok(profiles.flat_map(|found| MemberStacks::of(found.profile, found.rank, node, |thread| thread.main)).collect())
+}
+
 async fn of_member(
     shared: &Shared,
     member: &Member,
@@ -309,7 +354,7 @@ async fn of_member(
         request = request.own(uid).map_err(|error| error.to_string())?;
     }
     let asked = async {
-        let mut answer = shared.coordinator.mesh.ask(&name, member.address, request, deadline.into()).await?;
+        let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await?;
         answer.next().await
     };
     let response = tokio::select! {

@@ -9,17 +9,21 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use explain::{chain, page};
 use futures::StreamExt;
 use gossip::Member;
 use model::StragglersQuestion;
 use model::wire::{OpenCall, Request, Response};
+use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, Question};
 use query_planner::{NodeClock, Value};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+use verdicts::point_to_point::{self, Rows, TimeUse};
 use verdicts::{ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
 
+use super::causes::Gathered;
 use super::open_calls::observed;
 use super::standing::{About, Current};
 use super::{Shared, device};
@@ -69,13 +73,14 @@ pub(super) async fn answer(
         return Ok(from_standing(shared, &current, started, deadline, &cancelled).await);
     }
     if !takes_standing {
-        let since_ms = question.since_ms.unwrap_or(SINCE_MS);
-        return from_stores(shared, &question, caller, since_ms, started, &cancelled).await;
+        let since_ns = ago_ns(question.since_ms.unwrap_or(SINCE_MS));
+        return from_stores(asked_of(shared), &question, caller, since_ns, None, started, &cancelled).await;
     }
-    let mut answer = from_stores(shared, &question, caller, LATELY_MS, started, &cancelled).await?;
+    let mut answer =
+        from_stores(asked_of(shared), &question, caller, ago_ns(LATELY_MS), None, started, &cancelled).await?;
     let mut asked_ms = LATELY_MS;
     if matches!(answer.report.verdict, Verdict::Unknown { .. }) {
-        answer = from_stores(shared, &question, caller, SINCE_MS, started, &cancelled).await?;
+        answer = from_stores(asked_of(shared), &question, caller, ago_ns(SINCE_MS), None, started, &cancelled).await?;
         asked_ms = SINCE_MS;
     }
     let _ = writeln!(
@@ -87,19 +92,72 @@ pub(super) async fn answer(
     Ok(answer)
 }
 
-/// Asks the stores.
-async fn from_stores(
+/// The verdict on a time of the past, on this node's clock.
+///
+/// # Errors
+/// As [`ask::ask`].
+pub(super) async fn between(
     shared: &Shared,
+    question: StragglersQuestion,
+    caller: &Caller,
+    since_ns: i64,
+    until_ns: i64,
+    cancelled: CancellationToken,
+) -> Result<StragglersAnswer, AskError> {
+    from_stores(asked_of(shared), &question, caller, since_ns, Some(until_ns), Instant::now(), &cancelled).await
+}
+
+fn ago_ns(ms: u64) -> i64 {
+    unix_now_ns() - i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000)
+}
+
+/// The verdict that files give, the stores of a job's hosts after it has ended: each is a node of
+/// `coordinator`. Without an end it is that of their newest row, without a beginning the time before
+/// it that the question says. Clocks of hosts against each other are not known.
+///
+/// # Errors
+/// As [`ask::ask`].
+pub(crate) async fn of_files(
+    coordinator: &Coordinator,
+    question: &StragglersQuestion,
+    since_ns: Option<i64>,
+    until_ns: Option<i64>,
+) -> Result<StragglersAnswer, AskError> {
+    let newest = || coordinator.gossip.members().iter().filter_map(|member| Some(member.facts.store_span_ns?.1)).max();
+    let until_ns = until_ns.unwrap_or_else(|| newest().unwrap_or_else(unix_now_ns).saturating_add(1));
+    let back_ns = i64::try_from(question.since_ms.unwrap_or(SINCE_MS)).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    let since_ns = since_ns.unwrap_or_else(|| until_ns.saturating_sub(back_ns));
+    let asked = Asked { coordinator, live: None };
+    from_stores(asked, question, &Caller::agent(), since_ns, Some(until_ns), Instant::now(), &CancellationToken::new())
+        .await
+}
+
+/// Whose rows are judged, and, where agents run, who says what ranks do right now.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    coordinator: &'a Coordinator,
+    live: Option<&'a Shared>,
+}
+
+fn asked_of(shared: &Shared) -> Asked<'_> {
+    Asked { coordinator: &shared.coordinator, live: Some(shared) }
+}
+
+/// Asks the stores; without `until_ns` up to now, and then also for the calls that ranks are in.
+async fn from_stores(
+    of: Asked<'_>,
     question: &StragglersQuestion,
     caller: &Caller,
-    since_ms: u64,
+    since_ns: i64,
+    until_ns: Option<i64>,
     started: Instant,
     cancelled: &CancellationToken,
 ) -> Result<StragglersAnswer, AskError> {
+    let Asked { coordinator, live } = of;
     let deadline = started + Duration::from_millis(question.timeout_ms);
-    let now_ns = unix_now_ns();
-    let since_ns = now_ns - i64::try_from(since_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let clocks: BTreeMap<String, ClockOffset> = query::clocks::clocks(&shared.coordinator, deadline)
+    let is_now = until_ns.is_none();
+    let until_ns = until_ns.unwrap_or_else(unix_now_ns);
+    let clocks: BTreeMap<String, ClockOffset> = query::clocks::clocks(coordinator, deadline)
         .await
         .into_iter()
         .map(|(node, clock)| {
@@ -108,9 +166,9 @@ async fn from_stores(
         })
         .collect();
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
-    let span = Span { since_ns, until_ns: now_ns, slack_ns, job: question.job.clone(), comm: question.comm };
+    let span = Span { since_ns, until_ns, slack_ns, job: question.job.clone(), comm: question.comm };
     let asked = ask::ask_as(
-        &shared.coordinator,
+        coordinator,
         Question {
             sql: verdicts::sql(&span),
             timeout_ms: u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis())
@@ -137,36 +195,96 @@ async fn from_stores(
             notes: coverage.notes.clone(),
         },
         since_ns,
-        until_ns: now_ns,
+        until_ns,
         ..Input::default()
     };
-    for row in &answer.rows {
+    let mut rows = point_to_point::Rows::default();
+    for row in answer.rows.iter().filter(|row| rows.call(row)) {
         input
             .push_row(row)
             .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
     }
     if input.enqueues() {
-        for row in syncs(shared, question, caller, &span, deadline, cancelled).await {
+        for row in syncs(coordinator, question, caller, &span, deadline, cancelled).await {
             input.push_sync_row(&row);
         }
     }
-    input.heard.notes.extend(device::blind_spots(shared, question, caller, &span, cancelled).await);
-    let (open, waits) = open_calls(shared, question, caller, deadline).await;
+    input.heard.notes.extend(device::blind_spots(coordinator, question, caller, &span, cancelled).await);
+    input.times = times(coordinator, rows, question, &input, caller, deadline, cancelled).await;
+    let live = live.filter(|_| is_now);
+    let (open, waits) = match live {
+        Some(shared) => open_calls(shared, question, caller, deadline).await,
+        None => (Vec::new(), Vec::new()),
+    };
     let (numbered, unnumbered): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, numbered)| *numbered);
     let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
     let numbered = calls(numbered);
     input.open_unnumbered = calls(unnumbered);
     input.progress = verdicts::progress_of(&input.observations, &numbered, &input.syncs, &waits);
     input.syncing = waits;
-    input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
+    if let Some(shared) = live {
+        input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
+    }
     let mut report = verdicts::analyse(&input, &Rules::default());
-    report.cause = super::causes::cause(shared, &report, caller, deadline, cancelled).await;
-    if let Some(network) = super::causes::network(shared, &report, caller, deadline, cancelled).await {
+    // Of such calls only entries tell, and those of different hosts cannot be compared.
+    if coordinator.way.mesh().is_none() && report.evidence.tier == 0 && matches!(report.verdict, Verdict::None) {
+        report.verdict = Verdict::Unknown {
+            why: "calls may only enqueue, and what the hosts' clocks were against each other is not kept in files"
+                .into(),
+        };
+    }
+    let (cause, gathered) = super::causes::with_evidence(coordinator, &report, caller, deadline, cancelled).await;
+    report.cause = cause;
+    if let Some(network) = super::causes::network(coordinator, &report, caller, deadline, cancelled).await {
         report.verdict = network;
     }
-    let text = verdicts::text(&report);
+    let text = text(&report, gathered.as_ref());
     let sql = verdicts::show_sql(&report);
     Ok(StragglersAnswer { report, standing: None, text, sql, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
+}
+
+/// The report as text, at its end the worst step as an example.
+fn text(report: &Report, gathered: Option<&Gathered>) -> String {
+    let mut text = verdicts::text(report);
+    if let (Verdict::Rank { culprit, .. }, Some(cause), Some(gathered)) = (&report.verdict, &report.cause, gathered) {
+        let worst = gathered.worst(report, cause).into_iter().next();
+        let example = worst.map(|late| chain::example(late, culprit.rank, &culprit.node, &[], report.evidence.tier));
+        if let Some(example) = example.as_ref().and_then(page::short) {
+            let _ = writeln!(text, "{example}");
+        }
+        let _ = writeln!(text, "More, and what to do: rankmesh explain");
+    }
+    text
+}
+
+/// Where the time of ranks went that meet in calls in which not all of them do.
+async fn times(
+    coordinator: &Coordinator,
+    mut rows: Rows,
+    question: &StragglersQuestion,
+    input: &Input,
+    caller: &Caller,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Vec<TimeUse> {
+    if !rows.are_unscored() {
+        return Vec::new();
+    }
+    let ask = |sql: String| super::causes::ask(coordinator, sql, question.nodes.clone(), caller, deadline, cancelled);
+    match ask(point_to_point::PROCESSES_SQL.to_owned()).await {
+        Ok((processes, _)) => processes.iter().for_each(|row| rows.process(row)),
+        Err(error) => tracing::debug!("ranks of processes: {error}"),
+    }
+    if let Some(sql) = rows.off_cpu_sql(&input.clocks) {
+        match ask(sql).await {
+            Ok((stretches, notes)) if !notes.iter().any(|note| note.contains(super::recording::NOT_RECORDED)) => {
+                rows.off_cpu(&stretches);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!("time off the CPU: {error}"),
+        }
+    }
+    rows.times()
 }
 
 /// The verdict that stands, with the cause of the named rank's lateness.
@@ -178,12 +296,16 @@ async fn from_standing(
     cancelled: &CancellationToken,
 ) -> StragglersAnswer {
     let mut report = Report::clone(&current.standing.report);
-    report.cause = super::causes::cause(shared, &report, &Caller::agent(), deadline, cancelled).await;
-    if let Some(network) = super::causes::network(shared, &report, &Caller::agent(), deadline, cancelled).await {
+    let (cause, gathered) =
+        super::causes::with_evidence(&shared.coordinator, &report, &Caller::agent(), deadline, cancelled).await;
+    report.cause = cause;
+    if let Some(network) =
+        super::causes::network(&shared.coordinator, &report, &Caller::agent(), deadline, cancelled).await
+    {
         report.verdict = network;
     }
     let about = current.about();
-    let mut text = verdicts::text(&report);
+    let mut text = text(&report, gathered.as_ref());
     let _ = writeln!(
         text,
         "Standing verdict, {:.1} s old, kept by every agent alike; times on {}'s clock. For more, ask the stores: --since 60s",
@@ -202,7 +324,7 @@ async fn from_standing(
 /// The synchronise calls in which hosts waited for what their collectives enqueued. Where they
 /// cannot be had, the verdict rests on entries, and says so.
 async fn syncs(
-    shared: &Shared,
+    coordinator: &Coordinator,
     question: &StragglersQuestion,
     caller: &Caller,
     span: &Span,
@@ -219,7 +341,7 @@ async fn syncs(
         plan_only: false,
         analyze: false,
     };
-    match ask::ask_as(&shared.coordinator, asked, caller, cancelled.clone()).await {
+    match ask::ask_as(coordinator, asked, caller, cancelled.clone()).await {
         Ok(QueryOutcome::Answer { answer, .. }) => answer.rows,
         Ok(_) => Vec::new(),
         Err(error) => {
@@ -256,8 +378,7 @@ async fn open_calls(
                     Some(uid) => Request::OpenCalls.own(uid).ok()?,
                     None => Request::OpenCalls,
                 };
-                let mut answer =
-                    shared.coordinator.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
+                let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
                 match answer.next().await {
                     Ok(Some(Response::OpenCalls(calls))) => calls,
                     _ => return None,

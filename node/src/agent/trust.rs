@@ -120,7 +120,7 @@ impl Keeper {
     }
 
     fn apply(&self, shared: &Shared, identity: Arc<Identity>) -> anyhow::Result<()> {
-        shared.coordinator.mesh.set_identity(Arc::clone(&identity))?;
+        shared.mesh.set_identity(Arc::clone(&identity))?;
         *self.identity.lock() = identity;
         Ok(())
     }
@@ -314,6 +314,6 @@ async fn renewed(shared: &Shared, keeper: &Keeper, identity: &Arc<Identity>) -> 
 async fn ask(shared: &Shared, member: &gossip::Member, request: Request) -> anyhow::Result<Response> {
     let name = member.name.parse().context("its name")?;
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    let mut answer = shared.coordinator.mesh.ask(&name, member.address, request, deadline).await?;
+    let mut answer = shared.mesh.ask(&name, member.address, request, deadline).await?;
     answer.next().await?.context("no answer")
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::times::{When, parse_time, parse_when};
 use super::values::{Ranks, parse_duration, parse_hash, parse_label, parse_ranks, parse_validity};
 use crate::output::Format;
 
@@ -143,6 +144,18 @@ pub(super) struct AskArgs {
     pub(super) require_all: bool,
 }
 
+/// What a GPU costs.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct RateArgs {
+    /// Price of one GPU for one hour, such as 2.49EUR [default: /etc/rankmesh/rates.toml, by label
+    /// and model, where the site has one]
+    #[arg(long, value_name = "PRICE", conflicts_with = "rates")]
+    pub(super) gpu_hour: Option<String>,
+    /// Another file of rates than the site's
+    #[arg(long, value_name = "FILE")]
+    pub(super) rates: Option<PathBuf>,
+}
+
 /// Flags of `rankmesh query`.
 #[derive(Debug, Args)]
 pub(super) struct QueryArgs {
@@ -161,9 +174,10 @@ pub(super) struct QueryArgs {
     /// Print the plan instead of running it; `analyze` runs it and adds rows, bytes and times
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "plan")]
     pub(super) explain: Option<Explain>,
-    /// Ask this file alone, without a mesh
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "via", "nodes", "label", "per_node"])]
-    pub(super) db: Option<PathBuf>,
+    /// Ask this file without an agent (repeatable; a directory, such as a Slurm job's, means all
+    /// its .db files): each is a node, named after it
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
+    pub(super) db: Vec<PathBuf>,
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
     pub(super) job: Option<String>,
@@ -190,10 +204,13 @@ pub(super) struct StragglersArgs {
     /// Whom to ask.
     #[command(flatten)]
     pub(super) ask: AskArgs,
-    /// Ask the stores for so long back [default: answer from the standing verdict, which every
-    /// agent keeps]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(super) since: Option<Duration>,
+    /// Ask the stores from then on: 10m (ago), 14:05, 2026-11-22T03:00 (this host's zone)
+    /// [default: answer from the standing verdict, which every agent keeps]
+    #[arg(long, value_name = "TIME", value_parser = parse_when)]
+    pub(super) since: Option<When>,
+    /// Judge this span of the past from the stores
+    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_time, conflicts_with_all = ["since", "watch"])]
+    pub(super) between: Vec<i64>,
     /// Only this job (asks the stores); of a Slurm job with a mesh of its own, that mesh, from any
     /// host of the cluster
     #[arg(long, value_name = "ID")]
@@ -201,16 +218,23 @@ pub(super) struct StragglersArgs {
     /// Only this communicator, by its hexadecimal hash (asks the stores)
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     pub(super) comm: Option<u64>,
+    /// Ask no agent: judge from this store (repeatable; a directory, such as a Slurm job's, means
+    /// all its .db files), by default its last minute
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label", "watch", "recorded"])]
+    pub(super) db: Vec<PathBuf>,
     /// Ask again every two seconds and redraw
     #[arg(long)]
     pub(super) watch: bool,
+    /// What a GPU costs.
+    #[command(flatten)]
+    pub(super) rate: RateArgs,
     /// Also print the SQL that gives each figure again, for `rankmesh query`
     #[arg(long)]
     pub(super) show_sql: bool,
     /// Ask no agent: judge recorded jobs. Operations of ranks as CSV (.csv, .csv.gz; the format of
     /// ByteDance's straggler study), PyTorch flight recorder dumps as JSON (a whole job, or one
     /// file a rank), or directories of these
-    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "job", "comm", "watch", "show_sql"])]
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql"])]
     pub(super) recorded: Vec<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]

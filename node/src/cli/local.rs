@@ -58,7 +58,13 @@ impl Patience {
         let timeout_ms = match request {
             LocalRequest::Query(question) => question.timeout_ms,
             LocalRequest::Stacks(question) => question.timeout_ms,
-            LocalRequest::Nodes | LocalRequest::Stragglers(_) => return Self { timeout_ms: 0, until: None },
+            LocalRequest::Explain(question) => question.timeout_ms,
+            LocalRequest::Nodes
+            | LocalRequest::Stragglers(_)
+            | LocalRequest::StragglersBetween { .. }
+            | LocalRequest::Mark(_) => {
+                return Self { timeout_ms: 0, until: None };
+            }
         };
         // As good as for ever, where the clock ends before.
         let until = Instant::now().checked_add(Duration::from_millis(timeout_ms).saturating_add(BEYOND));

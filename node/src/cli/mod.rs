@@ -12,20 +12,30 @@ use crate::exit::Exit;
 
 mod args;
 mod check;
+mod compare;
+mod cost;
 mod demo;
 mod env;
+mod explain;
 mod export;
+mod files;
+mod help;
 pub mod identity;
 mod import;
 mod local;
+mod mark;
 mod nodes;
 mod person;
 mod query;
+mod rates;
 mod recorded;
+mod rows;
+mod runbook;
 mod secret;
 mod slurm;
 mod stacks;
 mod stragglers;
+mod times;
 mod trace;
 mod up;
 mod utc;
@@ -37,7 +47,8 @@ use args::{
 
 /// Which rank holds the job up, and why: ask any host.
 #[derive(Debug, Parser)]
-#[command(name = "rankmesh", version, about, long_about = None, max_term_width = 100)]
+#[command(name = "rankmesh", version, long_version = help::LONG_VERSION.as_str(), about, long_about = None, max_term_width = 100)]
+#[command(disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -51,8 +62,18 @@ enum Command {
     Query(QueryArgs),
     /// Name the rank that holds the others up
     Stragglers(StragglersArgs),
+    /// Explain a verdict: where, how, since when, what was ruled out, what it costs, what to do
+    Explain(explain::ExplainArgs),
     /// Show where ranks are: their call stacks, in classes
     Stacks(StacksArgs),
+    /// Compare two spans of a job, or two sets of stores: what changed, and how sure that is
+    Compare(compare::CompareArgs),
+    /// Note something beside the rows of this host: an epoch, a phase, a deployment
+    Mark(mark::MarkArgs),
+    /// Say what waiting for late ranks cost, by culprit and cause
+    Cost(cost::CostArgs),
+    /// Show what to do about a kind of cause: check, fix, verify
+    Runbook(runbook::RunbookArgs),
     /// List the nodes of the mesh
     Nodes(NodesArgs),
     /// Say what this host can capture, what not, and what to do about it
@@ -72,6 +93,12 @@ enum Command {
     Slurm(slurm::SlurmArgs),
     /// Make and show identities: CA, node certificates, join tokens
     Identity(identity::IdentityArgs),
+    /// Print the help of a command, or the page of a topic
+    Help(help::HelpArgs),
+    /// Print completions of commands and flags for a shell
+    Completions(help::CompletionsArgs),
+    /// Write manual pages
+    Man(help::ManArgs),
 }
 
 /// Runs the command and gives the process's exit code.
@@ -86,7 +113,12 @@ pub fn run() -> ExitCode {
         Command::Up(args) => up::run(*args),
         Command::Query(args) => query::run(args),
         Command::Stragglers(args) => stragglers::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Stacks(args) => stacks::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Mark(args) => mark::run(args),
+        Command::Cost(args) => cost::run(args),
+        Command::Runbook(args) => runbook::run(args),
         Command::Nodes(args) => nodes::run(args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
@@ -96,6 +128,9 @@ pub fn run() -> ExitCode {
         Command::Env(args) => env::run(args),
         Command::Slurm(args) => slurm::run(args),
         Command::Identity(args) => identity::run(args).map(|()| Exit::Complete),
+        Command::Help(args) => help::help(&args),
+        Command::Completions(args) => help::completions(&args),
+        Command::Man(args) => help::man(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

@@ -25,17 +25,15 @@ pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
     } else {
         args.sql.clone()
     };
-    match &args.db {
-        Some(file) => one_file(file, &sql, &args),
-        None => mesh(sql, &args),
+    match args.db.as_slice() {
+        // Nobody is asked beside it, so there is no coverage to tell.
+        [file] if !file.is_dir() && args.ask.nodes.is_empty() && !args.per_node => one_file(file, &sql, &args),
+        _ => nodes(sql, &args),
     }
 }
 
-fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
-    let socket = match super::slurm::reach(&args.socket, args.job.as_deref())? {
-        Ok(socket) => socket,
-        Err(exit) => return Ok(exit),
-    };
+/// Asks the mesh, or files as nodes.
+fn nodes(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
     let question = Question {
         sql,
         timeout_ms: u64::try_from(args.ask.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -46,7 +44,17 @@ fn mesh(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
         analyze: args.explain == Some(Explain::Analyze),
     };
     let mut answer = Answer::new(args);
-    let reply = match local::ask_into(&socket, &LocalRequest::Query(question), &mut |piece| answer.take(piece)) {
+    let mut take = |piece| answer.take(piece);
+    let asked = if args.db.is_empty() {
+        let socket = match super::slurm::reach(&args.socket, args.job.as_deref())? {
+            Ok(socket) => socket,
+            Err(exit) => return Ok(exit),
+        };
+        local::ask_into(&socket, &LocalRequest::Query(question), &mut take)
+    } else {
+        super::files::ask_into(&args.db, question, &mut take)
+    };
+    let reply = match asked {
         Ok(reply) => reply,
         Err(error) => {
             say_coverage(&error);

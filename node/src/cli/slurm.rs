@@ -128,6 +128,10 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
             None => eprintln!("rankmesh: recording on {}: {why}", nodes.join(", ")),
         }
     }
+    eprintln!(
+        "rankmesh: afterwards: rankmesh stragglers --db {0}; rankmesh query --db {0} SQL",
+        founded.directory.display()
+    );
     writeln!(std::io::stdout(), "{}", founded.directory.display())?;
     Ok(())
 }

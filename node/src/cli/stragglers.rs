@@ -9,10 +9,12 @@ use model::StragglersQuestion;
 use model::{Coverage, Missing};
 use serde_json::Value;
 
-use super::Exit;
 use super::args::{ReportFormat, StragglersArgs};
 use super::local::{self, Reply};
 use super::query::say_coverage;
+use super::rates::Priced;
+use super::times::When;
+use super::{Exit, UsageError};
 use crate::output::{printable, printable_lines, quiet};
 
 /// How far back `--show-sql` looks without `--since`.
@@ -23,6 +25,9 @@ const WATCH_EVERY: Duration = Duration::from_secs(2);
 pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
     if !args.recorded.is_empty() {
         return super::recorded::run(&args.recorded, args.format);
+    }
+    if !args.db.is_empty() {
+        return once(&args);
     }
     match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
         Ok(socket) => args.socket = socket,
@@ -43,18 +48,45 @@ pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
 
 fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let request = LocalRequest::Stragglers(StragglersQuestion {
+    let files = !args.db.is_empty();
+    // Files are looked back into from their newest row.
+    let (since, since_ns) = match args.since {
+        Some(When::Ago(back)) if files => (Some(back), None),
+        Some(When::At(at)) if files => (None, i64::try_from(at.as_nanosecond()).ok()),
+        since => (since.map(When::ago).transpose().map_err(UsageError)?, None),
+    };
+    if let Some(said) = args.since.and_then(When::said) {
+        eprintln!("since {said}");
+    }
+    let question = StragglersQuestion {
         // The standing verdict is made from digests: questions to the stores are behind one that
         // was asked of them.
-        since_ms: args.since.or(args.show_sql.then_some(SHOWN_SINCE)).map(millis),
+        since_ms: since.or(args.show_sql.then_some(SHOWN_SINCE)).map(millis),
         job: args.job.clone(),
         comm: args.comm,
         timeout_ms: millis(args.ask.timeout),
         nodes: args.ask.nodes.clone(),
         labels: args.ask.label.clone(),
-    });
-    let reply = local::ask(&args.socket, &request).inspect_err(say_coverage)?;
-    let Reply::Text(json) = reply else { bail!("the agent gave rows for a verdict") };
+    };
+    let between = match args.between.as_slice() {
+        &[since_ns, until_ns] if since_ns < until_ns => Some((since_ns, until_ns)),
+        [_, _] => return Err(UsageError("--between A B: A has to be before B".to_owned()).into()),
+        _ => None,
+    };
+    let json = if files {
+        let (since_ns, until_ns) =
+            between.map_or((since_ns, None), |(since_ns, until_ns)| (Some(since_ns), Some(until_ns)));
+        super::files::stragglers(&args.db, &question, since_ns, until_ns).inspect_err(say_coverage)?
+    } else {
+        let request = match between {
+            Some((since_ns, until_ns)) => LocalRequest::StragglersBetween { question, since_ns, until_ns },
+            None => LocalRequest::Stragglers(question),
+        };
+        match local::ask(&args.socket, &request).inspect_err(say_coverage)? {
+            Reply::Text(json) => json,
+            Reply::Result { .. } => bail!("the agent gave rows for a verdict"),
+        }
+    };
     let mut answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
     let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
     if args.ask.require_all && !coverage.is_complete() {
@@ -68,6 +100,10 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
     if args.show_sql && args.format == ReportFormat::Json {
         answer["sql"] = sql.clone().unwrap_or_default();
     }
+    let money = Priced::of(&args.rate, &args.socket)?.and_then(|priced| priced.of_report(&answer));
+    if let Some(money) = &money {
+        answer["money"] = serde_json::to_value(money)?;
+    }
     let mut out = std::io::stdout().lock();
     match args.format {
         ReportFormat::Json => writeln!(out, "{}", quiet(&answer.to_string()))?,
@@ -77,6 +113,9 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
                 write!(out, "\u{1b}[2J\u{1b}[H")?;
             }
             writeln!(out, "{}", printable_lines(text.as_ref().and_then(Value::as_str).unwrap_or_default()).trim_end())?;
+            if let Some(money) = money {
+                writeln!(out, "{}", printable(&money.text()))?;
+            }
             if args.show_sql {
                 for shown in sql.iter().filter_map(Value::as_array).flatten() {
                     let field = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();

@@ -64,7 +64,10 @@ fn is_read(table: &str, is_asked: impl Fn(&str) -> bool) -> bool {
 }
 
 fn is_raw(table: &str) -> bool {
-    !matches!(table, "processes" | "call_rollups" | "capture_loss" | "findings" | "self_stats")
+    !matches!(
+        table,
+        "processes" | "call_rollups" | "capture_loss" | "findings" | "self_stats" | "annotations" | "stacks"
+    )
 }
 
 /// What the note of a table says that no recorder fills.

@@ -21,7 +21,7 @@ use super::losslog::{LossWriter, LossesWritten};
 use super::queue::{Losses, Queue, merge_loss};
 use super::retention::{self, Limits};
 use super::rollups::{RollupWriter, Rollups};
-use super::rows::{self, Audit, Finding, Item, Kind, Statements, Stored};
+use super::rows::{self, Annotation, Audit, Finding, Item, Kind, StackSeen, Statements, Stored};
 use super::schema::TIMED_TABLES;
 use super::sessions::{self, Session};
 use record::unix_now_ns;
@@ -148,6 +148,16 @@ impl Ingest {
     /// Keep what was asked here.
     pub fn audit(&self, audit: Audit) {
         self.shared.queue.push(Item::Audit(audit));
+    }
+
+    /// Keep a note.
+    pub fn annotation(&self, annotation: Annotation) {
+        self.shared.queue.push(Item::Annotation(annotation));
+    }
+
+    /// Keep where a thread was.
+    pub fn stack(&self, stack: StackSeen) {
+        self.shared.queue.push(Item::Stack(stack));
     }
 
     /// Keep a verdict.

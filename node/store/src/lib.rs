@@ -66,7 +66,7 @@ use record::unix_now_ns;
 /// costs. Seeded at random all the same, since names come from outside.
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
-pub use columnar::{ColumnExecutor, OWN_TABLES, understands};
+pub use columnar::{ColumnExecutor, OWN_TABLES, make_columnar, understands};
 pub use error::StoreError;
 pub use facts::{Facts, TableFacts, UNFILLED};
 pub use ingest::{Health, Ingest, StoreState};
@@ -75,7 +75,7 @@ pub use losslog::LossFact;
 pub use reader::ServedDb;
 pub(crate) use reader::{TIME_COLUMNS, quoted};
 pub use rescue::set_aside;
-pub use rows::{Audit, Finding};
+pub use rows::{Annotation, Audit, Finding, StackSeen};
 pub use schema::REPLICATED_TABLES;
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
 pub(crate) use schema::{TIMED_TABLES, write_plain_schema};

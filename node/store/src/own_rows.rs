@@ -23,7 +23,7 @@ use super::reader::{attach_own, quoted, settle};
 
 /// Tables with rows of processes, beside the frequent ones ([`columnar::COLUMNAR`], all of
 /// processes), and the column of their time.
-const BY_PROCESS: [(&str, &str); 2] = [("memory_events", "ts_ns"), ("process_events", "ts_ns")];
+const BY_PROCESS: [(&str, &str); 3] = [("memory_events", "ts_ns"), ("process_events", "ts_ns"), ("stacks", "ts_ns")];
 /// Tables that tell of the host as a whole, of what is recorded, or of names: everybody may see
 /// them.
 const HOST_WIDE: [&str; 9] = [
@@ -54,13 +54,13 @@ pub(super) fn open(path: &Path, node: &str, uid: u32) -> Result<Connection, Stor
 
 fn made(path: &Path, node: &str, uid: u32) -> rusqlite::Result<Connection> {
     let unguessable = |what: &str| format!("{what}_{:032x}", rand::rng().random::<u128>());
-    let behind = Behind { store: unguessable("store"), own: unguessable("own"), others: unguessable("others") };
+    let behind = Behind { store: unguessable("store"), own: unguessable("own"), others: unguessable("others"), uid };
     let mut conn = attach_own(path, &behind.store)?;
     // Before anything temporary is made: SQLite drops what there is when this changes.
     settle(&conn)?;
     conn.execute_batch("PRAGMA query_only = OFF")?;
     let schema = quoted(&behind.store);
-    conn.execute_batch(&behind.processes(uid))?;
+    conn.execute_batch(&behind.processes())?;
     let objects: Vec<(String, String, String)> = conn
         .prepare(&format!(
             "SELECT type, name, sql FROM {schema}.sqlite_schema WHERE type IN ('table', 'view') \
@@ -106,13 +106,14 @@ struct Behind {
     store: String,
     own: String,
     others: String,
+    uid: u32,
 }
 
 impl Behind {
     /// The user's processes, with the time that their numbers were theirs; and the jobs that other
     /// users' processes say they are of.
-    fn processes(&self, uid: u32) -> String {
-        let Self { store, own, others } = self;
+    fn processes(&self) -> String {
+        let Self { store, own, others, uid } = self;
         format!(
             "CREATE TEMP TABLE {own} (pid INTEGER, from_ns INTEGER, until_ns INTEGER, PRIMARY KEY (pid, from_ns)) WITHOUT ROWID; \
              INSERT OR IGNORE INTO {own} SELECT pid, from_ns, until_ns FROM ( \
@@ -156,6 +157,7 @@ impl Behind {
                 node.replace('\'', "''"),
                 self.others
             ),
+            "annotations" => format!("t.uid = {}", self.uid),
             _ => "0".to_owned(),
         }
     }

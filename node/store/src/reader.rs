@@ -19,6 +19,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,9 +28,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::StoreError;
-use super::facts::{Facts, TableFacts};
-use super::schema::{APPLICATION_ID, MAGIC, SCHEMA_VERSION, read_up_to};
-use super::{beside, columnar};
+use super::facts::{Facts, FactsState, TableFacts};
+use super::schema::{APPLICATION_ID, MAGIC, REPLICATED_TABLES, SCHEMA_VERSION, read_up_to};
+use super::{beside, columnar, sessions};
 
 /// Up to this size rows of a served file are counted; beyond, estimated by the highest row id.
 const COUNT_BELOW_BYTES: u64 = 256 << 20;
@@ -74,6 +75,8 @@ pub struct ServedDb {
     replicated: Vec<String>,
     facts: Facts,
     note: Option<String>,
+    /// Of a trace store: what it knows to be missing from it.
+    recorded: Option<FactsState>,
 }
 
 impl ServedDb {
@@ -87,11 +90,37 @@ impl ServedDb {
         let given = path.as_ref();
         let path = given.canonicalize().map_err(|e| unreadable(given, &e))?;
         let write_ahead = read_header(&path)?;
-        let mut served = Self { path, write_ahead, replicated, facts: Facts::default(), note: None };
+        let mut served = Self { path, write_ahead, replicated, facts: Facts::default(), note: None, recorded: None };
         let conn = served.reader()?;
         served.refuse_newer(&conn)?;
         served.facts = read_facts(&conn, &served.path).map_err(|e| StoreError::from_sqlite_read(&served.path, e))?;
         Ok(served)
+    }
+
+    /// As [`ServedDb::open`]; of a trace store with what its agent would say of it: which tables are
+    /// equal on every node, and what is known to be missing.
+    ///
+    /// # Errors
+    /// As [`ServedDb::open`].
+    pub fn open_recorded(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let mut served = Self::open(path, Vec::new())?;
+        let conn = served.reader()?;
+        let failed = |e| StoreError::from_sqlite_read(&served.path, e);
+        let application: i64 = conn.pragma_query_value(None, "application_id", |row| row.get(0)).map_err(failed)?;
+        if application == i64::from(APPLICATION_ID) {
+            // (One of an early schema has no such tables, and says nothing of itself.)
+            let recorded = sessions::gaps(&conn).and_then(|gaps| FactsState::load(&conn, gaps));
+            served.recorded = recorded.ok();
+            served.replicated = REPLICATED_TABLES.iter().map(|table| (*table).to_owned()).collect();
+        }
+        Ok(served)
+    }
+
+    /// What is known to be missing from `tables` (all when empty) in `range` of Unix nanoseconds.
+    #[must_use]
+    pub fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {
+        let recorded = self.recorded.iter().flat_map(|recorded| recorded.notes(tables, range));
+        self.note.iter().cloned().chain(recorded).collect()
     }
 
     /// The file.

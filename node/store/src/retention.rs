@@ -30,7 +30,7 @@ pub(crate) struct Limits {
 fn patience(table: &str) -> i64 {
     match table {
         "call_rollups" => 4,
-        "processes" | "findings" | "audit" => 8,
+        "processes" | "findings" | "audit" | "annotations" | "stacks" => 8,
         _ => 1,
     }
 }

@@ -82,12 +82,48 @@ pub struct Audit {
     pub bytes: Option<i64>,
 }
 
+/// A note of a person or a program, to be kept in the `annotations` table.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Annotation {
+    /// When, Unix nanoseconds.
+    pub ts_ns: i64,
+    /// What was noted.
+    pub text: String,
+    /// A JSON object of texts.
+    pub attributes: String,
+    /// User who noted it; none where she came over the mesh.
+    pub uid: Option<u32>,
+}
+
+/// Where a thread of a rank was when the standing verdict changed, to be kept in the `stacks` table.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StackSeen {
+    /// When, Unix nanoseconds.
+    pub ts_ns: i64,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// Its rank.
+    pub rank: i32,
+    /// "hang", "waiting", "late" or "peer": what it was in the verdict.
+    pub kind: &'static str,
+    /// Samples of the process.
+    pub samples: u32,
+    /// Of these, with this stack.
+    pub count: u32,
+    /// JSON, outermost function first.
+    pub frames: String,
+}
+
 /// One thing to store.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Record(Record),
     Finding(Finding),
     Audit(Audit),
+    Annotation(Annotation),
+    Stack(StackSeen),
 }
 
 /// Kinds of items for loss accounting; the discriminant indexes counters.
@@ -109,10 +145,12 @@ pub(crate) enum Kind {
     SymbolCall,
     CallTally,
     Audit,
+    Annotation,
+    Stack,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Collective,
         Self::OffCpu,
         Self::Net,
@@ -129,6 +167,8 @@ impl Kind {
         Self::SymbolCall,
         Self::CallTally,
         Self::Audit,
+        Self::Annotation,
+        Self::Stack,
     ];
 
     /// The table its rows go to; also the probe name under which their loss is counted.
@@ -150,6 +190,8 @@ impl Kind {
             Self::SymbolCall => "symbol_calls",
             Self::CallTally => "call_rollups",
             Self::Audit => "audit",
+            Self::Annotation => "annotations",
+            Self::Stack => "stacks",
         }
     }
 }
@@ -169,6 +211,8 @@ impl Item {
             Self::Record(Record::Loss(_)) => return None,
             Self::Finding(_) => Kind::Finding,
             Self::Audit(_) => Kind::Audit,
+            Self::Annotation(_) => Kind::Annotation,
+            Self::Stack(_) => Kind::Stack,
         })
     }
 }
@@ -187,6 +231,8 @@ pub(crate) struct Statements<'c> {
     process: Statement<'c>,
     finding: Statement<'c>,
     audit: Statement<'c>,
+    annotation: Statement<'c>,
+    stack: Statement<'c>,
     host: HostStatements<'c>,
 }
 
@@ -216,6 +262,12 @@ impl<'c> Statements<'c> {
                 "INSERT INTO audit (ts_ns, via, who, role, pid, kind, question, outcome, reason, duration_ns, rows, \
                  bytes) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
             )?,
+            annotation: conn
+                .prepare("INSERT INTO annotations (ts_ns, text, attributes, uid) VALUES (?1,?2,?3,?4)")?,
+            stack: conn.prepare(
+                "INSERT INTO stacks (ts_ns, pid, tid, rank, kind, samples, count, frames) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
+            )?,
             host: HostStatements::prepare(conn)?,
         })
     }
@@ -231,6 +283,14 @@ impl<'c> Statements<'c> {
             Item::Record(_) => Ok(Stored::Invalid),
             Item::Finding(f) => self.finding(f),
             Item::Audit(a) => self.audit(a),
+            Item::Stack(s) => {
+                self.stack.execute(params![s.ts_ns, s.pid, s.tid, s.rank, s.kind, s.samples, s.count, s.frames])?;
+                Ok(Stored::Row)
+            }
+            Item::Annotation(a) => {
+                self.annotation.execute(params![a.ts_ns, a.text, a.attributes, a.uid])?;
+                Ok(Stored::Row)
+            }
         }
     }
 

@@ -44,6 +44,8 @@ pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
     ("capture_loss", "ts_ns"),
     ("findings", "ts_ns"),
     ("audit", "ts_ns"),
+    ("annotations", "ts_ns"),
+    ("stacks", "ts_ns"),
 ];
 
 /// Tables that exist but that nothing fills yet: an empty answer from them proves nothing.
@@ -87,6 +89,7 @@ const LADDER: &[Step] = &[
     columnar::make_frequent_columnar,
     |tx| tx.execute_batch(include_str!("schema_v6.sql")),
     columnar::let_calls_end_without_return,
+    |tx| tx.execute_batch(include_str!("schema_v8.sql")),
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its

@@ -75,13 +75,13 @@ impl Source {
         }
     }
 
-    /// What is known to be missing; see [`Store::notes`]. A served file says nothing about itself
-    /// but its note.
+    /// What is known to be missing; see [`Store::notes`]. A served file says
+    /// [`ServedDb::notes`].
     #[must_use]
     pub fn notes(&self, tables: &[&str], range: Range<i64>) -> Vec<String> {
         match self {
             Self::Store(store) => store.notes(tables, range),
-            Self::Served(served) => served.note().map(str::to_owned).into_iter().collect(),
+            Self::Served(served) => served.notes(tables, &range),
         }
     }
 

@@ -30,6 +30,11 @@ impl Cgroups {
     }
 }
 
+/// `mpirun` of so many ranks of a shell script.
+pub fn mpirun(ranks: usize, script: &str) -> std::process::Command {
+    started::mpirun(ranks, script)
+}
+
 /// Compiles the C workloads into the lab.
 pub fn workloads(lab: &Lab) -> PathBuf {
     workloads_in(lab.path("job"))
@@ -70,4 +75,21 @@ pub fn process_of_rank(bin: &Path, rank: u32) -> Option<i32> {
         let is_rank = environ.get(std::ffi::OsStr::new("RANK"))? == &wanted["RANK=".len()..];
         (of_this_job && is_rank).then_some(process.pid)
     })
+}
+
+/// A throttle for reads of the disk under `path`, or why there is none here.
+pub fn read_throttle(path: &Path, bytes_per_second: u64) -> Result<Cgroups, String> {
+    use std::os::unix::fs::MetadataExt;
+    let device = path.metadata().map_err(|error| error.to_string())?.dev();
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    let root = Path::new("/sys/fs/cgroup/blkio");
+    if !root.join("blkio.throttle.read_bps_device").exists() {
+        return Err("no blkio throttle in cgroup v1".to_owned());
+    }
+    let cgroups = Cgroups::below(root, "blkio", &[]);
+    let file = cgroups.0[0].join("blkio.throttle.read_bps_device");
+    match std::fs::write(&file, format!("{major}:{minor} {bytes_per_second}")) {
+        Ok(()) => Ok(cgroups),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    }
 }

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::comm::Comm;
-use super::input::Input;
 use super::observation::{Coupling, Process};
 use super::sampled::Totals;
 use crate::rules::Rules;
@@ -34,18 +33,9 @@ impl Signature {
 }
 
 /// The class of each process, numbered in the order of the processes.
-pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
-    let mut calls: BTreeMap<Process, Vec<Call<'_>>> = BTreeMap::new();
-    for seen in &input.observations {
-        let call = (seen.entry_ns, &seen.func, (seen.nranks, seen.comm_hash));
-        calls.entry((Arc::clone(&seen.node), seen.pid)).or_default().push(call);
-    }
+pub(crate) fn classes(all: &[&Totals]) -> HashMap<Process, usize> {
     let mut signatures: BTreeMap<Process, Signature> = BTreeMap::new();
-    for (process, mut list) in calls {
-        list.sort();
-        signatures.insert(process, signature(&list));
-    }
-    for totals in &input.totals {
+    for totals in all {
         signatures.insert((Arc::clone(&totals.node), totals.pid), of_totals(totals));
     }
     let mut known: Vec<Signature> = Vec::new();
@@ -62,30 +52,7 @@ pub(crate) fn classes(input: &Input) -> HashMap<Process, usize> {
         .collect()
 }
 
-/// When, what, and the communicator by size and hash.
-type Call<'a> = (i64, &'a Arc<str>, (Option<i32>, u64));
-
-fn signature(calls: &[Call<'_>]) -> Signature {
-    let largest = calls.iter().filter(|c| Coupling::of(c.1) == Coupling::All).map(|c| c.2).max();
-    let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
-    let mut openers: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
-    let mut met = false;
-    for (_, name, comm) in calls {
-        *shares.entry(Arc::clone(name)).or_default() += 1.0 / calls.len() as f64;
-        match Coupling::of(name) {
-            Coupling::All if Some(*comm) == largest => met = true,
-            Coupling::Pair if met => {
-                *openers.entry(name).or_default() += 1;
-                met = false;
-            }
-            _ => {}
-        }
-    }
-    let opens = openers.into_iter().max_by_key(|(_, n)| *n).map(|(name, _)| Arc::clone(name));
-    Signature { shares, calls: calls.len() as f64, opens }
-}
-
-/// The same of a process whose calls were counted where it ran.
+/// Of what a process called.
 fn of_totals(totals: &Totals) -> Signature {
     let calls = totals.lanes.iter().map(|lane| lane.calls as f64).sum::<f64>();
     let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
@@ -132,15 +99,9 @@ impl Union {
 /// also send to each other, only those are one class that share a data or tensor parallel group,
 /// that is a communicator smaller than the whole job in which all have one signature. Where there
 /// is none, the signature has to do.
-pub(crate) fn refine(comms: &mut [Comm], input: &Input) {
-    let mut pairs: HashSet<(&str, i64)> = input
-        .observations
-        .iter()
-        .filter(|o| Coupling::of(&o.func) == Coupling::Pair)
-        .map(|o| (&*o.node, o.pid))
-        .collect();
-    let sends = |totals: &&Totals| totals.lanes.iter().any(|l| l.calls > 0 && Coupling::of(&l.func) == Coupling::Pair);
-    pairs.extend(input.totals.iter().filter(sends).map(|totals| (&*totals.node, totals.pid)));
+pub(crate) fn refine(comms: &mut [Comm], all: &[&Totals]) {
+    let sends = |totals: &&&Totals| totals.lanes.iter().any(|l| l.calls > 0 && Coupling::of(&l.func) == Coupling::Pair);
+    let pairs: HashSet<(&str, i64)> = all.iter().filter(sends).map(|totals| (&*totals.node, totals.pid)).collect();
     let mut stages = Union::default();
     let mut pure: Vec<&Comm> = comms
         .iter()
@@ -170,7 +131,9 @@ pub(crate) fn refine(comms: &mut [Comm], input: &Input) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Observation;
+    use crate::compute_time::follow;
+    use crate::waited::Waited;
+    use crate::{Input, Observation};
 
     fn input(ranks: &[&[&str]]) -> Input {
         let mut input = Input::default();
@@ -180,15 +143,13 @@ mod tests {
                     node: format!("n{rank}").into(),
                     pid: 1,
                     rank: rank as i32,
-                    nranks: None,
                     comm_hash: 1,
                     func: (*func).into(),
                     seq: i as u64,
                     entry_ns: i as i64,
-                    duration_ns: 0,
                     tier: 1,
                     library: "mpi".into(),
-                    root: None,
+                    ..Observation::default()
                 });
             }
         }
@@ -203,7 +164,9 @@ mod tests {
         let mut jobs = input(&[first, first, inner, inner, last, last]);
         // A few records lost, and one host that attached late.
         jobs.observations.retain(|o| !(o.rank == 3 && o.seq % 90 == 7 || o.rank == 1 && o.seq < 100));
-        let found = classes(&jobs);
+        let waited = vec![Waited::Unseen; jobs.observations.len()];
+        let totals = follow(&jobs, &waited, None).1;
+        let found = classes(&totals.iter().collect::<Vec<_>>());
         let class = |rank: i32| found[&(Arc::from(format!("n{rank}")), 1)];
         assert_eq!([0, 1, 2, 3, 4, 5].map(class), [0, 0, 1, 1, 2, 2]);
     }

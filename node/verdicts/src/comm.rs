@@ -39,10 +39,11 @@ pub(crate) struct Cell {
     pub(crate) duration_ns: i64,
     /// Time in the call itself.
     pub(crate) called_ns: i64,
-    /// Own time since this rank left the previous collective of the communicator, on its own clock:
-    /// the time outside any communication call. None for the first, and where a record was lost.
+    /// Compute time since this rank left the previous collective of the communicator, on its own
+    /// clock: the time outside any communication call. None for the first, and where a record was
+    /// lost.
     pub(crate) compute_ns: Option<i64>,
-    /// Own time was told from aligned entries: how far the clocks' bounds leave it open.
+    /// Compute time was told from aligned entries: how far the clocks' bounds leave it open.
     pub(crate) unsure: Option<Unsure>,
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct Comm {
     pub(crate) one_sided: u64,
     /// Of these, those between two ranks.
     pub(crate) paired: u64,
-    /// Own time rests on when the ranks met, told from aligned entries: it may be wrong by the
+    /// Compute time rests on when the ranks met, told from aligned entries: it may be wrong by the
     /// clock bound.
     pub(crate) reconstructed: bool,
     /// It is known of some collectives only, by the steps of digests.

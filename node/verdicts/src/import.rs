@@ -242,15 +242,13 @@ fn progress_of_dumps(dumps: &BTreeMap<i32, Dump>) -> Input {
                 node: Arc::clone(&node),
                 pid: i64::from(rank),
                 rank,
-                nranks: None,
                 comm_hash: *name,
                 func: "any".into(),
                 entered: u64::try_from(status.last_enqueued_collective).ok(),
                 completed: u64::try_from(status.last_completed_collective).ok(),
                 since_ns: oldest.map(|e| e.time_created_ns),
                 waiting_in: oldest.map(|e| e.profiling_name.trim_start_matches("nccl:").into()),
-                peer: None,
-                syncing_since_ns: None,
+                ..Progress::default()
             });
         }
     }

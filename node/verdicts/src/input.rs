@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::activity::Doing;
 use super::hang::{Gone, Progress};
 use super::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
+use super::point_to_point::TimeUse;
 use super::sampled::{Sampled, Totals};
 
 /// Who was asked and who answered.
@@ -52,6 +53,9 @@ pub struct Input {
     /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked
     /// for.
     pub progress: Vec<Progress>,
+    /// Where the time of processes went that meet in calls that are not compared one by one; may be
+    /// empty.
+    pub times: Vec<TimeUse>,
     /// Offset of each node's clock; the coordinator's own node is 0/0. A node that is not here has
     /// an unknown clock.
     pub clocks: BTreeMap<String, ClockOffset>,

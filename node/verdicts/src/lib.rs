@@ -15,7 +15,8 @@
 //! `rules`, `doubts` says why nobody can be named, `report` is what comes out (with `summary`),
 //! `text` says it to a person. `digest` is how windows travel: summaries made where the data lies,
 //! turned into an input here, of which `standing` keeps the current verdict; `why` looks for the
-//! cause of a named rank's lateness. `import` reads recorded jobs; simulated ones are made in
+//! cause of a named rank's lateness. `point_to_point` judges ranks that meet in sends, receives and
+//! waits, by where their time goes. `import` reads recorded jobs; simulated ones are made in
 //! `scenarios`.
 
 mod activity;
@@ -33,6 +34,7 @@ mod matching;
 mod meet;
 mod number;
 mod observation;
+pub mod point_to_point;
 mod ranks;
 mod rating;
 mod report;

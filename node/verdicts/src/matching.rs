@@ -1,16 +1,15 @@
 //! Brings the calls of different ranks together: one [`Comm`] per communicator, one [`Met`] per
 //! collective.
 //!
-//! Owns the key (communicator, func, seq), completeness, alignment of clocks and each rank's own
-//! time between two collectives. The scores made from it lie in `score.rs`, own times are made in
-//! `compute_time.rs`.
+//! Owns the key (communicator, func, seq), completeness and alignment of clocks. The scores made
+//! from it lie in `score.rs`, compute times are made in `compute_time.rs`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
-use super::compute_time::{ComputeTime, compute_times};
+use super::compute_time::{ComputeTime, follow};
 use super::input::Input;
 use super::meet::reconstruct;
 use super::observation::{ClockOffset, Coupling, Observation, Process};
@@ -22,8 +21,9 @@ use super::waited::{Waited, waited};
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
     let waited = waited(input);
     let met = reconstruct(input, &waited);
-    let own = compute_times(input, &waited, met.as_deref());
-    let classes = classes(input);
+    let (own, followed) = follow(input, &waited, met.as_deref());
+    let totals: Vec<&Totals> = followed.iter().chain(&input.totals).collect();
+    let classes = classes(&totals);
     let mut by_comm: BTreeMap<u64, Heap<'_>> = BTreeMap::new();
     for (i, seen) in input.observations.iter().enumerate() {
         by_comm.entry(seen.comm_hash).or_default().calls.push(Part {
@@ -44,7 +44,7 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
         let part = Part { seen: &cell.seen, own, weight: cell.weight, waited, called_ns };
         by_comm.entry(cell.seen.comm_hash).or_default().calls.push(part);
     }
-    for totals in &input.totals {
+    for totals in &totals {
         for lane in &totals.lanes {
             by_comm.entry(lane.comm_hash).or_default().lanes.push((totals, lane));
         }
@@ -58,7 +58,7 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
         comm.by_steps = told.contains(&comm.hash);
         comm.reconstructed = (reconstructed || comm.by_steps) && comm.tier == 0;
     }
-    refine(&mut comms, input);
+    refine(&mut comms, &totals);
     comms
 }
 
@@ -67,7 +67,6 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
 struct Heap<'a> {
     /// Calls and cells.
     calls: Vec<Part<'a>>,
-    /// Totals of processes whose calls came as cells.
     lanes: Vec<(&'a Totals, &'a LaneTotal)>,
 }
 
@@ -91,11 +90,7 @@ struct Meeting {
 fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
-    let totalled: HashSet<(&str, i64)> = heap.lanes.iter().map(|(t, _)| (&*t.node, t.pid)).collect();
     for Part { seen, .. } in &heap.calls {
-        if !totalled.contains(&(&*seen.node, seen.pid)) {
-            comm.count(&seen.func, 1, seen.tier, seen.nranks);
-        }
         places.entry((seen.rank, &seen.node, seen.pid)).or_default();
     }
     for (totals, lane) in &heap.lanes {

@@ -63,14 +63,15 @@ impl Coupling {
             | "barrier" => Self::All,
             "broadcast" | "bcast" | "scatter" | "scatterv" | "scatter_v" => Self::RootSends,
             "reduce" | "gather" | "gatherv" | "gather_v" => Self::RootReceives,
-            "send" | "recv" | "isend" | "irecv" | "sendrecv" | "send_recv" | "ssend" | "bsend" | "rsend" => Self::Pair,
+            "send" | "recv" | "isend" | "irecv" | "sendrecv" | "send_recv" | "send_recv_replace" | "ssend"
+            | "bsend" | "rsend" | "probe" | "mprobe" => Self::Pair,
             _ => Self::Other,
         }
     }
 }
 
 /// One collective or point-to-point call of one process, as the `collectives` table holds it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observation {
     /// The node that recorded it.
     pub node: Arc<str>,
@@ -173,7 +174,7 @@ pub struct Span {
     /// To here, exclusive.
     pub until_ns: i64,
     /// Widens the span on both sides by the largest clock offset of any node: rows carry their
-    /// node's own time. The analysis cuts to the span after aligning.
+    /// node's compute time. The analysis cuts to the span after aligning.
     pub slack_ns: i64,
     /// Only this job.
     pub job: Option<String>,

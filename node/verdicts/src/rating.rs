@@ -1,7 +1,7 @@
 //! Rates the ranks of a window (or of many together) by its tallies: how far each stands out, and
 //! whether that flags it.
 //!
-//! Two ratings a rank: by its lateness (waits where they are seen, else entries) and by its own
+//! Two ratings a rank: by its lateness (waits where they are seen, else entries) and by its compute
 //! time. Tallies come from `score.rs`, thresholds from `rules.rs`.
 
 use super::comm::Member;
@@ -37,7 +37,7 @@ pub(crate) struct Rating {
 pub(crate) struct Score {
     /// By how late it is, compared with all others of the communicator.
     pub(crate) late: Rating,
-    /// By its own time, compared with the others of its class.
+    /// By its compute time, compared with the others of its class.
     pub(crate) own: Rating,
     /// It enters late by the aligned clocks, yet waits as long as the others.
     pub(crate) late_but_waits: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) bounds: &'a [Option<f64>],
     /// The members.
     pub(crate) members: &'a [Member],
-    /// Own time was told from aligned entries.
+    /// Compute time was told from aligned entries.
     pub(crate) reconstructed: bool,
     /// z of every rank is wanted, also of those whose excess is too small to flag them.
     pub(crate) all_z: bool,
@@ -138,10 +138,10 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
         .collect()
 }
 
-/// By how much a rank's excess of own time may be too large where own times were told from entries:
-/// were all clocks wrong by their bounds at every wait, its own would be less, and that of the
-/// others of its class more. Of two ranks that wait for each other alone, this is at each meeting
-/// the sum of their clocks' bounds, whoever comes first.
+/// By how much a rank's excess of compute time may be too large where compute times were told from
+/// entries: were all clocks wrong by their bounds at every wait, its own would be less, and that of
+/// the others of its class more. Of two ranks that wait for each other alone, this is at each
+/// meeting the sum of their clocks' bounds, whoever comes first.
 pub(crate) fn unsure(tally: &[Tally], members: &[Member], r: usize) -> f64 {
     let class = members[r].class;
     let others = tally.iter().zip(members).enumerate().filter(|(o, (_, m))| *o != r && m.class == class);
@@ -149,8 +149,8 @@ pub(crate) fn unsure(tally: &[Tally], members: &[Member], r: usize) -> f64 {
     tally[r].compute_less.mean().unwrap_or(0.0) + more
 }
 
-/// Own time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps are
-/// not their own.
+/// Compute time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps
+/// are not their own.
 fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating]) {
     if frame.waits == Waits::Enqueued && !frame.reconstructed {
         return;

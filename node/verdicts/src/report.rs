@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::hang::Hang;
 use super::input::Heard;
 use super::observation::ClockOffset;
+use super::point_to_point::PointToPoint;
 use super::ranks::RankRef;
 use super::tally::Waits;
 use super::why::{Cause, Network};
@@ -26,6 +27,9 @@ pub struct Report {
     pub cause: Option<Cause>,
     /// The scores, one entry for each communicator heard of; those with most ranks first.
     pub per_comm: Vec<CommReport>,
+    /// Where ranks spend their time, for jobs that meet in sends, receives and waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub point_to_point: Option<PointToPoint>,
     /// Who was asked and who answered.
     pub coverage: Heard,
 }
@@ -48,6 +52,10 @@ impl Report {
         let moved = |at_ns: &mut i64| *at_ns = at_ns.saturating_add(by_ns);
         moved(&mut self.evidence.since_ns);
         moved(&mut self.evidence.until_ns);
+        if let Some(about) = &mut self.point_to_point {
+            moved(&mut about.since_ns);
+            moved(&mut about.until_ns);
+        }
         for (node, clock) in &mut self.evidence.clocks {
             let ahead_ns = ahead_ns.get(&**node).copied().unwrap_or(by_ns);
             clock.offset_ns = clock.offset_ns.saturating_add(ahead_ns).saturating_sub(by_ns);
@@ -90,7 +98,7 @@ pub enum Verdict {
     StageImbalance {
         /// The ranks of the slowest stage.
         ranks: Vec<RankRef>,
-        /// Own time of a rank of the slowest stage over that of the other stages (median).
+        /// Compute time of a rank of the slowest stage over that of the other stages (median).
         ratio: f64,
         /// The difference as a share of wall time.
         share: f64,
@@ -106,6 +114,16 @@ pub enum Verdict {
         share: f64,
         /// Ranks that were last in at least half as many collectives as their due.
         taking_turns: usize,
+    },
+    /// No rank is seen to be slow: these compute while the others wait for them in sends, receives
+    /// and waits, on a CPU of their own and as far as their history shows as ever.
+    WorkImbalance {
+        /// The ranks.
+        ranks: Vec<RankRef>,
+        /// Their compute time over the median of the others'.
+        ratio: f64,
+        /// The difference as a share of wall time.
+        share: f64,
     },
     /// No rank is slow: segments are lost on the way, and collectives wait until they are sent
     /// again.
@@ -141,7 +159,7 @@ impl Verdict {
 /// A stage of a pipeline: ranks that do the same work.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Stage {
-    /// Its ranks, with the communicator by whose collectives their own time is counted, and its
+    /// Its ranks, with the communicator by whose collectives their compute time is counted, and its
     /// share of wall time.
     pub ranks: Vec<StageRank>,
     /// The median share of its ranks.
@@ -170,6 +188,9 @@ pub enum Basis {
     Entries,
     /// It takes more time of its own than the ranks that do the same work.
     OwnTime,
+    /// It computes, or is kept from it, while the others wait in sends, receives and waits. Figures
+    /// are of windows of a second in place of collectives.
+    PointToPoint,
 }
 
 /// A rank that holds the others up.
@@ -221,7 +242,7 @@ pub struct Cost {
     /// True where the waits for it were not seen themselves (basis other than waits): the cost is
     /// at most this.
     pub upper_bound: bool,
-    /// Ranks that are charged in each collective, where that is the whole job (basis own time);
+    /// Ranks that are charged in each collective, where that is the whole job (basis compute time);
     /// else those that were in it.
     pub charged: Option<usize>,
     /// The same for each step; none where steps cannot be told.
@@ -296,8 +317,8 @@ pub struct CommReport {
     pub waits: Option<Waits>,
     /// Its calls only enqueue, and durations reach to the end of the synchronise calls after them.
     pub synced: bool,
-    /// Its calls only enqueue, and own times count from when the last rank had entered, by aligned
-    /// clocks.
+    /// Its calls only enqueue, and compute times count from when the last rank had entered, by
+    /// aligned clocks.
     pub own_from_entries: bool,
     /// Collectives used.
     pub matched: usize,
@@ -316,7 +337,7 @@ pub struct RankScore {
     pub node: String,
     /// Process.
     pub pid: i64,
-    /// Ranks of one number do the same work, and are compared by their own time.
+    /// Ranks of one number do the same work, and are compared by their compute time.
     pub class: usize,
     /// Collectives it took part in.
     pub collectives: u64,

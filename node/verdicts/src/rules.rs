@@ -26,20 +26,20 @@ pub struct Rules {
     /// Communicators of two and three ranks: how many times the others must wait what the suspect
     /// waits.
     pub ratio: f64,
-    /// The same for own time: it must be at least so many times that of every other rank of its
+    /// The same for compute time: it must be at least so many times that of every other rank of its
     /// class.
     pub own_ratio: f64,
-    /// Stage imbalance: the slowest stage's own time must be at least so many times that of the
+    /// Stage imbalance: the slowest stage's compute time must be at least so many times that of the
     /// others.
     pub stage_ratio: f64,
     /// Rotating lateness: least share of wall time that goes into waiting for whoever is last.
     pub rotating: f64,
-    /// And how alike a rank's excess of own time must be from one collective to the next
+    /// And how alike a rank's excess of compute time must be from one collective to the next
     /// (autocorrelation) to say that uneven work makes it, and not noise.
     pub carries_over: f64,
     /// Longest that a rank may wait in one call before it is looked for whom it waits for.
     pub hang_ns: i64,
-    /// Share of its lateness that a rank's own time must explain; below it the lateness is
+    /// Share of its lateness that a rank's compute time must explain; below it the lateness is
     /// inherited.
     pub own_share: f64,
     /// Longest window.

@@ -12,10 +12,10 @@ use super::observation::Observation;
 pub struct Sampled {
     /// The run as one call: `seq` is that of its first call, entry and duration are means.
     pub seen: Observation,
-    /// Mean own time before a call of the run, computed where all calls were seen; none when it is
-    /// not known.
+    /// Mean compute time before a call of the run, computed where all calls were seen; none when it
+    /// is not known.
     pub compute_ns: Option<i64>,
-    /// Own time was told from when all ranks entered: how far the clocks' bounds leave it open.
+    /// Compute time was told from when all ranks entered: how far the clocks' bounds leave it open.
     pub unsure: Option<Unsure>,
     /// Calls in the run. The same for every rank of the collective.
     pub weight: u32,
@@ -24,8 +24,8 @@ pub struct Sampled {
     pub waited: bool,
 }
 
-/// By how much own time may be wrong that was told from when ranks on several hosts entered calls,
-/// were all clocks wrong by their bounds at every wait. Nanoseconds, 0 and more.
+/// By how much compute time may be wrong that was told from when ranks on several hosts entered
+/// calls, were all clocks wrong by their bounds at every wait. Nanoseconds, 0 and more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unsure {
     /// It may be so much less: the waits were longer.
@@ -65,4 +65,25 @@ pub struct LaneTotal {
     pub tier: u8,
     /// "nccl", "rccl", "mpi", …
     pub library: Arc<str>,
+}
+
+impl LaneTotal {
+    /// Of the lane of a call, before any is counted.
+    pub(crate) fn of(seen: &Observation) -> Self {
+        Self {
+            comm_hash: seen.comm_hash,
+            nranks: seen.nranks,
+            rank: seen.rank,
+            func: Arc::clone(&seen.func),
+            calls: 0,
+            tier: seen.tier,
+            library: Arc::clone(&seen.library),
+        }
+    }
+
+    /// Count calls.
+    pub(crate) fn count(&mut self, calls: u64, nranks: Option<i32>) {
+        self.calls = self.calls.saturating_add(calls);
+        self.nranks = self.nranks.max(nranks);
+    }
 }

@@ -1,4 +1,4 @@
-//! Scores the ranks of one communicator, window by window: lateness, wait, own time.
+//! Scores the ranks of one communicator, window by window: lateness, wait, compute time.
 //!
 //! The figures of a window (`tally.rs`) are sums and merge by addition. Who is flagged by them is
 //! said in `rating.rs`, what follows from the flags over many windows in `suspects.rs`.

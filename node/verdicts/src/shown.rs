@@ -93,6 +93,7 @@ fn report(verdict: Verdict, late: bool) -> Report {
         },
         cause: None,
         per_comm: vec![comm],
+        point_to_point: None,
         coverage: Heard { asked: 4, answered: 4, ..Heard::default() },
     }
 }

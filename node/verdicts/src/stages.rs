@@ -43,7 +43,7 @@ pub(crate) fn stage_imbalance(
         }
     }
     let shares = own_shares(scored, rules);
-    // By job, then stage: the processes and their share of own time.
+    // By job, then stage: the processes and their share of compute time.
     let mut by_job: BTreeMap<Process, BTreeMap<Process, Vec<Own>>> = BTreeMap::new();
     for (process, (share, comm)) in shares {
         let (job, stage) = (jobs.root(&process), stages.root(&process));
@@ -57,10 +57,10 @@ pub(crate) fn stage_imbalance(
     )
 }
 
-/// A process, its share of own time, and the communicator that shows it.
+/// A process, its share of compute time, and the communicator that shows it.
 type Own = (Process, Share, u64);
 
-/// Own time as a share of wall time, and between which shares the clocks leave it, where it was
+/// Compute time as a share of wall time, and between which shares the clocks leave it, where it was
 /// told from entries.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
@@ -135,14 +135,14 @@ pub(crate) struct Rotation {
     share: f64,
     /// Ranks that were last in at least half as many collectives as their due.
     taking_turns: usize,
-    /// How alike a rank's excess of own time is from one collective to the next: about 0 for noise,
-    /// towards 1 where what a rank has to do differs from step to step.
+    /// How alike a rank's excess of compute time is from one collective to the next: about 0 for
+    /// noise, towards 1 where what a rank has to do differs from step to step.
     carries_over: f64,
 }
 
 impl Rotation {
-    /// Its own time carries over from collective to collective: that is what the ranks were given
-    /// to do, not noise.
+    /// Its compute time carries over from collective to collective: that is what the ranks were
+    /// given to do, not noise.
     pub(crate) fn verdict(&self, scored: &[Scored], rules: &Rules) -> Option<Verdict> {
         (self.carries_over >= rules.carries_over).then(|| Verdict::DataImbalance {
             comm_hash: hex(scored[self.comm].comm.hash),
@@ -183,7 +183,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
     let own_known = !by_entries || s.comm.reconstructed;
     let mut last = vec![0usize; members];
     let (mut lost, mut clear, mut count) = (0.0, 0usize, 0usize);
-    // Per rank, the excess of own time in the previous collective.
+    // Per rank, the excess of compute time in the previous collective.
     let mut before: Vec<Option<f64>> = vec![None; members];
     let (mut product, mut square) = (0.0, 0.0);
     for met in &s.comm.met {
@@ -203,7 +203,8 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
         let Some(mid) = median(durations.map(|(d, _)| d.saturating_sub(least) as f64)) else { continue };
         let late = (mid - bound_ns).max(0.0);
         count += 1;
-        // Only what its own time explains: a rank that is passed a delay is not taking its turn.
+        // Only what its compute time explains: a rank that is passed a delay is not taking its
+        // turn.
         if !own_known || excess[r].map_or(s.comm.by_steps, |own| own >= rules.own_share * late) {
             lost += late * f64::from(met.weight);
             clear += usize::from(late >= rules.effect * period);

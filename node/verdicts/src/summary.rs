@@ -15,6 +15,9 @@ use super::stats::{median, quantile};
 use super::suspects::Found;
 use super::tally::Waits;
 
+/// How the line about calls in which not all ranks meet begins.
+pub(crate) const NOT_SCORED: &str = "who waits in";
+
 pub(crate) fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &[Found]) -> Evidence {
     let comms = || scored.iter().map(|s| &s.comm).chain(thin);
     let mut clocks: BTreeMap<&str, Option<ClockOffset>> = BTreeMap::new();
@@ -69,7 +72,7 @@ fn not_visible(
         comms().flat_map(|c| c.funcs.keys()).map(|f| &**f).filter(|f| Coupling::of(f) != Coupling::All).collect();
     if !one_sided.is_empty() {
         unseen.push(format!(
-            "who waits in {} ({} calls): they do not make all ranks meet, and are not scored",
+            "{NOT_SCORED} {} ({} calls): they do not make all ranks meet, and are not scored",
             one_sided.into_iter().collect::<Vec<_>>().join(", "),
             comms().map(|c| c.one_sided).sum::<u64>()
         ));

@@ -27,8 +27,8 @@ pub(crate) struct Found {
     pub(crate) member: usize,
     /// Which of its windows.
     pub(crate) episode: Range<usize>,
-    /// It enters late, and nothing tells whether that is its own doing: its own time is not known,
-    /// or the clocks leave it open.
+    /// It enters late, and nothing tells whether that is its own doing: its compute time is not
+    /// known, or the clocks leave it open.
     pub(crate) by_entries: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Findings {
     pub(crate) found: Vec<Found>,
     /// Late ranks that are held up themselves.
     pub(crate) held_up: Vec<RankRef>,
-    /// Late ranks whose own time could not be compared: no peer does the same work, or too many
+    /// Late ranks whose compute time could not be compared: no peer does the same work, or too many
     /// records were lost.
     pub(crate) alone: Vec<RankRef>,
     /// Evidence that contradicts itself, in words.
@@ -232,7 +232,7 @@ impl<'a> Case<'a> {
         if let Some(f) = neighbours.iter().find(|f| f.comm == self.index) {
             return self.as_much_as(f, f.episode.clone());
         }
-        // Elsewhere a late entry may be what it was passed; its own time is not.
+        // Elsewhere a late entry may be what it was passed; its compute time is not.
         let own = neighbours.iter().filter(|f| f.culprit.basis == Basis::OwnTime);
         let dearest = own.max_by(|a, b| a.culprit.share.total_cmp(&b.culprit.share))?;
         let since_ns = neighbours.iter().map(|f| f.culprit.since_ns).min()?;
@@ -249,7 +249,7 @@ impl<'a> Case<'a> {
         let own_time = neighbour.culprit.basis == Basis::OwnTime;
         let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
         let own = tallies[self.m].more_compute.mean();
-        // Its own time must not say that it is held up.
+        // Its compute time must not say that it is held up.
         let itself = own_time || own.is_none_or(|own| own >= self.rules.own_share * rating.excess_ns);
         let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
         // Those that are slow as it is are among the others, and widen their spread: what it has in
@@ -301,8 +301,8 @@ impl<'a> Case<'a> {
             ));
             return None;
         }
-        // Where calls only enqueue, a rank waits outside them: its own time is not its own, and in
-        // a pipeline nothing tells a rank that is late from one that was held up by the stage
+        // Where calls only enqueue, a rank waits outside them: its compute time is not its own, and
+        // in a pipeline nothing tells a rank that is late from one that was held up by the stage
         // before it.
         if s.waits == Waits::Enqueued && !s.comm.reconstructed && (s.comm.mixed() || self.paired) {
             findings.alone.push(self.me.clone());
@@ -324,8 +324,8 @@ impl<'a> Case<'a> {
                 return None;
             }
             if s.comm.mixed() {
-                // Stages come at different times by design. Here only own time tells, and it has to
-                // be consistent.
+                // Stages come at different times by design. Here only compute time tells, and it
+                // has to be consistent.
                 if own.is_none() {
                     findings.alone.push(self.me.clone());
                     return None;
@@ -546,7 +546,7 @@ pub(crate) fn of_run<'a>(s: &'a Scored, run: &Range<usize>) -> &'a [Met] {
 }
 
 /// How late each rank that can be compared with `m` is in a collective; larger is later, and
-/// nothing else: minus its duration, its aligned entry, or its own time.
+/// nothing else: minus its duration, its aligned entry, or its compute time.
 pub(crate) fn order(s: &Scored, m: usize, basis: Basis, met: &Met) -> Vec<(usize, i64)> {
     let place = |(r, cell): (usize, &Option<super::comm::Cell>)| {
         let cell = cell.as_ref()?;
@@ -554,6 +554,7 @@ pub(crate) fn order(s: &Scored, m: usize, basis: Basis, met: &Met) -> Vec<(usize
             Basis::Waits => Some(-cell.duration_ns),
             Basis::Entries => s.bounds[r].map(|_| cell.entry_ns),
             Basis::OwnTime => cell.compute_ns.filter(|_| s.comm.members[r].class == s.comm.members[m].class),
+            Basis::PointToPoint => None,
         };
         value.map(|v| (r, v))
     };

@@ -67,9 +67,7 @@ fn those_behind_are_missing_and_not_those_ahead() {
                 entered: Some(if ahead { 641 } else { 640 }),
                 completed: Some(640),
                 since_ns: ahead.then_some(0),
-                waiting_in: None,
-                peer: None,
-                syncing_since_ns: None,
+                ..Progress::default()
             }
         })
         .collect();

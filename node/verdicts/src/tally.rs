@@ -34,11 +34,11 @@ pub(crate) struct Tally {
     pub(crate) less_wait: Moments,
     /// How much later it entered than the median of the others.
     pub(crate) later: Moments,
-    /// Its own time.
+    /// Its compute time.
     pub(crate) own: Moments,
-    /// How much more own time it took than the median of the others of its class.
+    /// How much more compute time it took than the median of the others of its class.
     pub(crate) more_compute: Moments,
-    /// How much less its own time may be, where it was told from aligned entries,
+    /// How much less its compute time may be, where it was told from aligned entries,
     pub(crate) compute_less: Moments,
     /// and how much more.
     pub(crate) compute_more: Moments,

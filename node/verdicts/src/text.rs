@@ -12,6 +12,7 @@ use record::printable;
 
 use super::activity::Activity;
 use super::hang::{Absence, Hang, Missing, NotHeard};
+use super::point_to_point;
 use super::ranks::RankRef;
 use super::report::{Basis, CommReport, Culprit, RankScore, Report, Role, Verdict};
 use super::tally::Waits;
@@ -45,6 +46,10 @@ pub fn text(report: &Report) -> String {
     if !why.is_empty() {
         out.push('\n');
         out.push_str(&why);
+    }
+    if let Some(about) = &report.point_to_point {
+        out.push('\n');
+        point_to_point::table(about, &mut out);
     }
     // Where nothing moves, who was late before is beside the point.
     let compared = if matches!(&report.verdict, Verdict::Hang(_)) { Vec::new() } else { shown(report) };
@@ -81,6 +86,10 @@ fn next(report: &Report) -> Option<String> {
         }
         Verdict::DataImbalance { .. } => {
             "compare what the ranks get in a step: lengths of sequences, sizes of batches".to_owned()
+        }
+        Verdict::WorkImbalance { .. } => {
+            "balance the domain (its size, a load balancer of the program), or look what this rank does alone (output, I/O)"
+                .to_owned()
         }
         Verdict::Network(_) => {
             "look at the links and switch ports of these hosts for errors and drops (ip -s link, ethtool -S)".to_owned()
@@ -142,7 +151,20 @@ fn sentence(report: &Report, out: &mut String) {
                 percent(*share)
             );
         }
+        Verdict::WorkImbalance { ranks: most, ratio, share } => {
+            let _ = writeln!(
+                out,
+                "Work imbalance: {}, {ratio:.2} times the compute time of the other ranks, which wait in sends, receives\n\
+                 and waits meanwhile ({} of the time). Nothing seen makes it slow: it has more to do, or always was slower.",
+                ranks(most),
+                percent(*share)
+            );
+        }
         Verdict::Network(network) => network_sentence(network, out),
+        Verdict::None if point_to_point::summary(report).is_some() => {
+            let compared = point_to_point::summary(report).unwrap_or_default();
+            let _ = writeln!(out, "No rank holds the others up ({compared}, {}).", span(report));
+        }
         Verdict::None => {
             let ranks = report.per_comm.iter().map(|c| c.heard).max().unwrap_or(0);
             let _ = writeln!(
@@ -164,7 +186,10 @@ fn sentence(report: &Report, out: &mut String) {
 
 fn culprit_sentence(report: &Report, culprit: &Culprit, out: &mut String) {
     let comm = report.per_comm.iter().find(|c| c.comm_hash == culprit.comm_hash);
-    let others = comm.map_or(0, |c| c.heard.saturating_sub(1));
+    let others = match &report.point_to_point {
+        Some(about) if culprit.basis == Basis::PointToPoint => about.heard.saturating_sub(1),
+        _ => comm.map_or(0, |c| c.heard.saturating_sub(1)),
+    };
     let victims = match others {
         _ if culprit.basis == Basis::OwnTime => "its job".to_owned(),
         0 => "the others".to_owned(),
@@ -186,6 +211,10 @@ fn culprit_sentence(report: &Report, culprit: &Culprit, out: &mut String) {
         Basis::Waits | Basis::Entries => {
             format!("it enters {late} late, last in {} of {} collectives", culprit.last_in, culprit.collectives)
         }
+        Basis::PointToPoint => format!(
+            "of each second it computes {late} longer than the others, in {} of {} seconds",
+            culprit.last_in, culprit.collectives
+        ),
         Basis::OwnTime => format!(
             "its own work takes {late} longer than that of its peers, longest before {} of {} collectives",
             culprit.last_in, culprit.collectives
@@ -387,7 +416,7 @@ fn shown(report: &Report) -> Vec<&CommReport> {
 }
 
 /// How late a rank is on average, for the bar: by its waits where they were seen, else by its
-/// entries; by its own time where that is what names somebody.
+/// entries; by its compute time where that is what names somebody.
 fn lateness(comm: &CommReport, rank: &RankScore, own: bool) -> i64 {
     if own {
         return rank.own_excess_ns.unwrap_or(0);

@@ -15,6 +15,7 @@ use super::input::Input;
 use super::matching::communicators;
 use super::number::number;
 use super::observation::{ClockOffset, Coupling, Observation};
+use super::point_to_point;
 use super::report::{Basis, Cost, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, score};
@@ -172,7 +173,10 @@ fn judge(input: &Input, rules: &Rules) -> Report {
             .or_else(|| rotation.and_then(|r| r.verdict(&scored, rules)))
             .unwrap_or_else(|| nobody(input, &scored, &thin, findings, rules)),
     };
-    Report { verdict, cost, evidence, cause: None, per_comm, coverage: input.heard.clone() }
+    let coverage = input.heard.clone();
+    let mut report = Report { verdict, cost, evidence, cause: None, per_comm, point_to_point: None, coverage };
+    point_to_point::decide(input, rules, &mut report);
+    report
 }
 
 /// Says of which hosts all ranks that were heard are named.
@@ -202,8 +206,8 @@ fn means(scored: &[Scored]) -> Option<String> {
 
 /// What the named ranks cost in the communicator of the dearest, collective by collective of its
 /// episode: the time between the last entry of the ranks that are not named and the last entry of
-/// those that are, times the ranks that wait for it. By own time, the same with own times, and the
-/// whole job waits: an upper bound, since slack elsewhere may hide part of it.
+/// those that are, times the ranks that wait for it. By compute time, the same with compute times,
+/// and the whole job waits: an upper bound, since slack elsewhere may hide part of it.
 fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
     let Some(first) = named.first() else {
         return Cost::default();

@@ -142,7 +142,7 @@ fn link<'a>(a: &'a str, b: &'a str) -> Option<(&'a str, &'a str)> {
 
 /// Hosts whose ranks pass data to each other, one of them late and the other as much so by at least
 /// half: the network between the two makes both ends late, and what it takes a call is part of what
-/// is told of own times from entries.
+/// is told of compute times from entries.
 fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Rules) -> BTreeSet<(&'a str, &'a str)> {
     let mut links = BTreeSet::new();
     for f in found.iter().filter(|f| scored[f.comm].waits == Waits::Enqueued && scored[f.comm].comm.reconstructed) {
@@ -162,7 +162,7 @@ fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Ru
     links
 }
 
-/// The excess of own time of a process between two instants as a share of wall time, in the
+/// The excess of compute time of a process between two instants as a share of wall time, in the
 /// communicator where it is largest.
 fn own_share(scored: &[Scored], (node, pid): (&str, i64), (since_ns, until_ns): (i64, i64), rules: &Rules) -> f64 {
     let shares = scored.iter().filter_map(|s| {

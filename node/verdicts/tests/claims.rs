@@ -61,9 +61,7 @@ fn rank(rank: i32, nranks: i32, entered: bool) -> Progress {
         entered: Some(if entered { 100 } else { 99 }),
         completed: Some(99),
         since_ns: entered.then_some(10 * S),
-        waiting_in: None,
-        peer: None,
-        syncing_since_ns: None,
+        ..Progress::default()
     }
 }
 

@@ -162,7 +162,7 @@ fn meet(n: usize) -> anyhow::Result<()> {
         let (cluster, met) = Cluster::serve_at_once(&databases, MEETING).await?;
         let silent = cluster.agents[n / 2].shared();
         let name = silent.identity.node().to_string();
-        silent.coordinator.mesh.vanish()?;
+        silent.mesh.vanish()?;
         let (began, mut longest) = (Instant::now(), Duration::ZERO);
         let asks_it = |agent: &rankmesh::agent::Agent| {
             agent.shared().coordinator.gossip.list().iter().any(|member| member.name == name && member.is_live())

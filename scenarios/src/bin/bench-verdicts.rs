@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use scenarios::figures::{figure, quantile};
-use scenarios::stragglers::{AgentClocks, Case, Drawn, Mode, Outcome, Tally, draw, judge};
-use verdicts::digest::{WINDOW_NS, reference_of, replay_by};
+use scenarios::stragglers::{AgentClocks, Case, Drawn, Mode, Outcome, Tally, draw, judge, reference_of, replay_by};
+use verdicts::digest::WINDOW_NS;
 use verdicts::{Input, Report, Rules, analyse, text};
 
 /// Judge the verdicts on simulated jobs.

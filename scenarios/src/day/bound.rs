@@ -22,6 +22,8 @@ const TIMED: &[(&str, &str)] = &[
     ("capture_loss", "ts_ns"),
     ("findings", "ts_ns"),
     ("audit", "ts_ns"),
+    ("annotations", "ts_ns"),
+    ("stacks", "ts_ns"),
     ("call_rollups", "bucket_ns"),
     ("cuda_time", "bucket_ns"),
     ("sessions", "start_ns"),

@@ -56,7 +56,9 @@ pub fn fill(path: &Path, day: &Day, commit_each_burst: bool) -> anyhow::Result<F
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let age = i64::try_from(now.as_nanos())? - kept_from_ns;
     ensure!(age > 0, "the day lies in the future");
-    let config = StoreConfig { max_age: Duration::from_nanos(age.cast_unsigned()), ..keeps_all() };
+    let dropping = StoreConfig { max_age: Duration::from_nanos(age.cast_unsigned()), ..keeps_all() };
+    // What the age would reach while this writes is no part of a day that is kept whole.
+    let config = if day.dropped_permille == 0 { keeps_all() } else { dropping };
     let mut filled = Filled::default();
     for session in [0..day.restart(), day.restart()..day.bursts] {
         let store = Store::open(path, config.clone())?;

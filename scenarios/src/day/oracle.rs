@@ -11,6 +11,7 @@ use verdicts::VIEWS;
 
 use super::Day;
 use crate::lab::oracle::same;
+use crate::plain;
 use crate::slt::shape;
 
 /// Tables that are equal on every node.
@@ -111,16 +112,7 @@ impl Oracle {
         if sql.contains("robust_z(") {
             return self.planned(sql);
         }
-        let mut statement = self.conn.prepare(sql)?;
-        let width = statement.column_count();
-        let mut rows = statement.query([])?;
-        let mut answer = Vec::new();
-        while let Some(row) = rows.next()? {
-            let cells: rusqlite::Result<Vec<Value>> =
-                (0..width).map(|at| row.get_ref(at).map(Value::from_sqlite)).collect();
-            answer.push(cells?);
-        }
-        Ok(answer)
+        Ok(plain::rows(&self.conn, sql)?)
     }
 
     /// `robust_z` is written out by the planner: then it plans, for one store, and SQLite alone

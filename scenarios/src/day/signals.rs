@@ -72,6 +72,7 @@ fn samples(day: &Day, ts_ns: i64, busy: bool, rng: &mut StdRng, made: &mut Vec<M
             ts_ns,
             gpu,
             uuid: Some(format!("GPU-{:08x}-{gpu}", day.host)),
+            model: Some("Model X".to_owned()),
             utilisation_pct: Some(if busy { rng.random_range(60..=100) } else { 0 }),
             memory_used_bytes: Some(rng.random_range(60..80_u64) << 30),
             memory_total_bytes: Some(80 << 30),

@@ -7,6 +7,7 @@ use rusqlite::Connection;
 
 use super::questions::{SCHEMA, dictionary, name_of, rows_of};
 use super::relay::HostId;
+use crate::plain;
 
 /// Databases kept: most questions are about one of a few sets of hosts.
 const KEPT: usize = 32;
@@ -45,16 +46,7 @@ impl Oracle {
             }
             self.kept.insert(union.clone(), database(union, self.seed)?);
         }
-        let mut statement = self.kept[union].0.prepare(sql)?;
-        let width = statement.column_count();
-        let mut rows = statement.query([])?;
-        let mut answer = Vec::new();
-        while let Some(row) = rows.next()? {
-            let values: Result<Vec<Value>, rusqlite::Error> =
-                (0..width).map(|at| row.get_ref(at).map(Value::from_sqlite)).collect();
-            answer.push(values?);
-        }
-        Ok(answer)
+        Ok(plain::rows(&self.kept[union].0, sql)?)
     }
 }
 

@@ -27,6 +27,7 @@ pub struct Dealer {
     tables: BTreeMap<String, DealtTable>,
     schema: Vec<SchemaObject>,
     schema_changes: u64,
+    statements: u64,
     rng: StdRng,
     sparse: bool,
     dir: TempDir,
@@ -92,6 +93,7 @@ impl Dealer {
             tables: BTreeMap::new(),
             schema: Vec::new(),
             schema_changes: 0,
+            statements: 0,
             rng: StdRng::seed_from_u64(seed),
             sparse: false,
             dir,
@@ -131,6 +133,11 @@ impl Dealer {
         self.schema_changes
     }
 
+    /// Counts statements: what was derived from the rows may be stale when this moves.
+    pub fn statements(&self) -> u64 {
+        self.statements
+    }
+
     /// Whether the schema has a view of this name.
     pub fn is_view(&self, name: &str) -> bool {
         self.schema.iter().any(|object| object.kind == "view" && object.name.eq_ignore_ascii_case(name))
@@ -142,6 +149,7 @@ impl Dealer {
     /// # Errors
     /// The nodes cannot follow.
     pub fn apply(&mut self, sql: &str) -> anyhow::Result<Result<(), String>> {
+        self.statements += 1;
         let outcome = self.union.execute_batch(sql).map_err(|error| error.to_string());
         // Even a failed statement may have done part of its work (INSERT OR FAIL).
         let changed = std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner));

@@ -8,22 +8,34 @@ use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use query_planner::{
-    AskOptions, Batch, Budget, Catalog, Fanout, NodeError, NodeStats, NodeTask, RunError, Sink, Stop, Targets,
+    AskOptions, Batch, Budget, Catalog, Fanout, FragmentExecutor, NodeError, NodeStats, NodeTask, OnlySqlite, RunError,
+    Sink, Stop, Targets,
 };
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 
-use super::deal::Dealer;
+use super::columns;
+use super::deal::{Dealer, NodeStore};
 use super::transport::{Answered, Reply, Transport};
 
 /// Nodes as read-only connections in this process.
 #[derive(Debug)]
 pub struct MemoryTransport {
     nodes: Vec<(String, Connection)>,
+    columns: Option<Columns>,
     catalog: Option<(u64, Catalog)>,
     rng: StdRng,
+}
+
+/// Nodes that have their tables in column segments.
+#[derive(Debug)]
+struct Columns {
+    segment_rows: usize,
+    /// The state of the deal that they are of.
+    statements: Option<u64>,
+    tables: u64,
 }
 
 impl MemoryTransport {
@@ -32,24 +44,43 @@ impl MemoryTransport {
     /// # Errors
     /// A node's file cannot be opened.
     pub fn new(dealer: &Dealer, seed: u64) -> anyhow::Result<Self> {
-        let nodes = dealer
-            .nodes()
-            .iter()
-            .map(|node| {
-                let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-                let mut conn = Connection::open_with_flags(&node.path, flags)?;
-                query_planner::harden(&mut conn)?;
-                Ok((node.name.clone(), conn))
-            })
-            .collect::<anyhow::Result<_>>()?;
-        Ok(MemoryTransport { nodes, catalog: None, rng: StdRng::seed_from_u64(seed) })
+        let open = |node: &NodeStore| Ok((node.name.clone(), hardened(columns::open_plain(&node.path)?)?));
+        let nodes = dealer.nodes().iter().map(open).collect::<anyhow::Result<_>>()?;
+        Ok(MemoryTransport { nodes, columns: None, catalog: None, rng: StdRng::seed_from_u64(seed) })
+    }
+
+    /// From now on the nodes' tables lie in segments of so many rows, where they can.
+    #[must_use]
+    pub fn in_columns(mut self, segment_rows: usize) -> Self {
+        self.columns = Some(Columns { segment_rows, statements: None, tables: 0 });
+        self
+    }
+
+    /// Bring nodes that have columns to the deal's present rows.
+    fn follow(&mut self, dealer: &Dealer) -> anyhow::Result<()> {
+        let Some(columns) = &mut self.columns else { return Ok(()) };
+        if columns.statements == Some(dealer.statements()) {
+            return Ok(());
+        }
+        self.nodes.clear();
+        let (files, tables) = columns::copies(dealer, columns.segment_rows)?;
+        for (node, file) in dealer.nodes().iter().zip(files) {
+            self.nodes.push((node.name.clone(), hardened(columns::open(&file)?)?));
+        }
+        (columns.statements, columns.tables) = (Some(dealer.statements()), tables);
+        self.catalog = None;
+        Ok(())
     }
 
     /// The union's catalogue, made anew when the schema has changed.
     fn catalog(&mut self, dealer: &Dealer) -> anyhow::Result<&Catalog> {
         let version = dealer.schema_changes();
         if self.catalog.as_ref().is_none_or(|(of, _)| *of != version) {
-            self.catalog = Some((version, catalog_of(dealer)?));
+            let catalog = match self.columns {
+                Some(_) => united(self.nodes.iter().map(|(name, conn)| (name, conn)))?,
+                None => catalog_of(dealer)?,
+            };
+            self.catalog = Some((version, catalog));
         }
         let (_, catalog) = self.catalog.as_ref().ok_or_else(|| anyhow::anyhow!("no catalogue"))?;
         Ok(catalog)
@@ -61,16 +92,29 @@ impl MemoryTransport {
 /// # Errors
 /// A node's schema cannot be read, or the nodes disagree.
 pub fn catalog_of(dealer: &Dealer) -> anyhow::Result<Catalog> {
-    let mut parts = Vec::new();
-    for node in dealer.nodes() {
-        let conn = Connection::open_with_flags(&node.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        parts.push((node.name.clone(), Catalog::of(&conn, &[])?));
-    }
+    let open = |node: &NodeStore| columns::open_plain(&node.path).map(|conn| (node.name.clone(), conn));
+    let nodes: Vec<(String, Connection)> = dealer.nodes().iter().map(open).collect::<Result<_, _>>()?;
+    united(nodes.iter().map(|(name, conn)| (name, conn)))
+}
+
+fn united<'n>(nodes: impl Iterator<Item = (&'n String, &'n Connection)>) -> anyhow::Result<Catalog> {
+    let parts = nodes.map(|(name, conn)| Ok((name.clone(), Catalog::of(conn, &[])?)));
+    let parts: Vec<(String, Catalog)> = parts.collect::<anyhow::Result<_>>()?;
     Catalog::union(&parts).map_err(|conflicts| anyhow::anyhow!("the nodes disagree: {conflicts:?}"))
 }
 
+fn hardened(mut conn: Connection) -> anyhow::Result<Connection> {
+    query_planner::harden(&mut conn)?;
+    Ok(conn)
+}
+
 impl Transport for MemoryTransport {
+    fn columnar_tables(&self) -> u64 {
+        self.columns.as_ref().map_or(0, |columns| columns.tables)
+    }
+
     fn ask(&mut self, dealer: &Dealer, sql: &str) -> anyhow::Result<Reply> {
+        self.follow(dealer)?;
         let coordinator = self.rng.random_range(0..self.nodes.len());
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         order.shuffle(&mut self.rng);
@@ -79,7 +123,9 @@ impl Transport for MemoryTransport {
             Ok(plan) => plan,
             Err(error) => return Ok(Reply::Refused(error.message)),
         };
-        let mut fanout = MemoryFanout { nodes: &self.nodes, order: &order, coordinator };
+        let by_columns = store::ColumnExecutor::new(&|| false, u64::MAX);
+        let executor: &dyn FragmentExecutor = if self.columns.is_some() { &by_columns } else { &OnlySqlite };
+        let mut fanout = MemoryFanout { nodes: &self.nodes, executor, order: &order, coordinator };
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
         let now = i64::try_from(now)?;
         Ok(match query_planner::run(&plan, &mut fanout, &Budget::default(), now, &Stop::default()) {
@@ -98,6 +144,7 @@ impl Transport for MemoryTransport {
 
 struct MemoryFanout<'a> {
     nodes: &'a [(String, Connection)],
+    executor: &'a dyn FragmentExecutor,
     order: &'a [usize],
     coordinator: usize,
 }
@@ -121,7 +168,7 @@ impl Fanout for MemoryFanout<'_> {
                 continue;
             }
             let mut batches: Vec<(usize, Batch)> = Vec::new();
-            let stats = query_planner::execute_task(conn, name, task, &mut |part, batch| {
+            let stats = query_planner::execute_task_with(conn, name, task, self.executor, &mut |part, batch| {
                 batches.push((part, batch));
                 Ok(())
             })

@@ -19,8 +19,10 @@ pub struct Tally {
     pub sqlite_differs: u64,
     /// Questions that were planned but failed where SQLite answers.
     pub failed: Reasons,
-    /// Questions that were not planned.
+    /// Questions that SQLite answers and that were not planned.
     pub refused: Reasons,
+    /// Those whose refusal is listed with its reason, in `refusals`.
+    pub listed: Reasons,
     /// Queries dearer than their shape allows, by what was too dear.
     pub dear: Reasons,
     /// Answered queries by strategy.
@@ -29,6 +31,8 @@ pub struct Tally {
     pub rows_shipped: u64,
     /// Bytes that nodes sent, before framing.
     pub bytes_shipped: u64,
+    /// Tables that lay in column segments at the end of a file.
+    pub columnar_tables: u64,
     /// Wall time.
     pub elapsed: Duration,
     /// Wrong, failed and too dear questions in full, as far as they are kept.
@@ -89,7 +93,18 @@ fn general(reason: &str) -> String {
 impl Tally {
     /// Records that were run.
     pub fn records(&self) -> u64 {
-        self.passed + self.wrong + self.sqlite_differs + self.failed.total() + self.refused.total()
+        self.passed
+            + self.wrong
+            + self.sqlite_differs
+            + self.failed.total()
+            + self.refused.total()
+            + self.listed.total()
+    }
+
+    /// Records that fail a run: wrong, failed, refused without a listed reason, and, where
+    /// strategies are judged, too dear.
+    pub fn bad(&self) -> u64 {
+        self.wrong + self.failed.total() + self.refused.total() + self.dear.total()
     }
 
     /// Add another file's counts.
@@ -100,6 +115,7 @@ impl Tally {
         self.sqlite_differs += other.sqlite_differs;
         self.failed.merge(&other.failed);
         self.refused.merge(&other.refused);
+        self.listed.merge(&other.listed);
         self.dear.merge(&other.dear);
         for (strategy, count) in &other.strategies {
             *self.strategies.entry(*strategy).or_default() += count;
@@ -107,6 +123,7 @@ impl Tally {
         self.rows_shipped += other.rows_shipped;
         self.bytes_shipped += other.bytes_shipped;
         self.elapsed += other.elapsed;
+        self.columnar_tables += other.columnar_tables;
     }
 
     /// One line of counts under a name.
@@ -126,6 +143,8 @@ impl Tally {
             self.elapsed.as_secs_f64(),
         );
         for (count, what) in [
+            (self.columnar_tables, "tables in column segments"),
+            (self.listed.total(), "refused as listed"),
             (self.sqlite_differs, "as SQLite but not as the file"),
             (self.order_free, "in another allowed order"),
             (self.dear.total(), "dearer than need be"),
@@ -141,6 +160,7 @@ impl Tally {
     pub fn reasons(&self) -> String {
         let mut out = String::new();
         self.refused.print(&mut out, "refused");
+        self.listed.print(&mut out, "refused as listed");
         self.failed.print(&mut out, "failed");
         self.dear.print(&mut out, "too dear");
         out

@@ -13,11 +13,14 @@ use super::deal::Dealer;
 use super::format::{Formatter, hash, matches, sorted};
 use super::memory::MemoryTransport;
 use super::quic::QuicTransport;
+use super::refusals;
 use super::report::Tally;
 use super::rung::{RungCheck, reads};
+use super::same::{canonical, difference, is_same_error, same_rows};
 use super::script::{self, Expectation, ExpectedResult, Sort, StepKind};
 use super::shape::{self, Facts};
 use super::transport::{Answered, Reply, Transport};
+use crate::plain;
 
 /// How to run.
 #[derive(Debug, Clone)]
@@ -36,6 +39,8 @@ pub struct Options {
     pub sparse: bool,
     /// How nodes are reached.
     pub transport: TransportKind,
+    /// Rows of a column segment: tables that can lie in such segments do (function calls only).
+    pub segment_rows: Option<usize>,
 }
 
 /// How nodes are reached.
@@ -58,6 +63,7 @@ impl Default for Options {
             details: 3,
             sparse: false,
             transport: TransportKind::default(),
+            segment_rows: None,
         }
     }
 }
@@ -121,6 +127,7 @@ pub fn run_text(name: &str, text: &str, options: &Options) -> anyhow::Result<Tal
         eprint!("\r\x1b[K");
     }
     run.tally.elapsed = started.elapsed();
+    run.tally.columnar_tables = run.transport.columnar_tables();
     Ok(run.tally)
 }
 
@@ -159,7 +166,14 @@ impl<'a> Run<'a> {
         let dealer = Dealer::new(options.nodes, options.seed)?;
         let dealer = if options.sparse { dealer.sparse() } else { dealer };
         let transport: Box<dyn Transport> = match options.transport {
-            TransportKind::Memory => Box::new(MemoryTransport::new(&dealer, options.seed)?),
+            TransportKind::Memory => {
+                let memory = MemoryTransport::new(&dealer, options.seed)?;
+                Box::new(match options.segment_rows {
+                    Some(rows) => memory.in_columns(rows),
+                    None => memory,
+                })
+            }
+            TransportKind::Quic if options.segment_rows.is_some() => anyhow::bail!("agents serve files as they are"),
             TransportKind::Quic => Box::new(QuicTransport::new(options.seed)?),
         };
         let rungs = options.expect_rung.then(|| RungCheck::new(&dealer)).transpose()?;
@@ -201,9 +215,9 @@ impl<'a> Run<'a> {
                 self.tally.wrong += 1;
                 self.keep_detail("WRONG", sql, "answered what must fail\n", answered.plan.as_ref())?;
             }
-            (_, true) => self.tally.passed += 1,
-            (Reply::Refused(message), false) => self.tally.refused.add(&message, &self.place(), sql),
-            (Reply::SqlError(message) | Reply::Failed { message, .. }, false) => {
+            (Reply::Refused(message) | Reply::SqlError(message), true) => self.error(sql, &message),
+            (Reply::Refused(message), false) => self.refused(sql, &message),
+            (Reply::SqlError(message), false) | (Reply::Failed { message, .. }, _) => {
                 self.tally.failed.add(&message, &self.place(), sql);
             }
         }
@@ -232,12 +246,12 @@ impl<'a> Run<'a> {
                 }
                 self.judge_rung(sql, &answered)?;
             }
-            _ if must_fail => self.tally.passed += 1,
+            Reply::Refused(message) | Reply::SqlError(message) if must_fail => self.error(sql, &message),
             Reply::Refused(message) => {
                 if self.union_rows(sql).is_err() {
                     self.tally.sqlite_differs += 1;
                 } else {
-                    self.tally.refused.add(&message, &self.place(), sql);
+                    self.refused(sql, &message);
                 }
             }
             Reply::SqlError(message) => {
@@ -255,6 +269,24 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// A question that must fail has failed: with its own error, which is SQLite's over all rows,
+    /// too?
+    fn error(&mut self, sql: &str, message: &str) {
+        match self.union_rows(sql) {
+            Err(own) if is_same_error(message, &own) => self.tally.passed += 1,
+            Err(own) => {
+                self.tally.failed.add(&format!("another error than {own:?}: {message}"), &self.place(), sql);
+            }
+            Ok(_) => self.tally.failed.add(&format!("SQLite answers: {message}"), &self.place(), sql),
+        }
+    }
+
+    /// A question that SQLite answers was refused.
+    fn refused(&mut self, sql: &str, message: &str) {
+        let counts = if refusals::reason(message).is_some() { &mut self.tally.listed } else { &mut self.tally.refused };
+        counts.add(message, &format!("{}:{}", self.name, self.line), sql);
+    }
+
     fn judge(&mut self, sql: &str, expected: &Expectation, rows: &[Vec<Value>]) -> anyhow::Result<Verdict> {
         let ours = self.formatter.rows(rows, &expected.kinds)?;
         if let Some(ours) = &ours {
@@ -269,7 +301,7 @@ impl<'a> Run<'a> {
             Err(message) => return Ok(Verdict::Wrong(format!("answered, SQLite says: {message}\n"))),
         };
         let (Some(ours), Some(union)) = (ours, self.formatter.rows(&union, &expected.kinds)?) else {
-            let same = ours_equal(rows, &union);
+            let same = same_rows(rows, &union);
             return Ok(if same {
                 Verdict::SqliteDiffers
             } else {
@@ -299,19 +331,8 @@ impl<'a> Run<'a> {
     /// without ORDER BY or with equal keys, the order inside `group_concat`.
     fn is_allowed_order(&self, sql: &str, ours: &[Vec<String>], union: &[Vec<String>], sort: Sort) -> bool {
         let Some(facts) = self.facts(sql) else { return false };
-        let canonical = |rows: &[Vec<String>]| {
-            let mut rows: Vec<Vec<String>> = rows.to_vec();
-            if facts.concatenates {
-                for value in rows.iter_mut().flatten() {
-                    let mut bytes = value.clone().into_bytes();
-                    bytes.sort_unstable();
-                    *value = String::from_utf8_lossy(&bytes).into_owned();
-                }
-            }
-            rows.sort_unstable();
-            rows
-        };
-        if (sort != Sort::No && !facts.concatenates) || canonical(ours) != canonical(union) {
+        let canonical = |rows: &[Vec<String>]| canonical(rows, &facts.concatenated);
+        if (sort != Sort::No && facts.concatenated.is_empty()) || canonical(ours) != canonical(union) {
             return false;
         }
         facts.order_by.iter().all(|key| {
@@ -320,14 +341,7 @@ impl<'a> Run<'a> {
     }
 
     fn union_rows(&self, sql: &str) -> Result<Vec<Vec<Value>>, String> {
-        let query = || -> rusqlite::Result<Vec<Vec<Value>>> {
-            let mut statement = self.dealer.union().prepare(sql)?;
-            let width = statement.column_count();
-            statement
-                .query_map([], |row| (0..width).map(|i| row.get_ref(i).map(Value::from_sqlite)).collect())?
-                .collect::<Result<_, _>>()
-        };
-        query().map_err(|error| error.to_string())
+        plain::rows(self.dealer.union(), sql).map_err(|error| error.to_string())
     }
 
     fn judge_rung(&mut self, sql: &str, answered: &Answered) -> anyhow::Result<()> {
@@ -352,27 +366,4 @@ impl<'a> Run<'a> {
         self.tally.details.push(format!("{head} {place}\n{sql}\n{what}{plan}{data}"));
         Ok(())
     }
-}
-
-fn ours_equal(ours: &[Vec<Value>], union: &[Vec<Value>]) -> bool {
-    let shown = |rows: &[Vec<Value>]| {
-        let mut rows: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
-        rows.sort_unstable();
-        rows
-    };
-    shown(ours) == shown(union)
-}
-
-fn difference(ours: &[Vec<String>], union: &[Vec<String>], expected: &Expectation) -> String {
-    let listed = |rows: &[Vec<String>]| {
-        let mut rows: Vec<String> = rows.iter().map(|row| row.join("|")).collect();
-        if expected.sort != Sort::No {
-            rows.sort_unstable();
-        }
-        let more = rows.len().saturating_sub(20);
-        rows.truncate(20);
-        let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("{}{tail}", rows.join("  "))
-    };
-    format!("SQLite {}\ngot    {}\n", listed(union), listed(ours))
 }

@@ -50,8 +50,9 @@ pub struct Facts {
     /// Tables read once, in lower case, on which WHERE has a plain condition of their own: their
     /// rows must be filtered before they travel.
     pub filtered: BTreeSet<String>,
-    /// `group_concat` without ORDER BY of its own: its result's order is SQLite's to choose.
-    pub concatenates: bool,
+    /// Places in the result (from 0) that are a `group_concat` without ORDER BY of its own, with
+    /// its separator: the order of its parts is SQLite's to choose, the parts are not.
+    pub concatenated: Vec<(usize, String)>,
 }
 
 /// Aggregates whose partial state does not grow with the rows.
@@ -84,7 +85,7 @@ pub fn facts(sql: &str, is_view: &dyn Fn(&str) -> bool) -> Option<Facts> {
         order_by: order_by(select),
         joined_on: seen.joined_on,
         natural: seen.natural,
-        concatenates: seen.concatenates,
+        concatenated: concatenated(select),
     })
 }
 
@@ -151,6 +152,28 @@ fn order_by(select: &Select<'_>) -> Vec<Option<usize>> {
             })
         })
         .collect()
+}
+
+/// The columns of a SELECT without compounds that are a `group_concat` whose order is open.
+fn concatenated(select: &Select<'_>) -> Vec<(usize, String)> {
+    let OneSelect::Select { columns, .. } = &select.body.select else { return Vec::new() };
+    let starred = columns.iter().any(|column| !matches!(column, ResultColumn::Expr(..)));
+    if starred || select.body.compounds.is_some() {
+        return Vec::new();
+    }
+    let separator = |column: &ResultColumn<'_>| match column {
+        ResultColumn::Expr(Expr::FunctionCall { name, args, order_by: None, .. }, _)
+            if ["group_concat", "string_agg"].iter().any(|known| name.0.eq_ignore_ascii_case(known)) =>
+        {
+            match args.unwrap_or_default() {
+                [_] => Some(",".to_owned()),
+                [_, Expr::Literal(Literal::String(text))] => Some(plain_name(text).replace("''", "'")),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    columns.iter().enumerate().filter_map(|(place, column)| Some((place, separator(column)?))).collect()
 }
 
 fn number(expr: &Expr<'_>) -> Option<u64> {
@@ -274,7 +297,6 @@ struct Seen {
     small_aggregates: usize,
     large_aggregates: usize,
     distinct_aggregates: bool,
-    concatenates: bool,
     joined_on: Vec<String>,
     natural: bool,
 }
@@ -377,13 +399,13 @@ impl Seen {
             }
             Expr::Unary(_, expr) => self.expr(expr),
             Expr::Exists(select) | Expr::Subquery(select) => self.select(select),
-            Expr::FunctionCall { name, distinctness, args, order_by, filter_over } => {
+            Expr::FunctionCall { name, distinctness, args, filter_over, .. } => {
                 let args = args.unwrap_or_default();
                 let distinct = matches!(distinctness, Some(Distinctness::Distinct));
-                self.call(name.0, args.len(), distinct, order_by.is_some(), filter_over.as_ref());
+                self.call(name.0, args.len(), distinct, filter_over.as_ref());
                 self.exprs(args);
             }
-            Expr::FunctionCallStar { name, filter_over } => self.call(name.0, 0, false, false, filter_over.as_ref()),
+            Expr::FunctionCallStar { name, filter_over } => self.call(name.0, 0, false, filter_over.as_ref()),
             Expr::InList { lhs, rhs, .. } => {
                 self.expr(lhs);
                 self.exprs(rhs.unwrap_or_default());
@@ -414,7 +436,7 @@ impl Seen {
         }
     }
 
-    fn call(&mut self, name: &str, args: usize, distinct: bool, ordered: bool, tail: Option<&FunctionTail<'_>>) {
+    fn call(&mut self, name: &str, args: usize, distinct: bool, tail: Option<&FunctionTail<'_>>) {
         if let Some(tail) = tail {
             self.exprs(tail.filter_clause);
             if tail.over_clause.is_some() {
@@ -432,7 +454,6 @@ impl Seen {
             self.distinct_aggregates |= distinct;
         } else if LARGE.contains(&name.as_str()) {
             self.large_aggregates += 1;
-            self.concatenates |= matches!(name.as_str(), "group_concat" | "string_agg") && !ordered;
         }
     }
 }
@@ -520,9 +541,14 @@ mod tests {
 
     #[test]
     fn concatenation_without_order_is_told() {
-        let concatenates = |sql: &str| facts(sql, &|_| false).unwrap().concatenates;
-        assert!(concatenates("SELECT group_concat(DISTINCT x) FROM t"));
-        assert!(!concatenates("SELECT group_concat(x ORDER BY x) FROM t"));
-        assert!(!concatenates("SELECT count(x) FROM t"));
+        let concatenated = |sql: &str| facts(sql, &|_| false).unwrap().concatenated;
+        let of = |place: usize, separator: &str| (place, separator.to_owned());
+        assert_eq!(
+            concatenated("SELECT a, group_concat(DISTINCT x), string_agg(x, '; ') FROM t"),
+            [of(1, ","), of(2, "; ")]
+        );
+        for known in ["group_concat(x ORDER BY x)", "count(x)", "length(group_concat(x))", "group_concat(x, y)"] {
+            assert_eq!(concatenated(&format!("SELECT {known} FROM t")), []);
+        }
     }
 }

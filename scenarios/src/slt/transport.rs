@@ -6,6 +6,11 @@ use super::deal::Dealer;
 
 /// A way to ask the nodes of a deal.
 pub trait Transport {
+    /// How many tables lie in column segments.
+    fn columnar_tables(&self) -> u64 {
+        0
+    }
+
     /// Ask `sql` of an agent chosen at random.
     ///
     /// # Errors

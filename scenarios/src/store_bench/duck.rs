@@ -32,6 +32,26 @@ impl Duck {
     pub fn load(python: &Path, dir: &Path, rows: u64) -> anyhow::Result<Self> {
         let pipe = dir.join("rows.csv");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).context("making a pipe")?;
+        let duck = Self::start(python, &dir.join("duck.db"), &pipe)?;
+        let mut out = BufWriter::with_capacity(1 << 20, std::fs::OpenOptions::new().write(true).open(&pipe)?);
+        for row in Generator::new(rows) {
+            write_csv(&row, &mut out)?;
+        }
+        out.flush()?;
+        drop(out);
+        duck.ready()
+    }
+
+    /// Starts Python as [`Duck::load`] does, with a view for each Parquet file of `directory`, by its
+    /// name. Integers divide as in SQLite, and NULL comes where SQLite has it.
+    ///
+    /// # Errors
+    /// There is no Python with the `duckdb` package, or the files cannot be read.
+    pub fn over_parquet(python: &Path, directory: &Path) -> anyhow::Result<Self> {
+        Self::start(python, Path::new(":memory:"), directory)?.ready()
+    }
+
+    fn start(python: &Path, database: &Path, source: &Path) -> anyhow::Result<Self> {
         let checked = Command::new(python).args(["-c", "import duckdb"]).output();
         ensure!(
             checked.as_ref().is_ok_and(|output| output.status.success()),
@@ -41,24 +61,21 @@ impl Duck {
         let mut child = Command::new(python)
             .arg("-c")
             .arg(SCRIPT)
-            .arg(dir.join("duck.db"))
-            .arg(&pipe)
+            .args([database, source])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let mut out = BufWriter::with_capacity(1 << 20, std::fs::OpenOptions::new().write(true).open(&pipe)?);
-        for row in Generator::new(rows) {
-            write_csv(&row, &mut out)?;
-        }
-        out.flush()?;
-        drop(out);
         let commands = child.stdin.take().context("no pipe to Python")?;
         let answers = BufReader::new(child.stdout.take().context("no pipe from Python")?);
-        let mut duck = Self { child, commands, answers, file_bytes: 0, version: String::new() };
-        let loaded = duck.answer()?;
-        duck.file_bytes = loaded["bytes"].as_u64().context("no size")?;
-        duck.version = loaded["version"].as_str().unwrap_or("?").to_owned();
-        Ok(duck)
+        Ok(Self { child, commands, answers, file_bytes: 0, version: String::new() })
+    }
+
+    /// Its rows are there.
+    fn ready(mut self) -> anyhow::Result<Self> {
+        let loaded = self.answer()?;
+        self.file_bytes = loaded["bytes"].as_u64().context("no size")?;
+        self.version = loaded["version"].as_str().unwrap_or("?").to_owned();
+        Ok(self)
     }
 
     fn answer(&mut self) -> anyhow::Result<Value> {

@@ -53,7 +53,7 @@ pub async fn run(agents: usize, validity: Duration, time: Duration) -> anyhow::R
         coordinators.spawn(ask_on(Arc::clone(agent.shared()), agents, Arc::clone(&tally)));
     }
     let serials = || -> Vec<String> {
-        mesh.agents.iter().map(|agent| agent.shared().coordinator.mesh.identity().serial().to_owned()).collect()
+        mesh.agents.iter().map(|agent| agent.shared().mesh.identity().serial().to_owned()).collect()
     };
     let (began, mut renewals, mut before) = (Instant::now(), 0, serials());
     while began.elapsed() < time {

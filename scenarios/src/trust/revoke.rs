@@ -25,7 +25,7 @@ pub struct Revoked {
 /// Somebody goes on serving the revoked node, or an agent cannot start.
 pub async fn once(mesh: &mut TrustMesh) -> anyhow::Result<Revoked> {
     let outcast = mesh.agents.pop().context("a mesh of nobody")?;
-    let stolen = outcast.shared().coordinator.mesh.identity();
+    let stolen = outcast.shared().mesh.identity();
     let mut config =
         quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(certs::tls::client_config(&stolen)?)?));
     let mut transport = quinn::TransportConfig::default();

@@ -3,7 +3,8 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use scenarios::simulate::{Grid, Job, Noise, Slow};
-use verdicts::digest::{Collector, decode, encode, replay, window_of};
+use scenarios::stragglers::replay;
+use verdicts::digest::{Collector, decode, encode, window_of};
 use verdicts::{ClockOffset, Input, Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use scenarios::simulate::{Grid, Job, Noise, Slow};
-use verdicts::digest::replay;
+use scenarios::stragglers::replay;
 use verdicts::{Input, Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
@@ -113,6 +113,7 @@ fn kind(report: &Report) -> &'static str {
         Verdict::Hang(_) => "hang",
         Verdict::StageImbalance { .. } => "stage",
         Verdict::DataImbalance { .. } => "data",
+        Verdict::WorkImbalance { .. } => "work",
         Verdict::Network(_) => "network",
         Verdict::Unknown { .. } => "unknown",
         Verdict::None => "none",

@@ -87,7 +87,7 @@ pub(super) async fn keep_fresh(shared: std::sync::Arc<Shared>, stop: Cancellatio
         let Ok(name) = reference.parse() else { continue };
         let pings = if measured.as_ref() == Some(&reference) { 1 } else { AT_FIRST };
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        match shared.coordinator.mesh.steady_clock_offset(&name, member.address, pings, deadline).await {
+        match shared.mesh.steady_clock_offset(&name, member.address, pings, deadline).await {
             Ok(clock) => {
                 let mut state = clocks.state();
                 if state.reference.as_ref() == Some(&reference) {

@@ -13,7 +13,8 @@ use record::{steady_shift_now_ns, steady_shift_ns};
 use super::super::activity::{activity, runs};
 use model::wire::OpenCall;
 use verdicts::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
-use verdicts::{Activity, Observation};
+use verdicts::point_to_point::{self, EVERY_WINDOWS, Meter, TimeUse};
+use verdicts::{Activity, Observation, why};
 
 /// A call shorter than this is not said to be open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;
@@ -55,6 +56,7 @@ pub(in crate::agent) struct Feed {
 #[derive(Debug, Default)]
 struct State {
     collector: Collector,
+    meter: Meter,
     /// Names, once each.
     names: HashMap<&'static str, Arc<str>>,
 }
@@ -73,13 +75,43 @@ impl Feed {
     /// Take in a record; what is no collective call or loss is none of a digest's business.
     pub(in crate::agent) fn record(&self, record: &Record) {
         match record {
+            Record::Process(seen) => {
+                if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
+                    let job = point_to_point::job_key(seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
+                    self.state().meter.process(seen.pid, job, rank, nranks);
+                }
+            }
+            Record::OffCpu(off) => {
+                let shift_ns = steady_shift_ns(off.ts_ns.saturating_add(off.duration_ns));
+                let queued_ns = off.run_delay_ns.unwrap_or(0);
+                let next_pid = Some(i64::from(off.next_pid));
+                let kinds =
+                    why::off_cpu_kinds(off.voluntary, off.reason, off.duration_ns, queued_ns, next_pid, &off.next_comm);
+                let mut at_ns = off.ts_ns.saturating_sub(shift_ns);
+                let mut state = self.state();
+                for (kind, ns) in kinds {
+                    state.meter.off_cpu(off.pid, off.tid, at_ns, ns, kind);
+                    at_ns = at_ns.saturating_add(ns);
+                }
+            }
             // Put into a graph, not run: what runs later is not seen.
             Record::Collective(call) if call.captured == Some(true) => self.state().collector.unplaced(),
             // Its process ended in it: nothing was passed by.
             Record::Collective(call) if call.ret.is_none() => {}
             Record::Collective(call) => {
                 let mut state = self.state();
+                if call.tier > 0 {
+                    let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
+                    let entry_ns = call.ts_ns.saturating_sub(shift_ns);
+                    let rank = call.rank.filter(|_| call.comm_hash.is_some());
+                    let of =
+                        point_to_point::Call::new(call.func, call.tid, entry_ns, call.duration_ns, rank, call.root);
+                    state.meter.call(call.pid, of);
+                }
                 let (Some(rank), Some(comm_hash)) = (call.rank, call.comm_hash) else {
+                    if point_to_point::names_no_communicator(call.func) {
+                        return;
+                    }
                     state.collector.unplaced();
                     return;
                 };
@@ -152,6 +184,24 @@ impl Feed {
             let waited_in = waited_in();
             self.state().collector.end_idle(window, &waited_in);
         }
+    }
+
+    /// Whether time off the CPU is recorded.
+    pub(in crate::agent) fn sees_off_cpu(&self, sees: bool) {
+        self.state().meter.sees_off_cpu(sees);
+    }
+
+    /// Where the time of this host's processes went that make calls in which not all ranks meet, up
+    /// to the end of a window; every so many windows.
+    pub(super) fn times(&self, node: &Arc<str>, window: i64) -> Vec<TimeUse> {
+        if window.rem_euclid(EVERY_WINDOWS) != 0 {
+            return Vec::new();
+        }
+        let mut state = self.state();
+        state.meter.forget(|pid| !runs(pid));
+        let mut times = state.meter.close(node, end_of(window));
+        times.retain(|time| time.unscored_ns > 0);
+        times
     }
 
     /// The digest of a window that is over; none where no rank runs here.

@@ -2,7 +2,7 @@
 //! the others', judges, and tells what changes.
 //!
 //! What a verdict is made of and when a window can be judged is the pure `verdicts::standing`.
-//! Here: `feed` collects calls, `clocks` follows the reference node's clock, `tell` writes findings
+//! Here: `feed` collects calls, `keep_stacks` keeps where the named ranks were, `clocks` follows the reference node's clock, `tell` writes findings
 //! and runs the operator's command.
 
 use std::collections::{BTreeMap, HashSet};
@@ -19,10 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use verdicts::digest::{self, Digest, Heard, end_of, window_of};
+use verdicts::point_to_point::{self, EVERY_WINDOWS, TimeUse};
 use verdicts::standing::{Board, Change, Judge, NODE_WINDOWS, Presence, Standing};
 
 mod clocks;
 mod feed;
+mod keep_stacks;
+mod money;
 mod tell;
 
 pub(super) use feed::Feed;
@@ -32,6 +35,8 @@ pub(super) use feed::Feed;
 const LAG: Duration = Duration::from_millis(90);
 /// Most bytes of one digest.
 const LARGEST: usize = 8_000;
+/// And of one statement of where time went.
+const LARGEST_TIMES: usize = 4_000;
 /// What came from others is looked at this often at most.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -121,6 +126,7 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         return;
     }
     let own = shared.identity.node().to_string();
+    let name: Arc<str> = own.as_str().into();
     let mut last = i64::MIN;
     let lag = i64::try_from(LAG.as_nanos()).unwrap_or(0);
     loop {
@@ -134,16 +140,26 @@ async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         }
         last = window;
         number(&shared, &own, window);
-        let closing = Arc::clone(&shared);
+        let (closing, node) = (Arc::clone(&shared), Arc::clone(&name));
         let closed = tokio::task::spawn_blocking(move || {
             let feed = closing.recording.feed();
             feed.end_idle(window, || closing.standing.board().waited_in());
             let recording = &closing.recording;
             let in_calls = feed::InCalls::now(|| recording.open_calls(), || recording.device_waits());
-            feed.close(window, &in_calls)
+            let times = feed.times(&node, window);
+            (feed.close(window, &in_calls), times)
         })
         .await;
-        let Ok(Some(mut digest)) = closed else { continue };
+        let Ok((digest, times)) = closed else { continue };
+        if !times.is_empty() {
+            let text = point_to_point::encode(&times, LARGEST_TIMES);
+            shared.standing.published_bytes.fetch_add(text.len() as u64, std::sync::atomic::Ordering::Relaxed);
+            if let Ok(read) = point_to_point::decode(&own, &text) {
+                shared.standing.board.lock().hear_times(&own, window, read);
+            }
+            shared.coordinator.gossip.publish(times_slot(window), format!("{window} {text}")).await;
+        }
+        let Some(mut digest) = digest else { continue };
         digest.clock = shared.standing.clocks.now(end_of(window));
         digest.wall_ahead_ms = wall_ahead_ns() / 1_000_000;
         let text = digest::encode_within(digest, LARGEST);
@@ -188,7 +204,7 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
             () = stop.cancelled() => return,
         }
         let list = Arc::clone(&members.borrow_and_update());
-        let mut came = Vec::new();
+        let (mut came, mut times_came) = (Vec::new(), Vec::new());
         for member in list.iter().filter(|member| !member.is_self) {
             for slot in 0..NODE_WINDOWS {
                 let name = slot_name(slot);
@@ -196,6 +212,15 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
                 let key = (member.name.clone(), name.to_owned());
                 if heard.get(&key) != Some(text) {
                     came.push((member.name.as_str(), digest::decode(text)));
+                    heard.insert(key, text.clone());
+                }
+            }
+            for slot in 0..NODE_WINDOWS / EVERY_WINDOWS {
+                let name = times_slot(slot * EVERY_WINDOWS);
+                let Some(text) = member.facts.extra.get(&name) else { continue };
+                let key = (member.name.clone(), name);
+                if heard.get(&key) != Some(text) {
+                    times_came.extend(read_times(&member.name, text).map(|read| (member.name.as_str(), read)));
                     heard.insert(key, text.clone());
                 }
             }
@@ -212,6 +237,9 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
                         board.refuse(node, error.to_string());
                     }
                 }
+            }
+            for (node, (window, times)) in times_came {
+                board.hear_times(node, window, times);
             }
             let presence: BTreeMap<String, Presence> = list
                 .iter()
@@ -243,6 +271,19 @@ async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: Cancell
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// The name under which it is gossiped where time went: windows of a second, as many as digests.
+fn times_slot(window: i64) -> String {
+    format!("t{}", window.div_euclid(EVERY_WINDOWS).rem_euclid(NODE_WINDOWS / EVERY_WINDOWS))
+}
+
+/// A node's window and where its processes' time went in it.
+fn read_times(node: &str, text: &str) -> Option<(i64, Vec<TimeUse>)> {
+    let (window, body) = text.split_once(' ')?;
+    let times = point_to_point::decode(node, body);
+    let times = times.inspect_err(|error| tracing::debug!("where time went on {node}: {error}")).ok()?;
+    Some((window.parse().ok()?, times))
 }
 
 fn slot_name(slot: i64) -> &'static str {

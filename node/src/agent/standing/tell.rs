@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
+use explain::cost::Money;
 use query::ask::{self, QueryOutcome, Question};
 use record::unix_now_ns;
 use store::{Finding, Source};
@@ -45,8 +46,10 @@ pub(super) async fn changes(
             () = stop.cancelled() => return,
         };
         let Some(standing) = standing else { return };
+        let report = standing.report.clone();
+        let kept = super::keep_stacks::keep(&shared, &report, &stop);
         tokio::select! {
-            () = one(&shared, command.as_deref(), standing, &stop) => {}
+            ((), ()) = futures::future::join(one(&shared, command.as_deref(), standing, &stop), kept) => {}
             () = stop.cancelled() => return,
         }
     }
@@ -62,11 +65,17 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
     }
     let writes = standing.reference.as_deref().is_none_or(|reference| reference == own);
     if writes || command.is_some() {
-        report.cause =
-            super::super::causes::cause(shared, &report, &query::access::Caller::agent(), Instant::now() + CAUSE, stop)
-                .await;
+        report.cause = super::super::causes::cause(
+            &shared.coordinator,
+            &report,
+            &query::access::Caller::agent(),
+            Instant::now() + CAUSE,
+            stop,
+        )
+        .await;
     }
-    let finding = finding(&standing, &report);
+    let money = super::money::of_site(shared, &report);
+    let finding = finding(&standing, &report, money.as_ref());
     if writes
         && let Source::Store(store) = shared.source.as_ref()
         && !last_finding(shared, stop).await.is_some_and(|last| last == key_of(&finding))
@@ -126,7 +135,7 @@ pub(super) fn sentence(report: &Report) -> String {
     first.join(" ")
 }
 
-fn finding(standing: &Standing, report: &Report) -> Finding {
+fn finding(standing: &Standing, report: &Report, money: Option<&Money>) -> Finding {
     let until_ns = standing.end_ns();
     let mut finding = Finding {
         ts_ns: unix_now_ns(),
@@ -138,7 +147,7 @@ fn finding(standing: &Standing, report: &Report) -> Finding {
         cause: report.cause.as_ref().map(|cause| cause.summary.clone()),
         detail: serde_json::to_string(&json!({
             "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence, "cause": report.cause,
-            "coverage": report.coverage,
+            "coverage": report.coverage, "money": money,
         }))
         .unwrap_or_default(),
         ..Finding::default()

@@ -35,7 +35,7 @@ pub(crate) fn time_of(table: &str) -> &'static str {
 /// they are.
 pub(crate) fn make_collectives_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.execute_batch(include_str!("segments.sql"))?;
-    move_rows(tx, "collectives", "ts_ns")
+    move_rows(tx, "collectives", "ts_ns", MOST_ROWS)
 }
 
 /// Version 5: so do the other frequent tables and the rollups. (A store of plain form becomes
@@ -47,7 +47,7 @@ pub(crate) fn make_frequent_columnar(tx: &Transaction<'_>) -> rusqlite::Result<(
     COLUMNAR
         .iter()
         .filter(|(table, _)| *table != "collectives")
-        .try_for_each(|(table, time)| move_rows(tx, table, time))
+        .try_for_each(|(table, time)| move_rows(tx, table, time, MOST_ROWS))
 }
 
 /// Version 7: a call in which its process ended has neither a duration nor a return code. Segments
@@ -71,7 +71,7 @@ pub(crate) fn let_calls_end_without_return(tx: &Transaction<'_>) -> rusqlite::Re
     declare(tx, "collectives", &columns)
 }
 
-fn is_plain(conn: &Connection) -> rusqlite::Result<bool> {
+pub(super) fn is_plain(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT count(*) = 0 FROM sqlite_schema WHERE name = ?1", [OWN_TABLES[0]], |row| row.get(0))
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn make_columnar_again(conn: &mut Connection) -> rusqlite::Result<()>
     let tx = conn.transaction()?;
     if is_plain(&tx)? {
         tx.execute_batch(include_str!("segments.sql"))?;
-        COLUMNAR.iter().try_for_each(|(table, time)| move_rows(&tx, table, time))?;
+        COLUMNAR.iter().try_for_each(|(table, time)| move_rows(&tx, table, time, MOST_ROWS))?;
     }
     tx.commit()
 }
@@ -107,7 +107,7 @@ fn declared(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
-fn move_rows(tx: &Connection, table: &str, time: &str) -> rusqlite::Result<()> {
+pub(super) fn move_rows(tx: &Connection, table: &str, time: &str, most_rows: usize) -> rusqlite::Result<()> {
     let declared = declared(tx, table)?;
     let kinds = table_columns(tx, table)?;
     let fresh =
@@ -120,7 +120,7 @@ fn move_rows(tx: &Connection, table: &str, time: &str) -> rusqlite::Result<()> {
         let mut waiting = 0;
         loop {
             let row = rows.next()?;
-            if (row.is_none() && waiting > 0) || waiting == MOST_ROWS {
+            if (row.is_none() && waiting > 0) || waiting == most_rows {
                 segment::write(tx, table, time, next_rowid, &columns)?;
                 next_rowid += waiting as i64;
                 waiting = 0;

@@ -61,3 +61,18 @@ impl Kind {
         }
     }
 }
+
+/// Give a strict table of any SQLite file, of INTEGER, TEXT and BLOB columns, the form of a store's
+/// frequent tables: its rows become segments of `segment_rows` rows.
+///
+/// # Errors
+/// What SQLite says; then the file is as it was.
+pub fn make_columnar(conn: &mut rusqlite::Connection, table: &str, segment_rows: usize) -> rusqlite::Result<()> {
+    register(conn)?;
+    let tx = conn.transaction()?;
+    if form::is_plain(&tx)? {
+        tx.execute_batch(include_str!("segments.sql"))?;
+    }
+    form::move_rows(&tx, table, form::time_of(table), segment_rows.clamp(1, MOST_ROWS))?;
+    tx.commit()
+}

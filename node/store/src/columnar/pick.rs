@@ -3,6 +3,7 @@
 //! where conditions come from (`scan/filter` reads them from SQL, `vtab` gets them from SQLite).
 
 use super::Kind;
+use super::bits::BLOCK;
 use super::encode::{Cell, Encoded};
 use super::segment::{Segment, SegmentError};
 
@@ -119,6 +120,29 @@ pub(super) fn admitted(
     Ok(())
 }
 
+/// Read a column's values, or codes, of some of the next `len` rows from `start` on (a multiple of
+/// 1024), each into its row's place of `out`: of blocks without a wanted row nothing is read. `rows`
+/// are relative to `start` and ascending. None when the bytes are damaged.
+pub(super) fn read_rows(
+    column: &Encoded,
+    (start, len): (usize, usize),
+    rows: &[u32],
+    out: &mut Vec<i64>,
+) -> Option<()> {
+    out.resize(len, 0);
+    if rows.len() == len {
+        return column.read(start, out);
+    }
+    let mut left = rows;
+    while let Some(first) = left.first() {
+        let block = *first as usize / BLOCK;
+        let end = ((block + 1) * BLOCK).min(len);
+        column.read(start + block * BLOCK, out.get_mut(block * BLOCK..end)?)?;
+        left = &left[left.partition_point(|row| (*row as usize) < end)..];
+    }
+    Some(())
+}
+
 impl Pick {
     pub(super) fn new(column: Encoded, admits: Admits) -> Self {
         let codes = column.entries().map(|entries| {
@@ -137,8 +161,7 @@ impl Pick {
             }
             return Some(());
         }
-        self.buffer.resize(len, 0);
-        self.column.read(start, &mut self.buffer)?;
+        read_rows(&self.column, (start, len), rows, &mut self.buffer)?;
         let buffer = &self.buffer;
         if let Some(codes) = &self.codes {
             rows.retain(|&row| codes.get(buffer[row as usize] as usize).copied().unwrap_or(false));

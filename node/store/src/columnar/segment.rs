@@ -8,6 +8,8 @@
 
 pub(super) mod summary;
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, Row, ffi, params};
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +101,8 @@ pub(crate) struct Segment {
     pub(crate) first_rowid: i64,
     pub(crate) rows: usize,
     pub(super) columns: Vec<ColumnHeader>,
+    /// The columns' bytes, of a segment that lies in no file.
+    memory: Option<Arc<Vec<Vec<u8>>>>,
 }
 
 /// Multiplying hash over words: finds torn and swapped pages, not malice.
@@ -115,6 +119,29 @@ pub(super) fn checksum(bytes: &[u8]) -> u32 {
     (hash >> 32) as u32
 }
 
+/// The headers of columns of equal length, and their bytes.
+fn encoded(columns: &[(String, Column)]) -> Result<(Vec<ColumnHeader>, Vec<Vec<u8>>), &'static str> {
+    let rows = columns.first().map_or(0, |(_, column)| column.len());
+    if columns.len() > MOST_COLUMNS || columns.iter().any(|(_, column)| column.len() != rows) {
+        return Err("its columns do not fit together");
+    }
+    let mut headers = Vec::with_capacity(columns.len());
+    let mut bodies = Vec::with_capacity(columns.len());
+    for (name, column) in columns {
+        let (form, body, range) = column.encode();
+        headers.push(ColumnHeader {
+            name: name.clone(),
+            kind: column.kind(),
+            form,
+            range,
+            bytes: u32::try_from(body.len()).map_err(|_| "a column is too long")?,
+            check: checksum(&body),
+        });
+        bodies.push(body);
+    }
+    Ok((headers, bodies))
+}
+
 /// Write columns of equal length as a new segment of `table`; `time` names the column with its
 /// time. Returns it.
 pub(super) fn write(
@@ -126,23 +153,7 @@ pub(super) fn write(
 ) -> Result<Segment, SegmentError> {
     let rows = columns.first().map_or(0, |(_, column)| column.len());
     let damaged = |what: &str| SegmentError::Damaged { table: table.to_owned(), segment: 0, what: what.to_owned() };
-    if columns.len() > MOST_COLUMNS || columns.iter().any(|(_, column)| column.len() != rows) {
-        return Err(damaged("its columns do not fit together"));
-    }
-    let mut headers = Vec::with_capacity(columns.len());
-    let mut bodies = Vec::with_capacity(columns.len());
-    for (name, column) in columns {
-        let (form, body, range) = column.encode();
-        headers.push(ColumnHeader {
-            name: name.clone(),
-            kind: column.kind(),
-            form,
-            range,
-            bytes: u32::try_from(body.len()).map_err(|_| damaged("a column is too long"))?,
-            check: checksum(&body),
-        });
-        bodies.push(body);
-    }
+    let (headers, bodies) = encoded(columns).map_err(damaged)?;
     let (first_ns, last_ns) =
         headers.iter().find(|column| column.name == time).and_then(|column| column.range).unwrap_or((0, 0));
     let header = Header { columns: headers };
@@ -159,7 +170,7 @@ pub(super) fn write(
         insert.execute(params![column_id(id, at), body])?;
     }
     summary::write(conn, table, id, columns)?;
-    Ok(Segment { id, table: table.to_owned(), first_rowid, rows, columns: header.columns })
+    Ok(Segment { id, table: table.to_owned(), first_rowid, rows, columns: header.columns, memory: None })
 }
 
 pub(super) fn column_id(segment: i64, at: usize) -> i64 {
@@ -195,7 +206,20 @@ impl Segment {
             first_rowid: row.get(1)?,
             rows: rows.ok_or_else(|| damaged("its header does not fit".to_owned()))?,
             columns: header.columns,
+            memory: None,
         })
+    }
+
+    /// Columns of equal length as a segment that lies in no file: rows of a question.
+    pub(super) fn in_memory(table: &str, id: i64, columns: &[(String, Column)]) -> Result<Self, SegmentError> {
+        let (headers, bodies) = encoded(columns).map_err(|what| SegmentError::Damaged {
+            table: table.to_owned(),
+            segment: id,
+            what: what.to_owned(),
+        })?;
+        let rows = columns.first().map_or(0, |(_, column)| column.len());
+        let memory = Some(Arc::new(bodies));
+        Ok(Self { id, table: table.to_owned(), first_rowid: 0, rows, columns: headers, memory })
     }
 
     /// A column with all its values in memory.
@@ -229,6 +253,10 @@ impl Segment {
                 .ok_or_else(|| self.damaged(name.to_owned()));
         };
         let column = &self.columns[at];
+        if let Some(bytes) = self.memory.as_ref().and_then(|memory| memory.get(at)) {
+            return Encoded::open(self.rows, column.kind, &column.form, bytes.clone())
+                .ok_or_else(|| self.damaged(name.to_owned()));
+        }
         let mut bytes: Vec<u8> = Vec::new();
         if column.bytes > 0 {
             bytes = conn

@@ -47,8 +47,8 @@ impl<'c> HostStatements<'c> {
             )?,
             gpu: conn.prepare(
                 "INSERT INTO gpu_samples (ts_ns, gpu, uuid, utilisation_pct, memory_used_bytes, memory_total_bytes, \
-                 power_mw, temperature_c, sm_clock_mhz, mem_clock_mhz, throttle_reasons, throttle) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
+                 power_mw, temperature_c, sm_clock_mhz, mem_clock_mhz, throttle_reasons, throttle, model) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
             )?,
             host: conn.prepare(
                 "INSERT INTO host_samples (ts_ns, cpu_busy_pct, cpu_iowait_pct, steal_pct, load_1m, \
@@ -137,6 +137,7 @@ impl<'c> HostStatements<'c> {
             r.mem_clock_mhz,
             r.throttle_reasons.map(bits),
             r.throttle,
+            r.model,
         ])?;
         Ok(Stored::Row)
     }

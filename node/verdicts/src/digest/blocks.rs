@@ -165,7 +165,8 @@ impl Sum {
         }
     }
 
-    /// Mean entry, mean duration and mean own time, nanoseconds; none where a time does not fit.
+    /// Mean entry, mean duration and mean compute time, nanoseconds; none where a time does not
+    /// fit.
     pub(super) fn means(&self) -> Option<(i64, i64, Option<i64>)> {
         let calls = i128::from(self.calls.max(1));
         let duration = i128::try_from(self.durations_us).ok()?.checked_mul(1_000)? / calls;

@@ -2,22 +2,23 @@
 //!
 //! Integers are variable-length (seven bits a byte, lowest first); signed ones are folded (zigzag).
 //! What can be guessed from what went before is written as the difference: the ranks of a host
-//! leave a collective together, and own time is mostly what lies between two calls. docs/wire.md
-//! has the layout. Reading takes any bytes: every count is bounded by what is left to read.
+//! leave a collective together, and compute time is mostly what lies between two calls.
+//! docs/wire.md has the layout. Reading takes any bytes: every count is bounded by what is left to
+//! read.
 //!
-//! `write` writes and `read` reads, `neighbour` says which lane another is like, `expected` what
-//! both expect of a run, `steps` is the part behind the lanes, `text` makes characters of bytes.
+//! `layout` (with `steps`, the part behind the lanes) describes the bytes once for writing and
+//! reading, `coder` does either, `neighbour` says which lane another is like, `expected` what a run
+//! is expected to be, `text` makes characters of bytes.
 
+mod coder;
 mod expected;
+mod layout;
 mod neighbour;
-mod read;
 mod steps;
-mod text;
-mod write;
+pub(crate) mod text;
 
-use read::Reader;
+use coder::Coder;
 use text::{from_text, to_text};
-use write::Writer;
 
 use super::Digest;
 
@@ -26,8 +27,6 @@ const VERSION: u8 = 5;
 /// The same, where it says how far the wall clock is ahead: agents that do not know of it refuse
 /// it, and read all others.
 const WITH_WALL: u8 = 6;
-/// What a process does, where this version has no word for it: nothing.
-const NO_ACTIVITY: u8 = 0;
 /// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
 const LARGEST: u64 = 1 << 55;
 /// Longest name of a function or library that is not in the tables.
@@ -86,10 +85,13 @@ pub enum DecodeError {
     Value(&'static str),
 }
 
-/// Write a digest.
+/// Write a digest. One that holds what no digest can is cut off there, and refused by readers.
 #[must_use]
 pub fn encode(digest: &Digest) -> String {
-    to_text(&Writer::default().digest(digest))
+    let mut writer = Coder::writing();
+    let written = writer.digest(&mut digest.clone());
+    debug_assert_eq!(written, Ok(()));
+    to_text(&writer.into_bytes())
 }
 
 /// Write a digest in at most `limit` bytes: if it does not fit, steps are left out, then the
@@ -126,9 +128,9 @@ pub fn encode_within(mut digest: Digest, limit: usize) -> String {
 /// [`DecodeError`] for whatever [`encode`] does not write.
 pub fn decode(text: &str) -> Result<Digest, DecodeError> {
     let bytes = from_text(text).ok_or(DecodeError::Value("character"))?;
-    let mut reader = Reader { bytes: &bytes };
-    let digest = reader.digest()?;
-    if reader.bytes.is_empty() { Ok(digest) } else { Err(DecodeError::Length) }
+    let (mut reader, mut digest) = (Coder::reading(&bytes), Digest::default());
+    reader.digest(&mut digest)?;
+    reader.finish().map(|()| digest)
 }
 
 /// How a lane is said to be like the one beside it: the same function, library and tier, and the
@@ -151,7 +153,9 @@ fn unfold(value: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Block, Gone, Lane, Open, Process, ReferenceClock, Resent, StepCalls, Steps};
     use super::*;
+    use crate::activity::Activity;
 
     #[test]
     fn that_the_wall_clock_was_stepped_takes_a_version_of_its_own() {
@@ -165,11 +169,81 @@ mod tests {
         }
     }
 
+    /// Of layout 5, in hexadecimal digits, as other agents of this layout write and read it.
+    const WRITTEN: &str = "050052070856463f6f7d0e1d213f400202020c231100010500000400611f20000000000000000000000000000020000f\
+            0206081e2060207d01102c402360010000000000000040020900000000000000000a101800400000001451701c406801\
+            501f106b6e01000110075000206040000b000818300004014427007061014000001c0000200041000116344b776b5b3b\
+            6e3e0d0b460d1b00040004100060201a005543011060010201407a5700180370451108186002400007040400601a037b\
+            451100";
+
+    #[test]
+    fn what_agents_of_this_layout_wrote_is_read_and_written_the_same() {
+        let block = |start, exit_us, duration_us, compute_us, waited| Block {
+            start,
+            level: 2,
+            exit_us,
+            duration_us,
+            compute_us,
+            waited,
+        };
+        let lane = |process, comm_hash, rank, func: &str, calls, last_seq, blocks| Lane {
+            process,
+            comm_hash,
+            nranks: Some(4),
+            rank,
+            func: func.into(),
+            library: "nccl".into(),
+            calls,
+            last_seq,
+            blocks,
+            ..Lane::default()
+        };
+        let runs =
+            |more: i64| vec![block(96, 1_000 + more, 50, Some(900), None), block(100, 5_000 + more, 60, None, Some(3))];
+        let step = |process, ends, lane, more: u64| Steps {
+            process,
+            ends,
+            number: 104,
+            level: 3,
+            end_us: 400_000 + more.cast_signed(),
+            length_us: 90_000,
+            called_us: 800 + more,
+            calls: vec![StepCalls { lane, peer: Some(3), first: true, calls: 1, before_us: 70_000 + more }],
+        };
+        let open = Some(Open { seq: 9, for_ms: 2_500 });
+        let lanes = vec![
+            lane(0, 7, 0, "all_reduce", 20, Some(103), runs(0)),
+            Lane { open, ..lane(0, 9, 1, "send", 3, Some(8), Vec::new()) },
+            lane(1, 7, 1, "all_reduce", 20, Some(103), runs(7)),
+            lane(1, 9, 2, "my_own_call", 1, None, Vec::new()),
+        ];
+        let (from, to) = ([10, 0, 0, 1].into(), [0xfe80u16, 0, 0, 0, 0, 0, 0, 1].into());
+        let digest = Digest {
+            window: 3_540_000_000,
+            clock: Some(ReferenceClock { reference: 0xbeef, offset_us: -1_234, bound_us: 250 }),
+            wall_ahead_ms: 0,
+            lost: 5,
+            unplaced: 2,
+            cut: true,
+            gone: vec![Gone { pid: 99, window: 3_539_999_990 }],
+            resent: vec![Resent { from, to, segments: 30, at_ms: vec![3, 450] }],
+            processes: vec![
+                Process { pid: 4_000, opens: Some("send".into()), activity: Some(Activity::Running) },
+                Process { pid: 4_007, opens: None, activity: None },
+            ],
+            lanes,
+            steps: vec![step(0, 0, 1, 0), step(1, 2, 3, 11)],
+        };
+        let written: String = encode(&digest).bytes().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(written, WRITTEN);
+        assert_eq!(decode(&encode(&digest)), Ok(digest));
+    }
+
     #[test]
     fn lanes_like_those_of_the_process_before_take_few_bytes() {
         // Eight ranks, each in a communicator of all and in one of its own with the same rank on
         // other hosts.
-        let lane = |process: usize, comm_hash: u64, rank: i32| super::super::Lane {
+        let lane = |process: usize, comm_hash: u64, rank: i32| Lane {
             process,
             comm_hash,
             nranks: Some(8),
@@ -182,7 +256,7 @@ mod tests {
             open: None,
             blocks: Vec::new(),
         };
-        let process = |pid: u32| super::super::Process { pid, opens: None, activity: None };
+        let process = |pid: u32| Process { pid, opens: None, activity: None };
         let lanes = (0..8).flat_map(|p| [lane(p, 5, p as i32), lane(p, u64::MAX - p as u64, 3)]);
         let digest = Digest { processes: (0..8).map(process).collect(), lanes: lanes.collect(), ..Digest::default() };
         let one = Digest { processes: vec![process(0)], lanes: digest.lanes[..2].to_vec(), ..Digest::default() };

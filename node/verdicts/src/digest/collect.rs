@@ -1,19 +1,20 @@
 //! Makes a host's digests of its calls as they end.
 //!
-//! Holds per process how its own time stands and, per lane, the calls that were not shipped yet.
-//! Memory is bounded: calls beyond [`MOST_CALLS`] in a window count as lost.
+//! Holds per process how its compute time stands and, per lane, the calls that were not shipped
+//! yet. Memory is bounded: calls beyond [`MOST_CALLS`] in a window count as lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::blocks::Point;
-use super::compute_time::ComputeTime;
 use super::late::{Kept, Key, LateLanes, Number, needed};
+use super::steps::Stepping;
 use super::waits::{Pending, wait};
 use super::{Digest, Gone, Heard, Lane, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of};
 use crate::Observation;
 use crate::activity::Activity;
+use crate::compute_time::Follower;
 use crate::observation::Coupling;
 
 /// Calls kept for one window.
@@ -70,6 +71,13 @@ struct Sync {
     end_ns: i64,
 }
 
+/// What is followed of a process.
+#[derive(Debug, Default)]
+struct Followed {
+    own: Follower,
+    steps: Stepping,
+}
+
 /// Makes digests.
 #[derive(Debug, Default)]
 pub struct Collector {
@@ -79,7 +87,7 @@ pub struct Collector {
     resent: Vec<(i64, IpAddr, IpAddr)>,
     lost: u64,
     unplaced: u64,
-    processes: HashMap<u32, ComputeTime>,
+    processes: HashMap<u32, Followed>,
     tracks: BTreeMap<Key, Track>,
     gone: Vec<Gone>,
     /// By process: when its last call ended.
@@ -234,9 +242,9 @@ impl Collector {
             let (pid, comm, _) = key;
             let goes_on = self.tracks.range((pid, comm, "".into())..).next();
             if goes_on.is_none_or(|((of, other, _), _)| (*of, *other) != (pid, comm))
-                && let Some(own) = self.processes.get_mut(&pid)
+                && let Some(process) = self.processes.get_mut(&pid)
             {
-                own.ended(comm);
+                process.own.ended(comm);
             }
         }
     }
@@ -317,7 +325,7 @@ impl Collector {
                 continue;
             };
             lane.process = *places.entry(*pid).or_insert_with(|| {
-                let opens = self.processes.get_mut(pid).and_then(ComputeTime::opens);
+                let opens = self.processes.get_mut(pid).and_then(|process| process.own.opens());
                 digest.processes.push(Process { pid: *pid, opens, activity: activities.remove(pid) });
                 digest.processes.len() - 1
             });
@@ -375,8 +383,8 @@ impl Collector {
     }
 
     fn wait(&mut self, sync: Sync, window: i64) {
-        let Some(own) = self.processes.get_mut(&sync.pid) else { return };
-        own.busy(sync.start_ns, sync.end_ns);
+        let Some(process) = self.processes.get_mut(&sync.pid) else { return };
+        process.own.busy(sync.start_ns, [sync.end_ns; 3]);
         let span_us = (sync.start_ns / 1_000, sync.end_ns / 1_000);
         let mut rest: Vec<(u64, &mut Pending)> = self
             .tracks
@@ -396,9 +404,9 @@ impl Collector {
         let Ok(pid) = u32::try_from(call.pid) else { return };
         let left_ns = call.entry_ns.saturating_add(call.duration_ns);
         self.unplaced += 1;
-        let own = self.processes.entry(pid).or_default();
-        own.busy(call.entry_ns, left_ns);
-        own.steps.interrupt();
+        let process = self.processes.entry(pid).or_default();
+        process.own.busy(call.entry_ns, [left_ns; 3]);
+        process.steps.interrupt();
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
         if let Some(track) = self.tracks.get_mut(&(pid, call.comm_hash, Arc::clone(&call.func))) {
@@ -408,9 +416,12 @@ impl Collector {
 
     fn take(&mut self, call: &Observation) {
         let Ok(pid) = u32::try_from(call.pid) else { return };
-        let compute_ns = self.processes.entry(pid).or_default().next(call);
+        let left_ns = call.entry_ns.saturating_add(call.duration_ns);
+        let process = self.processes.entry(pid).or_default();
+        let compute_ns = process.own.next(call, [left_ns; 3], true).map(|[compute_ns, ..]| compute_ns);
+        process.steps.take(call, process.own.outside_ns());
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
-        *left = call.entry_ns.saturating_add(call.duration_ns).max(*left);
+        *left = left_ns.max(*left);
         let track =
             self.tracks.entry((pid, call.comm_hash, Arc::clone(&call.func))).or_insert_with(|| Track::new(call));
         track.calls += 1;

@@ -113,7 +113,7 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
         input.progress.extend(progress.into_values());
     }
     complete_together(&mut input.progress);
-    // Where steps tell own times, their ends are the collectives.
+    // Where steps tell compute times, their ends are the collectives.
     let told = told.tell(&input.clocks);
     for (_, lanes) in tracks.into_iter().filter(|((comm, func), _)| !told.ends.contains(&(*comm, *func))) {
         let lanes: Vec<Track<'_>> = lanes.into_values().collect();
@@ -128,8 +128,7 @@ fn count(totals: &mut Totals, known: Entry<'_, (u32, u64, &str), usize>, lane: &
     match known {
         Entry::Occupied(place) => {
             let Some(total) = totals.lanes.get_mut(*place.get()) else { return };
-            total.calls = total.calls.saturating_add(lane.calls);
-            total.nranks = total.nranks.max(lane.nranks);
+            total.count(lane.calls, lane.nranks);
         }
         Entry::Vacant(place) => {
             place.insert(totals.lanes.len());
@@ -161,12 +160,7 @@ fn advance<'a>(
         nranks: lane.nranks,
         comm_hash: lane.comm_hash,
         func: Arc::clone(&lane.func),
-        entered: None,
-        completed: None,
-        since_ns: None,
-        waiting_in: None,
-        peer: None,
-        syncing_since_ns: None,
+        ..Progress::default()
     });
     p.completed = lane.last_seq.or(p.completed);
     p.entered = p.completed;

@@ -8,35 +8,32 @@
 //! means.
 //!
 //! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the
-//! synchronise calls after them, `compute_time` follows each process's own time, `steps` what it
-//! does in each step (`pattern`: lost records filled in), `collect` makes digests of calls, `late`
-//! numbers those whose communicator's start was not seen, `codec` writes and reads them (bounded,
-//! hostile bytes refused), `input` makes an input of many nodes' digests (`step_times`: compute
-//! times from steps), `replay` of recorded rows.
+//! synchronise calls after them, `steps` follows what a process does in each step (`pattern`: lost
+//! records filled in), `collect` makes digests of calls, `late` numbers those whose communicator's
+//! start was not seen, `codec` writes and reads them (bounded, hostile bytes refused), `input` makes
+//! an input of many nodes' digests (`step_times`: compute times from steps).
 
 mod blocks;
 mod codec;
 mod collect;
-mod compute_time;
 mod input;
 mod late;
 mod pattern;
-mod replay;
 mod step_times;
 mod steps;
 #[cfg(test)]
 mod tests;
 mod waits;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::activity::Activity;
 
+pub(crate) use codec::text;
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
 pub use input::{Heard, to_input};
-pub use replay::{reference_of, replay, replay_by};
 
 /// Length of a window.
 pub const WINDOW_NS: i64 = 500_000_000;
@@ -98,7 +95,7 @@ impl Digest {
 }
 
 /// A node's clock against that of the node that all are aligned to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReferenceClock {
     /// Tells reference nodes apart: [`reference_id`] of the name.
     pub reference: u16,
@@ -117,7 +114,7 @@ pub fn reference_id(name: &str) -> u16 {
 }
 
 /// A process that is no more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Process id.
     pub pid: u32,
@@ -138,8 +135,14 @@ pub struct Resent {
     pub at_ms: Vec<u16>,
 }
 
+impl Default for Resent {
+    fn default() -> Self {
+        Self { from: Ipv4Addr::UNSPECIFIED.into(), to: Ipv4Addr::UNSPECIFIED.into(), segments: 0, at_ms: Vec::new() }
+    }
+}
+
 /// A process of a digest.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
     /// Process id.
     pub pid: u32,
@@ -151,7 +154,7 @@ pub struct Process {
 }
 
 /// Calls of one process of one function in one communicator.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lane {
     /// Place of the process in [`Digest::processes`].
     pub process: usize,
@@ -181,7 +184,7 @@ pub struct Lane {
 
 /// One step of a process: from one call of the largest communicator that it is in to the next. Of
 /// 2^level consecutive ones, the one whose number is a multiple of that is told. Microseconds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Steps {
     /// Place of the process in [`Digest::processes`].
     pub process: usize,
@@ -195,14 +198,15 @@ pub struct Steps {
     pub end_us: i64,
     /// How long before it the call was entered that ended the step before.
     pub length_us: u64,
-    /// How much of this was spent in calls. The rest is own time, and waits that calls do not show.
+    /// How much of this was spent in calls. The rest is compute time, and waits that calls do not
+    /// show.
     pub called_us: u64,
     /// The calls inside the step, by whom they meet.
     pub calls: Vec<StepCalls>,
 }
 
 /// The calls of a step in one lane to one peer: the first alone, the others together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepCalls {
     /// Place in [`Digest::lanes`]: a lane of the same process.
     pub lane: usize,
@@ -218,7 +222,7 @@ pub struct StepCalls {
 
 /// A call that lasts. With the number of the last call that ended: that one only enqueued, and the
 /// process waits for its device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Open {
     /// Its number.
     pub seq: u64,
@@ -228,7 +232,7 @@ pub struct Open {
 
 /// Means over the 2^level consecutive calls from `start` on; `start` is a multiple of 2^level.
 /// Microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Block {
     /// Number of the first call.
     pub start: u64,
@@ -238,7 +242,7 @@ pub struct Block {
     pub exit_us: i64,
     /// Time in the calls.
     pub duration_us: u64,
-    /// Own time before the calls; none when it is not known of too many.
+    /// Compute time before the calls; none when it is not known of too many.
     pub compute_us: Option<u64>,
     /// The calls only enqueue, and so many of them were waited for in a synchronise call of their
     /// own: the figures are of these alone, and reach to its end. None where the figures are those

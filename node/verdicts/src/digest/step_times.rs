@@ -71,16 +71,17 @@ pub(super) struct ComputeTimes<'a> {
     /// Lanes whose calls end steps, by communicator and function.
     pub(super) ends: BTreeSet<(u64, &'a str)>,
     cells: Vec<Sampled>,
-    /// The communicators of these jobs: what their hosts take for own time holds waits.
+    /// The communicators of these jobs: what their hosts take for compute time holds waits.
     comms: BTreeSet<u64>,
-    /// By process and communicator: when each step ended (on the node's clock), and its own time,
-    /// of one call in it.
+    /// By process and communicator: when each step ended (on the node's clock), and its compute
+    /// time, of one call in it.
     other: BTreeMap<Member<'a>, Vec<(i64, i64, Unsure)>>,
 }
 
 impl ComputeTimes<'_> {
     /// Put them among the cells: those of the steps' ends are new. In the other communicators, the
-    /// call that was made next to a step's end has its own time, as much as one call's part in it.
+    /// call that was made next to a step's end has its compute time, as much as one call's part in
+    /// it.
     pub(super) fn spread(mut self, sampled: &mut Vec<Sampled>) {
         let mut places: BTreeMap<Member<'_>, Vec<(i64, usize)>> = BTreeMap::new();
         for cell in sampled.iter_mut() {
@@ -131,7 +132,7 @@ impl<'a> StepTimes<'a> {
         }
     }
 
-    /// The own times that can be told.
+    /// The compute times that can be told.
     pub(super) fn tell(self, clocks: &BTreeMap<String, ClockOffset>) -> ComputeTimes<'a> {
         let mut told = ComputeTimes::default();
         for job in together(self.processes) {
@@ -173,7 +174,7 @@ impl<'a> StepTimes<'a> {
 }
 
 impl Own {
-    /// Own time, and how far the clocks leave it open.
+    /// Compute time, and how far the clocks leave it open.
     fn told(&self) -> (i64, Unsure) {
         let own = |waited: i64| self.outside_ns.saturating_sub(waited).max(0);
         let (compute_ns, [least, most]) = (own(self.waited_ns), self.within_ns);
@@ -217,10 +218,8 @@ impl<'a> Stepped<'a> {
                 func: Arc::clone(&self.ends.func),
                 seq: number,
                 entry_ns: step.end_ns,
-                duration_ns: 0,
-                tier: 0,
                 library: Arc::clone(&self.ends.library),
-                root: None,
+                ..Observation::default()
             },
             compute_ns,
             unsure,

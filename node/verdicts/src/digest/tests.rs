@@ -39,9 +39,8 @@ fn enqueued(calls: u64, syncing: &[i32]) -> Report {
                     seq: step * calls + call,
                     entry_ns: entry + call as i64 * MS / 10,
                     duration_ns: MS / 50,
-                    tier: 0,
                     library: "nccl".into(),
-                    root: None,
+                    ..crate::Observation::default()
                 });
             }
             let start = entry + calls as i64 * MS / 10;

@@ -3,8 +3,8 @@
 //!
 //! As `compute_time.rs` does with rows: of several calls of a communicator before one synchronise
 //! call the last counts, from its entry to the end of that; what the process did on its own before
-//! the others is its own time as well. Such calls are held back until their synchronise call has
-//! ended. A process of which none was seen for long ships its calls as they are.
+//! the others is its compute time as well. Such calls are held back until their synchronise call
+//! has ended. A process of which none was seen for long ships its calls as they are.
 
 use super::blocks::{Point, cut, level_for, level_for_waited};
 use super::{Block, MAX_LEVEL, WINDOW_NS, end_of};
@@ -112,7 +112,7 @@ pub(super) fn wait<'a>(
         })
         .collect();
     let Some(last) = lanes.iter().map(|(.., last)| *last).max() else { return false };
-    // Own time before all of them.
+    // Compute time before all of them.
     let compute_us: Option<u64> =
         lanes.iter().flat_map(|(lane, count, _)| lane.open().iter().take(*count)).map(|point| point.compute_us).sum();
     let mut found = false;

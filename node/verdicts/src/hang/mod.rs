@@ -22,7 +22,7 @@ use super::activity::Activity;
 use super::ranks::{RankRef, Ranks};
 
 /// How far a process got with one function of one communicator.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
     /// The node that knows it.
     pub node: Arc<str>,

@@ -38,12 +38,7 @@ pub fn progress_of(
         nranks: seen.nranks,
         comm_hash: seen.comm_hash,
         func: Arc::clone(&seen.func),
-        entered: None,
-        completed: None,
-        since_ns: None,
-        waiting_in: None,
-        peer: None,
-        syncing_since_ns: None,
+        ..Progress::default()
     };
     for seen in finished {
         let key = (&*seen.node, seen.pid, seen.comm_hash, &*seen.func);

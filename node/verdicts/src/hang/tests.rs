@@ -23,9 +23,7 @@ fn at(rank: i32, comm: u64, entered: u64, completed: u64) -> Progress {
         entered: Some(entered),
         completed: Some(completed),
         since_ns: (entered > completed).then_some(10 * S),
-        waiting_in: None,
-        peer: None,
-        syncing_since_ns: None,
+        ..Progress::default()
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::page::Page;
 use super::{GRACE_NS, NODE_WINDOWS};
 use crate::digest::{Digest, reference_id, window_of};
+use crate::point_to_point::TimeUse;
 
 /// Whether a node is there, by the mesh's failure detector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,11 @@ impl Board {
     /// known.
     pub fn hear(&mut self, node: &str, digest: Digest, now_ns: i64) -> bool {
         self.page(node).hear(node, Arc::new(digest), now_ns)
+    }
+
+    /// Take in where the time of a node's processes went, as it said with a window.
+    pub fn hear_times(&mut self, node: &str, window: i64, times: Vec<TimeUse>) {
+        self.page(node).hear_times(window, times);
     }
 
     /// A digest of a node could not be read: it is not guessed at, and the node is listed as

@@ -16,6 +16,8 @@ pub enum Key {
     Stage,
     /// Data are uneven.
     Data,
+    /// Work is dealt unevenly: whose is more, node and pid.
+    Work(Vec<(String, i64)>),
     /// Segments are lost: at one end of this host, where one stands out.
     Network(Option<String>),
 }
@@ -33,6 +35,9 @@ impl Key {
             }
             Verdict::StageImbalance { .. } => Self::Stage,
             Verdict::DataImbalance { .. } => Self::Data,
+            Verdict::WorkImbalance { ranks, .. } => {
+                Self::Work(ranks.iter().map(|who| (who.node.clone(), who.pid)).collect())
+            }
             Verdict::Network(found) => Self::Network(found.node.clone()),
             Verdict::None | Verdict::Unknown { .. } => Self::Quiet,
         }
@@ -46,6 +51,7 @@ impl Key {
             Verdict::Hang(_) => "hang",
             Verdict::StageImbalance { .. } => "stage-imbalance",
             Verdict::DataImbalance { .. } => "data-imbalance",
+            Verdict::WorkImbalance { .. } => "work-imbalance",
             Verdict::Network(_) => "network",
             Verdict::None => "none",
             Verdict::Unknown { .. } => "unknown",

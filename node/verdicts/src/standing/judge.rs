@@ -126,8 +126,13 @@ impl<'a> View<'a> {
         if let Some(verdict) = network::verdict(&report, &input, &resent, &rules) {
             report.verdict = verdict;
         }
-        if matches!(&report.verdict, Verdict::Unknown { .. }) && input.sampled.is_empty() {
+        let unknown = matches!(&report.verdict, Verdict::Unknown { .. });
+        if unknown && input.sampled.is_empty() && report.point_to_point.is_none() {
             let why = match ended.ranks {
+                0 if !input.totals.is_empty() => {
+                    "no call in which all ranks meet was recorded in the last minute, and where ranks spend their time is not known"
+                        .to_owned()
+                }
                 0 => "no rank communicated in the last minute, or none that is recorded: is the job running, and does capture \
                       work where it does (rankmesh nodes)?"
                     .to_owned(),
@@ -204,7 +209,11 @@ impl<'a> View<'a> {
                 }
             }
         }
-        let ended = Ended::leave_out(&mut input, &self.gone(window));
+        let gone = self.gone(window);
+        let times =
+            digests.iter().flat_map(|(_, page, _)| page.times(window - LONG_LOOKBACK + 1..=window, self.reference));
+        input.times = times.filter(|time| !gone.contains(&(&*time.node, time.pid))).cloned().collect();
+        let ended = Ended::leave_out(&mut input, &gone);
         if lost > 0 {
             input.heard.notes.push(format!("{lost} records were lost in capture"));
         }

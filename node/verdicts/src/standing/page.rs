@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS};
 use crate::Progress;
 use crate::digest::{self, Digest, WINDOW_NS, end_of, reference_id, to_input, window_of};
+use crate::point_to_point::TimeUse;
 
 /// Runs of calls kept of one node beyond the short look back.
 const MOST_BLOCKS: usize = 4_096;
@@ -39,6 +40,8 @@ pub(super) struct Page {
     /// How far each lane got, with the window in which that was last said.
     lanes: BTreeMap<(u32, u64, Arc<str>), (i64, Progress)>,
     pub(super) dead: bool,
+    /// Where its processes' time went, by the window that ends it.
+    times: BTreeMap<i64, Arc<Vec<TimeUse>>>,
     /// Why its last digest could not be read.
     pub(super) unread: Option<String>,
     /// How often its windows began anew, at an earlier time: it was started again after its clock
@@ -66,6 +69,23 @@ impl Page {
         self.received.insert(window, Received { digest, at_ns: now_ns });
         self.forget();
         true
+    }
+
+    /// Take in where the time of the node's processes went, as said with a window.
+    pub(super) fn hear_times(&mut self, window: i64, times: Vec<TimeUse>) {
+        // So long before what is known: its clock was set, and it was started again.
+        if self.times.last_key_value().is_some_and(|(newest, _)| window <= newest - NODE_WINDOWS) {
+            self.times.clear();
+        }
+        self.times.insert(window, Arc::new(times));
+        self.times = self.times.split_off(&(window - LONG_LOOKBACK));
+    }
+
+    /// Where the time of its processes went, in these windows of the reference's clock.
+    pub(super) fn times(&self, windows: RangeInclusive<i64>, reference: u16) -> impl Iterator<Item = &TimeUse> {
+        let ahead_ns = self.ahead_ns(reference);
+        let said = self.times.iter().filter(move |(window, _)| windows.contains(&aligned(**window, ahead_ns)));
+        said.flat_map(|(_, times)| times.iter())
     }
 
     /// Its digests, the oldest first.

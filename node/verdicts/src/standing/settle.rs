@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::LOOKBACK;
 use super::change::Key;
+use crate::point_to_point;
 use crate::rules::Rules;
 use crate::{Culprit, Report, Role, Verdict, WindowKind};
 
@@ -49,7 +50,10 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64,
         } else {
             format!("rank {} on {} was late, and is not any more", culprit.rank, culprit.node)
         }),
-        Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } | Verdict::Network(_) => {
+        Verdict::StageImbalance { .. }
+        | Verdict::DataImbalance { .. }
+        | Verdict::WorkImbalance { .. }
+        | Verdict::Network(_) => {
             let alike = |r: &&&Arc<Report>| Key::of(&r.verdict) == Key::of(&report.verdict);
             let times = judged.iter().take(Rules::IMBALANCE_OF).filter(alike).count();
             (times < Rules::IMBALANCE_IN).then(|| {
@@ -62,7 +66,10 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64,
         None => Arc::clone(report),
         Some(note) => {
             let mut report = Report::clone(report);
-            report.verdict = Verdict::None;
+            // Much waiting in calls that are not compared one by one is never nobody's.
+            let waited =
+                report.point_to_point.as_ref().is_some_and(|about| about.unscored_share >= point_to_point::WAITED);
+            report.verdict = if waited { Verdict::Unknown { why: note.clone() } } else { Verdict::None };
             report.cost = Default::default();
             report.evidence.notes.push(note);
             Arc::new(report)
@@ -176,5 +183,18 @@ mod tests {
         assert!(!is_named(0.28, busy));
         assert!(is_named(0.75, busy), "three quarters of the time are no noise");
         assert!(!is_named(0.15, [0; 7]), "little, and not for long");
+    }
+    #[test]
+    fn what_does_not_last_is_not_nobody_where_ranks_wait_in_calls_that_are_not_compared() {
+        let with = |unscored_share: f64| {
+            let about = crate::point_to_point::PointToPoint { unscored_share, ..Default::default() };
+            let mut report = report(0.1, [0; 7]);
+            report.point_to_point = Some(about);
+            let raw = BTreeMap::from([(0, Arc::new(report))]);
+            settle(&raw, 0, 1, &BTreeSet::new()).verdict.clone()
+        };
+        let Verdict::Unknown { why } = with(0.5) else { panic!() };
+        assert!(why.contains("not for long enough"), "{why}");
+        assert_eq!(with(0.05), Verdict::None);
     }
 }

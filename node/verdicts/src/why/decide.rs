@@ -181,7 +181,7 @@ fn is_candidate(part: &Part) -> bool {
 
 /// With whom to compare a culprit: a rank of the same communicator that is not late, on another
 /// host where there is one (what befalls the whole host is then seen), and of those the one whose
-/// own time is most like the others'.
+/// compute time is most like the others'.
 #[must_use]
 pub fn peer(report: &Report, culprit: &Culprit) -> Option<RankRef> {
     let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash)?;

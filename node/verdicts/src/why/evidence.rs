@@ -16,7 +16,7 @@ pub(super) const PID: &str = " (pid ";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// In another communication call: no own time, and left out of the interval's length.
+    /// In another communication call: no compute time, and left out of the interval's length.
     Communication,
     /// Stopped by a signal or a debugger.
     Stopped,
@@ -48,6 +48,28 @@ pub enum Kind {
     Sleep,
     /// It gave up the CPU; for what is not recorded.
     Wait,
+}
+
+impl Kind {
+    /// Every kind, in the order of precedence.
+    pub const ALL: [Self; Self::Wait as usize + 1] = [
+        Self::Communication,
+        Self::Stopped,
+        Self::CpuThrottled,
+        Self::CpuStolen,
+        Self::Reclaim,
+        Self::PageFault,
+        Self::BlockIo,
+        Self::GpuThrottled,
+        Self::CudaSync,
+        Self::CudaCopy,
+        Self::CudaLaunch,
+        Self::Lock,
+        Self::NetworkWait,
+        Self::FileWait,
+        Self::Sleep,
+        Self::Wait,
+    ];
 }
 
 /// One interval between two collectives of a communicator, on the clock of the process's host.

@@ -25,8 +25,10 @@ mod properties;
 pub use decide::{explain, peer};
 pub use evidence::{Collective, Gap, Kind, Recorded, Stretch, gaps};
 pub use network::{Flow, Network, Retransmission, Transfer, network};
+pub use rows::off_cpu_kinds;
 pub use rows::{ROWS, Reading, Subject, Topic, WrongRow};
 pub(crate) use words::advice;
+pub use words::summarised;
 
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! Is it the network? Collectives that take long after everybody has entered, while TCP segments of
-//! the ranks are sent again: values in, verdict out. No rank is late then: its own time is as the
-//! others', and whoever leaves such a collective last merely enters the next one last.
+//! the ranks are sent again: values in, verdict out. No rank is late then: its compute time is as
+//! the others', and whoever leaves such a collective last merely enters the next one last.
 //!
 //! The time of a collective counts from the last entry to the last return. What it takes longer
 //! than one without retransmissions (median; where there are fewer than three of those, than the

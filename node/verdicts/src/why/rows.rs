@@ -27,7 +27,7 @@ pub struct Subject {
     /// The communicator that the verdict is about.
     pub comm_hash: u64,
     /// The calls of the communicator only enqueue: who waits for the others waits in CUDA calls,
-    /// and that is no own time.
+    /// and that is no compute time.
     pub enqueues: bool,
     /// From here, on its host's clock.
     pub from_ns: i64,
@@ -300,6 +300,29 @@ fn is_request(stretch: &Stretch) -> bool {
 /// What took the CPU from a thread, by `offcpu.reason`.
 fn pushed_off(reason: &str) -> Kind {
     if reason == "stopped" { Kind::Stopped } else { Kind::CpuStolen }
+}
+
+/// What a stretch off the CPU was, in the order of its parts, with their lengths. `next` is the task
+/// that took the CPU: where that is the idle task and the thread could run, a quota held it.
+#[must_use]
+pub fn off_cpu_kinds(
+    voluntary: bool,
+    reason: &str,
+    duration_ns: i64,
+    run_delay_ns: i64,
+    next_pid: Option<i64>,
+    next_comm: &str,
+) -> [(Kind, i64); 2] {
+    let idle = next_pid == Some(0) && next_comm.starts_with("swapper");
+    let pushed = match pushed_off(reason) {
+        Kind::CpuStolen if idle => Kind::CpuThrottled,
+        kind => kind,
+    };
+    if !voluntary {
+        return [(pushed, duration_ns), (pushed, 0)];
+    }
+    let queued_ns = run_delay_ns.clamp(0, duration_ns.max(0));
+    [(waited(reason), duration_ns - queued_ns), (Kind::CpuStolen, queued_ns)]
 }
 
 /// Block requests and lowered clocks matter only while the thread waits: cut to when it does, by

@@ -87,6 +87,13 @@ pub(super) fn label(cause: &Cause) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
 
+/// A cause with the sentence of what it holds now.
+#[must_use]
+pub fn summarised(mut cause: Cause) -> Cause {
+    cause.summary = summary(&cause, Some(cause.excess_ns));
+    cause
+}
+
 /// One sentence. `excess_ns` is the difference found, none without a comparison.
 pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
     match excess_ns {

@@ -1,26 +1,37 @@
 //! Owns answering typed questions (`query_planner::scan`) from segments, column by column, without
 //! SQLite's row machine.
 //!
-//! `filter` decides which segments and rows a condition admits, `groups` makes aggregates, `rows`
-//! gives rows and the first k of an order. Whatever is not understood, or would not be exact, is
-//! left to SQLite and the virtual table (`Ok(None)`): the answers are the same either way, which
-//! the tests hold against each other.
+//! `filter` decides which segments and rows a condition admits, `values` reads the values of rows,
+//! `windows` adds columns that window functions make, `compute` works out what is made of several, `keys` gives codes to what is grouped by, `groups` makes aggregates, `rows` gives rows and the first k of an order, `out` hands rows out.
+//! Whatever is not understood, or would not be exact, is left to SQLite and the virtual table
+//! (`Ok(None)`): the answers are the same either way, which the tests hold against each other.
 
+mod compute;
 mod filter;
+mod gather;
 mod groups;
+mod keys;
+mod out;
 mod rows;
+mod sorted;
 #[cfg(test)]
 mod tests;
+mod values;
+mod windows;
 
-use query_planner::scan::{Column, Output, Scan};
+use std::borrow::Cow;
+
+use query_planner::scan::{Column, Operand, Output, Scan, WindowCall, Windowed};
 use query_planner::{Answered, Batch, Catalog, Fragment, FragmentExecutor, NodeError};
 use rusqlite::Connection;
 
 use super::encode::Encoded;
 use super::form::{is_columnar, time_of};
+use super::pick::{Pick, admitted};
 use super::segment::{Directory, Segment, SegmentError};
 use super::{Kind, MODULE};
 use filter::Filter;
+use values::{Morsel, Values};
 
 /// Rows that are worked on at a time: a few columns of them fit the processor's second cache.
 const MORSEL: usize = 8192;
@@ -60,13 +71,18 @@ impl FragmentExecutor for ColumnExecutor<'_> {
                 .iter()
                 .map(|derived| (derived.name.clone(), if derived.by.is_text() { Kind::Text } else { Kind::Integer })),
         );
+        if let Some(windowed) = &scan.windowed {
+            let kind = |call: &WindowCall| if call.column.is_text { Kind::Text } else { Kind::Integer };
+            kinds.extend(windowed.calls.iter().map(|call| (call.column.name.clone(), kind(call))));
+        }
         let is_blob = |name: &&str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Blob);
         // Aggregates know what bytes may be.
         if matches!(scan.output, Output::Rows(_)) && scan.columns().iter().any(is_blob) {
             return Ok(None);
         }
+        let first = before_windows(&scan);
         // What is wrong with a constant, SQLite says in its own words.
-        let Ok(Some(filter)) = Filter::of(conn, &scan, &kinds, node, now_unix_ns) else { return Ok(None) };
+        let Ok(Some(filter)) = Filter::of(conn, &first, &kinds, node, now_unix_ns) else { return Ok(None) };
         let directory = Directory::load(conn, &scan.table, filter.times(time_of(&scan.table))).map_err(failed)?;
         let all = directory.segments.len();
         let segments: Vec<Segment> =
@@ -74,8 +90,35 @@ impl FragmentExecutor for ColumnExecutor<'_> {
         if segments.iter().map(|segment| segment.rows as u64).sum::<u64>() > self.most_rows {
             return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()));
         }
-        let work =
-            Work { conn, table: &scan.table, kinds: &kinds, filter: &filter, segments: &segments, stop: self.stop };
+        let is_integer = |name: &str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Integer);
+        let are_integers = |of: &[Operand]| of.iter().flat_map(Operand::columns).all(is_integer);
+        if !are_integers(&first.predicates) || !are_integers(&scan.predicates) {
+            return Ok(None);
+        }
+        let mut work = Work {
+            conn,
+            table: &scan.table,
+            kinds: &kinds,
+            filter: &filter,
+            predicates: &first.predicates,
+            segments: &segments,
+            stop: self.stop,
+        };
+        let mut windowed = None;
+        if let Some(before) = &scan.windowed {
+            let Ok(Some(after)) = Filter::of(conn, &scan, &kinds, node, now_unix_ns) else { return Ok(None) };
+            match windows::add(&work, &scan, before) {
+                Ok(mut added) => {
+                    added.segments.retain(|segment| after.may_hold(segment));
+                    windowed = Some((added, after));
+                }
+                Err(Failure::StepAside) => return Ok(None),
+                Err(Failure::Node(error)) => return Err(error),
+            }
+        }
+        if let Some((added, after)) = &windowed {
+            work = Work { table: "", filter: after, predicates: &scan.predicates, segments: &added.segments, ..work };
+        }
         let summaries = match &scan.output {
             Output::Groups(groups) => groups::answer(&work, groups, node, now_unix_ns, emit)?,
             Output::Rows(rows) => rows::answer(&work, rows, node, now_unix_ns, emit)?.then_some(0),
@@ -88,12 +131,23 @@ impl FragmentExecutor for ColumnExecutor<'_> {
                 .filter(|(count, _)| *count > 0 || (segments.is_empty() && summaries == 0))
                 .map(|(count, kind)| format!("{kind} of {count} segments"))
                 .collect();
-            Answered(format!("{table}: {} ({pruned} more ruled out by their ranges)", used.join(", ")))
+            let windows = windowed.map_or_else(String::new, |(added, _)| format!(", windows over {} rows", added.rows));
+            Answered(format!("{table}: {}{windows} ({pruned} more ruled out by their ranges)", used.join(", ")))
         }))
     }
 
     fn understands(&self, conn: &Connection, fragment: &Fragment) -> bool {
         scan_of(conn, fragment).is_some()
+    }
+}
+
+/// What is asked of the rows that windows see, where there are any; else the scan itself.
+fn before_windows(scan: &Scan) -> Cow<'_, Scan> {
+    match scan.windowed.clone() {
+        None => Cow::Borrowed(scan),
+        Some(Windowed { filter, predicates, gates, .. }) => {
+            Cow::Owned(Scan { filter, predicates, gates, windowed: None, ..scan.clone() })
+        }
     }
 }
 
@@ -103,6 +157,7 @@ struct Work<'w> {
     table: &'w str,
     kinds: &'w [(String, Kind)],
     filter: &'w Filter,
+    predicates: &'w [Operand],
     segments: &'w [Segment],
     stop: &'w dyn Fn() -> bool,
 }
@@ -130,6 +185,48 @@ fn failed(error: SegmentError) -> NodeError {
 
 fn damaged(segment: &Segment, column: &str) -> NodeError {
     failed(segment.damaged(column.to_owned()))
+}
+
+/// Put into `rows` (relative to `start`) those of the next `len` rows that all conditions admit.
+fn wanted(
+    picks: &mut [Pick],
+    predicates: &mut [Values],
+    (segment, start, len): (&Segment, usize, usize),
+    rows: &mut Vec<u32>,
+) -> Result<(), Failure> {
+    admitted(picks, segment, start, len, rows).map_err(failed)?;
+    for predicate in predicates {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        predicate.read(Morsel { segment, start, len, rows })?;
+        let mut at = 0;
+        rows.retain(|_| {
+            at += 1;
+            predicate.vector.is_true(at - 1)
+        });
+    }
+    Ok(())
+}
+
+/// Too much for here, or not integers after all: SQLite does it.
+struct StepAside;
+
+enum Failure {
+    Node(NodeError),
+    StepAside,
+}
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        Self::Node(error)
+    }
+}
+
+impl From<StepAside> for Failure {
+    fn from(_: StepAside) -> Self {
+        Self::StepAside
+    }
 }
 
 /// The scan that a part is, when it is over a columnar table of this file or a view that shows one.

@@ -1,16 +1,18 @@
-//! Owns rows as they are, and the first k of an order: the columns that are sorted by are read for
-//! all rows, the others only for the rows that are shown.
+//! Owns rows with what is asked of each, and the first k of an order: what is sorted by is worked
+//! out for all rows, the rest only for the rows that are shown.
 
 use std::collections::BTreeMap;
 
-use query_planner::scan::{Order, RowColumn, Rows, evaluate};
+use query_planner::memory::Held;
+use query_planner::scan::{Operand, Order, RowColumn, Rows, evaluate};
 use query_planner::{Batch, NodeError, Value};
 
-use super::super::encode::{Cell, Encoded};
-use super::super::pick::admitted;
+use super::super::Kind;
+use super::super::encode::Cell;
 use super::super::segment::Segment;
-use super::groups::{compare, give};
-use super::{Emit, Work, damaged, failed};
+use super::out::{compare, give};
+use super::values::{Morsel, Values};
+use super::{Emit, Failure, MORSEL, Work, failed, wanted};
 
 /// Rows of a batch, and of a look.
 const ROWS: usize = 4096;
@@ -18,6 +20,10 @@ const ROWS: usize = 4096;
 const BLOCK: usize = 1024;
 /// More than these first rows of an order are sorted by SQLite.
 const MOST_FIRST: usize = 10_000;
+/// Without a limit: more rows than these to choose from.
+const MOST_SORTED: usize = 1 << 18;
+/// Columns that are shown of a row, about.
+const SHOWN: usize = 8;
 
 /// False when SQLite has to do it.
 pub(super) fn answer(
@@ -27,34 +33,60 @@ pub(super) fn answer(
     now_unix_ns: i64,
     emit: Emit<'_>,
 ) -> Result<bool, NodeError> {
-    let mut constants = Vec::new();
-    for column in &rows.columns {
-        let value = match column {
-            RowColumn::Column(_) => None,
-            RowColumn::Constant(constant) => match evaluate(work.conn, &[constant], node, now_unix_ns) {
-                Ok(mut values) => values.pop(),
-                Err(_) => return Ok(false),
-            },
-        };
-        constants.push(value);
+    match try_answer(work, rows, node, now_unix_ns, emit) {
+        Ok(()) => Ok(true),
+        Err(Failure::StepAside) => Ok(false),
+        Err(Failure::Node(error)) => Err(error),
     }
-    let wanted = rows.limit.map(|(count, offset)| {
+}
+
+fn try_answer(work: &Work<'_>, rows: &Rows, node: &str, now_unix_ns: i64, emit: Emit<'_>) -> Result<(), Failure> {
+    let mut constants = Vec::new();
+    let mut is_computed = false;
+    for column in &rows.columns {
+        constants.push(match column {
+            RowColumn::Value(operand) => {
+                is_computed |= is_integers(work, operand)?;
+                None
+            }
+            RowColumn::Constant(constant) => {
+                evaluate(work.conn, &[constant], node, now_unix_ns).map_err(|_| Failure::StepAside)?.pop()
+            }
+        });
+    }
+    for order in &rows.order {
+        is_integers(work, &order.by)?;
+    }
+    let limit = rows.limit.map(|(count, offset)| {
         let at_most = |value: i64| usize::try_from(value).unwrap_or(usize::MAX);
         (if count < 0 { usize::MAX } else { at_most(count) }, at_most(offset))
     });
     if rows.order.is_empty() {
-        all_rows(work, rows, &constants, wanted, emit)?;
-        return Ok(true);
+        // Once rows have gone out SQLite cannot begin anew: what may not be ours to work out shows
+        // before.
+        if is_computed || !work.predicates.is_empty() {
+            all_rows(work, rows, &constants, limit, None)?;
+        }
+        return all_rows(work, rows, &constants, limit, Some(emit));
     }
-    let Some((count, offset)) = wanted else { return Ok(false) };
+    let (count, offset) = limit.unwrap_or((usize::MAX, 0));
     let first = count.saturating_add(offset);
-    if first > MOST_FIRST {
-        return Ok(false);
+    let rows_at_most: usize = work.segments.iter().map(|segment| segment.rows).sum();
+    if first > MOST_FIRST && rows_at_most > MOST_SORTED {
+        return Err(Failure::StepAside);
     }
     let found = first_of(work, &rows.order, first)?;
     let shown: Vec<(usize, u32)> = found.into_iter().skip(offset).map(|(_, place)| place).collect();
-    give(cells(work, rows, &constants, &shown)?, rows.columns.len(), emit)?;
-    Ok(true)
+    Ok(give(cells(work, rows, &constants, &shown)?, rows.columns.len(), emit)?)
+}
+
+/// Whether an operand is more than a column; what is worked out is so of integers only.
+fn is_integers(work: &Work<'_>, operand: &Operand) -> Result<bool, Failure> {
+    let is_column = matches!(operand, Operand::Column(_));
+    if !is_column && operand.columns().iter().any(|name| work.kind(name) != Kind::Integer) {
+        return Err(Failure::StepAside);
+    }
+    Ok(!is_column)
 }
 
 fn value(cell: Cell<'_>) -> Value {
@@ -65,21 +97,28 @@ fn value(cell: Cell<'_>) -> Value {
     }
 }
 
-/// Read `len` values of a column from `start` on into `out`.
-fn read(segment: &Segment, column: &Encoded, start: usize, len: usize, out: &mut Vec<i64>) -> Result<(), NodeError> {
-    out.resize(len, 0);
-    column.read(start, out).ok_or_else(|| damaged(segment, "a column"))
+/// What is shown of a segment's rows; none where it is the same for all.
+fn open(work: &Work<'_>, rows: &Rows, segment: &Segment) -> Result<Vec<Option<Values>>, Failure> {
+    let column = |column: &RowColumn| match column {
+        RowColumn::Value(operand) => Values::open(work, segment, operand).map(Some),
+        RowColumn::Constant(_) => Ok(None),
+    };
+    rows.columns.iter().map(column).collect()
 }
 
+fn predicates(work: &Work<'_>, segment: &Segment) -> Result<Vec<Values>, Failure> {
+    work.predicates.iter().map(|operand| Values::open(work, segment, operand)).collect()
+}
+
+/// Without `emit` everything is worked out and nothing is made of it.
 fn all_rows(
     work: &Work<'_>,
     rows: &Rows,
     constants: &[Option<Value>],
-    wanted: Option<(usize, usize)>,
-    emit: Emit<'_>,
-) -> Result<(), NodeError> {
-    let (mut left, mut skip) = wanted.unwrap_or((usize::MAX, 0));
-    let mut buffer = Vec::new();
+    limit: Option<(usize, usize)>,
+    mut emit: Option<Emit<'_>>,
+) -> Result<(), Failure> {
+    let (mut left, mut skip) = limit.unwrap_or((usize::MAX, 0));
     let mut kept: Vec<u32> = Vec::with_capacity(ROWS);
     for segment in work.segments {
         work.go_on()?;
@@ -87,37 +126,39 @@ fn all_rows(
             return Ok(());
         }
         let mut picks = work.filter.of_segment(work.conn, segment).map_err(failed)?;
-        let mut columns: Vec<Option<Encoded>> = Vec::with_capacity(rows.columns.len());
+        let mut predicates = predicates(work, segment)?;
+        let mut columns: Vec<Option<Values>> = Vec::new();
         let mut start = 0;
         while start < segment.rows && left > 0 {
             let len = ROWS.min(segment.rows - start);
-            admitted(&mut picks, segment, start, len, &mut kept).map_err(failed)?;
+            wanted(&mut picks, &mut predicates, (segment, start, len), &mut kept)?;
             let skipped = skip.min(kept.len());
             kept.drain(..skipped);
             skip -= skipped;
             kept.truncate(left);
             if !kept.is_empty() {
                 if columns.is_empty() {
-                    for column in &rows.columns {
-                        columns.push(match column {
-                            RowColumn::Column(name) => Some(work.column(segment, name)?),
-                            RowColumn::Constant(_) => None,
-                        });
+                    columns = open(work, rows, segment)?;
+                }
+                let morsel = Morsel { segment, start, len, rows: &kept };
+                let mut batch = Batch { rows: kept.len() as u32, columns: Vec::with_capacity(columns.len()) };
+                for (column, constant) in columns.iter_mut().zip(constants) {
+                    match (column, &emit) {
+                        (Some(column), None) if column.column().is_none() => column.read(morsel)?,
+                        (_, None) => {}
+                        (Some(column), Some(_)) => {
+                            column.read(morsel)?;
+                            batch.columns.push((0..kept.len()).map(|row| value(column.cell(row))).collect());
+                        }
+                        (None, Some(_)) => {
+                            batch.columns.push(vec![constant.clone().unwrap_or(Value::Null); kept.len()]);
+                        }
                     }
                 }
-                let mut batch = Batch { rows: kept.len() as u32, columns: Vec::with_capacity(columns.len()) };
-                for (column, constant) in columns.iter().zip(constants) {
-                    batch.columns.push(match column {
-                        Some(column) => {
-                            read(segment, column, start, len, &mut buffer)?;
-                            let cell = |row: &u32| value(column.cell(start + *row as usize, buffer[*row as usize]));
-                            kept.iter().map(cell).collect()
-                        }
-                        None => vec![constant.clone().unwrap_or(Value::Null); kept.len()],
-                    });
-                }
                 left -= kept.len();
-                emit(batch)?;
+                if let Some(emit) = &mut emit {
+                    emit(batch)?;
+                }
             }
             start += len;
         }
@@ -128,8 +169,8 @@ fn all_rows(
 /// A row by its segment's place in the list and its place there.
 type Place = (usize, u32);
 
-/// The first `wanted` rows of an order, in that order, each with what it is sorted by.
-fn first_of(work: &Work<'_>, order: &[Order<String>], wanted: usize) -> Result<Vec<(Vec<Value>, Place)>, NodeError> {
+/// The first `most` rows of an order, in that order, each with what it is sorted by.
+fn first_of(work: &Work<'_>, order: &[Order<Operand>], most: usize) -> Result<Vec<(Vec<Value>, Place)>, Failure> {
     let by = |a: &[Value], b: &[Value]| {
         order.iter().zip(a.iter().zip(b)).fold(std::cmp::Ordering::Equal, |so_far, (order, (a, b))| {
             so_far.then_with(|| compare(a, b, order.desc, order.nulls_first))
@@ -141,46 +182,54 @@ fn first_of(work: &Work<'_>, order: &[Order<String>], wanted: usize) -> Result<V
     let mut bar: Option<i64> = None;
     let cut = |best: &mut Vec<(Vec<Value>, Place)>| {
         best.sort_by(|a, b| by(&a.0, &b.0).then(a.1.cmp(&b.1)));
-        best.truncate(wanted);
-        match best.get(wanted.wrapping_sub(1)).and_then(|(keys, _)| keys.first()) {
+        best.truncate(most);
+        match best.get(most.wrapping_sub(1)).and_then(|(keys, _)| keys.first()) {
             Some(Value::Integer(value)) => Some(*value),
             _ => None,
         }
     };
-    if wanted == 0 {
-        return Ok(best);
-    }
-    let desc = order.first().is_some_and(|order| order.desc);
-    let mut kept: Vec<u32> = Vec::with_capacity(ROWS);
+    let desc = match order.first() {
+        Some(order) if most > 0 => order.desc,
+        _ => return Ok(best),
+    };
+    let mut kept: Vec<u32> = Vec::with_capacity(MORSEL);
+    let mut held = Held::default();
+    let row_bytes = size_of::<(Vec<Value>, Place)>() + (order.len() + SHOWN) * size_of::<Value>();
     for (at, segment) in work.segments.iter().enumerate() {
         work.go_on()?;
         let mut picks = work.filter.of_segment(work.conn, segment).map_err(failed)?;
-        let columns: Vec<Encoded> =
-            order.iter().map(|order| work.column(segment, &order.by)).collect::<Result<_, _>>()?;
-        let mut buffers: Vec<Vec<i64>> = vec![Vec::new(); columns.len()];
-        let mut start = 0;
-        while start < segment.rows {
-            let len = ROWS.min(segment.rows - start);
-            admitted(&mut picks, segment, start, len, &mut kept).map_err(failed)?;
-            for (column, buffer) in columns.iter().zip(&mut buffers) {
-                read(segment, column, start, len, buffer)?;
+        let mut predicates = predicates(work, segment)?;
+        let open = |order: &Order<Operand>| Values::open(work, segment, &order.by);
+        let mut columns: Vec<Values> = order.iter().map(open).collect::<Result<_, _>>()?;
+        for start in (0..segment.rows).step_by(MORSEL) {
+            let len = MORSEL.min(segment.rows - start);
+            wanted(&mut picks, &mut predicates, (segment, start, len), &mut kept)?;
+            if let (Some(bar), Some(leading)) = (bar, columns.first_mut()) {
+                leading.read(Morsel { segment, start, len, rows: &kept })?;
+                let (is_text, leading) = (leading.text().is_some(), &leading.vector);
+                let is_before = |value: i64| is_text || if desc { value >= bar } else { value <= bar };
+                let mut row = 0;
+                kept.retain(|_| {
+                    row += 1;
+                    leading.at(row - 1).is_none_or(is_before)
+                });
             }
-            for &row in &kept {
-                let place = start + row as usize;
-                let leading = columns[0].cell(place, buffers[0][row as usize]);
-                if let (Some(bar), Cell::Integer(value)) = (bar, leading)
-                    && (if desc { value < bar } else { value > bar })
-                {
-                    continue;
-                }
-                let keys = columns.iter().zip(&buffers);
-                let keys = keys.map(|(column, buffer)| value(column.cell(place, buffer[row as usize]))).collect();
-                best.push((keys, (at, place as u32)));
-                if best.len() >= wanted * 2 + 64 {
+            if kept.is_empty() {
+                continue;
+            }
+            for column in &mut columns {
+                column.read(Morsel { segment, start, len, rows: &kept })?;
+            }
+            for (row, place) in kept.iter().enumerate() {
+                let keys = columns.iter().map(|column| value(column.cell(row))).collect();
+                best.push((keys, (at, (start + *place as usize) as u32)));
+                if best.len() >= most.saturating_mul(2).saturating_add(64) {
                     bar = cut(&mut best);
                 }
             }
-            start += len;
+            if !held.is_within(best.capacity() * row_bytes) {
+                return Err(NodeError::out_of_memory().into());
+            }
         }
     }
     cut(&mut best);
@@ -193,32 +242,33 @@ fn cells(
     rows: &Rows,
     constants: &[Option<Value>],
     shown: &[Place],
-) -> Result<Vec<Vec<Value>>, NodeError> {
-    let mut blocks: BTreeMap<(usize, usize), Vec<(usize, u32)>> = BTreeMap::new();
+) -> Result<Vec<Vec<Value>>, Failure> {
+    let mut blocks: BTreeMap<(usize, usize), Vec<(u32, usize)>> = BTreeMap::new();
     for (i, (segment, row)) in shown.iter().enumerate() {
-        blocks.entry((*segment, *row as usize / BLOCK)).or_default().push((i, *row));
+        blocks.entry((*segment, *row as usize / BLOCK)).or_default().push((*row % BLOCK as u32, i));
     }
+    blocks.values_mut().for_each(|members| members.sort_unstable());
     let mut out: Vec<Vec<Value>> = vec![Vec::with_capacity(rows.columns.len()); shown.len()];
-    let mut buffer = Vec::new();
     for (column, constant) in rows.columns.iter().zip(constants) {
-        let RowColumn::Column(name) = column else {
+        let RowColumn::Value(operand) = column else {
             out.iter_mut().for_each(|row| row.push(constant.clone().unwrap_or(Value::Null)));
             continue;
         };
-        let mut open: Option<(usize, Encoded)> = None;
+        let mut open: Option<(usize, Values)> = None;
         for ((at, block), members) in &blocks {
             let segment = &work.segments[*at];
-            let encoded = match &mut open {
-                Some((of, encoded)) if of == at => encoded,
+            let values = match &mut open {
+                Some((of, values)) if of == at => values,
                 other => {
                     work.go_on()?;
-                    &mut other.insert((*at, work.column(segment, name)?)).1
+                    &mut other.insert((*at, Values::open(work, segment, operand)?)).1
                 }
             };
             let start = block * BLOCK;
-            read(segment, encoded, start, BLOCK.min(segment.rows - start), &mut buffer)?;
-            for (i, row) in members {
-                out[*i].push(value(encoded.cell(*row as usize, buffer[*row as usize - start])));
+            let places: Vec<u32> = members.iter().map(|(row, _)| *row).collect();
+            values.read(Morsel { segment, start, len: BLOCK.min(segment.rows - start), rows: &places })?;
+            for (row, (_, i)) in members.iter().enumerate() {
+                out[*i].push(value(values.cell(row)));
             }
         }
     }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, Error, Result, ffi};
 
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Entries, Scalar};
-use super::super::pick::{Admits, Pick, Verdict, admitted, verdict};
+use super::super::pick::{Admits, Pick, Verdict, admitted, read_rows, verdict};
 use super::super::segment::Segment;
 
 /// Rows of a chunk at most.
@@ -54,8 +54,8 @@ impl Values {
         if let Some(value) = column.constant() {
             return Some(Self::One(value.clone()));
         }
-        let mut values = vec![0; len];
-        column.read(start, &mut values)?;
+        let mut values = Vec::with_capacity(len);
+        read_rows(column, (start, len), rows, &mut values)?;
         if rows.len() < len {
             rows.iter().enumerate().for_each(|(to, from)| values[to] = values[*from as usize]);
             values.truncate(rows.len());

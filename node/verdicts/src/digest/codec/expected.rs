@@ -55,7 +55,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Own time: what lies between two exits and is not spent in calls.
+    /// Compute time: what lies between two exits and is not spent in calls.
     pub(super) fn compute_us(&self, level: u8, exit_us: i64, duration_us: u64) -> i64 {
         let distance = match self.previous {
             Some(before) => exit_us.wrapping_sub(before) >> level,

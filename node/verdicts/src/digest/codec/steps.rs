@@ -3,109 +3,83 @@
 //! The ranks of a stage on one host meet the same neighbours alike, so one is written against the
 //! one before.
 
-use super::super::{Digest, Lane, MAX_LEVEL, StepCalls, Steps};
-use super::read::Reader;
-use super::write::Writer;
+use super::super::{Digest, Lane, MAX_LEVEL, Steps};
+use super::coder::{Coded, Coder};
 use super::{DecodeError, LARGEST, fold, unfold};
 
-impl Writer {
-    pub(super) fn steps(&mut self, digest: &Digest) {
-        self.unsigned(digest.steps.len() as u64);
-        let mut before: Option<&Steps> = None;
-        for steps in &digest.steps {
-            let from = first_lane(&digest.lanes, steps.process);
-            let alike = before.filter(|before| shape(&digest.lanes, before) == shape(&digest.lanes, steps));
-            let process = steps.process - before.map_or(0, |before| before.process);
-            self.unsigned((process as u64) << 1 | u64::from(alike.is_some()));
-            let at = before.map_or(0, |before| before.number);
-            self.unsigned(fold(steps.number.wrapping_sub(at).cast_signed()).wrapping_mul(32) | u64::from(steps.level));
-            self.signed(steps.end_us.wrapping_sub(before.map_or(0, |before| before.end_us)));
-            if alike.is_none() {
-                self.unsigned((steps.ends - from) as u64);
-                self.unsigned(steps.calls.len() as u64);
-                for of in &steps.calls {
-                    let lane = (of.lane - from) as u64;
-                    self.unsigned(lane << 2 | u64::from(of.first) << 1 | u64::from(of.peer.is_some()));
-                    if let Some(peer) = of.peer {
-                        let rank = digest.lanes.get(of.lane).map_or(0, |lane| lane.rank);
-                        self.signed(i64::from(peer) - i64::from(rank));
-                    }
-                    self.unsigned(of.calls.into());
-                }
-            }
-            let step = |now: u64, then: Option<u64>| now.wrapping_sub(then.unwrap_or(0)).cast_signed();
-            self.signed(step(steps.length_us, before.map(|before| before.length_us)));
-            self.signed(step(steps.called_us, alike.map(|like| like.called_us)));
-            for (i, of) in steps.calls.iter().enumerate() {
-                self.signed(step(of.before_us, alike.and_then(|like| Some(like.calls.get(i)?.before_us))));
-            }
-            before = Some(steps);
-        }
+impl Coder<'_> {
+    pub(super) fn steps(&mut self, digest: &mut Digest) -> Coded<()> {
+        let (lanes, processes) = (&digest.lanes, digest.processes.len());
+        self.list(&mut digest.steps, 4, |coder, all, at| {
+            let (earlier, later) = all.split_at_mut(at);
+            let Some(steps) = later.first_mut() else { return Ok(()) };
+            coder.step(steps, earlier.last(), lanes)?;
+            if steps.process < processes { Ok(()) } else { Err(DecodeError::Value("process")) }
+        })?;
+        if digest.steps.is_empty() { Err(DecodeError::Value("steps")) } else { Ok(()) }
     }
-}
 
-impl Reader<'_> {
-    pub(super) fn steps(&mut self, digest: &Digest) -> Result<Steps, DecodeError> {
-        let before = digest.steps.last();
-        let head = self.small("process")?;
-        let process = before.map_or(0, |before| before.process) + (head >> 1) as usize;
+    fn step(&mut self, steps: &mut Steps, before: Option<&Steps>, lanes: &[Lane]) -> Coded<()> {
+        let none = Steps::default();
+        let last = before.unwrap_or(&none);
+        let alike = before.is_some_and(|before| shape(lanes, before) == shape(lanes, steps));
+        let process = steps.process.saturating_sub(last.process);
+        let head = self.small("process", (process as u32) << 1 | u32::from(alike))?;
+        steps.process = last.process + (head >> 1) as usize;
         let like = before.filter(|_| head & 1 != 0);
-        if process >= digest.processes.len() || like.is_none() && head & 1 != 0 {
+        if like.is_none() && head & 1 != 0 {
             return Err(DecodeError::Value("process"));
         }
-        let which = self.unsigned()?;
-        let number = before.map_or(0, |before| before.number).wrapping_add_signed(unfold(which >> 5));
-        let level = (which & 31) as u8;
-        if level > MAX_LEVEL || number > LARGEST {
+        let number = fold(steps.number.wrapping_sub(last.number).cast_signed()).wrapping_mul(32);
+        let which = self.unsigned(number | u64::from(steps.level))?;
+        steps.number = last.number.wrapping_add_signed(unfold(which >> 5));
+        steps.level = (which & 31) as u8;
+        if steps.level > MAX_LEVEL || steps.number > LARGEST {
             return Err(DecodeError::Value("step"));
         }
-        let end_us = before.map_or(0, |before| before.end_us).wrapping_add(self.time("end")?);
-        if end_us.unsigned_abs() > LARGEST {
-            return Err(DecodeError::Value("time"));
-        }
+        steps.end_us = self.time_to("end", steps.end_us, last.end_us)?;
         // Lanes are those of the process.
+        let from = first_lane(lanes, steps.process);
         let lane_at = |ordinal: usize| {
-            let place = first_lane(&digest.lanes, process).checked_add(ordinal);
-            let lane = place.and_then(|place| Some((place, digest.lanes.get(place)?)));
-            lane.filter(|(_, lane)| lane.process == process).ok_or(DecodeError::Value("lane"))
+            let lane = from.checked_add(ordinal).and_then(|place| Some((place, lanes.get(place)?)));
+            lane.filter(|(_, lane)| lane.process == steps.process).ok_or(DecodeError::Value("lane"))
         };
         let peer_of = |lane: &Lane, away: i64| {
             let peer = i64::from(lane.rank).checked_add(away).and_then(|peer| i32::try_from(peer).ok());
             peer.ok_or(DecodeError::Value("rank"))
         };
-        let mut calls = Vec::new();
-        let ends = if let Some(like) = like {
-            let (ends, kinds) = shape(&digest.lanes, like);
-            for (ordinal, first, away, count) in kinds {
-                let (lane, of) = lane_at(ordinal)?;
-                let peer = away.map(|away| peer_of(of, away)).transpose()?;
-                calls.push(StepCalls { lane, peer, first, calls: count, before_us: 0 });
+        if let Some(like) = like {
+            let (ends, kinds) = shape(lanes, like);
+            steps.calls.resize_with(kinds.len(), Default::default);
+            for (of, (ordinal, first, away, calls)) in steps.calls.iter_mut().zip(kinds) {
+                let (place, lane) = lane_at(ordinal)?;
+                let peer = away.map(|away| peer_of(lane, away)).transpose()?;
+                (of.lane, of.peer, of.first, of.calls) = (place, peer, first, calls);
             }
-            lane_at(ends)?.0
+            steps.ends = lane_at(ends)?.0;
         } else {
-            let ends = lane_at(self.small("lane")? as usize)?.0;
-            for _ in 0..self.count(3)? {
-                let what = self.small("lane")?;
-                let (lane, of) = lane_at((what >> 2) as usize)?;
-                let first = what & 2 != 0;
-                let peer = if what & 1 != 0 { Some(peer_of(of, self.time("rank")?)?) } else { None };
-                calls.push(StepCalls { lane, peer, first, calls: self.small("number of calls")?, before_us: 0 });
-            }
-            ends
-        };
-        let length_us = self.length(before.map_or(0, |before| before.length_us))?;
-        let called_us = self.length(like.map_or(0, |like| like.called_us))?;
-        for (i, of) in calls.iter_mut().enumerate() {
-            let then = like.and_then(|like| Some(like.calls.get(i)?.before_us));
-            of.before_us = self.length(then.unwrap_or(0))?;
+            steps.ends = lane_at(self.place("lane", steps.ends.saturating_sub(from))?)?.0;
+            self.list(&mut steps.calls, 3, |coder, all, at| {
+                let of = &mut all[at];
+                let flags = usize::from(of.first) << 1 | usize::from(of.peer.is_some());
+                let what = coder.place("lane", of.lane.saturating_sub(from) << 2 | flags)?;
+                let (place, lane) = lane_at(what >> 2)?;
+                (of.lane, of.first) = (place, what & 2 != 0);
+                if what & 1 != 0 {
+                    let away = i64::from(of.peer.unwrap_or(0)) - i64::from(lane.rank);
+                    of.peer = Some(peer_of(lane, coder.time("rank", away)?)?);
+                }
+                of.calls = coder.small("number of calls", of.calls)?;
+                Ok(())
+            })?;
         }
-        Ok(Steps { process, ends, number, level, end_us, length_us, called_us, calls })
-    }
-
-    /// A length of time, given against another.
-    fn length(&mut self, to: u64) -> Result<u64, DecodeError> {
-        let length = to.wrapping_add_signed(self.time("duration")?);
-        if length <= LARGEST { Ok(length) } else { Err(DecodeError::Value("duration")) }
+        steps.length_us = self.length_to(steps.length_us, last.length_us.cast_signed())?;
+        steps.called_us = self.length_to(steps.called_us, like.map_or(0, |like| like.called_us.cast_signed()))?;
+        for (i, of) in steps.calls.iter_mut().enumerate() {
+            let then = like.and_then(|like| like.calls.get(i)).map_or(0, |of| of.before_us.cast_signed());
+            of.before_us = self.length_to(of.before_us, then)?;
+        }
+        Ok(())
     }
 }
 
@@ -122,7 +96,11 @@ type Shape = (usize, Vec<(usize, bool, Option<i64>, u32)>);
 /// often.
 fn shape(lanes: &[Lane], steps: &Steps) -> Shape {
     let from = first_lane(lanes, steps.process);
-    let rank = |of: &StepCalls| lanes.get(of.lane).map_or(0, |lane| lane.rank);
-    let away = |of: &StepCalls| of.peer.map(|peer| i64::from(peer) - i64::from(rank(of)));
-    (steps.ends - from, steps.calls.iter().map(|of| (of.lane - from, of.first, away(of), of.calls)).collect())
+    let ordinal = |lane: usize| lane.saturating_sub(from);
+    let rank = |lane: usize| lanes.get(lane).map_or(0, |lane| i64::from(lane.rank));
+    let kinds = steps.calls.iter().map(|of| {
+        let away = of.peer.map(|peer| i64::from(peer) - rank(of.lane));
+        (ordinal(of.lane), of.first, away, of.calls)
+    });
+    (ordinal(steps.ends), kinds.collect())
 }

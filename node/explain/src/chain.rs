@@ -1,0 +1,266 @@
+//! How a late rank came to be late, step by step: from what its host recorded in an interval
+//! between two collectives to the entry that comes late.
+//!
+//! Pure. A link is made only of rows: stretches of the kinds that the cause names, in the intervals
+//! in which the culprit took longest compared with its peer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::explanation::{Example, Link};
+use record::printable;
+use verdicts::why::{Cause, Collective, Gap, Kind, Recorded, Stretch};
+
+/// Steps that are shown.
+pub const EXAMPLES: usize = 3;
+/// A link tells of at least this part of what the interval is longer by.
+const PART: f64 = 0.1;
+/// Links of one step before the entry.
+const LINKS: usize = 3;
+
+/// A late step: the collective that was entered late, and the links on the culprit's host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Late {
+    /// The collective; none where calls have no number.
+    pub into: Option<Collective>,
+    /// Its entry, clock of the culprit's host.
+    pub entry_ns: i64,
+    /// By how much the interval is longer than the peer's.
+    pub late_ns: i64,
+    /// The links, by time; times of the culprit's host.
+    pub links: Vec<Link>,
+}
+
+/// The intervals in which the culprit took longest compared with the peer, worst first.
+#[must_use]
+pub fn worst(cause: &Cause, culprit: &Recorded, peer: Option<&Recorded>, node: &str) -> Vec<Late> {
+    let peers: BTreeMap<&[Collective; 2], i64> = peer
+        .into_iter()
+        .flat_map(|peer| peer.gaps.iter().map(move |gap| (gap, peer)))
+        .filter_map(|(gap, peer)| Some((gap.key.as_ref()?, own_ns(gap, peer))))
+        .collect();
+    let usual_ns = median(peer.into_iter().flat_map(|peer| peer.gaps.iter().map(|gap| own_ns(gap, peer))));
+    let mut late: Vec<(i64, &Gap)> = culprit
+        .gaps
+        .iter()
+        .map(|gap| {
+            let theirs = gap.key.as_ref().and_then(|key| peers.get(key)).copied().or(usual_ns).unwrap_or(0);
+            (own_ns(gap, culprit) - theirs, gap)
+        })
+        .filter(|(late_ns, _)| *late_ns > 0)
+        .collect();
+    late.sort_by_key(|(late_ns, gap)| (std::cmp::Reverse(*late_ns), gap.start_ns));
+    let one = |(late_ns, gap): (i64, &Gap)| Late {
+        into: gap.key.as_ref().map(|[_, into]| into.clone()),
+        entry_ns: gap.end_ns,
+        late_ns,
+        links: links(cause, culprit, gap, late_ns, node),
+    };
+    late.into_iter().take(EXAMPLES).map(one).collect()
+}
+
+/// Length of an interval without what the process spent in other communication calls.
+fn own_ns(gap: &Gap, of: &Recorded) -> i64 {
+    let calls = of.stretches.iter().filter(|s| s.kind == Kind::Communication);
+    gap.end_ns - gap.start_ns - calls.map(|s| within(s, gap)).sum::<i64>()
+}
+
+/// How much of a stretch lies in an interval.
+fn within(stretch: &Stretch, gap: &Gap) -> i64 {
+    (stretch.end_ns.min(gap.end_ns) - stretch.start_ns.max(gap.start_ns)).max(0)
+}
+
+fn links(cause: &Cause, culprit: &Recorded, gap: &Gap, late_ns: i64, node: &str) -> Vec<Link> {
+    // By kind and by who or what it was: begin, time, stretches.
+    let mut seen: BTreeMap<(Kind, Arc<str>), (i64, i64, usize)> = BTreeMap::new();
+    for stretch in culprit.stretches.iter().filter(|s| cause.named.contains(&s.kind)) {
+        let ns = within(stretch, gap);
+        if ns > 0 && stretch.tid.is_none_or(|tid| tid == gap.tid) {
+            let start_ns = stretch.start_ns.max(gap.start_ns);
+            let sum = seen.entry((stretch.kind, Arc::clone(&stretch.what))).or_insert((start_ns, 0, 0));
+            *sum = (sum.0.min(start_ns), sum.1 + ns, sum.2 + 1);
+        }
+    }
+    let mut found: Vec<_> = seen.into_iter().filter(|(_, (_, ns, _))| *ns as f64 >= PART * late_ns as f64).collect();
+    found.sort_by_key(|(_, (_, ns, _))| std::cmp::Reverse(*ns));
+    found.truncate(LINKS);
+    found.sort_by_key(|(_, (start_ns, ..))| *start_ns);
+    found
+        .into_iter()
+        .map(|((kind, what), (start_ns, ns, stretches))| Link {
+            at_ns: Some(start_ns),
+            duration_ns: Some(ns),
+            node: node.to_owned(),
+            what: event(kind, &what, stretches),
+            evidence: table(kind).to_owned(),
+            tier: None,
+        })
+        .collect()
+}
+
+/// What happened, without its length.
+fn event(kind: Kind, what: &str, stretches: usize) -> String {
+    let what = printable(what);
+    let said = match kind {
+        Kind::Communication => format!("it was in {what}"),
+        Kind::Stopped => "it was stopped".to_owned(),
+        Kind::CpuThrottled => format!("the CPU quota of its cgroup was used up ({what})"),
+        Kind::CpuStolen => format!("{what} had its CPU"),
+        Kind::Reclaim => format!("it had to free memory ({what})"),
+        Kind::PageFault => format!("it waited for pages from a disk ({what})"),
+        Kind::BlockIo => format!("it waited for {what}"),
+        Kind::GpuThrottled => format!("{what} ran with lowered clocks"),
+        Kind::CudaSync | Kind::CudaCopy | Kind::CudaLaunch => format!("it was in {what}"),
+        Kind::Lock => format!("it waited for a lock or another thread ({what})"),
+        Kind::NetworkWait => format!("it waited for a socket ({what})"),
+        Kind::FileWait => format!("it waited for a pipe, a file or a child ({what})"),
+        Kind::Sleep => format!("it slept by itself ({what})"),
+        Kind::Wait => format!("it gave up its CPU ({what})"),
+    };
+    if stretches > 1 { format!("{said}, {stretches} times") } else { said }
+}
+
+/// The table in which a kind is recorded.
+#[must_use]
+pub fn table(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Communication => "collectives",
+        Kind::Stopped
+        | Kind::CpuStolen
+        | Kind::CpuThrottled
+        | Kind::Lock
+        | Kind::NetworkWait
+        | Kind::FileWait
+        | Kind::Sleep
+        | Kind::Wait => "offcpu",
+        Kind::Reclaim | Kind::PageFault => "memory_events",
+        Kind::BlockIo => "block_io",
+        Kind::GpuThrottled => "gpu_samples",
+        Kind::CudaSync | Kind::CudaCopy | Kind::CudaLaunch => "cuda_calls",
+    }
+}
+
+/// The late step with what came of it: who waited. `waits` are (rank, wait) of the others in that
+/// collective.
+#[must_use]
+pub fn example(late: Late, rank: i32, node: &str, waits: &[(i64, i64)], tier: u8) -> Example {
+    let collective = late.into.as_ref().map_or_else(
+        || "a collective without a number".to_owned(),
+        |into| format!("{} number {}", printable(&into.func), into.seq),
+    );
+    let mut links = late.links;
+    links.push(Link {
+        at_ns: Some(late.entry_ns),
+        duration_ns: None,
+        node: node.to_owned(),
+        what: format!("rank {rank} entered {collective}, {} later than its peer would have", duration(late.late_ns)),
+        evidence: "collectives".to_owned(),
+        tier: Some(tier),
+    });
+    if let (Some(longest), false) = (waits.iter().map(|(_, ns)| *ns).max(), tier == 0) {
+        let who: Vec<i64> = waits.iter().filter(|(_, ns)| 2 * ns >= longest).map(|(rank, _)| *rank).collect();
+        let sum_ns: i64 = waits.iter().map(|(_, ns)| *ns).sum();
+        links.push(Link {
+            at_ns: None,
+            duration_ns: Some(longest),
+            node: String::new(),
+            what: format!(
+                "ranks {} waited in it, {} together",
+                crate::stacks::fold_ranges(who.iter().filter_map(|rank| u64::try_from(*rank).ok())),
+                duration(sum_ns)
+            ),
+            evidence: "collectives".to_owned(),
+            tier: Some(tier),
+        });
+    }
+    Example { collective, late_ns: late.late_ns, links }
+}
+
+fn median(values: impl Iterator<Item = i64>) -> Option<i64> {
+    let mut values: Vec<i64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
+}
+
+/// A length of time with three digits.
+#[must_use]
+pub fn duration(ns: i64) -> String {
+    let (scale, unit) = match ns.unsigned_abs() {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (1e3, "µs"),
+        1_000_000..1_000_000_000 => (1e6, "ms"),
+        _ => (1e9, "s"),
+    };
+    let value = ns as f64 / scale;
+    let digits = if value.abs() >= 99.95 { 0 } else { 1 };
+    format!("{value:.digits$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use verdicts::why::{explain, gaps};
+
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+
+    /// Intervals of 100 ms, those of the culprit longer by `late`; in each what keeps it.
+    fn recorded(late: &[i64], kind: Kind, what: &str) -> Recorded {
+        let mut at_ns = 0;
+        let mut calls = vec![(Some(Collective { func: "all_reduce".into(), seq: 0 }), 7, -MS, 0)];
+        let mut stretches = Vec::new();
+        for (i, late) in late.iter().enumerate() {
+            let entry_ns = at_ns + 10 * MS + late;
+            let seq = i as u64 + 1;
+            stretches.push(Stretch {
+                kind,
+                tid: Some(7),
+                start_ns: at_ns + MS,
+                end_ns: at_ns + MS + late,
+                what: what.into(),
+                bytes: None,
+            });
+            calls.push((Some(Collective { func: "all_reduce".into(), seq }), 7, entry_ns, entry_ns + MS));
+            at_ns = entry_ns + MS;
+        }
+        Recorded { who: None, gaps: gaps(&calls), stretches }
+    }
+
+    #[test]
+    fn the_worst_steps_have_what_kept_the_rank_in_them_and_no_other_link() {
+        let culprit = recorded(&[50 * MS, 290 * MS, 60 * MS, 70 * MS], Kind::CpuStolen, "backup (pid 812)");
+        let mut peer = recorded(&[0, 0, 0, 0], Kind::Sleep, "x");
+        peer.stretches.clear();
+        let cause = explain(&culprit, Some(&peer), Vec::new(), Vec::new());
+        assert_eq!(cause.named, [Kind::CpuStolen], "{cause:?}");
+        let late = worst(&cause, &culprit, Some(&peer), "node-3");
+        assert_eq!(late.iter().map(|l| l.late_ns).collect::<Vec<_>>(), [290 * MS, 70 * MS, 60 * MS]);
+        let example = example(late[0].clone(), 5, "node-3", &[(0, 290 * MS), (1, 288 * MS), (2, MS)], 1);
+        let said: Vec<&str> = example.links.iter().map(|link| link.what.as_str()).collect();
+        assert_eq!(
+            said,
+            [
+                "backup (pid 812) had its CPU",
+                "rank 5 entered all_reduce number 2, 290 ms later than its peer would have",
+                "ranks 0-1 waited in it, 579 ms together"
+            ]
+        );
+        assert!(example.links[0].at_ns < example.links[1].at_ns);
+
+        // What is not named is no link.
+        let unattributed = Cause { named: Vec::new(), ..cause };
+        assert!(worst(&unattributed, &culprit, Some(&peer), "node-3").iter().all(|late| late.links.is_empty()));
+    }
+
+    #[test]
+    fn calls_that_only_enqueue_show_nobody_waiting() {
+        let late = Late { into: None, entry_ns: 5, late_ns: MS, links: Vec::new() };
+        assert_eq!(example(late, 1, "a", &[(0, MS)], 0).links.len(), 1);
+    }
+
+    #[test]
+    fn lengths_have_three_digits() {
+        let all = [0, 999, 1_500, 290 * MS, 1_200 * MS].map(duration);
+        assert_eq!(all, ["0 ns", "999 ns", "1.5 µs", "290 ms", "1.2 s"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Where a rank is and its peer is not: the difference of the shares of samples.
+//!
+//! Pure. Both are sampled at the same time in the same way, so what both do (waiting for each other,
+//! the step itself) cancels out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::stacks::{CountedStack, Frame, MemberStacks};
+
+/// Part of the samples by which the culprit must be in a place more often than its peer.
+const CLEAR: f64 = 0.3;
+
+/// A place with the samples of both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// `data.py:88 collate`.
+    pub place: String,
+    /// The culprit's samples in it.
+    pub culprit: u32,
+    /// Of how many.
+    pub culprit_samples: u32,
+    /// The peer's.
+    pub peer: u32,
+    /// Of how many.
+    pub peer_samples: u32,
+}
+
+impl Difference {
+    /// In words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!(
+            "{} in {} of {} samples; its peer {} of {}",
+            self.place, self.culprit, self.culprit_samples, self.peer, self.peer_samples
+        )
+    }
+}
+
+/// The innermost of the places in which the culprit is most clearly more often than its peer; none
+/// where nothing is clear.
+#[must_use]
+pub fn difference(culprit: &[MemberStacks], peer: &[MemberStacks]) -> Option<Difference> {
+    let (mine, theirs) = (Shares::of(culprit), Shares::of(peer));
+    if mine.samples == 0 || theirs.samples == 0 {
+        return None;
+    }
+    let share = |count: u32, samples: u32| f64::from(count) / f64::from(samples);
+    let gap = |place: &str, count: u32| {
+        share(count, mine.samples) - share(theirs.places.get(place).map_or(0, |found| found.0), theirs.samples)
+    };
+    let (place, (count, _)) = mine
+        .places
+        .iter()
+        .max_by(|(a, (n, deep)), (b, (m, deeper))| gap(a, *n).total_cmp(&gap(b, *m)).then(deep.cmp(deeper)))?;
+    (gap(place, *count) >= CLEAR).then(|| Difference {
+        place: place.clone(),
+        culprit: *count,
+        culprit_samples: mine.samples,
+        peer: theirs.places.get(place).map_or(0, |found| found.0),
+        peer_samples: theirs.samples,
+    })
+}
+
+#[derive(Default)]
+struct Shares {
+    samples: u32,
+    /// By place: samples in it, and how deep it lies at most.
+    places: BTreeMap<String, (u32, usize)>,
+}
+
+impl Shares {
+    fn of(all: &[MemberStacks]) -> Self {
+        let mut shares = Self::default();
+        for member in all {
+            shares.samples += member.other_stacks;
+            for CountedStack { frames, count, .. } in &member.stacks {
+                shares.samples += count;
+                // A program with lines is told by these; its interpreter's functions say nothing.
+                let python = frames.iter().any(|frame| matches!(frame, Frame::Python { .. }));
+                let mut seen = BTreeSet::new();
+                for (deep, frame) in frames.iter().enumerate() {
+                    if let Some(place) = place(frame, python).filter(|place| seen.insert(place.clone())) {
+                        let sum = shares.places.entry(place).or_default();
+                        *sum = (sum.0 + count, sum.1.max(deep));
+                    }
+                }
+            }
+        }
+        shares
+    }
+}
+
+/// A frame in few words.
+#[must_use]
+pub fn place(frame: &Frame, only_python: bool) -> Option<String> {
+    match frame {
+        Frame::Python { function, file, line } => {
+            let file = file.rsplit('/').next().unwrap_or(file);
+            let line = line.map_or_else(String::new, |line| format!(":{line}"));
+            Some(format!("{file}{line} {function}"))
+        }
+        Frame::Native { function, module } if !only_python => Some(format!("{function} ({module})")),
+        Frame::Native { .. } | Frame::ReturnProbe => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stacks::Member;
+
+    fn python(function: &str, line: u32) -> Frame {
+        Frame::Python { function: function.into(), file: "/job/data.py".into(), line: Some(line) }
+    }
+
+    fn stacks(all: &[(&[Frame], u32)]) -> Vec<MemberStacks> {
+        let member = Member { rank: Some(1), node: "a".into(), pid: 1, tid: 1 };
+        let one = |(frames, count): &(&[Frame], u32)| CountedStack {
+            frames: frames.to_vec(),
+            count: *count,
+            inner_missing: false,
+            outer_missing: false,
+        };
+        vec![MemberStacks { member, other_stacks: 0, stacks: all.iter().map(one).collect() }]
+    }
+
+    #[test]
+    fn the_line_that_the_peer_is_not_in_is_the_place() {
+        let (main, step, collate) = (python("<module>", 3), python("step", 19), python("collate", 88));
+        let wait = python("all_reduce", 7);
+        let native = Frame::Native { function: "clock_nanosleep".into(), module: "libc.so.6".into() };
+        let culprit = stacks(&[
+            (&[main.clone(), step.clone(), collate, native], 19),
+            (&[main.clone(), step.clone(), wait.clone()], 1),
+        ]);
+        let peer = stacks(&[(&[main.clone(), step, wait.clone()], 20)]);
+        let found = difference(&culprit, &peer).unwrap();
+        assert_eq!(found.text(), "data.py:88 collate in 19 of 20 samples; its peer 0 of 20");
+        assert_eq!(difference(&peer, &peer), None, "nothing differs");
+        assert_eq!(difference(&culprit, &[]), None, "no peer");
+        assert_eq!(difference(&stacks(&[(&[main], 20)]), &culprit), None, "what both are in");
+        assert_eq!(difference(&peer, &culprit).unwrap().place, "data.py:7 all_reduce", "{wait:?}");
+    }
+
+    #[test]
+    fn programs_without_lines_are_told_by_their_functions() {
+        let native = |function: &str| Frame::Native { function: function.into(), module: "lmp".into() };
+        let culprit = stacks(&[(&[native("main"), native("write_dump"), Frame::ReturnProbe], 4)]);
+        let peer = stacks(&[(&[native("main"), native("MPI_Wait")], 4)]);
+        assert_eq!(difference(&culprit, &peer).unwrap().place, "write_dump (lmp)");
+    }
+}

@@ -1,0 +1,533 @@
+//! `rankmesh compare`: what is different between two spans of a job, or between two sets of stores.
+//!
+//! Each side is cut into blocks of equal length, and every figure has one value a block. Both sides
+//! are asked the same SQL: of the mesh node by node, or of each store of a directory. What differs
+//! is `explain::compare`'s to say.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use explain::chain::duration;
+use explain::compare::{Change, Figure, Outcome, compare};
+use model::{Coverage, Missing};
+use query_planner::Value;
+use record::unix_now_ns;
+use serde::Serialize;
+
+use super::args::{AskArgs, ReportFormat, SocketArg};
+use super::rows::{Asker, Rows, quoted};
+use super::times::parse_time;
+use super::values::parse_duration;
+use super::{Exit, UsageError};
+use crate::cells::{integer, real, text};
+use crate::output::{printable, printable_lines, quiet, render};
+
+/// Blocks of a side, and the shortest of them.
+const BLOCKS: i64 = 120;
+const SHORTEST_NS: i64 = 500_000_000;
+/// Changes listed in text.
+const ROWS: usize = 40;
+
+/// Flags of `rankmesh compare`.
+#[derive(Debug, Args)]
+pub(super) struct CompareArgs {
+    /// The local agent.
+    #[command(flatten)]
+    socket: SocketArg,
+    /// Whom to ask.
+    #[command(flatten)]
+    ask: AskArgs,
+    /// One side: a span (2h..1h ago, 14:00..14:10 UTC, or 10m up to now), or a directory of stores
+    #[arg(long, value_name = "SPAN|DIR", value_parser = parse_side)]
+    before: Side,
+    /// The other side
+    #[arg(long, value_name = "SPAN|DIR", value_parser = parse_side)]
+    after: Side,
+    /// Only this job
+    #[arg(long, value_name = "ID")]
+    job: Option<String>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    format: ReportFormat,
+}
+
+/// One side of the comparison.
+#[derive(Debug, Clone, PartialEq)]
+enum Side {
+    /// Of the mesh's stores, Unix nanoseconds.
+    Span(i64, i64),
+    /// All stores in a directory, or one file.
+    Stores(PathBuf),
+}
+
+fn parse_side(text: &str) -> Result<Side, String> {
+    if Path::new(text).exists() {
+        return Ok(Side::Stores(PathBuf::from(text)));
+    }
+    let (since_ns, until_ns) = match text.split_once("..") {
+        Some((since, until)) => (parse_time(since)?, parse_time(until)?),
+        None => {
+            parse_duration(text).map_err(|_| {
+                format!("'{text}' is no span and no directory; write 2h..1h, 14:00..14:10, 10m, or the path of stores")
+            })?;
+            (parse_time(text)?, unix_now_ns())
+        }
+    };
+    if since_ns < until_ns {
+        Ok(Side::Span(since_ns, until_ns))
+    } else {
+        Err(format!("'{text}' ends before it begins"))
+    }
+}
+
+/// What `--format json` prints.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    version: u32,
+    block_ns: [i64; 2],
+    changes: Vec<Change>,
+    regime: Vec<String>,
+    not_visible: Vec<String>,
+    coverage: [Coverage; 2],
+}
+
+/// A question that gives one value a block and thing: columns block, of, value.
+struct Measure {
+    name: &'static str,
+    unit: &'static str,
+    sql: &'static str,
+    /// It is what the job cannot help.
+    regime: bool,
+}
+
+/// `{b}` is the block of a row, `{in}` the side's span, `{job}` the job's condition.
+const MEASURES: [Measure; 12] = [
+    Measure {
+        name: "time from collective to collective",
+        unit: "ns",
+        sql: "SELECT {b} AS b, 'all ranks', (max(ts_ns) - min(ts_ns)) * 1.0 / (count(*) - 1) FROM collectives WHERE {in}{job} \
+              AND captured IS NOT 1 GROUP BY b, pid, comm_hash HAVING count(*) > 4",
+        regime: false,
+    },
+    Measure {
+        name: "compute time between calls",
+        unit: "ns",
+        sql: "SELECT {b} AS b, 'rank ' || rank, max(0, max(ts_ns) - min(ts_ns) - sum(duration_ns)) * 1.0 / count(*) FROM collectives \
+              WHERE {in}{job} AND captured IS NOT 1 AND rank IS NOT NULL AND tier > 0 GROUP BY b, pid, rank HAVING count(*) > 4",
+        regime: false,
+    },
+    Measure {
+        name: "duration of",
+        unit: "ns",
+        sql: "SELECT {b} AS b, func || ' of ' || CASE WHEN bytes IS NULL THEN 'unknown size' WHEN bytes < 4096 THEN 'up to 4 KiB' \
+              WHEN bytes < 1048576 THEN 'up to 1 MiB' ELSE 'more than 1 MiB' END AS what, avg(duration_ns) FROM collectives \
+              WHERE {in}{job} AND captured IS NOT 1 GROUP BY b, what",
+        regime: false,
+    },
+    Measure {
+        name: "a call of",
+        unit: "ns",
+        sql: "SELECT ({time} - {since}) / {block} AS b, source || ' ' || func AS what, sum(sum_ns) * 1.0 / sum(count) FROM call_rollups \
+              WHERE {rolled} AND source NOT IN ('mpi', 'nccl') GROUP BY b, what HAVING sum(count) > 0",
+        regime: false,
+    },
+    Measure {
+        name: "time launching GPU work",
+        unit: "ms/s",
+        sql: "SELECT ({time} - {since}) / {block} AS b, 'rank ' || rank AS what, sum(sum_ns) * 1e3 / {block} FROM call_rollups \
+              WHERE {rolled} AND source IN ('cuda', 'hip') AND func LIKE '%Launch%' GROUP BY b, what",
+        regime: false,
+    },
+    Measure {
+        name: "time waiting for the GPU",
+        unit: "ms/s",
+        sql: "SELECT ({time} - {since}) / {block} AS b, 'rank ' || rank AS what, sum(sum_ns) * 1e3 / {block} FROM call_rollups \
+              WHERE {rolled} AND source IN ('cuda', 'hip') AND func LIKE '%Synchronize' GROUP BY b, what",
+        regime: false,
+    },
+    Measure {
+        name: "off the CPU (1 ms and longer)",
+        unit: "ms/s",
+        sql: "SELECT {b} AS b, ifnull(reason, CASE voluntary WHEN 1 THEN 'waiting' ELSE 'pushed off' END) AS what, \
+              sum(duration_ns) * 1e3 / {block} FROM offcpu WHERE {in} AND rank IS NOT NULL GROUP BY b, what",
+        regime: false,
+    },
+    Measure {
+        name: "a request to a disk",
+        unit: "ns",
+        sql: "SELECT {b} AS b, device || ' ' || op AS what, avg(duration_ns) FROM block_io WHERE {in} GROUP BY b, what",
+        regime: false,
+    },
+    Measure {
+        name: "GPU clock",
+        unit: "MHz",
+        sql: "SELECT {b} AS b, 'all GPUs', avg(sm_clock_mhz) FROM gpu_samples WHERE {in} AND sm_clock_mhz IS NOT NULL GROUP BY b, gpu",
+        regime: true,
+    },
+    Measure {
+        name: "GPUs held down by heat or power",
+        unit: "%",
+        sql: "SELECT {b} AS b, 'all GPUs', 100.0 * avg((throttle_reasons & 236) <> 0) FROM gpu_samples \
+              WHERE {in} AND throttle_reasons IS NOT NULL GROUP BY b",
+        regime: true,
+    },
+    Measure {
+        name: "busy CPUs",
+        unit: "%",
+        sql: "SELECT {b} AS b, 'all hosts', avg(cpu_busy_pct) FROM host_samples WHERE {in} AND cpu_busy_pct IS NOT NULL GROUP BY b",
+        regime: true,
+    },
+    Measure {
+        name: "CPU time stolen by the hypervisor",
+        unit: "%",
+        sql: "SELECT {b} AS b, 'all hosts', avg(steal_pct) FROM host_samples WHERE {in} AND steal_pct IS NOT NULL GROUP BY b",
+        regime: true,
+    },
+];
+
+pub(super) fn run(mut args: CompareArgs) -> anyhow::Result<Exit> {
+    match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
+        Ok(socket) => args.socket = socket,
+        Err(exit) => return Ok(exit),
+    }
+    let asker = Asker {
+        socket: &args.socket,
+        nodes: &args.ask.nodes,
+        labels: &args.ask.label,
+        deadline: Instant::now() + args.ask.timeout,
+    };
+    let before = Values::of(&args.before, args.job.as_deref(), &asker).context("--before")?;
+    let after = Values::of(&args.after, args.job.as_deref(), &asker).context("--after")?;
+    let found = compared(before, after);
+    let complete = found.coverage.iter().all(Coverage::is_complete);
+    if args.ask.require_all && !complete {
+        bail!("an answer is partial and --require-all was given: nothing is printed");
+    }
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&found)?))?,
+        ReportFormat::Table => {
+            writeln!(out, "{}", printable_lines(&printed(&found)))?;
+            for coverage in found.coverage.iter().filter(|coverage| coverage.asked > 0) {
+                coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+            }
+        }
+    }
+    out.flush()?;
+    Ok(if complete { Exit::Complete } else { Exit::Partial })
+}
+
+/// All values of a side, by measure and thing.
+#[derive(Debug, Default)]
+struct Values {
+    figures: BTreeMap<(usize, String), BTreeMap<i64, Vec<f64>>>,
+    block_ns: i64,
+    coverage: Coverage,
+}
+
+impl Values {
+    fn of(side: &Side, job: Option<&str>, asker: &Asker<'_>) -> anyhow::Result<Self> {
+        let mut values = Self::default();
+        match side {
+            Side::Span(since_ns, until_ns) => {
+                values.block_ns = block_ns(*since_ns, *until_ns);
+                for (at, measure) in MEASURES.iter().enumerate() {
+                    let found = asker.ask_each(sql(measure, *since_ns, *until_ns, values.block_ns, job))?;
+                    if at == 0 || !found.coverage.is_complete() {
+                        values.coverage = found.coverage.clone();
+                    }
+                    // The node comes first.
+                    values.take(at, &found, 1);
+                }
+            }
+            Side::Stores(path) => {
+                let stores = stores(path)?;
+                let spans =
+                    stores.iter().map(|store| span(store, job, asker.deadline)).collect::<anyhow::Result<Vec<_>>>()?;
+                let longest = spans.iter().flatten().map(|(since, until)| until - since).max();
+                let Some(longest) = longest else {
+                    return Err(UsageError(format!("{}: no collectives in any store", path.display())).into());
+                };
+                values.block_ns = block_ns(0, longest);
+                values.coverage.asked = stores.len();
+                for (store, span) in stores.iter().zip(spans) {
+                    let Some((since_ns, until_ns)) = span else {
+                        let node = store.display().to_string();
+                        values
+                            .coverage
+                            .missing
+                            .push(Missing { node, reason: "it has no collectives of this job".into() });
+                        continue;
+                    };
+                    values.coverage.answered += 1;
+                    for (at, measure) in MEASURES.iter().enumerate() {
+                        let sql = sql(measure, since_ns, until_ns, values.block_ns, job);
+                        let answer = store::file::ask(store, &sql, asker.deadline)
+                            .map_err(|error| anyhow::anyhow!("{}: {error}", store.display()))?;
+                        values.take(at, &Rows { rows: answer.rows, coverage: Coverage::default() }, 0);
+                    }
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    fn take(&mut self, measure: usize, found: &Rows, first: usize) {
+        for row in &found.rows {
+            if let (Some(block), Some(value)) = (integer(row, first), real(row, first + 2)) {
+                let of = text(row, first + 1);
+                self.figures.entry((measure, of)).or_default().entry(block).or_default().push(value);
+            }
+        }
+    }
+
+    /// One value a block: the mean over hosts and ranks. Of what is summed up per second, a block of
+    /// the job without any is 0.
+    fn means(&self, key: &(usize, String)) -> Vec<f64> {
+        let mut blocks = self.figures.get(key).cloned().unwrap_or_default();
+        let recorded = self.figures.keys().any(|(measure, _)| *measure == key.0);
+        if MEASURES[key.0].unit == "ms/s" && recorded {
+            for block in
+                self.figures.iter().filter(|((measure, _), _)| *measure == 0).flat_map(|(_, blocks)| blocks.keys())
+            {
+                blocks.entry(*block).or_insert_with(|| vec![0.0]);
+            }
+        }
+        blocks.into_values().map(|values| values.iter().sum::<f64>() / values.len() as f64).collect()
+    }
+}
+
+fn block_ns(since_ns: i64, until_ns: i64) -> i64 {
+    ((until_ns - since_ns) / BLOCKS).max(SHORTEST_NS)
+}
+
+fn sql(measure: &Measure, since_ns: i64, until_ns: i64, block_ns: i64, job: Option<&str>) -> String {
+    let job = job.map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
+    measure
+        .sql
+        .replace("{b}", &format!("(ts_ns - {since_ns}) / {block_ns}"))
+        .replace("{in}", &format!("ts_ns >= {since_ns} AND ts_ns < {until_ns}"))
+        .replace("{rolled}", &format!("bucket_ns >= {since_ns} AND bucket_ns < {until_ns}"))
+        .replace("{time}", "bucket_ns")
+        .replace("{since}", &since_ns.to_string())
+        .replace("{block}", &block_ns.to_string())
+        .replace("{job}", &job)
+}
+
+/// The stores at a path, by name.
+fn stores(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).with_context(|| format!("reading {}", path.display()))? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "db") {
+            found.push(file);
+        }
+    }
+    found.sort();
+    if found.is_empty() {
+        return Err(UsageError(format!("{}: no stores (.db) in it", path.display())).into());
+    }
+    Ok(found)
+}
+
+/// From the first to the last collective of a store.
+fn span(store: &Path, job: Option<&str>, deadline: Instant) -> anyhow::Result<Option<(i64, i64)>> {
+    let job = job.map_or_else(String::new, |job| format!(" WHERE job_id = {}", quoted(job)));
+    let answer = store::file::ask(store, &format!("SELECT min(ts_ns), max(ts_ns) FROM collectives{job}"), deadline)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", store.display()))?;
+    let row: &[Value] = answer.rows.first().map_or(&[], Vec::as_slice);
+    Ok(integer(row, 0).zip(integer(row, 1)).map(|(first, last)| (first, last.saturating_add(1))))
+}
+
+fn compared(before: Values, after: Values) -> Comparison {
+    let mut keys: Vec<&(usize, String)> = before.figures.keys().chain(after.figures.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let figure = |key: &&(usize, String)| Figure {
+        measure: MEASURES[key.0].name.to_owned(),
+        of: key.1.clone(),
+        unit: MEASURES[key.0].unit,
+        before: before.means(key),
+        after: after.means(key),
+    };
+    let (regime, job): (Vec<_>, Vec<_>) = keys.iter().partition(|key| MEASURES[key.0].regime);
+    let changes = compare(&job.into_iter().map(figure).collect::<Vec<_>>());
+    let regime_changes = compare(&regime.into_iter().map(figure).collect::<Vec<_>>());
+    let mut not_visible: Vec<String> = vec![
+        "one run on each side: what differs from run to run by itself is not in the intervals".to_owned(),
+        "whether caches and page cache were warm, SM occupancy and DRAM bandwidth: they need the vendor's counters"
+            .to_owned(),
+    ];
+    for (at, measure) in MEASURES.iter().enumerate() {
+        if !keys.iter().any(|key| key.0 == at) {
+            not_visible.push(format!("{}: nothing recorded on either side", measure.name));
+        }
+    }
+    Comparison {
+        version: 1,
+        block_ns: [before.block_ns, after.block_ns],
+        changes,
+        regime: regime_changes.iter().map(line).collect(),
+        not_visible,
+        coverage: [before.coverage, after.coverage],
+    }
+}
+
+/// A figure as people read it.
+fn shown(value: f64, unit: &str) -> String {
+    if unit == "ns" { duration(value as i64) } else { format!("{value:.1} {unit}") }
+}
+
+fn said(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::More => "more",
+        Outcome::Less => "less",
+        Outcome::Small => "differs by less than 1 %",
+        Outcome::NotShown => "no difference that this data can show",
+        Outcome::TooFew => "too few values",
+        Outcome::OneSided => "there on one side only",
+    }
+}
+
+fn line(change: &Change) -> String {
+    let value = |value: Option<f64>| value.map_or_else(|| "not there".to_owned(), |value| shown(value, change.unit));
+    format!(
+        "{} ({}): {} before, {} after: {}",
+        change.measure,
+        change.of,
+        value(change.before),
+        value(change.after),
+        said(change.verdict)
+    )
+}
+
+fn printed(found: &Comparison) -> String {
+    let changed = |change: &&Change| matches!(change.verdict, Outcome::More | Outcome::Less | Outcome::OneSided);
+    let rows = found.changes.iter().take(ROWS).map(|change| {
+        let value = |value: Option<f64>| value.map_or_else(String::new, |value| shown(value, change.unit));
+        let interval = change.shift.filter(|shift| shift.low > f64::MIN && shift.high < f64::MAX);
+        vec![
+            format!("{} {}", change.measure, change.of),
+            value(change.before),
+            value(change.after),
+            change
+                .shift
+                .zip(change.before)
+                .filter(|(_, before)| *before != 0.0)
+                .map_or_else(String::new, |(shift, before)| format!("{:+.1} %", shift.estimate / before * 100.0)),
+            interval.map_or_else(String::new, |s| {
+                format!("{} to {}", shown(s.low, change.unit), shown(s.high, change.unit))
+            }),
+            change.shift.map_or_else(String::new, |shift| format!("{:+.2}", shift.effect)),
+            format!("{}, {}", change.values[0], change.values[1]),
+            said(change.verdict).to_owned(),
+        ]
+    });
+    let mut out = match found.changes.iter().filter(changed).count() {
+        0 => "No difference that this data can show.\n".to_owned(),
+        n => format!("{n} of {} figures changed.\n", found.changes.len()),
+    };
+    out.push_str(&render(
+        &["figure", "before", "after", "shift", "95 % interval of the shift", "effect", "values", ""],
+        rows,
+        &[false, true, true, true, true, true, true, false],
+    ));
+    out.push('\n');
+    if found.changes.len() > ROWS {
+        out.push_str(&format!("… and {} more (--format json has all)\n", found.changes.len() - ROWS));
+    }
+    for (title, lines) in [("Regime", &found.regime), ("Not visible", &found.not_visible)] {
+        if !lines.is_empty() {
+            out.push_str(&format!("\n{title}:\n"));
+            lines.iter().for_each(|line| out.push_str(&format!("  - {line}\n")));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_spans_or_stores() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(parse_side(dir.path().to_str().unwrap()), Ok(Side::Stores(dir.path().to_owned())));
+        let Ok(Side::Span(since_ns, until_ns)) = parse_side("2h..1h") else { panic!() };
+        assert!((until_ns - since_ns - 3_600_000_000_000).abs() < 1_000_000_000);
+        assert!(matches!(parse_side("10m"), Ok(Side::Span(..))));
+        for wrong in ["1h..2h", "x", "a..b", "/no/such/directory"] {
+            assert!(parse_side(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// A store of two ranks; every collective takes `ns`, after `compute_ns` of work.
+    fn store(dir: &Path, ns: i64, compute_ns: i64) {
+        let store = store::Store::open(dir.join("a.db"), store::StoreConfig::default()).unwrap();
+        let mut at_ns = unix_now_ns() - 120_000_000_000;
+        for seq in 0..1_500_u64 {
+            at_ns += compute_ns + (seq as i64 * 7_919 % 97) * compute_ns / 2_000;
+            for rank in 0..2 {
+                store.ingest().record(record::Record::Collective(collective(at_ns, ns, rank, seq)));
+            }
+            at_ns += ns;
+        }
+        store.close();
+    }
+
+    fn collective(ts_ns: i64, duration_ns: i64, rank: i32, seq: u64) -> record::Collective {
+        record::Collective {
+            ts_ns,
+            duration_ns,
+            pid: 100 + rank.unsigned_abs(),
+            tid: 100 + rank.unsigned_abs(),
+            rank: Some(rank),
+            local_rank: Some(rank),
+            nranks: Some(2),
+            comm_hash: Some(7),
+            func: "all_reduce",
+            seq: Some(seq),
+            count: None,
+            datatype: None,
+            bytes: Some(1 << 20),
+            reduce_op: None,
+            root: None,
+            stream: None,
+            library: record::Library::Mpi,
+            tier: 1,
+            ret: Some(0),
+            cgroup_id: 1,
+            job_id: None,
+            captured: None,
+        }
+    }
+
+    #[test]
+    fn two_sets_of_stores_differ_in_what_changed_and_in_nothing_else() {
+        let (before, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        store(before.path(), 2_000_000, 18_000_000);
+        store(after.path(), 2_000_000, 24_000_000);
+        let socket = SocketArg { socket: None, via: None, identity: None };
+        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+        let asker = Asker { socket: &socket, nodes: &[], labels: &[], deadline };
+        let values = |dir: &Path| Values::of(&Side::Stores(dir.to_owned()), None, &asker).unwrap();
+        let found = compared(values(before.path()), values(after.path()));
+        let outcome = |measure: &str, of: &str| {
+            let change = found.changes.iter().find(|change| change.measure == measure && change.of == of);
+            change.unwrap_or_else(|| panic!("no {measure} {of}: {}", printed(&found))).verdict
+        };
+        assert_eq!(outcome("compute time between calls", "rank 1"), Outcome::More);
+        assert_eq!(outcome("time from collective to collective", "all ranks"), Outcome::More);
+        assert_ne!(outcome("duration of", "all_reduce of more than 1 MiB"), Outcome::More, "{}", printed(&found));
+        let same = compared(values(before.path()), values(before.path()));
+        assert!(printed(&same).starts_with("No difference that this data can show."), "{}", printed(&same));
+        assert!(found.not_visible.iter().any(|line| line.starts_with("GPU clock")), "{:?}", found.not_visible);
+    }
+}

@@ -1,0 +1,150 @@
+//! What the binary says of itself: `help` of commands and topics, completions for shells, manual
+//! pages, and which formats it speaks.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use anyhow::Context;
+use clap::{Args, Command, CommandFactory};
+use clap_complete::Shell;
+
+use super::{Cli, Exit, UsageError};
+
+/// Pages of docs/ that users need beside the flags: name, what it is about, text.
+const TOPICS: [(&str, &str, &str); 6] = [
+    ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
+    ("schema", "tables and columns, with their units", include_str!("../../../docs/schema.md")),
+    ("verdicts", "how a rank comes to be named", include_str!("../../../docs/verdicts.md")),
+    ("capture", "what is recorded, and what that needs", include_str!("../../../docs/capture.md")),
+    ("operations", "running an agent: stores, memory, files", include_str!("../../../docs/operations.md")),
+    ("security", "identities, roles, what a peer may do", include_str!("../../../docs/security.md")),
+];
+
+/// `--version`: the formats that have versions of their own beside the program's.
+pub(super) static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "{}\nwire frames {}, store schema {}\n{}",
+        env!("CARGO_PKG_VERSION"),
+        model::frame::VERSION,
+        store::SCHEMA_VERSION,
+        match option_env!("RANKMESH_COMMIT") {
+            Some(commit) => format!("commit {commit}"),
+            None => "commit not known (RANKMESH_COMMIT was not set for the build)".to_owned(),
+        }
+    )
+});
+
+/// Flags of `rankmesh help`.
+#[derive(Debug, Args)]
+pub(super) struct HelpArgs {
+    /// A command (`query`, `slurm up`) or a topic (`sql`, `schema`, `verdicts`, …; none: their list)
+    #[arg(value_name = "COMMAND|TOPIC")]
+    about: Vec<String>,
+}
+
+/// Flags of `rankmesh completions`.
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+/// Flags of `rankmesh man`.
+#[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// Directory for the pages, rankmesh.1 and one a command; it must exist
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// The help of a command, or a topic's page.
+pub(super) fn help(args: &HelpArgs) -> anyhow::Result<Exit> {
+    let mut out = std::io::stdout().lock();
+    let mut root = root();
+    if args.about.is_empty() {
+        writeln!(out, "{}\nTopics (rankmesh help TOPIC):", root.render_help())?;
+        for (name, about, _) in TOPICS {
+            writeln!(out, "  {name:<12} {about}")?;
+        }
+        return Ok(Exit::Complete);
+    }
+    if let Some((.., text)) = topic(&args.about) {
+        write!(out, "{text}")?;
+        return Ok(Exit::Complete);
+    }
+    let mut command = &mut root;
+    for name in &args.about {
+        command = command.find_subcommand_mut(name).ok_or_else(|| {
+            UsageError(format!("{name:?} is neither a command nor a topic; rankmesh help lists both"))
+        })?;
+    }
+    write!(out, "{}", command.render_long_help())?;
+    Ok(Exit::Complete)
+}
+
+fn topic(about: &[String]) -> Option<(&'static str, &'static str, &'static str)> {
+    let [name] = about else { return None };
+    TOPICS.into_iter().find(|(topic, ..)| topic == name)
+}
+
+/// What a shell reads to complete our commands and flags.
+pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<Exit> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut root(), "rankmesh", &mut text);
+    std::io::stdout().write_all(&text)?;
+    Ok(Exit::Complete)
+}
+
+/// Manual pages of all commands.
+pub(super) fn man(args: &ManArgs) -> anyhow::Result<Exit> {
+    let mut root = root();
+    root.build();
+    page(&root, &args.out)?;
+    Ok(Exit::Complete)
+}
+
+fn page(command: &Command, out: &Path) -> anyhow::Result<()> {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).replace(' ', "-");
+    let path = out.join(format!("{name}.1"));
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command.clone()).title(name).render(&mut text)?;
+    std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    command.get_subcommands().filter(|below| !below.is_hide_set()).try_for_each(|below| page(below, out))
+}
+
+fn root() -> Command {
+    Cli::command()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_and_every_shell_completes_all_of_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        man(&ManArgs { out: dir.path().to_path_buf() }).expect("written");
+        let names: Vec<String> = root().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        for name in &names {
+            let page = std::fs::read_to_string(dir.path().join(format!("rankmesh-{name}.1"))).expect("a page");
+            assert!(page.contains(".SH NAME"), "{name}: {page}");
+        }
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut root(), "rankmesh", &mut text);
+            let text = String::from_utf8(text).expect("text");
+            assert!(names.iter().all(|name| text.contains(name.as_str())), "{shell}");
+        }
+    }
+
+    #[test]
+    fn no_topic_hides_a_command() {
+        assert!(TOPICS.iter().all(|(topic, ..)| root().find_subcommand(topic).is_none()));
+    }
+
+    #[test]
+    fn flags_are_well_formed() {
+        root().debug_assert();
+    }
+}

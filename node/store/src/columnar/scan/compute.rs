@@ -1,0 +1,197 @@
+//! Owns working an operand out for many rows at once, by SQLite's rules for integers: NULL in, NULL
+//! out; truth of three values; no result that would leave 64 bits (SQLite turns to doubles there, or
+//! says that it overflows, and so does it all).
+
+use std::borrow::Cow;
+
+use query_planner::scan::{Comparison, Operand};
+
+use super::StepAside;
+
+/// Integers of some rows, or codes of a dictionary.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Vector {
+    /// 0 where NULL.
+    pub(super) values: Vec<i64>,
+    /// Which are NULL; empty where none is.
+    pub(super) nulls: Vec<bool>,
+}
+
+impl Vector {
+    pub(super) fn same(value: Option<i64>, len: usize) -> Self {
+        let nulls = if value.is_none() { vec![true; len] } else { Vec::new() };
+        Self { values: vec![value.unwrap_or(0); len], nulls }
+    }
+
+    pub(super) fn is_null(&self, row: usize) -> bool {
+        self.nulls.get(row).copied().unwrap_or(false)
+    }
+
+    pub(super) fn at(&self, row: usize) -> Option<i64> {
+        self.values.get(row).copied().filter(|_| !self.is_null(row))
+    }
+
+    /// Whether a condition holds for a row.
+    pub(super) fn is_true(&self, row: usize) -> bool {
+        self.at(row).is_some_and(|value| value != 0)
+    }
+
+    fn from_rows(len: usize, mut row: impl FnMut(usize) -> Option<i64>) -> Self {
+        let mut out = Self { values: Vec::with_capacity(len), nulls: Vec::new() };
+        for at in 0..len {
+            let value = row(at);
+            if value.is_none() && out.nulls.is_empty() {
+                out.nulls = vec![false; len];
+            }
+            if let (None, Some(null)) = (value, out.nulls.get_mut(at)) {
+                *null = true;
+            }
+            out.values.push(value.unwrap_or(0));
+        }
+        out
+    }
+}
+
+/// What `operand` is for each of `len` rows, of which `columns` has what it needs.
+pub(super) fn compute<'v>(
+    operand: &Operand,
+    columns: &'v [(String, Vector)],
+    len: usize,
+) -> Result<Cow<'v, Vector>, StepAside> {
+    let of = |operand: &Operand| compute(operand, columns, len);
+    Ok(Cow::Owned(match operand {
+        Operand::Column(name) => {
+            let found = columns.iter().find(|(column, _)| column == name).ok_or(StepAside)?;
+            return Ok(Cow::Borrowed(&found.1));
+        }
+        Operand::Integer(value) => Vector::same(Some(*value), len),
+        Operand::Null => Vector::same(None, len),
+        Operand::Arithmetic(a, operator, b) => {
+            let (a, b) = (of(a)?, of(b)?);
+            arithmetic(&a, *operator, &b)?
+        }
+        Operand::Compare(a, comparison, b) => {
+            let (a, b) = (of(a)?, of(b)?);
+            compare(&a, *comparison, &b)
+        }
+        Operand::Both(a, b) => {
+            let (a, b) = (of(a)?, of(b)?);
+            Vector::from_rows(len, |row| match (a.at(row), b.at(row)) {
+                (Some(0), _) | (_, Some(0)) => Some(0),
+                (a, b) => a.and(b).map(|_| 1),
+            })
+        }
+        Operand::Either(a, b) => {
+            let (a, b) = (of(a)?, of(b)?);
+            Vector::from_rows(len, |row| {
+                if a.is_true(row) || b.is_true(row) { Some(1) } else { a.at(row).and(b.at(row)).map(|_| 0) }
+            })
+        }
+        Operand::Not(a) => {
+            let a = of(a)?;
+            Vector::from_rows(len, |row| a.at(row).map(|value| i64::from(value == 0)))
+        }
+        Operand::Among(a, list) => {
+            let a = of(a)?;
+            Vector::from_rows(len, |row| a.at(row).map(|value| i64::from(list.binary_search(&value).is_ok())))
+        }
+        Operand::Case(arms, otherwise) => {
+            let arms: Vec<_> =
+                arms.iter().map(|(when, then)| Ok((of(when)?, of(then)?))).collect::<Result<_, StepAside>>()?;
+            let otherwise = of(otherwise)?;
+            Vector::from_rows(len, |row| {
+                arms.iter().find(|(when, _)| when.is_true(row)).map_or(&otherwise, |(_, then)| then).at(row)
+            })
+        }
+        Operand::First(all) => {
+            let all: Vec<_> = all.iter().map(of).collect::<Result<_, _>>()?;
+            Vector::from_rows(len, |row| all.iter().find_map(|one| one.at(row)))
+        }
+        Operand::Extreme(is_greatest, all) => {
+            let all: Vec<_> = all.iter().map(of).collect::<Result<_, _>>()?;
+            Vector::from_rows(len, |row| {
+                let mut found: Option<i64> = None;
+                for one in &all {
+                    let value = one.at(row)?;
+                    found = Some(match found {
+                        None => value,
+                        Some(so_far) if *is_greatest => so_far.max(value),
+                        Some(so_far) => so_far.min(value),
+                    });
+                }
+                found
+            })
+        }
+        Operand::Absolute(a) => {
+            let a = of(a)?;
+            if a.values.contains(&i64::MIN) {
+                return Err(StepAside);
+            }
+            Vector { values: a.values.iter().map(|value| value.abs()).collect(), nulls: a.nulls.clone() }
+        }
+    }))
+}
+
+/// Which rows of two are NULL in one of them.
+fn either_null(a: &Vector, b: &Vector) -> Vec<bool> {
+    match (a.nulls.is_empty(), b.nulls.is_empty()) {
+        (true, _) => b.nulls.clone(),
+        (_, true) => a.nulls.clone(),
+        _ => a.nulls.iter().zip(&b.nulls).map(|(a, b)| a | b).collect(),
+    }
+}
+
+/// Without a branch in the loop; none when one overflows.
+fn overflowing(a: &Vector, b: &Vector, operation: impl Fn(i64, i64) -> (i64, bool)) -> Option<Vec<i64>> {
+    let mut has_overflowed = false;
+    let values = a.values.iter().zip(&b.values);
+    let values = values.map(|(a, b)| {
+        let (value, is_over) = operation(*a, *b);
+        has_overflowed |= is_over;
+        value
+    });
+    let values = values.collect();
+    (!has_overflowed).then_some(values)
+}
+
+fn arithmetic(a: &Vector, operator: char, b: &Vector) -> Result<Vector, StepAside> {
+    let mut nulls = either_null(a, b);
+    if matches!(operator, '/' | '%') && b.values.contains(&0) {
+        nulls.resize(b.values.len(), false);
+        nulls.iter_mut().zip(&b.values).for_each(|(null, divisor)| *null |= *divisor == 0);
+    }
+    let values = match operator {
+        '+' => overflowing(a, b, i64::overflowing_add),
+        '-' => overflowing(a, b, i64::overflowing_sub),
+        '*' => overflowing(a, b, i64::overflowing_mul),
+        '/' => overflowing(a, b, |a, b| if b == 0 { (0, false) } else { a.overflowing_div(b) }),
+        '%' => overflowing(a, b, |a, b| (a.checked_rem(b).unwrap_or(0), false)),
+        '&' => overflowing(a, b, |a, b| (a & b, false)),
+        '|' => overflowing(a, b, |a, b| (a | b, false)),
+        _ => None,
+    };
+    let mut values = values.ok_or(StepAside)?;
+    values.iter_mut().zip(&nulls).filter(|(_, null)| **null).for_each(|(value, _)| *value = 0);
+    Ok(Vector { values, nulls })
+}
+
+fn compare(a: &Vector, comparison: Comparison, b: &Vector) -> Vector {
+    if matches!(comparison, Comparison::Is | Comparison::IsNot) {
+        let is = comparison == Comparison::Is;
+        return Vector::from_rows(a.values.len(), |row| Some(i64::from((a.at(row) == b.at(row)) == is)));
+    }
+    let nulls = either_null(a, b);
+    let with = |holds: fn(&i64, &i64) -> bool| -> Vec<i64> {
+        a.values.iter().zip(&b.values).map(|(a, b)| i64::from(holds(a, b))).collect()
+    };
+    let mut values = match comparison {
+        Comparison::Equal | Comparison::Is => with(|a, b| a == b),
+        Comparison::Unequal | Comparison::IsNot => with(|a, b| a != b),
+        Comparison::Less => with(|a, b| a < b),
+        Comparison::LessOrEqual => with(|a, b| a <= b),
+        Comparison::Greater => with(|a, b| a > b),
+        Comparison::GreaterOrEqual => with(|a, b| a >= b),
+    };
+    values.iter_mut().zip(&nulls).filter(|(_, null)| **null).for_each(|(value, _)| *value = 0);
+    Vector { values, nulls }
+}

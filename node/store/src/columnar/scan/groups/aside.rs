@@ -1,0 +1,77 @@
+//! Owns letting a second thread help with a long scan, where the host has a core to spare. The one
+//! thread reads segments and hands them over as long as the other can take them, and does what it
+//! cannot hand over itself. The second thread has the priority of the first (Linux: a thread begins
+//! with that of its creator), so it never competes with the ranks, and its memory is the question's.
+
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+
+use query_planner::memory::{self, Held};
+
+use super::super::{Failure, StepAside, Work};
+use super::states::{State, hold};
+
+/// Rows from which on a second thread is worth beginning.
+const WORTH_ROWS: u64 = 1 << 20;
+
+/// Takes segments.
+pub(super) struct Helper<T> {
+    sender: Option<SyncSender<T>>,
+}
+
+impl<T> Helper<T> {
+    /// Hand `opened` over; it comes back where the helper has enough to do.
+    pub(super) fn give(&self, opened: T) -> Result<Option<T>, Failure> {
+        let Some(sender) = &self.sender else { return Ok(Some(opened)) };
+        match sender.try_send(opened) {
+            Ok(()) => Ok(None),
+            Err(TrySendError::Full(opened)) => Ok(Some(opened)),
+            // It has failed, and says why when it is waited for.
+            Err(TrySendError::Disconnected(_)) => Err(StepAside.into()),
+        }
+    }
+}
+
+/// Do `go`, with a helper that does `add` for what it is given, from `state` on; what it has then.
+pub(super) fn with_helper<T: Send>(
+    work: &Work<'_>,
+    mut state: State,
+    add: impl Fn(T, &mut State) -> Result<(), Failure> + Send,
+    go: impl FnOnce(&Helper<T>) -> Result<(), Failure>,
+) -> Result<Option<State>, Failure> {
+    let rows: u64 = work.segments.iter().map(|segment| segment.rows as u64).sum();
+    if rows < WORTH_ROWS || !has_idle_core() {
+        return go(&Helper { sender: None }).map(|()| None);
+    }
+    let account = memory::account_here();
+    std::thread::scope(|scope| {
+        let (sender, receiver) = sync_channel(1);
+        let helper = scope.spawn(move || {
+            let _cap = account.as_ref().map(memory::cap_of);
+            let mut held = Held::default();
+            for opened in receiver {
+                hold(&mut held, &state)?;
+                add(opened, &mut state)?;
+            }
+            Ok::<_, Failure>(state)
+        });
+        let helped = Helper { sender: Some(sender) };
+        let gone = go(&helped);
+        drop(helped);
+        match helper.join() {
+            Ok(Ok(state)) => gone.map(|()| Some(state)),
+            Ok(Err(failure)) => Err(failure),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Whether fewer threads want to run right now, this one included, than there are cores
+/// (proc_loadavg(5): the fourth field).
+fn has_idle_core() -> bool {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let running = std::fs::read_to_string("/proc/loadavg").ok().and_then(|text| {
+        let (running, _) = text.split_whitespace().nth(3)?.split_once('/')?;
+        running.parse::<usize>().ok()
+    });
+    running.is_some_and(|running| running < cores)
+}

@@ -1,0 +1,251 @@
+//! Owns the columns that windows add: the rows that conditions admit are gathered in memory, put in
+//! the order of a window, and made into segments again, with the new columns, for whatever is asked
+//! of them.
+
+use query_planner::NodeError;
+use query_planner::memory::Held;
+use query_planner::scan::{Frame, Operand, Scan, Window, WindowFunction, Windowed};
+
+use super::super::Kind;
+use super::super::encode::Column;
+use super::super::segment::{MOST_ROWS, Segment};
+use super::compute::Vector;
+use super::gather::{Gathered, Pool};
+use super::sorted::{Sorted, sorted};
+use super::values::{Morsel, Values};
+use super::{Failure, MORSEL, StepAside, Work, failed, wanted};
+
+/// Rows with the columns that windows add.
+pub(super) struct Added {
+    pub(super) segments: Vec<Segment>,
+    /// How many they were made of.
+    pub(super) rows: usize,
+    _held: Held,
+}
+
+/// The rows of `work`, with what the rest of the scan reads of them and what its windows add.
+pub(super) fn add(work: &Work<'_>, scan: &Scan, windowed: &Windowed) -> Result<Added, Failure> {
+    let names = kept(scan, windowed);
+    let mut operands: Vec<Operand> = names.iter().map(|name| Operand::Column(name.clone())).collect();
+    for operand in windowed.calls.iter().flat_map(|call| call.operands()) {
+        if !operands.contains(operand) {
+            operands.push(operand.clone());
+        }
+    }
+    let is_integer = |operand: &Operand| operand.columns().iter().all(|name| work.kind(name) == Kind::Integer);
+    let is_plain = |operand: &Operand| {
+        matches!(operand, Operand::Column(name) if work.kind(name) != Kind::Blob) || is_integer(operand)
+    };
+    if !operands.iter().all(is_plain) {
+        return Err(Failure::StepAside);
+    }
+    let mut held = Held::default();
+    let gathered = gather(work, &operands, &mut held)?;
+    let rows = gathered.first().map_or(0, Gathered::len);
+    let pool = Pool { operands: &operands, gathered: &gathered };
+    let mut orders: Vec<(&Window, Sorted)> = Vec::new();
+    let mut added: Vec<(Vector, &Gathered)> = Vec::new();
+    let nothing = Gathered::default();
+    for call in &windowed.calls {
+        work.go_on()?;
+        let at = match orders.iter().position(|(window, _)| **window == call.window) {
+            Some(at) => at,
+            None => {
+                orders.push((&call.window, sorted(&call.window, rows, pool)?));
+                orders.len() - 1
+            }
+        };
+        let values = evaluate(&call.function, &orders[at].1, pool)?;
+        // A text that was shifted is still a code of the texts it came from.
+        let texts = match &call.function {
+            WindowFunction::Shifted { of, .. } => pool.of(of)?,
+            _ => &nothing,
+        };
+        added.push((values, texts));
+        let width = operands.len() + 2 * orders.len() + added.len();
+        within(&mut held, rows, 2 * width)?;
+    }
+    let first = orders.first().map(|(_, sorted)| sorted.rows.as_slice()).unwrap_or_default();
+    let mut segments = Vec::new();
+    for (at, rows) in first.chunks(MOST_ROWS).enumerate() {
+        work.go_on()?;
+        let mut columns: Vec<(String, Column)> = Vec::new();
+        for (name, gathered) in names.iter().zip(&gathered) {
+            columns.push((name.clone(), column(work.kind(name), &gathered.vector, gathered, rows)));
+        }
+        for (call, (values, texts)) in windowed.calls.iter().zip(&added) {
+            let kind = if call.column.is_text { Kind::Text } else { Kind::Integer };
+            columns.push((call.column.name.clone(), column(kind, values, texts, rows)));
+        }
+        segments.push(Segment::in_memory(work.table, at as i64, &columns).map_err(failed)?);
+    }
+    Ok(Added { segments, rows, _held: held })
+}
+
+/// The table's columns that are read of rows once the windows' are there.
+fn kept(scan: &Scan, windowed: &Windowed) -> Vec<String> {
+    let after = Scan { windowed: None, ..scan.clone() };
+    let mut names: Vec<String> = Vec::new();
+    for name in after.columns() {
+        let name = scan.derived.iter().find(|derived| derived.name == name).map_or(name, |derived| &derived.of);
+        if !names.iter().any(|known| known == name) && windowed.calls.iter().all(|call| call.column.name != name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// So many rows of so many words are the question's memory.
+fn within(held: &mut Held, rows: usize, width: usize) -> Result<(), NodeError> {
+    let bytes = rows.saturating_mul(width.saturating_mul(size_of::<i64>()));
+    if held.is_within(bytes) { Ok(()) } else { Err(NodeError::out_of_memory()) }
+}
+
+fn gather(work: &Work<'_>, operands: &[Operand], held: &mut Held) -> Result<Vec<Gathered>, Failure> {
+    let mut gathered: Vec<Gathered> = operands.iter().map(|_| Gathered::default()).collect();
+    let mut kept: Vec<u32> = Vec::with_capacity(MORSEL);
+    let mut rows = 0;
+    for segment in work.segments {
+        work.go_on()?;
+        let mut picks = work.filter.of_segment(work.conn, segment).map_err(failed)?;
+        let open = |operand: &Operand| Values::open(work, segment, operand);
+        let mut predicates: Vec<Values> = work.predicates.iter().map(open).collect::<Result<_, _>>()?;
+        let mut values: Vec<Values> = operands.iter().map(open).collect::<Result<_, _>>()?;
+        gathered.iter_mut().for_each(Gathered::begin_segment);
+        for start in (0..segment.rows).step_by(MORSEL) {
+            let len = MORSEL.min(segment.rows - start);
+            wanted(&mut picks, &mut predicates, (segment, start, len), &mut kept)?;
+            rows += kept.len();
+            within(held, rows, 2 * operands.len() + 2)?;
+            if !kept.is_empty() {
+                for (gathered, values) in gathered.iter_mut().zip(&mut values) {
+                    values.read(Morsel { segment, start, len, rows: &kept })?;
+                    gathered.append(values);
+                }
+            }
+        }
+    }
+    if operands.is_empty() {
+        gathered.push(Gathered::rows(rows));
+    }
+    gathered.iter_mut().for_each(Gathered::finish);
+    Ok(gathered)
+}
+
+fn column(kind: Kind, vector: &Vector, texts: &Gathered, rows: &[u32]) -> Column {
+    let mut column = Column::new(kind);
+    for row in rows {
+        match (kind, vector.at(*row as usize)) {
+            (Kind::Integer, value) => column.push_integer(value),
+            (_, code) => column.push_text(code.and_then(|code| texts.text(code))),
+        }
+    }
+    column
+}
+
+/// What a function gives for each row, in the order in which rows were gathered.
+fn evaluate(function: &WindowFunction, sorted: &Sorted, pool: Pool<'_>) -> Result<Vector, StepAside> {
+    let mut out = Vector::same(Some(0), sorted.rows.len());
+    let mut set = |row: u32, value: Option<i64>| match value {
+        Some(value) => out.values[row as usize] = value,
+        None => {
+            if out.nulls.is_empty() {
+                out.nulls = vec![false; out.values.len()];
+            }
+            out.nulls[row as usize] = true;
+        }
+    };
+    for part in sorted.partitions() {
+        let rows = &sorted.rows[part.clone()];
+        match function {
+            WindowFunction::RowNumber => (1..).zip(rows).for_each(|(number, row)| set(*row, Some(number))),
+            WindowFunction::Rank | WindowFunction::DenseRank => {
+                let mut next = 1;
+                for peers in sorted.peers(part.clone()) {
+                    let step = if *function == WindowFunction::Rank { peers.len() as i64 } else { 1 };
+                    sorted.rows[peers].iter().for_each(|row| set(*row, Some(next)));
+                    next += step;
+                }
+            }
+            WindowFunction::Shifted { of, by, otherwise } => {
+                let (of, otherwise) = (pool.vector(of)?, pool.vector(otherwise)?);
+                for (at, row) in (0_i64..).zip(rows) {
+                    let from = at.checked_add(*by).and_then(|at| rows.get(usize::try_from(at).ok()?));
+                    set(*row, from.map_or_else(|| otherwise.at(*row as usize), |from| of.at(*from as usize)));
+                }
+            }
+            WindowFunction::Count(None, frame) => {
+                running(sorted, part, *frame, None, &mut set, &|seen| Some(seen.rows))?
+            }
+            WindowFunction::Count(Some(of), frame) => {
+                running(sorted, part, *frame, Some(pool.vector(of)?), &mut set, &|seen| Some(seen.count))?;
+            }
+            WindowFunction::Sum(of, frame) => {
+                running(sorted, part, *frame, Some(pool.vector(of)?), &mut set, &|seen| {
+                    (seen.count > 0).then_some(seen.sum)
+                })?;
+            }
+            WindowFunction::Least(of, frame) => {
+                running(sorted, part, *frame, Some(pool.vector(of)?), &mut set, &|seen| seen.least)?;
+            }
+            WindowFunction::Greatest(of, frame) => {
+                running(sorted, part, *frame, Some(pool.vector(of)?), &mut set, &|seen| seen.greatest)?;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// What an aggregate has seen of a partition.
+#[derive(Default)]
+struct Seen {
+    rows: i64,
+    count: i64,
+    sum: i64,
+    /// Of the values above and below zero: while neither leaves 64 bits, the sum does not in any
+    /// order of the rows, and SQLite's need not be known.
+    above: i64,
+    below: i64,
+    least: Option<i64>,
+    greatest: Option<i64>,
+}
+
+impl Seen {
+    fn add(&mut self, value: Option<i64>) -> Result<(), StepAside> {
+        self.rows += 1;
+        if let Some(value) = value {
+            self.count += 1;
+            // Whether that is an error, SQLite says.
+            self.above = self.above.checked_add(value.max(0)).ok_or(StepAside)?;
+            self.below = self.below.checked_add(value.min(0)).ok_or(StepAside)?;
+            self.sum = self.above + self.below;
+            self.least = Some(self.least.map_or(value, |least| least.min(value)));
+            self.greatest = Some(self.greatest.map_or(value, |greatest| greatest.max(value)));
+        }
+        Ok(())
+    }
+}
+
+fn running(
+    sorted: &Sorted,
+    part: std::ops::Range<usize>,
+    frame: Frame,
+    of: Option<&Vector>,
+    set: &mut dyn FnMut(u32, Option<i64>),
+    result: &dyn Fn(&Seen) -> Option<i64>,
+) -> Result<(), StepAside> {
+    let pieces: Vec<std::ops::Range<usize>> = match frame {
+        Frame::Whole => vec![part],
+        Frame::Peers => sorted.peers(part).collect(),
+        Frame::Rows => part.map(|at| at..at + 1).collect(),
+    };
+    let mut seen = Seen::default();
+    for piece in pieces {
+        let rows = &sorted.rows[piece];
+        for row in rows {
+            seen.add(of.and_then(|of| of.at(*row as usize)))?;
+        }
+        rows.iter().for_each(|row| set(*row, result(&seen)));
+    }
+    Ok(())
+}

@@ -1,0 +1,451 @@
+//! Live: programs that Debian packages, whose ranks meet in sends, receives and waits, on two ranks
+//! with a core each. One of them is held: another task on its core, SIGSTOP, a CPU quota, a slow
+//! disk. The standing verdict names it and never the other; healthy it names nobody. Needs root,
+//! and the programs: LAMMPS, HPC Challenge (HPL, PTRANS), mpi4py.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use common::jobs::{Cgroups, Job, mpirun};
+use common::{Lab, can_capture, stderr};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const AGENTS: [&str; 2] = ["p1", "p2"];
+const RANKS: usize = 2;
+/// In which a verdict must have come; most come within five seconds.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A program of the outside world, with an input of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    /// LAMMPS, a Lennard-Jones melt.
+    Melt,
+    /// LAMMPS, a crystal that fills three quarters of the box: one rank has most of it.
+    Uneven,
+    /// HPC Challenge: PTRANS and what follows it up to HPL.
+    Hpcc,
+    /// mpi4py, Sendrecv with both neighbours.
+    Halo,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Injection {
+    Hog,
+    Stop,
+    Quota,
+    SlowRead,
+}
+
+const LAMMPS: &str = "units lj\natom_style atomic\nprocessors 2 1 1\nlattice fcc 0.8442\n\
+    region box block 0 16 0 10 0 10\nregion filled block 0 FILL 0 10 0 10\ncreate_box 1 box\n\
+    create_atoms 1 region filled\nmass 1 1.0\nvelocity all create SPEED 87287\npair_style lj/cut 2.5\n\
+    pair_coeff 1 1 1.0 1.0 2.5\nneighbor 0.3 bin\nneigh_modify every 20 delay 0 check no\nfix 1 all nve\n\
+    thermo 100\nrun 100000000\n";
+
+/// HPC Challenge's input with matrices of some order on a grid of one row and two columns.
+fn hpccinf(order: usize) -> String {
+    // Six ways to broadcast, three and three to factorise: HPL goes on for as long as it is looked at.
+    let hpl = "1\n80\n0\n1\n1\n2\n16.0\n3\n0 1 2\n1\n4\n1\n2\n3\n0 1 2\n6\n0 1 2 3 4 5\n2\n0 1\n2\n64\n0\n0\n1\n8\n";
+    format!("HPL\nHPL\nHPL.out\n8\n1\n{order}\n{hpl}##### separator\n0\n1200\n0\n40\n")
+}
+
+impl Program {
+    fn is_there(self) -> bool {
+        let runs = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        match self {
+            Self::Melt | Self::Uneven => runs("lmp", &["-help"]),
+            Self::Hpcc => Path::new("/usr/bin/hpcc").exists(),
+            Self::Halo => runs("/usr/bin/python3", &["-c", "import mpi4py"]),
+        }
+    }
+
+    /// Its command, with its input in a directory.
+    fn command(self, dir: &Path) -> String {
+        match self {
+            Self::Melt | Self::Uneven => {
+                let (fill, speed) = if self == Self::Melt { ("16", "3.0") } else { ("12", "0.1") };
+                let input = LAMMPS.replace("FILL", fill).replace("SPEED", speed);
+                std::fs::write(dir.join("in.lammps"), input).expect("written");
+                "lmp -in in.lammps -log none -screen none".to_owned()
+            }
+            Self::Hpcc => {
+                std::fs::write(dir.join("hpccinf.txt"), hpccinf(4_000)).expect("written");
+                "env OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 hpcc".to_owned()
+            }
+            Self::Halo => {
+                let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/workloads/halo.py");
+                let program = program.canonicalize().expect("the program is there");
+                format!("/usr/bin/python3 {} {}", program.display(), dir.join("data").display())
+            }
+        }
+    }
+}
+
+/// Jobs have the cores one after the other: another's ranks would take them from this one's.
+static CORES: Mutex<()> = Mutex::new(());
+
+/// A running job with an agent for each rank.
+struct Real {
+    /// Ends before the cgroups that hold its ranks are removed.
+    job: Option<Job>,
+    lab: Lab,
+    cgroups: Cgroups,
+    _cores: MutexGuard<'static, ()>,
+}
+
+impl Real {
+    fn new(test: &str) -> Self {
+        let cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lab = Lab::new();
+        let cgroups = Cgroups::new(test, &AGENTS);
+        for name in AGENTS {
+            let cgroup = cgroups.path(name).display().to_string();
+            lab.start(name, &["--cgroup", &cgroup]);
+        }
+        lab.wait_for_members(&AGENTS);
+        Self { job: None, lab, cgroups, _cores: cores }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.lab.dir.path().to_owned()
+    }
+
+    /// Starts a program in place of the one before.
+    fn start(&mut self, program: Program) {
+        self.stop();
+        let (dir, top) = (self.dir(), self.cgroups.0[0].display());
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let script = format!(
+            "r=$OMPI_COMM_WORLD_RANK; cd {}; echo $$ > pid.$r; echo $$ > {top}/p$((r + 1))/cgroup.procs; \
+             exec taskset -c $((r % {cores})) {}",
+            dir.display(),
+            program.command(&dir)
+        );
+        let mut command = mpirun(RANKS, &script);
+        let log = std::fs::File::create(dir.join("job.log")).expect("a file");
+        command.stdout(log.try_clone().expect("a file")).stderr(log);
+        self.job = Some(Job(command.spawn().expect("mpirun starts")));
+        for rank in 0..RANKS {
+            common::wait_for("the rank starts", || self.pid(rank).ok_or_else(|| "no pid".to_owned()));
+        }
+    }
+
+    /// Ends the job, and waits until no rank of it is left.
+    fn stop(&mut self) {
+        let Some(job) = self.job.take() else { return };
+        for cgroup in &self.cgroups.0[1..] {
+            let _ = std::fs::write(cgroup.join("cgroup.kill"), "1");
+        }
+        drop(job);
+        for rank in 0..RANKS {
+            let _ = std::fs::remove_file(self.dir().join(format!("pid.{rank}")));
+        }
+    }
+
+    fn pid(&self, rank: usize) -> Option<i32> {
+        std::fs::read_to_string(self.dir().join(format!("pid.{rank}"))).ok()?.trim().parse().ok()
+    }
+
+    fn verdict(&self) -> Result<Value, String> {
+        let output = self.lab.ask(AGENTS[0], "stragglers", &["--format", "json"]);
+        if !matches!(output.status.code(), Some(0 | 3)) {
+            return Err(stderr(&output));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+    }
+
+    /// Looks for so long, and gives what was said: how often each kind of verdict.
+    fn look(&self, length: Duration, mut each: impl FnMut(&Value)) {
+        let until = Instant::now() + length;
+        while Instant::now() < until {
+            if let Ok(answer) = self.verdict() {
+                each(&answer);
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// Waits until both ranks' time is known.
+    fn settle(&self) {
+        common::wait_for("both ranks are heard", || {
+            let answer = self.verdict()?;
+            let ranks = answer["point_to_point"]["ranks"].as_array().map_or(0, Vec::len);
+            let now = self.pid(0).map(i64::from) == answer["point_to_point"]["ranks"][0]["pid"].as_i64();
+            if ranks == RANKS && now { Ok(()) } else { Err(answer["verdict"].to_string()) }
+        });
+    }
+}
+
+/// Holds a rank until it is dropped.
+struct Held {
+    tasks: Vec<Child>,
+    cgroup: Option<Cgroups>,
+    file: Option<PathBuf>,
+    stops: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+    pid: i32,
+}
+
+impl Held {
+    /// None where this machine has no means for it, with why.
+    fn hold(real: &Real, rank: usize, injection: Injection) -> Result<Self, String> {
+        let pid = real.pid(rank).ok_or("the rank is gone")?;
+        let mut held = Self { tasks: Vec::new(), cgroup: None, file: None, stops: None, pid };
+        match injection {
+            Injection::Hog => {
+                let core = rank % std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+                let mut command = Command::new("taskset");
+                command.args(["-c", &core.to_string(), "sh", "-c", "while :; do :; done"]);
+                held.tasks.push(command.spawn().map_err(|error| error.to_string())?);
+            }
+            Injection::Stop => {
+                let goes_on = Arc::new(AtomicBool::new(true));
+                let flag = Arc::clone(&goes_on);
+                let thread = std::thread::spawn(move || {
+                    while flag.load(Ordering::Relaxed) {
+                        let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
+                        std::thread::sleep(Duration::from_millis(30));
+                        let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
+                        std::thread::sleep(Duration::from_millis(70));
+                    }
+                });
+                held.stops = Some((goes_on, thread));
+            }
+            Injection::Quota => {
+                let root = Path::new("/sys/fs/cgroup/cpu");
+                if !root.join("cpu.cfs_quota_us").exists() && !root.join("cpu.shares").exists() {
+                    return Err("no CPU quota in cgroup v1".to_owned());
+                }
+                let cgroup = Cgroups::below(root, "quota", &[]);
+                let of = |name: &str| cgroup.0[0].join(name);
+                std::fs::write(of("cpu.cfs_period_us"), "50000").map_err(|error| error.to_string())?;
+                std::fs::write(of("cpu.cfs_quota_us"), "25000").map_err(|error| error.to_string())?;
+                std::fs::write(of("cgroup.procs"), pid.to_string()).map_err(|error| error.to_string())?;
+                held.cgroup = Some(cgroup);
+            }
+            Injection::SlowRead => {
+                let file = real.dir().join(format!("data.{rank}"));
+                let partial = real.dir().join("data.partial");
+                std::fs::write(&partial, vec![7_u8; 16 << 20]).map_err(|error| error.to_string())?;
+                nix::unistd::sync();
+                let throttle = common::jobs::read_throttle(&partial, 2 << 20)?;
+                std::fs::write(throttle.0[0].join("cgroup.procs"), pid.to_string())
+                    .map_err(|error| error.to_string())?;
+                std::fs::rename(&partial, &file).map_err(|error| error.to_string())?;
+                (held.cgroup, held.file) = (Some(throttle), Some(file));
+            }
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for task in &mut self.tasks {
+            let _ = task.kill();
+            let _ = task.wait();
+        }
+        if let Some((goes_on, thread)) = self.stops.take() {
+            goes_on.store(false, Ordering::Relaxed);
+            let _ = thread.join();
+        }
+        if let Some(file) = self.file.take() {
+            let _ = std::fs::remove_file(file);
+        }
+        if let Some(cgroup) = &self.cgroup {
+            let root = cgroup.0[0].parent().map(|root| root.join("cgroup.procs"));
+            let _ = root.map(|root| std::fs::write(root, self.pid.to_string()));
+        }
+    }
+}
+
+/// What came of one injected run.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Right(Duration),
+    Wrong(String),
+    Missed(String),
+    Skipped(String),
+}
+
+/// Holds a rank until it is named, for a while at most. Another that is named at any time, without a
+/// task that takes its CPU, is wrong.
+fn inject(real: &Real, rank: usize, injection: Injection) -> Outcome {
+    let held = match Held::hold(real, rank, injection) {
+        Ok(held) => held,
+        Err(why) => return Outcome::Skipped(why),
+    };
+    let began = Instant::now();
+    let mut last = String::new();
+    while began.elapsed() < PATIENCE {
+        if let Ok(answer) = real.verdict() {
+            let verdict = &answer["verdict"];
+            if verdict["kind"] == "rank" && verdict["rank"] == rank && verdict["ongoing"] == true {
+                drop(held);
+                return Outcome::Right(began.elapsed());
+            }
+            // Other work on this machine takes the CPU of the other rank, too: that it is held is then true.
+            if verdict["kind"] == "rank" && verdict["rank"] != rank && !is_stolen(&answer) {
+                return Outcome::Wrong(answer.to_string());
+            }
+            last = format!("{verdict} {}", answer["point_to_point"]);
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    match busy() {
+        Some(why) => Outcome::Skipped(why),
+        None => Outcome::Missed(last),
+    }
+}
+
+/// Whether a task that takes the named rank's CPU is a cause.
+fn is_stolen(answer: &Value) -> bool {
+    answer["cause"]["named"].as_array().is_some_and(|named| named.contains(&"cpu_stolen".into()))
+}
+
+/// Where other work has the cores, ranks that are bound to them are held by it, and whom the
+/// injection holds most cannot be told. Job, injection and agents make a load of about four.
+fn busy() -> Option<String> {
+    let load = std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse::<f64>().ok()?;
+    (load > 5.0).then(|| format!("this machine has other work (load {load})"))
+}
+
+/// Waits until nobody is named.
+fn calm(real: &Real) {
+    common::wait_for("nobody is named", || {
+        let answer = real.verdict()?;
+        let by_others = is_stolen(&answer) && busy().is_some();
+        if answer["verdict"]["kind"] == "rank" && !by_others { Err(answer["verdict"].to_string()) } else { Ok(()) }
+    });
+}
+
+fn can_run(test: &str, programs: &[Program]) -> bool {
+    if !can_capture(test) {
+        return false;
+    }
+    let lacking = programs.iter().find(|program| !program.is_there());
+    if let Some(program) = lacking {
+        eprintln!("skipped: {test}: {program:?} is not installed (scripts/deps.sh --test)");
+    }
+    lacking.is_none()
+}
+
+#[test]
+fn a_held_rank_of_real_programs_is_named_and_a_healthy_one_is_not() {
+    const TEST: &str = "a_held_rank_of_real_programs_is_named_and_a_healthy_one_is_not";
+    if !can_run(TEST, &[Program::Melt, Program::Halo]) {
+        return;
+    }
+    let mut real = Real::new("real");
+    let runs: [(Program, &[(usize, Injection)]); 2] = [
+        (Program::Melt, &[(1, Injection::Hog), (0, Injection::Stop), (1, Injection::Quota)]),
+        (Program::Halo, &[(1, Injection::SlowRead), (0, Injection::Hog)]),
+    ];
+    for (program, injections) in runs {
+        real.start(program);
+        real.settle();
+        for (rank, injection) in injections {
+            let outcome = inject(&real, *rank, *injection);
+            eprintln!("{program:?} {injection:?} rank {rank}: {outcome:?}");
+            match outcome {
+                Outcome::Right(_) => calm(&real),
+                Outcome::Skipped(why) => eprintln!("skipped: {TEST}: {injection:?}: {why}"),
+                other => panic!("{program:?} {injection:?} rank {rank}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// On a machine with other work the rank may truly be held: then the verdict says by whom.
+fn only_if_held(answer: &Value) {
+    let named = answer["cause"]["named"].as_array().is_some_and(|named| !named.is_empty());
+    assert!(answer["verdict"]["kind"] != "rank" || named, "{answer}");
+}
+
+#[test]
+fn an_uneven_domain_is_never_a_slow_rank_nor_nobody() {
+    const TEST: &str = "an_uneven_domain_is_never_a_slow_rank_nor_nobody";
+    if !can_run(TEST, &[Program::Uneven]) {
+        return;
+    }
+    let mut real = Real::new("uneven");
+    real.start(Program::Uneven);
+    real.settle();
+    // Busy machines hold both ranks now and then: it cannot always be told.
+    let told = |answer: &Value| {
+        only_if_held(answer);
+        let verdict = &answer["verdict"];
+        let heavy = verdict["kind"] == "work_imbalance" && verdict["ranks"][0]["rank"] == 0;
+        let may = verdict["kind"] == "unknown" || verdict["kind"] == "rank";
+        if heavy || may { Ok(()) } else { Err(format!("{verdict} {}", answer["point_to_point"])) }
+    };
+    common::wait_for("the imbalance is said", || told(&real.verdict()?));
+    // The stores say so, too.
+    common::wait_for("the stores tell", || {
+        let output = real.lab.ask(AGENTS[1], "stragglers", &["--since", "10s", "--format", "json"]);
+        told(&serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?)
+    });
+}
+
+/// The long form. `REAL_PROGRAM` (melt, hpcc, halo) and `REAL_ROUNDS` choose a part.
+#[test]
+#[ignore = "minutes: make bench-real"]
+fn long_form_on_real_programs() {
+    let wanted = std::env::var("REAL_PROGRAM").ok();
+    let rounds: usize = std::env::var("REAL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2);
+    let all: [(&str, Program, &[Injection]); 4] = [
+        ("melt", Program::Melt, &[Injection::Hog, Injection::Stop, Injection::Quota]),
+        ("halo", Program::Halo, &[Injection::Hog, Injection::Stop, Injection::Quota, Injection::SlowRead]),
+        ("hpcc", Program::Hpcc, &[Injection::Hog, Injection::Stop, Injection::Quota]),
+        ("uneven", Program::Uneven, &[]),
+    ];
+    let (mut right, mut wrong, mut injected, mut healthy, mut named, mut waited) = (0, 0, 0, 0, 0, 0.0);
+    let mut real = Real::new("long");
+    for (name, program, injections) in all {
+        if wanted.as_ref().is_some_and(|wanted| wanted != name) || !can_run("long_form_on_real_programs", &[program]) {
+            continue;
+        }
+        for round in 0..rounds {
+            real.start(program);
+            real.settle();
+            let mut kinds = std::collections::BTreeMap::<String, usize>::new();
+            real.look(Duration::from_secs(10), |answer| {
+                *kinds.entry(answer["verdict"]["kind"].to_string()).or_default() += 1;
+            });
+            healthy += 1;
+            named += usize::from(kinds.contains_key("\"rank\""));
+            eprintln!("{name} round {round} healthy: {kinds:?}");
+            for injection in injections {
+                let rank = (round + injected) % RANKS;
+                let outcome = inject(&real, rank, *injection);
+                eprintln!("{name} round {round} {injection:?} rank {rank}: {outcome:?}");
+                match outcome {
+                    Outcome::Skipped(_) => continue,
+                    Outcome::Right(after) => (right, waited) = (right + 1, waited + after.as_secs_f64()),
+                    Outcome::Wrong(_) => wrong += 1,
+                    Outcome::Missed(_) => {}
+                }
+                injected += 1;
+                calm(&real);
+            }
+        }
+    }
+    let percent = |part: usize, of: usize| 100.0 * part as f64 / of.max(1) as f64;
+    println!("figure real_right_name {:.1} % aim >= 95", percent(right, injected));
+    println!("figure real_wrong_name {wrong} runs aim <= 0");
+    println!("figure real_injected {injected} runs aim >= 40");
+    println!("figure real_healthy_named {named} runs aim <= 0");
+    println!("figure real_healthy {healthy} runs aim >= 20");
+    println!("figure real_time_to_name {:.1} s aim <= 15", waited / right.max(1) as f64);
+}

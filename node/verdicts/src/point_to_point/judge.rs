@@ -1,0 +1,364 @@
+//! Who is named, and what is said where nobody is.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::blame::{Node, blame};
+use super::history::departs;
+use super::series::{Series, Sum, WINDOW_NS};
+use super::{HELD, PointToPoint, RankTime, TimeUse};
+use crate::input::Input;
+use crate::observation::{ClockOffset, Coupling};
+use crate::ranks::RankRef;
+use crate::report::{Basis, Cost, Culprit, RankScore, Report, Verdict};
+use crate::rules::Rules;
+use crate::stats::{median, median_without, robust_z};
+use crate::summary::NOT_SCORED;
+use crate::why::{self, Cause, Kind, Part};
+
+/// By how much of the time a rank must compute longer than the median of the others.
+const EXCESS: f64 = 0.10;
+/// Least share of the time that a named rank is held and the others are not.
+const HELD_MORE: f64 = 0.10;
+/// And least part of its excess that this is.
+const HELD_PART: f64 = 0.5;
+/// Least spread of compute shares among ranks.
+const SPREAD: f64 = 0.02;
+/// From here on, of the share of time that ranks spend in calls, "nobody" is not said of it.
+pub(crate) const WAITED: f64 = 0.20;
+/// Least windows of an episode: what is over sooner is a busy host.
+const LASTS: usize = 5;
+/// Windows at the end of the span: what reaches into them goes on.
+const LAST: usize = 3;
+
+/// A time in which one rank computes while the others wait.
+struct Episode {
+    /// Its place.
+    rank: usize,
+    windows: Range<usize>,
+    /// Windows in which it does.
+    flagged: usize,
+}
+
+/// The episodes of greatest sum over all ranks of what the rank computes longer than the median of
+/// the others, less [`EXCESS`] (the largest sum of consecutive values, Kadane's algorithm): the one
+/// that goes on at the end of the span, then that of the whole span.
+fn episodes(series: &Series) -> Vec<Episode> {
+    let shares: Vec<Option<Vec<f64>>> = (0..series.windows()).map(|window| series.compute(window)).collect();
+    let sorted: Vec<Vec<f64>> = shares
+        .iter()
+        .map(|all| {
+            let mut sorted = all.clone().unwrap_or_default();
+            sorted.sort_by(f64::total_cmp);
+            sorted
+        })
+        .collect();
+    let above = |rank: usize, window: usize| {
+        let own = shares[window].as_ref()?[rank];
+        let place = sorted[window].partition_point(|share| *share < own);
+        Some(own - median_without(&sorted[window], place)? - EXCESS)
+    };
+    // With its sum: the best that goes on, and the best of all.
+    let mut best: [Option<(f64, Episode)>; 2] = [None, None];
+    for rank in 0..series.who.len() {
+        let (mut sum, mut peak, mut from, mut flags) = (0.0, 0.0, 0, Vec::new());
+        for window in 0..series.windows() {
+            let Some(above) = above(rank, window) else { continue };
+            if sum <= 0.0 {
+                (sum, peak, from) = (0.0, 0.0, window);
+                flags.clear();
+            }
+            sum += above;
+            flags.push(above > 0.0);
+            // Once it has come down from its peak it is over, however much of it is left.
+            if sum <= peak {
+                continue;
+            }
+            peak = sum;
+            let goes_on = window + LAST >= series.windows();
+            for (place, best) in best.iter_mut().enumerate() {
+                if (place == 1 || goes_on) && sum > best.as_ref().map_or(0.0, |(most, _)| *most) {
+                    let flagged = flags.iter().filter(|flag| **flag).count();
+                    *best = Some((sum, Episode { rank, windows: from..window + 1, flagged }));
+                }
+            }
+        }
+    }
+    best.into_iter().flatten().map(|(_, episode)| episode).collect()
+}
+
+/// The processes whose time off the CPU decides: the one that computes while the others wait, and
+/// others of its job; none where there is no such rank.
+pub(super) fn to_compare(times: &[TimeUse], clocks: &BTreeMap<String, ClockOffset>, most: usize) -> Vec<RankRef> {
+    let Some(series) = Series::of(times, clocks).into_iter().next() else { return Vec::new() };
+    let Some(found) = episodes(&series).into_iter().next() else { return Vec::new() };
+    let sums = series.sums(found.windows);
+    let mut others: Vec<usize> = (0..series.who.len()).filter(|at| *at != found.rank).collect();
+    // Those nearest to it: what they have too is nothing that sets it apart.
+    others.sort_by(|a, b| sums[*b].compute().total_cmp(&sums[*a].compute()));
+    std::iter::once(found.rank).chain(others).take(most).map(|at| series.who[at].clone()).collect()
+}
+
+/// A rank that holds the others up.
+struct Named {
+    culprit: Culprit,
+    cause: Cause,
+    cost: Cost,
+}
+
+/// What point-to-point calls say of a job.
+enum Finding {
+    Named(Box<Named>),
+    Imbalance { who: RankRef, ratio: f64, share: f64 },
+    Nobody,
+    Unknown(String),
+}
+
+/// Looks at where ranks spent their time, and brings that and the verdict of collectives together.
+pub(crate) fn decide(input: &Input, rules: &Rules, report: &mut Report) {
+    let series = Series::of(&input.times, &input.clocks).into_iter().find(|series| series.who.len() > 1);
+    let Some(series) = series else {
+        if let Some(why) = not_seen(input, report) {
+            report.verdict = Verdict::Unknown { why };
+        }
+        return;
+    };
+    let (about, finding) = judge(&series, rules);
+    if about.unscored_share <= about.scored_share {
+        return;
+    }
+    for who in &about.ranks {
+        if let Some(clock) = input.clocks.get(&who.node)
+            && report.evidence.clocks.iter().all(|(node, _)| *node != who.node)
+        {
+            report.evidence.clocks.push((who.node.clone(), *clock));
+        }
+    }
+    let scored = |line: &String| !line.starts_with(NOT_SCORED);
+    report.evidence.not_visible.retain(scored);
+    report.point_to_point = Some(about);
+    let stages = has_stages(report);
+    match (&report.verdict, finding) {
+        (Verdict::Hang(_) | Verdict::StageImbalance { .. } | Verdict::Network(_), _) => {}
+        // Ranks of a pipeline are compared with those that do the same work.
+        (Verdict::Rank { .. }, _) if stages => {}
+        // The same rank: what collectives show of it is more exact.
+        (Verdict::Rank { culprit: known, .. }, Finding::Named(named))
+            if (&known.node, known.pid) == (&named.culprit.node, named.culprit.pid) =>
+        {
+            report.cause = Some(named.cause);
+        }
+        (Verdict::Rank { .. }, Finding::Nobody | Finding::Unknown(_)) => {}
+        (_, Finding::Named(named)) => {
+            let Named { culprit, cause, cost } = *named;
+            report.cost = cost;
+            report.cause = Some(cause);
+            report.verdict = Verdict::Rank { culprit, also: Vec::new(), held_up: Vec::new() };
+        }
+        (_, Finding::Imbalance { who, ratio, share }) => {
+            report.cost = Cost::default();
+            report.verdict = Verdict::WorkImbalance { ranks: vec![who], ratio, share };
+        }
+        (Verdict::DataImbalance { .. }, _) => {}
+        (_, Finding::Nobody) => report.verdict = Verdict::None,
+        (_, Finding::Unknown(why)) => report.verdict = Verdict::Unknown { why },
+    }
+}
+
+/// Whether ranks of one communicator do different work: a pipeline's stages.
+fn has_stages(report: &Report) -> bool {
+    let differ = |ranks: &[RankScore]| ranks.windows(2).any(|two| two[0].class != two[1].class);
+    report.per_comm.iter().any(|comm| differ(&comm.ranks))
+}
+
+/// Why "nobody" cannot be said where most calls are not compared, and how long ranks were in them
+/// is not known.
+fn not_seen(input: &Input, report: &Report) -> Option<String> {
+    if !matches!(report.verdict, Verdict::None) || has_stages(report) {
+        return None;
+    }
+    // Calls that only enqueue are judged by entries.
+    let seen = input.observations.iter().filter(|seen| seen.tier > 0).map(|seen| (&seen.func, 1));
+    let lanes = input.totals.iter().flat_map(|of| &of.lanes).filter(|lane| lane.tier > 0);
+    let (mut meet, mut all) = (0, 0);
+    for (func, calls) in seen.chain(lanes.map(|lane| (&lane.func, lane.calls))) {
+        all += calls;
+        meet += if Coupling::of(func) == Coupling::All { calls } else { 0 };
+    }
+    (all > 2 * meet).then(|| {
+        format!(
+            "{:.0} % of the calls are sends, receives and others in which not all ranks meet, and how long ranks waited in \
+             them is not known",
+            100.0 * (all - meet) as f64 / all as f64
+        )
+    })
+}
+
+/// What is said of the first episode in which somebody stands out; where there is none, of all.
+fn judge(series: &Series, rules: &Rules) -> (PointToPoint, Finding) {
+    let lasting = episodes(series).into_iter().filter(|found| found.windows.len() >= LASTS);
+    let said = |found| judge_episode(series, rules, found);
+    let tells = |said: &(PointToPoint, Finding)| matches!(said.1, Finding::Named(_) | Finding::Imbalance { .. });
+    lasting.map(|found| said(Some(found))).find(tells).unwrap_or_else(|| said(None))
+}
+
+fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (PointToPoint, Finding) {
+    let windows = found.as_ref().map_or(0..series.windows(), |found| found.windows.clone());
+    let sums = series.sums(windows.clone());
+    let compute: Vec<f64> = sums.iter().map(Sum::compute).collect();
+    let blamed = blame(&nodes(series, &sums));
+    let about = about(series, &windows, &sums, &blamed);
+    let in_calls = median(sums.iter().map(|sum| 1.0 - sum.compute())).unwrap_or(0.0);
+    let missing = usize::try_from(series.nranks).unwrap_or(0).saturating_sub(series.who.len());
+    let quiet = || match missing {
+        0 if in_calls < WAITED => Finding::Nobody,
+        0 => Finding::Unknown(format!(
+            "ranks spend {:.0} % of their time in sends, receives and waits, where no call makes all of them meet, and none \
+             computes longer than the others by enough to be the one that they wait for",
+            100.0 * in_calls
+        )),
+        _ if in_calls < rules.effect => Finding::Nobody,
+        _ => Finding::Unknown(format!(
+            "{missing} of {} ranks were not heard, and those heard spend {:.0} % of their time in sends, receives and waits: \
+             the one they wait for may be among the missing",
+            series.nranks,
+            100.0 * in_calls
+        )),
+    };
+    let Some(found) = found else { return (about, quiet()) };
+    let own = compute[found.rank];
+    let others: Vec<f64> = compute.iter().enumerate().filter(|(at, _)| *at != found.rank).map(|(_, c)| *c).collect();
+    let usual = median(others.iter().copied()).unwrap_or(0.0);
+    let (excess, ratio) = (own - usual, own / usual.max(1e-6));
+    let z = robust_z(own, &others, SPREAD).filter(|_| sums.len() >= Rules::POPULATION);
+    let stands_out = excess >= EXCESS
+        && ratio >= rules.own_ratio
+        && z.is_none_or(|z| z > rules.z)
+        && found.flagged as f64 >= rules.density * found.windows.len() as f64;
+    if !stands_out {
+        return (about, quiet());
+    }
+    let who = &series.who[found.rank];
+    if blamed.iter().any(|other| *other > blamed[found.rank]) {
+        let why = format!(
+            "rank {} on {} computes longest, but the ranks that wait mostly wait for others",
+            who.rank, who.node
+        );
+        return (about, Finding::Unknown(why));
+    }
+    let held = held_more(&sums, found.rank);
+    let more: f64 = held.iter().flatten().map(|(_, more, _)| more).sum();
+    let is_held = more >= HELD_MORE && more >= HELD_PART * excess;
+    if !is_held && !departs(series, found.rank, &found.windows) {
+        return (about, Finding::Imbalance { who: who.clone(), ratio, share: excess });
+    }
+    let length_s = found.windows.len() as f64 * WINDOW_NS as f64 / 1e9;
+    let culprit = Culprit {
+        rank: who.rank,
+        node: who.node.clone(),
+        pid: who.pid,
+        comm_hash: String::new(),
+        basis: Basis::PointToPoint,
+        late_by_ns: (excess * WINDOW_NS as f64) as i64,
+        last_in: found.flagged,
+        collectives: found.windows.len(),
+        share: excess,
+        z,
+        since_ns: series.at_ns(found.windows.start),
+        until_ns: series.at_ns(found.windows.end),
+        since_start: found.windows.start <= 1,
+        ongoing: found.windows.end + LAST > series.windows(),
+        flagged: found.flagged,
+        windows: found.windows.len(),
+    };
+    let cost = Cost {
+        gpu_seconds_wasted: excess * length_s * others.len() as f64,
+        gpus_lost: excess * others.len() as f64,
+        upper_bound: true,
+        charged: Some(others.len()),
+        per_step: None,
+    };
+    let cause = cause(held.as_deref(), is_held, excess, &found);
+    (about, Finding::Named(Box::new(Named { culprit, cause, cost })))
+}
+
+/// The wait-for graph.
+fn nodes(series: &Series, sums: &[Sum]) -> Vec<Node> {
+    let place: BTreeMap<i32, usize> = series.who.iter().enumerate().map(|(at, who)| (who.rank, at)).collect();
+    sums.iter()
+        .map(|sum| {
+            let in_calls = sum.scored + sum.unscored;
+            let with = sum.peers.iter().filter_map(|(rank, ns)| Some((*place.get(rank)?, ns / in_calls.max(1.0))));
+            Node { compute: sum.compute(), in_calls: in_calls / sum.span.max(1.0), with: with.collect() }
+        })
+        .collect()
+}
+
+/// By how much of the time a rank is held longer than the others are (their median), by kind, with
+/// how long they are; none where that is not known of it, or of no other.
+fn held_more(sums: &[Sum], rank: usize) -> Option<Vec<(usize, f64, f64)>> {
+    let own = sums[rank].held()?;
+    let others: Vec<[f64; HELD.len()]> =
+        sums.iter().enumerate().filter(|(at, _)| *at != rank).filter_map(|(_, sum)| sum.held()).collect();
+    let usual = |kind: usize| median(others.iter().map(|held| held[kind]));
+    (0..HELD.len()).map(|kind| usual(kind).map(|usual| (kind, (own[kind] - usual).max(0.0), usual))).collect()
+}
+
+/// What the scheduler says of the excess.
+fn cause(held: Option<&[(usize, f64, f64)]>, is_held: bool, excess: f64, found: &Episode) -> Cause {
+    let total_ns = found.windows.len() as f64 * WINDOW_NS as f64;
+    let ns = |share: f64| (share * total_ns) as i64;
+    let mut parts: Vec<Part> = held
+        .unwrap_or_default()
+        .iter()
+        .filter(|(_, more, _)| *more > 0.0)
+        .map(|(kind, more, usual)| Part {
+            kind: HELD[*kind],
+            culprit_ns: ns(more + usual),
+            peer_ns: ns(*usual),
+            share: (more / excess).min(1.0),
+            named: is_held && more / excess >= Rules::CAUSE_PART,
+            what: Vec::new(),
+        })
+        .collect();
+    parts.sort_by(|a, b| b.share.total_cmp(&a.share));
+    let looked_at = held.map(|_| why::Topic::OffCpu.words().to_owned());
+    let cause = Cause {
+        summary: String::new(),
+        named: parts.iter().filter(|part| part.named).map(|part| part.kind).collect(),
+        explained: parts.iter().filter(|part| part.named).map(|part| part.share).sum::<f64>().min(1.0),
+        excess_ns: ns(excess),
+        late_intervals: found.windows.len(),
+        intervals: found.windows.len(),
+        peer: None,
+        parts,
+        looked_at: looked_at.into_iter().chain(["a second an interval".to_owned()]).collect(),
+        not_visible: Vec::new(),
+    };
+    why::summarised(cause)
+}
+
+fn about(series: &Series, windows: &Range<usize>, sums: &[Sum], blamed: &[f64]) -> PointToPoint {
+    let share =
+        |of: fn(&Sum) -> f64| sums.iter().map(of).sum::<f64>() / sums.iter().map(|sum| sum.span).sum::<f64>().max(1.0);
+    let held = |held: [f64; HELD.len()]| HELD.into_iter().zip(held).filter(|(_, share)| *share > 0.0).collect();
+    let rank = |((who, sum), blame): ((&RankRef, &Sum), &f64)| RankTime {
+        rank: who.rank,
+        node: who.node.clone(),
+        pid: who.pid,
+        compute: sum.compute(),
+        unscored: sum.unscored / sum.span.max(1.0),
+        scored: sum.scored / sum.span.max(1.0),
+        held: sum.held().map(held as fn([f64; HELD.len()]) -> Vec<(Kind, f64)>),
+        blame: *blame,
+    };
+    PointToPoint {
+        heard: series.who.len(),
+        nranks: series.nranks,
+        unscored_share: share(|sum| sum.unscored),
+        scored_share: share(|sum| sum.scored),
+        since_ns: series.at_ns(windows.start),
+        until_ns: series.at_ns(windows.end),
+        ranks: series.who.iter().zip(sums).zip(blamed).map(rank).collect(),
+    }
+}

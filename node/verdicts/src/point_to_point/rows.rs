@@ -1,0 +1,249 @@
+//! Where time went, from rows: the same calls that the analysis of collectives reads, and the
+//! scheduler's records of a few processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use query_planner::Value;
+
+use super::meter::{Call, Meter, job_key, names_no_communicator};
+use super::{TimeUse, judge};
+use crate::observation::{COLUMNS, ClockOffset};
+use crate::ranks::RankRef;
+use crate::why::{Kind, off_cpu_kinds};
+
+/// Says which rank of which job each process is.
+pub const PROCESSES_SQL: &str = "SELECT node, pid, rank, world_size, job_id, step_id FROM processes \
+    WHERE rank IS NOT NULL AND world_size > 1 ORDER BY start_ns";
+/// The columns of [`Rows::off_cpu_sql`].
+pub const OFF_CPU_COLUMNS: &str =
+    "node, pid, tid, ts_ns, duration_ns, voluntary, reason, run_delay_ns, next_pid, next_comm";
+/// Rows of the scheduler taken, the latest.
+const MOST_ROWS: usize = 20_000;
+/// Processes whose time off the CPU is asked for: the one that computes longest, and others to
+/// compare it with.
+const ASKED: usize = 4;
+/// Length of the pieces in which time is told.
+const PIECE_NS: i64 = 1_000_000_000;
+
+/// Node and process id.
+type Process = (Arc<str>, u32);
+
+/// Gathers rows, by process.
+#[derive(Debug, Default)]
+pub struct Rows {
+    calls: BTreeMap<Process, Vec<Call>>,
+    off_cpu: BTreeMap<Process, Vec<(i64, i64, Kind)>>,
+    ranks: BTreeMap<Process, (u64, i32, i32)>,
+    names: BTreeMap<String, Arc<str>>,
+    /// Whose time off the CPU was asked for.
+    asked: BTreeSet<Process>,
+    /// From here on it is known; none where it is not.
+    known_from_ns: Option<i64>,
+    unscored: bool,
+}
+
+fn integer(value: Option<&Value>) -> Option<i64> {
+    match value {
+        Some(Value::Integer(i)) => Some(*i),
+        _ => None,
+    }
+}
+
+fn text(value: Option<&Value>) -> Option<String> {
+    match value {
+        Some(Value::Text(text)) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    }
+}
+
+impl Rows {
+    fn key(&mut self, row: &[Value]) -> Option<Process> {
+        let name = text(row.first())?;
+        let node = Arc::clone(self.names.entry(name).or_insert_with_key(|name| name.as_str().into()));
+        Some((node, u32::try_from(integer(row.get(1))?).ok()?))
+    }
+
+    /// Take in one row of the answer to [`sql`](crate::sql); true where it is of use to the analysis
+    /// of collectives, too. Calls that only enqueue say nothing of waits and are left out here, as
+    /// is what is no such row.
+    pub fn call(&mut self, row: &[Value]) -> bool {
+        let at = |name: &str| COLUMNS.iter().position(|column| *column == name).and_then(|at| row.get(at));
+        let small = |name: &str| integer(at(name)).and_then(|value| i32::try_from(value).ok());
+        let (Some(func), Some(entry_ns), Some(duration_ns)) =
+            (text(at("func")), integer(at("ts_ns")), integer(at("duration_ns")))
+        else {
+            return true;
+        };
+        if integer(at("tier")).unwrap_or(0) == 0 {
+            return true;
+        }
+        let rank = small("rank").filter(|_| integer(at("comm_hash")).is_some());
+        let call = Call::new(&func, 0, entry_ns, duration_ns, rank, small("root"));
+        self.unscored |= !call.scored;
+        if let Some(key) = self.key(row) {
+            self.calls.entry(key).or_default().push(call);
+        }
+        !names_no_communicator(&func)
+    }
+
+    /// Whether there are calls that are not compared one by one: then [`PROCESSES_SQL`] is worth
+    /// asking.
+    #[must_use]
+    pub fn are_unscored(&self) -> bool {
+        self.unscored
+    }
+
+    /// Take in one row of the answer to [`PROCESSES_SQL`].
+    pub fn process(&mut self, row: &[Value]) {
+        let small = |at: usize| integer(row.get(at)).and_then(|value| i32::try_from(value).ok());
+        if let (Some(key), Some(rank), Some(nranks)) = (self.key(row), small(2), small(3)) {
+            let job = job_key(text(row.get(4)).as_deref(), text(row.get(5)).as_deref(), nranks);
+            // The latest of a process id that was used again.
+            self.ranks.insert(key, (job, rank, nranks));
+        }
+    }
+
+    /// Take in the answer to [`Self::off_cpu_sql`].
+    pub fn off_cpu(&mut self, rows: &[Vec<Value>]) {
+        // The latest came.
+        let first_ns = rows.iter().filter_map(|row| integer(row.get(3))).min();
+        self.known_from_ns = first_ns.filter(|_| rows.len() >= MOST_ROWS).or(Some(i64::MIN));
+        rows.iter().for_each(|row| self.stretch(row));
+    }
+
+    fn stretch(&mut self, row: &[Value]) {
+        let (Some(start_ns), Some(duration_ns)) = (integer(row.get(3)), integer(row.get(4))) else { return };
+        let (voluntary, reason) = (integer(row.get(5)) != Some(0), text(row.get(6)).unwrap_or_default());
+        let queued_ns = integer(row.get(7)).unwrap_or(0);
+        let taker = (integer(row.get(8)), text(row.get(9)).unwrap_or_default());
+        let Some(key) = self.key(row) else { return };
+        // Calls have no thread here; it is mostly the main thread that makes them.
+        if integer(row.get(2)) != Some(i64::from(key.1)) {
+            return;
+        }
+        let kinds = off_cpu_kinds(voluntary, &reason, duration_ns, queued_ns, taker.0, &taker.1);
+        let of = self.off_cpu.entry(key).or_default();
+        let mut at_ns = start_ns;
+        for (kind, ns) in kinds {
+            of.push((at_ns, ns, kind));
+            at_ns = at_ns.saturating_add(ns);
+        }
+    }
+
+    /// The question for the time off the CPU of those whose it may tell: none where nobody computes
+    /// longer than the others.
+    #[must_use]
+    pub fn off_cpu_sql(&mut self, clocks: &BTreeMap<String, ClockOffset>) -> Option<String> {
+        let times = self.times();
+        let who: Vec<RankRef> = judge::to_compare(&times, clocks, ASKED);
+        if who.is_empty() {
+            return None;
+        }
+        let is_asked = |key: &&Process| who.iter().any(|w| (w.node.as_str(), w.pid) == (&*key.0, key.1.into()));
+        self.asked = self.calls.keys().filter(is_asked).cloned().collect();
+        let span = |who: &RankRef| {
+            let of = times.iter().filter(|time| (&*time.node, time.pid) == (who.node.as_str(), who.pid));
+            (of.clone().map(|time| time.until_ns - time.span_ns).min(), of.map(|time| time.until_ns).max())
+        };
+        let each = who.iter().filter_map(|who| {
+            let (Some(from_ns), Some(to_ns)) = span(who) else { return None };
+            let node = who.node.replace('\'', "''");
+            Some(format!("(node = '{node}' AND pid = {} AND ts_ns >= {from_ns} AND ts_ns < {to_ns})", who.pid))
+        });
+        let nodes = who.iter().map(|who| format!("'{}'", who.node.replace('\'', "''")));
+        let nodes = nodes.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "SELECT {OFF_CPU_COLUMNS} FROM offcpu WHERE node IN ({nodes}) AND ({}) ORDER BY ts_ns DESC LIMIT {MOST_ROWS}",
+            each.collect::<Vec<_>>().join(" OR ")
+        ))
+    }
+
+    /// Where the time went. Whether processes were held is known of those that were asked about.
+    #[must_use]
+    pub fn times(&self) -> Vec<TimeUse> {
+        let mut all = Vec::new();
+        for (key, calls) in &self.calls {
+            let Some((job, rank, nranks)) = self.ranks.get(key) else { continue };
+            let mut meter = Meter::default();
+            let off_cpu = self.off_cpu.get(key);
+            meter.process(key.1, *job, *rank, *nranks);
+            let mut calls = calls.clone();
+            calls.sort_by_key(|call| call.end_ns);
+            let mut stretches = off_cpu.cloned().unwrap_or_default();
+            stretches.sort_by_key(|(start_ns, ..)| *start_ns);
+            let (mut rest, mut of) = (calls.as_slice(), stretches.as_slice());
+            while let Some(first) = rest.first() {
+                let until_ns = (first.end_ns / PIECE_NS + 1) * PIECE_NS;
+                let (now, later) = rest.split_at(rest.partition_point(|call| call.end_ns < until_ns));
+                let (held, after) = of.split_at(of.partition_point(|(start_ns, ..)| *start_ns < until_ns));
+                now.iter().for_each(|call| meter.call(key.1, *call));
+                let known = |from_ns| self.asked.contains(key) && now.iter().all(|call| call.start_ns >= from_ns);
+                meter.sees_off_cpu(self.known_from_ns.is_some_and(known));
+                held.iter().for_each(|(start, ns, kind)| meter.off_cpu(key.1, 0, *start, *ns, *kind));
+                all.extend(meter.close(&key.0, until_ns));
+                (rest, of) = (later, after);
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point_to_point::HELD;
+
+    const S: i64 = 1_000_000_000;
+
+    fn word(text: &str) -> Value {
+        Value::Text(text.as_bytes().to_vec())
+    }
+
+    fn call(node: &str, entry_ns: i64, duration_ns: i64) -> Vec<Value> {
+        let int = Value::Integer;
+        let who = [word(node), int(7), int(0), int(2), int(5)];
+        let what = [word("send"), int(1), int(entry_ns), int(duration_ns), int(1), word("mpi"), int(1)];
+        who.into_iter().chain(what).collect()
+    }
+
+    fn rows() -> Rows {
+        let mut rows = Rows::default();
+        for at in 0..40 {
+            rows.call(&call("a", at * S / 10, S / 20));
+            rows.call(&call("b", at * S / 10, S / 1_000));
+        }
+        for (node, rank) in [("a", 0), ("b", 1)] {
+            let int = Value::Integer;
+            rows.process(&[word(node), int(7), int(rank), int(2), word("job"), Value::Null]);
+        }
+        rows
+    }
+
+    #[test]
+    fn rows_become_time_use_a_second_each() {
+        let mut rows = rows();
+        assert!(rows.are_unscored());
+        let times = rows.times();
+        let of_a: Vec<&TimeUse> = times.iter().filter(|time| &*time.node == "a").collect();
+        assert_eq!(of_a.len(), 4);
+        assert_eq!((of_a[1].span_ns, of_a[1].unscored_ns, of_a[1].held_ns), (S, S / 2, None));
+        let sql = rows.off_cpu_sql(&BTreeMap::new()).expect("somebody to ask about");
+        assert!(sql.contains("(node = 'b' AND pid = 7 AND ts_ns >= 0 AND ts_ns < 3901000000)"), "{sql}");
+        let int = Value::Integer;
+        let preempted = [int(0), word("preempted"), int(S / 20), int(9), word("hog")];
+        rows.off_cpu(&[[&[word("b"), int(7), int(7), int(S + S / 20), int(S / 20)], &preempted[..]].concat()]);
+        let held: i64 = rows.times().iter().filter_map(|time| time.held_ns).map(|held| held[2]).sum();
+        assert_eq!((HELD[2], held), (Kind::CpuStolen, S / 20));
+    }
+
+    #[test]
+    fn calls_that_only_enqueue_are_left_out() {
+        let mut rows = Rows::default();
+        let mut row = call("a", 0, S);
+        row[9] = Value::Integer(0);
+        rows.call(&row);
+        rows.call(&row[..4]);
+        assert!(!rows.are_unscored() && rows.times().is_empty());
+    }
+}

@@ -1,0 +1,388 @@
+//! The values that a [`Scan`] is made of.
+
+/// A statement over one table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scan {
+    /// The table.
+    pub table: String,
+    /// Columns that the scan has beside the table's: those that a view computes.
+    pub derived: Vec<Derived>,
+    /// Conditions on columns, all of which must hold.
+    pub filter: Vec<Condition>,
+    /// Conditions that are worked out row by row: a row for which one is 0 or NULL is left out.
+    pub predicates: Vec<Operand>,
+    /// Conditions without columns, all of which must hold.
+    pub gates: Vec<Constant>,
+    /// Where windows add columns: what is before them. All the rest is then about their rows.
+    pub windowed: Option<Windowed>,
+    /// What is made of the rows.
+    pub output: Output,
+}
+
+/// Rows with columns that windows add.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Windowed {
+    /// As [`Scan::filter`].
+    pub filter: Vec<Condition>,
+    /// As [`Scan::predicates`].
+    pub predicates: Vec<Operand>,
+    /// As [`Scan::gates`].
+    pub gates: Vec<Constant>,
+    /// The columns.
+    pub calls: Vec<WindowCall>,
+}
+
+/// A column that a window adds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WindowCall {
+    /// Its name in the scan, which no other column has, and what it holds.
+    pub column: Column,
+    /// How it is made.
+    pub function: WindowFunction,
+    /// Of which rows.
+    pub window: Window,
+}
+
+/// The rows that a row is seen among.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Window {
+    /// PARTITION BY
+    pub partition: Vec<Operand>,
+    /// ORDER BY
+    pub order: Vec<Order<Operand>>,
+}
+
+/// A window function.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WindowFunction {
+    /// `row_number()`
+    RowNumber,
+    /// `rank()`
+    Rank,
+    /// `dense_rank()`
+    DenseRank,
+    /// `lag(of, -by, otherwise)` or `lead(of, by, otherwise)`
+    Shifted {
+        /// The value.
+        of: Operand,
+        /// How many rows on it stands.
+        by: i64,
+        /// The value where there is no such row.
+        otherwise: Operand,
+    },
+    /// `count`
+    Count(Option<Operand>, Frame),
+    /// `sum`
+    Sum(Operand, Frame),
+    /// `min`
+    Least(Operand, Frame),
+    /// `max`
+    Greatest(Operand, Frame),
+}
+
+impl WindowFunction {
+    /// What it is worked out from.
+    fn operands(&self) -> Vec<&Operand> {
+        match self {
+            Self::RowNumber | Self::Rank | Self::DenseRank | Self::Count(None, _) => Vec::new(),
+            Self::Shifted { of, otherwise, .. } => vec![of, otherwise],
+            Self::Count(Some(of), _) | Self::Sum(of, _) | Self::Least(of, _) | Self::Greatest(of, _) => vec![of],
+        }
+    }
+}
+
+/// Which rows of its partition an aggregate sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    /// All.
+    Whole,
+    /// Those up to the row and those that are equal to it in order.
+    Peers,
+    /// Those up to the row.
+    Rows,
+}
+
+impl Windowed {
+    /// The operands of conditions and windows.
+    pub fn operands(&self) -> Vec<&Operand> {
+        self.predicates.iter().chain(self.calls.iter().flat_map(WindowCall::operands)).collect()
+    }
+}
+
+impl WindowCall {
+    /// All that it is made of.
+    pub fn operands(&self) -> impl Iterator<Item = &Operand> {
+        let order = self.window.order.iter().map(|order| &order.by);
+        self.function.operands().into_iter().chain(&self.window.partition).chain(order)
+    }
+}
+
+/// A column made of another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Derived {
+    /// Its name in the scan, which no column has.
+    pub name: String,
+    /// The column it is made of.
+    pub of: String,
+    /// How.
+    pub by: By,
+}
+
+/// How a column is made of another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum By {
+    /// `upper(x)`
+    Upper,
+    /// `lower(x)`
+    Lower,
+    /// `CASE WHEN x IS NOT NULL THEN printf('%016x', x) END`
+    Hex,
+    /// Whatever else is made of one text column, as SQL over [`By::VALUE`]: SQLite works it out
+    /// once for each different text.
+    Sql {
+        /// The expression. It cannot fail.
+        sql: String,
+        /// What it gives beside NULL: text, or integers.
+        is_text: bool,
+    },
+}
+
+impl By {
+    /// The parameter that stands for the text.
+    pub const VALUE: &'static str = ":mesh_text";
+
+    /// Whether it gives text; integers otherwise.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        !matches!(self, By::Sql { is_text: false, .. })
+    }
+}
+
+/// A column of a table, as far as scans tell columns apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Whether it holds text, collated by BINARY, and nothing else but NULL.
+    pub is_text: bool,
+}
+
+/// A table's columns, in order; none for tables whose scans are of no interest.
+pub type ColumnsOf<'c> = &'c dyn Fn(&str) -> Option<Vec<Column>>;
+
+/// An expression without columns, as SQL; it may hold `:mesh_node` and `:mesh_now`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Constant(pub String);
+
+/// A condition on a column.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Condition {
+    /// The column.
+    pub column: String,
+    /// What it must be.
+    pub test: Test,
+}
+
+/// A test of a value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Test {
+    /// A comparison.
+    Compare(Comparison, Constant),
+    /// `[NOT] BETWEEN`.
+    Between {
+        /// NOT.
+        not: bool,
+        /// Lower bound.
+        low: Constant,
+        /// Upper bound.
+        high: Constant,
+    },
+    /// `[NOT] IN (…)`.
+    In {
+        /// NOT.
+        not: bool,
+        /// The members.
+        list: Vec<Constant>,
+    },
+}
+
+/// A comparison operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// `=`
+    Equal,
+    /// `<>`
+    Unequal,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+    /// `IS`
+    Is,
+    /// `IS NOT`
+    IsNot,
+}
+
+/// What is made of the rows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Aggregates by group.
+    Groups(Groups),
+    /// The rows themselves.
+    Rows(Rows),
+}
+
+/// Aggregates by group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Groups {
+    /// Grouping values. Without any, all rows are one group.
+    pub keys: Vec<Operand>,
+    /// Whether there is a group where there is no row: without GROUP BY. (With one whose values are
+    /// all constants there is none.)
+    pub of_nothing: bool,
+    /// Result columns.
+    pub columns: Vec<GroupColumn>,
+    /// ORDER BY: indices of result columns.
+    pub order: Vec<Order<usize>>,
+    /// LIMIT and OFFSET.
+    pub limit: Option<(i64, i64)>,
+}
+
+/// A value of a row: a column as it is, or integers worked out by SQLite's rules for integers. Where
+/// SQLite would turn to doubles (an overflow), whoever works it out must give up. Truth is an
+/// integer, too: 1, 0 or NULL, and any integer but 0 is true.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operand {
+    /// A column. Within all the others: of integers.
+    Column(String),
+    /// An integer.
+    Integer(i64),
+    /// NULL.
+    Null,
+    /// `+ - * / % & |`; NULL where it divides by 0.
+    Arithmetic(Box<Operand>, char, Box<Operand>),
+    /// A comparison.
+    Compare(Box<Operand>, Comparison, Box<Operand>),
+    /// `AND`
+    Both(Box<Operand>, Box<Operand>),
+    /// `OR`
+    Either(Box<Operand>, Box<Operand>),
+    /// `NOT`
+    Not(Box<Operand>),
+    /// `IN (…)` of integers, in ascending order.
+    Among(Box<Operand>, Vec<i64>),
+    /// `CASE WHEN … THEN … ELSE … END`
+    Case(Vec<(Operand, Operand)>, Box<Operand>),
+    /// `coalesce`
+    First(Vec<Operand>),
+    /// `min` (false) and `max` (true) of several values.
+    Extreme(bool, Vec<Operand>),
+    /// `abs`
+    Absolute(Box<Operand>),
+}
+
+impl Operand {
+    /// The operands that it is made of.
+    fn parts(&self) -> Vec<&Operand> {
+        match self {
+            Self::Column(_) | Self::Integer(_) | Self::Null => Vec::new(),
+            Self::Arithmetic(a, _, b) | Self::Compare(a, _, b) | Self::Both(a, b) | Self::Either(a, b) => vec![a, b],
+            Self::Not(of) | Self::Among(of, _) | Self::Absolute(of) => vec![of],
+            Self::Case(arms, otherwise) => {
+                arms.iter().flat_map(|(when, then)| [when, then]).chain([otherwise.as_ref()]).collect()
+            }
+            Self::First(of) | Self::Extreme(_, of) => of.iter().collect(),
+        }
+    }
+
+    /// The columns in it.
+    pub fn columns(&self) -> Vec<&str> {
+        match self {
+            Self::Column(name) => vec![name],
+            other => other.parts().into_iter().flat_map(Operand::columns).collect(),
+        }
+    }
+
+    /// How many operands it is made of, itself included.
+    pub(super) fn size(&self) -> usize {
+        1 + self.parts().into_iter().map(Operand::size).sum::<usize>()
+    }
+}
+
+/// A result column of a grouped scan.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GroupColumn {
+    /// A grouping value, by its index.
+    Key(usize),
+    /// The same for all rows.
+    Constant(Constant),
+    /// An aggregate.
+    Aggregate(Function, Option<Operand>),
+}
+
+/// An aggregate function.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Function {
+    /// `count(*)` without an argument, else `count(x)`.
+    Count,
+    /// `sum(x)`
+    Sum,
+    /// `total(x)`
+    Total,
+    /// `avg(x)`
+    Avg,
+    /// `min(x)`
+    Min,
+    /// `max(x)`
+    Max,
+    /// The partial state of sum, total and avg.
+    SumState,
+    /// The partial state of approx_quantile.
+    SketchState,
+    /// The partial state of median and its kin.
+    RunsState,
+    /// `approx_quantile(x, fraction)`
+    Quantile(f64),
+    /// `median`, `percentile`, `percentile_cont`, `percentile_disc`.
+    Percentile {
+        /// 0 to 1.
+        fraction: f64,
+        /// A value of the column instead of one between two.
+        discrete: bool,
+    },
+}
+
+/// Rows, one for each of the table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rows {
+    /// Result columns.
+    pub columns: Vec<RowColumn>,
+    /// ORDER BY.
+    pub order: Vec<Order<Operand>>,
+    /// LIMIT and OFFSET.
+    pub limit: Option<(i64, i64)>,
+}
+
+/// A result column of rows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RowColumn {
+    /// A value of the row.
+    Value(Operand),
+    /// The same for all rows.
+    Constant(Constant),
+}
+
+/// An ORDER BY term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order<T> {
+    /// What is sorted by.
+    pub by: T,
+    /// Descending.
+    pub desc: bool,
+    /// NULLs come first; SQLite's default is first when ascending.
+    pub nulls_first: bool,
+}
