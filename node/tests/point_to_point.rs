@@ -420,12 +420,34 @@ fn long_form_on_real_programs() {
             real.start(program);
             real.settle();
             let mut kinds = std::collections::BTreeMap::<String, usize>::new();
+            let mut held = None;
             real.look(Duration::from_secs(10), |answer| {
-                *kinds.entry(answer["verdict"]["kind"].to_string()).or_default() += 1;
+                let verdict = &answer["verdict"];
+                let why = verdict["why"].as_str().map_or_else(String::new, |why| format!(": {why}"));
+                *kinds.entry(format!("{}{why}", verdict["kind"].as_str().unwrap_or_default())).or_default() += 1;
+                held = held.take().or_else(|| busy().filter(|_| is_stolen(answer)));
+                if verdict["kind"] == "unknown" {
+                    let compute: Vec<&Value> = answer["point_to_point"]["ranks"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .map(|r| &r["compute"])
+                        .collect();
+                    eprintln!("{compute:?}");
+                }
+                if verdict["kind"] == "rank" && held.is_none() {
+                    eprintln!(
+                        "{name} round {round} healthy: {verdict} {} {}",
+                        answer["cause"], answer["point_to_point"]
+                    );
+                }
             });
-            healthy += 1;
-            named += usize::from(kinds.contains_key("\"rank\""));
-            eprintln!("{name} round {round} healthy: {kinds:?}");
+            eprintln!("{name} round {round} healthy: {kinds:?} {held:?}");
+            // A rank whose core other work takes is held by it.
+            if held.is_none() {
+                healthy += 1;
+                named += usize::from(kinds.contains_key("rank"));
+            }
             for injection in injections {
                 let rank = (round + injected) % RANKS;
                 let outcome = inject(&real, rank, *injection);

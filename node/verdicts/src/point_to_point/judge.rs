@@ -22,10 +22,17 @@ const EXCESS: f64 = 0.10;
 const HELD_MORE: f64 = 0.10;
 /// And least part of its excess that this is.
 const HELD_PART: f64 = 0.5;
+/// Share of the time: of those who work less, what they lose of it says little.
+const LITTLE_WORK: f64 = 0.05;
 /// Least spread of compute shares among ranks.
 const SPREAD: f64 = 0.02;
-/// From here on, of the share of time that ranks spend in calls, "nobody" is not said of it.
+/// From here on, of the share of time that ranks spend in calls, "nobody" is said only where all
+/// compute evenly,
 pub(crate) const WAITED: f64 = 0.20;
+/// which is: nobody by this share of the time longer than the median of the others;
+const EVEN: f64 = 0.05;
+/// and from here on not at all: where all wait longer than they compute, nothing shows for whom.
+const MOSTLY_WAITED: f64 = 0.50;
 /// Least windows of an episode: what is over sooner is a busy host.
 const LASTS: usize = 5;
 /// Windows at the end of the span: what reaches into them goes on.
@@ -148,7 +155,17 @@ pub(crate) fn decide(input: &Input, rules: &Rules, report: &mut Report) {
         {
             report.cause = Some(named.cause);
         }
-        (Verdict::Rank { .. }, Finding::Nobody | Finding::Unknown(_)) => {}
+        // It is late for the collectives, and so is the rank that has most to do by the program's
+        // own division: what tells the two apart was not found.
+        (Verdict::Rank { culprit, .. }, Finding::Nobody | Finding::Unknown(_)) => {
+            let why = format!(
+                "rank {} on {} is late for collectives, but ranks spend more time in sends, receives and waits, by which \
+                 it does not stand out, or not for long enough",
+                culprit.rank, culprit.node
+            );
+            report.cost = Cost::default();
+            report.verdict = Verdict::Unknown { why };
+        }
         (_, Finding::Named(named)) => {
             let Named { culprit, cause, cost } = *named;
             report.cost = cost;
@@ -210,8 +227,15 @@ fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (Poi
     let about = about(series, &windows, &sums, &blamed);
     let in_calls = median(sums.iter().map(|sum| 1.0 - sum.compute())).unwrap_or(0.0);
     let missing = usize::try_from(series.nranks).unwrap_or(0).saturating_sub(series.who.len());
+    let sorted = {
+        let mut sorted = compute.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    };
+    let longest = sorted.len().checked_sub(1).and_then(|last| Some(sorted[last] - median_without(&sorted, last)?));
+    let even = windows.len() >= LASTS && longest.is_some_and(|excess| excess <= EVEN);
     let quiet = || match missing {
-        0 if in_calls < WAITED => Finding::Nobody,
+        0 if in_calls < WAITED || (even && in_calls < MOSTLY_WAITED) => Finding::Nobody,
         0 => Finding::Unknown(format!(
             "ranks spend {:.0} % of their time in sends, receives and waits, where no call makes all of them meet, and none \
              computes longer than the others by enough to be the one that they wait for",
@@ -295,13 +319,27 @@ fn nodes(series: &Series, sums: &[Sum]) -> Vec<Node> {
 }
 
 /// By how much of the time a rank is held longer than the others are (their median), by kind, with
-/// how long they are; none where that is not known of it, or of no other.
+/// how long they are; none where that is not known of it, or of no other. Who works longer loses its
+/// CPU to a busy host's other tasks more often: of that, what the others lose for their work is
+/// usual.
 fn held_more(sums: &[Sum], rank: usize) -> Option<Vec<(usize, f64, f64)>> {
+    let work = |sum: &Sum, held: &[f64]| (sum.compute() - held.iter().sum::<f64>()).max(0.0);
     let own = sums[rank].held()?;
-    let others: Vec<[f64; HELD.len()]> =
-        sums.iter().enumerate().filter(|(at, _)| *at != rank).filter_map(|(_, sum)| sum.held()).collect();
-    let usual = |kind: usize| median(others.iter().map(|held| held[kind]));
-    (0..HELD.len()).map(|kind| usual(kind).map(|usual| (kind, (own[kind] - usual).max(0.0), usual))).collect()
+    let others: Vec<([f64; HELD.len()], f64)> = sums
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != rank)
+        .filter_map(|(_, sum)| sum.held().map(|held| (held, work(sum, &held))))
+        .collect();
+    let more = |kind: usize| {
+        let mut usual = median(others.iter().map(|(held, _)| held[kind]))?;
+        if HELD[kind] == Kind::CpuStolen {
+            let rate = median(others.iter().map(|(held, work)| held[kind] / work.max(LITTLE_WORK)))?;
+            usual = usual.max(rate * work(&sums[rank], &own)).min(own[kind].max(usual));
+        }
+        Some((kind, (own[kind] - usual).max(0.0), usual))
+    };
+    (0..HELD.len()).map(more).collect()
 }
 
 /// What the scheduler says of the excess.

@@ -98,6 +98,24 @@ fn an_uneven_domain_is_an_imbalance_and_a_healthy_one_nobody() {
     assert!(text(&report).contains("2 ranks compared by where they spend their time"), "{}", text(&report));
 }
 
+/// Other tasks of a busy host take the CPU of those who use it: of the one with more work, more.
+#[test]
+fn an_uneven_domain_on_a_busy_host_is_still_an_imbalance() {
+    let report = for_ten_seconds(&[rank(0.30, &[(Kind::CpuStolen, 0.35)]), rank(0.60, &[(Kind::CpuStolen, 0.20)])]);
+    assert!(matches!(report.verdict, Verdict::WorkImbalance { .. }), "{:#?}", report.verdict);
+    let report = for_ten_seconds(&[rank(0.05, &[(Kind::CpuStolen, 0.60)]), rank(0.60, &[(Kind::CpuStolen, 0.05)])]);
+    assert!(matches!(report.verdict, Verdict::Rank { .. }), "{:#?}", report.verdict);
+}
+
+/// Who waits long in such calls, and nobody computes longer: they wait for the calls themselves.
+#[test]
+fn ranks_that_compute_evenly_hold_nobody_up_however_long_they_wait() {
+    assert_eq!(for_ten_seconds(&[rank(0.46, &[]), rank(0.42, &[])]).verdict, Verdict::None);
+    let report = for_ten_seconds(&[rank(0.46, &[]), rank(0.38, &[])]);
+    let Verdict::Unknown { why } = &report.verdict else { panic!("{:#?}", report.verdict) };
+    assert!(why.contains("42 % of their time"), "{why}");
+}
+
 /// Collectives of two ranks cannot tell more work from a slow rank, whatever they say.
 #[test]
 fn a_rank_that_collectives_name_and_that_only_has_more_work_is_not_named() {
@@ -146,6 +164,14 @@ fn a_rank_that_collectives_name_and_that_only_has_more_work_is_not_named() {
         report.verdict
     };
     assert!(matches!(with([1, 1]), Verdict::WorkImbalance { .. }));
+    // Nor where sends and receives do not tell for long enough.
+    let verdict = Verdict::Rank { culprit: named.clone(), also: Vec::new(), held_up: Vec::new() };
+    let mut report = Report { verdict, ..Report::default() };
+    let mut short = Vec::new();
+    seconds(0..3, &[rank(0.02, &[]), rank(0.45, &[])], &mut short);
+    decide(&Input { times: short, ..Input::default() }, &Rules::default(), &mut report);
+    let Verdict::Unknown { why } = &report.verdict else { panic!("{:#?}", report.verdict) };
+    assert!(why.contains("rank 0 on n0 is late for collectives"), "{why}");
     // Stages of a pipeline are compared with those that do the same work.
     assert!(matches!(with([0, 1]), Verdict::Rank { .. }));
 }
