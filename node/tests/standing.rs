@@ -126,6 +126,10 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
         });
         if in_turns && changes >= 2 && changes % 2 == 0 { Ok(()) } else { Err(answer["rows"].to_string()) }
     });
+    // A verdict on the past lists them.
+    let output = lab.ask("m3", "stragglers", &["--since", "5m"]);
+    let text = stdout(&output);
+    assert!(text.contains("Findings of this time") && text.contains("rank, rank 3 on m2"), "{text}");
     wait_for("the command", || {
         let told = std::fs::read_to_string(lab.path("told")).map_err(|error| error.to_string())?;
         if told == "rank 3 m2\nnone  \n".repeat(changes / 2) { Ok(()) } else { Err(told) }
@@ -169,6 +173,12 @@ fn the_end_of_a_job_ends_what_is_said_of_its_ranks() {
     eprintln!("every agent knows of the end after {:?}", ended.elapsed());
     let text = stdout(&lab.ask("m1", "stragglers", &[]));
     assert!(text.contains("the job's 8 ranks have ended") && !text.contains("still does"), "{text}");
+    // So does a verdict on the past, once no host states ranks any more.
+    wait_for("the stores' verdict says so", || {
+        let text = stdout(&lab.ask("m3", "stragglers", &["--since", "5m"]));
+        let says = text.contains("Note: the job has ended: no rank runs any more, the last call ended at");
+        if says { Ok(()) } else { Err(text) }
+    });
 }
 
 #[test]

@@ -166,7 +166,7 @@ pub fn example(late: Late, rank: i32, node: &str, waits: &[(i64, i64)], tier: u8
             node: String::new(),
             what: format!(
                 "ranks {} waited in it, {} together",
-                crate::stacks::fold_ranges(who.iter().filter_map(|rank| u64::try_from(*rank).ok())),
+                verdicts::hostlist::fold_ranges(who.iter().filter_map(|rank| u64::try_from(*rank).ok())),
                 duration(sum_ns)
             ),
             evidence: "collectives".to_owned(),

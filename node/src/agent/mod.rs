@@ -37,6 +37,7 @@ pub mod local;
 mod mark;
 mod memory;
 mod open_calls;
+mod past_findings;
 mod recording;
 mod remembered;
 pub mod scope;

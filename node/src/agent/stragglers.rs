@@ -25,6 +25,7 @@ use verdicts::{ClockOffset, Heard, Input, Observation, Report, Rules, Span, Sync
 
 use super::causes::Gathered;
 use super::open_calls::observed;
+use super::past_findings::{self, PastFinding};
 use super::standing::{About, Current};
 use super::{Shared, device};
 use record::unix_now_ns;
@@ -46,8 +47,14 @@ pub struct StragglersAnswer {
     /// How the verdict came about, where it is the standing one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standing: Option<About>,
-    /// The report as text for people.
+    /// The report as text for people, of long tables the worst rows.
     pub text: String,
+    /// The same with all rows, where that is more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub all: Option<String>,
+    /// What agents wrote of the span when it was judged; empty of the standing verdict.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<PastFinding>,
     /// The questions that give its figures again; none of the standing verdict, which is made from
     /// digests.
     pub sql: Vec<verdicts::Shown>,
@@ -83,12 +90,14 @@ pub(super) async fn answer(
         answer = from_stores(asked_of(shared), &question, caller, ago_ns(SINCE_MS), None, started, &cancelled).await?;
         asked_ms = SINCE_MS;
     }
-    let _ = writeln!(
-        answer.text,
+    let note = format!(
         "There is no standing verdict: no call was recorded that its communicator's start tells the number of. These are the \
-         stores' last {} s; for more: --since 5m",
+         stores' last {} s; for more: --since 5m\n",
         asked_ms / 1_000
     );
+    for text in std::iter::once(&mut answer.text).chain(&mut answer.all) {
+        text.push_str(&note);
+    }
     Ok(answer)
 }
 
@@ -226,6 +235,7 @@ async fn from_stores(
         input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     }
     let mut report = verdicts::analyse(&input, &Rules::default());
+    report.evidence.notes.extend(ended(coordinator, question, &input, live.is_some()));
     // Of such calls only entries tell, and those of different hosts cannot be compared.
     if coordinator.way.mesh().is_none() && report.evidence.tier == 0 && matches!(report.verdict, Verdict::None) {
         report.verdict = Verdict::Unknown {
@@ -238,14 +248,60 @@ async fn from_stores(
     if let Some(network) = super::causes::network(coordinator, &report, caller, deadline, cancelled).await {
         report.verdict = network;
     }
-    let text = text(&report, gathered.as_ref());
+    let (findings, more) = findings(coordinator, question, &span, caller, deadline, cancelled).await;
+    let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
+    let (text, all) = texts(&report, &after);
     let sql = verdicts::show_sql(&report);
-    Ok(StragglersAnswer { report, standing: None, text, sql, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })
+    Ok(StragglersAnswer {
+        report,
+        standing: None,
+        text,
+        all,
+        findings,
+        sql,
+        elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
+    })
 }
 
-/// The report as text, at its end the worst step as an example.
-fn text(report: &Report, gathered: Option<&Gathered>) -> String {
-    let mut text = verdicts::text(report);
+/// The findings of a span, and whether there are more than are listed. Where they cannot be had the
+/// verdict stands without them.
+async fn findings(
+    coordinator: &Coordinator,
+    question: &StragglersQuestion,
+    span: &Span,
+    caller: &Caller,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> (Vec<PastFinding>, bool) {
+    let sql = past_findings::sql(span);
+    match super::causes::ask(coordinator, sql, question.nodes.clone(), caller, deadline, cancelled).await {
+        Ok((rows, _)) => past_findings::read(&rows),
+        Err(error) => {
+            tracing::debug!("findings of the span: {error}");
+            (Vec::new(), false)
+        }
+    }
+}
+
+/// A note on a job whose calls stop before the end of the span: that it has ended, where agents run
+/// (`live`) and none of them has a rank any more.
+fn ended(coordinator: &Coordinator, question: &StragglersQuestion, input: &Input, live: bool) -> Option<String> {
+    let members = coordinator.gossip.members();
+    let mut asked = members.iter().filter(|member| ask::is_chosen(member, &question.nodes, &question.labels));
+    let ended = live && asked.all(|member| member.may_live() && member.facts.ranks.is_empty());
+    verdicts::end_note(input, ended)
+}
+
+/// The report as text with what follows it, and where that is more, with all rows of its tables.
+fn texts(report: &Report, after: &str) -> (String, Option<String>) {
+    let (text, all) = (verdicts::text(report), verdicts::text_of_all(report));
+    let all = (all != text).then(|| all + after);
+    (text + after, all)
+}
+
+/// The worst step as an example.
+fn example(report: &Report, gathered: Option<&Gathered>) -> String {
+    let mut text = String::new();
     if let (Verdict::Rank { culprit, .. }, Some(cause), Some(gathered)) = (&report.verdict, &report.cause, gathered) {
         let worst = gathered.worst(report, cause).into_iter().next();
         let example = worst.map(|late| chain::example(late, culprit.rank, &culprit.node, &[], report.evidence.tier));
@@ -305,17 +361,20 @@ async fn from_standing(
         report.verdict = network;
     }
     let about = current.about();
-    let mut text = text(&report, gathered.as_ref());
+    let mut after = example(&report, gathered.as_ref());
     let _ = writeln!(
-        text,
+        after,
         "Standing verdict, {:.1} s old, kept by every agent alike; times on {}'s clock. For more, ask the stores: --since 60s",
         about.age_ms as f64 / 1e3,
         about.reference.as_deref().unwrap_or("each host"),
     );
+    let (text, all) = texts(&report, &after);
     StragglersAnswer {
         report,
         standing: Some(about),
         text,
+        all,
+        findings: Vec::new(),
         sql: Vec::new(),
         elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
     }

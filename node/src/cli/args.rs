@@ -222,6 +222,9 @@ pub(super) struct StragglersArgs {
     /// all its .db files), by default its last minute
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label", "watch", "recorded"])]
     pub(super) db: Vec<PathBuf>,
+    /// All rows of long tables, not the worst eight and the median
+    #[arg(long)]
+    pub(super) all: bool,
     /// Ask again every two seconds and redraw
     #[arg(long)]
     pub(super) watch: bool,
@@ -231,9 +234,9 @@ pub(super) struct StragglersArgs {
     /// Also print the SQL that gives each figure again, for `rankmesh query`
     #[arg(long)]
     pub(super) show_sql: bool,
-    /// Ask no agent: judge recorded jobs. Operations of ranks as CSV (.csv, .csv.gz; the format of
-    /// ByteDance's straggler study), PyTorch flight recorder dumps as JSON (a whole job, or one
-    /// file a rank), or directories of these
+    /// Ask no agent: judge recorded jobs. Operations of ranks as CSV or Parquet (the columns of
+    /// ByteDance's straggler study; .gz too), PyTorch flight recorder dumps as they are written
+    /// (pickle, one file a rank; no code in them is run) or as JSON, or directories of these
     #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql"])]
     pub(super) recorded: Vec<PathBuf>,
     /// Output format
@@ -263,7 +266,7 @@ pub(super) struct StacksArgs {
     /// cluster
     #[arg(long, value_name = "ID")]
     pub(super) job: Option<String>,
-    /// Only these ranks, as 3,5-7
+    /// Only these ranks, as 3,5-7 or 64-126/2
     #[arg(long, value_name = "RANK,…", value_parser = parse_ranks)]
     pub(super) ranks: Option<Ranks>,
     /// How often each rank is looked at (1 to 200)

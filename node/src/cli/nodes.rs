@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
-use explain::stacks::fold_ranges;
 use model::LocalRequest;
 use serde_json::Value;
+use verdicts::hostlist::fold_ranges;
 
 use super::Exit;
 use super::args::{NodesArgs, ReportFormat};

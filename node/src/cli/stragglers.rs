@@ -24,7 +24,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
     if !args.recorded.is_empty() {
-        return super::recorded::run(&args.recorded, args.format);
+        return super::recorded::run(&args.recorded, args.format, args.all);
     }
     if !args.db.is_empty() {
         return once(&args);
@@ -96,6 +96,8 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }
     let text = answer.as_object_mut().and_then(|object| object.remove("text"));
+    let all = answer.as_object_mut().and_then(|object| object.remove("all"));
+    let text = all.filter(|_| args.all).or(text);
     let sql = answer.as_object_mut().and_then(|object| object.remove("sql"));
     if args.show_sql && args.format == ReportFormat::Json {
         answer["sql"] = sql.clone().unwrap_or_default();

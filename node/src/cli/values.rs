@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-/// `10s`, `500ms`, `5m`, `2h`, `7d`; a bare number is seconds.
-/// Ranks of a job.
+/// Ranks of a job, as `3,5-7` or, with a step, `64-126/2`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ranks(pub(super) Vec<u32>);
 
@@ -12,23 +11,25 @@ pub(super) struct Ranks(pub(super) Vec<u32>);
 const MOST_RANKS: usize = 65_536;
 
 pub(super) fn parse_ranks(text: &str) -> Result<Ranks, String> {
-    let wrong = || format!("'{text}' are no ranks; write 5 or 3,5-7");
+    let wrong = || format!("'{text}' are no ranks; write 5 or 3,5-7 or 64-126/2");
     let mut ranks = Vec::new();
     for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (range, step) = part.split_once('/').unwrap_or((part, "1"));
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
         let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
-        let (first, last) = (number(first)?, number(last)?);
-        if first > last {
+        let (first, last, step) = (number(first)?, number(last)?, number(step)? as usize);
+        if first > last || step == 0 {
             return Err(wrong());
         }
-        if (last - first) as usize >= MOST_RANKS - ranks.len() {
+        if (last - first) as usize / step >= MOST_RANKS - ranks.len() {
             return Err(format!("more than {MOST_RANKS} ranks"));
         }
-        ranks.extend(first..=last);
+        ranks.extend((first..=last).step_by(step));
     }
     Ok(Ranks(ranks))
 }
 
+/// `10s`, `500ms`, `5m`, `2h`, `7d`; a bare number is seconds.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -80,6 +81,7 @@ mod tests {
     fn ranks() {
         assert_eq!(parse_ranks("5"), Ok(Ranks(vec![5])));
         assert_eq!(parse_ranks("3,5-7"), Ok(Ranks(vec![3, 5, 6, 7])));
+        assert_eq!(parse_ranks("0-6/3,64"), Ok(Ranks(vec![0, 3, 6, 64])));
         for wrong in ["", "a", "3-1", "1,", "-2", "0-4294967295"] {
             assert!(parse_ranks(wrong).is_err(), "{wrong}");
         }

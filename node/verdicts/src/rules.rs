@@ -232,6 +232,9 @@ impl Rules {
     /// Causes).
     pub(crate) const CAUSE_EXPLAINS: f64 = 0.8;
 
+    /// Share of the excess that causes together must exceed to be named as most of it.
+    pub(crate) const CAUSE_MOSTLY: f64 = 0.5;
+
     /// Share below which a kind is no part of a cause.
     pub(crate) const CAUSE_PART: f64 = 0.1;
 

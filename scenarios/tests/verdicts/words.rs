@@ -1,7 +1,7 @@
 //! What a person reads of simulated jobs.
 
 use scenarios::simulate::{Job, Slow};
-use verdicts::{Input, Rules, analyse, text};
+use verdicts::{Input, Rules, analyse, text, text_of_all};
 
 const MS: i64 = 1_000_000;
 /// Longest bar of the table, in characters.
@@ -33,8 +33,11 @@ fn nobody_and_unknown_are_said_in_words() {
     let healthy = text(&analyse(&Job::default().observe(1), &Rules::default()));
     assert!(healthy.starts_with("No rank holds the others up (8 ranks compared over 100 collectives"), "{healthy}");
     let many = Job { ranks: 40, steps: 30, missing_nodes: vec![3], ..Job::default() };
-    let many = text(&analyse(&many.observe(1), &Rules::default()));
-    assert!(many.contains("… and 22 ranks more"), "{many}");
+    let report = analyse(&many.observe(1), &Rules::default());
+    let (many, all) = (text(&report), text_of_all(&report));
+    assert!(many.contains("median  of 38 ") && many.contains("… and 30 ranks more (--all)"), "{many}");
+    let rows = |text: &str| text.lines().filter(|line| line.contains("  n") && line.contains("0/7")).count();
+    assert_eq!((rows(&many), rows(&all)), (8, 38), "{many}\n{all}");
     assert!(many.contains("Not heard: n3 (timeout)."), "{many}");
     assert!(many.contains("38 of 40 ranks heard"), "{many}");
     let nothing = text(&analyse(&Input::default(), &Rules::default()));

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::ranges::{fold_names, fold_ranges};
 use super::sampler::{CountedStack, ProcessProfile, ThreadProfile};
 use super::types::Frame;
+use verdicts::hostlist::{fold_names, fold_ranges};
 
 /// Functions of one stack that are merged; profiles come from other hosts, and these may hold
 /// anything.

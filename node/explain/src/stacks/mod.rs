@@ -21,7 +21,6 @@ mod modules;
 mod native;
 mod process;
 pub mod python;
-mod ranges;
 mod reader;
 mod render;
 mod sampler;
@@ -29,7 +28,6 @@ mod types;
 
 pub use merge::{Class, Member, MemberStacks, Members, Merged, Node, Step, merge};
 pub use process::{Identity, descendants};
-pub use ranges::fold_ranges;
 pub use reader::StackReader;
 pub use render::{escape, folded, text};
 pub use sampler::{CountedStack, Plan, ProcessProfile, Sampler, ShortReason, ThreadProfile};

@@ -115,7 +115,7 @@ pub(super) fn stages(stages: &[Stage], found: &mut Explanation) {
             node: String::new(),
             what: format!(
                 "ranks {} compute for {:.0} % of the time",
-                explain::stacks::fold_ranges(ranks),
+                verdicts::hostlist::fold_ranges(ranks),
                 stage.own_share * 100.0
             ),
             evidence: "collectives".to_owned(),

@@ -153,7 +153,7 @@ fn grouped(whats: &BTreeMap<Arc<str>, Amount>, peer: Option<&BTreeMap<Arc<str>, 
 }
 
 /// The coverage rule: the dearest kinds that the peer does not have alike, until they explain
-/// enough.
+/// enough; those that explain most of it, too, and the rest is then said to be unexplained.
 fn name(cause: &mut Cause) {
     let mut sum = 0.0;
     let mut named = 0;
@@ -166,7 +166,7 @@ fn name(cause: &mut Cause) {
         named += 1;
     }
     cause.explained = f64::min(sum, 1.0);
-    if sum < Rules::CAUSE_EXPLAINS {
+    if sum <= Rules::CAUSE_MOSTLY {
         return;
     }
     for &i in &candidates[..named] {

@@ -33,6 +33,7 @@ pub use words::summarised;
 use serde::Serialize;
 
 use super::ranks::RankRef;
+use super::rules::Rules;
 
 /// Longest stretch of an episode, or of the span where it is the network, that is looked at: its
 /// end.
@@ -43,8 +44,8 @@ pub const LOOKED_AT_NS: i64 = 20_000_000_000;
 pub struct Cause {
     /// One sentence for a person.
     pub summary: String,
-    /// The kinds that explain at least 80 % of the excess together, dearest first; empty:
-    /// unattributed.
+    /// The kinds that explain more than half of the excess together, dearest first; below four
+    /// fifths it is "mostly" these. Empty: unattributed.
     pub named: Vec<Kind>,
     /// What the named kinds explain of the excess, 0 to 1; of the unattributed, what all candidates
     /// explain.
@@ -66,14 +67,20 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// Whether something explains the lateness.
+    /// Whether the named kinds leave more than a fifth of the excess unexplained.
+    #[must_use]
+    pub fn is_mostly(&self) -> bool {
+        self.is_attributed() && self.explained < Rules::CAUSE_EXPLAINS
+    }
+
+    /// Whether something explains the lateness, or most of it.
     #[must_use]
     pub fn is_attributed(&self) -> bool {
         !self.named.is_empty()
     }
 
-    /// In few words, for the `cause` column of `findings`: "cpu_stolen (92 %): spin (pid 4711)" or
-    /// "unattributed".
+    /// In few words, for the `cause` column of `findings`: "cpu_stolen (92 %): spin (pid 4711)",
+    /// "mostly block_io (73 %): vda" or "unattributed".
     #[must_use]
     pub fn label(&self) -> String {
         words::label(self)

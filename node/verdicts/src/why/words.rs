@@ -84,7 +84,8 @@ pub(super) fn label(cause: &Cause) -> String {
         let what = part.what.first().map_or_else(String::new, |what| format!(": {}", printable(&what.name)));
         format!("{} ({}){what}", part.kind.name(), percent(part.share))
     });
-    parts.collect::<Vec<_>>().join("; ")
+    let mostly = if cause.is_mostly() { "mostly " } else { "" };
+    format!("{mostly}{}", parts.collect::<Vec<_>>().join("; "))
 }
 
 /// A cause with the sentence of what it holds now.
@@ -108,7 +109,12 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
     }
     if cause.is_attributed() {
         let named: Vec<String> = cause.parts.iter().filter(|part| part.named).map(|part| said(part, cause)).collect();
-        return named.join("; and ");
+        let named = named.join("; and ");
+        if !cause.is_mostly() {
+            return named;
+        }
+        let rest = percent(1.0 - cause.explained);
+        return format!("mostly {named}; the other {rest} of the excess are not explained by what was recorded");
     }
     let most = cause.parts.iter().find(|part| part.share >= Rules::CAUSE_PART);
     let seen = match most {

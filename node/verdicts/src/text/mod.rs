@@ -1,0 +1,400 @@
+//! The report as a person reads it: the sentence, the table of ranks with bars, the evidence, what
+//! was not visible.
+//!
+//! Owns wording and layout only; every figure is in the [`Report`].
+
+mod culprit;
+mod hang;
+mod table;
+mod units;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use record::printable;
+
+use super::Input;
+use super::hostlist::{first_parts, fold_names, fold_ranges};
+use super::point_to_point;
+use super::ranks::RankRef;
+use super::report::{Basis, Report, Verdict};
+use super::why::{self, Cause, Network};
+use crate::rules::Rules;
+use table::{BAR, bar};
+use units::clock;
+pub(crate) use units::{duration, percent};
+
+/// Rows of a table before the rest is summed up.
+const WORST: usize = 8;
+/// Hosts whose ranks are listed each by itself.
+const HOSTS: usize = 3;
+/// Ranges of ranks or of hosts in one line.
+const PARTS_OF_A_LIST: usize = 16;
+/// Further kinds of evidence listed beside a cause.
+const PARTS: usize = 4;
+/// A job without a call for so long has ended, stands still, or computes long.
+const SILENT_NS: i64 = 10_000_000_000;
+
+/// How many rows of a table are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// The worst eight, and the median of all.
+    Worst,
+    /// All.
+    All,
+}
+
+impl Rows {
+    /// Of `all` rows; a table is not cut for a single one.
+    fn of(self, all: usize) -> usize {
+        if self == Self::All || all <= WORST + 1 { all } else { WORST }
+    }
+}
+
+/// Render a report, of long tables the worst eight rows. Plain text, no colour, ends with a newline.
+#[must_use]
+pub fn text(report: &Report) -> String {
+    render(report, Rows::Worst)
+}
+
+/// The same with all rows of its tables.
+#[must_use]
+pub fn text_of_all(report: &Report) -> String {
+    render(report, Rows::All)
+}
+
+fn render(report: &Report, rows: Rows) -> String {
+    let mut out = String::new();
+    sentence(report, rows, &mut out);
+    let mut why = String::new();
+    if let Some(cause) = &report.cause {
+        self::cause(cause, &mut why);
+    }
+    if let Some(next) = next(report) {
+        let _ = writeln!(why, "Next: {next}.");
+    }
+    if !why.is_empty() {
+        out.push('\n');
+        out.push_str(&why);
+    }
+    if let Some(about) = &report.point_to_point {
+        out.push('\n');
+        point_to_point::table(about, &mut out);
+    }
+    // Where nothing moves, who was late before is beside the point.
+    let compared = if matches!(&report.verdict, Verdict::Hang(_)) { Vec::new() } else { table::shown(report) };
+    for comm in compared {
+        out.push('\n');
+        let own = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.basis == Basis::OwnTime);
+        table::table(comm, own, rows, &mut out);
+    }
+    out.push('\n');
+    evidence(report, &mut out);
+    // Names come from processes of other people: none may drive the terminal.
+    out.lines().map(|line| printable(line) + "\n").collect()
+}
+
+/// What to look at next.
+fn next(report: &Report) -> Option<String> {
+    Some(match &report.verdict {
+        Verdict::Rank { culprit, .. } => match report.cause.as_ref().map(why::advice) {
+            Some(Some(advice)) => advice.to_owned(),
+            _ => format!(
+                "look what process {} on {} does between collectives (py-spy, gdb, perf)",
+                culprit.pid, culprit.node
+            ),
+        },
+        Verdict::Hang(hang) => {
+            let who = &hang.missing.first()?.who;
+            format!(
+                "look where process {0} on {1} stands: py-spy dump --pid {0}, gdb -p {0}, /proc/{0}/status",
+                who.pid, who.node
+            )
+        }
+        Verdict::StageImbalance { .. } => {
+            "give the stage less to do: move layers, or its share of the batch".to_owned()
+        }
+        Verdict::DataImbalance { .. } => {
+            "compare what the ranks get in a step: lengths of sequences, sizes of batches".to_owned()
+        }
+        Verdict::WorkImbalance { .. } => {
+            "balance the domain (its size, a load balancer of the program), or look what this rank does alone (output, I/O)"
+                .to_owned()
+        }
+        Verdict::Network(_) => {
+            "look at the links and switch ports of these hosts for errors and drops (ip -s link, ethtool -S)".to_owned()
+        }
+        Verdict::None | Verdict::Unknown { .. } => return None,
+    })
+}
+
+fn sentence(report: &Report, rows: Rows, out: &mut String) {
+    match &report.verdict {
+        Verdict::Rank { culprit, also, held_up } => {
+            culprit::sentence(report, culprit, out);
+            let shown = rows.of(also.len());
+            for other in &also[..shown] {
+                let _ = writeln!(
+                    out,
+                    "Also late: rank {} on {}, by {} in {} of {} collectives ({} of the time).",
+                    other.rank,
+                    other.node,
+                    duration(other.late_by_ns),
+                    other.last_in,
+                    other.collectives,
+                    percent(other.share)
+                );
+            }
+            if shown < also.len() {
+                let rest = also[shown..].iter().map(|other| (other.rank, other.node.as_str()));
+                let _ = writeln!(out, "Also late: {}.", ranks_on(rest));
+            }
+            if !held_up.is_empty() {
+                let _ = writeln!(out, "Late only because they are held up themselves: {}.", ranks(held_up));
+            }
+            culprit::cost(report, out);
+        }
+        Verdict::Hang(hang) => hang::sentence(report, hang, rows, out),
+        Verdict::StageImbalance { ranks: stage, ratio, share, stages } => {
+            let _ = writeln!(
+                out,
+                "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the own time of the other stages,\n\
+                 {} of wall time more.",
+                ranks(stage),
+                percent(*share)
+            );
+            for stage in stages {
+                let bar = bar((stage.own_share * 1e6) as i64, 1_000_000);
+                let _ = writeln!(
+                    out,
+                    "  {:>4} own work  {bar:<BAR$}  {}",
+                    percent(stage.own_share),
+                    self::ranks(stage.ranks.iter().map(|rank| &rank.who))
+                );
+            }
+        }
+        Verdict::DataImbalance { share, taking_turns, .. } => {
+            let _ = writeln!(
+                out,
+                "No rank is slow, but somebody always is: {taking_turns} ranks take turns at being late, which costs {} of \
+                 the time.\nUneven data would look like this, and so would noise.",
+                percent(*share)
+            );
+        }
+        Verdict::WorkImbalance { ranks: most, ratio, share } => {
+            let _ = writeln!(
+                out,
+                "Work imbalance: {}, {ratio:.2} times the compute time of the other ranks, which wait in sends, receives\n\
+                 and waits meanwhile ({} of the time). Nothing seen makes it slow: it has more to do, or always was slower.",
+                ranks(most),
+                percent(*share)
+            );
+        }
+        Verdict::Network(network) => network_sentence(network, out),
+        Verdict::None if point_to_point::summary(report).is_some() => {
+            let compared = point_to_point::summary(report).unwrap_or_default();
+            let _ = writeln!(out, "No rank holds the others up ({compared}, {}).", span(report));
+        }
+        Verdict::None => {
+            let ranks = report.per_comm.iter().map(|c| c.heard).max().unwrap_or(0);
+            let _ = writeln!(
+                out,
+                "No rank holds the others up ({ranks} ranks compared over {} collectives, {}).",
+                report.evidence.matched,
+                span(report)
+            );
+        }
+        Verdict::Unknown { why } => {
+            let _ = writeln!(
+                out,
+                "It cannot be told whether a rank holds the others up: {why}{}",
+                if why.ends_with('?') { "" } else { "." }
+            );
+        }
+    }
+}
+
+/// Why.
+fn cause(cause: &Cause, out: &mut String) {
+    let _ = writeln!(out, "Cause: {}.", cause.summary);
+    if let Some(peer) = &cause.peer {
+        let _ = writeln!(
+            out,
+            "  (compared with rank {} on {}: longer in {} of {} intervals between collectives, by {} together)",
+            peer.rank,
+            printable(&peer.node),
+            cause.late_intervals,
+            cause.intervals,
+            duration(cause.excess_ns),
+        );
+    }
+    for part in cause.parts.iter().filter(|part| !part.named && part.share >= Rules::CAUSE_PART).take(PARTS) {
+        let what = part.what.first().map_or_else(String::new, |what| format!(": {}", printable(&what.name)));
+        let _ = writeln!(out, "  seen: {} {}{what}", part.kind.name(), percent(part.share));
+    }
+    if !cause.looked_at.is_empty() {
+        let _ = writeln!(out, "  looked at: {}", cause.looked_at.join(", "));
+    }
+    for unseen in &cause.not_visible {
+        let _ = writeln!(out, "  not visible: {}", printable(unseen));
+    }
+}
+
+fn network_sentence(network: &Network, out: &mut String) {
+    let whose =
+        network.node.as_deref().map_or_else(String::new, |node| format!(" to and from host {}", printable(node)));
+    let _ = writeln!(
+        out,
+        "No rank is slow, but the network{whose} loses segments: {} of {} collectives waited until some were sent again,\n\
+         {} instead of {} after everybody had entered, {} of the time.",
+        network.with_retransmissions,
+        network.collectives,
+        duration(network.slow_ns),
+        duration(network.usual_ns),
+        percent(network.share),
+    );
+    let _ = writeln!(
+        out,
+        "Cause: {} TCP retransmissions during collectives; those collectives hold {} of all that collectives took too long.",
+        network.retransmissions,
+        percent(network.explained)
+    );
+    for flow in &network.flows {
+        let to = flow.to_node.as_deref().map_or_else(String::new, |node| format!("{node} "));
+        let line = format!("{} ({}) to {to}({}): {}", flow.from_node, flow.from, flow.to, flow.retransmissions);
+        let _ = writeln!(out, "  {}", printable(&line));
+    }
+}
+
+/// "rank 6 on n1", "ranks 6-7 on n1, 12 on n2"; of more hosts "ranks 64-126/2 on gpu[033-064]".
+fn ranks<'a>(list: impl IntoIterator<Item = &'a RankRef>) -> String {
+    ranks_on(list.into_iter().map(|who| (who.rank, who.node.as_str())))
+}
+
+fn ranks_on<'a>(list: impl IntoIterator<Item = (i32, &'a str)>) -> String {
+    let mut hosts: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for (rank, node) in list {
+        hosts.entry(node).or_default().extend(u64::try_from(rank));
+    }
+    let many = if hosts.values().map(Vec::len).sum::<usize>() == 1 { "rank" } else { "ranks" };
+    if hosts.len() > HOSTS {
+        let count: usize = hosts.values().map(Vec::len).sum();
+        let on = first_parts(&fold_names(hosts.keys().copied()), PARTS_OF_A_LIST);
+        let ranks = fold_ranges(hosts.into_values().flatten());
+        let first = first_parts(&ranks, PARTS_OF_A_LIST);
+        let all =
+            if first.len() < ranks.len() { format!("{count} ranks ({first})") } else { format!("{many} {ranks}") };
+        return format!("{all} on {on}");
+    }
+    let mut each: Vec<(&str, Vec<u64>)> = hosts.into_iter().collect();
+    each.sort_by_key(|(_, ranks)| ranks.iter().min().copied());
+    let each = each
+        .into_iter()
+        .map(|(node, ranks)| format!("{} on {node}", first_parts(&fold_ranges(ranks), PARTS_OF_A_LIST)));
+    format!("{many} {}", each.collect::<Vec<_>>().join(", "))
+}
+
+fn evidence(report: &Report, out: &mut String) {
+    let e = &report.evidence;
+    let complete = if e.complete == e.matched { String::new() } else { format!(" ({} with every rank)", e.complete) };
+    let clocks = match e.clock_bound_ns {
+        Some(0) => "one clock".to_owned(),
+        Some(bound) => format!("clocks aligned within ±{}", duration(bound)),
+        None => "not all clocks known".to_owned(),
+    };
+    let _ = writeln!(
+        out,
+        "Evidence: tier {}, {} collectives matched{complete} in {} windows, {clocks}, {} of {} nodes answered.",
+        e.tier, e.matched, e.windows, report.coverage.answered, report.coverage.asked
+    );
+    for (node, reason) in &report.coverage.missing {
+        let _ = writeln!(out, "Not heard: {node} ({reason}).");
+    }
+    for note in &report.coverage.notes {
+        let _ = writeln!(out, "Note: {note}.");
+    }
+    for note in &e.notes {
+        let _ = writeln!(out, "Note: {note}.");
+    }
+    for unseen in &e.not_visible {
+        let _ = writeln!(out, "Not visible: {unseen}.");
+    }
+}
+
+/// A note on a job whose calls stop long before the end of the span that was asked for. Whether it
+/// has `ended` or stands still its calls do not tell.
+#[must_use]
+pub fn end_note(input: &Input, ended: bool) -> Option<String> {
+    let ends = input.observations.iter().map(|seen| {
+        let end_ns = seen.entry_ns.saturating_add(seen.duration_ns);
+        input.clocks.get(&*seen.node).map_or(end_ns, |clock| clock.align(end_ns))
+    });
+    let last_ns = ends.max()?;
+    let silent_ns = input.until_ns.saturating_sub(last_ns);
+    let at = clock(last_ns);
+    match ended {
+        true => Some(format!("the job has ended: no rank runs any more, the last call ended at {at}")),
+        false if silent_ns >= SILENT_NS => Some(format!(
+            "the last call ended at {at}, {} before the end of this time: the job had ended or stood still",
+            duration(silent_ns)
+        )),
+        false => None,
+    }
+}
+
+fn span(report: &Report) -> String {
+    format!("{} to {}", clock(report.evidence.since_ns), clock(report.evidence.until_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::Observation;
+
+    fn who(rank: i32, node: String) -> RankRef {
+        RankRef { rank, node, pid: 1 }
+    }
+
+    #[test]
+    fn ranks_are_folded_over_hosts() {
+        let all: Vec<RankRef> = (32..64).map(|at| who(2 * at, format!("gpu{:03}", at + 1))).collect();
+        assert_eq!(ranks(&all), "ranks 64-126/2 on gpu[033-064]");
+        assert_eq!(ranks(&all[..1]), "rank 64 on gpu033");
+        let two = [who(12, "n2".into()), who(6, "n1".into()), who(7, "n1".into())];
+        assert_eq!(ranks(&two), "ranks 6-7 on n1, 12 on n2");
+        let odd: Vec<RankRef> = (0..200).map(|at| who(at * at, format!("h{}", at * at * at))).collect();
+        assert!(ranks(&odd).starts_with("200 ranks (0-1,4,9,16,") && ranks(&odd).len() < 400, "{}", ranks(&odd));
+    }
+
+    #[test]
+    fn the_end_of_a_job_is_noted() {
+        let call = Observation {
+            node: "n0".into(),
+            pid: 1,
+            rank: 0,
+            nranks: Some(2),
+            comm_hash: 1,
+            func: "all_reduce".into(),
+            seq: 0,
+            entry_ns: 3_600_000_000_000,
+            duration_ns: 5_000_000_000,
+            tier: 1,
+            library: "mpi".into(),
+            root: None,
+        };
+        let input = |until_s: i64| Input {
+            observations: vec![call.clone()],
+            until_ns: until_s * 1_000_000_000,
+            ..Input::default()
+        };
+        assert_eq!(end_note(&input(3_610), false), None);
+        assert_eq!(
+            end_note(&input(3_700), false).as_deref(),
+            Some(
+                "the last call ended at 01:00:05 UTC, 95.0 s before the end of this time: the job had ended or stood still"
+            )
+        );
+        assert!(end_note(&input(3_606), true).is_some_and(|note| note.starts_with("the job has ended")));
+        assert_eq!(end_note(&Input::default(), true), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! The table of a communicator's ranks, with bars.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::Rows;
+use super::units::duration;
+use crate::report::{CommReport, RankScore, Report, Role, Verdict};
+use crate::tally::Waits;
+use crate::windows::WindowKind;
+
+/// Part of the distance between collectives that takes a whole bar where no rank is later.
+const LITTLE: f64 = 0.05;
+/// Width of the longest bar.
+pub(super) const BAR: usize = 24;
+
+/// The communicators worth a table: those of the named ranks, else the largest that was scored.
+pub(super) fn shown(report: &Report) -> Vec<&CommReport> {
+    let scored = || report.per_comm.iter().filter(|c| !c.ranks.is_empty());
+    if let Verdict::Rank { culprit, also, .. } = &report.verdict {
+        let named: Vec<&str> = std::iter::once(culprit).chain(also).map(|c| c.comm_hash.as_str()).collect();
+        scored().filter(|c| named.contains(&c.comm_hash.as_str())).collect()
+    } else {
+        scored().take(1).collect()
+    }
+}
+
+/// How late a rank is on average, for the bar: by its waits where they were seen, else by its
+/// entries; by its compute time where that is what names somebody.
+fn lateness(comm: &CommReport, rank: &RankScore, own: bool) -> i64 {
+    if own {
+        return rank.own_excess_ns.unwrap_or(0);
+    }
+    if comm.waits == Some(Waits::Enqueued) {
+        return rank.lateness.mean_ns;
+    }
+    comm.ranks.iter().map(|r| r.wait.mean_ns).max().unwrap_or(0) - rank.wait.mean_ns
+}
+
+pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) {
+    let heard = match comm.nranks {
+        Some(n) if usize::try_from(n) != Ok(comm.heard) => format!("{} of {n} ranks heard", comm.heard),
+        _ => format!("{} ranks", comm.heard),
+    };
+    let windows = match comm.windowed {
+        Some(WindowKind::Time { length_ns }) => {
+            format!("{} windows of {} s", comm.windows, length_ns as f64 / 1e9)
+        }
+        Some(WindowKind::Collectives { each: 1 }) => format!("{} windows of one collective", comm.windows),
+        Some(WindowKind::Collectives { each }) => {
+            format!("{} windows of {each} collectives (too few for windows of time)", comm.windows)
+        }
+        None => "no windows".to_owned(),
+    };
+    let _ = writeln!(
+        out,
+        "communicator {}, {}, {heard}, a collective every {}, {windows}",
+        comm.comm_hash,
+        comm.library,
+        duration(comm.period_ns)
+    );
+    let mut ranks: Vec<&RankScore> = comm.ranks.iter().collect();
+    ranks.sort_by_key(|r| (r.role != Role::Culprit, std::cmp::Reverse(lateness(comm, r, own))));
+    // Where nobody is late to speak of, no bar is long.
+    let little = (comm.period_ns as f64 * LITTLE) as i64;
+    let longest = ranks.iter().map(|r| lateness(comm, r, own)).max().unwrap_or(0).max(little).max(1);
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["rank", "host", if own { "own excess" } else { "late by" }, "waits", "z", "flagged", ""]);
+    let shown = rows.of(ranks.len());
+    let waits = |ns: i64| if comm.waits == Some(Waits::Enqueued) { "?".to_owned() } else { duration(ns) };
+    for rank in &ranks[..shown] {
+        let late = lateness(comm, rank, own);
+        let role = match rank.role {
+            Role::Culprit => " culprit",
+            Role::HeldUp => " held up itself",
+            Role::Victim | Role::Peer => "",
+        };
+        table.add_row([
+            rank.rank.to_string(),
+            rank.node.clone(),
+            duration(late),
+            waits(rank.wait.mean_ns),
+            rank.z.map_or("-".to_owned(), |z| format!("{z:.1}")),
+            format!("{}/{}", rank.flagged, comm.windows),
+            format!("{}{role}", bar(late, longest)),
+        ]);
+    }
+    if shown < ranks.len() {
+        let median = |of: &dyn Fn(&RankScore) -> i64| {
+            let mut all: Vec<i64> = ranks.iter().map(|rank| of(rank)).collect();
+            all.sort_unstable();
+            all[all.len() / 2]
+        };
+        let late = median(&|rank| lateness(comm, rank, own));
+        table.add_row([
+            "median".to_owned(),
+            format!("of {}", ranks.len()),
+            duration(late),
+            waits(median(&|rank| rank.wait.mean_ns)),
+            String::new(),
+            String::new(),
+            bar(late, longest),
+        ]);
+    }
+    for column in [0, 2, 3, 4, 5] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let _ = writeln!(out, "{}", table.trim_fmt());
+    if shown < ranks.len() {
+        let _ = writeln!(out, "… and {} ranks more (--all)", ranks.len() - shown);
+    }
+}
+
+pub(super) fn bar(value: i64, longest: i64) -> String {
+    let eighths = (value.max(0) as f64 / longest as f64 * (BAR * 8) as f64).round() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    if let Some(part) = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"].get(eighths % 8) {
+        bar.push_str(part);
+    }
+    bar
+}
