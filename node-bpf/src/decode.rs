@@ -132,7 +132,8 @@ pub(crate) fn off_cpu(
     process: Option<&Arc<Process>>,
     names: &LazyLock<KernelNames>,
 ) -> OffCpu {
-    let stretch = Stretch { voluntary: raw.voluntary, state: raw.state, iowait: raw.iowait, stack: &raw.stack };
+    let RawOffCpu { voluntary, state, iowait, throttled, stack, .. } = raw;
+    let stretch = Stretch { voluntary: *voluntary, state: *state, iowait: *iowait, throttled: *throttled, stack };
     let nobody = KernelNames::default();
     let wait = waits::judge(&stretch, if raw.stack.is_empty() { &nobody } else { names });
     // pushed off, it waited for a CPU all the time; else from when it was woken

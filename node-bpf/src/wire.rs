@@ -76,6 +76,8 @@ pub(crate) struct RawOffCpu {
     pub(crate) wake_ns: u64,
     pub(crate) state: u32,
     pub(crate) iowait: bool,
+    /// It could run, but the CPU quota of its cgroup was used up.
+    pub(crate) throttled: bool,
     /// Kernel return addresses, innermost first.
     pub(crate) stack: Vec<u64>,
 }
@@ -163,7 +165,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
             }))
         }
         2 => {
-            let iowait;
+            let (iowait, throttled);
             RawRecord::OffCpu(RawOffCpu {
                 cpu: r.u32()?,
                 start_ns: r.u64()?,
@@ -179,10 +181,11 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
                 stack: {
                     let frames = (r.u32()? as usize / 8).min(STACK_DEPTH);
                     iowait = r.u32()? != 0;
-                    let _pad = r.u32()?;
+                    throttled = r.u32()? != 0;
                     (0..frames).map_while(|_| r.u64()).filter(|address| *address != 0).collect()
                 },
                 iowait,
+                throttled,
             })
         }
         3 => {

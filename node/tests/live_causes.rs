@@ -6,8 +6,9 @@ mod common;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use common::jobs::{Cgroups, read_throttle, workloads};
+use common::jobs::{Cgroups, cpu_quota, read_throttle, workloads};
 use common::netns::Hosts;
 use common::{Lab, can_capture, stderr, wait_for};
 use serde_json::Value;
@@ -191,6 +192,32 @@ fn a_spinner_on_the_ranks_cpu_is_named() {
     eprintln!("{}", cause["summary"]);
     assert_ne!(cause["peer"]["node"], Job::node_of(LATE), "{cause}");
     job.assert_explained("offcpu", "spinner (");
+}
+
+#[test]
+fn a_cpu_quota_is_named() {
+    const TEST: &str = "a_cpu_quota_is_named";
+    if !can_capture(TEST) {
+        return;
+    }
+    let mut job = Job::new("quota");
+    let quota = match cpu_quota(Duration::from_millis(100), Duration::from_millis(10)) {
+        Ok(quota) => quota,
+        Err(why) => {
+            eprintln!("skipped: {TEST}: {why}");
+            return;
+        }
+    };
+    // Each interval needs 30 ms of CPU, of which its cgroup gives a tenth; the others need 1 ms.
+    let held = quota.0[0].clone();
+    job.throttle = Some(quota);
+    job.start(&["--cpu-ms", "1", "--sleep-ms", "10"], &["--cpu-ms", "30", "--sleep-ms", "10"], &[&held]);
+    let cause = wait_for("the quota is named", || {
+        let cause = job.cause()?;
+        // While it is held others run on its CPU: that is none of their doing.
+        if named(&cause).first() == Some(&"cpu_throttled") { Ok(cause) } else { Err(cause.to_string()) }
+    });
+    eprintln!("{}", cause["summary"]);
 }
 
 #[test]

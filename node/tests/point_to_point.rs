@@ -223,15 +223,8 @@ impl Held {
                 held.stops = Some((goes_on, thread));
             }
             Injection::Quota => {
-                let root = Path::new("/sys/fs/cgroup/cpu");
-                if !root.join("cpu.cfs_quota_us").exists() && !root.join("cpu.shares").exists() {
-                    return Err("no CPU quota in cgroup v1".to_owned());
-                }
-                let cgroup = Cgroups::below(root, "quota", &[]);
-                let of = |name: &str| cgroup.0[0].join(name);
-                std::fs::write(of("cpu.cfs_period_us"), "50000").map_err(|error| error.to_string())?;
-                std::fs::write(of("cpu.cfs_quota_us"), "25000").map_err(|error| error.to_string())?;
-                std::fs::write(of("cgroup.procs"), pid.to_string()).map_err(|error| error.to_string())?;
+                let cgroup = common::jobs::cpu_quota(Duration::from_millis(50), Duration::from_millis(25))?;
+                std::fs::write(cgroup.0[0].join("cgroup.procs"), pid.to_string()).map_err(|error| error.to_string())?;
                 held.cgroup = Some(cgroup);
             }
             Injection::SlowRead => {

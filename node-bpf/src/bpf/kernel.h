@@ -66,6 +66,9 @@ struct mm_struct { unsigned long flags; };
 /* from Linux 6.18 on */
 struct mm_flags { unsigned long bits; };
 struct mm_struct___bitmap { struct mm_flags flags; };
+/* with CONFIG_CFS_BANDWIDTH */
+struct cfs_rq { int throttle_count; };
+struct sched_entity { struct cfs_rq *cfs_rq; };
 struct task_struct {
   int pid, tgid;
   char comm[16];
@@ -78,7 +81,10 @@ struct task_struct {
   unsigned int flags;
   const struct cred *real_cred;
   struct mm_struct *mm;
+  struct sched_entity se;
 };
+/* from Linux 6.18 on a throttled task is taken off its run queue by itself */
+struct task_struct___throttled { bool throttled; };
 /* before Linux 5.14 */
 struct task_struct___old { long state; };
 

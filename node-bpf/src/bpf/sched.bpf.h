@@ -24,6 +24,16 @@ static __always_inline long task_state(struct task_struct *task) {
   return old->state;
 }
 
+/* Whether the CPU quota of its cgroup is why a thread that can run leaves its CPU: it, or before Linux 6.18 all of its
+ * cgroup's run queue on that CPU, is throttled by the time of the switch (kernel/sched/fair.c). */
+static __always_inline bool is_throttled(struct task_struct *task) {
+  struct task_struct___throttled *new = (void *)task;
+  if (bpf_core_field_exists(new->throttled)) return new->throttled;
+  if (!bpf_core_field_exists(struct cfs_rq, throttle_count)) return false;
+  struct cfs_rq *queue = task->se.cfs_rq;
+  return queue && queue->throttle_count > 0;
+}
+
 /* What is kept when a thread leaves its CPU, which happens far more often than a row is made of it: only what cannot be
  * had when it comes back. */
 static __always_inline void note_leaving(struct off_start *start, struct task_struct *prev, struct task_struct *next,
@@ -33,6 +43,7 @@ static __always_inline void note_leaving(struct off_start *start, struct task_st
   start->voluntary = voluntary;
   start->state = state;
   start->iowait = BPF_CORE_READ_BITFIELD(prev, in_iowait);
+  start->throttled = !voluntary && is_throttled(prev);
   if (may_name(next)) {
     const __u64 *comm = (const void *)next->comm;
     start->next_pid = next->tgid;
@@ -98,7 +109,7 @@ static __always_inline void emit_off_cpu(struct off_start *start, struct task_st
   out->wake_ns = start->wake_ns;
   out->state = start->state;
   out->iowait = start->iowait;
-  out->pad = 0;
+  out->throttled = start->throttled;
   /* It has not run yet: its kernel stack still shows where it waited. Only taken for rows, so at no other cost. */
   __builtin_memset(out->stack, 0, sizeof out->stack);
   long bytes = start->voluntary ? bpf_get_task_stack(next, out->stack, sizeof out->stack, 0) : 0;

@@ -37,7 +37,7 @@ struct off_start {
   __u32 state;
   __u8 voluntary, iowait;
   __u8 followed; /* of thread_state, here because it is asked at every switch: FOLLOWED, the maps say so already */
-  __u8 pad;
+  __u8 throttled;
 };
 
 struct thread_state {

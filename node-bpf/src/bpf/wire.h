@@ -87,7 +87,7 @@ struct rm_offcpu {
   unsigned int state;         /* task state when it left the CPU */
   unsigned int stack_bytes;   /* how much of `stack` is filled; 0: not taken */
   unsigned int iowait;        /* 1: the kernel counts the wait as one for IO */
-  unsigned int pad;
+  unsigned int throttled;     /* 1: it could run, but the CPU quota of its cgroup was used up */
   unsigned long long stack[RM_STACK_DEPTH]; /* kernel return addresses, innermost first, of a voluntary stretch */
 };
 

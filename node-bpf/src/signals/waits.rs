@@ -158,6 +158,8 @@ pub(crate) struct Stretch<'a> {
     pub(crate) state: u32,
     /// The kernel counts the wait as one for IO.
     pub(crate) iowait: bool,
+    /// It could run, but the CPU quota of its cgroup was used up.
+    pub(crate) throttled: bool,
     /// Return addresses, innermost first.
     pub(crate) stack: &'a [u64],
 }
@@ -165,7 +167,7 @@ pub(crate) struct Stretch<'a> {
 /// Judges a stretch.
 pub(crate) fn judge(stretch: &Stretch<'_>, names: &KernelNames) -> Wait {
     if !stretch.voluntary {
-        return Wait { reason: "preempted", wchan: None };
+        return Wait { reason: if stretch.throttled { "throttled" } else { "preempted" }, wchan: None };
     }
     let frames: Vec<&str> = stretch
         .stack
@@ -197,11 +199,12 @@ mod tests {
         judge(stretch, &KernelNames::default()).reason
     }
 
-    const SLEEPING: Stretch<'_> = Stretch { voluntary: true, state: 1, iowait: false, stack: &[] };
+    const SLEEPING: Stretch<'_> = Stretch { voluntary: true, state: 1, iowait: false, throttled: false, stack: &[] };
 
     #[test]
     fn without_names_the_state_decides() {
         assert_eq!(reason(&Stretch { voluntary: false, state: 0, ..SLEEPING }), "preempted");
+        assert_eq!(reason(&Stretch { voluntary: false, state: 0, throttled: true, ..SLEEPING }), "throttled");
         assert_eq!(reason(&SLEEPING), "sleep");
         assert_eq!(reason(&Stretch { state: 2, ..SLEEPING }), "io");
         assert_eq!(reason(&Stretch { iowait: true, ..SLEEPING }), "io");

@@ -2,6 +2,7 @@
 //! job.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::Lab;
 
@@ -75,6 +76,20 @@ pub fn process_of_rank(bin: &Path, rank: u32) -> Option<i32> {
         let is_rank = environ.get(std::ffi::OsStr::new("RANK"))? == &wanted["RANK=".len()..];
         (of_this_job && is_rank).then_some(process.pid)
     })
+}
+
+/// A cgroup whose processes get so much CPU in each period.
+pub fn cpu_quota(period: Duration, quota: Duration) -> Result<Cgroups, String> {
+    let root = Path::new("/sys/fs/cgroup/cpu");
+    if !root.join("cpu.cfs_quota_us").exists() && !root.join("cpu.shares").exists() {
+        return Err("no CPU quota in cgroup v1".to_owned());
+    }
+    let cgroups = Cgroups::below(root, "quota", &[]);
+    for (file, time) in [("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", quota)] {
+        std::fs::write(cgroups.0[0].join(file), time.as_micros().to_string())
+            .map_err(|error| format!("{file}: {error}"))?;
+    }
+    Ok(cgroups)
 }
 
 /// A throttle for reads of the disk under `path`, or why there is none here.

@@ -201,11 +201,14 @@ impl Reading {
                 let taker = next_pid.map_or_else(another, |pid| format!("{next_comm}{PID}{pid})"));
                 let woken_ns = end_ns - queued_ns;
                 if voluntary {
+                    let kind = waited(&reason, &wchan);
                     let what = [wchan, reason.clone()].into_iter().find(|s| !s.is_empty()).unwrap_or_default();
-                    add(waited(&reason), ts_ns, woken_ns, what, None);
+                    add(kind, ts_ns, woken_ns, what, None);
                     add(Kind::CpuStolen, woken_ns, end_ns, "others in the run queue when it woke".to_owned(), None);
                 } else {
-                    add(pushed_off(&reason), ts_ns, end_ns, taker, None);
+                    let kind = pushed_off(&reason, next_pid, &next_comm);
+                    let what = if kind == Kind::CpuThrottled { String::new() } else { taker };
+                    add(kind, ts_ns, end_ns, what, None);
                 }
             }
             Topic::BlockIo => {
@@ -279,8 +282,24 @@ impl Reading {
     }
 }
 
-/// What a thread that gave up its CPU waited for, by `offcpu.reason`.
-fn waited(reason: &str) -> Kind {
+/// Functions of the kernel in which a thread waits for a pipe, a file descriptor or a child
+/// (fs/pipe.c, fs/eventpoll.c, fs/select.c, kernel/exit.c), by their beginnings.
+const FILE_WAITS: [&str; 10] = [
+    "pipe_",
+    "anon_pipe_",
+    "wait_for_partner",
+    "ep_poll",
+    "do_epoll",
+    "do_poll",
+    "do_sys_poll",
+    "do_select",
+    "do_wait",
+    "poll_schedule",
+];
+
+/// What a thread that gave up its CPU waited for, by `offcpu.reason`, and where that says nothing by
+/// the function it waited in (`offcpu.wchan`).
+fn waited(reason: &str, wchan: &str) -> Kind {
     match reason {
         "sleep" => Kind::Sleep,
         "lock" => Kind::Lock,
@@ -288,6 +307,7 @@ fn waited(reason: &str) -> Kind {
         "fault" => Kind::PageFault,
         "network" => Kind::NetworkWait,
         "stopped" => Kind::Stopped,
+        "other" if FILE_WAITS.iter().any(|function| wchan.starts_with(function)) => Kind::FileWait,
         _ => Kind::Wait,
     }
 }
@@ -297,13 +317,19 @@ fn is_request(stretch: &Stretch) -> bool {
     stretch.kind == Kind::BlockIo && stretch.bytes.is_some()
 }
 
-/// What took the CPU from a thread, by `offcpu.reason`.
-fn pushed_off(reason: &str) -> Kind {
-    if reason == "stopped" { Kind::Stopped } else { Kind::CpuStolen }
+/// What took the CPU from a thread that could run, by `offcpu.reason` and the task that got it: where
+/// that is the idle task, a quota held the thread, also where an older recorder says "preempted".
+fn pushed_off(reason: &str, next_pid: Option<i64>, next_comm: &str) -> Kind {
+    match reason {
+        "stopped" => Kind::Stopped,
+        "throttled" => Kind::CpuThrottled,
+        _ if next_pid == Some(0) && next_comm.starts_with("swapper") => Kind::CpuThrottled,
+        _ => Kind::CpuStolen,
+    }
 }
 
 /// What a stretch off the CPU was, in the order of its parts, with their lengths. `next` is the task
-/// that took the CPU: where that is the idle task and the thread could run, a quota held it.
+/// that took the CPU.
 #[must_use]
 pub fn off_cpu_kinds(
     voluntary: bool,
@@ -313,16 +339,12 @@ pub fn off_cpu_kinds(
     next_pid: Option<i64>,
     next_comm: &str,
 ) -> [(Kind, i64); 2] {
-    let idle = next_pid == Some(0) && next_comm.starts_with("swapper");
-    let pushed = match pushed_off(reason) {
-        Kind::CpuStolen if idle => Kind::CpuThrottled,
-        kind => kind,
-    };
     if !voluntary {
+        let pushed = pushed_off(reason, next_pid, next_comm);
         return [(pushed, duration_ns), (pushed, 0)];
     }
     let queued_ns = run_delay_ns.clamp(0, duration_ns.max(0));
-    [(waited(reason), duration_ns - queued_ns), (Kind::CpuStolen, queued_ns)]
+    [(waited(reason, ""), duration_ns - queued_ns), (Kind::CpuStolen, queued_ns)]
 }
 
 /// Block requests and lowered clocks matter only while the thread waits: cut to when it does, by
@@ -421,6 +443,31 @@ mod tests {
             recorded[1].stretches.iter().map(|s| (s.kind, (s.end_ns - s.start_ns) / 1_000_000)).collect();
         assert_eq!(kinds, [(Kind::CpuStolen, 30), (Kind::Sleep, 20), (Kind::CpuStolen, 10), (Kind::Communication, 1)]);
         assert_eq!(&*recorded[1].stretches[0].what, "spin (pid 9)");
+    }
+
+    #[test]
+    fn a_quota_and_waits_for_pipes_and_children_have_kinds_of_their_own() {
+        let subjects = [subject("b", 7)];
+        let int = Value::Integer;
+        let off = |voluntary: i64, next: (i64, &str), reason: &str, wchan: &str| {
+            let (next_pid, next) = next;
+            let mut row = vec![text("b"), int(7), int(12_000_000_000), int(30_000_000), int(70), int(voluntary)];
+            row.extend([int(next_pid), text(next), text(reason), Value::Null, text(wchan)]);
+            let mut reading = Reading::default();
+            reading.push(Topic::OffCpu, &subjects, &row).unwrap();
+            let stretch = reading.finish(&subjects).0.remove(0).stretches.remove(0);
+            (stretch.kind, stretch.what.to_string())
+        };
+        // The CPU was free and the thread could run: the quota of its cgroup was used up.
+        assert_eq!(off(0, (0, "swapper/3"), "preempted", ""), (Kind::CpuThrottled, String::new()));
+        assert_eq!(off(0, (9, "spin"), "throttled", ""), (Kind::CpuThrottled, String::new()));
+        assert_eq!(off(0, (9, "spin"), "preempted", ""), (Kind::CpuStolen, "spin (pid 9)".to_owned()));
+        assert_eq!(off(0, (0, "swapper/3"), "stopped", "").0, Kind::Stopped);
+        let waits = |reason: &str, wchan: &str| off(1, (0, "swapper/3"), reason, wchan);
+        assert_eq!(waits("other", "pipe_read"), (Kind::FileWait, "pipe_read".to_owned()));
+        assert_eq!(waits("other", "do_wait").0, Kind::FileWait);
+        assert_eq!(waits("other", "some_driver_wait").0, Kind::Wait);
+        assert_eq!(waits("lock", "futex_wait").0, Kind::Lock);
     }
 
     #[test]
