@@ -221,7 +221,7 @@ pub(super) fn comparison(operator: &str) -> Option<Comparison> {
     })
 }
 
-fn mirrored(comparison: Comparison) -> Comparison {
+pub(super) fn mirrored(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Less => Comparison::Greater,
         Comparison::LessOrEqual => Comparison::GreaterOrEqual,

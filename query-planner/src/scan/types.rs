@@ -1,10 +1,12 @@
 //! The values that a [`Scan`] is made of.
 
-/// A statement over one table.
+/// A statement over one table, or over joined rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scan {
-    /// The table.
+    /// The table; empty where rows are joined.
     pub table: String,
+    /// The rows, where they are not those of a table.
+    pub joined: Option<Box<Joined>>,
     /// Columns that the scan has beside the table's: those that a view computes.
     pub derived: Vec<Derived>,
     /// Conditions on columns, all of which must hold.
@@ -17,6 +19,83 @@ pub struct Scan {
     pub windowed: Option<Windowed>,
     /// What is made of the rows.
     pub output: Output,
+}
+
+/// Rows of several scans, joined from the first on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Joined {
+    /// Where it begins.
+    pub first: Side,
+    /// What is joined to it, in this order.
+    pub joins: Vec<Join>,
+}
+
+impl Joined {
+    /// All columns of joined rows.
+    pub fn columns(&self) -> impl Iterator<Item = &Column> {
+        let sides = std::iter::once(&self.first).chain(self.joins.iter().map(|join| &join.side));
+        sides.flat_map(|side| side.columns.iter().map(|column| &column.column))
+    }
+}
+
+/// Rows that are joined.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Side {
+    /// Where they come from: rows as they are, or groups.
+    pub scan: Scan,
+    /// What is needed of them.
+    pub columns: Vec<SideColumn>,
+}
+
+/// A column of a side.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SideColumn {
+    /// Its name among all columns of the join, and what it holds.
+    pub column: Column,
+    /// Which result column of the side's scan it is.
+    pub of: usize,
+}
+
+/// A side and which of its rows belong to a row of the sides before.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Join {
+    /// What becomes of a row.
+    pub keeps: Keeps,
+    /// The side.
+    pub side: Side,
+    /// What must be equal: an operand over the sides before, one over this side. NULL equals nothing.
+    pub equal: Vec<(Operand, Operand)>,
+    /// Between which values a column of this side must lie: all are about one column.
+    pub bounds: Vec<Bound>,
+    /// Conditions on both, worked out for each pair.
+    pub residual: Vec<Operand>,
+}
+
+/// A bound of a column.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bound {
+    /// The column.
+    pub column: String,
+    /// `<`, `<=`, `>` or `>=`.
+    pub comparison: Comparison,
+    /// What it is compared with: an operand over the sides before.
+    pub with: Operand,
+}
+
+/// What a join makes of a row of the sides before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// A row for each row that belongs to it (JOIN).
+    Matching,
+    /// The same, and where there is none one with NULLs (LEFT JOIN).
+    All,
+    /// The row, where one belongs to it (EXISTS, IN).
+    WithMatch,
+    /// The row, where none belongs to it (NOT EXISTS).
+    WithoutMatch,
+    /// The row, where it is certain that none equals it (NOT IN): a NULL on either side equals
+    /// perhaps.
+    NotAmong,
 }
 
 /// Rows with columns that windows add.

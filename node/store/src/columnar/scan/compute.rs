@@ -36,6 +36,14 @@ impl Vector {
         self.at(row).is_some_and(|value| value != 0)
     }
 
+    /// The least and the greatest value.
+    pub(super) fn range(&self) -> Option<(i64, i64)> {
+        let widen = |range: Option<(i64, i64)>, value: i64| {
+            Some(range.map_or((value, value), |(least, greatest)| (least.min(value), greatest.max(value))))
+        };
+        (0..self.values.len()).filter_map(|row| self.at(row)).fold(None, widen)
+    }
+
     fn from_rows(len: usize, mut row: impl FnMut(usize) -> Option<i64>) -> Self {
         let mut out = Self { values: Vec::with_capacity(len), nulls: Vec::new() };
         for at in 0..len {

@@ -53,7 +53,8 @@ pub(super) fn answer(
     }
 }
 
-fn rows_of(
+/// The rows of all groups, and how many segments were answered from their summaries.
+pub(super) fn rows_of(
     work: &Work<'_>,
     groups: &Groups,
     node: &str,

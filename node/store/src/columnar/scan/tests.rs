@@ -7,6 +7,7 @@ use rusqlite::Connection;
 use super::super::{Appender, Compactor, MODULE, register};
 use super::*;
 
+mod joins;
 mod speed;
 mod summaries;
 mod windows;
