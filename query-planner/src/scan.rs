@@ -149,7 +149,7 @@ fn only_cte<'w>(with: &'w With, source: &Source) -> Option<(&'w Select, String)>
 /// DISTINCT as what it is: groups by all that is shown.
 fn by_all(query: &Query) -> Query {
     let group_by = (1..=query.columns.len()).map(|position| Expr::Literal(position.to_string())).collect();
-    Query { distinct: false, group_by, ..query.clone() }
+    Query { group_by, ..query.clone() }
 }
 
 /// The values of constants on a node.

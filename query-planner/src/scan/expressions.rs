@@ -171,6 +171,7 @@ fn gives_text(expr: &Expr) -> Option<Option<bool>> {
                 Some(Some(true))
             }
             "length" | "instr" => Some(Some(false)),
+            "coalesce" | "ifnull" => all(call.args.iter().collect()),
             _ => None,
         },
         _ => None,

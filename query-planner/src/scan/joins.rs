@@ -184,6 +184,7 @@ impl Reading<'_> {
                 RowColumn::Constant(_) => return None,
             },
             Output::Groups(groups) => match groups.columns.get(at)? {
+                GroupColumn::Key(key) if groups.named.iter().any(|(named, _)| named == key) => return Some(true),
                 GroupColumn::Key(key) => groups.keys.get(*key)?,
                 GroupColumn::Aggregate(Function::Count | Function::Sum, _) => return Some(false),
                 GroupColumn::Aggregate(Function::Min | Function::Max, Some(operand)) => {

@@ -136,6 +136,8 @@ pub struct Window {
 pub enum WindowFunction {
     /// `row_number()`
     RowNumber,
+    /// `ntile(n)`
+    Tile(i64),
     /// `rank()`
     Rank,
     /// `dense_rank()`
@@ -163,7 +165,7 @@ impl WindowFunction {
     /// What it is worked out from.
     fn operands(&self) -> Vec<&Operand> {
         match self {
-            Self::RowNumber | Self::Rank | Self::DenseRank | Self::Count(None, _) => Vec::new(),
+            Self::RowNumber | Self::Tile(_) | Self::Rank | Self::DenseRank | Self::Count(None, _) => Vec::new(),
             Self::Shifted { of, otherwise, .. } => vec![of, otherwise],
             Self::Count(Some(of), _) | Self::Sum(of, _) | Self::Least(of, _) | Self::Greatest(of, _) => vec![of],
         }
@@ -323,9 +325,14 @@ pub struct Groups {
     /// Whether there is a group where there is no row: without GROUP BY. (With one whose values are
     /// all constants there is none.)
     pub of_nothing: bool,
-    /// Result columns.
+    /// What integers of a grouping value stand for, by its index: of a CASE of texts the places in
+    /// this list.
+    pub named: Vec<(usize, Vec<String>)>,
+    /// Result columns, then those that only the order needs.
     pub columns: Vec<GroupColumn>,
-    /// ORDER BY: indices of result columns.
+    /// How many of them are result columns.
+    pub shown: usize,
+    /// ORDER BY: indices of columns.
     pub order: Vec<Order<usize>>,
     /// LIMIT and OFFSET.
     pub limit: Option<(i64, i64)>,

@@ -45,7 +45,7 @@ pub(super) fn answer(
 ) -> Result<Option<usize>, NodeError> {
     match rows_of(work, groups, node, now_unix_ns) {
         Ok((rows, summaries)) => {
-            give(rows, groups.columns.len(), emit)?;
+            give(rows, groups.shown, emit)?;
             Ok(Some(summaries))
         }
         Err(Failure::StepAside) => Ok(None),
@@ -303,8 +303,15 @@ fn finish(
     for column in &groups.columns {
         match column {
             GroupColumn::Key(at) => {
+                let named = groups.named.iter().find(|(key, _)| key == at).map(|(_, texts)| texts);
                 for (row, key) in rows.iter_mut().zip(&found.keys) {
-                    row.push(value_of(&key[*at]));
+                    row.push(match (named, &key[*at]) {
+                        (Some(texts), Scalar::Integer(place)) => {
+                            let text = usize::try_from(*place).ok().and_then(|place| texts.get(place));
+                            text.map_or(Value::Null, |text| Value::Text(text.as_bytes().to_vec()))
+                        }
+                        (_, value) => value_of(value),
+                    });
                 }
             }
             GroupColumn::Constant(constant) => {

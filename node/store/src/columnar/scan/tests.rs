@@ -193,6 +193,9 @@ fn grouped() -> impl Strategy<Value = String> {
             "note IS NULL",
             "CAST(length(note) AS INTEGER)",
             "CASE WHEN bytes > 100 THEN 'big' ELSE 'small' END",
+            "CASE WHEN rank > 1 THEN 'b' WHEN bytes IS NULL THEN 'it''s' WHEN rank = 0 THEN 'b' END",
+            "CASE rank WHEN 1 THEN 'one' WHEN 2 THEN NULL ELSE '' END",
+            "coalesce(note, '-')",
             "CASE WHEN bytes > 100 OR note = 'x' THEN 2 WHEN bytes IS NULL THEN NULL ELSE rank END",
             "bytes & 6 | rank",
             "coalesce(rank, -1)",
@@ -237,10 +240,14 @@ fn grouped() -> impl Strategy<Value = String> {
         ],
         1..6,
     );
-    (keys, calls, filter(), any::<bool>()).prop_map(|(keys, calls, filter, limited)| {
+    // By an aggregate that is not shown, and then by the keys.
+    let first = prop::sample::select(vec!["", "", "count(*) DESC, ", "max(ts_ns), ", "sum(rank) DESC, min(bytes), "]);
+    (keys, calls, filter(), any::<bool>(), first).prop_map(|(keys, calls, filter, limited, first)| {
         let outputs: Vec<&str> = keys.iter().chain(&calls).copied().collect();
         let numbers: Vec<String> = (1..=keys.len()).map(|i| i.to_string()).collect();
-        let by = if keys.is_empty() { String::new() } else { format!("GROUP BY {0} ORDER BY {0}", numbers.join(", ")) };
+        let numbers = numbers.join(", ");
+        let by =
+            if keys.is_empty() { String::new() } else { format!("GROUP BY {numbers} ORDER BY {first}{numbers}") };
         let limit = if limited && !keys.is_empty() { "LIMIT 3 OFFSET 1" } else { "" };
         format!("SELECT {} FROM collectives {filter} {by} {limit}", outputs.join(", "))
     })
@@ -279,7 +286,20 @@ fn listed() -> impl Strategy<Value = String> {
 /// Rows in no order, and rows that are all different.
 fn unordered() -> impl Strategy<Value = String> {
     let columns = prop::sample::subsequence(
-        vec!["rank", "func", "note", "bytes", "ts_ns % 7", "'c'", "bytes - rank", "upper(note)", "bytes > 50", "NULL"],
+        vec![
+            "rank",
+            "func",
+            "note",
+            "bytes",
+            "ts_ns % 7",
+            "'c'",
+            "bytes - rank",
+            "upper(note)",
+            "bytes > 50",
+            "NULL",
+            "CASE WHEN rank > ts_ns % 3 THEN 'more' ELSE func END",
+            "CASE WHEN rank > ts_ns % 3 THEN 'more' ELSE 'less' END",
+        ],
         1..4,
     );
     (columns, filter(), any::<bool>()).prop_map(|(columns, filter, distinct)| {

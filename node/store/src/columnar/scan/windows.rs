@@ -101,6 +101,14 @@ fn evaluate(function: &WindowFunction, sorted: &Sorted, pool: Pool<'_>) -> Resul
         let rows = &sorted.rows[part.clone()];
         match function {
             WindowFunction::RowNumber => (1..).zip(rows).for_each(|(number, row)| set(*row, Some(number))),
+            WindowFunction::Tile(tiles) => {
+                // The first ones have one row more where it does not come out even.
+                let (size, more) = (rows.len() as i64 / tiles, rows.len() as i64 % tiles);
+                for (at, row) in (0..).zip(rows) {
+                    let in_larger = at < more * (size + 1);
+                    set(*row, Some(if in_larger { at / (size + 1) } else { more + (at - more * (size + 1)) / size } + 1));
+                }
+            }
             WindowFunction::Rank | WindowFunction::DenseRank => {
                 let mut next = 1;
                 for peers in sorted.peers(part.clone()) {
