@@ -186,6 +186,7 @@ impl Reading<'_> {
             Output::Groups(groups) => match groups.columns.get(at)? {
                 GroupColumn::Key(key) if groups.named.iter().any(|(named, _)| named == key) => return Some(true),
                 GroupColumn::Key(key) => groups.keys.get(*key)?,
+                GroupColumn::Aggregate(_, Some(operand)) if operand.is_real() => return None,
                 GroupColumn::Aggregate(Function::Count | Function::Sum, _) => return Some(false),
                 GroupColumn::Aggregate(Function::Min | Function::Max, Some(operand)) => {
                     return (!self.is_text(scan, operand)?).then_some(false);

@@ -167,8 +167,8 @@ impl Names {
             Function::SketchState | Function::RunsState | Function::Quantile(_) | Function::Percentile { .. }
         );
         let operand = match &filter {
-            None => self.operand(first)?,
-            Some(_) if is_plain => filtered(self.integers(first)?),
+            None => self.operand(first).or_else(|| self.reals(first).filter(|_| is_plain))?,
+            Some(_) if is_plain => filtered(self.integers(first).or_else(|| self.reals(first))?),
             Some(_) => return None,
         };
         Some(GroupColumn::Aggregate(function, Some(operand)))

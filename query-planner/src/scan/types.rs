@@ -347,6 +347,9 @@ pub enum Operand {
     Column(String),
     /// An integer.
     Integer(i64),
+    /// A double. What it is part of is one, too ([`Operand::is_real`]), and stands alone as an
+    /// argument of an aggregate.
+    Real(f64),
     /// NULL.
     Null,
     /// `+ - * / % & |`; NULL where it divides by 0.
@@ -375,13 +378,23 @@ impl Operand {
     /// The operands that it is made of.
     fn parts(&self) -> Vec<&Operand> {
         match self {
-            Self::Column(_) | Self::Integer(_) | Self::Null => Vec::new(),
+            Self::Column(_) | Self::Integer(_) | Self::Real(_) | Self::Null => Vec::new(),
             Self::Arithmetic(a, _, b) | Self::Compare(a, _, b) | Self::Both(a, b) | Self::Either(a, b) => vec![a, b],
             Self::Not(of) | Self::Among(of, _) | Self::Absolute(of) => vec![of],
             Self::Case(arms, otherwise) => {
                 arms.iter().flat_map(|(when, then)| [when, then]).chain([otherwise.as_ref()]).collect()
             }
             Self::First(of) | Self::Extreme(_, of) => of.iter().collect(),
+        }
+    }
+
+    /// Whether its values are doubles or NULL, and not integers.
+    pub fn is_real(&self) -> bool {
+        match self {
+            Self::Real(_) => true,
+            Self::Arithmetic(a, _, b) => a.is_real() || b.is_real(),
+            Self::Case(arms, otherwise) => arms.iter().any(|(_, then)| then.is_real()) || otherwise.is_real(),
+            _ => false,
         }
     }
 

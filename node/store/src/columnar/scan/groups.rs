@@ -79,11 +79,11 @@ pub(super) fn rows_of(
         let at = match arguments.iter().position(|argument| argument.operand == *operand) {
             Some(at) => at,
             None => {
-                let (basics, wants_basics) = (Vec::new(), false);
                 arguments.push(Argument {
                     operand: operand.clone(),
-                    basics,
-                    wants_basics,
+                    basics: Vec::new(),
+                    wants_basics: false,
+                    reals: operand.is_real().then(Vec::new),
                     quantiles: None,
                     gathered: None,
                 });
@@ -142,6 +142,7 @@ fn exact_percentiles(
         operand: arguments[argument].operand.clone(),
         basics: vec![NO_VALUES; found.keys.len()],
         wants_basics: false,
+        reals: None,
         quantiles: None,
         gathered: Some(vec![Vec::new(); found.keys.len()]),
     };

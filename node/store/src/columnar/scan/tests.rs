@@ -237,6 +237,17 @@ fn grouped() -> impl Strategy<Value = String> {
             "total(min(rank, 2) * 3)",
             "sum(bytes > 100)",
             "count(bytes * bytes)",
+            "sum(1.0 * ts_ns)",
+            "avg(rank * 0.5 - ts_ns)",
+            "total(ts_ns / (rank - 1.0))",
+            "min(rank / 2.0)",
+            "max(-(CAST(ts_ns AS REAL) * 1e-3))",
+            "count(1.5 / (rank - 2))",
+            "mesh_sum(2.5 * rank)",
+            "sum(bytes * 1.0 * rank)",
+            "sum(1.5 * rank) FILTER (WHERE bytes > 10)",
+            "avg(CASE WHEN rank > 1 THEN ts_ns * 2.0 END)",
+            "sum(CASE WHEN rank > 1 THEN 1.5 ELSE 0 END)",
         ],
         1..6,
     );
@@ -246,8 +257,7 @@ fn grouped() -> impl Strategy<Value = String> {
         let outputs: Vec<&str> = keys.iter().chain(&calls).copied().collect();
         let numbers: Vec<String> = (1..=keys.len()).map(|i| i.to_string()).collect();
         let numbers = numbers.join(", ");
-        let by =
-            if keys.is_empty() { String::new() } else { format!("GROUP BY {numbers} ORDER BY {first}{numbers}") };
+        let by = if keys.is_empty() { String::new() } else { format!("GROUP BY {numbers} ORDER BY {first}{numbers}") };
         let limit = if limited && !keys.is_empty() { "LIMIT 3 OFFSET 1" } else { "" };
         format!("SELECT {} FROM collectives {filter} {by} {limit}", outputs.join(", "))
     })

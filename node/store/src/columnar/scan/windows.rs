@@ -106,7 +106,10 @@ fn evaluate(function: &WindowFunction, sorted: &Sorted, pool: Pool<'_>) -> Resul
                 let (size, more) = (rows.len() as i64 / tiles, rows.len() as i64 % tiles);
                 for (at, row) in (0..).zip(rows) {
                     let in_larger = at < more * (size + 1);
-                    set(*row, Some(if in_larger { at / (size + 1) } else { more + (at - more * (size + 1)) / size } + 1));
+                    set(
+                        *row,
+                        Some(if in_larger { at / (size + 1) } else { more + (at - more * (size + 1)) / size } + 1),
+                    );
                 }
             }
             WindowFunction::Rank | WindowFunction::DenseRank => {
