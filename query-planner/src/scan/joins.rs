@@ -8,10 +8,12 @@
 use super::expressions::comparison;
 use super::names::{Conditions, Meaning, Names, has_aggregate};
 use super::{
-    Bound, Column, Comparison, Derived, Function, GroupColumn, Join, Joined, Keeps, Operand, Output, Reading,
-    RowColumn, Rows, Scan, Side, SideColumn, by_all,
+    Bound, Column, Comparison, Derived, Function, GroupColumn, Join, Joined, Keeps, OfMatches, Operand, Output,
+    Reading, RowColumn, Rows, Scan, Side, SideColumn, by_all,
 };
-use crate::ast::{Expr, JoinKind, Output as AstOutput, Query, Select, Source, Visit, conjuncts, unquote, walk};
+use crate::ast::{
+    Expr, JoinKind, Output as AstOutput, Query, Select, Source, Visit, VisitMut, conjuncts, unquote, walk, walk_mut,
+};
 use crate::ctes;
 
 /// Sides of a join at most.
@@ -40,6 +42,7 @@ struct Step {
     equal: Vec<(Operand, Operand)>,
     bounds: Vec<Bound>,
     residual: Vec<Operand>,
+    value: Option<(Column, OfMatches)>,
 }
 
 impl Reading<'_> {
@@ -47,7 +50,9 @@ impl Reading<'_> {
     pub(super) fn joined(&self, select: &Select) -> Option<Scan> {
         let inlined = if select.with.is_some() { Some(ctes::inlined(select)?) } else { None };
         let select = inlined.as_ref().unwrap_or(select);
-        let query = select.single()?;
+        let mut query = select.single()?.clone();
+        let values = take_values(&mut query);
+        let query = &query;
         let from = query.from.as_ref().filter(|_| query.having.is_none())?;
         let mut parts = vec![self.part(&from.first)?];
         let mut hidden: Vec<(usize, String)> = Vec::new();
@@ -114,6 +119,11 @@ impl Reading<'_> {
         for condition in marks {
             let step = self.marked(condition, &mut parts, of_from)?;
             steps.push(step);
+        }
+        for (at, (value, inner)) in values.iter().enumerate() {
+            let column = Column { name: value_name(at), is_text: false };
+            steps.push(self.valued(*value, inner, column.clone(), &mut parts, of_from)?);
+            names.add(column);
         }
         // Without a key every row would meet every other one: SQLite knows better ways.
         if steps.is_empty() || steps.iter().any(|step| step.equal.is_empty()) || parts.len() > MOST_SIDES {
@@ -248,10 +258,107 @@ impl Reading<'_> {
                 }
                 let equal = vec![(operand, Operand::Column(in_join(part, &column.name)))];
                 let keeps = if not { Keeps::NotAmong } else { Keeps::WithMatch };
-                Some(Step { keeps, part, equal, bounds: Vec::new(), residual: Vec::new() })
+                Some(Step { keeps, part, equal, bounds: Vec::new(), residual: Vec::new(), value: None })
             }
         }
     }
+
+    /// The step that a subquery over one part makes, and what the names in it mean.
+    fn correlated(
+        &self,
+        keeps: Keeps,
+        select: &Select,
+        parts: &mut Vec<Part>,
+        of_from: usize,
+    ) -> Option<(Step, Names)> {
+        let part = parts.len();
+        let query = select.single()?;
+        let from = query.from.as_ref().filter(|from| from.joins.is_empty())?;
+        let is_plain = query.group_by.is_empty() && query.having.is_none() && select.limit.is_none();
+        parts.push(self.part(&from.first).filter(|_| is_plain)?);
+        // (What other subqueries look into is not seen by this one.)
+        let seen: Vec<usize> = (0..of_from).chain([part]).collect();
+        let names = names_among(parts, &seen, part);
+        let mut on = Vec::new();
+        for condition in query.filter.as_ref().map(conjuncts).unwrap_or_default() {
+            if names.touched(condition)? != [part] || parts[part].add(condition).is_none() {
+                on.push(condition);
+            }
+        }
+        Some((Step::of(keeps, part, &names, &on)?, names))
+    }
+
+    /// The step that a subquery which is a value makes.
+    fn valued(
+        &self,
+        is: IsValue,
+        select: &Select,
+        column: Column,
+        parts: &mut Vec<Part>,
+        of_from: usize,
+    ) -> Option<Step> {
+        let query = select.single()?;
+        let is_aggregate = |output: &AstOutput| matches!(output, AstOutput::Expr(expr, _) if has_aggregate(expr));
+        let (mut step, names) = self.correlated(Keeps::Value, select, parts, of_from)?;
+        let of = match (is, query.columns.as_slice()) {
+            (IsValue::Exists, columns) if !columns.iter().any(is_aggregate) => OfMatches::Exists,
+            (IsValue::Scalar, [AstOutput::Expr(expr, _)]) if !query.distinct => {
+                let Expr::Call(call) = expr.peeled() else { return None };
+                if call.distinct || call.filter.is_some() || !call.order_by.is_empty() || call.over.is_some() {
+                    return None;
+                }
+                let operand = || match call.args.as_slice() {
+                    [of] => names.integers(of),
+                    _ => None,
+                };
+                match unquote(&call.name).to_ascii_lowercase().as_str() {
+                    "count" if call.star => OfMatches::Count(None),
+                    "count" => OfMatches::Count(Some(operand()?)),
+                    "min" => OfMatches::Least(operand()?),
+                    "max" => OfMatches::Greatest(operand()?),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
+        step.value = Some((column, of));
+        Some(step)
+    }
+}
+
+/// What a subquery in an expression gives.
+#[derive(Clone, Copy)]
+enum IsValue {
+    Exists,
+    Scalar,
+}
+
+fn value_name(at: usize) -> String {
+    format!("value {at}")
+}
+
+/// Replaces the subqueries in result columns by columns of names that no table has.
+fn take_values(query: &mut Query) -> Vec<(IsValue, Select)> {
+    #[derive(Default)]
+    struct Take(Vec<(IsValue, Select)>);
+    impl VisitMut for Take {
+        fn expr(&mut self, node: &mut Expr) {
+            let found = match node {
+                Expr::Exists(select) => (IsValue::Exists, Select::clone(select)),
+                Expr::Subquery(select) => (IsValue::Scalar, Select::clone(select)),
+                _ => return walk_mut::expr(self, node),
+            };
+            *node = Expr::column(&value_name(self.0.len()));
+            self.0.push(found);
+        }
+    }
+    let mut take = Take::default();
+    for output in &mut query.columns {
+        if let AstOutput::Expr(expr, _) = output {
+            take.expr(expr);
+        }
+    }
+    take.0
 }
 
 /// What is made of joined rows.
@@ -340,7 +447,7 @@ impl Part {
 
 impl Step {
     fn of(keeps: Keeps, part: usize, names: &Names, conditions: &[&Expr]) -> Option<Step> {
-        let mut step = Step { keeps, part, equal: Vec::new(), bounds: Vec::new(), residual: Vec::new() };
+        let mut step = Step { keeps, part, equal: Vec::new(), bounds: Vec::new(), residual: Vec::new(), value: None };
         let mut bounds: Vec<(Bound, Operand)> = Vec::new();
         for condition in conditions {
             let Expr::Binary(lhs, operator, rhs) = condition.peeled() else {
@@ -397,7 +504,8 @@ impl Step {
 
     fn operands(&self) -> impl Iterator<Item = &Operand> {
         let of_bounds = self.bounds.iter().map(|bound| &bound.with);
-        self.equal.iter().flat_map(|(a, b)| [a, b]).chain(of_bounds).chain(&self.residual)
+        let of_value = self.value.iter().filter_map(|(_, of)| of.operand());
+        self.equal.iter().flat_map(|(a, b)| [a, b]).chain(of_bounds).chain(&self.residual).chain(of_value)
     }
 }
 
@@ -425,8 +533,8 @@ fn joined(parts: Vec<Part>, steps: Vec<Step>, scan: &Scan) -> Option<Joined> {
     let mut take = |at: usize| sides.get_mut(at).and_then(Option::take);
     let first = take(0)?;
     let mut joins = Vec::new();
-    for Step { keeps, part, equal, bounds, residual } in steps {
-        joins.push(Join { keeps, side: take(part)?, equal, bounds, residual });
+    for Step { keeps, part, equal, bounds, residual, value } in steps {
+        joins.push(Join { keeps, side: take(part)?, equal, bounds, residual, value });
     }
     Some(Joined { first, joins })
 }

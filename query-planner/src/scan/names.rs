@@ -164,6 +164,13 @@ impl Names {
         Self { means: Some(means), parts, inner, ..Self::of(columns, None, None) }
     }
 
+    /// One more column of joined rows, which belongs to no part.
+    pub(super) fn add(&mut self, column: Column) {
+        self.parts.push((None, usize::MAX - 1, true));
+        self.means.get_or_insert_default().push((column.name.clone(), Meaning::Column(column.name.clone())));
+        self.columns.push(column);
+    }
+
     /// From now on these columns, each with its part's place, are not meant by a name alone.
     pub(super) fn hide(&mut self, hidden: &[(usize, String)]) {
         let is_hidden = |part: usize, name: &str| {

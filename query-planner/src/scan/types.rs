@@ -34,7 +34,8 @@ impl Joined {
     /// All columns of joined rows.
     pub fn columns(&self) -> impl Iterator<Item = &Column> {
         let sides = std::iter::once(&self.first).chain(self.joins.iter().map(|join| &join.side));
-        sides.flat_map(|side| side.columns.iter().map(|column| &column.column))
+        let made = self.joins.iter().filter_map(|join| join.value.as_ref()).map(|(column, _)| column);
+        sides.flat_map(|side| side.columns.iter().map(|column| &column.column)).chain(made)
     }
 }
 
@@ -69,6 +70,31 @@ pub struct Join {
     pub bounds: Vec<Bound>,
     /// Conditions on both, worked out for each pair.
     pub residual: Vec<Operand>,
+    /// Of [`Keeps::Value`]: the column, and what it is.
+    pub value: Option<(Column, OfMatches)>,
+}
+
+/// What is made of the rows of a side that belong to a row before: integers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OfMatches {
+    /// Whether there is one (EXISTS): 1 or 0.
+    Exists,
+    /// `count(*)` without an operand, else `count(x)`.
+    Count(Option<Operand>),
+    /// `min(x)`
+    Least(Operand),
+    /// `max(x)`
+    Greatest(Operand),
+}
+
+impl OfMatches {
+    /// What it is worked out from.
+    pub fn operand(&self) -> Option<&Operand> {
+        match self {
+            Self::Exists | Self::Count(None) => None,
+            Self::Count(Some(of)) | Self::Least(of) | Self::Greatest(of) => Some(of),
+        }
+    }
 }
 
 /// A bound of a column.
@@ -96,6 +122,8 @@ pub enum Keeps {
     /// The row, where it is certain that none equals it (NOT IN): a NULL on either side equals
     /// perhaps.
     NotAmong,
+    /// The row, with a value that is made of those that belong to it (a subquery that is a value).
+    Value,
 }
 
 /// Rows with columns that windows add.

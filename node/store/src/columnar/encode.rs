@@ -13,7 +13,7 @@ use query_planner::scan::By;
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
-use super::bits::{block_range, pack, packed_sizes, unpack, width};
+use super::bits::{BLOCK, block_range, pack, packed_sizes, unpack, width};
 use crate::FastMap;
 
 /// Different integers up to which a dictionary is tried.
@@ -501,6 +501,11 @@ impl Encoded {
             }
         }
         Some(())
+    }
+
+    /// Blocks of 1024 rows.
+    pub(crate) fn blocks(&self) -> usize {
+        self.rows.div_ceil(BLOCK)
     }
 
     /// Between which integers the values, or codes, of a block of 1024 rows lie, without reading

@@ -101,6 +101,13 @@ pub(super) struct Pick {
     buffer: Vec<i64>,
 }
 
+/// Put conditions in order: first those whose columns' blocks rule out most rows without being read.
+pub(super) fn most_telling_first(picks: &mut [Pick]) {
+    if picks.len() > 1 {
+        picks.sort_by_cached_key(Pick::blocks_left);
+    }
+}
+
 /// Put into `rows` (relative to `start`) those of the next `len` rows that all of `picks` admit.
 pub(super) fn admitted(
     picks: &mut [Pick],
@@ -182,6 +189,11 @@ impl Pick {
         }
         rows.truncate(kept);
         Some(())
+    }
+
+    /// Blocks that cannot be ruled out before they are read.
+    fn blocks_left(&self) -> usize {
+        (0..self.column.blocks()).filter(|block| self.of_block(*block) != Verdict::No).count()
     }
 
     /// What is known of a block before it is read.

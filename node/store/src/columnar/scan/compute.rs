@@ -44,7 +44,7 @@ impl Vector {
         (0..self.values.len()).filter_map(|row| self.at(row)).fold(None, widen)
     }
 
-    fn from_rows(len: usize, mut row: impl FnMut(usize) -> Option<i64>) -> Self {
+    pub(super) fn from_rows(len: usize, mut row: impl FnMut(usize) -> Option<i64>) -> Self {
         let mut out = Self { values: Vec::with_capacity(len), nulls: Vec::new() };
         for at in 0..len {
             let value = row(at);

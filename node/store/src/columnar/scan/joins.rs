@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use query_planner::memory::Held;
-use query_planner::scan::{Bound, Comparison, Join, Joined, Keeps, Operand, Output, RowColumn, Side};
+use query_planner::scan::{Bound, Comparison, Join, Joined, Keeps, OfMatches, Operand, Output, RowColumn, Side};
 use query_planner::{NodeError, Value};
 
 use super::super::Kind;
@@ -213,7 +213,15 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
     let bounds: Vec<(&Bound, _)> = bounds.collect::<Result<_, StepAside>>()?;
     // With a NULL among them nothing is certainly not among them.
     let is_open = join.keeps == Keeps::NotAmong && (0..right.rows).any(|row| keys.1.is_null(row));
-    let wants_one = !matches!(join.keeps, Keeps::Matching | Keeps::All) && join.residual.is_empty();
+    let is_first = match (&join.value, join.bounds.first()) {
+        (Some((_, OfMatches::Exists)), _) => true,
+        // Rows come in the order of the column between bounds, which has no NULL there.
+        (Some((_, OfMatches::Least(Operand::Column(name)))), Some(bound)) => *name == bound.column,
+        (Some(_), _) => false,
+        (None, _) => !matches!(join.keeps, Keeps::Matching | Keeps::All),
+    };
+    let wants_one = is_first && join.residual.is_empty();
+    let mut made_values: Vec<Option<i64>> = Vec::new();
 
     let (mut kept, mut pairs) = (Pairs::default(), Pairs::default());
     let mut looked_at = 0_usize;
@@ -242,6 +250,9 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
             if !join.residual.is_empty() {
                 pairs.retain(&left, right, join)?;
             }
+            if let Some((_, of)) = &join.value {
+                pairs.fold(&left, right, of, begin..row + 1, &mut made_values)?;
+            }
             let not_in = |row: usize| right.rows == 0 || (!is_open && !keys.0.is_null(row));
             kept.add(join.keeps, begin..row + 1, &pairs, not_in);
             pairs.clear();
@@ -251,7 +262,12 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
             }
         }
     }
-    Ok(made(left, right, join.keeps, &kept))
+    let mut table = made(left, right, join.keeps, &kept);
+    if let Some((column, _)) = &join.value {
+        table.columns.push((column.name.clone(), Vector::from_rows(table.rows, |row| made_values[row])));
+        table.texts.push(None);
+    }
+    Ok(table)
 }
 
 /// Between which values a row's bounds admit others; none where a bound is NULL or nothing is left.
@@ -294,18 +310,7 @@ impl Pairs {
 
     /// Keep those for which what remains to be asked holds.
     fn retain(&mut self, left: &Table, right: &Table, join: &Join) -> Result<(), Failure> {
-        let mut names: Vec<&str> = join.residual.iter().flat_map(Operand::columns).collect();
-        names.sort_unstable();
-        names.dedup();
-        let mut columns: Vec<(String, Vector)> = Vec::with_capacity(names.len());
-        for name in names {
-            let of = |table: &Table, rows: &[u32]| {
-                let (_, vector) = table.columns.iter().find(|(column, _)| column == name)?;
-                Some(vector.at_rows(rows))
-            };
-            let vector = of(left, &self.left).or_else(|| of(right, &self.right)).ok_or(StepAside)?;
-            columns.push((name.to_owned(), vector));
-        }
+        let columns = self.columns(left, right, join.residual.iter())?;
         let mut holds = vec![true; self.left.len()];
         for residual in &join.residual {
             let vector = compute(residual, &columns, self.left.len())?;
@@ -320,11 +325,69 @@ impl Pairs {
         Ok(())
     }
 
+    /// What operands need of the pairs.
+    fn columns<'o>(
+        &self,
+        left: &Table,
+        right: &Table,
+        operands: impl Iterator<Item = &'o Operand>,
+    ) -> Result<Vec<(String, Vector)>, StepAside> {
+        let mut names: Vec<&str> = operands.flat_map(Operand::columns).collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut columns = Vec::with_capacity(names.len());
+        for name in names {
+            let of = |table: &Table, rows: &[u32]| {
+                let (_, vector) = table.columns.iter().find(|(column, _)| column == name)?;
+                Some(vector.at_rows(rows))
+            };
+            let vector = of(left, &self.left).or_else(|| of(right, &self.right)).ok_or(StepAside)?;
+            columns.push((name.to_owned(), vector));
+        }
+        Ok(columns)
+    }
+
+    /// Add what is made of the pairs of each of the rows `of`, all of whose pairs are known.
+    fn fold(
+        &self,
+        left: &Table,
+        right: &Table,
+        of: &OfMatches,
+        rows: std::ops::Range<usize>,
+        out: &mut Vec<Option<i64>>,
+    ) -> Result<(), Failure> {
+        let values = match of.operand() {
+            Some(operand) => {
+                let columns = self.columns(left, right, std::iter::once(operand))?;
+                Some(compute(operand, &columns, self.left.len())?.into_owned())
+            }
+            None => None,
+        };
+        let mut at = 0;
+        for row in rows {
+            let from = at;
+            at += self.left[at..].iter().take_while(|left| **left as usize == row).count();
+            let known = || (from..at).filter_map(|pair| values.as_ref()?.at(pair));
+            out.push(match of {
+                OfMatches::Exists => Some(i64::from(at > from)),
+                OfMatches::Count(None) => Some((at - from) as i64),
+                OfMatches::Count(Some(_)) => Some(known().count() as i64),
+                OfMatches::Least(_) => known().min(),
+                OfMatches::Greatest(_) => known().max(),
+            });
+        }
+        Ok(())
+    }
+
     /// What becomes of the rows `of`, all of whose pairs are known.
     fn add(&mut self, keeps: Keeps, of: std::ops::Range<usize>, pairs: &Pairs, not_in: impl Fn(usize) -> bool) {
         if keeps == Keeps::Matching {
             self.left.extend_from_slice(&pairs.left);
             self.right.extend_from_slice(&pairs.right);
+            return;
+        }
+        if keeps == Keeps::Value {
+            self.left.extend(of.map(|row| row as u32));
             return;
         }
         let mut at = 0;

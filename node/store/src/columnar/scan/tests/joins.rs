@@ -85,13 +85,29 @@ fn question() -> impl Strategy<Value = String> {
     })
 }
 
-/// A question about rows of one table where a subquery says which.
+/// Subqueries that are values.
+fn value() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "(SELECT min(c.ts_ns) FROM collectives AS c WHERE c.rank = a.rank AND c.ts_ns > a.ts_ns)",
+        "(SELECT min(ts_ns - bytes % 100) FROM collectives WHERE func = a.func AND ts_ns < a.ts_ns) + 1",
+        "(SELECT max(c.bytes) FROM collectives AS c WHERE c.rank = a.rank AND c.bytes < a.bytes AND c.ts_ns <> a.ts_ns)",
+        "(SELECT count(*) FROM collectives AS c WHERE c.note = a.note AND c.ts_ns BETWEEN a.ts_ns - 9 AND a.ts_ns + 90)",
+        "(SELECT count(bytes) FROM collectives AS c WHERE c.rank = a.rank + 1) - a.rank",
+        "EXISTS (SELECT 1 FROM collectives AS c WHERE c.rank = a.rank AND c.ts_ns > a.ts_ns AND c.bytes > 30)",
+        "NOT EXISTS (SELECT 1 FROM collectives AS c WHERE c.rank = a.rank AND c.ts_ns > a.ts_ns AND c.bytes > a.bytes)",
+    ])
+}
+
+/// A question about rows of one table where a subquery says which, or is a value.
 fn marked() -> impl Strategy<Value = String> {
-    (outer(), 0_usize..3).prop_map(|(outer, form)| {
+    (outer(), 0_usize..6, value()).prop_map(|(outer, form, value)| {
         let filter = if outer.is_empty() { "1".to_owned() } else { outer.join(" AND ") };
         match form {
             0 => format!("SELECT func, count(*), max(bytes), avg(ts_ns) FROM collectives AS a WHERE {filter} GROUP BY func ORDER BY func"),
             1 => format!("SELECT ts_ns, func, rank FROM collectives AS a WHERE {filter}"),
+            2 => format!("SELECT a.ts_ns, a.rank, {value} FROM collectives AS a WHERE {filter} ORDER BY a.ts_ns, a.rank, a.func, a.bytes, a.note LIMIT 20"),
+            3 => format!("SELECT func, count(*), sum({value}) FROM collectives AS a WHERE {filter} GROUP BY func ORDER BY func"),
+            4 => format!("SELECT max({value}), {} AS x, count(*) FROM collectives AS a WHERE {filter} GROUP BY 2 ORDER BY 2", "a.rank % 2"),
             _ => format!("SELECT max(a.ts_ns) FROM collectives AS a JOIN collectives AS b USING (rank, func) WHERE {filter} AND b.ts_ns > 100"),
         }
     })
@@ -138,6 +154,10 @@ fn joins_over_many_rows_are_answered_from_columns() {
         "SELECT func, count(*) FROM collectives AS a WHERE EXISTS (SELECT 1 FROM collectives AS b WHERE b.rank = a.rank \
          AND b.ts_ns >= a.ts_ns AND b.ts_ns < a.ts_ns + 10 AND b.bytes > 9000) GROUP BY func ORDER BY func",
         "SELECT rank, count(*) FROM collectives WHERE ts_ns NOT IN (SELECT ts_ns FROM collectives WHERE bytes > 100) GROUP BY rank ORDER BY rank",
+        "SELECT a.ts_ns, (SELECT min(c.ts_ns) FROM collectives AS c WHERE c.rank = a.rank AND c.ts_ns >= a.ts_ns + 9) - a.ts_ns \
+         FROM collectives AS a WHERE a.bytes < 60 ORDER BY a.ts_ns LIMIT 50",
+        "SELECT func, count(*), sum(EXISTS (SELECT 1 FROM collectives AS b WHERE b.rank = a.rank AND b.ts_ns > a.ts_ns AND \
+         b.ts_ns < a.ts_ns + 30 AND b.bytes > 5000)) FROM collectives AS a WHERE bytes > 9000 GROUP BY func ORDER BY func",
         "WITH first AS (SELECT func, bytes, min(ts_ns) AS first_ns, count(*) AS n FROM collectives GROUP BY func, bytes) \
          SELECT c.rank, count(*), avg(c.ts_ns - first.first_ns) FROM collectives AS c JOIN first USING (func, bytes) \
          WHERE first.n > 1 GROUP BY c.rank ORDER BY c.rank",
