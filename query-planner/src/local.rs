@@ -9,6 +9,7 @@ use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
 use crate::exec::{FragmentExecutor, execute_task_with};
 use crate::merge_pool::MergePool;
+use crate::names::quoted;
 use crate::plan::{ColumnMeta, Fragment, Plan, Strategy, Targets};
 use crate::planner::plan;
 use crate::run::{run, run_into};
@@ -101,10 +102,26 @@ pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment
         return Ok(whole);
     }
     let apart = plan(sql, catalog, &AskOptions::default())?;
+    // What the executor answers from has many rows.
+    let is_large = |table: &str| {
+        understands(&Fragment {
+            table: table.to_owned(),
+            sql: format!("SELECT count(*) FROM {}", quoted(table)),
+            columns: 1,
+            reads: vec![(table.to_owned(), Vec::new())],
+            targets: Targets::All,
+            combine: None,
+            partials: Vec::new(),
+        })
+    };
     let is_simple = match apart.strategy {
         Strategy::Aggregate | Strategy::Rows => true,
-        // Subqueries that hand groups on, not rows: joining those here costs next to nothing.
-        Strategy::Parts => apart.fragments.iter().all(|fragment| fragment.combine.is_some()),
+        // Subqueries that hand groups on, and rows of tables that have few: joining those here costs
+        // next to nothing.
+        Strategy::Parts => apart
+            .fragments
+            .iter()
+            .all(|fragment| fragment.combine.is_some() || !fragment.reads.iter().any(|(table, _)| is_large(table))),
         _ => false,
     };
     // (Several fragments are arms of a view, and those that SQLite answers cost it no more than

@@ -8,6 +8,7 @@
 //! not understood is no scan ([`Scan::of`] is `None`), and SQLite does it.
 
 mod expressions;
+mod joins;
 mod names;
 mod operands;
 mod outputs;
@@ -33,7 +34,59 @@ impl Scan {
     /// table and filters its rows. `view` gives a view's CREATE statement.
     #[must_use]
     pub fn through_views(sql: &str, columns: ColumnsOf<'_>, view: &dyn Fn(&str) -> Option<String>) -> Option<Scan> {
-        let mut select = parse_shallow_select(sql).ok()?;
+        Reading { columns, view }.scan(&parse_shallow_select(sql).ok()?)
+    }
+
+    /// All columns that the scan reads, each once.
+    #[must_use]
+    pub fn columns(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = self.filter.iter().map(|condition| condition.column.as_str()).collect();
+        all.extend(self.predicates.iter().flat_map(Operand::columns));
+        match &self.output {
+            Output::Groups(groups) => {
+                all.extend(groups.keys.iter().flat_map(Operand::columns));
+                for column in &groups.columns {
+                    if let GroupColumn::Aggregate(_, Some(operand)) = column {
+                        all.extend(operand.columns());
+                    }
+                }
+            }
+            Output::Rows(rows) => {
+                all.extend(rows.order.iter().flat_map(|order| order.by.columns()));
+                for column in &rows.columns {
+                    if let RowColumn::Value(operand) = column {
+                        all.extend(operand.columns());
+                    }
+                }
+            }
+        }
+        if let Some(windowed) = &self.windowed {
+            all.extend(windowed.filter.iter().map(|condition| condition.column.as_str()));
+            all.extend(windowed.operands().into_iter().flat_map(Operand::columns));
+            all.retain(|name| windowed.calls.iter().all(|call| call.column.name != *name));
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// What a store has, for reading statements.
+struct Reading<'c> {
+    columns: ColumnsOf<'c>,
+    view: &'c dyn Fn(&str) -> Option<String>,
+}
+
+impl Reading<'_> {
+    /// The scan that a SELECT is.
+    fn scan(&self, select: &Select) -> Option<Scan> {
+        self.of_one(select).or_else(|| self.joined(select))
+    }
+
+    /// Over one table, or what shows one.
+    fn of_one(&self, select: &Select) -> Option<Scan> {
+        let Self { columns, view } = *self;
+        let mut select = select.clone();
         let with = select.with.take();
         let query = select.single()?;
         if query.having.is_some() {
@@ -82,40 +135,7 @@ impl Scan {
         let windowed =
             before.map(|Conditions { filter, predicates, gates }| Windowed { filter, predicates, gates, calls });
         let Conditions { filter, predicates, gates } = conditions;
-        Some(Scan { table, derived, filter, predicates, gates, windowed, output })
-    }
-
-    /// All columns that the scan reads, each once.
-    #[must_use]
-    pub fn columns(&self) -> Vec<&str> {
-        let mut all: Vec<&str> = self.filter.iter().map(|condition| condition.column.as_str()).collect();
-        all.extend(self.predicates.iter().flat_map(Operand::columns));
-        match &self.output {
-            Output::Groups(groups) => {
-                all.extend(groups.keys.iter().flat_map(Operand::columns));
-                for column in &groups.columns {
-                    if let GroupColumn::Aggregate(_, Some(operand)) = column {
-                        all.extend(operand.columns());
-                    }
-                }
-            }
-            Output::Rows(rows) => {
-                all.extend(rows.order.iter().flat_map(|order| order.by.columns()));
-                for column in &rows.columns {
-                    if let RowColumn::Value(operand) = column {
-                        all.extend(operand.columns());
-                    }
-                }
-            }
-        }
-        if let Some(windowed) = &self.windowed {
-            all.extend(windowed.filter.iter().map(|condition| condition.column.as_str()));
-            all.extend(windowed.operands().into_iter().flat_map(Operand::columns));
-            all.retain(|name| windowed.calls.iter().all(|call| call.column.name != *name));
-        }
-        all.sort_unstable();
-        all.dedup();
-        all
+        Some(Scan { table, joined: None, derived, filter, predicates, gates, windowed, output })
     }
 }
 
@@ -129,7 +149,7 @@ fn only_cte<'w>(with: &'w With, source: &Source) -> Option<(&'w Select, String)>
 /// DISTINCT as what it is: groups by all that is shown.
 fn by_all(query: &Query) -> Query {
     let group_by = (1..=query.columns.len()).map(|position| Expr::Literal(position.to_string())).collect();
-    Query { distinct: false, group_by, ..query.clone() }
+    Query { group_by, ..query.clone() }
 }
 
 /// The values of constants on a node.

@@ -2,11 +2,12 @@
 //! be read.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
 use super::reader::quoted;
-use super::{ServedDb, StoreError};
+use super::{ServedDb, StoreError, let_go_of_segments};
 
 /// Runs SQLite's integrity check on `path`, read-only. Returns what it found, nothing when the file
 /// is sound.
@@ -14,6 +15,8 @@ use super::{ServedDb, StoreError};
 /// # Errors
 /// [`StoreError`] when the file cannot be opened as a database.
 pub fn integrity(path: &Path) -> Result<Vec<String>, StoreError> {
+    // What this process has read before says nothing about the file as it is now.
+    let_go_of_segments(Duration::ZERO);
     let conn = ServedDb::open(path, Vec::new())?.reader()?;
     let sqlite = |error| StoreError::from_sqlite(path, error);
     let mut statement = conn.prepare("PRAGMA integrity_check").map_err(sqlite)?;

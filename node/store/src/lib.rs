@@ -66,7 +66,7 @@ use record::unix_now_ns;
 /// costs. Seeded at random all the same, since names come from outside.
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
-pub use columnar::{ColumnExecutor, OWN_TABLES, make_columnar, understands};
+pub use columnar::{ColumnExecutor, OWN_TABLES, let_go_of_segments, make_columnar, understands};
 pub use error::StoreError;
 pub use facts::{Facts, TableFacts, UNFILLED};
 pub use ingest::{Health, Ingest, StoreState};

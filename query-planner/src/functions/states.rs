@@ -12,7 +12,7 @@ use super::state::Shipped;
 use super::sum::{Finish, OVERFLOW};
 use crate::batch::Value;
 
-/// `sum`, `total` and `avg` of integers.
+/// `sum`, `total` and `avg` of integers and doubles.
 #[derive(Debug, Clone, Default)]
 pub struct Sum(ExactSum);
 
@@ -20,6 +20,22 @@ impl Sum {
     /// Add `count` integers whose sum is `sum`.
     pub fn add(&mut self, count: i64, sum: i128) {
         self.0.add_integers(count, sum);
+    }
+
+    /// Add a double.
+    pub fn add_real(&mut self, value: f64) {
+        self.0.add_real(value);
+    }
+
+    /// Add what another one added.
+    pub fn merge(&mut self, other: &Self) {
+        self.0.merge(&other.0);
+    }
+
+    /// How many were added.
+    #[must_use]
+    pub fn count(&self) -> i64 {
+        self.0.count
     }
 
     /// The partial state.

@@ -4,7 +4,7 @@
 //! nodes' groups of the same key. Each node ships one row a group: the key, and for every aggregate
 //! a partial state; the coordinator groups these rows by key (same collation, no affinity, so 1 and
 //! 1.0 meet as they do in SQLite), merges the states, and only then applies HAVING, ORDER BY,
-//! DISTINCT, LIMIT and the expressions around aggregates.
+//! DISTINCT, LIMIT, windows over groups and the expressions around aggregates.
 //!
 //! | call            | node ships            | merged by                                               |
 //! |-----------------|-----------------------|---------------------------------------------------------|
@@ -49,11 +49,15 @@ pub(super) fn plan_in_one(question: &Question<'_>, shape: &Shape) -> Result<Opti
 }
 
 fn plan_of(question: &Question<'_>, shape: &Shape, arms: Option<Vec<Arm>>) -> Result<Option<Plan>, QueryError> {
-    if shape.has_window() || !shape.is_grouped() {
+    // Windows over groups are the merge's. (One with a name stands in a clause of its own.)
+    if !shape.is_grouped() || !shape.query.windows.is_empty() {
         return Ok(None);
     }
     let mut phases = Phases::new(&shape.scope);
     let Some(sql) = phases.merge_sql(shape) else { return Ok(None) };
+    if shape.has_window() && !phases.bare.is_empty() {
+        return Ok(None);
+    }
     let Some(sql) = phases.finish(sql) else { return Ok(None) };
     let outputs = phases.outputs();
     let width = outputs.len();

@@ -67,7 +67,8 @@ impl Names {
 
     /// An expression of one text column and constants, whose kind is known.
     fn of_one_text(&self, expr: &Expr) -> Option<Derived> {
-        let is_text = gives_text(expr)??;
+        let is_text_column = |expr: &Expr| self.column(expr).is_some_and(|name| self.is_text(&name));
+        let is_text = gives_text(expr, &is_text_column)??;
         if !is_row_expression(expr) {
             return None;
         }
@@ -141,16 +142,19 @@ impl Names {
 
 /// What an expression gives beside NULL, as far as that shows: text, or integers. The outer none:
 /// it does not show; the inner one: NULL only.
-fn gives_text(expr: &Expr) -> Option<Option<bool>> {
+fn gives_text(expr: &Expr, is_text_column: &dyn Fn(&Expr) -> bool) -> Option<Option<bool>> {
     let all = |exprs: Vec<&Expr>| {
-        exprs.into_iter().try_fold(None, |so_far: Option<bool>, expr| match (so_far, gives_text(expr)?) {
-            (Some(a), Some(b)) if a != b => None,
-            (a, b) => Some(a.or(b)),
+        exprs.into_iter().try_fold(None, |so_far: Option<bool>, expr| {
+            match (so_far, gives_text(expr, is_text_column)?) {
+                (Some(a), Some(b)) if a != b => None,
+                (a, b) => Some(a.or(b)),
+            }
         })
     };
     match expr.peeled() {
         Expr::Literal(text) if text.eq_ignore_ascii_case("NULL") => Some(None),
         Expr::Literal(text) if text.starts_with('\'') => Some(Some(true)),
+        Expr::Column { .. } if is_text_column(expr) => Some(Some(true)),
         _ if expr.integer().is_some() => Some(Some(false)),
         Expr::Like { op: "LIKE" | "GLOB", .. }
         | Expr::Between { .. }
@@ -171,6 +175,7 @@ fn gives_text(expr: &Expr) -> Option<Option<bool>> {
                 Some(Some(true))
             }
             "length" | "instr" => Some(Some(false)),
+            "coalesce" | "ifnull" => all(call.args.iter().collect()),
             _ => None,
         },
         _ => None,
@@ -221,7 +226,7 @@ pub(super) fn comparison(operator: &str) -> Option<Comparison> {
     })
 }
 
-fn mirrored(comparison: Comparison) -> Comparison {
+pub(super) fn mirrored(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Less => Comparison::Greater,
         Comparison::LessOrEqual => Comparison::GreaterOrEqual,

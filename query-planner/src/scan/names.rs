@@ -129,6 +129,11 @@ pub(super) struct Names {
     /// What is seen of them through a view; none where it is the table itself.
     means: Option<Vec<(String, Meaning)>>,
     alias: Option<String>,
+    /// Of joined parts, for each of `means`: the part's name and place, and whether a name alone
+    /// may mean it.
+    parts: Vec<(Option<String>, usize, bool)>,
+    /// The part whose columns are meant where several have a name.
+    inner: usize,
     pub(super) node: Option<String>,
     /// Columns that were made of others so far.
     pub(super) derived: RefCell<Vec<Derived>>,
@@ -144,7 +149,66 @@ impl Names {
     pub(super) fn of(columns: Vec<Column>, alias: Option<String>, node: Option<String>) -> Self {
         let (derived, calls) = (RefCell::default(), RefCell::default());
         let (is_windowed, named_windows) = (false, Vec::new());
-        Self { columns, means: None, alias, node, derived, calls, is_windowed, named_windows }
+        let (parts, inner) = (Vec::new(), usize::MAX);
+        Self { columns, means: None, alias, parts, inner, node, derived, calls, is_windowed, named_windows }
+    }
+
+    /// Of joined parts: each column with its part's name and place.
+    pub(super) fn of_several(
+        columns: Vec<Column>,
+        seen: Vec<(String, Meaning, Option<String>, usize)>,
+        inner: usize,
+    ) -> Self {
+        let parts = seen.iter().map(|(_, _, alias, part)| (alias.clone(), *part, true)).collect();
+        let means = seen.into_iter().map(|(name, meaning, ..)| (name, meaning)).collect();
+        Self { means: Some(means), parts, inner, ..Self::of(columns, None, None) }
+    }
+
+    /// One more column of joined rows, which belongs to no part.
+    pub(super) fn add(&mut self, column: Column) {
+        self.parts.push((None, usize::MAX - 1, true));
+        self.means.get_or_insert_default().push((column.name.clone(), Meaning::Column(column.name.clone())));
+        self.columns.push(column);
+    }
+
+    /// From now on these columns, each with its part's place, are not meant by a name alone.
+    pub(super) fn hide(&mut self, hidden: &[(usize, String)]) {
+        let is_hidden = |part: usize, name: &str| {
+            hidden.iter().any(|(other, column)| *other == part && column.eq_ignore_ascii_case(name))
+        };
+        for ((_, part, is_seen), (name, _)) in self.parts.iter_mut().zip(self.means.iter().flatten()) {
+            *is_seen &= !is_hidden(*part, name);
+        }
+    }
+
+    /// Whether all that is seen is a column.
+    pub(super) fn is_whole(&self) -> bool {
+        self.means.iter().flatten().all(|(_, meaning)| matches!(meaning, Meaning::Column(_)))
+    }
+
+    /// Where a name of joined parts stands; none where none or several have it.
+    fn place(&self, table: Option<&str>, name: &str) -> Option<usize> {
+        let name = unquote(name);
+        let is_it = |((other, _), (alias, _, is_seen)): (&(String, Meaning), &(Option<String>, usize, bool))| {
+            other.eq_ignore_ascii_case(&name)
+                && match (table, alias) {
+                    (None, _) => *is_seen,
+                    (Some(table), Some(alias)) => same_name(table, alias),
+                    (Some(_), None) => false,
+                }
+        };
+        let seen = self.means.iter().flatten().zip(&self.parts).enumerate();
+        let found: Vec<usize> = seen.filter(|(_, seen)| is_it(*seen)).map(|(at, _)| at).collect();
+        let within: Vec<usize> = found.iter().copied().filter(|at| self.parts[*at].1 == self.inner).collect();
+        match (found.as_slice(), within.as_slice()) {
+            ([at], _) | (_, [at]) => Some(*at),
+            _ => None,
+        }
+    }
+
+    /// The part that a name means.
+    pub(super) fn part_of(&self, table: Option<&str>, name: &str) -> Option<usize> {
+        self.parts.get(self.place(table, name)?).map(|(_, part, _)| *part)
     }
 
     /// Of a view; what it derives goes on being derived.
@@ -170,6 +234,9 @@ impl Names {
     /// What an expression means, when it is a name alone.
     pub(super) fn meaning(&self, expr: &Expr) -> Option<Meaning> {
         let Expr::Column { table, name } = expr.peeled() else { return None };
+        if !self.parts.is_empty() {
+            return Some(self.place(table.as_deref(), name).and_then(|at| self.at(at)).unwrap_or(Meaning::Other));
+        }
         let qualified = match (table, &self.alias) {
             (None, _) => true,
             (Some(table), Some(alias)) => same_name(table, alias),

@@ -28,6 +28,38 @@ impl Names {
         self.operand(expr).filter(|operand| !matches!(operand, Operand::Column(name) if self.is_text(name)))
     }
 
+    /// A value of a row that is a double or NULL: arithmetic with a double in it.
+    pub(super) fn reals(&self, expr: &Expr) -> Option<Operand> {
+        self.numbers(expr).filter(Operand::is_real)
+    }
+
+    fn numbers(&self, expr: &Expr) -> Option<Operand> {
+        if let Some(operand) = self.integers(expr) {
+            return Some(operand);
+        }
+        Some(match expr.peeled() {
+            Expr::Literal(text) if text.starts_with(|first: char| first.is_ascii_digit() || first == '.') => {
+                Operand::Real(text.parse().ok().filter(|value: &f64| value.is_finite())?)
+            }
+            Expr::Cast(of, name) if name.eq_ignore_ascii_case("REAL") => {
+                Operand::Arithmetic(self.numbers(of)?.into(), '*', Operand::Real(1.0).into())
+            }
+            Expr::Unary("+", of) => self.numbers(of)?,
+            Expr::Unary("-", of) => Operand::Arithmetic(Operand::Integer(0).into(), '-', self.numbers(of)?.into()),
+            Expr::Binary(lhs, operator @ ("+" | "-" | "*" | "/"), rhs) => {
+                Operand::Arithmetic(self.numbers(lhs)?.into(), operator.chars().next()?, self.numbers(rhs)?.into())
+            }
+            // Each result a double: an integer among them would stay one.
+            Expr::Case { base: None, arms, otherwise } => {
+                let of = |expr: &Expr| self.numbers(expr).filter(|of| of.is_real() || *of == Operand::Null);
+                let arm = |(when, then): &(Expr, Expr)| Some((self.integers(when)?, of(then)?));
+                let arms = arms.iter().map(arm).collect::<Option<_>>()?;
+                Operand::Case(arms, otherwise.as_ref().map_or(Some(Operand::Null), |expr| of(expr))?.into())
+            }
+            _ => return None,
+        })
+    }
+
     pub(super) fn is_text(&self, name: &str) -> bool {
         self.columns.iter().any(|column| column.is_text && column.name == name)
             || self.calls.borrow().iter().any(|call| call.column.is_text && call.column.name == name)

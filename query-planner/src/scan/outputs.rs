@@ -23,6 +23,7 @@ impl Names {
             _ => None,
         };
         let mut keys: Vec<Operand> = Vec::new();
+        let mut named: Vec<(usize, Vec<String>)> = Vec::new();
         for key in &query.group_by {
             let expr = match key.integer() {
                 Some(position) => outputs.get(usize::try_from(position.checked_sub(1)?).ok()?)?.0,
@@ -38,7 +39,14 @@ impl Names {
             if self.constant(expr).is_some() {
                 continue;
             }
-            keys.push(self.operand(expr)?);
+            keys.push(match self.operand(expr) {
+                Some(operand) => operand,
+                None => {
+                    let (operand, texts) = self.named_texts(expr)?;
+                    named.push((keys.len(), texts));
+                    operand
+                }
+            });
         }
         let of_nothing = query.group_by.is_empty();
         let mut columns = Vec::new();
@@ -48,22 +56,62 @@ impl Names {
                 _ => match self.constant(expr) {
                     Some(constant) => GroupColumn::Constant(constant),
                     None => {
-                        let operand = self.operand(expr)?;
-                        GroupColumn::Key(keys.iter().position(|key| *key == operand)?)
+                        let of = |place: usize| named.iter().find(|(at, _)| *at == place).map(|(_, texts)| texts);
+                        let (operand, texts) = match self.operand(expr) {
+                            Some(operand) => (operand, None),
+                            None => self.named_texts(expr).map(|(operand, texts)| (operand, Some(texts)))?,
+                        };
+                        let is_it = |place: &usize| keys[*place] == operand && of(*place) == texts.as_ref();
+                        GroupColumn::Key((0..keys.len()).find(is_it)?)
                     }
                 },
             });
         }
+        let shown = columns.len();
         let mut order = Vec::new();
         for sort in &select.order_by {
             let at = match sort.expr.integer() {
-                Some(position) => usize::try_from(position.checked_sub(1)?).ok().filter(|at| *at < outputs.len())?,
+                Some(position) => Some(usize::try_from(position.checked_sub(1)?).ok().filter(|at| *at < shown)?),
                 None => by_alias(&sort.expr)
-                    .or_else(|| outputs.iter().position(|(expr, _)| expr.peeled() == sort.expr.peeled()))?,
+                    .or_else(|| outputs.iter().position(|(expr, _)| expr.peeled() == sort.expr.peeled())),
+            };
+            let at = match (at, sort.expr.peeled()) {
+                (Some(at), _) => at,
+                // An aggregate of its own. (With DISTINCT it would be refused.)
+                (None, Expr::Call(call)) if functions::is_aggregate(call) && !query.distinct => {
+                    columns.push(self.aggregate(call)?);
+                    columns.len() - 1
+                }
+                _ => return None,
             };
             order.push(ordered(sort, at));
         }
-        Some(Groups { keys, of_nothing, columns, order, limit: limit(select.limit.as_ref())? })
+        Some(Groups { keys, named, of_nothing, columns, shown, order, limit: limit(select.limit.as_ref())? })
+    }
+
+    /// A CASE whose results are texts: as one of the texts' places in a list.
+    fn named_texts(&self, expr: &Expr) -> Option<(Operand, Vec<String>)> {
+        let Expr::Case { base, arms, otherwise } = expr.peeled() else { return None };
+        let mut texts: Vec<String> = Vec::new();
+        let mut place = |expr: &Expr| match expr.peeled() {
+            null @ Expr::Literal(text) if text.eq_ignore_ascii_case("NULL") => Some(null.clone()),
+            Expr::Literal(text) if text.starts_with('\'') => {
+                let text = unquote(text);
+                let at = texts.iter().position(|known| *known == text).unwrap_or_else(|| {
+                    texts.push(text);
+                    texts.len() - 1
+                });
+                Some(Expr::Literal(at.to_string()))
+            }
+            _ => None,
+        };
+        let arms = arms.iter().map(|(when, then)| Some((when.clone(), place(then)?))).collect::<Option<_>>()?;
+        let otherwise = match otherwise {
+            Some(expr) => Some(Box::new(place(expr)?)),
+            None => None,
+        };
+        let operand = self.integers(&Expr::Case { base: base.clone(), arms, otherwise })?;
+        Some((operand, texts))
     }
 
     fn aggregate(&self, call: &Call) -> Option<GroupColumn> {
@@ -119,8 +167,8 @@ impl Names {
             Function::SketchState | Function::RunsState | Function::Quantile(_) | Function::Percentile { .. }
         );
         let operand = match &filter {
-            None => self.operand(first)?,
-            Some(_) if is_plain => filtered(self.integers(first)?),
+            None => self.operand(first).or_else(|| self.reals(first).filter(|_| is_plain))?,
+            Some(_) if is_plain => filtered(self.integers(first).or_else(|| self.reals(first))?),
             Some(_) => return None,
         };
         Some(GroupColumn::Aggregate(function, Some(operand)))

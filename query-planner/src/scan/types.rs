@@ -1,10 +1,12 @@
 //! The values that a [`Scan`] is made of.
 
-/// A statement over one table.
+/// A statement over one table, or over joined rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scan {
-    /// The table.
+    /// The table; empty where rows are joined.
     pub table: String,
+    /// The rows, where they are not those of a table.
+    pub joined: Option<Box<Joined>>,
     /// Columns that the scan has beside the table's: those that a view computes.
     pub derived: Vec<Derived>,
     /// Conditions on columns, all of which must hold.
@@ -17,6 +19,111 @@ pub struct Scan {
     pub windowed: Option<Windowed>,
     /// What is made of the rows.
     pub output: Output,
+}
+
+/// Rows of several scans, joined from the first on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Joined {
+    /// Where it begins.
+    pub first: Side,
+    /// What is joined to it, in this order.
+    pub joins: Vec<Join>,
+}
+
+impl Joined {
+    /// All columns of joined rows.
+    pub fn columns(&self) -> impl Iterator<Item = &Column> {
+        let sides = std::iter::once(&self.first).chain(self.joins.iter().map(|join| &join.side));
+        let made = self.joins.iter().filter_map(|join| join.value.as_ref()).map(|(column, _)| column);
+        sides.flat_map(|side| side.columns.iter().map(|column| &column.column)).chain(made)
+    }
+}
+
+/// Rows that are joined.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Side {
+    /// Where they come from: rows as they are, or groups.
+    pub scan: Scan,
+    /// What is needed of them.
+    pub columns: Vec<SideColumn>,
+}
+
+/// A column of a side.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SideColumn {
+    /// Its name among all columns of the join, and what it holds.
+    pub column: Column,
+    /// Which result column of the side's scan it is.
+    pub of: usize,
+}
+
+/// A side and which of its rows belong to a row of the sides before.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Join {
+    /// What becomes of a row.
+    pub keeps: Keeps,
+    /// The side.
+    pub side: Side,
+    /// What must be equal: an operand over the sides before, one over this side. NULL equals nothing.
+    pub equal: Vec<(Operand, Operand)>,
+    /// Between which values a column of this side must lie: all are about one column.
+    pub bounds: Vec<Bound>,
+    /// Conditions on both, worked out for each pair.
+    pub residual: Vec<Operand>,
+    /// Of [`Keeps::Value`]: the column, and what it is.
+    pub value: Option<(Column, OfMatches)>,
+}
+
+/// What is made of the rows of a side that belong to a row before: integers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OfMatches {
+    /// Whether there is one (EXISTS): 1 or 0.
+    Exists,
+    /// `count(*)` without an operand, else `count(x)`.
+    Count(Option<Operand>),
+    /// `min(x)`
+    Least(Operand),
+    /// `max(x)`
+    Greatest(Operand),
+}
+
+impl OfMatches {
+    /// What it is worked out from.
+    pub fn operand(&self) -> Option<&Operand> {
+        match self {
+            Self::Exists | Self::Count(None) => None,
+            Self::Count(Some(of)) | Self::Least(of) | Self::Greatest(of) => Some(of),
+        }
+    }
+}
+
+/// A bound of a column.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bound {
+    /// The column.
+    pub column: String,
+    /// `<`, `<=`, `>` or `>=`.
+    pub comparison: Comparison,
+    /// What it is compared with: an operand over the sides before.
+    pub with: Operand,
+}
+
+/// What a join makes of a row of the sides before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// A row for each row that belongs to it (JOIN).
+    Matching,
+    /// The same, and where there is none one with NULLs (LEFT JOIN).
+    All,
+    /// The row, where one belongs to it (EXISTS, IN).
+    WithMatch,
+    /// The row, where none belongs to it (NOT EXISTS).
+    WithoutMatch,
+    /// The row, where it is certain that none equals it (NOT IN): a NULL on either side equals
+    /// perhaps.
+    NotAmong,
+    /// The row, with a value that is made of those that belong to it (a subquery that is a value).
+    Value,
 }
 
 /// Rows with columns that windows add.
@@ -57,6 +164,8 @@ pub struct Window {
 pub enum WindowFunction {
     /// `row_number()`
     RowNumber,
+    /// `ntile(n)`
+    Tile(i64),
     /// `rank()`
     Rank,
     /// `dense_rank()`
@@ -84,7 +193,7 @@ impl WindowFunction {
     /// What it is worked out from.
     fn operands(&self) -> Vec<&Operand> {
         match self {
-            Self::RowNumber | Self::Rank | Self::DenseRank | Self::Count(None, _) => Vec::new(),
+            Self::RowNumber | Self::Tile(_) | Self::Rank | Self::DenseRank | Self::Count(None, _) => Vec::new(),
             Self::Shifted { of, otherwise, .. } => vec![of, otherwise],
             Self::Count(Some(of), _) | Self::Sum(of, _) | Self::Least(of, _) | Self::Greatest(of, _) => vec![of],
         }
@@ -244,9 +353,14 @@ pub struct Groups {
     /// Whether there is a group where there is no row: without GROUP BY. (With one whose values are
     /// all constants there is none.)
     pub of_nothing: bool,
-    /// Result columns.
+    /// What integers of a grouping value stand for, by its index: of a CASE of texts the places in
+    /// this list.
+    pub named: Vec<(usize, Vec<String>)>,
+    /// Result columns, then those that only the order needs.
     pub columns: Vec<GroupColumn>,
-    /// ORDER BY: indices of result columns.
+    /// How many of them are result columns.
+    pub shown: usize,
+    /// ORDER BY: indices of columns.
     pub order: Vec<Order<usize>>,
     /// LIMIT and OFFSET.
     pub limit: Option<(i64, i64)>,
@@ -261,6 +375,9 @@ pub enum Operand {
     Column(String),
     /// An integer.
     Integer(i64),
+    /// A double. What it is part of is one, too ([`Operand::is_real`]), and stands alone as an
+    /// argument of an aggregate.
+    Real(f64),
     /// NULL.
     Null,
     /// `+ - * / % & |`; NULL where it divides by 0.
@@ -289,13 +406,23 @@ impl Operand {
     /// The operands that it is made of.
     fn parts(&self) -> Vec<&Operand> {
         match self {
-            Self::Column(_) | Self::Integer(_) | Self::Null => Vec::new(),
+            Self::Column(_) | Self::Integer(_) | Self::Real(_) | Self::Null => Vec::new(),
             Self::Arithmetic(a, _, b) | Self::Compare(a, _, b) | Self::Both(a, b) | Self::Either(a, b) => vec![a, b],
             Self::Not(of) | Self::Among(of, _) | Self::Absolute(of) => vec![of],
             Self::Case(arms, otherwise) => {
                 arms.iter().flat_map(|(when, then)| [when, then]).chain([otherwise.as_ref()]).collect()
             }
             Self::First(of) | Self::Extreme(_, of) => of.iter().collect(),
+        }
+    }
+
+    /// Whether its values are doubles or NULL, and not integers.
+    pub fn is_real(&self) -> bool {
+        match self {
+            Self::Real(_) => true,
+            Self::Arithmetic(a, _, b) => a.is_real() || b.is_real(),
+            Self::Case(arms, otherwise) => arms.iter().any(|(_, then)| then.is_real()) || otherwise.is_real(),
+            _ => false,
         }
     }
 

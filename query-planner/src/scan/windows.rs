@@ -34,6 +34,7 @@ impl Names {
         let integers = |at: usize| self.integers(call.args.get(at)?);
         let function = match (unquote(&call.name).to_ascii_lowercase().as_str(), call.args.len(), call.star) {
             ("row_number", 0, false) => WindowFunction::RowNumber,
+            ("ntile", 1, false) => WindowFunction::Tile(call.args.first()?.integer().filter(|tiles| *tiles > 0)?),
             ("rank", 0, false) => WindowFunction::Rank,
             ("dense_rank", 0, false) => WindowFunction::DenseRank,
             (name @ ("lag" | "lead"), 1..=3, false) => {

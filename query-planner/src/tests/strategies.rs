@@ -340,6 +340,13 @@ fn every_class_has_its_strategy() {
         (Strategy::Fetch, 60, "SELECT t.a FROM t JOIN u USING (a)"),
         (Strategy::Aggregate, 3, "SELECT median(a), percentile(a, 99), stddev(c) FROM t"),
         (Strategy::Fetch, 30, "SELECT a, rank() OVER (ORDER BY a) FROM t"),
+        (
+            Strategy::Aggregate,
+            12,
+            "SELECT b, sum(a) AS s, rank() OVER (ORDER BY sum(a) DESC, b), sum(count(*)) OVER (PARTITION BY b IS NULL) FROM t GROUP BY b",
+        ),
+        (Strategy::Aggregate, 3, "SELECT count(*), sum(max(a)) OVER () FROM t"),
+        (Strategy::Fetch, 30, "SELECT b, a, sum(count(*)) OVER () FROM t GROUP BY b"),
     ] {
         let plan = mesh.plan(sql).expect(sql);
         assert_eq!(plan.strategy, strategy, "{sql}");

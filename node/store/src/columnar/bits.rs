@@ -179,6 +179,24 @@ pub(super) fn unpack(bytes: &[u8], by_differences: bool, rows: usize, start: usi
     Some(())
 }
 
+/// Between which integers the values of a block lie, by its entry alone; none where that tells
+/// nothing.
+pub(super) fn block_range(bytes: &[u8], by_differences: bool, rows: usize, block: usize) -> Option<(i64, i64)> {
+    let entry = if by_differences { DELTA_ENTRY } else { PLAIN_ENTRY };
+    let word = |at: usize| Some(i128::from(i64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?)));
+    let at = block.checked_mul(entry)?;
+    let len = rows.checked_sub(block * BLOCK)?.min(BLOCK) as i128;
+    let base = word(at)?;
+    let span = (1_i128 << (*bytes.get(at + entry - 5)?).min(64)) - 1;
+    if !by_differences {
+        return Some((i64::try_from(base).ok()?, i64::try_from(base + span).unwrap_or(i64::MAX)));
+    }
+    let (least, steps) = (word(at + 8)?, (len - 1).max(0));
+    let (down, up) = ((steps * least).min(0), (steps * (least + span)).max(0));
+    // Beyond 64 bits a sum may have wrapped around.
+    Some((i64::try_from(base + down).ok()?, i64::try_from(base + up).ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -211,6 +229,11 @@ mod tests {
             let mut out = vec![0; values.len()];
             unpack(&bytes, by_differences, values.len(), 0, &mut out).expect("own bytes");
             prop_assert_eq!(&out, &values);
+            for (block, values) in values.chunks(BLOCK).enumerate() {
+                if let Some((least, greatest)) = block_range(&bytes, by_differences, out.len(), block) {
+                    prop_assert!(values.iter().all(|value| (least..=greatest).contains(value)));
+                }
+            }
             let start = (skip * BLOCK).min(values.len() / BLOCK * BLOCK);
             let mut out = vec![0; (values.len() - start) / 2];
             unpack(&bytes, by_differences, values.len(), start, &mut out).expect("own bytes");
@@ -221,6 +244,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), rows in 0_usize..3000, d: bool) {
             let mut out = vec![0; rows];
             let _ = unpack(&bytes, d, rows, 0, &mut out);
+            let _ = block_range(&bytes, d, rows, rows / 2 / BLOCK);
         }
     }
 }

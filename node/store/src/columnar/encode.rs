@@ -13,7 +13,7 @@ use query_planner::scan::By;
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
-use super::bits::{pack, packed_sizes, unpack, width};
+use super::bits::{BLOCK, block_range, pack, packed_sizes, unpack, width};
 use crate::FastMap;
 
 /// Different integers up to which a dictionary is tried.
@@ -358,7 +358,7 @@ impl Entries {
 /// What an allocation takes beside what is asked for, about.
 const ALLOCATION_BYTES: usize = 16;
 
-/// A column ready to be read.
+/// A column ready to be read; a copy shares its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Encoded {
     rows: usize,
@@ -368,12 +368,23 @@ pub(crate) struct Encoded {
 #[derive(Debug, Clone)]
 enum Shape {
     Constant(Scalar),
-    Stream { entries: Option<Arc<Entries>>, valid: Option<Vec<u8>>, bytes: Vec<u8>, skip: usize, by_differences: bool },
+    Many { entries: Option<Arc<Entries>>, values: Stored },
+}
+
+/// Values, or codes of entries.
+#[derive(Debug, Clone)]
+enum Stored {
+    /// With `has_valid`, the first bytes say which rows are not NULL. What is packed begins at
+    /// `skip`.
+    Packed { has_valid: bool, bytes: Arc<[u8]>, skip: usize, by_differences: bool },
+    /// As they are, in memory; a bit a row says which are not NULL, where one is.
+    Plain { valid: Option<Arc<[u8]>>, values: Arc<[i64]> },
 }
 
 impl Encoded {
     /// Make sense of a column's bytes; None when they are damaged.
-    pub(super) fn open(rows: usize, kind: Kind, form: &Form, bytes: Vec<u8>) -> Option<Self> {
+    pub(super) fn open(rows: usize, kind: Kind, form: &Form, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
+        let bytes = bytes.into();
         let shape = match form {
             Form::Constant(value) => Shape::Constant(value.clone()),
             Form::Dictionary { entries, by_differences, .. } => {
@@ -396,15 +407,34 @@ impl Encoded {
                     }
                 };
                 let by_differences = *by_differences;
-                Shape::Stream { entries: Some(Arc::new(entries)), valid: None, bytes, skip: at, by_differences }
+                let values = Stored::Packed { has_valid: false, bytes, skip: at, by_differences };
+                Shape::Many { entries: Some(Arc::new(entries)), values }
             }
             Form::Packed { has_null, by_differences } => {
                 let skip = if *has_null { rows.div_ceil(8) } else { 0 };
-                let valid = if *has_null { Some(bytes.get(..skip)?.to_vec()) } else { None };
-                Shape::Stream { entries: None, valid, bytes, skip, by_differences: *by_differences }
+                bytes.get(..skip)?;
+                let (has_valid, by_differences) = (*has_null, *by_differences);
+                Shape::Many { entries: None, values: Stored::Packed { has_valid, bytes, skip, by_differences } }
             }
         };
         Some(Self { rows, shape })
+    }
+
+    /// Integers in memory, NULL where `nulls` says so (empty where none is).
+    pub(super) fn integers(values: Vec<i64>, nulls: &[bool]) -> Self {
+        let valid = nulls.contains(&true).then(|| {
+            let bits =
+                |byte: &[bool]| (0..8).filter(|bit| byte.get(*bit) == Some(&false)).fold(0, |all, bit| all | 1 << bit);
+            nulls.chunks(8).map(bits).collect()
+        });
+        let rows = values.len();
+        Self { rows, shape: Shape::Many { entries: None, values: Stored::Plain { valid, values: values.into() } } }
+    }
+
+    /// Codes of `entries` in memory; one beyond the last is NULL.
+    pub(super) fn codes(entries: Arc<Entries>, codes: Vec<i64>) -> Self {
+        let (rows, values) = (codes.len(), Stored::Plain { valid: None, values: codes.into() });
+        Self { rows, shape: Shape::Many { entries: Some(entries), values } }
     }
 
     /// What it takes in memory, about.
@@ -412,9 +442,12 @@ impl Encoded {
         match &self.shape {
             Shape::Constant(Scalar::Text(text)) => text.capacity(),
             Shape::Constant(_) => 0,
-            Shape::Stream { entries, valid, bytes, .. } => {
-                let entries = entries.as_ref().map_or(0, |entries| entries.held_bytes());
-                entries + valid.as_ref().map_or(0, Vec::capacity) + bytes.capacity()
+            Shape::Many { entries, values } => {
+                let values = match values {
+                    Stored::Packed { bytes, .. } => bytes.len(),
+                    Stored::Plain { values, .. } => size_of_val::<[i64]>(values),
+                };
+                entries.as_ref().map_or(0, |entries| entries.held_bytes()) + values
             }
         }
     }
@@ -423,13 +456,13 @@ impl Encoded {
     pub(crate) fn constant(&self) -> Option<&Scalar> {
         match &self.shape {
             Shape::Constant(value) => Some(value),
-            Shape::Stream { .. } => None,
+            Shape::Many { .. } => None,
         }
     }
 
     pub(crate) fn entries(&self) -> Option<&Entries> {
         match &self.shape {
-            Shape::Stream { entries, .. } => entries.as_deref(),
+            Shape::Many { entries, .. } => entries.as_deref(),
             Shape::Constant(_) => None,
         }
     }
@@ -437,7 +470,7 @@ impl Encoded {
     /// As [`Encoded::entries`], to be kept without the column.
     pub(crate) fn shared_entries(&self) -> Option<Arc<Entries>> {
         match &self.shape {
-            Shape::Stream { entries, .. } => entries.clone(),
+            Shape::Many { entries, .. } => entries.clone(),
             Shape::Constant(_) => None,
         }
     }
@@ -446,8 +479,11 @@ impl Encoded {
     /// code for NULL.)
     pub(crate) fn valid(&self) -> Option<&[u8]> {
         match &self.shape {
-            Shape::Stream { valid, .. } => valid.as_deref(),
             Shape::Constant(_) => None,
+            Shape::Many { values: Stored::Packed { has_valid, bytes, skip, .. }, .. } => {
+                bytes.get(..*skip).filter(|_| *has_valid)
+            }
+            Shape::Many { values: Stored::Plain { valid, .. }, .. } => valid.as_deref(),
         }
     }
 
@@ -457,11 +493,30 @@ impl Encoded {
         match &self.shape {
             Shape::Constant(Scalar::Integer(value)) => out.fill(*value),
             Shape::Constant(_) => out.fill(0),
-            Shape::Stream { bytes, skip, by_differences, .. } => {
+            Shape::Many { values: Stored::Packed { bytes, skip, by_differences, .. }, .. } => {
                 unpack(bytes.get(*skip..)?, *by_differences, self.rows, start, out)?;
+            }
+            Shape::Many { values: Stored::Plain { values, .. }, .. } => {
+                out.copy_from_slice(values.get(start..start.checked_add(out.len())?)?);
             }
         }
         Some(())
+    }
+
+    /// Blocks of 1024 rows.
+    pub(crate) fn blocks(&self) -> usize {
+        self.rows.div_ceil(BLOCK)
+    }
+
+    /// Between which integers the values, or codes, of a block of 1024 rows lie, without reading
+    /// them; none where that is not known. (What stands for NULL lies there, too.)
+    pub(crate) fn block_range(&self, block: usize) -> Option<(i64, i64)> {
+        match &self.shape {
+            Shape::Many { values: Stored::Packed { bytes, skip, by_differences, .. }, .. } => {
+                block_range(bytes.get(*skip..)?, *by_differences, self.rows, block)
+            }
+            Shape::Many { .. } | Shape::Constant(_) => None,
+        }
     }
 
     /// What a value that was read from row `row` stands for.
@@ -470,9 +525,9 @@ impl Encoded {
             Shape::Constant(Scalar::Null) => Cell::Null,
             Shape::Constant(Scalar::Integer(value)) => Cell::Integer(*value),
             Shape::Constant(Scalar::Text(text)) => Cell::Text(text),
-            Shape::Stream { entries: Some(entries), .. } => entries.at(value),
-            Shape::Stream { valid: Some(valid), .. } if valid[row / 8] >> (row % 8) & 1 == 0 => Cell::Null,
-            Shape::Stream { .. } => Cell::Integer(value),
+            Shape::Many { entries: Some(entries), .. } => entries.at(value),
+            Shape::Many { .. } if self.valid().is_some_and(|valid| valid[row / 8] >> (row % 8) & 1 == 0) => Cell::Null,
+            Shape::Many { .. } => Cell::Integer(value),
         }
     }
 
@@ -485,11 +540,11 @@ impl Encoded {
                 Scalar::Integer(value) => Scalar::Text(derived(Cell::Integer(value), by)),
                 Scalar::Text(text) => Scalar::Text(derived(Cell::Text(&text), by)),
             }),
-            Shape::Stream { entries: Some(entries), valid, bytes, skip, by_differences } => {
+            Shape::Many { entries: Some(entries), values } => {
                 let texts = (0..entries.len()).map(|code| derived(entries.at(code as i64), by)).collect();
-                Shape::Stream { entries: Some(Arc::new(Entries::Texts(texts))), valid, bytes, skip, by_differences }
+                Shape::Many { entries: Some(Arc::new(Entries::Texts(texts))), values }
             }
-            shape @ Shape::Stream { .. } => {
+            shape @ Shape::Many { .. } => {
                 let decoded = Self { rows, shape }.decode()?;
                 let mut column = Column::new(Kind::Text);
                 for row in 0..rows {
@@ -513,12 +568,12 @@ impl Encoded {
     pub(super) fn made<E>(self, mut make: impl FnMut(Cell<'_>) -> Result<Scalar, E>) -> Result<Option<Self>, E> {
         let shape = match self.shape {
             Shape::Constant(value) => Shape::Constant(make(value.cell())?),
-            Shape::Stream { entries: Some(entries), valid, bytes, skip, by_differences } => {
+            Shape::Many { entries: Some(entries), values } => {
                 // One more: that of NULL.
                 let made: Result<Vec<Scalar>, E> = (0..=entries.len()).map(|at| make(entries.at(at as i64))).collect();
-                Shape::Stream { entries: Some(Arc::new(Entries::Made(made?))), valid, bytes, skip, by_differences }
+                Shape::Many { entries: Some(Arc::new(Entries::Made(made?))), values }
             }
-            Shape::Stream { entries: None, .. } => return Ok(None),
+            Shape::Many { entries: None, .. } => return Ok(None),
         };
         Ok(Some(Self { rows: self.rows, shape }))
     }

@@ -2,7 +2,7 @@
 //! rows a segment, inside the store's SQLite file.
 //!
 //! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and
-//! where (`segment`), how rows come in (`append`) and small segments are joined (`compact`), what
+//! where (`segment`), what is kept of read ones (`cache`), how rows come in (`append`) and small segments are joined (`compact`), what
 //! is summed up of a large one (`summary`), how any SQL sees them (`vtab`), and how typed questions
 //! are answered from them without SQLite (`scan`). Does not own which records become which rows
 //! (`rows`), nor when segments are dropped (`retention`). Why this form:
@@ -10,6 +10,7 @@
 
 mod append;
 mod bits;
+mod cache;
 mod compact;
 mod encode;
 mod form;
@@ -21,6 +22,7 @@ mod tests;
 mod vtab;
 
 pub(crate) use append::{Appender, RowColumns};
+pub use cache::let_go_of_segments;
 pub(crate) use compact::Compactor;
 pub use form::OWN_TABLES;
 pub(crate) use form::{

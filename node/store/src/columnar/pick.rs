@@ -101,6 +101,13 @@ pub(super) struct Pick {
     buffer: Vec<i64>,
 }
 
+/// Put conditions in order: first those whose columns' blocks rule out most rows without being read.
+pub(super) fn most_telling_first(picks: &mut [Pick]) {
+    if picks.len() > 1 {
+        picks.sort_by_cached_key(Pick::blocks_left);
+    }
+}
+
 /// Put into `rows` (relative to `start`) those of the next `len` rows that all of `picks` admit.
 pub(super) fn admitted(
     picks: &mut [Pick],
@@ -161,35 +168,97 @@ impl Pick {
             }
             return Some(());
         }
-        read_rows(&self.column, (start, len), rows, &mut self.buffer)?;
-        let buffer = &self.buffer;
+        self.buffer.resize(len, 0);
+        let (mut kept, mut at) = (0, 0);
+        while let Some(first) = rows.get(at) {
+            let from = *first as usize / BLOCK * BLOCK;
+            let to = (from + BLOCK).min(len);
+            let until = at + rows[at..].partition_point(|row| (*row as usize) < to);
+            match self.of_block((start + from) / BLOCK) {
+                Verdict::No => {}
+                Verdict::All => {
+                    rows.copy_within(at..until, kept);
+                    kept += until - at;
+                }
+                Verdict::Some => {
+                    self.column.read(start + from, self.buffer.get_mut(from..to)?)?;
+                    kept = self.keep_some(start, rows, at..until, kept)?;
+                }
+            }
+            at = until;
+        }
+        rows.truncate(kept);
+        Some(())
+    }
+
+    /// Blocks that cannot be ruled out before they are read.
+    fn blocks_left(&self) -> usize {
+        (0..self.column.blocks()).filter(|block| self.of_block(*block) != Verdict::No).count()
+    }
+
+    /// What is known of a block before it is read.
+    fn of_block(&self, block: usize) -> Verdict {
+        let Some((least, greatest)) = self.column.block_range(block) else { return Verdict::Some };
         if let Some(codes) = &self.codes {
-            rows.retain(|&row| codes.get(buffer[row as usize] as usize).copied().unwrap_or(false));
-            return Some(());
+            let at = |code: i64| usize::try_from(code).unwrap_or(usize::MAX).min(codes.len());
+            let within = codes.get(at(least)..at(greatest).saturating_add(1).min(codes.len())).unwrap_or_default();
+            return match within.iter().any(|is_admitted| *is_admitted) {
+                _ if greatest >= codes.len() as i64 => Verdict::Some,
+                false => Verdict::No,
+                true if within.iter().all(|is_admitted| *is_admitted) => Verdict::All,
+                true => Verdict::Some,
+            };
+        }
+        match &self.admits {
+            Admits::Integers { ranges, null } if self.column.valid().is_none() || !*null => {
+                let is_all =
+                    self.column.valid().is_none() && ranges.iter().any(|range| range.0 <= least && greatest <= range.1);
+                let is_some = ranges.iter().any(|range| range.0 <= greatest && range.1 >= least);
+                match (is_all, is_some) {
+                    (true, _) => Verdict::All,
+                    (false, true) => Verdict::Some,
+                    (false, false) => Verdict::No,
+                }
+            }
+            _ => Verdict::Some,
+        }
+    }
+
+    /// Of the rows at places `of`, whose values were read, move those that are admitted to `kept`
+    /// and on; where the next one is to go.
+    fn keep_some(&self, start: usize, rows: &mut [u32], of: std::ops::Range<usize>, kept: usize) -> Option<usize> {
+        let buffer = &self.buffer;
+        // Without a branch: about half of the rows may go.
+        fn keep(
+            rows: &mut [u32],
+            of: std::ops::Range<usize>,
+            mut kept: usize,
+            is_admitted: impl Fn(u32) -> bool,
+        ) -> usize {
+            for at in of {
+                let row = rows[at];
+                rows[kept] = row;
+                kept += usize::from(is_admitted(row));
+            }
+            kept
+        }
+        if let Some(codes) = &self.codes {
+            return Some(keep(rows, of, kept, |row| codes.get(buffer[row as usize] as usize) == Some(&true)));
         }
         let Admits::Integers { ranges, null } = &self.admits else { return None };
         let valid = self.column.valid();
         if let (None, [(least, greatest)]) = (valid, ranges.as_slice()) {
-            // Without a branch: about half of the rows may go.
             let span = greatest.wrapping_sub(*least).cast_unsigned();
-            let mut kept = 0;
-            for at in 0..rows.len() {
-                let row = rows[at];
-                rows[kept] = row;
-                kept += usize::from(buffer[row as usize].wrapping_sub(*least).cast_unsigned() <= span);
-            }
-            rows.truncate(kept);
-            return Some(());
+            let is_in = |row: u32| buffer[row as usize].wrapping_sub(*least).cast_unsigned() <= span;
+            return Some(keep(rows, of, kept, is_in));
         }
-        rows.retain(|&row| {
+        Some(keep(rows, of, kept, |row| {
             let at = start + row as usize;
-            if valid.is_some_and(|valid| valid[at / 8] >> (at % 8) & 1 == 0) {
-                return *null;
+            match valid {
+                Some(valid) if valid[at / 8] >> (at % 8) & 1 == 0 => *null,
+                _ => is_in(ranges, buffer[row as usize]),
             }
-            let value = buffer[row as usize];
-            is_in(ranges, value)
-        });
-        Some(())
+        }))
     }
 }
 

@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, ffi, params};
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
+use super::cache::{self, FileId, Kept};
 use super::encode::{Column, Decoded, Encoded, Form, Scalar};
 
 /// Rows of a segment at most.
@@ -93,6 +94,15 @@ impl ColumnHeader {
     }
 }
 
+/// A column of a segment that lies in no file.
+pub(super) struct InMemory {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) values: Encoded,
+    /// Smallest and greatest integer.
+    pub(super) range: Option<(i64, i64)>,
+}
+
 /// A segment's header.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
@@ -100,9 +110,11 @@ pub(crate) struct Segment {
     pub(super) table: String,
     pub(crate) first_rowid: i64,
     pub(crate) rows: usize,
-    pub(super) columns: Vec<ColumnHeader>,
-    /// The columns' bytes, of a segment that lies in no file.
-    memory: Option<Arc<Vec<Vec<u8>>>>,
+    pub(super) columns: Arc<[ColumnHeader]>,
+    /// The columns, of a segment that lies in no file.
+    memory: Option<Arc<[Encoded]>>,
+    /// Where this process keeps what was read of it.
+    kept: Option<Arc<Kept>>,
 }
 
 /// Multiplying hash over words: finds torn and swapped pages, not malice.
@@ -170,7 +182,15 @@ pub(super) fn write(
         insert.execute(params![column_id(id, at), body])?;
     }
     summary::write(conn, table, id, columns)?;
-    Ok(Segment { id, table: table.to_owned(), first_rowid, rows, columns: header.columns, memory: None })
+    Ok(Segment {
+        id,
+        table: table.to_owned(),
+        first_rowid,
+        rows,
+        columns: header.columns.into(),
+        memory: None,
+        kept: None,
+    })
 }
 
 pub(super) fn column_id(segment: i64, at: usize) -> i64 {
@@ -187,39 +207,45 @@ pub(crate) fn delete(conn: &Connection, segment: i64) -> rusqlite::Result<()> {
 
 impl Segment {
     /// From a row of `segments`.
-    fn read(row: &Row<'_>, table: &str) -> Result<Self, SegmentError> {
+    fn read(row: &Row<'_>, table: &str, file: Option<FileId>) -> Result<Self, SegmentError> {
         let (id, rows): (i64, i64) = (row.get(0)?, row.get(2)?);
         let bytes = row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?;
         let damaged = |what: String| SegmentError::Damaged { table: table.to_owned(), segment: id, what };
+        let rows = usize::try_from(rows).ok().filter(|rows| *rows <= MOST_ROWS);
+        let rows = rows.ok_or_else(|| damaged("its header does not fit".to_owned()))?;
+        let (first_rowid, table) = (row.get(1)?, table.to_owned());
+        if let Some(kept) = file.and_then(|file| cache::find(file, id, bytes)) {
+            let columns = Arc::clone(&kept.columns);
+            return Ok(Self { id, table, first_rowid, rows, columns, memory: None, kept: Some(kept) });
+        }
         let body = match bytes.split_first() {
             Some((&HEADER_VERSION, body)) => body,
-            Some(_) => return Err(SegmentError::Newer { table: table.to_owned(), segment: id }),
+            Some(_) => return Err(SegmentError::Newer { table, segment: id }),
             None => return Err(damaged("an empty header".to_owned())),
         };
         let config = bincode::config::standard().with_limit::<HEADER_BYTES>();
         let (header, read): (Header, usize) =
             bincode::serde::decode_from_slice(body, config).map_err(|error| damaged(error.to_string()))?;
-        let rows = usize::try_from(rows).ok().filter(|rows| *rows <= MOST_ROWS && read == body.len());
-        Ok(Self {
-            id,
-            table: table.to_owned(),
-            first_rowid: row.get(1)?,
-            rows: rows.ok_or_else(|| damaged("its header does not fit".to_owned()))?,
-            columns: header.columns,
-            memory: None,
-        })
+        if read != body.len() {
+            return Err(damaged("its header does not fit".to_owned()));
+        }
+        let columns: Arc<[ColumnHeader]> = header.columns.into();
+        let kept = file.map(|file| cache::keep(file, id, bytes, Arc::clone(&columns)));
+        Ok(Self { id, table, first_rowid, rows, columns, memory: None, kept })
     }
 
-    /// Columns of equal length as a segment that lies in no file: rows of a question.
-    pub(super) fn in_memory(table: &str, id: i64, columns: &[(String, Column)]) -> Result<Self, SegmentError> {
-        let (headers, bodies) = encoded(columns).map_err(|what| SegmentError::Damaged {
-            table: table.to_owned(),
-            segment: id,
-            what: what.to_owned(),
-        })?;
-        let rows = columns.first().map_or(0, |(_, column)| column.len());
-        let memory = Some(Arc::new(bodies));
-        Ok(Self { id, table: table.to_owned(), first_rowid: 0, rows, columns: headers, memory })
+    /// Columns of `rows` rows as a segment that lies in no file: rows of a question. Each with its
+    /// least and greatest integer, where it has one.
+    pub(super) fn in_memory(id: i64, rows: usize, columns: Vec<InMemory>) -> Self {
+        let (mut headers, mut memory) = (Vec::with_capacity(columns.len()), Vec::with_capacity(columns.len()));
+        for InMemory { name, kind, values, range } in columns {
+            // (Nothing is read by this form: the values are there.)
+            let form = Form::Packed { has_null: values.valid().is_some(), by_differences: false };
+            headers.push(ColumnHeader { name, kind, form, range, bytes: 0, check: 0 });
+            memory.push(values);
+        }
+        let (columns, memory) = (headers.into(), Some(memory.into()));
+        Self { id, table: String::new(), first_rowid: 0, rows, columns, memory, kept: None }
     }
 
     /// A column with all its values in memory.
@@ -253,22 +279,29 @@ impl Segment {
                 .ok_or_else(|| self.damaged(name.to_owned()));
         };
         let column = &self.columns[at];
-        if let Some(bytes) = self.memory.as_ref().and_then(|memory| memory.get(at)) {
-            return Encoded::open(self.rows, column.kind, &column.form, bytes.clone())
-                .ok_or_else(|| self.damaged(name.to_owned()));
+        if let Some(column) = self.memory.as_ref().and_then(|memory| memory.get(at)) {
+            return Ok(column.clone());
         }
-        let mut bytes: Vec<u8> = Vec::new();
+        if let Some(column) = self.kept.as_ref().and_then(|kept| kept.column(at)) {
+            return Ok(column);
+        }
+        let mut bytes: Arc<[u8]> = Arc::default();
         if column.bytes > 0 {
             bytes = conn
                 .prepare_segments("SELECT data FROM segment_columns WHERE id = ?1")?
-                .query_row([column_id(self.id, at)], |row| Ok(row.get_ref(0)?.as_blob()?.to_vec()))
+                .query_row([column_id(self.id, at)], |row| Ok(row.get_ref(0)?.as_blob()?.into()))
                 .optional()?
                 .ok_or_else(|| self.damaged(format!("{name} is missing")))?;
         }
         if bytes.len() != column.bytes as usize || checksum(&bytes) != column.check {
             return Err(self.damaged(format!("the checksum of {name} does not fit")));
         }
-        Encoded::open(self.rows, column.kind, &column.form, bytes).ok_or_else(|| self.damaged(name.to_owned()))
+        let read = Encoded::open(self.rows, column.kind, &column.form, bytes);
+        let read = read.ok_or_else(|| self.damaged(name.to_owned()))?;
+        if let Some(kept) = &self.kept {
+            kept.keep(at, &read);
+        }
+        Ok(read)
     }
 }
 
@@ -310,10 +343,11 @@ impl Directory {
             "SELECT id, first_rowid, row_count, header FROM segments \
              WHERE table_name = ?1 AND last_ns >= ?2 AND first_ns <= ?3 ORDER BY first_rowid",
         )?;
+        let file = FileId::of(conn);
         let mut rows = statement.query(params![table, first_ns, last_ns])?;
         let mut segments = Vec::new();
         while let Some(row) = rows.next()? {
-            segments.push(Segment::read(row, table)?);
+            segments.push(Segment::read(row, table, file)?);
         }
         Ok(Self { segments })
     }
@@ -326,7 +360,7 @@ impl Directory {
         for id in ids {
             let mut rows = statement.query([id])?;
             if let Some(row) = rows.next()? {
-                segments.push(Segment::read(row, table)?);
+                segments.push(Segment::read(row, table, None)?);
             }
         }
         Ok(Self { segments })

@@ -24,7 +24,7 @@ use rusqlite::vtab::{
     Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConfig, VTabConnection, VTabCursor, VTabKind,
     sqlite3_vtab, sqlite3_vtab_cursor,
 };
-use rusqlite::{Connection, Error, Result, ffi};
+use rusqlite::{Connection, Error, Result};
 
 use self::choice::{Operator, Size, Term};
 use self::chunk::{Chunk, Reader};
@@ -46,7 +46,9 @@ pub(crate) fn register(conn: &Connection) -> Result<()> {
 struct ColumnTable {
     /// SQLite's part; must come first.
     base: sqlite3_vtab,
-    db: *mut ffi::sqlite3,
+    /// A borrowed view of the connection, with the statements that read segments; closing it closes
+    /// nothing.
+    conn: Connection,
     table: String,
     columns: Vec<String>,
     kinds: Vec<Kind>,
@@ -61,19 +63,12 @@ const SIZE_HOLDS: Duration = Duration::from_secs(5);
 const SIZE_UNKNOWN: Size = Size { rows: 1e7, times: (i64::MIN, i64::MAX) };
 
 impl ColumnTable {
-    /// A borrowed view of the connection; closing it closes nothing.
-    fn conn(&self) -> Result<Connection> {
-        // SAFETY: SQLite calls this module while it compiles or runs a statement on the connection,
-        // which so lives.
-        unsafe { Connection::from_handle(self.db) }
-    }
-
     fn size(&self) -> Size {
         if let Some((_, size)) = self.size.get().filter(|(at, _)| at.elapsed() < SIZE_HOLDS) {
             return size;
         }
-        let found = self.conn().and_then(|conn| size(&conn, &self.table));
-        let size = found.map_or(SIZE_UNKNOWN, |(rows, times)| Size { rows: rows as f64, times });
+        let size =
+            size(&self.conn, &self.table).map_or(SIZE_UNKNOWN, |(rows, times)| Size { rows: rows as f64, times });
         self.size.set(Some((Instant::now(), size)));
         size
     }
@@ -102,11 +97,11 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
         let time = columns.iter().position(|column| column == time_of(&table));
         let sql = CString::new(format!("CREATE TABLE x ({})", declared.join(", ")))?;
         db.config(VTabConfig::Innocuous)?;
-        // SAFETY: the handle is only used while SQLite compiles or runs a statement over this
-        // table, so the connection lives.
-        let db = unsafe { db.handle() };
+        // SAFETY: SQLite disconnects its virtual tables before it closes a connection, so that this
+        // view and its statements are gone before.
+        let conn = unsafe { Connection::from_handle(db.handle())? };
         let size = Cell::new(None);
-        Ok((Cow::Owned(sql), Self { base: sqlite3_vtab::default(), db, table, columns, kinds, time, size }))
+        Ok((Cow::Owned(sql), Self { base: sqlite3_vtab::default(), conn, table, columns, kinds, time, size }))
     }
 
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
@@ -118,7 +113,6 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
         Ok(Cursor {
             base: sqlite3_vtab_cursor::default(),
             table: self,
-            conn: None,
             scans: Vec::new(),
             scan: 0,
             at: Place::End,
@@ -136,7 +130,6 @@ struct Cursor<'vtab> {
     /// SQLite's part; must come first.
     base: sqlite3_vtab_cursor,
     table: *const ColumnTable,
-    conn: Option<Connection>,
     /// By plan: a cursor has several where SQLite looks for one arm of an OR after the other.
     scans: Vec<Scan>,
     /// The one that runs.
@@ -214,7 +207,7 @@ impl Cursor<'_> {
     }
 
     /// A reader of the rows that conditions admit.
-    fn reader(&self, conn: &Connection, scan: &Scan, tests: &[Test], is_wanted: &[bool]) -> Result<Reader> {
+    fn reader(&self, scan: &Scan, tests: &[Test], is_wanted: &[bool]) -> Result<Reader> {
         let table = self.table();
         let (mut times, mut rowids) = ((i64::MIN, i64::MAX), (i64::MIN, i64::MAX));
         for ((term, test), _) in scan.terms.iter().zip(tests).zip(is_wanted).filter(|(_, is_wanted)| **is_wanted) {
@@ -226,7 +219,7 @@ impl Cursor<'_> {
             };
             *bounds = (bounds.0.max(least), bounds.1.min(greatest));
         }
-        let mut segments = Directory::load(conn, &table.table, times).map_err(Error::from)?.segments;
+        let mut segments = Directory::load(&table.conn, &table.table, times).map_err(Error::from)?.segments;
         segments.retain(|segment| {
             let last = segment.first_rowid.saturating_add(segment.rows as i64 - 1);
             last >= rowids.0 && segment.first_rowid <= rowids.1
@@ -234,7 +227,8 @@ impl Cursor<'_> {
         Ok(Reader::new(segments, constant(&scan.terms, tests, is_wanted), scan.used.clone()))
     }
 
-    fn begin(&self, conn: &Connection, scan: &mut Scan, tests: Vec<Test>) -> Result<Place> {
+    fn begin(&self, scan: &mut Scan, tests: Vec<Test>) -> Result<Place> {
+        let table = self.table();
         if let Some(before) = scan.before.replace(tests.clone()) {
             let mut has_changed = false;
             for ((is_constant, before), test) in scan.is_constant.iter_mut().zip(&before).zip(&tests) {
@@ -246,9 +240,9 @@ impl Cursor<'_> {
                 scan.kept = None;
             }
             if scan.kept.is_none() && !scan.is_too_much {
-                let reader = self.reader(conn, scan, &tests, &scan.is_constant)?;
+                let reader = self.reader(scan, &tests, &scan.is_constant)?;
                 let conditions = (scan.terms.as_slice(), tests.as_slice(), scan.is_constant.as_slice());
-                scan.kept = Kept::read(reader, conn, &self.table().columns, conditions)?;
+                scan.kept = Kept::read(reader, &table.conn, &table.columns, conditions)?;
                 // Without a condition that has changed there is still more of it.
                 scan.is_too_much = scan.kept.is_none();
             }
@@ -261,8 +255,8 @@ impl Cursor<'_> {
                 });
             }
         }
-        let mut reader = self.reader(conn, scan, &tests, &vec![true; tests.len()])?;
-        Ok(match reader.next(conn, &self.table().columns)? {
+        let mut reader = self.reader(scan, &tests, &vec![true; tests.len()])?;
+        Ok(match reader.next(&table.conn, &table.columns)? {
             Some(chunk) => Place::Read(Box::new(reader), chunk, 0),
             None => Place::End,
         })
@@ -299,13 +293,11 @@ unsafe impl VTabCursor for Cursor<'_> {
         else {
             return Ok(());
         };
-        let conn = self.conn.take().map_or_else(|| self.table().conn(), Ok)?;
         // Out of its list, so that the table can be looked at meanwhile.
         let mut scan = self.scans.swap_remove(self.scan);
-        let begun = self.begin(&conn, &mut scan, tests);
+        let begun = self.begin(&mut scan, tests);
         self.scans.push(scan);
         self.scan = self.scans.len() - 1;
-        self.conn = Some(conn);
         self.at = begun?;
         Ok(())
     }
@@ -317,8 +309,7 @@ unsafe impl VTabCursor for Cursor<'_> {
             Place::Read(reader, chunk, row) => {
                 *row += 1;
                 if *row >= chunk.rows() {
-                    let next = self.conn.as_ref().map(|conn| reader.next(conn, &table.columns)).transpose()?;
-                    match next.flatten() {
+                    match reader.next(&table.conn, &table.columns)? {
                         Some(next) => (*chunk, *row) = (next, 0),
                         None => self.at = Place::End,
                     }

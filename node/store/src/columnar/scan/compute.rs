@@ -36,7 +36,15 @@ impl Vector {
         self.at(row).is_some_and(|value| value != 0)
     }
 
-    fn from_rows(len: usize, mut row: impl FnMut(usize) -> Option<i64>) -> Self {
+    /// The least and the greatest value.
+    pub(super) fn range(&self) -> Option<(i64, i64)> {
+        let widen = |range: Option<(i64, i64)>, value: i64| {
+            Some(range.map_or((value, value), |(least, greatest)| (least.min(value), greatest.max(value))))
+        };
+        (0..self.values.len()).filter_map(|row| self.at(row)).fold(None, widen)
+    }
+
+    pub(super) fn from_rows(len: usize, mut row: impl FnMut(usize) -> Option<i64>) -> Self {
         let mut out = Self { values: Vec::with_capacity(len), nulls: Vec::new() };
         for at in 0..len {
             let value = row(at);
@@ -66,6 +74,7 @@ pub(super) fn compute<'v>(
         }
         Operand::Integer(value) => Vector::same(Some(*value), len),
         Operand::Null => Vector::same(None, len),
+        Operand::Real(_) => return Err(StepAside),
         Operand::Arithmetic(a, operator, b) => {
             let (a, b) = (of(a)?, of(b)?);
             arithmetic(&a, *operator, &b)?
@@ -130,6 +139,46 @@ pub(super) fn compute<'v>(
             Vector { values: a.values.iter().map(|value| value.abs()).collect(), nulls: a.nulls.clone() }
         }
     }))
+}
+
+/// Doubles of some rows, NULL where none.
+pub(super) type Reals = Vec<Option<f64>>;
+
+/// What `operand` is for each of `len` rows, as a double: by SQLite's rules, who makes NULL of what is
+/// divided by 0 and of what is no number.
+pub(super) fn reals(operand: &Operand, columns: &[(String, Vector)], len: usize) -> Result<Reals, StepAside> {
+    let of = |operand: &Operand| reals(operand, columns, len);
+    Ok(match operand {
+        Operand::Real(value) => vec![Some(*value); len],
+        Operand::Arithmetic(a, operator, b) if operand.is_real() => {
+            let with: fn(f64, f64) -> f64 = match operator {
+                '+' => |a, b| a + b,
+                '-' => |a, b| a - b,
+                '*' => |a, b| a * b,
+                '/' => |a, b| if b == 0.0 { f64::NAN } else { a / b },
+                _ => return Err(StepAside),
+            };
+            let (mut a, b) = (of(a)?, of(b)?);
+            for (a, b) in a.iter_mut().zip(b) {
+                *a = a.zip(b).map(|(a, b)| with(a, b)).filter(|value| !value.is_nan());
+            }
+            a
+        }
+        Operand::Case(arms, otherwise) if operand.is_real() => {
+            let arms: Vec<_> = arms
+                .iter()
+                .map(|(when, then)| Ok((compute(when, columns, len)?, of(then)?)))
+                .collect::<Result<_, StepAside>>()?;
+            let otherwise = of(otherwise)?;
+            let of_row =
+                |row: usize| arms.iter().find(|(when, _)| when.is_true(row)).map_or(&otherwise, |(_, then)| then)[row];
+            (0..len).map(of_row).collect()
+        }
+        other => {
+            let integers = compute(other, columns, len)?;
+            (0..len).map(|row| integers.at(row).map(|value| value as f64)).collect()
+        }
+    })
 }
 
 /// Which rows of two are NULL in one of them.

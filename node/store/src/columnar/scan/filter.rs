@@ -9,7 +9,7 @@ use rusqlite::{Connection, Statement};
 
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Scalar};
-use super::super::pick::{Admits, Pick, TextTest, Verdict, holds, united, verdict};
+use super::super::pick::{Admits, Pick, TextTest, Verdict, holds, most_telling_first, united, verdict};
 use super::super::segment::{Segment, SegmentError};
 
 /// Conditions with their constants worked out.
@@ -255,11 +255,12 @@ impl Filter {
 
     /// The conditions that do not admit all of a segment's rows, each with its column.
     pub(super) fn of_segment(&self, conn: &Connection, segment: &Segment) -> Result<Vec<Pick>, SegmentError> {
-        self.conditions
-            .iter()
-            .filter(|(name, admits)| self.verdict(segment, name, admits) == Verdict::Some)
-            .map(|(name, admits)| Ok(Pick::new(self.column(conn, segment, name)?, admits.clone())))
-            .collect()
+        let cutting =
+            self.conditions.iter().filter(|(name, admits)| self.verdict(segment, name, admits) == Verdict::Some);
+        let picks = cutting.map(|(name, admits)| Ok(Pick::new(self.column(conn, segment, name)?, admits.clone())));
+        let mut picks = picks.collect::<Result<Vec<_>, SegmentError>>()?;
+        most_telling_first(&mut picks);
+        Ok(picks)
     }
 }
 

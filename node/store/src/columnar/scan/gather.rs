@@ -1,12 +1,18 @@
 //! Owns the values of many rows of several segments in memory: integers, or texts by codes of one
-//! dictionary, in the order of the texts.
+//! dictionary, in the order of the texts; and making columns of a segment in memory of them.
 
+use std::sync::Arc;
+
+use query_planner::memory::Held;
 use query_planner::scan::Operand;
+use query_planner::{NodeError, Value};
 
-use super::super::encode::Cell;
-use super::StepAside;
+use super::super::Kind;
+use super::super::encode::{Cell, Encoded, Entries};
+use super::super::segment::InMemory;
 use super::compute::Vector;
-use super::values::Values;
+use super::values::{Morsel, Values};
+use super::{Failure, MORSEL, StepAside, Work, failed, wanted};
 use crate::FastMap;
 
 /// Values of one operand.
@@ -14,6 +20,8 @@ use crate::FastMap;
 pub(super) struct Gathered {
     /// Integers, or codes of `texts`.
     pub(super) vector: Vector,
+    /// Once all is there.
+    entries: Option<Arc<Entries>>,
     texts: Vec<Vec<u8>>,
     codes: FastMap<Vec<u8>, i64>,
     /// Of the segment that is read: what its codes are here, as far as they were met.
@@ -24,6 +32,40 @@ impl Gathered {
     /// Nothing of so many rows.
     pub(super) fn rows(rows: usize) -> Self {
         Self { vector: Vector::same(Some(0), rows), ..Self::default() }
+    }
+
+    /// Of values that are integers, or texts, and NULL; none where one is anything else, or both are
+    /// there.
+    pub(super) fn of_values<'v>(values: impl Iterator<Item = &'v Value>) -> Option<Self> {
+        let (mut all, mut has_integer) = (Self::default(), false);
+        for value in values {
+            let at = match value {
+                Value::Null => None,
+                Value::Integer(value) => {
+                    has_integer = true;
+                    Some(*value)
+                }
+                Value::Text(text) => Some(all.code(text)),
+                Value::Real(_) | Value::Blob(_) => return None,
+            };
+            if at.is_none() || !all.vector.nulls.is_empty() {
+                all.vector.nulls.resize(all.vector.values.len(), false);
+                all.vector.nulls.push(at.is_none());
+            }
+            all.vector.values.push(at.unwrap_or(0));
+        }
+        all.finish();
+        (!has_integer || all.entries.is_none()).then_some(all)
+    }
+
+    fn code(&mut self, text: &[u8]) -> i64 {
+        if let Some(code) = self.codes.get(text) {
+            return *code;
+        }
+        let code = self.texts.len() as i64;
+        self.codes.insert(text.to_vec(), code);
+        self.texts.push(text.to_vec());
+        code
     }
 
     pub(super) fn len(&self) -> usize {
@@ -54,11 +96,7 @@ impl Gathered {
             let code = match (known, values.cell(row)) {
                 (Some(code), _) => code,
                 (None, Cell::Text(text)) => {
-                    let next = self.texts.len() as i64;
-                    let code = *self.codes.entry(text.to_vec()).or_insert(next);
-                    if code == next {
-                        self.texts.push(text.to_vec());
-                    }
+                    let code = self.code(text);
                     self.of_segment[at] = Some(code);
                     code
                 }
@@ -79,17 +117,88 @@ impl Gathered {
         for (new, old) in order.iter().enumerate() {
             renamed[*old] = new as i64;
         }
-        self.texts = order.into_iter().map(|old| std::mem::take(&mut self.texts[old])).collect();
+        let texts = order.into_iter().map(|old| std::mem::take(&mut self.texts[old])).collect();
+        self.entries = Some(Arc::new(Entries::Texts(texts)));
+        self.texts.clear();
         self.codes.clear();
         for code in &mut self.vector.values {
             *code = renamed.get(*code as usize).copied().unwrap_or(0);
         }
     }
 
-    /// The text of a code.
-    pub(super) fn text(&self, code: i64) -> Option<&[u8]> {
-        usize::try_from(code).ok().and_then(|at| self.texts.get(at)).map(Vec::as_slice)
+    /// The texts that codes stand for; none where there is no text.
+    pub(super) fn entries(&self) -> Option<&Arc<Entries>> {
+        self.entries.as_ref()
     }
+}
+
+/// So many rows of so many words are the question's memory.
+pub(super) fn within(held: &mut Held, rows: usize, width: usize) -> Result<(), NodeError> {
+    let bytes = rows.saturating_mul(width.saturating_mul(size_of::<i64>()));
+    if held.is_within(bytes) { Ok(()) } else { Err(NodeError::out_of_memory()) }
+}
+
+/// The values of operands, of all rows that the conditions admit: columns of integers or texts, and
+/// what is made of integers. Without an operand, one that says how many rows there are.
+pub(super) fn gather(work: &Work<'_>, operands: &[Operand], held: &mut Held) -> Result<Vec<Gathered>, Failure> {
+    let is_integer = |operand: &Operand| operand.columns().iter().all(|name| work.kind(name) == Kind::Integer);
+    let is_plain = |operand: &Operand| {
+        matches!(operand, Operand::Column(name) if work.kind(name) != Kind::Blob) || is_integer(operand)
+    };
+    if !operands.iter().all(is_plain) {
+        return Err(Failure::StepAside);
+    }
+    let mut gathered: Vec<Gathered> = operands.iter().map(|_| Gathered::default()).collect();
+    let mut kept: Vec<u32> = Vec::with_capacity(MORSEL);
+    let mut rows = 0;
+    for segment in work.segments {
+        work.go_on()?;
+        let mut picks = work.filter.of_segment(work.conn, segment).map_err(failed)?;
+        let open = |operand: &Operand| Values::open(work, segment, operand);
+        let mut predicates: Vec<Values> = work.predicates.iter().map(open).collect::<Result<_, _>>()?;
+        let mut values: Vec<Values> = operands.iter().map(open).collect::<Result<_, _>>()?;
+        gathered.iter_mut().for_each(Gathered::begin_segment);
+        for start in (0..segment.rows).step_by(MORSEL) {
+            let len = MORSEL.min(segment.rows - start);
+            wanted(&mut picks, &mut predicates, (segment, start, len), &mut kept)?;
+            rows += kept.len();
+            within(held, rows, 2 * operands.len() + 2)?;
+            if !kept.is_empty() {
+                for (gathered, values) in gathered.iter_mut().zip(&mut values) {
+                    values.read(Morsel { segment, start, len, rows: &kept })?;
+                    gathered.append(values);
+                }
+            }
+        }
+    }
+    if operands.is_empty() {
+        gathered.push(Gathered::rows(rows));
+    }
+    gathered.iter_mut().for_each(Gathered::finish);
+    Ok(gathered)
+}
+
+/// A column of a segment in memory: of some rows, in this order, what `vector` has of them. Codes
+/// are of `texts`.
+pub(super) fn column(name: &str, kind: Kind, vector: &Vector, texts: &Gathered, rows: &[u32]) -> InMemory {
+    let name = name.to_owned();
+    let value = |row: &u32| vector.values.get(*row as usize).copied().unwrap_or(0);
+    if kind != Kind::Integer {
+        let entries = texts.entries().cloned().unwrap_or_else(|| Arc::new(Entries::Texts(Vec::new())));
+        let null = entries.len() as i64;
+        let code = |row: &u32| if vector.is_null(*row as usize) { null } else { value(row) };
+        let codes = rows.iter().map(code).collect();
+        return InMemory { name, kind, values: Encoded::codes(entries, codes), range: None };
+    }
+    let values: Vec<i64> = rows.iter().map(value).collect();
+    let nulls: Vec<bool> = if vector.nulls.is_empty() {
+        Vec::new()
+    } else {
+        rows.iter().map(|row| vector.is_null(*row as usize)).collect()
+    };
+    let vector = Vector { values, nulls };
+    let range = vector.range();
+    InMemory { name, kind, values: Encoded::integers(vector.values, &vector.nulls), range }
 }
 
 /// What was gathered of some operands.

@@ -45,7 +45,7 @@ pub(super) fn answer(
 ) -> Result<Option<usize>, NodeError> {
     match rows_of(work, groups, node, now_unix_ns) {
         Ok((rows, summaries)) => {
-            give(rows, groups.columns.len(), emit)?;
+            give(rows, groups.shown, emit)?;
             Ok(Some(summaries))
         }
         Err(Failure::StepAside) => Ok(None),
@@ -53,7 +53,8 @@ pub(super) fn answer(
     }
 }
 
-fn rows_of(
+/// The rows of all groups, and how many segments were answered from their summaries.
+pub(super) fn rows_of(
     work: &Work<'_>,
     groups: &Groups,
     node: &str,
@@ -78,11 +79,11 @@ fn rows_of(
         let at = match arguments.iter().position(|argument| argument.operand == *operand) {
             Some(at) => at,
             None => {
-                let (basics, wants_basics) = (Vec::new(), false);
                 arguments.push(Argument {
                     operand: operand.clone(),
-                    basics,
-                    wants_basics,
+                    basics: Vec::new(),
+                    wants_basics: false,
+                    reals: operand.is_real().then(Vec::new),
                     quantiles: None,
                     gathered: None,
                 });
@@ -141,6 +142,7 @@ fn exact_percentiles(
         operand: arguments[argument].operand.clone(),
         basics: vec![NO_VALUES; found.keys.len()],
         wants_basics: false,
+        reals: None,
         quantiles: None,
         gathered: Some(vec![Vec::new(); found.keys.len()]),
     };
@@ -302,8 +304,15 @@ fn finish(
     for column in &groups.columns {
         match column {
             GroupColumn::Key(at) => {
+                let named = groups.named.iter().find(|(key, _)| key == at).map(|(_, texts)| texts);
                 for (row, key) in rows.iter_mut().zip(&found.keys) {
-                    row.push(value_of(&key[*at]));
+                    row.push(match (named, &key[*at]) {
+                        (Some(texts), Scalar::Integer(place)) => {
+                            let text = usize::try_from(*place).ok().and_then(|place| texts.get(place));
+                            text.map_or(Value::Null, |text| Value::Text(text.as_bytes().to_vec()))
+                        }
+                        (_, value) => value_of(value),
+                    });
                 }
             }
             GroupColumn::Constant(constant) => {

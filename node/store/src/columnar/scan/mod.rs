@@ -10,6 +10,7 @@ mod compute;
 mod filter;
 mod gather;
 mod groups;
+mod joins;
 mod keys;
 mod out;
 mod rows;
@@ -65,80 +66,142 @@ impl FragmentExecutor for ColumnExecutor<'_> {
         emit: Emit<'_>,
     ) -> Result<Option<Answered>, NodeError> {
         let Some(scan) = scan_of(conn, fragment) else { return Ok(None) };
-        let Some(mut kinds) = columns(conn, &scan.table) else { return Ok(None) };
-        kinds.extend(
-            scan.derived
-                .iter()
-                .map(|derived| (derived.name.clone(), if derived.by.is_text() { Kind::Text } else { Kind::Integer })),
-        );
-        if let Some(windowed) = &scan.windowed {
-            let kind = |call: &WindowCall| if call.column.is_text { Kind::Text } else { Kind::Integer };
-            kinds.extend(windowed.calls.iter().map(|call| (call.column.name.clone(), kind(call))));
+        let asked = Asked { conn, node, now_unix_ns, stop: self.stop, most_rows: self.most_rows };
+        let answered = with_work(&asked, &scan, |work, from| {
+            let summaries = match &scan.output {
+                Output::Groups(groups) => groups::answer(work, groups, node, now_unix_ns, emit)?,
+                Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some(0),
+            };
+            Ok(Answered(from.said(summaries.ok_or(StepAside)?)))
+        });
+        match answered {
+            Ok(answered) => Ok(Some(answered)),
+            Err(Failure::StepAside) => Ok(None),
+            Err(Failure::Node(error)) => Err(error),
         }
-        let is_blob = |name: &&str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Blob);
-        // Aggregates know what bytes may be.
-        if matches!(scan.output, Output::Rows(_)) && scan.columns().iter().any(is_blob) {
-            return Ok(None);
-        }
-        let first = before_windows(&scan);
-        // What is wrong with a constant, SQLite says in its own words.
-        let Ok(Some(filter)) = Filter::of(conn, &first, &kinds, node, now_unix_ns) else { return Ok(None) };
-        let directory = Directory::load(conn, &scan.table, filter.times(time_of(&scan.table))).map_err(failed)?;
-        let all = directory.segments.len();
-        let segments: Vec<Segment> =
-            directory.segments.into_iter().filter(|segment| filter.may_hold(segment)).collect();
-        if segments.iter().map(|segment| segment.rows as u64).sum::<u64>() > self.most_rows {
-            return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()));
-        }
-        let is_integer = |name: &str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Integer);
-        let are_integers = |of: &[Operand]| of.iter().flat_map(Operand::columns).all(is_integer);
-        if !are_integers(&first.predicates) || !are_integers(&scan.predicates) {
-            return Ok(None);
-        }
-        let mut work = Work {
-            conn,
-            table: &scan.table,
-            kinds: &kinds,
-            filter: &filter,
-            predicates: &first.predicates,
-            segments: &segments,
-            stop: self.stop,
-        };
-        let mut windowed = None;
-        if let Some(before) = &scan.windowed {
-            let Ok(Some(after)) = Filter::of(conn, &scan, &kinds, node, now_unix_ns) else { return Ok(None) };
-            match windows::add(&work, &scan, before) {
-                Ok(mut added) => {
-                    added.segments.retain(|segment| after.may_hold(segment));
-                    windowed = Some((added, after));
-                }
-                Err(Failure::StepAside) => return Ok(None),
-                Err(Failure::Node(error)) => return Err(error),
-            }
-        }
-        if let Some((added, after)) = &windowed {
-            work = Work { table: "", filter: after, predicates: &scan.predicates, segments: &added.segments, ..work };
-        }
-        let summaries = match &scan.output {
-            Output::Groups(groups) => groups::answer(&work, groups, node, now_unix_ns, emit)?,
-            Output::Rows(rows) => rows::answer(&work, rows, node, now_unix_ns, emit)?.then_some(0),
-        };
-        Ok(summaries.map(|summaries| {
-            let (table, columns, pruned) = (&scan.table, segments.len() - summaries, all - segments.len());
-            let kinds = [(summaries, "rollups"), (columns, "columns")];
-            let used: Vec<String> = kinds
-                .iter()
-                .filter(|(count, _)| *count > 0 || (segments.is_empty() && summaries == 0))
-                .map(|(count, kind)| format!("{kind} of {count} segments"))
-                .collect();
-            let windows = windowed.map_or_else(String::new, |(added, _)| format!(", windows over {} rows", added.rows));
-            Answered(format!("{table}: {}{windows} ({pruned} more ruled out by their ranges)", used.join(", ")))
-        }))
     }
 
     fn understands(&self, conn: &Connection, fragment: &Fragment) -> bool {
         scan_of(conn, fragment).is_some()
     }
+}
+
+/// Who asks, and what that may take.
+struct Asked<'a> {
+    conn: &'a Connection,
+    node: &'a str,
+    now_unix_ns: i64,
+    stop: &'a dyn Fn() -> bool,
+    most_rows: u64,
+}
+
+impl Asked<'_> {
+    fn go_on(&self) -> Result<(), NodeError> {
+        if (self.stop)() { Err(NodeError::Stopped("interrupted".to_owned())) } else { Ok(()) }
+    }
+}
+
+/// What a scan was answered from.
+struct Origin {
+    /// The table, or what was joined.
+    what: String,
+    segments: usize,
+    /// Segments that cannot have a row.
+    pruned: usize,
+    /// Rows that windows saw.
+    windowed: Option<usize>,
+    is_join: bool,
+}
+
+impl Origin {
+    fn said(&self, summaries: usize) -> String {
+        let Self { what, segments, pruned, windowed, is_join } = self;
+        let windows = windowed.map_or_else(String::new, |rows| format!(", windows over {rows} rows"));
+        if *is_join {
+            return format!("columns: {what}{windows}");
+        }
+        let kinds = [(summaries, "rollups"), (segments - summaries, "columns")];
+        let used: Vec<String> = kinds
+            .iter()
+            .filter(|(count, _)| *count > 0 || (segments - summaries == 0 && summaries == 0))
+            .map(|(count, kind)| format!("{kind} of {count} segments"))
+            .collect();
+        format!("{what}: {}{windows} ({pruned} more ruled out by their ranges)", used.join(", "))
+    }
+}
+
+/// Do `with` for what a scan's output is made of; SQLite does what is not understood.
+fn with_work<T>(
+    asked: &Asked<'_>,
+    scan: &Scan,
+    with: impl FnOnce(&Work<'_>, &Origin) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let Asked { conn, node, now_unix_ns, stop, most_rows } = *asked;
+    let kind = |is_text: bool| if is_text { Kind::Text } else { Kind::Integer };
+    let table = scan.table.to_ascii_lowercase();
+    let mut kinds: Vec<(String, Kind)> = match &scan.joined {
+        None => columns(conn, &table).ok_or(StepAside)?,
+        Some(joined) => joined.columns().map(|column| (column.name.clone(), kind(column.is_text))).collect(),
+    };
+    kinds.extend(scan.derived.iter().map(|derived| (derived.name.clone(), kind(derived.by.is_text()))));
+    if let Some(windowed) = &scan.windowed {
+        let of_call = |call: &WindowCall| (call.column.name.clone(), kind(call.column.is_text));
+        kinds.extend(windowed.calls.iter().map(of_call));
+    }
+    let is_blob = |name: &&str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Blob);
+    // Aggregates know what bytes may be.
+    if matches!(scan.output, Output::Rows(_)) && scan.columns().iter().any(is_blob) {
+        return Err(Failure::StepAside);
+    }
+    let first = before_windows(scan);
+    // What is wrong with a constant, SQLite says in its own words.
+    let filter_of = |scan: &Scan| match Filter::of(conn, scan, &kinds, node, now_unix_ns) {
+        Ok(Some(filter)) => Ok(filter),
+        Ok(None) | Err(_) => Err(StepAside),
+    };
+    let filter = filter_of(&first)?;
+    let is_integer = |name: &str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Integer);
+    let are_integers = |of: &[Operand]| of.iter().flat_map(Operand::columns).all(is_integer);
+    if !are_integers(&first.predicates) || !are_integers(&scan.predicates) {
+        return Err(Failure::StepAside);
+    }
+    let (mut what, mut all) = (table.clone(), 1);
+    let mut _joined = None;
+    let segments: Vec<Segment> = match &scan.joined {
+        None => {
+            let directory = Directory::load(conn, &table, filter.times(time_of(&table))).map_err(failed)?;
+            all = directory.segments.len();
+            directory.segments.into_iter().filter(|segment| filter.may_hold(segment)).collect()
+        }
+        Some(joined) => {
+            let rows = _joined.insert(joins::rows(asked, joined)?);
+            what.clone_from(&rows.said);
+            if filter.may_hold(&rows.segment) { vec![rows.segment.clone()] } else { Vec::new() }
+        }
+    };
+    if scan.joined.is_none() && segments.iter().map(|segment| segment.rows as u64).sum::<u64>() > most_rows {
+        return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()).into());
+    }
+    let predicates = first.predicates.as_slice();
+    let mut work = Work { conn, table: &table, kinds: &kinds, filter: &filter, predicates, segments: &segments, stop };
+    let mut windowed = None;
+    if let Some(before) = &scan.windowed {
+        let after = filter_of(scan)?;
+        let mut added = windows::add(&work, scan, before)?;
+        added.segments.retain(|segment| after.may_hold(segment));
+        windowed = Some((added, after));
+    }
+    if let Some((added, after)) = &windowed {
+        work = Work { table: "", filter: after, predicates: &scan.predicates, segments: &added.segments, ..work };
+    }
+    let from = Origin {
+        what,
+        segments: segments.len(),
+        pruned: all - segments.len(),
+        windowed: windowed.as_ref().map(|(added, _)| added.rows),
+        is_join: scan.joined.is_some(),
+    };
+    with(&work, &from)
 }
 
 /// What is asked of the rows that windows see, where there are any; else the scan itself.
@@ -231,10 +294,12 @@ impl From<StepAside> for Failure {
 
 /// The scan that a part is, when it is over a columnar table of this file or a view that shows one.
 fn scan_of(conn: &Connection, fragment: &Fragment) -> Option<Scan> {
-    let [(read, _)] = fragment.reads.as_slice() else { return None };
     // Most parts are told apart by their tables alone.
-    let read = read.to_ascii_lowercase();
-    if !is_columnar(&read) && (is_table(conn, &read) || view(conn, &read).is_none()) {
+    let is_ours = |(read, _): &(String, Vec<String>)| {
+        let read = read.to_ascii_lowercase();
+        is_columnar(&read) || (!is_table(conn, &read) && view(conn, &read).is_some())
+    };
+    if fragment.reads.is_empty() || !fragment.reads.iter().all(is_ours) {
         return None;
     }
     let of_table = |table: &str| {
@@ -242,8 +307,7 @@ fn scan_of(conn: &Connection, fragment: &Fragment) -> Option<Scan> {
         let columns = columns(conn, &table).filter(|_| is_columnar(&table))?;
         Some(columns.into_iter().map(|(name, kind)| Column { name, is_text: kind == Kind::Text }).collect())
     };
-    let scan = Scan::through_views(&fragment.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))?;
-    Some(Scan { table: scan.table.to_ascii_lowercase(), ..scan })
+    Scan::through_views(&fragment.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))
 }
 
 /// Whether a node with tables as in `catalog` answers such a part from columns.

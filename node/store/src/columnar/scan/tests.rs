@@ -7,6 +7,7 @@ use rusqlite::Connection;
 use super::super::{Appender, Compactor, MODULE, register};
 use super::*;
 
+mod joins;
 mod speed;
 mod summaries;
 mod windows;
@@ -192,6 +193,9 @@ fn grouped() -> impl Strategy<Value = String> {
             "note IS NULL",
             "CAST(length(note) AS INTEGER)",
             "CASE WHEN bytes > 100 THEN 'big' ELSE 'small' END",
+            "CASE WHEN rank > 1 THEN 'b' WHEN bytes IS NULL THEN 'it''s' WHEN rank = 0 THEN 'b' END",
+            "CASE rank WHEN 1 THEN 'one' WHEN 2 THEN NULL ELSE '' END",
+            "coalesce(note, '-')",
             "CASE WHEN bytes > 100 OR note = 'x' THEN 2 WHEN bytes IS NULL THEN NULL ELSE rank END",
             "bytes & 6 | rank",
             "coalesce(rank, -1)",
@@ -233,13 +237,27 @@ fn grouped() -> impl Strategy<Value = String> {
             "total(min(rank, 2) * 3)",
             "sum(bytes > 100)",
             "count(bytes * bytes)",
+            "sum(1.0 * ts_ns)",
+            "avg(rank * 0.5 - ts_ns)",
+            "total(ts_ns / (rank - 1.0))",
+            "min(rank / 2.0)",
+            "max(-(CAST(ts_ns AS REAL) * 1e-3))",
+            "count(1.5 / (rank - 2))",
+            "mesh_sum(2.5 * rank)",
+            "sum(bytes * 1.0 * rank)",
+            "sum(1.5 * rank) FILTER (WHERE bytes > 10)",
+            "avg(CASE WHEN rank > 1 THEN ts_ns * 2.0 END)",
+            "sum(CASE WHEN rank > 1 THEN 1.5 ELSE 0 END)",
         ],
         1..6,
     );
-    (keys, calls, filter(), any::<bool>()).prop_map(|(keys, calls, filter, limited)| {
+    // By an aggregate that is not shown, and then by the keys.
+    let first = prop::sample::select(vec!["", "", "count(*) DESC, ", "max(ts_ns), ", "sum(rank) DESC, min(bytes), "]);
+    (keys, calls, filter(), any::<bool>(), first).prop_map(|(keys, calls, filter, limited, first)| {
         let outputs: Vec<&str> = keys.iter().chain(&calls).copied().collect();
         let numbers: Vec<String> = (1..=keys.len()).map(|i| i.to_string()).collect();
-        let by = if keys.is_empty() { String::new() } else { format!("GROUP BY {0} ORDER BY {0}", numbers.join(", ")) };
+        let numbers = numbers.join(", ");
+        let by = if keys.is_empty() { String::new() } else { format!("GROUP BY {numbers} ORDER BY {first}{numbers}") };
         let limit = if limited && !keys.is_empty() { "LIMIT 3 OFFSET 1" } else { "" };
         format!("SELECT {} FROM collectives {filter} {by} {limit}", outputs.join(", "))
     })
@@ -278,7 +296,20 @@ fn listed() -> impl Strategy<Value = String> {
 /// Rows in no order, and rows that are all different.
 fn unordered() -> impl Strategy<Value = String> {
     let columns = prop::sample::subsequence(
-        vec!["rank", "func", "note", "bytes", "ts_ns % 7", "'c'", "bytes - rank", "upper(note)", "bytes > 50", "NULL"],
+        vec![
+            "rank",
+            "func",
+            "note",
+            "bytes",
+            "ts_ns % 7",
+            "'c'",
+            "bytes - rank",
+            "upper(note)",
+            "bytes > 50",
+            "NULL",
+            "CASE WHEN rank > ts_ns % 3 THEN 'more' ELSE func END",
+            "CASE WHEN rank > ts_ns % 3 THEN 'more' ELSE 'less' END",
+        ],
         1..4,
     );
     (columns, filter(), any::<bool>()).prop_map(|(columns, filter, distinct)| {

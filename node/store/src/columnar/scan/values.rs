@@ -7,7 +7,7 @@ use query_planner::scan::Operand;
 use super::super::encode::{Cell, Encoded, Entries, Scalar};
 use super::super::pick::read_rows;
 use super::super::segment::Segment;
-use super::compute::{Vector, compute};
+use super::compute::{Reals, Vector, compute, reals};
 use super::{Failure, StepAside, Work, damaged};
 
 /// Some rows of a segment.
@@ -90,6 +90,8 @@ pub(super) struct Values {
     parts: Vec<(String, Vector)>,
     /// Of the rows that were read last: integers, or of a text column codes.
     pub(super) vector: Vector,
+    /// The same of an operand of doubles.
+    pub(super) reals: Reals,
 }
 
 impl Values {
@@ -100,7 +102,7 @@ impl Values {
                 columns.push((name.to_owned(), work.column(segment, name)?));
             }
         }
-        Ok(Self { operand: operand.clone(), columns, parts: Vec::new(), vector: Vector::default() })
+        Ok(Self { operand: operand.clone(), columns, parts: Vec::new(), vector: Vector::default(), reals: Vec::new() })
     }
 
     /// The column, when that is all it is.
@@ -128,6 +130,10 @@ impl Values {
         for ((name, column), part) in self.columns.iter().zip(&mut self.parts) {
             part.0.clone_from(name);
             morsel.integers(column, &mut part.1)?;
+        }
+        if self.operand.is_real() {
+            self.reals = reals(&self.operand, &self.parts, morsel.rows.len())?;
+            return Ok(());
         }
         self.vector = compute(&self.operand, &self.parts, morsel.rows.len())?.into_owned();
         Ok(())

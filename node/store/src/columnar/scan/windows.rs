@@ -2,18 +2,15 @@
 //! the order of a window, and made into segments again, with the new columns, for whatever is asked
 //! of them.
 
-use query_planner::NodeError;
 use query_planner::memory::Held;
 use query_planner::scan::{Frame, Operand, Scan, Window, WindowFunction, Windowed};
 
 use super::super::Kind;
-use super::super::encode::Column;
 use super::super::segment::{MOST_ROWS, Segment};
 use super::compute::Vector;
-use super::gather::{Gathered, Pool};
+use super::gather::{Gathered, Pool, column, gather, within};
 use super::sorted::{Sorted, sorted};
-use super::values::{Morsel, Values};
-use super::{Failure, MORSEL, StepAside, Work, failed, wanted};
+use super::{Failure, StepAside, Work};
 
 /// Rows with the columns that windows add.
 pub(super) struct Added {
@@ -31,13 +28,6 @@ pub(super) fn add(work: &Work<'_>, scan: &Scan, windowed: &Windowed) -> Result<A
         if !operands.contains(operand) {
             operands.push(operand.clone());
         }
-    }
-    let is_integer = |operand: &Operand| operand.columns().iter().all(|name| work.kind(name) == Kind::Integer);
-    let is_plain = |operand: &Operand| {
-        matches!(operand, Operand::Column(name) if work.kind(name) != Kind::Blob) || is_integer(operand)
-    };
-    if !operands.iter().all(is_plain) {
-        return Err(Failure::StepAside);
     }
     let mut held = Held::default();
     let gathered = gather(work, &operands, &mut held)?;
@@ -69,15 +59,15 @@ pub(super) fn add(work: &Work<'_>, scan: &Scan, windowed: &Windowed) -> Result<A
     let mut segments = Vec::new();
     for (at, rows) in first.chunks(MOST_ROWS).enumerate() {
         work.go_on()?;
-        let mut columns: Vec<(String, Column)> = Vec::new();
+        let mut columns = Vec::with_capacity(names.len() + added.len());
         for (name, gathered) in names.iter().zip(&gathered) {
-            columns.push((name.clone(), column(work.kind(name), &gathered.vector, gathered, rows)));
+            columns.push(column(name, work.kind(name), &gathered.vector, gathered, rows));
         }
         for (call, (values, texts)) in windowed.calls.iter().zip(&added) {
             let kind = if call.column.is_text { Kind::Text } else { Kind::Integer };
-            columns.push((call.column.name.clone(), column(kind, values, texts, rows)));
+            columns.push(column(&call.column.name, kind, values, texts, rows));
         }
-        segments.push(Segment::in_memory(work.table, at as i64, &columns).map_err(failed)?);
+        segments.push(Segment::in_memory(at as i64, rows.len(), columns));
     }
     Ok(Added { segments, rows, _held: held })
 }
@@ -93,54 +83,6 @@ fn kept(scan: &Scan, windowed: &Windowed) -> Vec<String> {
         }
     }
     names
-}
-
-/// So many rows of so many words are the question's memory.
-fn within(held: &mut Held, rows: usize, width: usize) -> Result<(), NodeError> {
-    let bytes = rows.saturating_mul(width.saturating_mul(size_of::<i64>()));
-    if held.is_within(bytes) { Ok(()) } else { Err(NodeError::out_of_memory()) }
-}
-
-fn gather(work: &Work<'_>, operands: &[Operand], held: &mut Held) -> Result<Vec<Gathered>, Failure> {
-    let mut gathered: Vec<Gathered> = operands.iter().map(|_| Gathered::default()).collect();
-    let mut kept: Vec<u32> = Vec::with_capacity(MORSEL);
-    let mut rows = 0;
-    for segment in work.segments {
-        work.go_on()?;
-        let mut picks = work.filter.of_segment(work.conn, segment).map_err(failed)?;
-        let open = |operand: &Operand| Values::open(work, segment, operand);
-        let mut predicates: Vec<Values> = work.predicates.iter().map(open).collect::<Result<_, _>>()?;
-        let mut values: Vec<Values> = operands.iter().map(open).collect::<Result<_, _>>()?;
-        gathered.iter_mut().for_each(Gathered::begin_segment);
-        for start in (0..segment.rows).step_by(MORSEL) {
-            let len = MORSEL.min(segment.rows - start);
-            wanted(&mut picks, &mut predicates, (segment, start, len), &mut kept)?;
-            rows += kept.len();
-            within(held, rows, 2 * operands.len() + 2)?;
-            if !kept.is_empty() {
-                for (gathered, values) in gathered.iter_mut().zip(&mut values) {
-                    values.read(Morsel { segment, start, len, rows: &kept })?;
-                    gathered.append(values);
-                }
-            }
-        }
-    }
-    if operands.is_empty() {
-        gathered.push(Gathered::rows(rows));
-    }
-    gathered.iter_mut().for_each(Gathered::finish);
-    Ok(gathered)
-}
-
-fn column(kind: Kind, vector: &Vector, texts: &Gathered, rows: &[u32]) -> Column {
-    let mut column = Column::new(kind);
-    for row in rows {
-        match (kind, vector.at(*row as usize)) {
-            (Kind::Integer, value) => column.push_integer(value),
-            (_, code) => column.push_text(code.and_then(|code| texts.text(code))),
-        }
-    }
-    column
 }
 
 /// What a function gives for each row, in the order in which rows were gathered.
@@ -159,6 +101,17 @@ fn evaluate(function: &WindowFunction, sorted: &Sorted, pool: Pool<'_>) -> Resul
         let rows = &sorted.rows[part.clone()];
         match function {
             WindowFunction::RowNumber => (1..).zip(rows).for_each(|(number, row)| set(*row, Some(number))),
+            WindowFunction::Tile(tiles) => {
+                // The first ones have one row more where it does not come out even.
+                let (size, more) = (rows.len() as i64 / tiles, rows.len() as i64 % tiles);
+                for (at, row) in (0..).zip(rows) {
+                    let in_larger = at < more * (size + 1);
+                    set(
+                        *row,
+                        Some(if in_larger { at / (size + 1) } else { more + (at - more * (size + 1)) / size } + 1),
+                    );
+                }
+            }
             WindowFunction::Rank | WindowFunction::DenseRank => {
                 let mut next = 1;
                 for peers in sorted.peers(part.clone()) {

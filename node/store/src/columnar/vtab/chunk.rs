@@ -11,7 +11,7 @@ use rusqlite::{Connection, Error, Result, ffi};
 
 use super::super::Kind;
 use super::super::encode::{Cell, Encoded, Entries, Scalar};
-use super::super::pick::{Admits, Pick, Verdict, admitted, read_rows, verdict};
+use super::super::pick::{Admits, Pick, Verdict, admitted, most_telling_first, read_rows, verdict};
 use super::super::segment::Segment;
 
 /// Rows of a chunk at most.
@@ -194,6 +194,7 @@ fn open_segment(
             Verdict::All => {}
         }
     }
+    most_telling_first(&mut picks);
     Ok(Some(Open { segment, picks, columns: Vec::new(), start: 0, held: Rc::default() }))
 }
 

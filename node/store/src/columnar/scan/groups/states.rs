@@ -14,6 +14,8 @@ use crate::FastMap;
 
 /// Groups beyond which SQLite does it, on disk if it must.
 const MOST_GROUPS: usize = 1 << 20;
+/// What an exact sum of doubles takes, about.
+const EXACT_BYTES: usize = 600;
 /// Integers that are gathered for exact percentiles beyond which SQLite does it.
 const MOST_GATHERED: usize = 64 << 20;
 
@@ -28,11 +30,38 @@ pub(super) struct Basic {
 
 pub(super) const NO_VALUES: Basic = Basic { count: 0, sum: 0, least: i64::MAX, greatest: i64::MIN };
 
+/// What is kept of an argument of doubles for a group.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OfReals {
+    sum: Sum,
+    range: Option<(f64, f64)>,
+}
+
+impl OfReals {
+    fn add(&mut self, value: f64) {
+        self.sum.add_real(value);
+        self.widen((value, value));
+    }
+
+    /// (Of equal ones, which 0.0 and -0.0 are, the first stays, as in SQLite.)
+    fn widen(&mut self, (least, greatest): (f64, f64)) {
+        let widened = |(a, b): (f64, f64)| (if least < a { least } else { a }, if greatest > b { greatest } else { b });
+        self.range = Some(self.range.map_or((least, greatest), widened));
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.sum.merge(&other.sum);
+        other.range.iter().for_each(|range| self.widen(*range));
+    }
+}
+
 /// What a different argument of the aggregates needs.
 pub(super) struct Argument {
     pub(super) operand: Operand,
     pub(super) basics: Vec<Basic>,
     pub(super) wants_basics: bool,
+    /// Where it is of doubles.
+    pub(super) reals: Option<Vec<OfReals>>,
     pub(super) quantiles: Option<Vec<Quantiles>>,
     /// Integers of each group, all or those of its brackets.
     pub(super) gathered: Option<Vec<Vec<i64>>>,
@@ -55,7 +84,9 @@ pub(super) fn hold(held: &mut Held, State { found, arguments }: &State) -> Resul
     let of_argument = |argument: &Argument| {
         let quantiles = argument.quantiles.iter().flatten();
         let gathered = argument.gathered.iter().flatten();
+        // An exact sum of doubles has some hundred bytes beside it.
         argument.basics.len() * size_of::<Basic>()
+            + argument.reals.as_ref().map_or(0, Vec::len) * (size_of::<OfReals>() + EXACT_BYTES)
             + quantiles.map(|all| size_of::<Quantiles>() + all.heap_bytes()).sum::<usize>()
             + gathered.map(|all| size_of::<Vec<i64>>() + all.capacity() * size_of::<i64>()).sum::<usize>()
     };
@@ -77,6 +108,7 @@ impl State {
             operand: argument.operand.clone(),
             basics: Vec::new(),
             wants_basics: argument.wants_basics,
+            reals: argument.reals.as_ref().map(|_| Vec::new()),
             quantiles: argument.quantiles.as_ref().map(|_| Vec::new()),
             gathered: argument.gathered.as_ref().map(|_| Vec::new()),
         };
@@ -94,6 +126,9 @@ impl State {
         for (argument, other) in self.arguments.iter_mut().zip(other.arguments) {
             for (at, basic) in places.iter().zip(&other.basics) {
                 argument.basics[*at].merge(basic);
+            }
+            for (at, reals) in places.iter().zip(other.reals.iter().flatten()) {
+                argument.reals.iter_mut().for_each(|all| all[*at].merge(reals));
             }
             for (at, quantiles) in places.iter().zip(other.quantiles.iter().flatten()) {
                 argument.quantiles.iter_mut().for_each(|all| all[*at].merge(quantiles));
@@ -133,6 +168,7 @@ impl Found {
         self.rows.push(0);
         for argument in arguments {
             argument.basics.push(NO_VALUES);
+            argument.reals.iter_mut().for_each(|all| all.push(OfReals::default()));
             argument.quantiles.iter_mut().for_each(|all| all.push(Quantiles::default()));
             argument.gathered.iter_mut().for_each(|all| all.push(Vec::new()));
         }
@@ -147,6 +183,11 @@ pub(super) fn add(
     group_of: &[u32],
     brackets: Option<&[Option<Bracket>]>,
 ) -> Result<(), Failure> {
+    if let Some(all) = &mut argument.reals {
+        let known = group_of.iter().zip(&values.reals).filter_map(|(group, value)| Some((group, (*value)?)));
+        known.for_each(|(group, value)| all[*group as usize].add(value));
+        return Ok(());
+    }
     let vector = &values.vector;
     if values.text().is_some() {
         for (row, group) in group_of.iter().enumerate() {
@@ -218,6 +259,18 @@ fn add_sketches(all: &mut [Quantiles], values: &Values, group_of: &[u32]) -> Res
 }
 
 pub(super) fn result(function: Function, argument: &mut Argument, group: usize, rows: u64) -> Result<Value, String> {
+    if let Some(OfReals { sum, range }) = argument.reals.as_ref().map(|all| &all[group]) {
+        return match function {
+            Function::Count => Ok(Value::Integer(sum.count())),
+            Function::Sum => sum.sum(),
+            Function::Total => sum.total(),
+            Function::Avg => sum.avg(),
+            Function::SumState => Ok(sum.state()),
+            Function::Min => Ok(range.map_or(Value::Null, |range| Value::Real(range.0))),
+            Function::Max => Ok(range.map_or(Value::Null, |range| Value::Real(range.1))),
+            _ => Err("an aggregate that knows no doubles".to_owned()),
+        };
+    }
     let basic = argument.basics[group];
     let mut sum = Sum::default();
     sum.add(basic.count, basic.sum);

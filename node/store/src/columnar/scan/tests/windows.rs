@@ -26,6 +26,8 @@ fn call() -> impl Strategy<Value = String> {
         "row_number()",
         "rank()",
         "dense_rank()",
+        "ntile(3)",
+        "ntile(64)",
         "lag(ts_ns)",
         "ts_ns - lag(ts_ns, 1, 0)",
         "lead(rank, 2)",
