@@ -205,7 +205,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
         count += 1;
         // Only what its compute time explains: a rank that is passed a delay is not taking its
         // turn.
-        if !own_known || excess[r].map_or(s.comm.by_steps, |own| own >= rules.own_share * late) {
+        if !own_known || excess[r].map_or(s.comm.reconstructed, |own| own >= rules.own_share * late) {
             lost += late * f64::from(met.weight);
             clear += usize::from(late >= rules.effect * period);
             last[r] += 1;

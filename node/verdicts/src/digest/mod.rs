@@ -16,6 +16,7 @@
 mod blocks;
 mod codec;
 mod collect;
+mod follow;
 mod input;
 mod late;
 mod pattern;
@@ -33,6 +34,7 @@ use super::activity::Activity;
 pub(crate) use codec::text;
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
+pub(crate) use input::of_rows;
 pub use input::{Heard, to_input};
 
 /// Length of a window.

@@ -72,7 +72,8 @@ struct Step {
 
 impl Stepping {
     /// Take the next call, in order of entry; `outside_ns` is the time outside calls up to it.
-    pub(super) fn take(&mut self, seen: &Observation, outside_ns: i64) {
+    /// `each`: every step is told.
+    pub(super) fn take(&mut self, seen: &Observation, outside_ns: i64, each: bool) {
         if seen.tier > 0 {
             // Its duration shows what it waits.
             return;
@@ -85,7 +86,7 @@ impl Stepping {
                 *self = Self { ends: Some(which.clone()), ..Self::default() };
             }
             if self.ends.as_ref() == Some(&which) {
-                return self.end(seen, outside_ns);
+                return self.end(seen, outside_ns, each);
             }
         }
         let Some((_, from_ns, _)) = self.last else { return };
@@ -133,7 +134,7 @@ impl Stepping {
         number & ((1 << self.level) - 1) == 0
     }
 
-    fn end(&mut self, seen: &Observation, outside_ns: i64) {
+    fn end(&mut self, seen: &Observation, outside_ns: i64, each: bool) {
         let calls = std::mem::take(&mut self.calls);
         let broken = std::mem::take(&mut self.broken);
         let Some((number, from_ns, before_ns)) = self.last.replace((seen.seq, seen.entry_ns, outside_ns)) else {
@@ -148,9 +149,10 @@ impl Stepping {
             return;
         }
         let made = if broken { Made::default() } else { self.pattern.step(calls, length_ns) };
+        // Of steps without calls digests tell nothing that their runs do not.
+        let few = self.done.len() < MOST_STEPS && !(made.calls.is_empty() && made.unknown.is_empty());
         if self.told(seen.seq)
-            && self.done.len() < MOST_STEPS
-            && !(made.calls.is_empty() && made.unknown.is_empty())
+            && (each || few)
             && let Some(kinds) = self.kinds(&made, length_ns)
         {
             self.done.push(Step {
@@ -161,6 +163,9 @@ impl Stepping {
                 outside_ns: outside_ns.saturating_sub(before_ns),
                 kinds,
             });
+        }
+        if each {
+            return;
         }
         let mean = if self.length_ns > 0.0 { self.length_ns } else { length_ns as f64 };
         self.length_ns = mean + LATEST * (length_ns as f64 - mean);
