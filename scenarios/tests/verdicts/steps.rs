@@ -15,7 +15,7 @@ const MS: i64 = 1_000_000;
 /// and nothing shows where.
 fn pipeline() -> Grid {
     let job = Job { ranks: 8, ranks_per_node: 2, steps: 60, own_ns: 120 * MS, enqueues: true, ..Job::default() };
-    Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 4, heavy_stage: None, job }
+    Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 4, heavy_stage: None, job, ..Grid::default() }
 }
 
 fn judged(rows: &Input) -> Report {
