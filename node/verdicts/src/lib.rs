@@ -7,8 +7,8 @@
 //!
 //! `input` is what goes in (`observation`: calls and clocks; `sampled`: cells out of digests),
 //! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen,
-//! `meet` tells when ranks met and `compute_time` what they did on their own, `matching` brings
-//! ranks together into communicators (`comm`; with `classes`: who does the same work), `windows`
+//! `digest` makes cells of rows and of digests alike, `matching` brings them together into
+//! communicators (`comm`; with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up (`tally`) and `rating` rates ranks (with `stats`), `suspects` looks
 //! for episodes, `stages` for imbalances, `hang` for who is waited for (with `activity`: what
 //! processes do that do not get on), `cycle` tells steps, `verdict` decides by the thresholds in

@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use verdicts::Input;
 
-use super::hard::Class;
+use super::class::Class;
 use crate::simulate::{Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
 
 pub(super) const MS: i64 = 1_000_000;

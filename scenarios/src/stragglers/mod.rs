@@ -5,14 +5,16 @@
 //! their rows, `judge` compares verdicts with their truth and counts. The simulator itself is `simulate`; the benchmark is
 //! `bin/bench-verdicts.rs`.
 
+pub mod class;
 pub mod clocks;
 pub mod draw;
 pub mod hard;
 pub mod judge;
 pub mod replay;
 
+pub use class::Class;
 pub use clocks::AgentClocks;
 pub use draw::{Case, Drawn, Mode, draw};
-pub use hard::{Class, draw_hard};
+pub use hard::draw_hard;
 pub use judge::{Outcome, Tally, judge};
 pub use replay::{reference_of, replay, replay_by};

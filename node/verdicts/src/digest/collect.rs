@@ -446,7 +446,8 @@ impl Collector {
         process.steps.take(call, process.own.outside_ns(), self.whole);
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
-        if let Some(since_ns) = gap_since_ns {
+        // Windows are told as they end: what was told before a gap shows stays as it is.
+        if let Some(since_ns) = gap_since_ns.filter(|_| self.whole) {
             let of_process = self.tracks.range_mut((pid, 0, "".into())..).take_while(|((of, ..), _)| *of == pid);
             of_process.for_each(|(_, track)| track.pending.gap(since_ns / 1_000));
         }

@@ -9,13 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::blocks::Sum;
-use super::collect::Collector;
 use super::step_times::StepTimes;
 use super::{Block, Digest, ReferenceClock, WINDOW_NS, end_of};
 use crate::activity::Doing;
 use crate::hang::{Progress, complete_together};
 use crate::input::Input;
-use crate::observation::{ClockOffset, Coupling, Observation, SyncCall};
+use crate::observation::{ClockOffset, Coupling, Observation};
 use crate::rules::Rules;
 use crate::sampled::{LaneTotal, Sampled, Totals};
 
@@ -81,38 +80,13 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
     input
 }
 
-/// A host's calls, with whether they have a number, and its synchronise calls.
-type HostRows<'a> = (Vec<(&'a Observation, bool)>, Vec<&'a SyncCall>);
-
-/// What the rows of an input tell, as if each host had told all of it in one digest, every call by
-/// itself: cells, and what each process called.
-pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
-    let mut hosts: BTreeMap<&str, HostRows<'_>> = BTreeMap::new();
-    let numbered = input.observations.iter().map(|seen| (seen, true));
-    for (seen, numbered) in numbered.chain(input.unnumbered.iter().map(|seen| (seen, false))) {
-        hosts.entry(&seen.node).or_default().0.push((seen, numbered));
-    }
-    for sync in &input.syncs {
-        if let Some((_, syncs)) = hosts.get_mut(&*sync.node) {
-            syncs.push(sync);
-        }
-    }
-    let digests: Vec<(&str, Digest)> = hosts
-        .into_iter()
-        .map(|(node, (calls, syncs))| (node, Collector::whole(calls.into_iter(), syncs.into_iter())))
-        .collect();
-    let refs: Vec<(&str, [&Digest; 1])> = digests.iter().map(|(node, digest)| (*node, [digest])).collect();
-    let heard: Vec<Heard<'_>> = refs.iter().map(|(node, digests)| Heard { node, digests }).collect();
-    figures(&heard, None, &input.clocks)
-}
-
 /// A digest's clock against the reference node's.
 fn clock_of(digest: &Digest, reference: Option<u16>) -> Option<ReferenceClock> {
     digest.clock.filter(|clock| Some(clock.reference) == reference)
 }
 
 /// The cells of what was heard, and what each process called.
-fn figures(
+pub(super) fn figures(
     all: &[Heard<'_>],
     reference: Option<u16>,
     clocks: &BTreeMap<String, ClockOffset>,
