@@ -332,7 +332,9 @@ impl<'a> Machine<'a> {
     }
 }
 
-fn pid(rank: usize) -> i64 {
+/// The process of a rank.
+#[must_use]
+pub fn pid(rank: usize) -> i64 {
     1_000 + rank as i64
 }
 

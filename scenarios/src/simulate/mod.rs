@@ -24,6 +24,7 @@ mod schedule;
 
 pub use clocks::Clocks;
 pub use grid::Grid;
+pub use machine::pid;
 use machine::{Group, Machine};
 pub use schedule::Schedule;
 

@@ -1,12 +1,14 @@
 //! Draws jobs: a case, a shape, a mode of calling, noise, and faults of observation. The same
 //! number of the same seed gives the same job.
 
+use std::collections::BTreeSet;
+
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use verdicts::Input;
 
 use super::class::Class;
-use crate::simulate::{Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
+use crate::simulate::{self, Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
 
 pub(super) const MS: i64 = 1_000_000;
 
@@ -182,6 +184,12 @@ impl Drawn {
             all.until_ns = all.until_ns.max(other.until_ns);
         }
         all
+    }
+
+    /// The processes of the ranks to be named.
+    #[must_use]
+    pub fn culprit_pids(&self) -> BTreeSet<i64> {
+        self.culprits.iter().filter_map(|rank| usize::try_from(*rank).ok()).map(simulate::pid).collect()
     }
 
     /// Its hosts' clocks.
