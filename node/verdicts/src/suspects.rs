@@ -211,7 +211,7 @@ impl<'a> Case<'a> {
         let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
         let own = tallies[self.m].more_compute.mean();
         // Its compute time must not say that it is held up.
-        let itself = own_time || own.is_none_or(|own| own >= self.rules.own_share * rating.excess_ns);
+        let itself = own_time || own.map_or(!self.several, |own| own >= self.rules.own_share * rating.excess_ns);
         let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
         // Those that are slow as it is are among the others, and widen their spread: what it has in
         // every collective tells as well.
@@ -266,6 +266,10 @@ impl<'a> Case<'a> {
         let entries_tell = !s.comm.mixed() && !self.paired;
         let by_entries =
             s.waits == Waits::Enqueued && (!s.comm.reconstructed || (open || own.is_none()) && entries_tell);
+        if by_entries && s.waits == Waits::Enqueued && runs_ahead(&excesses(s, m, Basis::Entries, &run)) {
+            findings.alone.push(self.me.clone());
+            return None;
+        }
         if !by_entries {
             if open {
                 findings.alone.push(self.me.clone());
@@ -463,6 +467,17 @@ fn independent(series: &[Vec<f64>]) -> f64 {
         return 1.0;
     }
     (1.0 - r) / (1.0 + r)
+}
+
+/// Hosts go on without waiting for the calls that they enqueue: a rank that is late in one is as
+/// late in the next, until all wait once. Told from how the ranks' excess changes from one
+/// collective to the next (median over the ranks of the lag-1 autocorrelation): -1/2 where each
+/// collective lets all go together, for then a difference has the noise of both; 0 where lateness
+/// adds up, and -1/4 where it does so over two.
+fn runs_ahead(series: &[Vec<f64>]) -> bool {
+    let changes = |x: &Vec<f64>| x.windows(2).map(|w| w[1] - w[0]).collect::<Vec<f64>>();
+    let r = median(series.iter().filter_map(|x| autocorrelation(&changes(x))));
+    r.is_some_and(|r| r > Rules::RUNS_AHEAD)
 }
 
 /// Lag-1 autocorrelation; none where nothing varies.

@@ -22,6 +22,7 @@ use super::score::{Scored, score};
 use super::stages::{beyond_the_job, job_of, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
 use super::suspects::{Elsewhere, Findings, Found, job_ranks, neighbours, of_run, order, suspects};
+use super::tally::Waits;
 use super::victims::{drop_common, drop_held_up_by_entries};
 
 /// Analyse one span.
@@ -148,7 +149,9 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     let mut named: Vec<Found> = Vec::new();
     for f in findings.found.drain(..) {
         let known = named.iter().any(|n| n.culprit.node == f.culprit.node && n.culprit.pid == f.culprit.pid);
-        let small = named.first().is_some_and(|n| f.culprit.share < Rules::ALSO_SHARE * n.culprit.share);
+        let enqueued = scored[f.comm].waits == Waits::Enqueued;
+        let least = if enqueued { Rules::ALSO_SHARE_ENQUEUED } else { Rules::ALSO_SHARE };
+        let small = named.first().is_some_and(|n| f.culprit.share < least * n.culprit.share);
         if !known && !small {
             named.push(f);
         }

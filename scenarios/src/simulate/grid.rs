@@ -128,12 +128,16 @@ impl Grid {
     }
 
     /// About how long a step takes when nobody is late: the pipeline fills, works and empties;
-    /// without noise.
+    /// without noise, but with the wait for the expert that has most to do (of n log-normal factors
+    /// about exp(sigma sqrt(2 ln n))).
     #[must_use]
     pub fn step_ns(&self) -> i64 {
         let batches = self.microbatches.max(1) as i64;
         let heavy = self.heavy_stage.map_or(1.0, |(_, factor)| factor.max(1.0));
         let own_ns = (self.job.own_ns as f64 * heavy) as i64;
+        let most_load = (self.experts * (2.0 * (self.data.max(1) as f64).ln()).sqrt()).exp();
+        let load = if self.experts > 0.0 { 1.0 + most_load / 2.0 } else { 1.0 };
+        let own_ns = (own_ns as f64 * load) as i64;
         own_ns * (batches + self.pipeline as i64 - 1) / batches + self.job.transfer_ns
     }
 }

@@ -29,6 +29,7 @@ pub fn draw_hard(seed: u64, number: u64) -> Drawn {
     grid.job.syncs = matches!(mode, Mode::Synced | Mode::SyncedOnce);
     let mut drawn = Drawn::new(number, case, mode, grid, rng.random());
     drawn.class = Some(class);
+    structure(&mut drawn.grid, class, &mut rng);
     let effect = 0.1 * 100f64.powf(rng.random::<f64>());
     if !healthy {
         slow(&mut drawn, &mut rng, effect);
@@ -41,6 +42,19 @@ pub fn draw_hard(seed: u64, number: u64) -> Drawn {
     matter(&mut drawn, class, &mut rng);
     drawn.shown = !drawn.culprits.is_empty() && class != Class::DeviceWork && !alone(&drawn);
     drawn
+}
+
+/// How the job works, whatever is the matter with it.
+fn structure(grid: &mut Grid, class: Class, rng: &mut StdRng) {
+    match class {
+        Class::RunsAhead => (grid.job.runs_ahead, grid.job.steps_ahead) = (true, pick(rng, &[1, 1, 4])),
+        Class::DeviceWork => (grid.job.runs_ahead, grid.job.on_device) = (true, true),
+        Class::Overlap => (grid.buckets, grid.microbatches, grid.job.runs_ahead) = (true, 4, true),
+        Class::OneForwardOneBack => grid.schedule = Schedule::OneForwardOneBack,
+        Class::Interleaved => (grid.schedule, grid.microbatches) = (Schedule::Interleaved(2), grid.pipeline),
+        Class::Experts => grid.experts = pick(rng, &[0.2, 0.5, 1.0]),
+        _ => {}
+    }
 }
 
 /// A rank is slow by so many steps.
@@ -64,11 +78,6 @@ fn matter(drawn: &mut Drawn, class: Class, rng: &mut StdRng) {
     let Grid { tensor, data, pipeline, .. } = drawn.grid;
     let job = &mut drawn.grid.job;
     match class {
-        Class::RunsAhead => {
-            job.runs_ahead = true;
-            job.steps_ahead = pick(rng, &[1, 1, 4]);
-        }
-        Class::DeviceWork => (job.runs_ahead, job.on_device) = (true, true),
         Class::TwoCulprits => {
             if let Some((first, rank)) = first.zip(second) {
                 let times = rng.random_range(0.3..1.0);
@@ -77,10 +86,6 @@ fn matter(drawn: &mut Drawn, class: Class, rng: &mut StdRng) {
                 drawn.culprits.push(rank as i32);
             }
         }
-        Class::Overlap => (drawn.grid.buckets, drawn.grid.microbatches, job.runs_ahead) = (true, 4, true),
-        Class::OneForwardOneBack => drawn.grid.schedule = Schedule::OneForwardOneBack,
-        Class::Interleaved => (drawn.grid.schedule, drawn.grid.microbatches) = (Schedule::Interleaved(2), pipeline),
-        Class::Experts => drawn.grid.experts = pick(rng, &[0.2, 0.5, 1.0]),
         Class::TwoJobs => {
             // As many ranks on the same hosts, in another shape.
             let shape = if tensor * data * pipeline > 1 && tensor == 1 { (job.ranks, 1, 1) } else { (1, job.ranks, 1) };
@@ -108,6 +113,7 @@ fn matter(drawn: &mut Drawn, class: Class, rng: &mut StdRng) {
         Class::AllSlower => job.all_slower = Some((job.steps / 2, rng.random_range(1.5..3.0))),
         Class::Drift => job.clock_drift_ppb = rng.random_range(100_000..500_000),
         Class::FalseBounds => job.clock_error_ns = Some(job.clock_bound_ns * rng.random_range(2..10)),
+        _ => {}
     }
 }
 

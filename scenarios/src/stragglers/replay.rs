@@ -96,7 +96,12 @@ pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Ref
 /// As [`replay_by`].
 #[must_use]
 pub fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> Vec<Standing> {
-    let (told, _) = digests_by(rows, clock_of);
+    let (mut told, _) = digests_by(rows, clock_of);
+    // What comes after the end of the span is not judged: the job goes on.
+    for (node, digests) in &mut told {
+        let ahead_ns = rows.clocks.get(&**node).map_or(0, |clock| clock.offset_ns);
+        digests.retain(|digest| digest.window <= window_of(rows.until_ns.saturating_add(ahead_ns)));
+    }
     let live = told.iter().map(|(node, _)| (node.to_string(), Presence::Live)).collect();
     let mut coming: Vec<(i64, &Arc<str>, &Digest)> = Vec::new();
     for (node, digest) in told.iter().flat_map(|(node, digests)| digests.iter().map(move |digest| (node, digest))) {

@@ -87,6 +87,30 @@ struct Own {
     within_ns: [i64; 2],
     /// The bound of its host's clock.
     bound_ns: i64,
+    /// It entered a call before those that it waits for in the one before had entered that: its
+    /// host does not wait.
+    goes_on: bool,
+}
+
+/// Calls of one kind in a step: when they were entered in the mean, and how long each waited, as the
+/// clocks say, at least and at most.
+struct Wait {
+    first: bool,
+    from_ns: i64,
+    calls: u32,
+    each_ns: [i64; 3],
+}
+
+/// Whether the process entered a call of the step, or the one that ends it, before the wait in an
+/// earlier one was over, as surely as the clocks tell. Only of first calls is it known when each was
+/// entered.
+fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
+    let firsts = || waits.iter().filter(|wait| wait.first);
+    firsts().any(|wait| {
+        let later = firsts().map(|other| other.from_ns).chain([end_ns]).filter(|at_ns| *at_ns > wait.from_ns);
+        let [_, least_ns, _] = wait.each_ns;
+        least_ns > 0 && later.min().is_some_and(|next_ns| next_ns < wait.from_ns.saturating_add(least_ns))
+    })
 }
 
 /// Own times that were told.
@@ -167,7 +191,8 @@ impl<'a> StepTimes<'a> {
             let widest_ns = own.values().map(|own| own.bound_ns).max().unwrap_or(0);
             let telling = || own.values().filter(|own| own.waited_ns > 2 * widest_ns);
             // At each wait of a step the clocks may be wrong.
-            let broken = telling().filter(|own| own.outside_ns + 2 * widest_ns < own.within_ns[0]).count();
+            let longer = |own: &Own| own.outside_ns + 2 * widest_ns < own.within_ns[0];
+            let broken = telling().filter(|own| own.goes_on || longer(own)).count();
             if telling().count() < Rules::HOSTS_WAIT_TELLING
                 || broken as f64 > Rules::HOSTS_WAIT_BROKEN * telling().count() as f64
             {
@@ -304,7 +329,7 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
             let heard = |entered: Option<&Entered<'a>>, comm: u64| {
                 entered.filter(|entered| everybody(stepped, comm, entered.count)).map(|entered| entered.lasts(entry))
             };
-            let mut waits = step.kinds.iter().map(|((comm, func, rank, peer, first), (calls, before_ns))| {
+            let waits = step.kinds.iter().map(|((comm, func, rank, peer, first), (calls, before_ns))| {
                 let mine = entry(process.0, end_ns.saturating_sub(*before_ns));
                 let others = match peer {
                     None => heard(met.get(&(*comm, *func, *first, *calls)), *comm)?,
@@ -314,18 +339,20 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
                     }
                     Some(_) => Vec::new(),
                 };
-                Some(mine.waits_for(&others).map(|each| each.saturating_mul((*calls).into())))
+                Some(Wait { first: *first, from_ns: mine.at_ns, calls: *calls, each_ns: mine.waits_for(&others) })
             });
+            let waits: Option<Vec<Wait>> = waits.collect();
             // It begins with the wait for the last of those who ended the step before.
             let begun = heard(begun.get(&(stepped.ends.comm_hash, &*stepped.ends.func)), stepped.ends.comm_hash);
             let mine = entry(process.0, end_ns.saturating_sub(step.length_ns));
             let begun = begun.map(|lasts| mine.waits_for(&lasts));
             let sum = |a: [i64; 3], b: [i64; 3]| [0, 1, 2].map(|i| a[i].saturating_add(b[i]));
-            let waited = waits.try_fold([0i64; 3], |all, wait| wait.map(|wait| sum(all, wait)));
-            if let (Some(waited), Some(begun)) = (waited, begun) {
-                let [waited_ns, least, most] = sum(waited, begun);
+            if let (Some(waits), Some(begun)) = (waits, begun) {
+                let all = waits.iter().map(|wait| wait.each_ns.map(|each| each.saturating_mul(wait.calls.into())));
+                let [waited_ns, least, most] = all.fold(begun, sum);
+                let goes_on = goes_on(&waits, *end_ns);
                 let (outside_ns, bound_ns) = (step.outside_ns, mine.bound_ns);
-                let of = Own { outside_ns, waited_ns, within_ns: [least, most], bound_ns };
+                let of = Own { outside_ns, waited_ns, within_ns: [least, most], bound_ns, goes_on };
                 own.insert((*number, *process), of);
             }
         }

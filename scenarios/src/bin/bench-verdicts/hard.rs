@@ -6,7 +6,7 @@ use scenarios::figures::figure;
 use scenarios::stragglers::{
     AgentClocks, Class, Drawn, Outcome, draw_hard, judge_hard, judge_standing, reference_of, standing_by,
 };
-use verdicts::{Report, Rules, Verdict, analyse, text};
+use verdicts::{Culprit, Report, Rules, Verdict, analyse, text};
 
 use crate::{Arguments, each};
 
@@ -32,7 +32,15 @@ fn names(report: &Report) -> bool {
 }
 
 fn words(report: &Report) -> String {
-    format!("{:?}", report.verdict).chars().take(600).collect()
+    let Verdict::Rank { culprit, also, .. } = &report.verdict else {
+        return format!("{:?}", report.verdict).chars().take(600).collect();
+    };
+    let one = |c: &Culprit| {
+        let (percent, late_ms) = (100.0 * c.share, c.late_by_ns as f64 / 1e6);
+        let seen = format!("last in {} of {}, {} of {} windows", c.last_in, c.collectives, c.flagged, c.windows);
+        format!("rank {} in {}: {:?}, {percent:.1} %, {late_ms:.2} ms late, {seen}", c.rank, c.comm_hash, c.basis)
+    };
+    std::iter::once(culprit).chain(also).map(one).collect::<Vec<_>>().join("; ")
 }
 
 fn judge(seed: u64, number: u64) -> Judged {
