@@ -10,8 +10,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit as SqliteLimit;
@@ -207,7 +208,7 @@ const COPIES_KEPT: usize = 8;
 
 impl EmptyCopy {
     fn with<T>(catalog: &Catalog, f: impl FnOnce(&EmptyCopy) -> Result<T, QueryError>) -> Result<T, QueryError> {
-        let copies = || COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+        let copies = || COPIES.lock();
         let kept = {
             let mut copies = copies();
             copies.iter().position(|copy| copy.catalog == *catalog).map(|at| copies.remove(at))
@@ -237,9 +238,9 @@ impl EmptyCopy {
 
 fn prepare(copy: &EmptyCopy, sql: &str, catalog: &Catalog) -> Result<(Vec<ColumnMeta>, Reads), QueryError> {
     let EmptyCopy { conn, seen, .. } = copy;
-    *seen.lock().unwrap_or_else(PoisonError::into_inner) = Seen::default();
+    *seen.lock() = Seen::default();
     let statement = conn.prepare(sql).map_err(|error| {
-        let denied = seen.lock().unwrap_or_else(PoisonError::into_inner).denied.take();
+        let denied = seen.lock().denied.take();
         sqlite_error(&error, denied, sql, catalog)
     })?;
     if (1..=statement.parameter_count()).any(|i| statement.parameter_name(i) != Some(NOW_PARAMETER)) {
@@ -252,7 +253,7 @@ fn prepare(copy: &EmptyCopy, sql: &str, catalog: &Catalog) -> Result<(Vec<Column
             decl_type: column.decl_type().unwrap_or_default().to_owned(),
         })
         .collect();
-    let reads = std::mem::take(&mut seen.lock().unwrap_or_else(PoisonError::into_inner).reads);
+    let reads = std::mem::take(&mut seen.lock().reads);
     for (key, read) in &reads {
         if let Some(table) = catalog.tables.get(key)
             && read.contains("ROWID")
@@ -271,7 +272,7 @@ fn prepare(copy: &EmptyCopy, sql: &str, catalog: &Catalog) -> Result<(Vec<Column
 const TABLE_FUNCTIONS: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree"];
 
 fn authorize(context: &AuthContext<'_>, known: &BTreeSet<String>, seen: &Mutex<Seen>) -> Authorization {
-    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut seen = seen.lock();
     let deny = |seen: &mut Seen, message: String| {
         seen.denied.get_or_insert(message);
         Authorization::Deny

@@ -5,8 +5,7 @@
 //! nothing of one question is seen by the next; large ones are not kept, so that no memory stays
 //! with them.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{Connection, ffi};
@@ -41,7 +40,7 @@ impl MergePool {
     /// An empty database with these tables and views; it stops when `stop` does.
     pub(crate) fn take(&self, tables: &[MergeTable], setup: &[String], stop: &Stop) -> rusqlite::Result<Connection> {
         let found = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle.lock();
             let same = idle.iter().position(|kept| kept.tables == tables && kept.setup == setup);
             same.map(|index| idle.swap_remove(index).conn)
         };
@@ -61,7 +60,7 @@ impl MergePool {
         if rows > MOST_ROWS || cache_bytes(&conn) > MOST_BYTES || tables.iter().try_for_each(emptied).is_err() {
             return;
         }
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() >= KEPT {
             idle.remove(0);
         }
@@ -160,15 +159,15 @@ mod tests {
         let setup = ["CREATE TABLE t(x)".to_owned()];
         let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
         pool.give_back(conn, &[], &setup, 1);
-        assert_eq!(pool.idle.lock().unwrap().len(), 1);
+        assert_eq!(pool.idle.lock().len(), 1);
         // The same tables: the kept one (its table is there, no second CREATE TABLE failed).
         let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
-        assert_eq!(pool.idle.lock().unwrap().len(), 0);
+        assert_eq!(pool.idle.lock().len(), 0);
         pool.give_back(conn, &[], &setup, MOST_ROWS + 1);
-        assert_eq!(pool.idle.lock().unwrap().len(), 0, "a large database was kept");
+        assert_eq!(pool.idle.lock().len(), 0, "a large database was kept");
         let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
         conn.execute("INSERT INTO t VALUES (zeroblob(?1))", [MOST_BYTES]).unwrap();
         pool.give_back(conn, &[], &setup, 1);
-        assert_eq!(pool.idle.lock().unwrap().len(), 0, "the pages of a long value were kept");
+        assert_eq!(pool.idle.lock().len(), 0, "the pages of a long value were kept");
     }
 }

@@ -7,10 +7,11 @@
 //! sets the timer at a deadline is the caller's business; it calls [`Stop::stop`].
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, InterruptHandle};
 
 /// Stops a running question from outside: by hand or at a deadline. Clones share one state.
@@ -38,7 +39,7 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     fn working(&self) -> MutexGuard<'_, Vec<(u64, InterruptHandle)>> {
-        self.working.lock().unwrap_or_else(PoisonError::into_inner)
+        self.working.lock()
     }
 }
 

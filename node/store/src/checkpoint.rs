@@ -9,11 +9,12 @@
 //! forced its pages to the disk.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use super::error::StoreError;
@@ -48,7 +49,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -133,7 +134,7 @@ impl Checkpointer {
         self.shared.wake.notify_one();
         while state.done < mine && began.elapsed() < self.longest_wait {
             let left = self.longest_wait.saturating_sub(began.elapsed());
-            state = self.shared.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.ended.wait_for(&mut state, left);
         }
         // A reader may hold the rest of the log for as long as its question takes: ingest goes on
         // meanwhile.
@@ -177,7 +178,7 @@ fn run(conn: &Connection, shared: &Shared) {
     let mut state = shared.lock();
     loop {
         while !state.stop && state.wanted == state.done {
-            state = shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            shared.wake.wait(&mut state);
         }
         if state.stop {
             return;
@@ -203,7 +204,7 @@ fn run(conn: &Connection, shared: &Shared) {
             if left.is_zero() {
                 break;
             }
-            state = shared.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            shared.wake.wait_for(&mut state, left);
         }
         before = copied;
     }

@@ -7,9 +7,10 @@
 //! what no longer fits.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use record::Record;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
@@ -95,11 +96,11 @@ impl Shared {
     }
 
     pub(crate) fn facts(&self) -> MutexGuard<'_, FactsState> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.facts.lock()
     }
 
     pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+        self.health.lock()
     }
 }
 

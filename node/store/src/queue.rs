@@ -5,9 +5,9 @@
 //! offered up to then is either in the drained records or in the drained counts.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use record::LossCount;
 
 use super::rows::{Item, Kind};
@@ -64,7 +64,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Put an item in, or count it as dropped. False when it was dropped.
@@ -111,7 +111,7 @@ impl Queue {
             if hurry || now >= due {
                 break;
             }
-            state = self.wake_writer.wait_timeout(state, due - now).unwrap_or_else(PoisonError::into_inner).0;
+            self.wake_writer.wait_for(&mut state, due - now);
         }
         state.first_at = None;
         Drained {
@@ -132,7 +132,7 @@ impl Queue {
             if now >= deadline {
                 break;
             }
-            state = self.wake_writer.wait_timeout(state, deadline - now).unwrap_or_else(PoisonError::into_inner).0;
+            self.wake_writer.wait_for(&mut state, deadline - now);
         }
         state.stop
     }
@@ -158,7 +158,7 @@ impl Queue {
             if now >= deadline {
                 return false;
             }
-            state = self.flushed.wait_timeout(state, deadline - now).unwrap_or_else(PoisonError::into_inner).0;
+            self.flushed.wait_for(&mut state, deadline - now);
         }
         true
     }

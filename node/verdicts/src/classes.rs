@@ -131,8 +131,7 @@ pub(crate) fn refine(comms: &mut [Comm], all: &[&Totals]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compute_time::follow;
-    use crate::waited::Waited;
+    use crate::digest::of_rows;
     use crate::{Input, Observation};
 
     fn input(ranks: &[&[&str]]) -> Input {
@@ -164,8 +163,7 @@ mod tests {
         let mut jobs = input(&[first, first, inner, inner, last, last]);
         // A few records lost, and one host that attached late.
         jobs.observations.retain(|o| !(o.rank == 3 && o.seq % 90 == 7 || o.rank == 1 && o.seq < 100));
-        let waited = vec![Waited::Unseen; jobs.observations.len()];
-        let totals = follow(&jobs, &waited, None).1;
+        let totals = of_rows(&jobs).1;
         let found = classes(&totals.iter().collect::<Vec<_>>());
         let class = |rank: i32| found[&(Arc::from(format!("n{rank}")), 1)];
         assert_eq!([0, 1, 2, 3, 4, 5].map(class), [0, 0, 1, 1, 2, 2]);

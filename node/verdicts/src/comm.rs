@@ -92,8 +92,6 @@ pub(crate) struct Comm {
     /// Compute time rests on when the ranks met, told from aligned entries: it may be wrong by the
     /// clock bound.
     pub(crate) reconstructed: bool,
-    /// It is known of some collectives only, by the steps of digests.
-    pub(crate) by_steps: bool,
 }
 
 impl Comm {

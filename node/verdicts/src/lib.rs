@@ -7,8 +7,8 @@
 //!
 //! `input` is what goes in (`observation`: calls and clocks; `sampled`: cells out of digests),
 //! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen,
-//! `meet` tells when ranks met and `compute_time` what they did on their own, `matching` brings
-//! ranks together into communicators (`comm`; with `classes`: who does the same work), `windows`
+//! `digest` makes cells of rows and of digests alike, `matching` brings them together into
+//! communicators (`comm`; with `classes`: who does the same work), `windows`
 //! cuts time, `score` sums up (`tally`) and `rating` rates ranks (with `stats`), `suspects` looks
 //! for episodes, `stages` for imbalances, `hang` for who is waited for (with `activity`: what
 //! processes do that do not get on), `cycle` tells steps, `verdict` decides by the thresholds in
@@ -23,7 +23,6 @@ mod activity;
 mod classes;
 mod clocks;
 mod comm;
-mod compute_time;
 mod cycle;
 pub mod digest;
 mod doubts;
@@ -32,7 +31,6 @@ pub mod hostlist;
 pub mod import;
 mod input;
 mod matching;
-mod meet;
 mod number;
 mod observation;
 pub mod point_to_point;
@@ -57,7 +55,6 @@ mod text;
 mod verdict;
 mod victims;
 mod views;
-mod waited;
 pub mod why;
 mod windows;
 

@@ -1,63 +1,36 @@
 //! Brings the calls of different ranks together: one [`Comm`] per communicator, one [`Met`] per
 //! collective.
 //!
-//! Owns the key (communicator, func, seq), completeness and alignment of clocks. The scores made
-//! from it lie in `score.rs`, compute times are made in `compute_time.rs`.
+//! Owns the key (communicator, func, seq), completeness and alignment of clocks. Cells are made by
+//! `digest`, of rows as of digests; the scores made from them lie in `score.rs`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
-use super::compute_time::{ComputeTime, follow};
+use super::digest::of_rows;
 use super::input::Input;
-use super::meet::reconstruct;
-use super::observation::{ClockOffset, Coupling, Observation, Process};
+use super::observation::{ClockOffset, Process};
 use super::rules::Rules;
-use super::sampled::{LaneTotal, Totals};
-use super::waited::{Waited, waited};
+use super::sampled::{LaneTotal, Sampled, Totals};
 
 /// Match everything.
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
-    let waited = waited(input);
-    let met = reconstruct(input, &waited);
-    let (own, followed) = follow(input, &waited, met.as_deref());
+    let (cells, followed) = of_rows(input);
     let totals: Vec<&Totals> = followed.iter().chain(&input.totals).collect();
     let classes = classes(&totals);
     let mut by_comm: BTreeMap<u64, Heap<'_>> = BTreeMap::new();
-    for (i, seen) in input.observations.iter().enumerate() {
-        by_comm.entry(seen.comm_hash).or_default().calls.push(Part {
-            seen,
-            own: own[i],
-            weight: 1,
-            waited: waited[i],
-            called_ns: seen.duration_ns,
-        });
-    }
-    for cell in &input.sampled {
-        let end_ns = cell.seen.entry_ns.saturating_add(cell.seen.duration_ns);
-        let (waited, called_ns) = match cell.waited {
-            true => (Waited::Until(end_ns), 0),
-            false => (Waited::Unseen, cell.seen.duration_ns),
-        };
-        let own = ComputeTime { compute_ns: cell.compute_ns, unsure: cell.unsure };
-        let part = Part { seen: &cell.seen, own, weight: cell.weight, waited, called_ns };
-        by_comm.entry(cell.seen.comm_hash).or_default().calls.push(part);
+    for cell in cells.iter().chain(&input.sampled) {
+        by_comm.entry(cell.seen.comm_hash).or_default().cells.push(cell);
     }
     for totals in &totals {
         for lane in &totals.lanes {
             by_comm.entry(lane.comm_hash).or_default().lanes.push((totals, lane));
         }
     }
-    let reconstructed = met.is_some();
-    let told: HashSet<u64> =
-        input.sampled.iter().filter(|cell| cell.unsure.is_some()).map(|cell| cell.seen.comm_hash).collect();
     let mut comms: Vec<Comm> =
         by_comm.into_iter().map(|(hash, heap)| one(hash, &heap, &classes, input, rules)).collect();
-    for comm in &mut comms {
-        comm.by_steps = told.contains(&comm.hash);
-        comm.reconstructed = (reconstructed || comm.by_steps) && comm.tier == 0;
-    }
     refine(&mut comms, &totals);
     comms
 }
@@ -65,19 +38,8 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
 /// What was heard of one communicator.
 #[derive(Default)]
 struct Heap<'a> {
-    /// Calls and cells.
-    calls: Vec<Part<'a>>,
+    cells: Vec<&'a Sampled>,
     lanes: Vec<(&'a Totals, &'a LaneTotal)>,
-}
-
-/// One call, or a run of calls by their means.
-struct Part<'a> {
-    seen: &'a Observation,
-    own: ComputeTime,
-    weight: u32,
-    waited: Waited,
-    /// Time in the call itself.
-    called_ns: i64,
 }
 
 /// The parts heard of one collective, by place of the member.
@@ -90,14 +52,14 @@ struct Meeting {
 fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
-    for Part { seen, .. } in &heap.calls {
+    for Sampled { seen, .. } in &heap.cells {
         places.entry((seen.rank, &seen.node, seen.pid)).or_default();
     }
     for (totals, lane) in &heap.lanes {
         comm.count(&lane.func, lane.calls, lane.tier, lane.nranks);
         places.entry((lane.rank, &totals.node, totals.pid)).or_default();
     }
-    let library = heap.calls.first().map(|part| &part.seen.library).or(heap.lanes.first().map(|(_, l)| &l.library));
+    let library = heap.cells.first().map(|cell| &cell.seen.library).or(heap.lanes.first().map(|(_, l)| &l.library));
     comm.library = library.map(ToString::to_string).unwrap_or_default();
     for (place, (&(rank, node, pid), slot)) in places.iter_mut().enumerate() {
         *slot = place;
@@ -110,24 +72,21 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         comm.members.push(Member { rank, node: process.0, pid, clock, class });
     }
 
-    let coupling = || heap.calls.iter().filter(|part| Coupling::of(&part.seen.func) == Coupling::All);
-    let unseen = coupling().filter(|part| part.waited == Waited::Unseen).count();
-    comm.lifted = comm.tier == 0 && unseen as f64 <= (1.0 - rules.present) * coupling().count() as f64;
+    let unseen = heap.cells.iter().filter(|cell| !cell.waited).count();
+    comm.lifted = comm.tier == 0 && unseen as f64 <= (1.0 - rules.present) * heap.cells.len() as f64;
     comm.tier = if comm.lifted { 1 } else { comm.tier };
+    comm.reconstructed = comm.tier == 0 && heap.cells.iter().any(|cell| cell.unsure.is_some());
 
     let mut groups: HashMap<(&Arc<str>, u64), Meeting> = HashMap::new();
-    for &Part { seen, own, weight, waited, called_ns } in &heap.calls {
-        if Coupling::of(&seen.func) != Coupling::All {
-            continue;
-        }
-        let duration_ns = match waited {
-            Waited::Until(end) if comm.lifted => end.saturating_sub(seen.entry_ns),
-            _ if comm.lifted => continue,
-            _ => called_ns,
+    for &&Sampled { ref seen, compute_ns, unsure, weight, waited } in &heap.cells {
+        let called_ns = if waited { 0 } else { seen.duration_ns };
+        let duration_ns = match comm.lifted {
+            true if waited => seen.duration_ns,
+            true => continue,
+            false => called_ns,
         };
         let place = places[&(seen.rank, &*seen.node, seen.pid)];
         let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
-        let ComputeTime { compute_ns, unsure } = own;
         let cell = Cell { entry_ns, duration_ns, called_ns, compute_ns, unsure };
         let meeting = groups.entry((&seen.func, seen.seq)).or_default();
         meeting.weight = weight.max(meeting.weight);
@@ -186,8 +145,12 @@ fn middle(cells: &[(usize, Cell)], members: &[Member]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Observation;
 
-    fn call(rank: i32, func: &str, seq: u64, entry_ns: i64, duration_ns: i64) -> Observation {
+    const US: i64 = 1_000;
+
+    fn call(rank: i32, func: &str, seq: u64, entry_us: i64, duration_us: i64) -> Observation {
+        let (entry_ns, duration_ns) = (entry_us * US, duration_us * US);
         Observation {
             node: format!("n{rank}").into(),
             pid: 1,
@@ -208,7 +171,7 @@ mod tests {
         let clock = |offset_ns| ClockOffset::steady(offset_ns, 0);
         Input {
             observations,
-            clocks: [("n0".into(), clock(0)), ("n1".into(), clock(1_000))].into(),
+            clocks: [("n0".into(), clock(0)), ("n1".into(), clock(1_000 * US))].into(),
             since_ns: 0,
             until_ns: i64::MAX,
             ..Input::default()
@@ -230,7 +193,7 @@ mod tests {
         let comm = &comms[0];
         assert_eq!((comm.met.len(), comm.complete, comm.partial, comm.dropped), (2, 2, 0, 1));
         let entries: Vec<i64> = comm.met[0].cells.iter().flatten().map(|c| c.entry_ns).collect();
-        assert_eq!(entries, [100, 130], "rank 1's clock is 1000 ns ahead");
+        assert_eq!(entries, [100 * US, 130 * US], "rank 1's clock is 1000 us ahead");
     }
 
     #[test]
@@ -250,7 +213,7 @@ mod tests {
             &Rules::default(),
         );
         let own: Vec<Option<i64>> = comms[0].met.iter().map(|m| m.cells[0].unwrap().compute_ns).collect();
-        assert_eq!(own, [None, Some(20), None, Some(10)]);
+        assert_eq!(own, [None, Some(20 * US), None, Some(10 * US)]);
         assert_eq!(comms[0].one_sided, 1);
     }
 }

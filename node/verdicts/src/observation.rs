@@ -226,7 +226,7 @@ pub enum Row {
     Placed(Observation),
     /// It can be matched by time only: its communicator's start was not seen, and it has no number.
     Unnumbered(Observation),
-    /// It cannot, and why (its rank or communicator is unknown).
+    /// It cannot, and why (its rank, process or communicator is unknown).
     Unplaced(&'static str),
 }
 
@@ -261,6 +261,9 @@ impl Observation {
         let Some(rank) = small(row, 2)? else {
             return Ok(Row::Unplaced("rank not known"));
         };
+        let Some(pid) = integer(row, 1)?.filter(|pid| u32::try_from(*pid).is_ok()) else {
+            return Ok(Row::Unplaced("process not known"));
+        };
         let Some(comm_hash) = integer(row, 4)? else {
             return Ok(Row::Unplaced("communicator not known"));
         };
@@ -276,7 +279,7 @@ impl Observation {
         }
         let seen = Self {
             node: text(row, 0)?.unwrap_or_default().into(),
-            pid: integer(row, 1)?.unwrap_or(-1),
+            pid,
             rank,
             nranks: small(row, 3)?.filter(|&n| n > 0),
             comm_hash: comm_hash.cast_unsigned(),
@@ -357,13 +360,13 @@ mod tests {
     #[test]
     fn what_cannot_be_matched_is_counted_and_what_is_wrong_is_refused() {
         let mut input = Input::default();
-        for column in [2, 4, 6, 8] {
+        for column in [1, 2, 4, 6, 8] {
             let mut lacking = row();
             lacking[column] = Value::Null;
             input.push_row(&lacking).unwrap();
         }
         input.push_row(&row()).unwrap();
-        assert_eq!(input.unplaced.values().sum::<u64>(), 3);
+        assert_eq!(input.unplaced.values().sum::<u64>(), 4);
         assert_eq!((input.observations.len(), input.unnumbered.len()), (1, 1));
         let mut absurd = row();
         absurd[7] = Value::Integer(i64::MAX);

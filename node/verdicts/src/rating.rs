@@ -39,8 +39,6 @@ pub(crate) struct Score {
     pub(crate) late: Rating,
     /// By its compute time, compared with the others of its class.
     pub(crate) own: Rating,
-    /// It enters late by the aligned clocks, yet waits as long as the others.
-    pub(crate) late_but_waits: bool,
 }
 
 /// What the tallies to be rated stand for.
@@ -127,11 +125,9 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                     let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
                     let floor = if frame.waits == Waits::Assumed { Rules::ASSUMED_WAITS_FLOOR_NS } else { 0.0 };
                     least.flagged = stands && least.share >= rules.effect && least.excess_ns > floor && !contradicted;
-                    let late_but_waits =
-                        late.flagged && bound.is_some_and(|b| least.excess_ns < (late.excess_ns - b) / 2.0);
-                    Score { late: least, own: own[r], late_but_waits }
+                    Score { late: least, own: own[r] }
                 }
-                Waits::Enqueued => Score { late, own: own[r], late_but_waits: false },
+                Waits::Enqueued => Score { late, own: own[r] },
                 Waits::Inconsistent => Score::default(),
             }
         })

@@ -118,8 +118,16 @@ impl Rules {
     /// Of its lateness, what a wait for others must explain.
     pub(crate) const WAIT_EXPLAINS: f64 = 0.5;
 
-    /// Other late ranks are listed down to this part of the first one's share.
+    /// Other late ranks are listed down to this part of the first one's share,
     pub(crate) const ALSO_SHARE: f64 = 0.2;
+
+    /// and down to this where calls only enqueue: waits are told from means over a step, and what is
+    /// left of a wait looks like time of one's own.
+    pub(crate) const ALSO_SHARE_ENQUEUED: f64 = 0.5;
+
+    /// Autocorrelation of the changes of ranks' excess above which hosts are taken to run ahead:
+    /// between the -1/2 of independent values and the -1/4 of those that add up over two.
+    pub(crate) const RUNS_AHEAD: f64 = -1.0 / 3.0;
 
     /// Autocorrelation that counts, in its standard errors of 1 / sqrt n (Bartlett 1946).
     pub(crate) const AUTOCORRELATION_ERRORS: f64 = 4.0;

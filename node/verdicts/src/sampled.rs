@@ -68,19 +68,6 @@ pub struct LaneTotal {
 }
 
 impl LaneTotal {
-    /// Of the lane of a call, before any is counted.
-    pub(crate) fn of(seen: &Observation) -> Self {
-        Self {
-            comm_hash: seen.comm_hash,
-            nranks: seen.nranks,
-            rank: seen.rank,
-            func: Arc::clone(&seen.func),
-            calls: 0,
-            tier: seen.tier,
-            library: Arc::clone(&seen.library),
-        }
-    }
-
     /// Count calls.
     pub(crate) fn count(&mut self, calls: u64, nranks: Option<i32>) {
         self.calls = self.calls.saturating_add(calls);

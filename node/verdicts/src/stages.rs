@@ -4,7 +4,7 @@
 //! belong to one job; those that share one in which all do the same work (a data or tensor parallel
 //! group) are replicas of one stage.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::classes::Union;
@@ -15,16 +15,35 @@ use super::report::{Stage, StageRank, Verdict};
 use super::rules::Rules;
 use super::score::Scored;
 use super::stats::{Moments, median};
+use super::suspects::of_run;
 use super::tally::Waits;
 
-/// How many processes were heard of the job that a communicator belongs to; `all` are the
+/// The processes that were heard of the job that a communicator belongs to; `all` are the
 /// communicators heard of.
-pub(crate) fn job_size<'a>(all: impl Iterator<Item = &'a Comm>, comm: &Comm) -> usize {
+pub(crate) fn job_of<'a>(all: impl Iterator<Item = &'a Comm>, comm: &Comm) -> BTreeSet<Process> {
     let mut jobs = Union::default();
     all.for_each(|c| jobs.join(c));
-    let Some(m) = comm.members.first() else { return 0 };
+    let Some(m) = comm.members.first() else { return BTreeSet::new() };
     let root = jobs.root(&(Arc::clone(&m.node), m.pid));
-    jobs.parent.keys().filter(|p| jobs.root(p) == root).count()
+    jobs.parent.keys().filter(|p| jobs.root(p) == root).cloned().collect()
+}
+
+/// By how much the ranks to blame compute longer between two instants than any other rank of the
+/// job, as a share of wall time: by more they cannot make it longer, for a step takes at least as
+/// long as each of its ranks computes in it. None where nobody else's compute time is known.
+pub(crate) fn beyond_the_job(
+    scored: &[Scored],
+    job: &BTreeSet<Process>,
+    blamed: &BTreeSet<Process>,
+    within_ns: (i64, i64),
+    rules: &Rules,
+) -> Option<f64> {
+    let shares = own_shares(scored, rules, within_ns);
+    let of_job = |is_blamed: bool| {
+        let of = shares.iter().filter(move |(p, _)| job.contains(*p) && blamed.contains(*p) == is_blamed);
+        of.map(|(_, (share, _))| share.told).max_by(f64::total_cmp)
+    };
+    Some((of_job(true)? - of_job(false)?).max(0.0))
 }
 
 /// One stage whose replicas all take clearly longer than any other stage's.
@@ -42,7 +61,7 @@ pub(crate) fn stage_imbalance(
             stages.join(&s.comm);
         }
     }
-    let shares = own_shares(scored, rules);
+    let shares = own_shares(scored, rules, (i64::MIN, i64::MAX));
     // By job, then stage: the processes and their share of compute time.
     let mut by_job: BTreeMap<Process, BTreeMap<Process, Vec<Own>>> = BTreeMap::new();
     for (process, (share, comm)) in shares {
@@ -105,16 +124,18 @@ fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, ru
     Some(Verdict::StageImbalance { ranks, ratio, share, stages })
 }
 
-/// The share of wall time that each process spends on its own, in the communicator that shows most
-/// of it, and which that is.
-fn own_shares(scored: &[Scored], rules: &Rules) -> BTreeMap<Process, (Share, u64)> {
+/// The share of wall time that each process spends on its own between two instants, in the
+/// communicator that shows most of it, and which that is.
+fn own_shares(scored: &[Scored], rules: &Rules, within_ns: (i64, i64)) -> BTreeMap<Process, (Share, u64)> {
     let mut best: BTreeMap<Process, (f64, Share, u64)> = BTreeMap::new();
     for s in scored.iter().filter(|s| s.waits == Waits::Seen || s.comm.reconstructed) {
-        let (tallies, _) = s.pooled(0..s.windows.len(), rules);
-        let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
+        let run = s.between(within_ns.0, within_ns.1);
+        let (tallies, _) = s.pooled(run.clone(), rules);
+        let wall_ns: f64 = s.windows[run.clone()].iter().map(|w| w.wall_ns).sum();
+        let collectives: f64 = of_run(s, &run).iter().map(|met| f64::from(met.weight)).sum();
         for (m, tally) in s.comm.members.iter().zip(&tallies) {
             let Some(mean) = tally.own.mean().filter(|_| wall_ns > 0.0) else { continue };
-            let share = |compute_ns: f64| compute_ns * s.comm.stands_for(0..s.comm.met.len()) / wall_ns;
+            let share = |compute_ns: f64| compute_ns * collectives / wall_ns;
             let unsure = |moments: &Moments| moments.mean().unwrap_or(0.0);
             let (less, more) = (unsure(&tally.compute_less), unsure(&tally.compute_more));
             let share = Share { told: share(mean), least: share(mean - less), most: share(mean + more) };
@@ -205,7 +226,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
         count += 1;
         // Only what its compute time explains: a rank that is passed a delay is not taking its
         // turn.
-        if !own_known || excess[r].map_or(s.comm.by_steps, |own| own >= rules.own_share * late) {
+        if !own_known || excess[r].map_or(s.comm.reconstructed, |own| own >= rules.own_share * late) {
             lost += late * f64::from(met.weight);
             clear += usize::from(late >= rules.effect * period);
             last[r] += 1;

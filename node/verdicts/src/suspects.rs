@@ -126,25 +126,6 @@ fn episode_of(flags: &[bool], persistence: usize, density: f64) -> Option<Range<
     best.map(|(_, range)| range)
 }
 
-/// Where the values rise to a higher level, if they do: the place that maximises the distance
-/// between the means before and after, each place weighted by how surely it is seen (Hinkley,
-/// "Inference about the change-point in a sequence of random variables", 1970).
-fn rises(values: &[f64]) -> Option<usize> {
-    let all: f64 = values.iter().sum();
-    let n = values.len() as f64;
-    let mut before = 0.0;
-    let mut best: Option<(f64, usize)> = None;
-    for (at, value) in values.iter().enumerate().skip(1) {
-        before += values[at - 1];
-        let k = at as f64;
-        let rise = ((all - before) / (n - k) - before / k) * (k * (n - k) / n).sqrt();
-        if rise > 0.0 && *value > 0.0 && best.is_none_or(|(most, _)| rise > most) {
-            best = Some((rise, at));
-        }
-    }
-    best.map(|(_, at)| at)
-}
-
 /// Look for suspects in one communicator.
 pub(crate) fn suspects(
     index: usize,
@@ -156,7 +137,6 @@ pub(crate) fn suspects(
 ) {
     for m in 0..s.comm.members.len() {
         let case = Case::of(index, s, m, rules, job_rank, elsewhere);
-        case.contradiction(findings);
         let late = case.late(findings);
         let own = case.own();
         // What the others wait is the better evidence, unless it shows only a part.
@@ -169,8 +149,8 @@ pub(crate) fn suspects(
     }
 }
 
-/// A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours,
-/// in whichever communicator they show.
+/// A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours
+/// in the communicator.
 pub(crate) fn neighbours(
     scored: &[Scored],
     rules: &Rules,
@@ -181,12 +161,9 @@ pub(crate) fn neighbours(
     let mut more = Vec::new();
     for (index, s) in scored.iter().enumerate() {
         for (m, member) in s.comm.members.iter().enumerate() {
-            let of_host: Vec<&Found> = findings.found.iter().filter(|f| *f.culprit.node == *member.node).collect();
-            let here = of_host.iter().any(|f| f.comm == index);
-            // Where none of them is in this communicator, it may be named already.
-            let known = |f: &&Found| f.culprit.pid == member.pid && (f.comm == index || !here);
-            if !of_host.is_empty() && !of_host.iter().any(known) {
-                more.extend(Case::of(index, s, m, rules, job_rank, elsewhere).as_neighbour(&of_host));
+            let of_host = || findings.found.iter().filter(|f| f.comm == index && *f.culprit.node == *member.node);
+            if let Some(found) = of_host().next().filter(|_| !of_host().any(|f| f.member == m)) {
+                more.extend(Case::of(index, s, m, rules, job_rank, elsewhere).as_neighbour(found));
             }
         }
     }
@@ -226,31 +203,15 @@ impl<'a> Case<'a> {
         Self { index, s, m, me, several, paired, elsewhere, rules }
     }
 
-    /// It stands out as its neighbours on the host do, by the same figure: over the windows of one
-    /// in the same communicator; else at the time of the dearest, or of all of them.
-    fn as_neighbour(&self, neighbours: &[&Found]) -> Option<Found> {
-        if let Some(f) = neighbours.iter().find(|f| f.comm == self.index) {
-            return self.as_much_as(f, f.episode.clone());
-        }
-        // Elsewhere a late entry may be what it was passed; its compute time is not.
-        let own = neighbours.iter().filter(|f| f.culprit.basis == Basis::OwnTime);
-        let dearest = own.max_by(|a, b| a.culprit.share.total_cmp(&b.culprit.share))?;
-        let since_ns = neighbours.iter().map(|f| f.culprit.since_ns).min()?;
-        let until_ns = neighbours.iter().map(|f| f.culprit.until_ns).max()?;
-        let run = self.s.between(dearest.culprit.since_ns, dearest.culprit.until_ns);
-        self.as_much_as(dearest, run).or_else(|| self.as_much_as(dearest, self.s.between(since_ns, until_ns)))
-    }
-
-    fn as_much_as(&self, neighbour: &Found, run: Range<usize>) -> Option<Found> {
-        if run.is_empty() {
-            return None;
-        }
+    /// It stands out as its neighbour on the host does, by the same figure over the same windows.
+    fn as_neighbour(&self, neighbour: &Found) -> Option<Found> {
+        let run = neighbour.episode.clone();
         let (tallies, scores) = self.s.pooled(run.clone(), self.rules);
         let own_time = neighbour.culprit.basis == Basis::OwnTime;
         let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
         let own = tallies[self.m].more_compute.mean();
         // Its compute time must not say that it is held up.
-        let itself = own_time || own.is_none_or(|own| own >= self.rules.own_share * rating.excess_ns);
+        let itself = own_time || own.map_or(!self.several, |own| own >= self.rules.own_share * rating.excess_ns);
         let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
         // Those that are slow as it is are among the others, and widen their spread: what it has in
         // every collective tells as well.
@@ -267,19 +228,6 @@ impl<'a> Case<'a> {
 
     fn column(&self, flag: fn(&Score) -> bool) -> Vec<bool> {
         self.s.scores.iter().map(|w| flag(&w[self.m])).collect()
-    }
-
-    /// Late by the clocks, yet it waits as long as the others.
-    fn contradiction(&self, findings: &mut Findings) {
-        let Some(run) = episode(&self.column(|score| score.late_but_waits), self.rules) else { return };
-        let (_, scores) = self.s.pooled(run, self.rules);
-        if scores[self.m].late_but_waits {
-            findings.doubts.push(format!(
-                "rank {} on {} enters late by the aligned clocks but waits as long as the others do: its clock offset \
-                 may be wrong, or it leaves collectives late (network, wake-up)",
-                self.me.rank, self.me.node
-            ));
-        }
     }
 
     /// It is late: by waits or entries.
@@ -318,6 +266,10 @@ impl<'a> Case<'a> {
         let entries_tell = !s.comm.mixed() && !self.paired;
         let by_entries =
             s.waits == Waits::Enqueued && (!s.comm.reconstructed || (open || own.is_none()) && entries_tell);
+        if by_entries && s.waits == Waits::Enqueued && runs_ahead(&excesses(s, m, Basis::Entries, &run)) {
+            findings.alone.push(self.me.clone());
+            return None;
+        }
         if !by_entries {
             if open {
                 findings.alone.push(self.me.clone());
@@ -366,21 +318,9 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Episodes to be tried in turn: those of the flags, then the part of the widest from where its
-    /// excess rises most. Chance flags before a rank became slow would otherwise make one episode
-    /// of two levels, and its collectives would seem to depend on each other.
+    /// Episodes to be tried in turn.
     fn candidates(&self, flags: &[bool], which: fn(&Score) -> &Rating) -> Vec<Range<usize>> {
         let mut runs = episodes(flags, self.rules);
-        if let Some(wide) = runs.first() {
-            let excess: Vec<f64> = wide.clone().map(|w| which(&self.s.scores[w][self.m]).excess_ns).collect();
-            let risen = rises(&excess).map(|at| wide.start + at..wide.end);
-            runs.extend(risen.filter(|run| {
-                let flagged = flags[run.clone()].iter().filter(|flag| **flag).count();
-                flagged > self.rules.persistence
-                    && flagged as f64 >= Rules::TIGHT_DENSITY * run.len() as f64
-                    && !runs.contains(run)
-            }));
-        }
         // Where windows hold few collectives or ranks are few, the spread of a single window is a
         // poor measure: then it is enough that it costs as much in most of the longer ones; what it
         // stands out of is asked over the whole run.
@@ -529,6 +469,17 @@ fn independent(series: &[Vec<f64>]) -> f64 {
     (1.0 - r) / (1.0 + r)
 }
 
+/// Hosts go on without waiting for the calls that they enqueue: a rank that is late in one is as
+/// late in the next, until all wait once. Told from how the ranks' excess changes from one
+/// collective to the next (median over the ranks of the lag-1 autocorrelation): -1/2 where each
+/// collective lets all go together, for then a difference has the noise of both; 0 where lateness
+/// adds up, and -1/4 where it does so over two.
+fn runs_ahead(series: &[Vec<f64>]) -> bool {
+    let changes = |x: &Vec<f64>| x.windows(2).map(|w| w[1] - w[0]).collect::<Vec<f64>>();
+    let r = median(series.iter().filter_map(|x| autocorrelation(&changes(x))));
+    r.is_some_and(|r| r > Rules::RUNS_AHEAD)
+}
+
 /// Lag-1 autocorrelation; none where nothing varies.
 fn autocorrelation(x: &[f64]) -> Option<f64> {
     let mean = x.iter().sum::<f64>() / x.len().max(1) as f64;
@@ -602,13 +553,6 @@ mod tests {
         let spikes: Vec<f64> = (0..36).map(|i| if i % 9 == 0 { 2_000.0 } else { 1.0 }).collect();
         assert!(steadiness(&spikes) < 0.0);
         assert_eq!((steadiness(&[]), steadiness(&[-1.0; 9])), (0.0, 0.0));
-    }
-
-    #[test]
-    fn a_rise_is_found_where_it_begins() {
-        assert_eq!(rises(&[0.1, 0.3, 0.2, 5.0, 5.2, 4.9]), Some(3));
-        assert_eq!(rises(&[5.0, 5.0, 0.1]), None);
-        assert_eq!((rises(&[]), rises(&[1.0]), rises(&[1.0, 1.0])), (None, None, None));
     }
 
     #[test]

@@ -19,9 +19,10 @@ use super::point_to_point;
 use super::report::{Basis, Cost, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, score};
-use super::stages::{job_size, rotation, stage_imbalance};
+use super::stages::{beyond_the_job, job_of, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
 use super::suspects::{Elsewhere, Findings, Found, job_ranks, neighbours, of_run, order, suspects};
+use super::tally::Waits;
 use super::victims::{drop_common, drop_held_up_by_entries};
 
 /// Analyse one span.
@@ -148,7 +149,9 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     let mut named: Vec<Found> = Vec::new();
     for f in findings.found.drain(..) {
         let known = named.iter().any(|n| n.culprit.node == f.culprit.node && n.culprit.pid == f.culprit.pid);
-        let small = named.first().is_some_and(|n| f.culprit.share < Rules::ALSO_SHARE * n.culprit.share);
+        let enqueued = scored[f.comm].waits == Waits::Enqueued;
+        let least = if enqueued { Rules::ALSO_SHARE_ENQUEUED } else { Rules::ALSO_SHARE };
+        let small = named.first().is_some_and(|n| f.culprit.share < least * n.culprit.share);
         if !known && !small {
             named.push(f);
         }
@@ -157,7 +160,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     findings.held_up.sort();
     findings.held_up.dedup();
 
-    let cost = cost(&scored, &thin, &named);
+    let cost = cost(&scored, &thin, &named, rules);
     let mut evidence = evidence(input, &scored, &thin, &named);
     let rotation = rotation(&scored, rules);
     evidence.notes.extend(rotation.iter().map(|r| r.note(&scored)));
@@ -207,8 +210,9 @@ fn means(scored: &[Scored]) -> Option<String> {
 /// What the named ranks cost in the communicator of the dearest, collective by collective of its
 /// episode: the time between the last entry of the ranks that are not named and the last entry of
 /// those that are, times the ranks that wait for it. By compute time, the same with compute times,
-/// and the whole job waits: an upper bound, since slack elsewhere may hide part of it.
-fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
+/// but no more than they compute longer than any rank of the job; the whole job waits. An upper
+/// bound, since slack elsewhere may hide part of it.
+fn cost(scored: &[Scored], thin: &[Comm], named: &[Found], rules: &Rules) -> Cost {
     let Some(first) = named.first() else {
         return Cost::default();
     };
@@ -216,7 +220,8 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
     let basis = first.culprit.basis;
     let members: Vec<usize> = named.iter().filter(|f| f.comm == first.comm).map(|f| f.member).collect();
     let all = scored.iter().map(|s| &s.comm).chain(thin);
-    let job = (basis == Basis::OwnTime).then(|| job_size(all, &s.comm).saturating_sub(named.len()));
+    let job = (basis == Basis::OwnTime).then(|| job_of(all, &s.comm));
+    let charged = job.as_ref().map(|job| job.len().saturating_sub(named.len()));
     let (mut wasted_ns, mut longer_ns, mut by_means) = (0.0, 0.0, false);
     for met in of_run(s, &first.episode) {
         by_means |= met.weight > 1;
@@ -232,15 +237,23 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found]) -> Cost {
         if let (Some(late), Some(rest)) = (late, rest) {
             let longer = (late - rest).max(0) as f64 * f64::from(met.weight);
             longer_ns += longer;
-            wasted_ns += longer * job.map_or(waiting, |n| n as f64);
+            wasted_ns += longer * charged.map_or(waiting, |n| n as f64);
         }
     }
     let wall_ns: f64 = s.windows[first.episode.clone()].iter().map(|w| w.wall_ns).sum();
+    if let Some(job) = job {
+        let blamed = named.iter().map(|f| (f.culprit.node.as_str().into(), f.culprit.pid)).collect();
+        let within_ns = (first.culprit.since_ns, first.culprit.until_ns);
+        let beyond = beyond_the_job(scored, &job, &blamed, within_ns, rules);
+        let most_ns = beyond.map_or(longer_ns, |beyond| longer_ns.min(beyond * wall_ns));
+        wasted_ns *= if longer_ns > 0.0 { most_ns / longer_ns } else { 0.0 };
+        longer_ns = most_ns;
+    }
     Cost {
         gpu_seconds_wasted: wasted_ns / 1e9,
         gpus_lost: if wall_ns > 0.0 { wasted_ns / wall_ns } else { 0.0 },
         upper_bound: basis != Basis::Waits || by_means,
-        charged: job,
+        charged,
         per_step: per_step(of_run(s, &first.episode), longer_ns, wasted_ns),
     }
 }

@@ -3,7 +3,7 @@
 //! tables; docs/sql.md describes the columns. `synced_lateness` and `synced_self_time` are the same
 //! where calls only enqueue and hosts wait in synchronise calls after them.
 //!
-//! They say in SQL what `matching.rs`, `compute_time.rs` and `score.rs` compute: they are held
+//! They say in SQL what `digest/follow.rs`, `matching.rs` and `score.rs` compute: they are held
 //! together by the tests of `show_sql`.
 
 use query_planner::View;

@@ -13,8 +13,9 @@
 //! the keys of one that has: `semijoin.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
@@ -180,7 +181,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSe
     let log = Arc::clone(&seen);
     conn.authorizer(Some(move |context: AuthContext<'_>| {
         if let AuthAction::Read { table_name, column_name } = context.action {
-            let mut reads = log.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reads = log.lock();
             let columns = reads.entry(table_name.to_ascii_lowercase()).or_default();
             if !column_name.is_empty() {
                 columns.insert(column_name.to_owned());
@@ -192,7 +193,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSe
     for key in question.reads.keys().filter(|key| computed(key)) {
         conn.prepare(&format!("SELECT * FROM {}", quoted(key))).map_err(failed)?;
     }
-    let read_below = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
+    let read_below = std::mem::take(&mut *seen.lock());
     let below: BTreeSet<String> = read_below.keys().filter(|key| !computed(key)).cloned().collect();
     let mut reads = question.reads.clone();
     for (key, columns) in read_below {

@@ -22,7 +22,7 @@ impl Clocks {
     pub fn of(job: &Job, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(!seed);
         let clocks = Machine::new(job, seed).clocks;
-        let wrong = |node: usize, rng: &mut StdRng| if node == 0 { 0 } else { within(rng, job.clock_bound_ns) };
+        let wrong = |node: usize, rng: &mut StdRng| if node == 0 { 0 } else { within(rng, job.offset_error_ns()) };
         let nodes = clocks.iter().enumerate().map(|(node, (ahead, drift))| (*ahead, *drift, wrong(node, &mut rng)));
         Self { nodes: nodes.collect(), bound_ns: job.clock_bound_ns }
     }

@@ -19,6 +19,8 @@ const HANGS_FOR_NS: i64 = 10_000_000_000;
 /// How fast a clock may drift by what its agent states: parts in a billion, as data sheets of
 /// server oscillators have it.
 const STATED_DRIFT_PPB: i64 = 50_000;
+/// Time in which a host enqueues work for its device.
+const LAUNCH_NS: i64 = 50_000;
 /// A send returns when its data are on their way.
 const SEND_NS: i64 = 20_000;
 
@@ -117,7 +119,14 @@ impl<'a> Machine<'a> {
 
     /// Own work of a rank.
     pub(super) fn compute(&mut self, rank: usize, length_ns: i64) {
-        self.free_at[rank] += length_ns.max(0);
+        if !(self.job.enqueues && self.job.on_device) {
+            self.free_at[rank] += length_ns.max(0);
+            return;
+        }
+        self.free_at[rank] += LAUNCH_NS;
+        if let Some(done) = &mut self.done_at[rank] {
+            *done = self.free_at[rank].max(*done) + length_ns.max(0);
+        }
     }
 
     /// All ranks of a group meet: each enters when it is free, and it ends when all have entered.
@@ -226,7 +235,7 @@ impl<'a> Machine<'a> {
     }
 
     pub(super) fn end_step(&mut self) {
-        if self.job.enqueues && self.job.runs_ahead {
+        if self.job.enqueues && self.job.runs_ahead && (self.step + 1).is_multiple_of(self.job.steps_ahead.max(1)) {
             for rank in 0..self.job.ranks {
                 if !self.stuck[rank] {
                     self.sync(rank);
@@ -297,7 +306,7 @@ impl<'a> Machine<'a> {
             if self.job.missing_nodes.contains(&node) {
                 continue;
             }
-            let wrong = if node == 0 { 0 } else { within(&mut self.rng, self.job.clock_bound_ns) };
+            let wrong = if node == 0 { 0 } else { within(&mut self.rng, self.job.offset_error_ns()) };
             let clock = ClockOffset {
                 offset_ns: self.on_clock(node, until) - until + wrong,
                 bound_ns: if node == 0 { 0 } else { self.job.clock_bound_ns },
@@ -323,7 +332,9 @@ impl<'a> Machine<'a> {
     }
 }
 
-fn pid(rank: usize) -> i64 {
+/// The process of a rank.
+#[must_use]
+pub fn pid(rank: usize) -> i64 {
     1_000 + rank as i64
 }
 

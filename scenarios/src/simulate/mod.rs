@@ -10,7 +10,8 @@
 //! are not heard.
 //!
 //! [`Job`] is flat, one communicator; [`Grid`] has tensor, data and pipeline parallel groups.
-//! `machine` moves the ranks through their calls and records them.
+//! `schedule` says in which order the stages of a pipeline work, `machine` moves the ranks through
+//! their calls and records them.
 
 use rand::{Rng, RngExt};
 
@@ -19,10 +20,13 @@ use verdicts::Input;
 mod clocks;
 mod grid;
 mod machine;
+mod schedule;
 
 pub use clocks::Clocks;
 pub use grid::Grid;
+pub use machine::pid;
 use machine::{Group, Machine};
+pub use schedule::Schedule;
 
 /// How a rank's own time scatters, beside its mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -106,6 +110,12 @@ pub struct Job {
     pub uneven: f64,
     /// Late ranks.
     pub slow: Vec<Slow>,
+    /// Late ranks are so in so many steps and then not in so many others, in turns: a device that
+    /// gets too warm and cools down again.
+    pub rests: Option<(usize, usize)>,
+    /// From a step on every rank's own work takes so many times as long: a shared file system, a
+    /// longer input.
+    pub all_slower: Option<(usize, f64)>,
     /// A slow link.
     pub slow_link: Option<SlowLink>,
     /// A rank that stops; the job then hangs, and is looked at ten seconds later.
@@ -116,12 +126,19 @@ pub struct Job {
     /// With `enqueues`: the host synchronises only at the end of a step, and runs ahead of the
     /// device until then.
     pub runs_ahead: bool,
+    /// With `runs_ahead`: the host synchronises once in so many steps.
+    pub steps_ahead: usize,
+    /// With `enqueues`: own work is the device's, and the host only enqueues it.
+    pub on_device: bool,
     /// With `enqueues`: the synchronise calls are recorded.
     pub syncs: bool,
     /// Node clocks are off by up to this.
     pub clock_offset_ns: i64,
     /// The measured offset is off by up to this, and says so.
     pub clock_bound_ns: i64,
+    /// So much is it off where that is not true: the way there and the way back take more
+    /// differently long than was thought.
+    pub clock_error_ns: Option<i64>,
     /// Node clocks drift by up to this many parts in a billion. They are measured at the end of the
     /// span.
     pub clock_drift_ppb: i64,
@@ -147,13 +164,18 @@ impl Default for Job {
             noise: Noise::Gaussian(0.02),
             uneven: 0.0,
             slow: Vec::new(),
+            rests: None,
+            all_slower: None,
             slow_link: None,
             stop: None,
             enqueues: false,
             runs_ahead: false,
+            steps_ahead: 1,
+            on_device: false,
             syncs: false,
             clock_offset_ns: 50_000_000,
             clock_bound_ns: 200_000,
+            clock_error_ns: None,
             clock_drift_ppb: 0,
             late_nodes: Vec::new(),
             loss: 0.0,
@@ -192,7 +214,7 @@ impl Job {
             let share: Vec<f64> = (0..self.ranks).map(|_| machine.factor(Noise::LogNormal(self.uneven))).collect();
             for part in 0..self.collectives.max(1) {
                 for (rank, share) in share.iter().enumerate() {
-                    let own = (part_ns as f64 * share * machine.factor(self.noise)) as i64;
+                    let own = (part_ns as f64 * self.pace(step) * share * machine.factor(self.noise)) as i64;
                     machine.compute(rank, own + if part == 0 { self.extra_ns(rank, step) } else { 0 });
                 }
                 machine.meet(&world, "all_reduce", self.transfer_ns);
@@ -202,8 +224,21 @@ impl Job {
         machine.finish()
     }
 
+    /// How many times as long as usual everybody's work takes in a step.
+    fn pace(&self, step: usize) -> f64 {
+        self.all_slower.filter(|(from, _)| step >= *from).map_or(1.0, |(_, times)| times)
+    }
+
+    /// How far a measured offset may be wrong.
+    fn offset_error_ns(&self) -> i64 {
+        self.clock_error_ns.unwrap_or(self.clock_bound_ns)
+    }
+
     /// How much longer a rank needs in a step.
     fn extra_ns(&self, rank: usize, step: usize) -> i64 {
+        if self.rests.is_some_and(|(slow, not)| step % (slow + not) >= slow) {
+            return 0;
+        }
         self.slow.iter().filter(|s| s.rank == rank && step >= s.from_step).map(|s| s.extra_ns).sum()
     }
 }

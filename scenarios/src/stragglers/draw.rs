@@ -1,13 +1,16 @@
 //! Draws jobs: a case, a shape, a mode of calling, noise, and faults of observation. The same
 //! number of the same seed gives the same job.
 
+use std::collections::BTreeSet;
+
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use verdicts::Input;
 
-use crate::simulate::{Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
+use super::class::Class;
+use crate::simulate::{self, Clocks, Grid, Job, Noise, Slow, SlowLink, Stop};
 
-const MS: i64 = 1_000_000;
+pub(super) const MS: i64 = 1_000_000;
 
 /// What is the matter with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,14 +144,52 @@ pub struct Drawn {
     pub culprits: Vec<i32>,
     /// The job.
     pub grid: Grid,
+    /// Another job on the same hosts, with which nothing is the matter.
+    pub other: Option<Grid>,
+    /// What is hard about it, where it was drawn for that.
+    pub class: Option<Class>,
+    /// It has a culprit, and that it is late shows in what the others of its kind do.
+    pub shown: bool,
     seed: u64,
 }
 
+/// What is added to the process ids of the other job.
+const OTHER_PIDS: i64 = 100_000;
+/// And to its communicators' hashes.
+const OTHER_COMMS: u64 = 1 << 60;
+
 impl Drawn {
+    pub(super) fn new(number: u64, case: Case, mode: Mode, grid: Grid, seed: u64) -> Self {
+        let (culprits, other, class) = (Vec::new(), None, None);
+        Self { number, case, mode, effect: 0.0, culprits, grid, other, class, shown: false, seed }
+    }
+
     /// What the mesh would have recorded.
     #[must_use]
     pub fn observe(&self) -> Input {
-        self.grid.observe(self.seed)
+        let mut all = self.grid.observe(self.seed);
+        // The same seed gives the same clocks.
+        if let Some(mut other) = self.other.as_ref().map(|other| other.observe(self.seed)) {
+            let calls = other.observations.iter_mut().chain(&mut other.unnumbered).chain(&mut other.open_unnumbered);
+            calls.for_each(|seen| (seen.pid, seen.comm_hash) = (seen.pid + OTHER_PIDS, seen.comm_hash | OTHER_COMMS));
+            let of = other.progress.iter_mut();
+            of.for_each(|p| (p.pid, p.comm_hash) = (p.pid + OTHER_PIDS, p.comm_hash | OTHER_COMMS));
+            other.syncs.iter_mut().chain(&mut other.syncing).for_each(|sync| sync.pid += OTHER_PIDS);
+            all.observations.append(&mut other.observations);
+            all.unnumbered.append(&mut other.unnumbered);
+            all.open_unnumbered.append(&mut other.open_unnumbered);
+            all.progress.append(&mut other.progress);
+            all.syncs.append(&mut other.syncs);
+            all.syncing.append(&mut other.syncing);
+            all.until_ns = all.until_ns.max(other.until_ns);
+        }
+        all
+    }
+
+    /// The processes of the ranks to be named.
+    #[must_use]
+    pub fn culprit_pids(&self) -> BTreeSet<i64> {
+        self.culprits.iter().filter_map(|rank| usize::try_from(*rank).ok()).map(simulate::pid).collect()
     }
 
     /// Its hosts' clocks.
@@ -162,10 +203,11 @@ impl Drawn {
     pub fn title(&self) -> String {
         let Grid { tensor, data, pipeline, job, .. } = &self.grid;
         format!(
-            "job {}: {}, {tensor}x{data}x{pipeline} (tensor, data, pipeline), {} a host, {} steps of {} ms, {:?}, {:?}, effect {:.2}, \
+            "job {}: {}{}, {tensor}x{data}x{pipeline} (tensor, data, pipeline), {} a host, {} steps of {} ms, {:?}, {:?}, effect {:.2}, \
              truth {:?}, missing {:?}, late {:?}, loss {}",
             self.number,
             self.case.name(),
+            self.class.map(|class| format!(" ({})", class.name())).unwrap_or_default(),
             job.ranks_per_node,
             job.steps,
             self.grid.step_ns() / MS,
@@ -215,7 +257,7 @@ pub fn draw(seed: u64, number: u64) -> Drawn {
     grid.job.enqueues = mode != Mode::Blocking;
     grid.job.runs_ahead = mode == Mode::SyncedOnce;
     grid.job.syncs = matches!(mode, Mode::Synced | Mode::SyncedOnce);
-    let mut drawn = Drawn { number, case, mode, effect: 0.0, culprits: Vec::new(), grid, seed: rng.random() };
+    let mut drawn = Drawn::new(number, case, mode, grid, rng.random());
     matter(&mut drawn, &mut rng);
     blur(&mut drawn, &mut rng);
     if matches!(case, Case::SlowRank | Case::SlightlySlowRank | Case::SlowHost) && alone(&drawn) {
@@ -238,7 +280,7 @@ pub fn draw(seed: u64, number: u64) -> Drawn {
 /// A rank is slow against those that do the same work, in a pipeline the ranks of its stage. Where
 /// none of those that was heard is not slow as well, what was observed is the same as of a stage
 /// that has more to do.
-fn alone(drawn: &Drawn) -> bool {
+pub(super) fn alone(drawn: &Drawn) -> bool {
     let Grid { tensor, data, pipeline, job, .. } = &drawn.grid;
     let stage = |rank: usize| rank / (tensor * data);
     let heard = |rank: usize| !job.missing_nodes.contains(&(rank / job.ranks_per_node));
@@ -247,11 +289,21 @@ fn alone(drawn: &Drawn) -> bool {
     *pipeline > 1 && slow.iter().any(|rank| !peer(*rank))
 }
 
-fn pick<T: Copy>(rng: &mut impl Rng, from: &[T]) -> T {
+pub(super) fn pick<T: Copy>(rng: &mut impl Rng, from: &[T]) -> T {
     from[rng.random_range(0..from.len())]
 }
 
 fn shape(rng: &mut StdRng, case: Case) -> Grid {
+    shape_of(rng, |shape| match case {
+        Case::StageImbalance => shape.2 > 1 && shape.1 > 1,
+        Case::DataImbalance => shape.1 > 3,
+        Case::SlowLink | Case::SlowHost | Case::Unheard => shape.0 * shape.1 * shape.2 > 3,
+        _ => true,
+    })
+}
+
+/// A healthy job of a shape that fits: tensor, data and pipeline parallel sizes.
+pub(super) fn shape_of(rng: &mut StdRng, fits: impl Fn((usize, usize, usize)) -> bool) -> Grid {
     let (tensor, data, pipeline) = loop {
         let shape = match rng.random_range(0..100) {
             0..50 => pick(rng, &SMALL),
@@ -259,13 +311,7 @@ fn shape(rng: &mut StdRng, case: Case) -> Grid {
             90..98 => pick(rng, &LARGE),
             _ => pick(rng, &LARGEST),
         };
-        let fits = match case {
-            Case::StageImbalance => shape.2 > 1 && shape.1 > 1,
-            Case::DataImbalance => shape.1 > 3,
-            Case::SlowLink | Case::SlowHost | Case::Unheard => shape.0 * shape.1 * shape.2 > 3,
-            _ => true,
-        };
-        if fits {
+        if fits(shape) {
             break shape;
         }
     };
@@ -289,7 +335,15 @@ fn shape(rng: &mut StdRng, case: Case) -> Grid {
         _ => Noise::LogNormal(0.1),
     };
     let job = Job { ranks, ranks_per_node, steps, own_ns, noise, transfer_ns: own_ns / 50, ..Job::default() };
-    Grid { tensor, data, pipeline, microbatches: if pipeline > 1 { 4 } else { 2 }, heavy_stage: None, job }
+    Grid {
+        tensor,
+        data,
+        pipeline,
+        microbatches: if pipeline > 1 { 4 } else { 2 },
+        heavy_stage: None,
+        job,
+        ..Grid::default()
+    }
 }
 
 /// Bring in what is the matter.
@@ -363,7 +417,7 @@ fn matter(drawn: &mut Drawn, rng: &mut StdRng) {
 }
 
 /// Bring in what observation does to it.
-fn blur(drawn: &mut Drawn, rng: &mut StdRng) {
+pub(super) fn blur(drawn: &mut Drawn, rng: &mut StdRng) {
     let job = &mut drawn.grid.job;
     job.clock_bound_ns = pick(rng, &[100_000, 200_000, 400_000]);
     job.clock_drift_ppb = 50_000;

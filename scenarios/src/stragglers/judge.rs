@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use verdicts::standing::Standing;
 use verdicts::{Report, Verdict};
 
 use super::draw::{Case, Drawn};
@@ -56,6 +57,45 @@ pub fn judge(drawn: &Drawn, report: &Report) -> Outcome {
         Case::Unmatched | Case::Silent => named == truth || matches!(report.verdict, Verdict::Unknown { .. }),
     };
     if right { Outcome::Right } else { Outcome::Missed }
+}
+
+/// The ranks that a verdict names, by their processes: of two jobs on the same hosts those of the
+/// second are nobody's of the first.
+fn processes(report: &Report) -> BTreeSet<i64> {
+    match &report.verdict {
+        Verdict::Rank { culprit, also, .. } => {
+            std::iter::once(culprit).chain(also).map(|culprit| culprit.pid).collect()
+        }
+        Verdict::Hang(hang) => hang.missing.iter().map(|missing| missing.who.pid).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Judge a verdict on a job that is hard to judge. Where several ranks are to blame, to name one of
+/// them and nobody else is right; where none is, or where it does not show, nobody.
+#[must_use]
+pub fn judge_hard(drawn: &Drawn, report: &Report) -> Outcome {
+    let (named, truth) = (processes(report), drawn.culprit_pids());
+    match () {
+        () if !named.is_subset(&truth) && truth.is_empty() => Outcome::FalseName,
+        () if !named.is_subset(&truth) => Outcome::WrongName,
+        () if named.is_empty() && drawn.shown => Outcome::Missed,
+        () => Outcome::Right,
+    }
+}
+
+/// Judge the standing verdicts on such a job: what any of them named counts, and whether any named
+/// a rank that is to blame.
+#[must_use]
+pub fn judge_standing(drawn: &Drawn, verdicts: &[Standing]) -> Outcome {
+    let each: Vec<Outcome> = verdicts.iter().map(|standing| judge_hard(drawn, &standing.report)).collect();
+    let any = |outcome| each.contains(&outcome);
+    match () {
+        () if any(Outcome::FalseName) => Outcome::FalseName,
+        () if any(Outcome::WrongName) => Outcome::WrongName,
+        () if drawn.shown && !any(Outcome::Right) => Outcome::Missed,
+        () => Outcome::Right,
+    }
 }
 
 /// How often what.

@@ -1,16 +1,21 @@
 //! Verdicts against truth: jobs drawn from every shape and fault that the simulator knows, and how
 //! a verdict on one is judged.
 //!
-//! `draw` draws jobs, `clocks` measures their hosts' clocks as agents do, `replay` makes digests of
-//! their rows, `judge` compares verdicts with their truth and counts. The simulator itself is `simulate`; the benchmark is
-//! `bin/bench-verdicts.rs`.
+//! `draw` draws jobs, `hard` those that are hard to judge (by `class`), `clocks` measures their
+//! hosts' clocks as agents do, `replay` makes digests and standing verdicts of their rows, `judge`
+//! compares verdicts with their truth and counts. The simulator itself is `simulate`; the benchmark
+//! is `bin/bench-verdicts`.
 
+pub mod class;
 pub mod clocks;
 pub mod draw;
+pub mod hard;
 pub mod judge;
 pub mod replay;
 
+pub use class::Class;
 pub use clocks::AgentClocks;
 pub use draw::{Case, Drawn, Mode, draw};
-pub use judge::{Outcome, Tally, judge};
-pub use replay::{reference_of, replay, replay_by};
+pub use hard::draw_hard;
+pub use judge::{Outcome, Tally, judge, judge_hard, judge_standing};
+pub use replay::{reference_of, replay, replay_by, standing_by};

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use verdicts::digest::{
-    Collector, Digest, Heard, ReferenceClock, decode, encode, end_of, reference_id, to_input, window_of,
+    Collector, Digest, Heard, ReferenceClock, decode, encode, encode_within, end_of, reference_id, to_input, window_of,
 };
+use verdicts::standing::{Board, Judge, Presence, Standing};
 use verdicts::{ClockOffset, Gone, Input, Observation, SyncCall};
 
 /// Digests of a node that others still hear when they close a window: as many as are gossiped under
@@ -17,6 +18,12 @@ const HEARD: usize = 8;
 
 /// An agent says of a call or a wait for the device that it lasts when it has for so long.
 const OPEN_NS: i64 = 1_000_000_000;
+
+/// How long a digest takes to be heard.
+const GOSSIP_NS: i64 = 200_000_000;
+
+/// Bytes of a digest, at most.
+const LARGEST: usize = 8_000;
 
 /// Windows of a job that hangs, at most.
 const LONGEST_HANG_NS: i64 = 60_000_000_000;
@@ -65,8 +72,60 @@ pub fn reference_of(rows: &Input) -> u16 {
 /// Where a digest does not survive its encoding: a fault of this module.
 #[must_use]
 pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> (Input, usize) {
+    let (told, bytes) = digests_by(rows, clock_of);
+    let refs: Vec<Vec<&Digest>> = told.iter().map(|(_, digests)| digests.iter().collect()).collect();
+    let heard: Vec<Heard<'_>> = told.iter().zip(&refs).map(|((node, _), digests)| Heard { node, digests }).collect();
+    let mut input = to_input(&heard, reference_of(rows));
+    for (node, last) in told.iter().filter_map(|(node, digests)| Some((node, digests.last()?))) {
+        input.gone.extend(last.gone.iter().map(|gone| Gone {
+            node: Arc::clone(node),
+            pid: gone.pid.into(),
+            at_ns: end_of(gone.window),
+            how: String::new(),
+        }));
+    }
+    input.heard = rows.heard.clone();
+    (input.since_ns, input.until_ns) = (rows.since_ns, rows.until_ns);
+    (input, bytes)
+}
+
+/// The standing verdicts of an agent that hears those digests as they are gossiped, window after
+/// window: cut to what a digest may take, kept on a board, judged and settled.
+///
+/// # Panics
+/// As [`replay_by`].
+#[must_use]
+pub fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> Vec<Standing> {
+    let (mut told, _) = digests_by(rows, clock_of);
+    // What comes after the end of the span is not judged: the job goes on.
+    for (node, digests) in &mut told {
+        let ahead_ns = rows.clocks.get(&**node).map_or(0, |clock| clock.offset_ns);
+        digests.retain(|digest| digest.window <= window_of(rows.until_ns.saturating_add(ahead_ns)));
+    }
+    let live = told.iter().map(|(node, _)| (node.to_string(), Presence::Live)).collect();
+    let mut coming: Vec<(i64, &Arc<str>, &Digest)> = Vec::new();
+    for (node, digest) in told.iter().flat_map(|(node, digests)| digests.iter().map(move |digest| (node, digest))) {
+        let ahead_ns = digest.clock.map_or(0, |clock| clock.offset_us.saturating_mul(1_000));
+        coming.push((end_of(digest.window) - ahead_ns + GOSSIP_NS, node, digest));
+    }
+    coming.sort_by_key(|(at_ns, node, digest)| (*at_ns, *node, digest.window));
+    let (mut board, mut judge) = (Board::default(), Judge::default());
+    let mut verdicts = Vec::new();
+    for (at_ns, node, digest) in coming {
+        let text = encode_within(digest.clone(), LARGEST);
+        board.hear(node, decode(&text).expect("a digest is read as it was written"), at_ns);
+        board.presence(&live);
+        verdicts.extend(judge.judge(&board, at_ns));
+    }
+    verdicts
+}
+
+/// What each host gossips, by name, and the bytes of it; see [`replay_by`].
+fn digests_by(
+    rows: &Input,
+    clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>,
+) -> (Vec<(Arc<str>, Vec<Digest>)>, usize) {
     let mut hosts = hosts(rows);
-    let reference = reference_of(rows);
     let ends = rows.observations.iter().chain(&rows.unnumbered).map(ended).chain(rows.syncs.iter().map(synced));
     let span =
         ends.fold(None::<(i64, i64)>, |span, at| span.map_or(Some((at, at)), |(a, b)| Some((a.min(at), b.max(at)))));
@@ -100,21 +159,7 @@ pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Ref
             host.digests.push(digest);
         }
     }
-    let refs: Vec<Vec<&Digest>> = hosts.iter().map(|host| host.digests.iter().collect()).collect();
-    let heard: Vec<Heard<'_>> =
-        hosts.iter().zip(&refs).map(|(host, digests)| Heard { node: &host.node, digests }).collect();
-    let mut input = to_input(&heard, reference);
-    for (host, last) in hosts.iter().filter_map(|host| Some((host, host.digests.last()?))) {
-        input.gone.extend(last.gone.iter().map(|gone| Gone {
-            node: Arc::clone(&host.node),
-            pid: gone.pid.into(),
-            at_ns: end_of(gone.window),
-            how: String::new(),
-        }));
-    }
-    input.heard = rows.heard.clone();
-    (input.since_ns, input.until_ns) = (rows.since_ns, rows.until_ns);
-    (input, bytes)
+    (hosts.into_iter().map(|host| (host.node, host.digests)).collect(), bytes)
 }
 
 fn ended(seen: &Observation) -> i64 {

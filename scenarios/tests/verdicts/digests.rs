@@ -95,8 +95,8 @@ fn groups_and_stages_are_told_apart_as_from_rows() {
             data: 2,
             pipeline: 2,
             microbatches: 4,
-            heavy_stage: None,
             job: Job { ranks: 8, ranks_per_node: 4, steps: 40, own_ns: 200 * MS, ..Job::default() },
+            ..Grid::default()
         };
         assert!(judged(&grid.observe(seed)).verdict.named_ranks().is_empty(), "seed {seed}");
         grid.job.slow = vec![Slow { rank: 5, extra_ns: 100 * MS, from_step: 0 }];

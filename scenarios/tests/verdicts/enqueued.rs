@@ -11,7 +11,7 @@ const MS: i64 = 1_000_000;
 /// and nothing shows where.
 fn pipeline() -> Grid {
     let job = Job { ranks: 8, ranks_per_node: 2, steps: 60, own_ns: 120 * MS, enqueues: true, ..Job::default() };
-    Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 4, heavy_stage: None, job }
+    Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 4, heavy_stage: None, job, ..Grid::default() }
 }
 
 /// From rows and from digests.
@@ -70,7 +70,7 @@ fn what_clocks_may_be_wrong_by_at_every_wait_names_nobody() {
 /// hosts wait.
 fn replicas(tensor: usize, per_node: usize, own_ns: i64) -> Grid {
     let job = Job { ranks: 32, ranks_per_node: per_node, steps: 100, own_ns, enqueues: true, ..Job::default() };
-    Grid { tensor, data: 32 / tensor, pipeline: 1, microbatches: 2, heavy_stage: None, job }
+    Grid { tensor, data: 32 / tensor, pipeline: 1, microbatches: 2, heavy_stage: None, job, ..Grid::default() }
 }
 
 #[test]

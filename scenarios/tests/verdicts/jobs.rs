@@ -259,7 +259,7 @@ fn grid(rng: &mut StdRng) -> Grid {
     let noise = if rng.random_bool(0.5) { Noise::Gaussian(0.02) } else { Noise::LogNormal(0.05) };
     let ranks = tensor * data * pipeline;
     let job = Job { ranks, ranks_per_node: 4.min(ranks / 2), steps: 40, own_ns, noise, ..Job::default() };
-    Grid { tensor, data, pipeline, microbatches: 4, heavy_stage: None, job }
+    Grid { tensor, data, pipeline, microbatches: 4, heavy_stage: None, job, ..Grid::default() }
 }
 
 #[test]

@@ -15,7 +15,7 @@ const MS: i64 = 1_000_000;
 /// and nothing shows where.
 fn pipeline() -> Grid {
     let job = Job { ranks: 8, ranks_per_node: 2, steps: 60, own_ns: 120 * MS, enqueues: true, ..Job::default() };
-    Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 4, heavy_stage: None, job }
+    Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 4, heavy_stage: None, job, ..Grid::default() }
 }
 
 fn judged(rows: &Input) -> Report {
@@ -139,14 +139,6 @@ fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lan
     assert!(
         partly.iter().zip(&whole).all(|(a, b)| (peers(a), peers(b)) == (2, 4) && a.calls.len() + 2 == b.calls.len())
     );
-    // Where it is rare it is found out by the other steps where each lost one was, the first and
-    // the last as well.
-    let rare = told(&|func, seq| func == "recv" && seq % 29 == 0 || func == "send" && seq % 31 == 3);
-    assert_eq!(rare.len(), whole.len());
-    for (a, b) in rare.iter().zip(&whole).skip(3).flat_map(|(a, b)| a.calls.iter().zip(&b.calls)) {
-        assert_eq!((a.lane, a.peer, a.first, a.calls), (b.lane, b.peer, b.first, b.calls));
-        assert!(a.before_us.abs_diff(b.before_us) < 2_000, "{a:?} {b:?}");
-    }
 }
 
 #[test]

@@ -8,14 +8,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::blocks::Point;
+use super::follow::Follower;
 use super::late::{Kept, Key, LateLanes, Number, needed};
 use super::steps::Stepping;
 use super::waits::{Pending, wait};
-use super::{Digest, Gone, Heard, Lane, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of};
-use crate::Observation;
+use super::{Digest, Gone, Heard, Lane, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of, window_of};
 use crate::activity::Activity;
-use crate::compute_time::Follower;
 use crate::observation::Coupling;
+use crate::{Observation, SyncCall};
 
 /// Calls kept for one window.
 const MOST_CALLS: usize = 131_072;
@@ -93,9 +93,32 @@ pub struct Collector {
     /// By process: when its last call ended.
     left_ns: HashMap<u32, i64>,
     activities: BTreeMap<u32, Activity>,
+    /// One digest holds all: every call and every step is told by itself, whatever that takes.
+    whole: bool,
 }
 
 impl Collector {
+    /// What one host recorded, as one digest in which every call and every step is told by itself.
+    /// `calls` come with whether they have a number; `syncs` are its synchronise calls.
+    pub(super) fn whole<'a>(
+        calls: impl Iterator<Item = (&'a Observation, bool)>,
+        syncs: impl Iterator<Item = &'a SyncCall>,
+    ) -> Digest {
+        let mut all = Self { whole: true, ..Self::default() };
+        for (call, numbered) in calls {
+            let number = if numbered { Number::Given } else { Number::Never };
+            all.keep(Kept { call: call.clone(), number });
+        }
+        for sync in syncs {
+            if let Ok(pid) = u32::try_from(sync.pid) {
+                all.synced(pid, sync.start_ns, sync.duration_ns);
+            }
+        }
+        let ends = all.calls.iter().map(|kept| kept.call.entry_ns.saturating_add(kept.call.duration_ns));
+        let last_ns = ends.chain(all.syncs.iter().map(|sync| sync.end_ns)).max();
+        all.close(last_ns.map_or(0, window_of))
+    }
+
     /// Take in a call that has ended.
     pub fn push(&mut self, call: Observation) {
         self.keep(Kept { call, number: Number::Given });
@@ -126,7 +149,7 @@ impl Collector {
     }
 
     fn keep(&mut self, kept: Kept) {
-        if self.calls.len() < MOST_CALLS {
+        if self.whole || self.calls.len() < MOST_CALLS {
             self.calls.push(kept);
         } else {
             self.lost += 1;
@@ -148,7 +171,7 @@ impl Collector {
     /// Take in a synchronise call that has ended, the first of its thread after a call that only
     /// enqueued.
     pub fn synced(&mut self, pid: u32, start_ns: i64, duration_ns: i64) {
-        if self.syncs.len() < MOST_CALLS {
+        if self.whole || self.syncs.len() < MOST_CALLS {
             self.syncs.push(Sync { pid, start_ns, end_ns: start_ns.saturating_add(duration_ns.max(0)) });
         } else {
             self.lost += 1;
@@ -321,7 +344,8 @@ impl Collector {
         let mut activities = std::mem::take(&mut self.activities);
         let stepping = self.stepping();
         for ((pid, comm_hash, func), track) in &mut self.tracks {
-            let Some(mut lane) = track.lane(*comm_hash, func, window, stepping.get(pid) == Some(&true)) else {
+            let wanted = self.whole || stepping.get(pid) == Some(&true);
+            let Some(mut lane) = track.lane(*comm_hash, func, window, (wanted, self.whole)) else {
                 continue;
             };
             lane.process = *places.entry(*pid).or_insert_with(|| {
@@ -384,7 +408,7 @@ impl Collector {
 
     fn wait(&mut self, sync: Sync, window: i64) {
         let Some(process) = self.processes.get_mut(&sync.pid) else { return };
-        process.own.busy(sync.start_ns, [sync.end_ns; 3]);
+        process.own.busy(sync.start_ns, sync.end_ns);
         let span_us = (sync.start_ns / 1_000, sync.end_ns / 1_000);
         let mut rest: Vec<(u64, &mut Pending)> = self
             .tracks
@@ -405,7 +429,7 @@ impl Collector {
         let left_ns = call.entry_ns.saturating_add(call.duration_ns);
         self.unplaced += 1;
         let process = self.processes.entry(pid).or_default();
-        process.own.busy(call.entry_ns, [left_ns; 3]);
+        process.own.busy(call.entry_ns, left_ns);
         process.steps.interrupt();
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
@@ -418,10 +442,15 @@ impl Collector {
         let Ok(pid) = u32::try_from(call.pid) else { return };
         let left_ns = call.entry_ns.saturating_add(call.duration_ns);
         let process = self.processes.entry(pid).or_default();
-        let compute_ns = process.own.next(call, [left_ns; 3], true).map(|[compute_ns, ..]| compute_ns);
-        process.steps.take(call, process.own.outside_ns());
+        let (compute_ns, gap_since_ns) = process.own.next(call);
+        process.steps.take(call, process.own.outside_ns(), self.whole);
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
+        // Windows are told as they end: what was told before a gap shows stays as it is.
+        if let Some(since_ns) = gap_since_ns.filter(|_| self.whole) {
+            let of_process = self.tracks.range_mut((pid, 0, "".into())..).take_while(|((of, ..), _)| *of == pid);
+            of_process.for_each(|(_, track)| track.pending.gap(since_ns / 1_000));
+        }
         let track =
             self.tracks.entry((pid, call.comm_hash, Arc::clone(&call.func))).or_insert_with(|| Track::new(call));
         track.calls += 1;
@@ -470,11 +499,12 @@ impl Track {
     }
 
     /// What is to be said of it in a window; none when there is nothing, unless that is `wanted`.
-    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, wanted: bool) -> Option<Lane> {
+    /// `whole`: each call by itself.
+    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, (wanted, whole): (bool, bool)) -> Option<Lane> {
         if self.calls > 0 || self.open.is_some() || self.device_ms.is_some() {
             self.active = Some(window);
         }
-        let blocks = self.pending.ship(window);
+        let blocks = self.pending.ship(window, whole);
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
         let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
         let open = open.or(enqueued).filter(|_| !self.late);

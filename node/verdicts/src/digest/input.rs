@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::blocks::Sum;
 use super::step_times::StepTimes;
-use super::{Block, Digest, WINDOW_NS, end_of};
+use super::{Block, Digest, ReferenceClock, WINDOW_NS, end_of};
 use crate::activity::Doing;
 use crate::hang::{Progress, complete_together};
 use crate::input::Input;
@@ -44,35 +44,69 @@ type Tracks<'a> = BTreeMap<(u64, &'a str), BTreeMap<(&'a str, u32), Track<'a>>>;
 #[must_use]
 pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
     let mut input = Input::default();
-    let names: Vec<Arc<str>> = all.iter().map(|heard| heard.node.into()).collect();
-    let mut tracks: Tracks<'_> = BTreeMap::new();
-    let mut told = StepTimes::default();
-    for (heard, name) in all.iter().zip(&names) {
-        let clock_of = |digest: &Digest| digest.clock.filter(|clock| clock.reference == reference);
-        let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest));
-        if let Some(clock) = latest {
+    for heard in all {
+        let name: Arc<str> = heard.node.into();
+        let clocks = || heard.digests.iter().rev().filter_map(|digest| clock_of(digest, Some(reference)));
+        if let Some(clock) = clocks().next() {
             let offset_ns = clock.offset_us.saturating_mul(1_000);
             // Of all windows the widest: an older one may have been told less well.
-            let widest_us =
-                heard.digests.iter().filter_map(|digest| clock_of(digest)).map(|clock| clock.bound_us).max();
-            let bound_ns = i64::from(widest_us.unwrap_or(clock.bound_us)).saturating_mul(1_000);
+            let widest_us = clocks().map(|clock| clock.bound_us).max().unwrap_or(clock.bound_us);
+            let bound_ns = i64::from(widest_us).saturating_mul(1_000);
             input.clocks.insert(heard.node.to_owned(), ClockOffset::steady(offset_ns, bound_ns));
         }
-        let mut totals: BTreeMap<u32, Totals> = BTreeMap::new();
-        let mut counted: HashMap<(u32, u64, &str), usize> = HashMap::new();
         let mut progress: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
         for digest in heard.digests {
-            // The clocks of one node and window agree within the drift between two digests; older
-            // windows are moved to the last.
-            let moved = match (latest, clock_of(digest)) {
-                (Some(last), Some(then)) => last.offset_us.saturating_sub(then.offset_us),
-                _ => 0,
-            };
-            let base_us = (digest.window.saturating_mul(WINDOW_NS) / 1_000).saturating_add(moved);
             if digest.unplaced > 0 {
                 *input.unplaced.entry("rank, communicator or number not known".to_owned()).or_default() +=
                     digest.unplaced;
             }
+            // Otherwise it is not known how far it got.
+            for lane in digest.lanes.iter().filter(|lane| lane.last_seq.is_some() || lane.open.is_some()) {
+                if let Some(process) = digest.processes.get(lane.process) {
+                    advance(&mut progress, &name, process.pid, lane, end_of(digest.window));
+                }
+            }
+        }
+        // Only what was said last still holds.
+        for process in heard.digests.last().into_iter().flat_map(|digest| &digest.processes) {
+            if let Some(activity) = process.activity {
+                input.doing.push(Doing { node: Arc::clone(&name), pid: process.pid.into(), activity });
+            }
+        }
+        input.progress.extend(progress.into_values());
+    }
+    complete_together(&mut input.progress);
+    (input.sampled, input.totals) = figures(all, Some(reference), &input.clocks);
+    input
+}
+
+/// A digest's clock against the reference node's.
+fn clock_of(digest: &Digest, reference: Option<u16>) -> Option<ReferenceClock> {
+    digest.clock.filter(|clock| Some(clock.reference) == reference)
+}
+
+/// The cells of what was heard, and what each process called.
+pub(super) fn figures(
+    all: &[Heard<'_>],
+    reference: Option<u16>,
+    clocks: &BTreeMap<String, ClockOffset>,
+) -> (Vec<Sampled>, Vec<Totals>) {
+    let names: Vec<Arc<str>> = all.iter().map(|heard| heard.node.into()).collect();
+    let mut tracks: Tracks<'_> = BTreeMap::new();
+    let mut told = StepTimes::default();
+    let mut all_totals = Vec::new();
+    for (heard, name) in all.iter().zip(&names) {
+        let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest, reference));
+        let mut totals: BTreeMap<u32, Totals> = BTreeMap::new();
+        let mut counted: HashMap<(u32, u64, &str), usize> = HashMap::new();
+        for digest in heard.digests {
+            // The clocks of one node and window agree within the drift between two digests; older
+            // windows are moved to the last.
+            let moved = match (latest, clock_of(digest, reference)) {
+                (Some(last), Some(then)) => last.offset_us.saturating_sub(then.offset_us),
+                _ => 0,
+            };
+            let base_us = (digest.window.saturating_mul(WINDOW_NS) / 1_000).saturating_add(moved);
             told.add(name, digest, base_us);
             for process in &digest.processes {
                 let known = totals.entry(process.pid).or_insert_with(|| Totals {
@@ -89,10 +123,6 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
                     let known = counted.entry((pid, lane.comm_hash, &lane.func));
                     count(of, known, lane);
                 }
-                // Otherwise it is not known how far it got.
-                if lane.last_seq.is_some() || lane.open.is_some() {
-                    advance(&mut progress, name, pid, lane, end_of(digest.window));
-                }
                 if Coupling::of(&lane.func) == Coupling::All {
                     let track = tracks
                         .entry((lane.comm_hash, &lane.func))
@@ -103,24 +133,17 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
                 }
             }
         }
-        // Only what was said last still holds.
-        for process in heard.digests.last().into_iter().flat_map(|digest| &digest.processes) {
-            if let Some(activity) = process.activity {
-                input.doing.push(Doing { node: Arc::clone(name), pid: process.pid.into(), activity });
-            }
-        }
-        input.totals.extend(totals.into_values().filter(|of| !of.lanes.is_empty()));
-        input.progress.extend(progress.into_values());
+        all_totals.extend(totals.into_values().filter(|of| !of.lanes.is_empty()));
     }
-    complete_together(&mut input.progress);
     // Where steps tell compute times, their ends are the collectives.
-    let told = told.tell(&input.clocks);
+    let told = told.tell(clocks);
+    let mut sampled = Vec::new();
     for (_, lanes) in tracks.into_iter().filter(|((comm, func), _)| !told.ends.contains(&(*comm, *func))) {
         let lanes: Vec<Track<'_>> = lanes.into_values().collect();
-        cells(&lanes, &mut input.sampled);
+        cells(&lanes, &mut sampled);
     }
-    told.spread(&mut input.sampled);
-    input
+    told.spread(&mut sampled);
+    (sampled, all_totals)
 }
 
 /// Adds a lane to its process's totals; `known` has its place there.

@@ -8,17 +8,18 @@
 //! means.
 //!
 //! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the
-//! synchronise calls after them, `steps` follows what a process does in each step (`pattern`: lost
-//! records filled in), `collect` makes digests of calls, `late` numbers those whose communicator's
-//! start was not seen, `codec` writes and reads them (bounded, hostile bytes refused), `input` makes
-//! an input of many nodes' digests (`step_times`: compute times from steps).
+//! synchronise calls after them, `follow` and `steps` follow what a process does between calls and
+//! in each step, `collect` makes digests of calls, `late` numbers those whose communicator's start
+//! was not seen, `codec` writes and reads them (bounded, hostile bytes refused), `input` makes an
+//! input of many nodes' digests (`step_times`: compute times from steps), `rows` cells of rows.
 
 mod blocks;
 mod codec;
 mod collect;
+mod follow;
 mod input;
 mod late;
-mod pattern;
+mod rows;
 mod step_times;
 mod steps;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub(crate) use codec::text;
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
 pub use input::{Heard, to_input};
+pub(crate) use rows::of_rows;
 
 /// Length of a window.
 pub const WINDOW_NS: i64 = 500_000_000;

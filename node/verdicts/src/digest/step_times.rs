@@ -1,17 +1,16 @@
 //! Own times told from steps: where calls only enqueue and hosts wait outside them, from when all
 //! ranks enter them.
 //!
-//! As `meet.rs` does with rows: a process that receives goes on when its peer has entered the send,
-//! one that meets others when the last of them has entered. What it waited so is taken off the time
-//! that it was outside calls in the step. Clocks enter only where peers are on different hosts.
-//! Pure, and the same for everybody who has the same digests.
+//! A process that receives goes on when its peer has entered the send, one that meets others when
+//! the last of them has entered. What it waited so is taken off the time that it was outside calls
+//! in the step. Clocks enter only where peers are on different hosts. Pure, and the same for
+//! everybody who has the same digests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Digest, Lane, Steps};
 use crate::Observation;
-use crate::meet::{Entry, Lasts};
 use crate::observation::ClockOffset;
 use crate::rules::Rules;
 use crate::sampled::{Sampled, Unsure};
@@ -55,6 +54,29 @@ pub(super) struct StepTimes<'a> {
     waits: BTreeSet<u64>,
 }
 
+/// An entry on aligned clocks, and how far that may be wrong.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    node: &'a str,
+    at_ns: i64,
+    bound_ns: i64,
+}
+
+impl Entry<'_> {
+    /// How long it waited from here on until the last of others had entered: as the clocks say, and
+    /// at least and at most were those of two hosts wrong by their bounds.
+    fn waits_for(self, others: &[Entry<'_>]) -> [i64; 3] {
+        let mut waits_ns = [0; 3];
+        for last in others {
+            let bound_ns = if last.node == self.node { 0 } else { last.bound_ns.saturating_add(self.bound_ns) };
+            let wait_ns = last.at_ns.saturating_sub(self.at_ns);
+            let within = [wait_ns, wait_ns.saturating_sub(bound_ns), wait_ns.saturating_add(bound_ns)];
+            waits_ns = [0, 1, 2].map(|i| within[i].max(waits_ns[i]));
+        }
+        waits_ns
+    }
+}
+
 /// A step of a process, laid beside those of the others.
 #[derive(Clone, Copy)]
 struct Own {
@@ -63,6 +85,32 @@ struct Own {
     waited_ns: i64,
     /// These at least and at most, by the bounds of the clocks.
     within_ns: [i64; 2],
+    /// The bound of its host's clock.
+    bound_ns: i64,
+    /// It entered a call before those that it waits for in the one before had entered that: its
+    /// host does not wait.
+    goes_on: bool,
+}
+
+/// Calls of one kind in a step: when they were entered in the mean, and how long each waited, as the
+/// clocks say, at least and at most.
+struct Wait {
+    first: bool,
+    from_ns: i64,
+    calls: u32,
+    each_ns: [i64; 3],
+}
+
+/// Whether the process entered a call of the step, or the one that ends it, before the wait in an
+/// earlier one was over, as surely as the clocks tell. Only of first calls is it known when each was
+/// entered.
+fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
+    let firsts = || waits.iter().filter(|wait| wait.first);
+    firsts().any(|wait| {
+        let later = firsts().map(|other| other.from_ns).chain([end_ns]).filter(|at_ns| *at_ns > wait.from_ns);
+        let [_, least_ns, _] = wait.each_ns;
+        least_ns > 0 && later.min().is_some_and(|next_ns| next_ns < wait.from_ns.saturating_add(least_ns))
+    })
 }
 
 /// Own times that were told.
@@ -140,10 +188,11 @@ impl<'a> StepTimes<'a> {
                 continue;
             }
             let own = own_times(&job, clocks);
-            let nodes = job.values().filter_map(|process| clocks.get(&**process.node));
-            let widest_ns = nodes.map(|clock| clock.bound_ns).max().unwrap_or(0);
+            let widest_ns = own.values().map(|own| own.bound_ns).max().unwrap_or(0);
             let telling = || own.values().filter(|own| own.waited_ns > 2 * widest_ns);
-            let broken = telling().filter(|own| own.outside_ns + 2 * widest_ns < own.waited_ns).count();
+            // At each wait of a step the clocks may be wrong.
+            let longer = |own: &Own| own.outside_ns + 2 * widest_ns < own.within_ns[0];
+            let broken = telling().filter(|own| own.goes_on || longer(own)).count();
             if telling().count() < Rules::HOSTS_WAIT_TELLING
                 || broken as f64 > Rules::HOSTS_WAIT_BROKEN * telling().count() as f64
             {
@@ -255,7 +304,7 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
         all == Some(count) || count > 2 && count as f64 >= Rules::EVERYBODY * job.len() as f64
     };
     let entry = |node: &'a str, at_ns: i64| {
-        let bound_ns = clocks.get(node).map_or(0, |clock| clock.bound_ns);
+        let bound_ns = clocks.get(node).map_or(0, |clock| clock.bound_within(at_ns, at_ns));
         Entry { node, at_ns, bound_ns }
     };
     for (number, steps) in &numbers {
@@ -277,38 +326,34 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
         for (process, stepped, step, end_ns) in
             steps.iter().filter(|(process, ..)| whole.contains(&(*number, *process)))
         {
-            // How long it waited from an entry on, and at most: clocks of two hosts may be wrong by
-            // their bounds.
-            let until = |mine: i64, others: &Lasts<'_>| {
-                let met = others.met(entry(process.0, mine), 0);
-                [met.at_ns, met.earliest_ns, met.latest_ns]
-            };
             let heard = |entered: Option<&Entered<'a>>, comm: u64| {
                 entered.filter(|entered| everybody(stepped, comm, entered.count)).map(|entered| entered.lasts(entry))
             };
-            let mut waits = step.kinds.iter().map(|((comm, func, rank, peer, first), (calls, before_ns))| {
-                let mine = end_ns.saturating_sub(*before_ns);
+            let waits = step.kinds.iter().map(|((comm, func, rank, peer, first), (calls, before_ns))| {
+                let mine = entry(process.0, end_ns.saturating_sub(*before_ns));
                 let others = match peer {
                     None => heard(met.get(&(*comm, *func, *first, *calls)), *comm)?,
                     Some(peer) if *func == "recv" => {
                         let theirs = sent.get(&(*comm, "send", *peer, Some(*rank), *first));
-                        Lasts(vec![theirs.filter(|(sends, _)| sends == calls)?.1])
+                        vec![theirs.filter(|(sends, _)| sends == calls)?.1]
                     }
-                    Some(_) => Lasts(Vec::new()),
+                    Some(_) => Vec::new(),
                 };
-                Some(until(mine, &others).map(|each| each.saturating_mul((*calls).into())))
+                Some(Wait { first: *first, from_ns: mine.at_ns, calls: *calls, each_ns: mine.waits_for(&others) })
             });
+            let waits: Option<Vec<Wait>> = waits.collect();
             // It begins with the wait for the last of those who ended the step before.
             let begun = heard(begun.get(&(stepped.ends.comm_hash, &*stepped.ends.func)), stepped.ends.comm_hash);
-            let begun = begun.map(|lasts| until(end_ns.saturating_sub(step.length_ns), &lasts));
+            let mine = entry(process.0, end_ns.saturating_sub(step.length_ns));
+            let begun = begun.map(|lasts| mine.waits_for(&lasts));
             let sum = |a: [i64; 3], b: [i64; 3]| [0, 1, 2].map(|i| a[i].saturating_add(b[i]));
-            let waited = waits.try_fold([0i64; 3], |all, wait| wait.map(|wait| sum(all, wait)));
-            if let (Some(waited), Some(begun)) = (waited, begun) {
-                let [waited_ns, least, most] = sum(waited, begun);
-                own.insert(
-                    (*number, *process),
-                    Own { outside_ns: step.outside_ns, waited_ns, within_ns: [least, most] },
-                );
+            if let (Some(waits), Some(begun)) = (waits, begun) {
+                let all = waits.iter().map(|wait| wait.each_ns.map(|each| each.saturating_mul(wait.calls.into())));
+                let [waited_ns, least, most] = all.fold(begun, sum);
+                let goes_on = goes_on(&waits, *end_ns);
+                let (outside_ns, bound_ns) = (step.outside_ns, mine.bound_ns);
+                let of = Own { outside_ns, waited_ns, within_ns: [least, most], bound_ns, goes_on };
+                own.insert((*number, *process), of);
             }
         }
     }
@@ -329,8 +374,8 @@ impl<'a> Entered<'a> {
         *last = at_ns.max(*last);
     }
 
-    fn lasts(&self, entry: impl Fn(&'a str, i64) -> Entry<'a>) -> Lasts<'a> {
-        Lasts(self.last.iter().map(|(&node, &at_ns)| entry(node, at_ns)).collect())
+    fn lasts(&self, entry: impl Fn(&'a str, i64) -> Entry<'a>) -> Vec<Entry<'a>> {
+        self.last.iter().map(|(&node, &at_ns)| entry(node, at_ns)).collect()
     }
 }
 

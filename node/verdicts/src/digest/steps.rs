@@ -2,18 +2,17 @@
 //! for them: how long it is outside calls, and when it enters those calls by which others can tell
 //! whom it waits for.
 //!
-//! Records that were lost are filled in by what the steps of a process have in common
-//! (`pattern.rs`).
+//! A record that was lost between two like it is taken to lie halfway. Of a lane in which others
+//! are missing nothing is told of that step; what its other lanes tell still holds.
 //!
 //! A step goes from one call of the largest communicator that a process is in to the next; every
 //! rank counts these alike. One step a window is told, chosen by its number, so that all ranks tell
 //! the same ones: waits are no sums of what single ranks know, and means over steps would hide
 //! them. What is made of the steps of all ranks lies in `step_times.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::pattern::{Called, Made, Pattern};
 use super::{Lane, MAX_LEVEL, StepCalls, Steps, WINDOW_NS};
 use crate::Observation;
 use crate::observation::Coupling;
@@ -40,6 +39,17 @@ type Which = (Option<i32>, u64, Arc<str>);
 /// While a pipeline fills, its stages wait otherwise than later.
 type Kind = (u64, Arc<str>, Option<i32>, bool);
 
+/// A call of a step.
+#[derive(Debug, Clone, Copy)]
+struct Called {
+    /// Place in [`Stepping::lanes`].
+    lane: usize,
+    /// The rank that is sent to or received from.
+    peer: Option<i32>,
+    /// When it was entered, from the begin of the step on.
+    after_ns: i64,
+}
+
 /// Follows the steps of one process.
 #[derive(Debug, Default)]
 pub(super) struct Stepping {
@@ -51,9 +61,11 @@ pub(super) struct Stepping {
     level: u8,
     /// The calls of the step that is under way.
     calls: Vec<Called>,
-    /// Communicators and functions of calls, by the number that lanes have in `calls`.
-    lanes: Vec<(u64, Arc<str>)>,
-    pattern: Pattern,
+    /// Communicators and functions of calls, and the number that follows the last one; none after
+    /// a step that was not seen whole.
+    lanes: Vec<(u64, Arc<str>, Option<u64>)>,
+    /// Lanes of which a record is missing in the step that is under way.
+    unknown: BTreeSet<usize>,
     /// It cannot be told.
     broken: bool,
     done: Vec<Step>,
@@ -72,7 +84,8 @@ struct Step {
 
 impl Stepping {
     /// Take the next call, in order of entry; `outside_ns` is the time outside calls up to it.
-    pub(super) fn take(&mut self, seen: &Observation, outside_ns: i64) {
+    /// `each`: every step is told.
+    pub(super) fn take(&mut self, seen: &Observation, outside_ns: i64, each: bool) {
         if seen.tier > 0 {
             // Its duration shows what it waits.
             return;
@@ -85,7 +98,7 @@ impl Stepping {
                 *self = Self { ends: Some(which.clone()), ..Self::default() };
             }
             if self.ends.as_ref() == Some(&which) {
-                return self.end(seen, outside_ns);
+                return self.end(seen, outside_ns, each);
             }
         }
         let Some((_, from_ns, _)) = self.last else { return };
@@ -99,20 +112,33 @@ impl Stepping {
         if self.calls.len() >= MOST_CALLS {
             return self.interrupt();
         }
-        let of = |lane: &(u64, Arc<str>)| lane.0 == seen.comm_hash && lane.1 == seen.func;
+        let of = |lane: &(u64, Arc<str>, Option<u64>)| lane.0 == seen.comm_hash && lane.1 == seen.func;
         let lane = self.lanes.iter().position(of).unwrap_or_else(|| {
-            self.lanes.push((seen.comm_hash, Arc::clone(&seen.func)));
+            self.lanes.push((seen.comm_hash, Arc::clone(&seen.func), None));
             self.lanes.len() - 1
         });
-        self.calls.push(Called { lane, peer, seq: seen.seq, after_ns: seen.entry_ns.saturating_sub(from_ns) });
+        let call = Called { lane, peer, after_ns: seen.entry_ns.saturating_sub(from_ns) };
+        let next = self.lanes[lane].2.replace(seen.seq.saturating_add(1));
+        let before = self.calls.iter().rfind(|before| before.lane == lane).filter(|before| before.peer == peer);
+        match (next.map(|next| seen.seq.wrapping_sub(next)), before) {
+            (None | Some(0), _) => {}
+            (Some(1), Some(before)) => {
+                let after_ns = before.after_ns.midpoint(call.after_ns);
+                self.calls.push(Called { after_ns, ..call });
+            }
+            _ => {
+                self.unknown.insert(lane);
+            }
+        }
+        self.calls.push(call);
     }
 
     /// The calls of a step by kind: how many, and the mean distance of their entries to its end;
     /// none where there are too many kinds.
-    fn kinds(&self, made: &Made, length_ns: i64) -> Option<BTreeMap<Kind, (u32, i64)>> {
+    fn kinds(&self, calls: &[Called], length_ns: i64) -> Option<BTreeMap<Kind, (u32, i64)>> {
         let mut kinds: BTreeMap<Kind, (u32, i64)> = BTreeMap::new();
-        for call in &made.calls {
-            let (comm, func) = self.lanes.get(call.lane)?;
+        for call in calls {
+            let (comm, func, _) = self.lanes.get(call.lane)?;
             let kind = |first| (*comm, Arc::clone(func), call.peer, first);
             let of = kinds.entry(kind(!kinds.contains_key(&kind(true)))).or_default();
             of.0 += 1;
@@ -133,8 +159,9 @@ impl Stepping {
         number & ((1 << self.level) - 1) == 0
     }
 
-    fn end(&mut self, seen: &Observation, outside_ns: i64) {
-        let calls = std::mem::take(&mut self.calls);
+    fn end(&mut self, seen: &Observation, outside_ns: i64, each: bool) {
+        let mut calls = std::mem::take(&mut self.calls);
+        let unknown = std::mem::take(&mut self.unknown);
         let broken = std::mem::take(&mut self.broken);
         let Some((number, from_ns, before_ns)) = self.last.replace((seen.seq, seen.entry_ns, outside_ns)) else {
             return;
@@ -142,16 +169,17 @@ impl Stepping {
         let length_ns = seen.entry_ns.saturating_sub(from_ns);
         let steps = seen.seq.wrapping_sub(number);
         if broken || steps != 1 {
-            self.pattern.skip(steps);
+            self.lanes.iter_mut().for_each(|lane| lane.2 = None);
         }
-        if steps != 1 {
+        if broken || steps != 1 {
             return;
         }
-        let made = if broken { Made::default() } else { self.pattern.step(calls, length_ns) };
+        // Of steps without calls digests tell nothing that their runs do not.
+        let few = self.done.len() < MOST_STEPS && !calls.is_empty();
+        calls.retain(|call| !unknown.contains(&call.lane));
         if self.told(seen.seq)
-            && self.done.len() < MOST_STEPS
-            && !(made.calls.is_empty() && made.unknown.is_empty())
-            && let Some(kinds) = self.kinds(&made, length_ns)
+            && (each || few)
+            && let Some(kinds) = self.kinds(&calls, length_ns)
         {
             self.done.push(Step {
                 number: seen.seq,
@@ -161,6 +189,9 @@ impl Stepping {
                 outside_ns: outside_ns.saturating_sub(before_ns),
                 kinds,
             });
+        }
+        if each {
+            return;
         }
         let mean = if self.length_ns > 0.0 { self.length_ns } else { length_ns as f64 };
         self.length_ns = mean + LATEST * (length_ns as f64 - mean);

@@ -1,7 +1,7 @@
 //! The calls of a lane that were not shipped yet; where they only enqueue, with the synchronise
 //! calls after them.
 //!
-//! As `compute_time.rs` does with rows: of several calls of a communicator before one synchronise
+//! Of several calls of a communicator before one synchronise
 //! call the last counts, from its entry to the end of that; what the process did on its own before
 //! the others is its compute time as well. Such calls are held back until their synchronise call
 //! has ended. A process of which none was seen for long ships its calls as they are.
@@ -39,6 +39,13 @@ impl Pending {
         self.settled = self.settled.min(self.points.len());
     }
 
+    /// A record of the process may be missing since then: compute times that end later are not
+    /// known.
+    pub(super) fn gap(&mut self, since_us: i64) {
+        let later = self.points.iter_mut().rev().take_while(|point| entry_us(point) > since_us);
+        later.for_each(|point| point.compute_us = None);
+    }
+
     /// Synchronise calls after its calls were seen.
     pub(super) fn waits(&self) -> bool {
         self.waited.is_some()
@@ -57,15 +64,19 @@ impl Pending {
     }
 
     /// Cuts what can be shipped. Calls after the last whole run wait for the next window, unless
-    /// they are old.
-    pub(super) fn ship(&mut self, window: i64) -> Vec<Block> {
-        if self.waited.is_some_and(|at| window - at > HOLD) || self.points.len() > MOST_HELD {
+    /// they are old. `whole`: each call by itself, nothing comes after it.
+    pub(super) fn ship(&mut self, window: i64, whole: bool) -> Vec<Block> {
+        if !whole && (self.waited.is_some_and(|at| window - at > HOLD) || self.points.len() > MOST_HELD) {
             (self.waited, self.settled) = (None, 0);
         }
         let waited = self.waited.is_some();
         let ready = if waited { self.settled } else { self.points.len() };
         let points = self.points.get(..ready).unwrap_or_default();
-        let level = if waited { level_for_waited(points) } else { level_for(ready, 0) };
+        let level = match (whole, waited) {
+            (true, _) => 0,
+            (false, true) => level_for_waited(points),
+            (false, false) => level_for(ready, 0),
+        };
         let mut cut_at = ready;
         if level > 0
             && level <= MAX_LEVEL

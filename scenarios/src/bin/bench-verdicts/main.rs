@@ -2,6 +2,8 @@
 //! case and by mode of calling, and the figures of precision, recall, false names and the cost of
 //! an analysis.
 
+mod hard;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +39,10 @@ struct Arguments {
     /// Only jobs that call so (may be given several times).
     #[arg(long)]
     mode: Vec<Mode>,
+    /// Jobs that are hard to judge instead, by class: judged from rows, and by the standing verdict
+    /// of every window.
+    #[arg(long)]
+    hard: bool,
     /// Only the job of this number, with its whole report.
     #[arg(long)]
     only: Option<u64>,
@@ -60,6 +66,10 @@ fn main() {
     let arguments = Arguments::parse();
     if let Some(number) = arguments.only {
         for seed in &arguments.seed {
+            if arguments.hard {
+                hard::show(*seed, number);
+                continue;
+            }
             let drawn = draw(*seed, number);
             let report = analyse(&drawn.observe(), &Rules::default());
             println!("{}\n{:?}\n\n{}", drawn.title(), judge(&drawn, &report), text(&report));
@@ -67,6 +77,9 @@ fn main() {
             println!("\nBy digests: {:?}\n\n{}", judge(&drawn, &report), text(&report));
         }
         return;
+    }
+    if arguments.hard {
+        return hard::run(&arguments);
     }
     let judged = run(&arguments);
     if arguments.list {
@@ -93,6 +106,31 @@ fn main() {
 }
 
 fn run(arguments: &Arguments) -> Vec<Judged> {
+    let mut judged = each(arguments, |seed, number| {
+        if !arguments.case.is_empty() && !arguments.case.contains(&(number % 20)) {
+            return None;
+        }
+        let drawn = draw(seed, number);
+        if !arguments.mode.is_empty() && !arguments.mode.contains(&drawn.mode) {
+            return None;
+        }
+        let input = drawn.observe();
+        let started = Instant::now();
+        let report = analyse(&input, &Rules::default());
+        let took = started.elapsed();
+        let outcome = judge(&drawn, &report);
+        let (from_digests, bytes) = by_digests(&drawn, &input);
+        let by_digests = judge(&drawn, &from_digests);
+        let words = |report: &Report| format!("{:?}", report.verdict).chars().take(900).collect();
+        let (verdict, digests_verdict) = (words(&report), words(&from_digests));
+        Some(Judged { seed, drawn, outcome, by_digests, verdict, digests_verdict, bytes, took })
+    });
+    judged.sort_by_key(|job| (job.seed, job.drawn.number));
+    judged
+}
+
+/// What comes of every job of every seed, on as many threads as are wanted, in any order.
+fn each<T: Send>(arguments: &Arguments, of: impl Fn(u64, u64) -> Option<T> + Sync) -> Vec<T> {
     let next = AtomicU64::new(0);
     let done = Mutex::new(Vec::new());
     let threads = arguments.threads.or_else(|| std::thread::available_parallelism().ok().map(usize::from));
@@ -103,33 +141,15 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
                     let of_all = next.fetch_add(1, Ordering::Relaxed);
                     let seed = usize::try_from(of_all / arguments.jobs.max(1)).ok();
                     let Some(&seed) = seed.and_then(|place| arguments.seed.get(place)) else { break };
-                    let number = of_all % arguments.jobs.max(1);
-                    if !arguments.case.is_empty() && !arguments.case.contains(&(number % 20)) {
-                        continue;
-                    }
-                    let drawn = draw(seed, number);
-                    if !arguments.mode.is_empty() && !arguments.mode.contains(&drawn.mode) {
-                        continue;
-                    }
-                    let input = drawn.observe();
-                    let started = Instant::now();
-                    let report = analyse(&input, &Rules::default());
-                    let took = started.elapsed();
-                    let outcome = judge(&drawn, &report);
-                    let (from_digests, bytes) = by_digests(&drawn, &input);
-                    let by_digests = judge(&drawn, &from_digests);
-                    let words = |report: &Report| format!("{:?}", report.verdict).chars().take(900).collect();
-                    let (verdict, digests_verdict) = (words(&report), words(&from_digests));
+                    let one = of(seed, of_all % arguments.jobs.max(1));
                     if let Ok(mut done) = done.lock() {
-                        done.push(Judged { seed, drawn, outcome, by_digests, verdict, digests_verdict, bytes, took });
+                        done.extend(one);
                     }
                 }
             });
         }
     });
-    let mut judged = done.into_inner().unwrap_or_default();
-    judged.sort_by_key(|job| (job.seed, job.drawn.number));
-    judged
+    done.into_inner().unwrap_or_default()
 }
 
 /// The verdict that digests of the job give, with the windows of the standing verdict and the

@@ -1,0 +1,34 @@
+//! Rows on the way of digests: as if each host had told all of it in one.
+
+use std::collections::BTreeMap;
+
+use super::Digest;
+use super::collect::Collector;
+use super::input::{Heard, figures};
+use crate::input::Input;
+use crate::observation::{Observation, SyncCall};
+use crate::sampled::{Sampled, Totals};
+
+/// A host's calls, with whether they have a number, and its synchronise calls.
+type HostRows<'a> = (Vec<(&'a Observation, bool)>, Vec<&'a SyncCall>);
+
+/// What the rows of an input tell, every call by itself: cells, and what each process called.
+pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
+    let mut hosts: BTreeMap<&str, HostRows<'_>> = BTreeMap::new();
+    let numbered = input.observations.iter().map(|seen| (seen, true));
+    for (seen, numbered) in numbered.chain(input.unnumbered.iter().map(|seen| (seen, false))) {
+        hosts.entry(&seen.node).or_default().0.push((seen, numbered));
+    }
+    for sync in &input.syncs {
+        if let Some((_, syncs)) = hosts.get_mut(&*sync.node) {
+            syncs.push(sync);
+        }
+    }
+    let digests: Vec<(&str, Digest)> = hosts
+        .into_iter()
+        .map(|(node, (calls, syncs))| (node, Collector::whole(calls.into_iter(), syncs.into_iter())))
+        .collect();
+    let refs: Vec<(&str, [&Digest; 1])> = digests.iter().map(|(node, digest)| (*node, [digest])).collect();
+    let heard: Vec<Heard<'_>> = refs.iter().map(|(node, digests)| Heard { node, digests }).collect();
+    figures(&heard, None, &input.clocks)
+}
