@@ -2,13 +2,14 @@
 //! a verdict on one is judged.
 //!
 //! `draw` draws jobs, `clocks` measures their hosts' clocks as agents do, `replay` makes digests of
-//! their rows, `judge` compares verdicts with their truth and counts. The simulator itself is `simulate`; the benchmark is
-//! `bin/bench-verdicts.rs`.
+//! their rows, `judge` compares verdicts with their truth and counts, `scale` runs a job of many hosts in memory. The
+//! simulator itself is `simulate`; the benchmarks are `bin/bench-verdicts.rs` and `bin/bench-standing.rs`.
 
 pub mod clocks;
 pub mod draw;
 pub mod judge;
 pub mod replay;
+pub mod scale;
 
 pub use clocks::AgentClocks;
 pub use draw::{Case, Drawn, Mode, draw};
