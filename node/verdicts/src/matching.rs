@@ -89,8 +89,11 @@ struct Meeting {
 
 fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
+    let who = |seen: &'_ Observation| (seen.rank, Arc::as_ptr(&seen.node), seen.pid);
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
-    for Part { seen, .. } in &heap.calls {
+    // The calls of a process mostly follow each other.
+    for calls in heap.calls.chunk_by(|a, b| who(a.seen) == who(b.seen)) {
+        let seen = calls[0].seen;
         places.entry((seen.rank, &seen.node, seen.pid)).or_default();
     }
     for (totals, lane) in &heap.lanes {
@@ -116,6 +119,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
     comm.tier = if comm.lifted { 1 } else { comm.tier };
 
     let mut groups: HashMap<(&Arc<str>, u64), Meeting> = HashMap::new();
+    let mut last = None;
     for &Part { seen, own, weight, waited, called_ns } in &heap.calls {
         if Coupling::of(&seen.func) != Coupling::All {
             continue;
@@ -125,7 +129,11 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
             _ if comm.lifted => continue,
             _ => called_ns,
         };
-        let place = places[&(seen.rank, &*seen.node, seen.pid)];
+        let place = match last {
+            Some((before, place)) if before == who(seen) => place,
+            _ => places[&(seen.rank, &*seen.node, seen.pid)],
+        };
+        last = Some((who(seen), place));
         let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
         let ComputeTime { compute_ns, unsure } = own;
         let cell = Cell { entry_ns, duration_ns, called_ns, compute_ns, unsure };

@@ -72,7 +72,7 @@ impl Frame<'_> {
     }
 
     /// Of a rank's excess among the mean excesses of all that are compared, its own one of them.
-    fn rating(&self, excess: &Moments, rules: &Rules, all: &Population) -> Rating {
+    fn rating(&self, excess: &Moments, rules: &Rules, all: &mut Population) -> Rating {
         let excess_ns = excess.mean().unwrap_or(0.0);
         let share = |excess_ns: f64| if self.wall_ns > 0.0 { excess_ns * self.stands_for / self.wall_ns } else { 0.0 };
         let mut rating = Rating {
@@ -103,8 +103,8 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
     let mut waits = Figure::of(tally, |t| t.duration.mean().map(|d| -d));
     let waited: Vec<Option<f64>> = tally.iter().map(|t| t.wait.mean()).collect();
     let mut entries = Figure::of(tally, |t| t.lateness.mean());
-    let later = Population::new(tally.iter().filter_map(|t| t.later.mean()));
-    let less_wait = Population::new(tally.iter().filter_map(|t| t.less_wait.mean()));
+    let mut later = Population::new(tally.iter().filter_map(|t| t.later.mean()));
+    let mut less_wait = Population::new(tally.iter().filter_map(|t| t.less_wait.mean()));
     let mut own = vec![Rating::default(); tally.len()];
     rate_compute(tally, frame, rules, &mut own);
 
@@ -116,14 +116,14 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                 return Score::default();
             }
             let bound = frame.bounds[r];
-            let mut late = frame.rating(&t.later, rules, &later);
+            let mut late = frame.rating(&t.later, rules, &mut later);
             late.z = frame.wanted(&late, rules).then(|| entries.z(r, bound.unwrap_or(0.0))).flatten();
             late.flagged = bound.is_some_and(|b| late.excess_ns > b)
                 && late.share >= rules.effect
                 && late.z.map_or_else(|| times_all(&entries.values, r, 0.0, rules.ratio), |z| z > rules.z);
             match frame.waits {
                 Waits::Seen | Waits::Assumed => {
-                    let mut least = frame.rating(&t.less_wait, rules, &less_wait);
+                    let mut least = frame.rating(&t.less_wait, rules, &mut less_wait);
                     least.z = frame.wanted(&least, rules).then(|| waits.z(r, 0.0)).flatten();
                     let stands = || least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
@@ -147,11 +147,11 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
 /// meeting the sum of their clocks' bounds, whoever comes first.
 pub(crate) fn unsure(tally: &[Tally], members: &[Member], r: usize) -> f64 {
     let peers = tally.iter().zip(members).filter(|(_, m)| m.class == members[r].class);
-    unsure_among(&tally[r], &Population::new(peers.filter_map(|(t, _)| t.compute_more.mean())))
+    unsure_among(&tally[r], &mut Population::new(peers.filter_map(|(t, _)| t.compute_more.mean())))
 }
 
 /// The same, where `more` has the `compute_more` of all of the class.
-fn unsure_among(tally: &Tally, more: &Population) -> f64 {
+fn unsure_among(tally: &Tally, more: &mut Population) -> f64 {
     let more = more.median_of_others(tally.compute_more.mean()).unwrap_or(0.0);
     tally.compute_less.mean().unwrap_or(0.0) + more
 }
@@ -168,20 +168,20 @@ fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Ra
     }
     for class in classes.values() {
         let of = |figure: fn(&Tally) -> Option<f64>| Population::new(class.iter().filter_map(|r| figure(&tally[*r])));
-        let excess = of(|t| t.more_compute.mean());
-        let more = of(|t| t.compute_more.mean());
+        let mut excess = of(|t| t.more_compute.mean());
+        let mut more = of(|t| t.compute_more.mean());
         let mut figure = Figure::new(class.iter().map(|r| tally[*r].own.mean()).collect());
         for (place, &r) in class.iter().enumerate() {
             let t = &tally[r];
             if t.own.n * 2.0 < frame.collectives as f64 {
                 continue;
             }
-            own[r] = frame.rating(&t.more_compute, rules, &excess);
+            own[r] = frame.rating(&t.more_compute, rules, &mut excess);
             if !frame.wanted(&own[r], rules) {
                 continue;
             }
             // What the clocks may make of it is no evidence.
-            let unsure = if frame.reconstructed { unsure_among(t, &more) } else { 0.0 };
+            let unsure = if frame.reconstructed { unsure_among(t, &mut more) } else { 0.0 };
             own[r].z = figure.z_less(place, unsure, 0.0);
             own[r].flagged = own[r].share >= rules.effect
                 && own[r].excess_ns > unsure

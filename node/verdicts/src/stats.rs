@@ -3,6 +3,8 @@
 //!
 //! Owns numbers only; what they are applied to lies in `score.rs`, the thresholds in `rules.rs`.
 
+use std::collections::HashMap;
+
 use crate::rules::Rules;
 
 /// Scales the median absolute deviation to a standard deviation for normal data (1 / Phi^-1(3/4)).
@@ -72,39 +74,42 @@ fn z_of(gap: f64, mid: f64, mad: f64, mean: impl Fn() -> f64, floor: f64) -> f64
 }
 
 /// The same for each of many values against the others, where the values of all are known: one
-/// sort, and one more for each different median of the others (three at most).
+/// sort when it is first asked, and one more for each different median of the others (three at
+/// most).
 #[derive(Debug, Default)]
 pub(crate) struct Population {
-    /// All values, ascending.
-    sorted: Vec<f64>,
+    /// All values; ascending once `is_sorted`.
+    all: Vec<f64>,
+    is_sorted: bool,
     /// By the bits of a median of the others: the distances of all values to it, ascending, and
     /// their sum.
-    apart: std::collections::HashMap<u64, (Vec<f64>, f64)>,
+    apart: HashMap<u64, (Vec<f64>, f64)>,
 }
 
 impl Population {
     pub(crate) fn new(values: impl IntoIterator<Item = f64>) -> Self {
-        let mut sorted: Vec<f64> = values.into_iter().collect();
-        sorted.sort_unstable_by(f64::total_cmp);
-        Self { sorted, apart: std::collections::HashMap::new() }
+        Self { all: values.into_iter().collect(), ..Self::default() }
     }
 
     /// How many values there are.
     pub(crate) fn len(&self) -> usize {
-        self.sorted.len()
+        self.all.len()
     }
 
     /// The median of the others of a value of the population; of all of it where there is no value.
-    pub(crate) fn median_of_others(&self, own: Option<f64>) -> Option<f64> {
-        median_without(&self.sorted, own.map_or(usize::MAX, |own| place(&self.sorted, own)))
+    pub(crate) fn median_of_others(&mut self, own: Option<f64>) -> Option<f64> {
+        if !std::mem::replace(&mut self.is_sorted, true) {
+            self.all.sort_unstable_by(f64::total_cmp);
+        }
+        median_without(&self.all, own.map_or(usize::MAX, |own| place(&self.all, own)))
     }
 
     /// [`robust_z`] of `x` over the others of `own`, a value of the population.
     pub(crate) fn z(&mut self, own: f64, x: f64, floor: f64) -> Option<f64> {
-        let others = self.sorted.len().checked_sub(1).filter(|others| *others >= 2)?;
+        let others = self.len().checked_sub(1).filter(|others| *others >= 2)?;
         let mid = self.median_of_others(Some(own))?;
         let (apart, sum) = self.apart.entry(mid.to_bits()).or_insert_with(|| {
-            let mut apart: Vec<f64> = self.sorted.iter().map(|value| (value - mid).abs()).collect();
+            let mut apart: Vec<f64> = self.all.iter().map(|value| (value - mid).abs()).collect();
             apart.sort_unstable_by(f64::total_cmp);
             let sum = apart.iter().sum();
             (apart, sum)

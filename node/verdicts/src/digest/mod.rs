@@ -33,6 +33,7 @@ use super::activity::Activity;
 pub(crate) use codec::text;
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
+pub(crate) use input::progress_in;
 pub use input::{Heard, to_input};
 
 /// Length of a window.
@@ -91,6 +92,11 @@ impl Digest {
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.lanes.iter().map(|lane| lane.blocks.len()).sum()
+    }
+
+    /// The longest mean duration of a run of calls in it, microseconds.
+    pub(crate) fn longest_us(&self) -> u64 {
+        self.lanes.iter().flat_map(|lane| &lane.blocks).map(|block| block.duration_us).max().unwrap_or(0)
     }
 }
 

@@ -56,16 +56,16 @@ impl Pending {
         (count, count.checked_sub(1).and_then(|last| self.open().get(last)).map(entry_us))
     }
 
-    /// Cuts what can be shipped. Calls after the last whole run wait for the next window, unless
-    /// they are old.
-    pub(super) fn ship(&mut self, window: i64) -> Vec<Block> {
+    /// Cuts what can be shipped into `most` runs or fewer, mostly. Calls after the last whole run
+    /// wait for the next window, unless they are old.
+    pub(super) fn ship(&mut self, window: i64, most: usize) -> Vec<Block> {
         if self.waited.is_some_and(|at| window - at > HOLD) || self.points.len() > MOST_HELD {
             (self.waited, self.settled) = (None, 0);
         }
         let waited = self.waited.is_some();
         let ready = if waited { self.settled } else { self.points.len() };
         let points = self.points.get(..ready).unwrap_or_default();
-        let level = if waited { level_for_waited(points) } else { level_for(ready, 0) };
+        let level = if waited { level_for_waited(points, most) } else { level_for(ready, most) };
         let mut cut_at = ready;
         if level > 0
             && level <= MAX_LEVEL
