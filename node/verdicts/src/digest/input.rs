@@ -33,7 +33,7 @@ struct Track<'a> {
     node: &'a Arc<str>,
     pid: i64,
     lane: &'a super::Lane,
-    blocks: Vec<(&'a Block, i64)>,
+    blocks: Vec<(Block, i64)>,
 }
 
 /// By communicator and function.
@@ -98,7 +98,7 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
                         lane,
                         blocks: Vec::new(),
                     });
-                    track.blocks.extend(lane.blocks.iter().map(|block| (block, base_us)));
+                    track.blocks.extend(lane.blocks.iter().map(|block| (*block, base_us)));
                 }
             }
         }
