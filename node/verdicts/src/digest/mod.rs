@@ -11,7 +11,8 @@
 //! synchronise calls after them, `steps` follows what a process does in each step (`pattern`: lost
 //! records filled in), `collect` makes digests of calls, `late` numbers those whose communicator's
 //! start was not seen, `codec` writes and reads them (bounded, hostile bytes refused), `input` makes
-//! an input of many nodes' digests (`step_times`: compute times from steps).
+//! an input of many nodes' digests (`step_times`: compute times from steps). `split` splits a host's
+//! digest by jobs.
 
 mod blocks;
 mod codec;
@@ -19,6 +20,7 @@ mod collect;
 mod input;
 mod late;
 mod pattern;
+mod split;
 mod step_times;
 mod steps;
 #[cfg(test)]
@@ -35,6 +37,7 @@ pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
 pub(crate) use input::progress_in;
 pub use input::{Heard, to_input};
+pub use split::by_job;
 
 /// Length of a window.
 pub const WINDOW_NS: i64 = 500_000_000;

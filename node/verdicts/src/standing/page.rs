@@ -112,6 +112,14 @@ impl Page {
         self.lanes.iter()
     }
 
+    /// Whether one of its processes has said the number of a call in a communicator's function, in
+    /// its last windows.
+    pub(super) fn numbers(&self, comm: u64, func: &str, windows: i64) -> bool {
+        let newest = self.received.last_key_value().map_or(i64::MIN, |(window, _)| *window);
+        let mut here = self.lanes.iter().filter(|((_, of, name), _)| *of == comm && **name == *func);
+        here.any(|(_, (at, progress))| *at > newest.saturating_sub(windows) && progress.completed.is_some())
+    }
+
     /// How far the node's clock is ahead of a reference's, by the last digest that says it. Where
     /// none does, by the last that says it of any reference: mostly their clocks agree.
     pub(super) fn ahead_ns(&self, reference: u16) -> i64 {
