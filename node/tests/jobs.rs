@@ -77,14 +77,18 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     let left: BTreeSet<String> = AGENTS.iter().filter(|name| **name != gone).map(|name| (*name).to_owned()).collect();
     lab.kill(&gone);
     let killed = Instant::now();
-    for coordinator in &left {
-        wait_for(&format!("{coordinator} hears the judges that are left"), || {
-            let answer = standing(&lab, coordinator, &[])?;
-            let all = std::iter::once(&answer["standing"]);
-            let others = answer["other_jobs"].as_array().into_iter().flatten().map(|other| &other["standing"]);
-            let large = all.chain(others).find(|about| about["nranks"] == 8).ok_or("no verdict")?;
-            if judges(large) == left { Ok(()) } else { Err(large.to_string()) }
-        });
-    }
+    let hears = |what: &str, enough: fn(&BTreeSet<String>, &BTreeSet<String>) -> bool| {
+        for coordinator in &left {
+            wait_for(&format!("{coordinator} {what}"), || {
+                let answer = standing(&lab, coordinator, &[])?;
+                let all = std::iter::once(&answer["standing"]);
+                let others = answer["other_jobs"].as_array().into_iter().flatten().map(|other| &other["standing"]);
+                let large = all.chain(others).find(|about| about["nranks"] == 8).ok_or("no verdict")?;
+                if enough(&judges(large), &left) { Ok(()) } else { Err(large.to_string()) }
+            });
+        }
+    };
+    hears("hears all judges that are left", |judges, left| judges.is_superset(left));
     eprintln!("{gone} was replaced after {:?}", killed.elapsed());
+    hears("hears no dead judge", |judges, left| judges == left);
 }

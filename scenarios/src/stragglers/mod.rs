@@ -2,12 +2,13 @@
 //! a verdict on one is judged.
 //!
 //! `draw` draws jobs, `clocks` measures their hosts' clocks as agents do, `replay` makes digests of
-//! their rows, `judge` compares verdicts with their truth and counts, `scale` runs a job of many hosts in memory. The
+//! their rows, `judge` compares verdicts with their truth and counts, `scale` runs a job of many hosts in memory, `loopback` one on many agents. The
 //! simulator itself is `simulate`; the benchmarks are `bin/bench-verdicts.rs` and `bin/bench-standing.rs`.
 
 pub mod clocks;
 pub mod draw;
 pub mod judge;
+pub mod loopback;
 pub mod replay;
 pub mod scale;
 

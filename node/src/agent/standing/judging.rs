@@ -19,7 +19,7 @@ const LOOK_AT_LEAST: Duration = Duration::from_millis(250);
 const AGAIN: Duration = Duration::from_secs(2);
 /// A host that became a job's judge judges after so long: by then the job's hosts have sent it what
 /// they keep.
-const WARM_UP: Duration = Duration::from_secs(1);
+const WARM_UP: Duration = Duration::from_millis(600);
 
 /// What a judge keeps of one job.
 struct Duty {
@@ -40,7 +40,10 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
         let standing = &shared.standing;
         let (mixed, roster) = (standing.is_mixed(), standing.roster());
         let mut jobs = standing.boards.spoken(steady_now_ns());
-        jobs.retain(|job| if mixed { *job == NO_JOB } else { roster.judges_here(*job) });
+        jobs.retain(|job| match mixed {
+            true => *job == NO_JOB,
+            false => roster.judges_here(*job, &standing.outbox.suspects(*job, Instant::now().into())),
+        });
         let over: Vec<u64> = duties.keys().filter(|job| !jobs.contains(job)).copied().collect();
         for job in over {
             standing.own.lock().remove(&job);

@@ -40,6 +40,9 @@ mod whole;
 
 pub(super) use feed::Feed;
 pub(super) use judging::whole;
+pub use publish::send_windows;
+/// The clock by which windows are counted, nanoseconds.
+pub use record::steady_now_ns as now_ns;
 pub(super) use tell::sentence;
 pub(super) use whole::whole_of;
 
@@ -49,6 +52,8 @@ const LARGEST: usize = 8_000;
 const LARGEST_TIMES: usize = 4_000;
 /// A verdict that was not told again for so long does not stand any more.
 const FRESH_NS: i64 = 10_000_000_000;
+/// And where another judge's of the job is newer, after so long.
+const BEHIND_NS: i64 = 5_000_000_000;
 
 /// What the agent's tasks share of it.
 #[derive(Debug, Default)]
@@ -145,6 +150,8 @@ impl StandingState {
         let mut all = Vec::new();
         for (job, mut told) in by_job {
             told.retain(|_, (_, at_ns)| is_fresh(*at_ns));
+            let newest_ns = told.values().map(|(_, at_ns)| *at_ns).max().unwrap_or(now_ns);
+            told.retain(|_, (_, at_ns)| newest_ns.saturating_sub(*at_ns) < BEHIND_NS);
             let names: Vec<String> =
                 judges(job, told.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
             let said = names.iter().filter_map(|judge| Some(Said::of(judge, &told.get(judge)?.0.standing)));

@@ -23,6 +23,9 @@ const KEPT_BYTES: usize = 64 * 1024;
 const SENT: usize = 17;
 /// A judge that does not answer for so long is asked again with the next window.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A judge that has confirmed nothing for so long is taken for dead, and the next takes its place,
+/// before the failure detector says so. It is sent to all the same.
+const SUSPECTED_AFTER: Duration = Duration::from_millis(1_200);
 
 /// What is to be sent, by job.
 #[derive(Debug, Default)]
@@ -44,6 +47,8 @@ struct Job {
 struct Judge {
     confirmed: BTreeSet<i64>,
     is_asked: bool,
+    /// Since when it has confirmed nothing of what it was sent.
+    silent_since: Option<Instant>,
 }
 
 impl Job {
@@ -60,8 +65,16 @@ impl Job {
 }
 
 impl Outbox {
-    /// Takes in a window of a job, which these judge now; those of them that are to be sent to, and
-    /// are not being asked.
+    /// Judges of a job of which this host has heard nothing for a while.
+    pub(super) fn suspects(&self, job: u64, now: Instant) -> BTreeSet<String> {
+        let jobs = self.jobs.lock();
+        let silent = |since: Instant| now.saturating_duration_since(since) >= SUSPECTED_AFTER;
+        let judges = jobs.get(&job).into_iter().flat_map(|job| &job.judges);
+        judges.filter(|(_, judge)| judge.silent_since.is_some_and(silent)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Takes in a window of a job, which goes to these hosts now; those of them that are not being
+    /// asked.
     pub(super) fn add(&self, job: u64, told: ToldWindow, judges: &[&str]) -> Vec<String> {
         let mut jobs = self.jobs.lock();
         let job = jobs.entry(job).or_default();
@@ -107,11 +120,12 @@ impl Outbox {
     }
 
     /// What a judge has not confirmed; it counts as asked from now on.
-    fn begin(&self, job: u64, judge: &str) -> Vec<ToldWindow> {
+    fn begin(&self, job: u64, judge: &str, now: Instant) -> Vec<ToldWindow> {
         let mut jobs = self.jobs.lock();
         let Some(job) = jobs.get_mut(&job) else { return Vec::new() };
         if let Some(judge) = job.judges.get_mut(judge) {
             judge.is_asked = true;
+            judge.silent_since.get_or_insert(now);
         }
         job.unconfirmed(judge)
     }
@@ -122,6 +136,7 @@ impl Outbox {
         let Some(judge) = jobs.get_mut(&job).and_then(|job| job.judges.get_mut(judge)) else { return };
         judge.is_asked = false;
         if let Some(heard) = heard {
+            judge.silent_since = None;
             if heard.anew {
                 judge.confirmed.clear();
             }
@@ -140,7 +155,7 @@ impl Outbox {
 /// what this host needs of others.
 pub(super) async fn send(shared: Arc<Shared>, job: u64, judge: String, is_first: bool, stop: CancellationToken) {
     let outbox = &shared.standing.outbox;
-    let windows = outbox.begin(job, &judge);
+    let windows = outbox.begin(job, &judge, Instant::now());
     let numbers: Vec<i64> = windows.iter().map(|told| told.window).collect();
     let lanes = if is_first { shared.recording.feed().unnumbered() } else { BTreeSet::new() };
     let unnumbered = lanes.into_iter().map(|(comm, func)| (comm, func.to_string())).collect();
@@ -183,6 +198,22 @@ async fn ask(shared: &Shared, judge: &str, request: JobWindows) -> Result<Window
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_judge_that_is_silent_is_suspected_until_it_confirms() {
+        let (outbox, start) = (Outbox::default(), Instant::now());
+        let at = |window: i64| start + Duration::from_millis(500) * u32::try_from(window).unwrap();
+        for window in 0..4 {
+            outbox.add(7, told(window, 10), &["a", "b"]);
+            outbox.begin(7, "a", at(window));
+            outbox.begin(7, "b", at(window));
+            outbox.end(7, "b", &[window], Some(&WindowsHeard::default()));
+            let suspects = outbox.suspects(7, at(window));
+            assert_eq!((suspects.contains("a"), suspects.contains("b")), (window == 3, false), "{window}");
+        }
+        outbox.end(7, "a", &[0], Some(&WindowsHeard::default()));
+        assert!(outbox.suspects(7, at(9)).is_empty());
+    }
+
     fn told(window: i64, bytes: usize) -> ToldWindow {
         ToldWindow { window, digest: "x".repeat(bytes), times: String::new() }
     }
@@ -195,20 +226,20 @@ mod tests {
     fn a_judge_gets_what_it_has_not_confirmed_and_a_new_one_all_that_is_kept() {
         let (outbox, heard) = (Outbox::default(), WindowsHeard::default());
         assert_eq!(outbox.add(7, told(1, 10), &["a", "b"]), ["a", "b"]);
-        assert_eq!(windows(&outbox.begin(7, "a")), [1]);
+        assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [1]);
         // While it is asked it is not asked again; what came meanwhile goes with the next.
         assert_eq!(outbox.add(7, told(2, 10), &["a", "b"]), ["b"]);
         outbox.end(7, "a", &[1], Some(&heard));
-        assert_eq!(windows(&outbox.begin(7, "a")), [2]);
+        assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [2]);
         outbox.end(7, "a", &[2], None);
-        assert_eq!(windows(&outbox.begin(7, "a")), [2], "not heard");
+        assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [2], "not heard");
         outbox.end(7, "a", &[2], Some(&heard));
         assert_eq!(outbox.add(7, told(3, 10), &["a", "c"]), ["a", "c"]);
-        assert_eq!(windows(&outbox.begin(7, "c")), [1, 2, 3]);
+        assert_eq!(windows(&outbox.begin(7, "c", Instant::now())), [1, 2, 3]);
         // A judge that was started again has forgotten.
-        assert_eq!(windows(&outbox.begin(7, "a")), [3]);
+        assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [3]);
         outbox.end(7, "a", &[3], Some(&WindowsHeard { anew: true, ..WindowsHeard::default() }));
-        assert_eq!(windows(&outbox.begin(7, "a")), [1, 2]);
+        assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [1, 2]);
     }
 
     #[test]
@@ -217,10 +248,10 @@ mod tests {
         for window in 0..200 {
             outbox.add(7, told(window, 1_000), &["a"]);
         }
-        let kept = windows(&outbox.begin(7, "a"));
+        let kept = windows(&outbox.begin(7, "a", Instant::now()));
         assert!(kept.len() == 65 && kept.ends_with(&[199]), "{kept:?}");
         assert_eq!(outbox.lost(), 135);
         outbox.retain(&BTreeSet::new());
-        assert!(outbox.begin(7, "a").is_empty());
+        assert!(outbox.begin(7, "a", Instant::now()).is_empty());
     }
 }

@@ -73,14 +73,20 @@ impl Roster {
         self.old_since.is_some_and(|since| now.duration_since(since) >= OLD_AFTER)
     }
 
-    /// Who judges one of this host's jobs, the first first.
-    pub(super) fn judges(&self, job: u64) -> Vec<&str> {
-        judges(job, self.hosts.get(&job).into_iter().flatten().map(String::as_str))
+    /// Who judges one of this host's jobs, the first first; none of those that are `suspects`.
+    pub(super) fn judges(&self, job: u64, suspects: &BTreeSet<String>) -> Vec<&str> {
+        let hosts = self.hosts.get(&job).into_iter().flatten().filter(|host| !suspects.contains(*host));
+        judges(job, hosts.map(String::as_str))
     }
 
     /// Whether this host does.
-    pub(super) fn judges_here(&self, job: u64) -> bool {
-        self.judges(job).contains(&self.own.as_str())
+    pub(super) fn judges_here(&self, job: u64, suspects: &BTreeSet<String>) -> bool {
+        self.judges(job, suspects).contains(&self.own.as_str())
+    }
+
+    /// Whether a host has ranks of one of this host's jobs.
+    pub(super) fn has(&self, job: u64, host: &str) -> bool {
+        self.hosts.get(&job).is_some_and(|hosts| hosts.contains(host))
     }
 
     /// The host to whose clock those of one of this host's jobs are aligned: the first by name.
@@ -119,13 +125,16 @@ mod tests {
         ];
         let now = Instant::now();
         roster.update("me", &jobs, &list, now);
+        let nobody = BTreeSet::new();
         let sorted = |job| {
-            let mut judges = roster.judges(job);
+            let mut judges = roster.judges(job, &nobody);
             judges.sort_unstable();
             judges
         };
         assert_eq!((sorted(7), sorted(u64::MAX)), (vec!["a", "d", "me"], vec!["a", "me"]));
-        assert!(roster.judges_here(7) && roster.judges(8).is_empty(), "no job of this host");
+        assert!(roster.judges_here(7, &nobody) && roster.judges(8, &nobody).is_empty(), "no job of this host");
+        assert_eq!(roster.judges(u64::MAX, &BTreeSet::from(["a".to_owned()])), ["me"]);
+        assert!(roster.has(7, "d") && !roster.has(7, "c"));
         assert_eq!((roster.reference(7), roster.presence["b"]), (Some("a"), Presence::Dead));
         assert!(!roster.is_mixed(now + 2 * OLD_AFTER));
     }
