@@ -145,9 +145,9 @@ pub struct ToldWindow {
     /// Its number, on the host's own clock.
     pub window: i64,
     /// The digest, in the encoding of its owner; empty where there is none.
-    pub digest: String,
+    pub digest: Vec<u8>,
     /// Where processes' time went, likewise.
-    pub times: String,
+    pub times: Vec<u8>,
 }
 
 /// What a judge has heard, and what the host needs of others.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use verdicts::digest::{Collector, ReferenceClock, decode, encode, end_of, reference_id, window_of};
+use verdicts::digest::{Collector, ReferenceClock, decode, encode, end_of, from_text, reference_id, window_of};
 use verdicts::standing::{Board, JUDGES, JobName, Judge, Key, Presence, Told};
 use verdicts::{Observation, Verdict};
 
@@ -72,7 +72,7 @@ pub fn scale(hosts: usize) -> Scale {
         let text = told.as_ref().and_then(Told::text);
         let took = cpu_time_of_this_thread() - started;
         (spent, longest, windows) = (spent + took, longest.max(took), windows + 1);
-        bytes += digests.iter().map(|(_, text)| text.len()).sum::<usize>();
+        bytes += digests.iter().filter_map(|(_, text)| from_text(text)).map(|bytes| bytes.len()).sum::<usize>();
         let (Some(told), Some(text)) = (told, text) else { continue };
         judged += 1;
         let started = cpu_time_of_this_thread();

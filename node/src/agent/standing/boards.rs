@@ -102,7 +102,8 @@ impl Boards {
         let lanes: BTreeSet<(u64, Arc<str>)> =
             request.unnumbered.iter().take(MOST_LANES).map(|(comm, func)| (*comm, func.as_str().into())).collect();
         let now_ns = steady_now_ns();
-        let read: Vec<_> = request.windows.iter().map(|told| (told, digest::decode(&told.digest))).collect();
+        let read: Vec<_> =
+            request.windows.iter().map(|told| (told, digest::decode(&digest::to_text(&told.digest)))).collect();
         let mut state = self.state.lock();
         if !state.jobs.contains(&request.job) {
             return Err("no rank of this job runs here".to_owned());
@@ -111,7 +112,7 @@ impl Boards {
         let anew = !board.knows_of(node);
         for (told, digest) in read {
             if !told.times.is_empty() {
-                match point_to_point::decode(node, &told.times) {
+                match point_to_point::decode(node, &digest::to_text(&told.times)) {
                     Ok(times) => board.hear_times(node, told.window, times),
                     Err(error) => tracing::debug!("where time went on {node}: {error}"),
                 }
@@ -143,7 +144,7 @@ mod tests {
     fn window(window: i64) -> ToldWindow {
         let processes = vec![Process { pid: 1, ..Process::default() }];
         let digest = encode(&Digest { window, processes, ..Digest::default() });
-        ToldWindow { window, digest, times: String::new() }
+        ToldWindow { window, digest: digest::from_text(&digest).unwrap(), times: Vec::new() }
     }
 
     #[test]
@@ -160,7 +161,7 @@ mod tests {
         boards.of_jobs(&BTreeSet::from([8]));
         assert!(boards.board(7).is_none() && boards.board(8).is_some());
         let mut large = window(5);
-        large.digest = "x".repeat(LARGEST + 1);
+        large.digest = vec![1; LARGEST + 1];
         assert!(boards.hear("a", &of(8, vec![large])).is_err());
         assert!(boards.hear("a", &of(8, vec![window(1); 500])).is_err());
     }

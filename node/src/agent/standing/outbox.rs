@@ -113,7 +113,7 @@ impl Outbox {
     }
 
     /// The digests of this host's last windows.
-    pub(super) fn sent(&self) -> Vec<String> {
+    pub(super) fn sent(&self) -> Vec<Vec<u8>> {
         let jobs = self.jobs.lock();
         let digests = jobs.values().flat_map(|job| job.windows.values().rev().take(SENT));
         digests.map(|told| told.digest.clone()).filter(|digest| !digest.is_empty()).collect()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn told(window: i64, bytes: usize) -> ToldWindow {
-        ToldWindow { window, digest: "x".repeat(bytes), times: String::new() }
+        ToldWindow { window, digest: vec![1; bytes], times: Vec::new() }
     }
 
     fn windows(of: &[ToldWindow]) -> Vec<i64> {

@@ -113,7 +113,8 @@ fn send(
         digest.wall_ahead_ms = wall_ahead_ns() / 1_000_000;
         let times = times_of.remove(&job).unwrap_or_default();
         let times = if times.is_empty() { String::new() } else { point_to_point::encode(&times, LARGEST_TIMES) };
-        let told = ToldWindow { window, digest: digest::encode_within(digest, LARGEST), times };
+        let bytes = |text: &str| digest::from_text(text).unwrap_or_default();
+        let told = ToldWindow { window, digest: bytes(&digest::encode_within(digest, LARGEST)), times: bytes(&times) };
         standing.count_published(told.digest.len() + told.times.len());
         let mut suspects = standing.outbox.suspects(job, tokio::time::Instant::now());
         suspects.retain(|host| roster.has(job, host));
@@ -158,7 +159,10 @@ fn number(shared: &Shared, own: &str, window: i64) {
     };
     let mine = standing.outbox.sent();
     if !mine.is_empty() {
-        said.insert(own.to_owned(), mine.iter().filter_map(|text| digest::decode(text).ok()).collect());
+        said.insert(
+            own.to_owned(),
+            mine.iter().filter_map(|bytes| digest::decode(&digest::to_text(bytes)).ok()).collect(),
+        );
     }
     said.values_mut().for_each(|said| said.sort_by_key(|digest| digest.window));
     let refs: Vec<Vec<&Digest>> = said.values().map(|digests| digests.iter().collect()).collect();

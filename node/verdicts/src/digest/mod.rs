@@ -33,6 +33,7 @@ use std::sync::Arc;
 use super::activity::Activity;
 
 pub(crate) use codec::text;
+pub use codec::text::{from_text, to_text};
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
 pub(crate) use input::progress_in;
