@@ -159,7 +159,7 @@ fn the_figures_of_ranks_come_out_of_the_questions_that_are_shown() {
     let late = plain(Job { steps: 90, own_ns: 50 * MS, slow: slow(5, 40 * MS, 40), loss: 0.002, ..Job::default() });
     let healthy = plain(Job { steps: 40, ..Job::default() });
     let job = plain(Job { steps: 24, own_ns: 100 * MS, slow: slow(3, 60 * MS, 0), ..Job::default() });
-    let grid = Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 2, heavy_stage: None, job };
+    let grid = Grid { tensor: 2, data: 2, pipeline: 2, microbatches: 2, job, ..Grid::default() };
     let entries =
         plain(Job { steps: 30, own_ns: 50 * MS, slow: slow(5, 400 * MS, 0), enqueues: true, ..Job::default() });
     let synced = Job { steps: 60, slow: slow(5, 60 * MS, 0), syncs: true, loss: 0.002, ..entries.clone() };

@@ -187,13 +187,9 @@ pub struct StacksQuestion {
 }
 
 impl StragglersQuestion {
-    /// Whether the standing verdict answers it: it speaks of all jobs of the mesh at once.
+    /// Whether standing verdicts answer it: there is one for each job, of all its hosts.
     #[must_use]
     pub fn takes_standing(&self) -> bool {
-        self.since_ms.is_none()
-            && self.job.is_none()
-            && self.comm.is_none()
-            && self.nodes.is_empty()
-            && self.labels.is_empty()
+        self.since_ms.is_none() && self.comm.is_none() && self.nodes.is_empty() && self.labels.is_empty()
     }
 }

@@ -121,6 +121,44 @@ pub enum Request {
         /// Of which ranks, and how often.
         wanted: StacksWanted,
     },
+    /// What the ranks of one of my jobs did, to one of the job's judges. Answered by
+    /// [`Response::Heard`] or [`Response::Failed`].
+    Windows(JobWindows),
+    /// What is your verdict on this job, whole? Answered by [`Response::Verdict`].
+    Verdict(u64),
+}
+
+/// Digests of a host's ranks of one job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobWindows {
+    /// The job.
+    pub job: u64,
+    /// Windows that the judge has not confirmed yet, in order.
+    pub windows: Vec<ToldWindow>,
+    /// Communicators and functions of calls whose numbers this host does not know.
+    pub unnumbered: Vec<(u64, String)>,
+}
+
+/// One window of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldWindow {
+    /// Its number, on the host's own clock.
+    pub window: i64,
+    /// The digest, in the encoding of its owner; empty where there is none.
+    pub digest: Vec<u8>,
+    /// Where processes' time went, likewise.
+    pub times: Vec<u8>,
+}
+
+/// What a judge has heard, and what the host needs of others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowsHeard {
+    /// Nothing of the host was known before: what it confirmed earlier is lost.
+    pub anew: bool,
+    /// Communicators in which a rank waits.
+    pub waited_in: Vec<u64>,
+    /// Of the calls without a number: nodes and their digests, in the encoding of their owner.
+    pub said: Vec<(String, Vec<String>)>,
 }
 
 impl Request {
@@ -288,6 +326,10 @@ pub enum Response {
     Local(LocalResponse),
     /// The stacks of the node's ranks, in the encoding of their owner.
     Stacks(Vec<u8>),
+    /// The windows were heard.
+    Heard(WindowsHeard),
+    /// The verdict, in the encoding of its owner; empty where there is none.
+    Verdict(Vec<u8>),
 }
 
 impl Response {

@@ -29,6 +29,7 @@ use super::answer::{self, AnswerSink};
 use super::audit::{Asking, Auditor, Outcome};
 use super::recording::Recording;
 use super::stacks::Stacks;
+use super::standing;
 use super::trust::Keeper;
 
 /// No task runs longer than this here, whatever deadline the coordinator sends.
@@ -97,6 +98,11 @@ impl NodeHandler {
     /// From now on people are answered, too.
     pub(super) fn answers_people(&self, shared: &Arc<Shared>, readers_see_processes: bool) {
         let _ = self.people.set(People { shared: Arc::downgrade(shared), readers_see_processes });
+    }
+
+    /// This agent, once it runs.
+    fn agent(&self) -> Option<Arc<Shared>> {
+        self.people.get()?.shared.upgrade()
     }
 
     async fn person(&self, peer: &Peer, request: LocalRequest, out: &mut Responder, cancelled: CancellationToken) {
@@ -297,6 +303,14 @@ impl Handler for NodeHandler {
                 Box::pin(self.noted_stacks(&peer, until(deadline_ms), wanted, None, &cancelled)).await
             }
             Request::OpenCalls => Response::OpenCalls(self.recording.open_calls()),
+            Request::Windows(windows) => match self.agent().filter(|_| peer.role == Role::Node) {
+                Some(shared) => shared.standing.answer(peer.name.as_str(), &windows),
+                None => Response::Unsupported("this node judges no jobs".into()),
+            },
+            Request::Verdict(job) => match self.agent().filter(|_| peer.role == Role::Node) {
+                Some(shared) => Response::Verdict(standing::whole(&shared, job)),
+                None => Response::Unsupported("this node judges no jobs".into()),
+            },
             Request::Trust => Response::Trust(self.trust.as_ref().map(|trust| trust.list()).unwrap_or_default()),
             Request::Renew { csr } => {
                 let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "renew");

@@ -26,7 +26,7 @@ use verdicts::{ClockOffset, Heard, Input, Observation, Report, Rules, Span, Sync
 use super::causes::Gathered;
 use super::open_calls::observed;
 use super::past_findings::{self, PastFinding};
-use super::standing::{About, Current};
+use super::standing::{self, About, Current};
 use super::{Shared, device};
 use record::unix_now_ns;
 
@@ -47,6 +47,9 @@ pub struct StragglersAnswer {
     /// How the verdict came about, where it is the standing one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standing: Option<About>,
+    /// The standing verdicts on the other jobs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_jobs: Vec<OtherJob>,
     /// The report as text for people, of long tables the worst rows.
     pub text: String,
     /// The same with all rows, where that is more.
@@ -62,6 +65,15 @@ pub struct StragglersAnswer {
     pub elapsed_ms: f64,
 }
 
+/// The standing verdict on a job beside that which is reported in full.
+#[derive(Debug, Serialize)]
+pub struct OtherJob {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// How it came about.
+    pub standing: About,
+}
+
 /// Asks, measures clocks, scores.
 ///
 /// # Errors
@@ -74,12 +86,17 @@ pub(super) async fn answer(
 ) -> Result<StragglersAnswer, AskError> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
-    // The standing verdict is one of everybody's jobs.
+    // The standing verdicts are of everybody's jobs.
     let takes_standing = question.takes_standing() && caller.access.viewer().is_none();
-    if takes_standing && let Some(current) = shared.standing.current() {
-        return Ok(from_standing(shared, &current, started, deadline, &cancelled).await);
+    if takes_standing {
+        let mut all = shared.standing.all();
+        all.retain(|current| question.job.as_ref().is_none_or(|job| current.name.is(job)));
+        if !all.is_empty() {
+            let first = all.remove(0);
+            return Ok(from_standing(shared, first, all, started, deadline, &cancelled).await);
+        }
     }
-    if !takes_standing {
+    if !takes_standing || question.job.is_some() {
         let since_ns = ago_ns(question.since_ms.unwrap_or(SINCE_MS));
         return from_stores(asked_of(shared), &question, caller, since_ns, None, started, &cancelled).await;
     }
@@ -255,6 +272,7 @@ async fn from_stores(
     Ok(StragglersAnswer {
         report,
         standing: None,
+        other_jobs: Vec::new(),
         text,
         all,
         findings,
@@ -343,14 +361,17 @@ async fn times(
     rows.times()
 }
 
-/// The verdict that stands, with the cause of the named rank's lateness.
+/// The verdicts that stand: the first in full, with the cause of the named rank's lateness, and what
+/// is said of the other jobs.
 async fn from_standing(
     shared: &Shared,
-    current: &Current,
+    mut current: Current,
+    others: Vec<Current>,
     started: Instant,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> StragglersAnswer {
+    let brief = standing::whole_of(shared, &mut current, deadline).await.err();
     let mut report = Report::clone(&current.standing.report);
     let (cause, gathered) =
         super::causes::with_evidence(&shared.coordinator, &report, &Caller::agent(), deadline, cancelled).await;
@@ -362,21 +383,56 @@ async fn from_standing(
     }
     let about = current.about();
     let mut after = example(&report, gathered.as_ref());
+    let by = match about.judge.as_deref() {
+        Some(judge) => format!("by {judge}, a judge of the job"),
+        None => "kept by every agent alike".to_owned(),
+    };
     let _ = writeln!(
         after,
-        "Standing verdict, {:.1} s old, kept by every agent alike; times on {}'s clock. For more, ask the stores: --since 60s",
+        "Standing verdict, {:.1} s old, {by}; times on {}'s clock. For more, ask the stores: --since 60s",
         about.age_ms as f64 / 1e3,
         about.reference.as_deref().unwrap_or("each host"),
     );
-    let (text, all) = texts(&report, &after);
+    if let Some(why) = brief {
+        let judge = about.judge.as_deref().unwrap_or("the judge");
+        let _ = writeln!(
+            after,
+            "{judge} did not give its whole report ({why}): this is what it told everybody, without the tables"
+        );
+    }
+    differing(&mut after, &about);
+    let mut other_jobs = Vec::new();
+    for other in others {
+        let (report, about) = (&other.standing.report, other.about());
+        let sentence = if other.is_well() { standing::sentence(report) } else { verdicts::text(report) };
+        let _ = writeln!(after, "\n{}:\n{}", other.name, sentence.trim_end());
+        differing(&mut after, &about);
+        other_jobs.push(OtherJob { verdict: report.verdict.clone(), standing: about });
+    }
+    let (mut text, mut all) = texts(&report, &after);
+    if !other_jobs.is_empty() {
+        for text in std::iter::once(&mut text).chain(&mut all) {
+            text.insert_str(0, &format!("{}:\n", current.name));
+        }
+    }
     StragglersAnswer {
         report,
         standing: Some(about),
+        other_jobs,
         text,
         all,
         findings: Vec::new(),
         sql: Vec::new(),
         elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
+    }
+}
+
+/// Says where judges differ.
+fn differing(text: &mut String, about: &About) {
+    if about.differ {
+        let said: Vec<String> =
+            about.judges.iter().map(|said| format!("{} says {}", said.judge, said.verdict)).collect();
+        let _ = writeln!(text, "The job's judges differ about the same window: {}", said.join(", "));
     }
 }
 

@@ -211,7 +211,7 @@ pub(super) struct StragglersArgs {
     /// Judge this span of the past from the stores
     #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_time, conflicts_with_all = ["since", "watch"])]
     pub(super) between: Vec<i64>,
-    /// Only this job (asks the stores); of a Slurm job with a mesh of its own, that mesh, from any
+    /// Only this job (the standing verdict, or with --since the stores); of a Slurm job with a mesh of its own, that mesh, from any
     /// host of the cluster
     #[arg(long, value_name = "ID")]
     pub(super) job: Option<String>,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use query_planner::Value;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::activity::Doing;
 use super::hang::{Gone, Progress};
@@ -13,7 +13,7 @@ use super::point_to_point::TimeUse;
 use super::sampled::{Sampled, Totals};
 
 /// Who was asked and who answered.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct Heard {
     /// Nodes asked.
     pub asked: usize,

@@ -11,7 +11,7 @@ use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
 use super::digest::of_rows;
 use super::input::Input;
-use super::observation::{ClockOffset, Process};
+use super::observation::{ClockOffset, Observation, Process};
 use super::rules::Rules;
 use super::sampled::{LaneTotal, Sampled, Totals};
 
@@ -51,8 +51,11 @@ struct Meeting {
 
 fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
+    let who = |seen: &Observation| (seen.rank, Arc::as_ptr(&seen.node), seen.pid);
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
-    for Sampled { seen, .. } in &heap.cells {
+    // The calls of a process mostly follow each other.
+    for cells in heap.cells.chunk_by(|a, b| who(&a.seen) == who(&b.seen)) {
+        let seen = &cells[0].seen;
         places.entry((seen.rank, &seen.node, seen.pid)).or_default();
     }
     for (totals, lane) in &heap.lanes {
@@ -78,6 +81,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
     comm.reconstructed = comm.tier == 0 && heap.cells.iter().any(|cell| cell.unsure.is_some());
 
     let mut groups: HashMap<(&Arc<str>, u64), Meeting> = HashMap::new();
+    let mut last = None;
     for &&Sampled { ref seen, compute_ns, unsure, weight, waited } in &heap.cells {
         let called_ns = if waited { 0 } else { seen.duration_ns };
         let duration_ns = match comm.lifted {
@@ -85,7 +89,11 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
             true => continue,
             false => called_ns,
         };
-        let place = places[&(seen.rank, &*seen.node, seen.pid)];
+        let place = match last {
+            Some((before, place)) if before == who(seen) => place,
+            _ => places[&(seen.rank, &*seen.node, seen.pid)],
+        };
+        last = Some((who(seen), place));
         let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
         let cell = Cell { entry_ns, duration_ns, called_ns, compute_ns, unsure };
         let meeting = groups.entry((&seen.func, seen.seq)).or_default();

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use query_planner::Value;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A process: its node and pid.
 pub(crate) type Process = (Arc<str>, i64);
@@ -19,7 +19,7 @@ pub(crate) fn hex(hash: u64) -> String {
 }
 
 /// How a call couples the ranks of its communicator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Coupling {
     /// Nobody leaves before everybody has entered: all_reduce, all_gather, reduce_scatter,
@@ -115,7 +115,7 @@ pub struct SyncCall {
 }
 
 /// A node's clock against the coordinator's, as measured over the mesh.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ClockOffset {
     /// How far the node's clock is ahead of the coordinator's: `coordinator = node - offset_ns`.
     pub offset_ns: i64,

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A process of the job.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct RankRef {
     /// Its rank in the largest communicator that it belongs to.
     pub rank: i32,
@@ -19,7 +19,7 @@ pub struct RankRef {
 
 /// A set of ranks of one communicator: inclusive ranges, in order, that neither overlap nor touch.
 /// Written as `0-3,7,9-8191`; serialised as a list of pairs, `[[0,3],[7,7],[9,8191]]`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Ranks(Vec<(i32, i32)>);
 
@@ -39,6 +39,13 @@ impl Ranks {
             gaps.push((from, size - 1));
         }
         Self(gaps)
+    }
+
+    /// Leaves the first so many ranges; whether there were more.
+    pub(crate) fn keep_first(&mut self, ranges: usize) -> bool {
+        let more = self.0.len() > ranges;
+        self.0.truncate(ranges);
+        more
     }
 
     /// Add the ranks of another set.

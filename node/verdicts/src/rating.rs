@@ -4,9 +4,11 @@
 //! Two ratings a rank: by its lateness (waits where they are seen, else entries) and by its compute
 //! time. Tallies come from `score.rs`, thresholds from `rules.rs`.
 
+use std::collections::BTreeMap;
+
 use super::comm::Member;
 use super::rules::Rules;
-use super::stats::{Moments, median, robust_z};
+use super::stats::{Moments, Population, median};
 use super::tally::{Tally, Waits};
 
 /// How far one figure of a rank stands out from the others'.
@@ -62,13 +64,13 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// z costs a pass over all ranks: only where it can matter.
+    /// What needs the others is only worked out where it can matter.
     fn wanted(&self, rating: &Rating, rules: &Rules) -> bool {
         self.all_z || rating.share >= rules.effect
     }
 
-    /// Of a rank's excess, and those of the others that it is compared with.
-    fn rating<'m>(&self, excess: &Moments, rules: &Rules, others: impl Iterator<Item = &'m Moments> + Clone) -> Rating {
+    /// Of a rank's excess among the mean excesses of all that are compared, its own one of them.
+    fn rating(&self, excess: &Moments, rules: &Rules, all: &mut Population) -> Rating {
         let excess_ns = excess.mean().unwrap_or(0.0);
         let share = |excess_ns: f64| if self.wall_ns > 0.0 { excess_ns * self.stands_for / self.wall_ns } else { 0.0 };
         let mut rating = Rating {
@@ -82,11 +84,11 @@ impl Frame<'_> {
             flagged: false,
         };
         if self.wanted(&rating, rules) {
-            let others = others.filter_map(Moments::mean);
+            let own = excess.mean();
             // Two or three ranks: what the others have is nothing but the other side of what this
             // one has.
-            let population = others.clone().count() + 1 >= Rules::POPULATION;
-            rating.usual_ns = median(others).filter(|_| population).unwrap_or(0.0).max(0.0);
+            let population = all.len() + usize::from(own.is_none()) >= Rules::POPULATION;
+            rating.usual_ns = all.median_of_others(own).filter(|_| population).unwrap_or(0.0).max(0.0);
             rating.beyond = share(excess_ns - rating.usual_ns);
             rating.consistency = excess.consistency(rating.usual_ns).unwrap_or(0.0);
         }
@@ -96,9 +98,11 @@ impl Frame<'_> {
 
 /// Rate each member.
 pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Score> {
-    let waits = Figure::of(tally, |t| t.duration.mean().map(|d| -d), |_| 0.0);
+    let mut waits = Figure::of(tally, |t| t.duration.mean().map(|d| -d));
     let waited: Vec<Option<f64>> = tally.iter().map(|t| t.wait.mean()).collect();
-    let entries = Figure::of(tally, |t| t.lateness.mean(), |r| frame.bounds[r].unwrap_or(0.0));
+    let mut entries = Figure::of(tally, |t| t.lateness.mean());
+    let mut later = Population::new(tally.iter().filter_map(|t| t.later.mean()));
+    let mut less_wait = Population::new(tally.iter().filter_map(|t| t.less_wait.mean()));
     let mut own = vec![Rating::default(); tally.len()];
     rate_compute(tally, frame, rules, &mut own);
 
@@ -109,22 +113,21 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
             if t.duration.n * 2.0 < frame.collectives as f64 {
                 return Score::default();
             }
-            let others = || tally.iter().enumerate().filter(|(o, _)| *o != r).map(|(_, t)| t);
-            let mut late = frame.rating(&t.later, rules, others().map(|t| &t.later));
-            late.z = frame.wanted(&late, rules).then(|| entries.z(r)).flatten();
             let bound = frame.bounds[r];
+            let mut late = frame.rating(&t.later, rules, &mut later);
+            late.z = frame.wanted(&late, rules).then(|| entries.z(r, bound.unwrap_or(0.0))).flatten();
             late.flagged = bound.is_some_and(|b| late.excess_ns > b)
                 && late.share >= rules.effect
-                && late.z.map_or_else(|| times_all(&entries.values, r, rules.ratio), |z| z > rules.z);
+                && late.z.map_or_else(|| times_all(&entries.values, r, 0.0, rules.ratio), |z| z > rules.z);
             match frame.waits {
                 Waits::Seen | Waits::Assumed => {
-                    let mut least = frame.rating(&t.less_wait, rules, others().map(|t| &t.less_wait));
-                    least.z = frame.wanted(&least, rules).then(|| waits.z(r)).flatten();
-                    let stands = least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
+                    let mut least = frame.rating(&t.less_wait, rules, &mut less_wait);
+                    least.z = frame.wanted(&least, rules).then(|| waits.z(r, 0.0)).flatten();
+                    let stands = || least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
                     let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
                     let floor = if frame.waits == Waits::Assumed { Rules::ASSUMED_WAITS_FLOOR_NS } else { 0.0 };
-                    least.flagged = stands && least.share >= rules.effect && least.excess_ns > floor && !contradicted;
+                    least.flagged = least.share >= rules.effect && least.excess_ns > floor && !contradicted && stands();
                     Score { late: least, own: own[r] }
                 }
                 Waits::Enqueued => Score { late, own: own[r] },
@@ -139,10 +142,14 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
 /// the others of its class more. Of two ranks that wait for each other alone, this is at each
 /// meeting the sum of their clocks' bounds, whoever comes first.
 pub(crate) fn unsure(tally: &[Tally], members: &[Member], r: usize) -> f64 {
-    let class = members[r].class;
-    let others = tally.iter().zip(members).enumerate().filter(|(o, (_, m))| *o != r && m.class == class);
-    let more = median(others.filter_map(|(_, (t, _))| t.compute_more.mean())).unwrap_or(0.0);
-    tally[r].compute_less.mean().unwrap_or(0.0) + more
+    let peers = tally.iter().zip(members).filter(|(_, m)| m.class == members[r].class);
+    unsure_among(&tally[r], &mut Population::new(peers.filter_map(|(t, _)| t.compute_more.mean())))
+}
+
+/// The same, where `more` has the `compute_more` of all of the class.
+fn unsure_among(tally: &Tally, more: &mut Population) -> f64 {
+    let more = more.median_of_others(tally.compute_more.mean()).unwrap_or(0.0);
+    tally.compute_less.mean().unwrap_or(0.0) + more
 }
 
 /// Compute time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps
@@ -151,52 +158,59 @@ fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Ra
     if frame.waits == Waits::Enqueued && !frame.reconstructed {
         return;
     }
-    for r in 0..tally.len() {
-        if tally[r].own.n * 2.0 < frame.collectives as f64 {
-            continue;
+    let mut classes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (r, member) in frame.members.iter().enumerate() {
+        classes.entry(member.class).or_default().push(r);
+    }
+    for class in classes.values() {
+        let of = |figure: fn(&Tally) -> Option<f64>| Population::new(class.iter().filter_map(|r| figure(&tally[*r])));
+        let mut excess = of(|t| t.more_compute.mean());
+        let mut more = of(|t| t.compute_more.mean());
+        let mut figure = Figure::new(class.iter().map(|r| tally[*r].own.mean()).collect());
+        for (place, &r) in class.iter().enumerate() {
+            let t = &tally[r];
+            if t.own.n * 2.0 < frame.collectives as f64 {
+                continue;
+            }
+            own[r] = frame.rating(&t.more_compute, rules, &mut excess);
+            if !frame.wanted(&own[r], rules) {
+                continue;
+            }
+            // What the clocks may make of it is no evidence.
+            let unsure = if frame.reconstructed { unsure_among(t, &mut more) } else { 0.0 };
+            own[r].z = figure.z_less(place, unsure, 0.0);
+            own[r].flagged = own[r].share >= rules.effect
+                && own[r].excess_ns > unsure
+                && own[r].z.map_or_else(|| times_all(&figure.values, place, unsure, rules.own_ratio), |z| z > rules.z);
         }
-        let class = frame.members[r].class;
-        let peer = |o: usize| frame.members[o].class == class;
-        let others = tally.iter().enumerate().filter(|(o, _)| *o != r && peer(*o));
-        own[r] = frame.rating(&tally[r].more_compute, rules, others.map(|(_, t)| &t.more_compute));
-        if !frame.wanted(&own[r], rules) {
-            continue;
-        }
-        let mut values: Vec<Option<f64>> =
-            tally.iter().enumerate().map(|(o, t)| t.own.mean().filter(|_| peer(o))).collect();
-        // What the clocks may make of it is no evidence.
-        let unsure = if frame.reconstructed { unsure(tally, frame.members, r) } else { 0.0 };
-        values[r] = values[r].map(|own| own - unsure);
-        let figure = Figure::new(values, |_| 0.0);
-        own[r].z = figure.z(r);
-        own[r].flagged = own[r].share >= rules.effect
-            && own[r].excess_ns > unsure
-            && own[r].z.map_or_else(|| times_all(&figure.values, r, rules.own_ratio), |z| z > rules.z);
     }
 }
 
 /// One figure of all ranks.
-struct Figure<F> {
+struct Figure {
     values: Vec<Option<f64>>,
-    known: usize,
-    floor: F,
+    /// Those that are known.
+    all: Population,
 }
 
-impl<F: Fn(usize) -> f64> Figure<F> {
-    fn new(values: Vec<Option<f64>>, floor: F) -> Self {
-        Self { known: values.iter().flatten().count(), values, floor }
+impl Figure {
+    fn new(values: Vec<Option<f64>>) -> Self {
+        Self { all: Population::new(values.iter().copied().flatten()), values }
     }
 
-    fn of(tally: &[Tally], value: impl Fn(&Tally) -> Option<f64>, floor: F) -> Self {
-        Self::new(tally.iter().map(value).collect(), floor)
+    fn of(tally: &[Tally], value: impl Fn(&Tally) -> Option<f64>) -> Self {
+        Self::new(tally.iter().map(value).collect())
     }
 
     /// z of one rank over the others; none below a population.
-    fn z(&self, r: usize) -> Option<f64> {
-        let value = self.values[r].filter(|_| self.known >= Rules::POPULATION)?;
-        let others = self.values.iter().enumerate().filter(|(o, _)| *o != r);
-        let others: Vec<f64> = others.filter_map(|(_, v)| *v).collect();
-        robust_z(value, &others, (self.floor)(r))
+    fn z(&mut self, r: usize, floor: f64) -> Option<f64> {
+        self.z_less(r, 0.0, floor)
+    }
+
+    /// The same of a value that is less by so much.
+    fn z_less(&mut self, r: usize, less: f64, floor: f64) -> Option<f64> {
+        let value = self.values[r].filter(|_| self.all.len() >= Rules::POPULATION)?;
+        self.all.z(value, value - less, floor)
     }
 }
 
@@ -207,9 +221,9 @@ fn waits_least(waited: &[Option<f64>], r: usize, rules: &Rules) -> bool {
     others.peek().is_some() && others.all(|w| w > 0.0 && w >= rules.ratio * own)
 }
 
-/// Two or three ranks: its figure is at least `ratio` times that of any other.
-fn times_all(values: &[Option<f64>], r: usize, ratio: f64) -> bool {
-    let Some(own) = values[r] else { return false };
+/// Two or three ranks: its figure, less so much, is at least `ratio` times that of any other.
+fn times_all(values: &[Option<f64>], r: usize, less: f64, ratio: f64) -> bool {
+    let Some(own) = values[r].map(|own| own - less) else { return false };
     let mut others = values.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, l)| *l).peekable();
     others.peek().is_some() && others.all(|l| own >= ratio * l)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::hang::Hang;
 use super::input::Heard;
@@ -15,7 +15,7 @@ use super::why::{Cause, Network};
 use super::windows::WindowKind;
 
 /// The answer of `rankmesh stragglers`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct Report {
     /// Who holds the others up.
     pub verdict: Verdict,
@@ -77,7 +77,7 @@ impl Report {
 }
 
 /// Who holds the others up.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Verdict {
     /// One rank (or several, by themselves) enters late, again and again, and the others wait for
@@ -157,7 +157,7 @@ impl Verdict {
 }
 
 /// A stage of a pipeline: ranks that do the same work.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct Stage {
     /// Its ranks, with the communicator by whose collectives their compute time is counted, and its
     /// share of wall time.
@@ -167,7 +167,7 @@ pub struct Stage {
 }
 
 /// A rank of a stage.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct StageRank {
     /// Who.
     #[serde(flatten)]
@@ -179,7 +179,7 @@ pub struct StageRank {
 }
 
 /// What shows that a rank is late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// The others wait and it does not.
@@ -194,7 +194,7 @@ pub enum Basis {
 }
 
 /// A rank that holds the others up.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Culprit {
     /// Its rank in the largest communicator that it belongs to: the rank of the job.
     pub rank: i32,
@@ -232,7 +232,7 @@ pub struct Culprit {
 }
 
 /// What the culprit costs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
 pub struct Cost {
     /// Sum over the episode's collectives and over the waiting ranks of the time by which the
     /// culprit entered later than the last of the others. One rank is counted as one GPU.
@@ -251,7 +251,7 @@ pub struct Cost {
 
 /// What the culprit costs each step: each turn of the cycle of collectives that its communicator
 /// repeats.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
 pub struct PerStep {
     /// Steps of the episode.
     pub steps: u64,
@@ -270,7 +270,7 @@ pub struct PerStep {
 }
 
 /// What a verdict rests on.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct Evidence {
     /// Lowest tier among the calls used.
     pub tier: u8,
@@ -295,7 +295,7 @@ pub struct Evidence {
 }
 
 /// One communicator.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct CommReport {
     /// The communicator, 16 hexadecimal digits.
     pub comm_hash: String,
@@ -329,7 +329,7 @@ pub struct CommReport {
 }
 
 /// One rank over the whole span.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct RankScore {
     /// Rank in this communicator.
     pub rank: i32,
@@ -363,7 +363,7 @@ pub struct RankScore {
 }
 
 /// A distribution in three figures.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Spread {
     /// Mean.
     pub mean_ns: i64,
@@ -374,7 +374,7 @@ pub struct Spread {
 }
 
 /// What a rank is in the verdict.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// It holds the others up.

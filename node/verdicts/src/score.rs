@@ -152,13 +152,23 @@ fn waits(comm: &Comm) -> Waits {
 /// How far each member's lateness against the others may be wrong: the widest pairwise bound to any
 /// member whose clock is known.
 fn bounds(members: &[Member]) -> Vec<Option<f64>> {
-    members
-        .iter()
-        .map(|m| {
-            m.clock?;
-            members.iter().filter_map(|o| m.bound_to(o)).max().map(|b| b as f64)
-        })
-        .collect()
+    // The widest clock, and the widest of another node: the ranks of one share theirs.
+    let mut widest: [Option<&Member>; 2] = [None; 2];
+    for m in members.iter().filter(|m| m.clock.is_some()) {
+        let wider = |known: Option<&Member>| known.is_none_or(|known| bound_ns(m) > bound_ns(known));
+        match widest {
+            [Some(first), _] if first.node == m.node => {}
+            [first, _] if wider(first) => widest = [Some(m), first],
+            [_, second] if wider(second) => widest[1] = Some(m),
+            _ => {}
+        }
+    }
+    let widest_to = |m: &Member| widest.iter().flatten().filter_map(|other| m.bound_to(other)).max();
+    members.iter().map(|m| m.clock.and_then(|_| widest_to(m)).map(|bound| bound as f64)).collect()
+}
+
+fn bound_ns(member: &Member) -> Option<i64> {
+    member.clock.map(|clock| clock.bound_ns)
 }
 
 fn add(met: &Met, members: &[Member], bounds: &[Option<f64>], tally: &mut [Tally]) {

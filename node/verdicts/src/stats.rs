@@ -3,6 +3,8 @@
 //!
 //! Owns numbers only; what they are applied to lies in `score.rs`, the thresholds in `rules.rs`.
 
+use std::collections::HashMap;
+
 use crate::rules::Rules;
 
 /// Scales the median absolute deviation to a standard deviation for normal data (1 / Phi^-1(3/4)).
@@ -29,9 +31,10 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// Median of a sorted slice without the element at `skip`; none when nothing is left.
+/// Median of a sorted slice without the element at `skip`, where there is one; none when nothing is
+/// left.
 pub(crate) fn median_without(sorted: &[f64], skip: usize) -> Option<f64> {
-    let left = sorted.len().checked_sub(1)?;
+    let left = sorted.len().checked_sub(usize::from(skip < sorted.len()))?;
     let at = |i: usize| sorted[if i < skip { i } else { i + 1 }];
     match left {
         0 => None,
@@ -59,17 +62,67 @@ pub(crate) fn robust_z(x: f64, others: &[f64], floor: f64) -> Option<f64> {
     }
     let mid = median(others.iter().copied())?;
     let mad = median(others.iter().map(|o| (o - mid).abs()))?;
-    let spread = if mad > 0.0 {
-        MAD_TO_SIGMA * mad
-    } else {
-        MEAN_AD_TO_SIGMA * others.iter().map(|o| (o - mid).abs()).sum::<f64>() / others.len() as f64
-    };
+    let mean = || others.iter().map(|o| (o - mid).abs()).sum::<f64>() / others.len() as f64;
+    Some(z_of(x - mid, mid, mad, mean, floor))
+}
+
+/// z of a gap to the median, by the median absolute deviation or, where that is 0, the mean one.
+fn z_of(gap: f64, mid: f64, mad: f64, mean: impl Fn() -> f64, floor: f64) -> f64 {
+    let spread = if mad > 0.0 { MAD_TO_SIGMA * mad } else { MEAN_AD_TO_SIGMA * mean() };
     let scale = spread.max(Rules::SCALE_FLOOR * mid.abs()).max(floor);
-    let gap = x - mid;
-    if gap == 0.0 {
-        return Some(0.0);
+    if gap == 0.0 { 0.0 } else { (gap / scale).clamp(-Z_CAP, Z_CAP) }
+}
+
+/// The same for each of many values against the others, where the values of all are known: one
+/// sort when it is first asked, and one more for each different median of the others (three at
+/// most).
+#[derive(Debug, Default)]
+pub(crate) struct Population {
+    /// All values; ascending once `is_sorted`.
+    all: Vec<f64>,
+    is_sorted: bool,
+    /// By the bits of a median of the others: the distances of all values to it, ascending, and
+    /// their sum.
+    apart: HashMap<u64, (Vec<f64>, f64)>,
+}
+
+impl Population {
+    pub(crate) fn new(values: impl IntoIterator<Item = f64>) -> Self {
+        Self { all: values.into_iter().collect(), ..Self::default() }
     }
-    Some((gap / scale).clamp(-Z_CAP, Z_CAP))
+
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The median of the others of a value of the population; of all of it where there is no value.
+    pub(crate) fn median_of_others(&mut self, own: Option<f64>) -> Option<f64> {
+        if !std::mem::replace(&mut self.is_sorted, true) {
+            self.all.sort_unstable_by(f64::total_cmp);
+        }
+        median_without(&self.all, own.map_or(usize::MAX, |own| place(&self.all, own)))
+    }
+
+    /// [`robust_z`] of `x` over the others of `own`, a value of the population.
+    pub(crate) fn z(&mut self, own: f64, x: f64, floor: f64) -> Option<f64> {
+        let others = self.len().checked_sub(1).filter(|others| *others >= 2)?;
+        let mid = self.median_of_others(Some(own))?;
+        let (apart, sum) = self.apart.entry(mid.to_bits()).or_insert_with(|| {
+            let mut apart: Vec<f64> = self.all.iter().map(|value| (value - mid).abs()).collect();
+            apart.sort_unstable_by(f64::total_cmp);
+            let sum = apart.iter().sum();
+            (apart, sum)
+        });
+        let own = (own - mid).abs();
+        let mad = median_without(apart, place(apart, own))?;
+        Some(z_of(x - mid, mid, mad, || (*sum - own).max(0.0) / others as f64, floor))
+    }
+}
+
+/// The place of a value in a sorted slice that holds it.
+fn place(sorted: &[f64], value: f64) -> usize {
+    sorted.partition_point(|other| other.total_cmp(&value).is_lt())
 }
 
 /// Running count, sum, sum of squares and count of positive values: what a window keeps of one
@@ -195,6 +248,25 @@ mod tests {
             let mut rest = all.clone();
             rest.remove(skip);
             prop_assert_eq!(median_without(&all, skip), median_sorted(&rest));
+        }
+
+        #[test]
+        fn each_of_a_population_has_the_z_of_it_over_the_others(
+            // Few different values: medians and deviations that are equal, and 0.
+            all in prop::collection::vec(prop_oneof![(-3i32..3).prop_map(f64::from), -1e6..1e6f64], 1..30),
+            less in 0.0..3.0f64,
+            floor in 0.0..2.0f64,
+        ) {
+            let mut population = Population::new(all.iter().copied());
+            for (at, own) in all.iter().enumerate() {
+                let mut others = all.clone();
+                others.remove(at);
+                prop_assert_eq!(population.median_of_others(Some(*own)), median(others.iter().copied()));
+                let (one, z) = (population.z(*own, own - less, floor), robust_z(own - less, &others, floor));
+                let close = one.zip(z).is_none_or(|(one, z)| (one - z).abs() <= 1e-9 * z.abs().max(1.0));
+                prop_assert!(one.is_some() == z.is_some() && close, "{:?} {:?}", one, z);
+            }
+            prop_assert_eq!(population.median_of_others(None), median(all));
         }
 
         #[test]

@@ -309,11 +309,11 @@ impl<'a> Case<'a> {
     fn own(&self) -> Option<Found> {
         let flags = self.column(|score| score.own.flagged);
         let class = self.s.comm.members[self.m].class;
-        let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
+        let peers = || self.s.comm.members.iter().filter(|o| o.class == class).count();
         self.candidates(&flags, |score| &score.own).into_iter().find_map(|run| {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
             let rating = &scores[self.m].own;
-            self.holds(rating, peers, &run, Basis::OwnTime, |score| &score.own)
+            self.holds(rating, peers(), &run, Basis::OwnTime, |score| &score.own)
                 .then(|| self.found(Basis::OwnTime, rating, &flags, run))
         })
     }

@@ -1,12 +1,12 @@
 //! What a window keeps of each rank: sums that merge by addition; and whether the time in calls
 //! shows the wait.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stats::Moments;
 
 /// Whether the time inside the calls shows the wait for the other ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Waits {
     /// Nobody left before everybody had entered: durations hold the wait.

@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::comm::Comm;
 use super::rules::Rules;
 
 /// How windows were cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", tag = "by")]
 pub enum WindowKind {
     /// Equal stretches of time.

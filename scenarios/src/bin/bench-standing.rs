@@ -1,8 +1,9 @@
 //! The standing verdict, live: how long from an injected delay to the verdict on every agent,
 //! whether all agents agree, whether a healthy job stays unaccused, and what it costs. Four agents
-//! in this process with a cgroup each, real eBPF, eight ranks on real Open MPI. And in memory: what
-//! judging 512 ranks costs an agent. `--injections N`, `--healthy SECONDS` and `--healthy-minutes
-//! N` say how long to look.
+//! in this process with a cgroup each, real eBPF, eight ranks on real Open MPI. `--injections N`,
+//! `--healthy SECONDS` and `--healthy-minutes N` say how long to look. And a simulated job of eight
+//! ranks a host: in memory, what judging it costs (`--in-memory HOSTS`, 0 for none; 64 where nothing
+//! is said), and on so many agents over loopback (`--agents N`, with nothing live).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,11 +15,11 @@ use certs::Authority;
 use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::figures::{cpu_time, figure, quantile};
 use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
-use scenarios::simulate;
+use scenarios::stragglers::loopback::loopback;
+use scenarios::stragglers::scale::{RANKS_PER_HOST, scale};
 use store::StoreConfig;
-use verdicts::digest::{Collector, Digest, ReferenceClock, encode, end_of, reference_id, window_of};
-use verdicts::standing::{Board, Judge, Key, Presence};
-use verdicts::{Observation, Verdict, text};
+use verdicts::standing::{JUDGES, Key};
+use verdicts::{Verdict, text};
 
 const NODES: usize = 4;
 const RANKS: usize = 8;
@@ -26,18 +27,30 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
 
 fn main() -> anyhow::Result<()> {
-    let (injections, healthy) = arguments()?;
-    in_memory()?;
+    let Arguments { injections, healthy, hosts, agents } = arguments()?;
+    if hosts > 0 {
+        in_memory(hosts);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if agents > 0 {
+        return runtime.block_on(on_agents(agents));
+    }
     if let Err(error) = node_bpf::supported() {
         println!("the live part is skipped: {error}");
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(live(injections, healthy))
 }
 
-fn arguments() -> anyhow::Result<(usize, Duration)> {
-    let (mut injections, mut healthy) = (20, Duration::from_secs(60));
+struct Arguments {
+    injections: usize,
+    healthy: Duration,
+    hosts: usize,
+    agents: usize,
+}
+
+fn arguments() -> anyhow::Result<Arguments> {
+    let (mut injections, mut healthy, mut hosts, mut agents) = (20, Duration::from_secs(60), 64, 0);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let number: u64 = words.next().with_context(|| format!("{word} needs a number"))?.parse()?;
@@ -45,10 +58,15 @@ fn arguments() -> anyhow::Result<(usize, Duration)> {
             "--injections" => injections = usize::try_from(number)?,
             "--healthy" => healthy = Duration::from_secs(number),
             "--healthy-minutes" => healthy = Duration::from_secs(60 * number),
-            _ => bail!("unknown flag {word}; there are --injections N, --healthy SECONDS and --healthy-minutes N"),
+            "--in-memory" => hosts = usize::try_from(number)?,
+            "--agents" => agents = usize::try_from(number)?,
+            _ => bail!(
+                "unknown flag {word}; there are --injections N, --healthy SECONDS, --healthy-minutes N, --in-memory HOSTS \
+                 and --agents N"
+            ),
         }
     }
-    Ok((injections, healthy))
+    Ok(Arguments { injections, healthy, hosts, agents })
 }
 
 /// What was seen of the agents' verdicts: by window, then agent, who was named.
@@ -260,57 +278,37 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
     Ok(agents)
 }
 
-/// What an agent needs to judge a window of 512 ranks, in memory: all digests of a simulated job of
-/// 64 hosts.
-fn in_memory() -> anyhow::Result<()> {
-    const HOSTS: usize = 64;
-    let job = simulate::Job {
-        ranks: 512,
-        ranks_per_node: 8,
-        steps: 150,
-        own_ns: 100_000_000,
-        slow: vec![simulate::Slow { rank: 77, extra_ns: 30_000_000, from_step: 0 }],
-        ..simulate::Job::default()
-    };
-    let rows = job.observe(1);
-    let mut by_node: BTreeMap<String, Vec<Observation>> = BTreeMap::new();
-    for seen in rows.observations {
-        by_node.entry(seen.node.to_string()).or_default().push(seen);
-    }
-    let mut gossip: BTreeMap<i64, Vec<(String, Digest)>> = BTreeMap::new();
-    let mut bytes = 0;
-    for (node, calls) in by_node {
-        let offset = rows.clocks.get(&*node).map_or(0, |clock| clock.offset_ns);
-        let mut collector = Collector::default();
-        calls.into_iter().for_each(|call| collector.push(call));
-        for window in window_of(rows.since_ns + offset)..=window_of(rows.until_ns + offset) {
-            let mut digest = collector.close(window);
-            let reference = reference_id("n0");
-            digest.clock = Some(ReferenceClock { reference, offset_us: offset / 1_000, bound_us: 201 });
-            bytes += encode(&digest).len();
-            gossip.entry(window_of(end_of(window) - offset)).or_default().push((node.clone(), digest));
-        }
-    }
-    let presence: BTreeMap<String, Presence> = (0..HOSTS).map(|n| (format!("n{n}"), Presence::Live)).collect();
-    let (mut board, mut judge) = (Board::default(), Judge::default());
-    let (mut spent, mut windows, mut judged, mut named) = (Duration::ZERO, 0u32, 0, 0);
-    for (window, digests) in &gossip {
-        for (node, digest) in digests {
-            board.hear(node, digest.clone(), end_of(*window) + 200_000_000);
-        }
-        board.presence(&presence);
-        let started = cpu_time();
-        windows += 1;
-        if let Some(standing) = judge.judge(&board, end_of(*window) + 200_000_000) {
-            spent += cpu_time() - started;
-            judged += 1;
-            named +=
-                usize::from(matches!(&standing.report.verdict, Verdict::Rank { culprit, .. } if culprit.rank == 77));
-        }
-    }
-    let seconds = (rows.until_ns - rows.since_ns) as f64 / 1e9;
-    println!("512 ranks on 64 hosts in memory: {judged} of {windows} windows judged, the late rank named in {named}");
-    figure("standing_512_cpu_ms_a_window", spent.as_secs_f64() * 1e3 / f64::from(windows.max(1)), "ms", "<=", 50.0);
-    figure("standing_512_bytes_per_rank_and_second", f64::from(bytes as u32) / 512.0 / seconds, "B/s", "<=", 100.0);
+/// What a judge needs for a job of so many hosts, in memory.
+fn in_memory(hosts: usize) {
+    let scale = scale(hosts);
+    let ranks = hosts * RANKS_PER_HOST;
+    println!(
+        "{ranks} ranks on {hosts} hosts in memory: {} of {} windows judged, {:?} at the longest, load {}",
+        scale.judged,
+        scale.windows,
+        scale.longest,
+        load()
+    );
+    let named_s = scale.named_after.map_or(f64::INFINITY, |after| after.as_secs_f64());
+    let limit_s = if ranks >= 10_000 { 8.0 } else { 5.0 };
+    figure(&format!("standing_{ranks}_judge_cpu_ms_a_second"), scale.judge.as_secs_f64() * 1e3, "ms", "<=", 150.0);
+    figure(&format!("standing_{ranks}_other_cpu_ms_a_second"), scale.other.as_secs_f64() * 1e3, "ms", "<=", 1.0);
+    figure(&format!("standing_{ranks}_seconds_to_verdict"), named_s, "s", "<=", limit_s);
+    figure(&format!("standing_{ranks}_wrong_names"), f64::from(scale.wrong), "verdicts", "<=", 0.0);
+    // To three judges.
+    let bytes = scale.digest_bytes * JUDGES as f64;
+    figure(&format!("standing_{ranks}_bytes_per_rank_and_second"), bytes, "B/s", "<=", 100.0);
+}
+
+/// The same job on agents over loopback.
+async fn on_agents(agents: usize) -> anyhow::Result<()> {
+    let found = loopback(agents).await?;
+    println!("{agents} agents over loopback: {found:?}, load {}", load());
+    let seconds = |after: Option<Duration>| after.map_or(f64::INFINITY, |after| after.as_secs_f64());
+    figure("standing_agents_seconds_to_first_verdict", seconds(found.first_after), "s", "<=", 5.0);
+    figure("standing_agents_seconds_to_last_verdict", seconds(found.named_after), "s", "<=", 5.0);
+    figure("standing_agents_wrong_names", found.wrong as f64, "looks", "<=", 0.0);
+    figure("standing_agents_bytes_per_rank_and_second", found.digest_bytes, "B/s", "<=", 100.0);
+    figure("standing_agents_lost_windows", found.lost as f64, "windows", "<=", 0.0);
     Ok(())
 }

@@ -3,15 +3,18 @@
 //!
 //! `draw` draws jobs, `hard` those that are hard to judge (by `class`), `clocks` measures their
 //! hosts' clocks as agents do, `replay` makes digests and standing verdicts of their rows, `judge`
-//! compares verdicts with their truth and counts. The simulator itself is `simulate`; the benchmark
-//! is `bin/bench-verdicts`.
+//! compares verdicts with their truth and counts, `scale` runs a job of many hosts in memory,
+//! `loopback` one on many agents. The simulator itself is `simulate`; the benchmarks are
+//! `bin/bench-verdicts` and `bin/bench-standing.rs`.
 
 pub mod class;
 pub mod clocks;
 pub mod draw;
 pub mod hard;
 pub mod judge;
+pub mod loopback;
 pub mod replay;
+pub mod scale;
 
 pub use class::Class;
 pub use clocks::AgentClocks;

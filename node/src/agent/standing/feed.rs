@@ -3,7 +3,7 @@
 //! Records have times of the wall clock, which may be stepped; the collector gets those of the
 //! steady one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use node_bpf::Record;
@@ -12,14 +12,17 @@ use record::{steady_shift_now_ns, steady_shift_ns};
 
 use super::super::activity::{activity, runs};
 use model::wire::OpenCall;
-use verdicts::digest::{Collector, Digest, Heard, ReferenceClock, end_of};
+use verdicts::digest::{self, Collector, Digest, Heard, ReferenceClock, end_of};
 use verdicts::point_to_point::{self, EVERY_WINDOWS, Meter, TimeUse};
+use verdicts::standing::{JobName, NO_JOB};
 use verdicts::{Activity, Observation, why};
 
 /// A call shorter than this is not said to be open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;
 /// Less than this between two measurements of the wall clock is no step.
 const SLEWED_NS: u64 = 1_000_000;
+/// Processes whose jobs are kept before it is looked who of them is gone.
+const MOST_PROCESSES: usize = 4_096;
 /// Processes whose threads are looked at in a window, at most.
 const MOST_LOOKED_AT: usize = 256;
 
@@ -59,11 +62,30 @@ struct State {
     meter: Meter,
     /// Names, once each.
     names: HashMap<&'static str, Arc<str>>,
+    /// Of which job processes are.
+    jobs: HashMap<u32, u64>,
+    /// What these are called.
+    job_names: BTreeMap<u64, JobName>,
 }
 
 impl State {
     fn name(&mut self, name: &'static str) -> Arc<str> {
         Arc::clone(self.names.entry(name).or_insert_with(|| name.into()))
+    }
+
+    /// Of which job a process is; [`NO_JOB`] where that is not known.
+    fn job_of(&self, pid: u32) -> u64 {
+        self.jobs.get(&pid).copied().unwrap_or(NO_JOB)
+    }
+
+    /// Forgets processes that are gone, where there are many.
+    fn forget_jobs(&mut self) {
+        if self.jobs.len() < MOST_PROCESSES {
+            return;
+        }
+        self.jobs.retain(|pid, _| self.collector.has_gone(*pid) || runs(*pid));
+        let known: BTreeSet<u64> = self.jobs.values().copied().collect();
+        self.job_names.retain(|job, _| known.contains(job));
     }
 }
 
@@ -76,9 +98,16 @@ impl Feed {
     pub(in crate::agent) fn record(&self, record: &Record) {
         match record {
             Record::Process(seen) => {
+                let mut state = self.state();
+                // Its pid may have been another's.
+                state.jobs.remove(&seen.pid);
                 if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
                     let job = point_to_point::job_key(seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
-                    self.state().meter.process(seen.pid, job, rank, nranks);
+                    state.meter.process(seen.pid, job, rank, nranks);
+                    state.jobs.insert(seen.pid, job);
+                    let (job_id, step_id) = (seen.job_id.clone(), seen.step_id.clone());
+                    state.job_names.insert(job, JobName { job_id, step_id, nranks: Some(nranks) });
+                    state.forget_jobs();
                 }
             }
             Record::OffCpu(off) => {
@@ -202,6 +231,17 @@ impl Feed {
         let mut times = state.meter.close(node, end_of(window));
         times.retain(|time| time.unscored_ns > 0);
         times
+    }
+
+    /// What a job is called; nothing where it is none of this host's.
+    pub(super) fn job_name(&self, job: u64) -> JobName {
+        self.state().job_names.get(&job).cloned().unwrap_or_default()
+    }
+
+    /// The digests of a host's jobs.
+    pub(super) fn by_job(&self, digest: Digest) -> BTreeMap<u64, Digest> {
+        let state = self.state();
+        digest::by_job(digest, state.collector.pids(), |pid| state.job_of(pid))
     }
 
     /// The digest of a window that is over; none where no rank runs here.

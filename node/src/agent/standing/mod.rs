@@ -1,67 +1,127 @@
-//! The standing verdict of this agent: closes this host's windows and gossips their digests, hears
-//! the others', judges, and tells what changes.
+//! The standing verdicts of this agent: what its host's ranks did goes to the judges of their jobs,
+//! as a judge it judges, and every agent knows what the judges of each job say.
 //!
-//! What a verdict is made of and when a window can be judged is the pure `verdicts::standing`.
-//! Here: `feed` collects calls, `keep_stacks` keeps where the named ranks were, `clocks` follows the reference node's clock, `tell` writes findings
-//! and runs the operator's command.
+//! What a verdict is made of, when a window can be judged and who judges is the pure
+//! `verdicts::standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
+//! them, `boards` hears them at a judge and `judging` judges; `roster` knows who runs which job,
+//! `hearing` hears members and their verdicts, `clocks` follows the reference nodes' clocks;
+//! `keep_stacks` keeps where the named ranks were, `tell` writes findings and runs the operator's
+//! command. `gossiped` is the way of agents of an earlier release.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gossip::MemberState;
-use parking_lot::Mutex;
-use record::{steady_now_ns, wall_ahead_ns};
+use parking_lot::{Mutex, RwLock};
+use record::steady_now_ns;
 use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use verdicts::digest::{self, Digest, Heard, end_of, window_of};
-use verdicts::point_to_point::{self, EVERY_WINDOWS, TimeUse};
-use verdicts::standing::{Board, Change, Judge, NODE_WINDOWS, Presence, Standing};
+use model::wire::{JobWindows, Response};
+use verdicts::Verdict;
+use verdicts::standing::{JobName, Key, Standing, Told, judges};
 
+mod boards;
 mod clocks;
 mod feed;
+mod gossiped;
+mod hearing;
+mod judging;
 mod keep_stacks;
 mod money;
+mod outbox;
+mod publish;
+mod roster;
 mod tell;
+mod whole;
 
 pub(super) use feed::Feed;
+pub(super) use judging::whole;
+pub use publish::send_windows;
+/// The clock by which windows are counted, nanoseconds.
+pub use record::steady_now_ns as now_ns;
+pub(super) use tell::sentence;
+pub(super) use whole::whole_of;
 
-/// A window is closed so long after its end: what ended in it has come through the ring buffer by
-/// then, which is read every 50 ms.
-const LAG: Duration = Duration::from_millis(90);
 /// Most bytes of one digest.
 const LARGEST: usize = 8_000;
 /// And of one statement of where time went.
 const LARGEST_TIMES: usize = 4_000;
-/// What came from others is looked at this often at most.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A verdict that was not told again for so long does not stand any more.
+const FRESH_NS: i64 = 10_000_000_000;
+/// And where another judge's of the job is newer, after so long.
+const BEHIND_NS: i64 = 5_000_000_000;
 
 /// What the agent's tasks share of it.
 #[derive(Debug, Default)]
 pub struct StandingState {
-    board: Mutex<Board>,
-    current: Mutex<Option<Current>>,
+    boards: boards::Boards,
+    outbox: outbox::Outbox,
     clocks: clocks::ReferenceClocks,
-    new_reference: Notify,
-    published_bytes: std::sync::atomic::AtomicU64,
+    roster: RwLock<Arc<roster::Roster>>,
+    /// A live member is of an earlier release.
+    mixed: AtomicBool,
+    /// The verdicts of this host as a judge, whole, by job; with when they were made, on its steady
+    /// clock.
+    own: Mutex<BTreeMap<u64, (Told, i64)>>,
+    /// Those of the other judges, brief, by job and judge; with when they came.
+    told: Mutex<BTreeMap<u64, BTreeMap<String, (Told, i64)>>>,
+    /// There is something to be heard.
+    look: Notify,
+    name: std::sync::OnceLock<String>,
+    published_bytes: AtomicU64,
+    told_bytes: AtomicU64,
 }
 
-/// The verdict that stands.
+/// The verdict that stands on a job.
 #[derive(Debug, Clone)]
 pub struct Current {
-    /// It.
+    /// The job ([`verdicts::point_to_point::job_key`]).
+    pub job: u64,
+    /// What it is called.
+    pub name: JobName,
+    /// Whose verdict it is; empty where every agent judges (beside agents of an earlier release).
+    pub judge: String,
+    /// It; brief, where the judge is another host.
     pub standing: Standing,
-    /// When it was judged, on this host's steady clock.
+    /// When it was judged or came, on this host's steady clock.
     pub judged_ns: i64,
+    /// What each judge says, the first first.
+    pub judges: Vec<Said>,
+}
+
+/// What one judge says of a job.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Said {
+    /// The judge.
+    pub judge: String,
+    /// Kind of its verdict.
+    pub verdict: &'static str,
+    /// End of its window, Unix nanoseconds of the reference node's wall clock.
+    pub window_end_ns: i64,
+    #[serde(skip)]
+    window: (Option<String>, i64),
+    #[serde(skip)]
+    key: Key,
 }
 
 /// How the standing verdict came about, beside the report.
 #[derive(Debug, Serialize)]
 pub struct About {
+    /// The job's key, in hexadecimal.
+    pub job: String,
+    /// What the job is called.
+    #[serde(flatten)]
+    pub name: JobName,
+    /// Whose verdict it is; null beside agents of an earlier release, where each judges.
+    pub judge: Option<String>,
+    /// What each judge says.
+    pub judges: Vec<Said>,
+    /// Two judges say different things of one window.
+    pub differ: bool,
     /// End of the window, Unix nanoseconds of the reference node's wall clock.
     pub window_end_ns: i64,
     /// The node to whose clock all times are aligned.
@@ -75,19 +135,129 @@ pub struct About {
 }
 
 impl StandingState {
-    /// The verdict that stands; none where no agent of the mesh has gossiped a digest yet.
+    /// The verdicts that stand, by job: those of jobs that are not well first.
+    pub fn all(&self) -> Vec<Current> {
+        let now_ns = steady_now_ns();
+        let is_fresh = |at_ns: i64| now_ns.saturating_sub(at_ns) < FRESH_NS;
+        let own = self.name.get().cloned().unwrap_or_default();
+        let mut by_job: BTreeMap<u64, BTreeMap<String, (Told, i64)>> = BTreeMap::new();
+        if !self.is_mixed() {
+            by_job.clone_from(&self.told.lock());
+        }
+        for (job, (told, at_ns)) in self.own.lock().iter() {
+            by_job.entry(*job).or_default().insert(own.clone(), (told.clone(), *at_ns));
+        }
+        let mut all = Vec::new();
+        for (job, mut told) in by_job {
+            told.retain(|_, (_, at_ns)| is_fresh(*at_ns));
+            let newest_ns = told.values().map(|(_, at_ns)| *at_ns).max().unwrap_or(now_ns);
+            told.retain(|_, (_, at_ns)| newest_ns.saturating_sub(*at_ns) < BEHIND_NS);
+            let names: Vec<String> =
+                judges(job, told.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
+            let said = names.iter().filter_map(|judge| Some(Said::of(judge, &told.get(judge)?.0.standing)));
+            let said: Vec<Said> = said.collect();
+            let Some((judge, (told, judged_ns))) = names.first().and_then(|judge| told.remove_entry(judge)) else {
+                continue;
+            };
+            let judge = if self.is_mixed() { String::new() } else { judge };
+            all.push(Current { job, name: told.name, judge, standing: told.standing, judged_ns, judges: said });
+        }
+        all.sort_by_key(|current| rank(&current.standing.report.verdict));
+        all
+    }
+
+    /// The verdict on a job that is not well, where there is one, else on any; none where none
+    /// stands.
     pub fn current(&self) -> Option<Current> {
-        self.current.lock().clone()
+        self.all().into_iter().next()
     }
 
-    /// What was heard up to now.
-    fn board(&self) -> Board {
-        self.board.lock().clone()
+    /// Hears what a host says of its ranks, as a judge.
+    pub(super) fn answer(&self, node: &str, windows: &JobWindows) -> Response {
+        match self.boards.hear(node, windows) {
+            Ok(heard) => Response::Heard(heard),
+            Err(why) => Response::Unsupported(why),
+        }
     }
 
-    /// Bytes of digests that this agent has published.
+    fn roster(&self) -> Arc<roster::Roster> {
+        Arc::clone(&self.roster.read())
+    }
+
+    fn set_roster(&self, roster: &roster::Roster) {
+        *self.roster.write() = Arc::new(roster.clone());
+    }
+
+    fn is_mixed(&self) -> bool {
+        self.mixed.load(Ordering::Relaxed)
+    }
+
+    /// Whether that is another than before.
+    fn set_mixed(&self, mixed: bool) -> bool {
+        self.mixed.swap(mixed, Ordering::Relaxed) != mixed
+    }
+
+    fn look_again(&self) {
+        self.look.notify_one();
+    }
+
+    /// A judge's verdict came.
+    fn hear(&self, judge: &str, told: Told, now_ns: i64) {
+        self.told.lock().entry(told.job).or_default().insert(judge.to_owned(), (told, now_ns));
+    }
+
+    /// Forgets the verdicts of those that tell none any more.
+    fn keep_judges(&self, tells: impl Fn(&str, u64) -> bool) {
+        let mut told = self.told.lock();
+        told.iter_mut().for_each(|(job, judges)| judges.retain(|judge, _| tells(judge, *job)));
+        told.retain(|_, judges| !judges.is_empty());
+    }
+
+    fn count_published(&self, bytes: usize) {
+        self.published_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn count_told(&self, bytes: usize) {
+        self.told_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes of digests that this agent has made; each goes to every judge of its job.
     pub fn published_bytes(&self) -> u64 {
-        self.published_bytes.load(std::sync::atomic::Ordering::Relaxed)
+        self.published_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of verdicts that this agent has gossiped.
+    pub fn told_bytes(&self) -> u64 {
+        self.told_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Windows of this host that went by without the confirmation of a judge.
+    pub fn lost_windows(&self) -> u64 {
+        self.outbox.lost()
+    }
+}
+
+/// Jobs that hang come first, those that are well last.
+fn rank(verdict: &Verdict) -> u8 {
+    match verdict {
+        Verdict::Hang(_) => 0,
+        Verdict::Rank { .. } => 1,
+        Verdict::Network(_) => 2,
+        Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } | Verdict::WorkImbalance { .. } => 3,
+        Verdict::None => 4,
+        Verdict::Unknown { .. } => 5,
+    }
+}
+
+impl Said {
+    fn of(judge: &str, standing: &Standing) -> Self {
+        Self {
+            judge: judge.to_owned(),
+            verdict: Key::name(&standing.report.verdict),
+            window_end_ns: standing.end_ns(),
+            window: (standing.reference.clone(), standing.window),
+            key: Key::of(&standing.report.verdict),
+        }
     }
 }
 
@@ -97,6 +267,11 @@ impl Current {
     pub fn about(&self) -> About {
         let since_ns = steady_now_ns().saturating_sub(self.judged_ns);
         About {
+            job: format!("{:016x}", self.job),
+            name: self.name.clone(),
+            judge: Some(self.judge.clone()).filter(|judge| !judge.is_empty()),
+            judges: self.judges.clone(),
+            differ: self.differ(),
             window_end_ns: self.standing.end_ns(),
             reference: self.standing.reference.clone(),
             age_ms: self.standing.age_ns.saturating_add(since_ns).max(0) / 1_000_000,
@@ -104,6 +279,31 @@ impl Current {
             silent: self.standing.silent.clone(),
         }
     }
+
+    /// Whether two judges say different things of one window.
+    fn differ(&self) -> bool {
+        let mut by_window: BTreeMap<&(Option<String>, i64), BTreeSet<&Key>> = BTreeMap::new();
+        for said in &self.judges {
+            by_window.entry(&said.window).or_default().insert(&said.key);
+        }
+        by_window.values().any(|keys| keys.len() > 1)
+    }
+
+    /// Whether the job is well, as far as can be told.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        rank(&self.standing.report.verdict) > 3
+    }
+}
+
+/// The gossip key of a job's verdict.
+fn verdicts_key(job: u64) -> String {
+    format!("v{job:016x}")
+}
+
+/// The job of such a key.
+fn verdicts_job(key: &str) -> Option<u64> {
+    u64::from_str_radix(key.strip_prefix('v').filter(|hex| hex.len() == 16)?, 16).ok()
 }
 
 /// Starts the tasks.
@@ -113,196 +313,11 @@ pub(super) fn start(
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
 ) {
+    let _ = shared.standing.name.set(shared.identity.node().to_string());
     let (news, told) = mpsc::channel(tell::WAITING);
-    tasks.spawn(publish(Arc::clone(shared), stop.clone()));
-    tasks.spawn(listen(Arc::clone(shared), news, stop.clone()));
+    tasks.spawn(publish::publish(Arc::clone(shared), stop.clone()));
+    tasks.spawn(judging::judge(Arc::clone(shared), stop.clone()));
+    tasks.spawn(hearing::listen(Arc::clone(shared), news, stop.clone()));
     tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
     tasks.spawn(tell::changes(Arc::clone(shared), on_finding, told, stop.clone()));
-}
-
-/// Closes each window of this host shortly after its end and gossips its digest.
-async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
-    if !shared.recording.records() {
-        return;
-    }
-    let own = shared.identity.node().to_string();
-    let name: Arc<str> = own.as_str().into();
-    let mut last = i64::MIN;
-    let lag = i64::try_from(LAG.as_nanos()).unwrap_or(0);
-    loop {
-        let now_ns = steady_now_ns();
-        let window = window_of(now_ns - lag).max(last.saturating_add(1));
-        let due_ns = end_of(window).saturating_add(lag);
-        let wait = Duration::from_nanos(u64::try_from(due_ns - now_ns).unwrap_or(0));
-        tokio::select! {
-            () = tokio::time::sleep(wait.max(Duration::from_millis(1))) => {}
-            () = stop.cancelled() => return,
-        }
-        last = window;
-        number(&shared, &own, window);
-        let (closing, node) = (Arc::clone(&shared), Arc::clone(&name));
-        let closed = tokio::task::spawn_blocking(move || {
-            let feed = closing.recording.feed();
-            feed.end_idle(window, || closing.standing.board().waited_in());
-            let recording = &closing.recording;
-            let in_calls = feed::InCalls::now(|| recording.open_calls(), || recording.device_waits());
-            let times = feed.times(&node, window);
-            (feed.close(window, &in_calls), times)
-        })
-        .await;
-        let Ok((digest, times)) = closed else { continue };
-        if !times.is_empty() {
-            let text = point_to_point::encode(&times, LARGEST_TIMES);
-            shared.standing.published_bytes.fetch_add(text.len() as u64, std::sync::atomic::Ordering::Relaxed);
-            if let Ok(read) = point_to_point::decode(&own, &text) {
-                shared.standing.board.lock().hear_times(&own, window, read);
-            }
-            shared.coordinator.gossip.publish(times_slot(window), format!("{window} {text}")).await;
-        }
-        let Some(mut digest) = digest else { continue };
-        digest.clock = shared.standing.clocks.now(end_of(window));
-        digest.wall_ahead_ms = wall_ahead_ns() / 1_000_000;
-        let text = digest::encode_within(digest, LARGEST);
-        shared.standing.published_bytes.fetch_add(text.len() as u64, std::sync::atomic::Ordering::Relaxed);
-        // As the others will read it.
-        if let Ok(read) = digest::decode(&text) {
-            shared.standing.board.lock().hear(&own, read, steady_now_ns());
-        }
-        shared.coordinator.gossip.publish(slot(window), text).await;
-    }
-}
-
-/// Numbers this host's calls whose communicator's start was not seen, by what others said and by
-/// what this host itself said.
-fn number(shared: &Shared, own: &str, window: i64) {
-    let lanes = shared.recording.feed().unnumbered();
-    if lanes.is_empty() {
-        return;
-    }
-    let board = shared.standing.board();
-    let said = board.said(&lanes);
-    let refs: Vec<Vec<&Digest>> = said.iter().map(|(_, digests)| digests.iter().collect()).collect();
-    let heard: Vec<Heard<'_>> = said.iter().zip(&refs).map(|((node, _), digests)| Heard { node, digests }).collect();
-    shared.recording.feed().number(own, window, shared.standing.clocks.now(end_of(window)), &heard);
-}
-
-fn slot(window: i64) -> String {
-    format!("d{}", window.rem_euclid(NODE_WINDOWS))
-}
-
-/// Hears the others, judges, and hands on what is news.
-async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Standing>, stop: CancellationToken) {
-    let own = shared.identity.node().to_string();
-    let mut members = shared.coordinator.gossip.watch();
-    let mut heard: BTreeMap<(String, String), String> = BTreeMap::new();
-    let mut change = Change::default();
-    let mut judge = Judge::default();
-    loop {
-        tokio::select! {
-            changed = members.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(Duration::from_millis(250)) => {}
-            () = stop.cancelled() => return,
-        }
-        let list = Arc::clone(&members.borrow_and_update());
-        let (mut came, mut times_came) = (Vec::new(), Vec::new());
-        for member in list.iter().filter(|member| !member.is_self) {
-            for slot in 0..NODE_WINDOWS {
-                let name = slot_name(slot);
-                let Some(text) = member.facts.extra.get(name) else { continue };
-                let key = (member.name.clone(), name.to_owned());
-                if heard.get(&key) != Some(text) {
-                    came.push((member.name.as_str(), digest::decode(text)));
-                    heard.insert(key, text.clone());
-                }
-            }
-            for slot in 0..NODE_WINDOWS / EVERY_WINDOWS {
-                let name = times_slot(slot * EVERY_WINDOWS);
-                let Some(text) = member.facts.extra.get(&name) else { continue };
-                let key = (member.name.clone(), name);
-                if heard.get(&key) != Some(text) {
-                    times_came.extend(read_times(&member.name, text).map(|read| (member.name.as_str(), read)));
-                    heard.insert(key, text.clone());
-                }
-            }
-        }
-        {
-            let mut board = shared.standing.board.lock();
-            for (node, digest) in came {
-                match digest {
-                    Ok(digest) => {
-                        board.hear(node, digest, steady_now_ns());
-                    }
-                    Err(error) => {
-                        tracing::debug!("digest of {node}: {error}");
-                        board.refuse(node, error.to_string());
-                    }
-                }
-            }
-            for (node, (window, times)) in times_came {
-                board.hear_times(node, window, times);
-            }
-            let presence: BTreeMap<String, Presence> = list
-                .iter()
-                .filter_map(|member| {
-                    let presence = match member.state {
-                        MemberState::Live => Presence::Live,
-                        MemberState::Dead => Presence::Dead,
-                        MemberState::Heard => return None,
-                    };
-                    Some((member.name.clone(), presence))
-                })
-                .collect();
-            let listed: HashSet<&str> = list.iter().map(|member| member.name.as_str()).collect();
-            heard.retain(|(name, _), _| listed.contains(name.as_str()));
-            board.presence(&presence);
-        }
-        let (judging, own_name, mut at_work) = (Arc::clone(&shared), own.clone(), std::mem::take(&mut judge));
-        let judged = tokio::task::spawn_blocking(move || {
-            let standing = self::judge(&judging, &own_name, &mut at_work);
-            (standing, at_work)
-        });
-        let Ok((standing, done)) = judged.await else { continue };
-        judge = done;
-        if let Some(standing) = standing
-            && change.is_news(&standing.report.verdict)
-            && let Err(mpsc::error::TrySendError::Full(standing)) = news.try_send(standing)
-        {
-            tracing::warn!("a change of the verdict was not told, too many wait: {}", tell::sentence(&standing.report));
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-/// The name under which it is gossiped where time went: windows of a second, as many as digests.
-fn times_slot(window: i64) -> String {
-    format!("t{}", window.div_euclid(EVERY_WINDOWS).rem_euclid(NODE_WINDOWS / EVERY_WINDOWS))
-}
-
-/// A node's window and where its processes' time went in it.
-fn read_times(node: &str, text: &str) -> Option<(i64, Vec<TimeUse>)> {
-    let (window, body) = text.split_once(' ')?;
-    let times = point_to_point::decode(node, body);
-    let times = times.inspect_err(|error| tracing::debug!("where time went on {node}: {error}")).ok()?;
-    Some((window.parse().ok()?, times))
-}
-
-fn slot_name(slot: i64) -> &'static str {
-    const NAMES: [&str; NODE_WINDOWS as usize] = ["d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
-    usize::try_from(slot).ok().and_then(|slot| NAMES.get(slot)).copied().unwrap_or("d0")
-}
-
-/// Judges what can be judged now, on a copy of what was heard: digests come in meanwhile.
-fn judge(shared: &Shared, own: &str, judge: &mut Judge) -> Option<Standing> {
-    let now_ns = steady_now_ns();
-    let board = shared.standing.board();
-    let reference = board.reference(now_ns);
-    let clocks = &shared.standing.clocks;
-    let before = clocks.now(now_ns).map(|clock| clock.reference);
-    clocks.follow(reference, own);
-    if before != reference.map(digest::reference_id) {
-        shared.standing.new_reference.notify_one();
-    }
-    let standing = judge.judge(&board, now_ns)?;
-    *shared.standing.current.lock() = Some(Current { standing: standing.clone(), judged_ns: now_ns });
-    Some(standing)
 }

@@ -1,9 +1,9 @@
 //! Tells changes of the standing verdict: a log line, a row in `findings`, and the operator's
 //! command.
 //!
-//! Every agent logs and runs its own command. The row is written by the reference node alone, and
-//! not where the mesh's last finding says the same, so that `findings` has each change once,
-//! whoever is the reference. Commands run one at a time, with a deadline; while one runs, up to
+//! Every agent logs and runs its own command. The row is written by the job's first judge alone, and
+//! not where the job's last finding says the same, so that `findings` has each change once, whoever
+//! is that judge. Commands run one at a time, with a deadline; while one runs, up to
 //! [`WAITING`] changes wait and further ones are logged and dropped.
 
 use std::process::Stdio;
@@ -16,12 +16,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
+use super::Current;
 use explain::cost::Money;
 use query::ask::{self, QueryOutcome, Question};
 use record::unix_now_ns;
 use store::{Finding, Source};
 use verdicts::digest::WINDOW_NS;
-use verdicts::standing::{Key, LOOKBACK, Standing};
+use verdicts::standing::{JobName, Key, LOOKBACK};
 use verdicts::{Report, Verdict};
 
 /// Changes that wait for a command to end.
@@ -37,33 +38,38 @@ const CAUSE: Duration = Duration::from_secs(5);
 pub(super) async fn changes(
     shared: Arc<Shared>,
     command: Option<String>,
-    mut news: mpsc::Receiver<Standing>,
+    mut news: mpsc::Receiver<Current>,
     stop: CancellationToken,
 ) {
     loop {
-        let standing = tokio::select! {
-            standing = news.recv() => standing,
+        let current = tokio::select! {
+            current = news.recv() => current,
             () = stop.cancelled() => return,
         };
-        let Some(standing) = standing else { return };
-        let report = standing.report.clone();
+        let Some(current) = current else { return };
+        let report = current.standing.report.clone();
         let kept = super::keep_stacks::keep(&shared, &report, &stop);
         tokio::select! {
-            ((), ()) = futures::future::join(one(&shared, command.as_deref(), standing, &stop), kept) => {}
+            ((), ()) = futures::future::join(one(&shared, command.as_deref(), current, &stop), kept) => {}
             () = stop.cancelled() => return,
         }
     }
 }
 
-async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &CancellationToken) {
+async fn one(shared: &Shared, command: Option<&str>, current: Current, stop: &CancellationToken) {
     let own = shared.identity.node().to_string();
+    let standing = &current.standing;
     let mut report = Report::clone(&standing.report);
     let sentence = sentence(&report);
     match &report.verdict {
         Verdict::None => tracing::info!("verdict: {sentence}"),
         _ => tracing::warn!("verdict: {sentence} (rankmesh stragglers tells why, with --since 60s from the stores)"),
     }
-    let writes = standing.reference.as_deref().is_none_or(|reference| reference == own);
+    let writes = match current.judge.as_str() {
+        // Beside agents of an earlier release, of whom the reference node does.
+        "" => standing.reference.as_deref().is_none_or(|reference| reference == own),
+        judge => judge == own,
+    };
     if writes || command.is_some() {
         report.cause = super::super::causes::cause(
             &shared.coordinator,
@@ -75,10 +81,10 @@ async fn one(shared: &Shared, command: Option<&str>, standing: Standing, stop: &
         .await;
     }
     let money = super::money::of_site(shared, &report);
-    let finding = finding(&standing, &report, money.as_ref());
+    let finding = finding(&current, &report, money.as_ref());
     if writes
         && let Source::Store(store) = shared.source.as_ref()
-        && !last_finding(shared, stop).await.is_some_and(|last| last == key_of(&finding))
+        && !last_finding(shared, &current, stop).await.is_some_and(|last| last == key_of(&finding))
     {
         store.ingest().finding(finding.clone());
     }
@@ -101,12 +107,18 @@ fn key_of(finding: &Finding) -> FindingKey {
     ]
 }
 
-/// The mesh's last finding, by the time of its window: whoever becomes the reference node, or is it
-/// again after a restart, does not write what the one before has written. None where there is none,
-/// or it cannot be had: rather twice than never.
-async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<FindingKey> {
+/// The job's last finding, by the time of its window: whoever becomes its first judge, or is it again
+/// after a restart, does not write what the one before has written. None where there is none, or it
+/// cannot be had: rather twice than never.
+async fn last_finding(shared: &Shared, current: &Current, stop: &CancellationToken) -> Option<FindingKey> {
+    let of_job = match current.judge.as_str() {
+        "" => String::new(),
+        _ => format!("WHERE json_extract(detail, '$.job.key') = '{:016x}' ", current.job),
+    };
     let question = Question {
-        sql: "SELECT verdict, rank, culprit_node, comm_hash FROM findings ORDER BY until_ns DESC LIMIT 1".to_owned(),
+        sql: format!(
+            "SELECT verdict, rank, culprit_node, comm_hash FROM findings {of_job}ORDER BY until_ns DESC LIMIT 1"
+        ),
         timeout_ms: u64::try_from(KNOWN.as_millis()).unwrap_or(u64::MAX),
         nodes: Vec::new(),
         labels: Vec::new(),
@@ -129,13 +141,19 @@ async fn last_finding(shared: &Shared, stop: &CancellationToken) -> Option<Findi
 }
 
 /// The first paragraph of the report's text, on one line.
-pub(super) fn sentence(report: &Report) -> String {
+pub(in crate::agent) fn sentence(report: &Report) -> String {
     let text = verdicts::text(report);
     let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     first.join(" ")
 }
 
-fn finding(standing: &Standing, report: &Report, money: Option<&Money>) -> Finding {
+fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding {
+    let standing = &current.standing;
+    let JobName { job_id, step_id, nranks } = &current.name;
+    let job = json!({
+        "key": format!("{:016x}", current.job), "job_id": job_id, "step_id": step_id, "nranks": nranks,
+        "judge": current.judge,
+    });
     let until_ns = standing.end_ns();
     let mut finding = Finding {
         ts_ns: unix_now_ns(),
@@ -147,7 +165,7 @@ fn finding(standing: &Standing, report: &Report, money: Option<&Money>) -> Findi
         cause: report.cause.as_ref().map(|cause| cause.summary.clone()),
         detail: serde_json::to_string(&json!({
             "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence, "cause": report.cause,
-            "coverage": report.coverage, "money": money,
+            "coverage": report.coverage, "money": money, "job": job,
         }))
         .unwrap_or_default(),
         ..Finding::default()

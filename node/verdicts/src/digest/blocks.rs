@@ -9,6 +9,11 @@ use super::{BLOCKS, Block, MAX_LEVEL};
 /// neighbours'.
 const MISSING: u64 = 8;
 
+/// Runs that all ranks of a communicator together ship in a window, about, and
+const RUNS_OF_ALL: usize = 5_120;
+/// the fewest that one of them aims at all the same.
+const FEWEST_RUNS: usize = 2;
+
 /// One call of a lane: times in microseconds, the exit counted from the start of the window in
 /// which it is shipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,21 +27,27 @@ pub(super) struct Point {
     pub(super) counts: bool,
 }
 
-/// The smallest level at which calls that were waited for make no more than [`BLOCKS`] runs.
-pub(super) fn level_for_waited(points: &[Point]) -> u8 {
+/// Runs of one lane and window that are aimed at, at most, in a communicator of so many ranks: what
+/// all of them ship together is bounded from [`RUNS_OF_ALL`] on.
+pub(super) fn most_runs(nranks: Option<i32>) -> usize {
+    let nranks = nranks.and_then(|nranks| usize::try_from(nranks).ok()).unwrap_or(0);
+    (RUNS_OF_ALL / nranks.max(1)).clamp(FEWEST_RUNS, BLOCKS)
+}
+
+/// The smallest level at which calls that were waited for make no more than `most` runs.
+pub(super) fn level_for_waited(points: &[Point], most: usize) -> u8 {
     let runs = |level: u8| {
         let mut starts: Vec<u64> = points.iter().filter(|p| p.counts).map(|p| p.seq >> level).collect();
         starts.dedup();
         starts.len()
     };
-    (0..MAX_LEVEL).find(|level| runs(*level) <= BLOCKS).unwrap_or(MAX_LEVEL)
+    (0..MAX_LEVEL).find(|level| runs(*level) <= most).unwrap_or(MAX_LEVEL)
 }
 
-/// The smallest level at which `calls` consecutive calls make no more than [`BLOCKS`] runs, but at
-/// least `least`.
-pub(super) fn level_for(calls: usize, least: u8) -> u8 {
-    let mut level = least.min(MAX_LEVEL);
-    while level < MAX_LEVEL && calls.div_ceil(1 << level) > BLOCKS {
+/// The smallest level at which `calls` consecutive calls make no more than `most` runs.
+pub(super) fn level_for(calls: usize, most: usize) -> u8 {
+    let mut level = 0;
+    while level < MAX_LEVEL && calls.div_ceil(1 << level) > most {
         level += 1;
     }
     level

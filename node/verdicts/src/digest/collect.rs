@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::blocks::Point;
+use super::blocks::{Point, most_runs};
 use super::follow::Follower;
 use super::late::{Kept, Key, LateLanes, Number, needed};
 use super::steps::Stepping;
@@ -504,7 +504,7 @@ impl Track {
         if self.calls > 0 || self.open.is_some() || self.device_ms.is_some() {
             self.active = Some(window);
         }
-        let blocks = self.pending.ship(window, whole);
+        let blocks = self.pending.ship(window, (!whole).then(|| most_runs(self.nranks)));
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
         let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
         let open = open.or(enqueued).filter(|_| !self.late);

@@ -33,11 +33,11 @@ struct Track<'a> {
     node: &'a Arc<str>,
     pid: i64,
     lane: &'a super::Lane,
-    blocks: Vec<(&'a Block, i64)>,
+    blocks: Vec<(Block, i64)>,
 }
 
-/// By communicator and function, then node and process.
-type Tracks<'a> = BTreeMap<(u64, &'a str), BTreeMap<(&'a str, u32), Track<'a>>>;
+/// By communicator and function.
+type Tracks<'a> = BTreeMap<(u64, &'a str), Vec<Track<'a>>>;
 
 /// The input over what was heard. Times are those of the node that `reference` stands for; `heard`
 /// and the span are left to the caller.
@@ -99,6 +99,7 @@ pub(super) fn figures(
         let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest, reference));
         let mut totals: BTreeMap<u32, Totals> = BTreeMap::new();
         let mut counted: HashMap<(u32, u64, &str), usize> = HashMap::new();
+        let mut own: BTreeMap<(u64, &str, u32), Track<'_>> = BTreeMap::new();
         for digest in heard.digests {
             // The clocks of one node and window agree within the drift between two digests; older
             // windows are moved to the last.
@@ -124,26 +125,43 @@ pub(super) fn figures(
                     count(of, known, lane);
                 }
                 if Coupling::of(&lane.func) == Coupling::All {
-                    let track = tracks
-                        .entry((lane.comm_hash, &lane.func))
-                        .or_default()
-                        .entry((heard.node, pid))
-                        .or_insert_with(|| Track { node: name, pid: pid.into(), lane, blocks: Vec::new() });
-                    track.blocks.extend(lane.blocks.iter().map(|block| (block, base_us)));
+                    let track = own.entry((lane.comm_hash, &lane.func, pid)).or_insert_with(|| Track {
+                        node: name,
+                        pid: pid.into(),
+                        lane,
+                        blocks: Vec::new(),
+                    });
+                    track.blocks.extend(lane.blocks.iter().map(|block| (*block, base_us)));
                 }
             }
         }
         all_totals.extend(totals.into_values().filter(|of| !of.lanes.is_empty()));
+        for ((comm, func, _), track) in own {
+            tracks.entry((comm, func)).or_default().push(track);
+        }
     }
     // Where steps tell compute times, their ends are the collectives.
     let told = told.tell(clocks);
     let mut sampled = Vec::new();
-    for (_, lanes) in tracks.into_iter().filter(|((comm, func), _)| !told.ends.contains(&(*comm, *func))) {
-        let lanes: Vec<Track<'_>> = lanes.into_values().collect();
+    for (_, mut lanes) in tracks.into_iter().filter(|((comm, func), _)| !told.ends.contains(&(*comm, *func))) {
+        lanes.sort_by_key(|track| (track.node, track.pid));
         cells(&lanes, &mut sampled);
     }
     told.spread(&mut sampled);
     (sampled, all_totals)
+}
+
+/// How far the processes of one digest got.
+pub(crate) fn progress_in(node: &Arc<str>, digest: &Digest) -> Vec<Progress> {
+    let mut progress: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
+    for lane in &digest.lanes {
+        if let Some(process) = digest.processes.get(lane.process) {
+            advance(&mut progress, node, process.pid, lane, end_of(digest.window));
+        }
+    }
+    let mut all: Vec<Progress> = progress.into_values().collect();
+    complete_together(&mut all);
+    all
 }
 
 /// Adds a lane to its process's totals; `known` has its place there.
@@ -176,6 +194,10 @@ fn advance<'a>(
     lane: &'a super::Lane,
     end_ns: i64,
 ) {
+    if lane.last_seq.is_none() && lane.open.is_none() {
+        // It is not known how far it got.
+        return;
+    }
     let p = progress.entry((pid, lane.comm_hash, &lane.func)).or_insert_with(|| Progress {
         node: Arc::clone(node),
         pid: pid.into(),

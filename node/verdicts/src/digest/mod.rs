@@ -12,6 +12,7 @@
 //! in each step, `collect` makes digests of calls, `late` numbers those whose communicator's start
 //! was not seen, `codec` writes and reads them (bounded, hostile bytes refused), `input` makes an
 //! input of many nodes' digests (`step_times`: compute times from steps), `rows` cells of rows.
+//! `split` splits a host's digest by jobs.
 
 mod blocks;
 mod codec;
@@ -20,6 +21,7 @@ mod follow;
 mod input;
 mod late;
 mod rows;
+mod split;
 mod step_times;
 mod steps;
 #[cfg(test)]
@@ -32,10 +34,13 @@ use std::sync::Arc;
 use super::activity::Activity;
 
 pub(crate) use codec::text;
+pub use codec::text::{from_text, to_text};
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
+pub(crate) use input::progress_in;
 pub use input::{Heard, to_input};
 pub(crate) use rows::of_rows;
+pub use split::by_job;
 
 /// Length of a window.
 pub const WINDOW_NS: i64 = 500_000_000;
@@ -93,6 +98,11 @@ impl Digest {
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.lanes.iter().map(|lane| lane.blocks.len()).sum()
+    }
+
+    /// The longest mean duration of a run of calls in it, microseconds.
+    pub(crate) fn longest_us(&self) -> u64 {
+        self.lanes.iter().flat_map(|lane| &lane.blocks).map(|block| block.duration_us).max().unwrap_or(0)
     }
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::blocks::{Point, Sum, cut, level_for};
+use super::blocks::{Point, Sum, cut, level_for, most_runs};
 use super::*;
 use crate::{Report, Rules, Verdict, analyse};
 
@@ -200,10 +200,13 @@ proptest! {
     }
 
     #[test]
-    fn levels_bound_the_runs(calls in 0usize..2_000_000) {
-        let level = level_for(calls, 0);
-        prop_assert!(calls.div_ceil(1 << level) <= BLOCKS);
-        prop_assert!(level == 0 || calls.div_ceil(1 << (level - 1)) > BLOCKS);
+    fn levels_bound_the_runs(calls in 0usize..2_000_000, nranks in proptest::option::of(0..20_000i32)) {
+        let most = most_runs(nranks);
+        let level = level_for(calls, most);
+        prop_assert!(calls.div_ceil(1 << level) <= most);
+        prop_assert!(level == 0 || calls.div_ceil(1 << (level - 1)) > most);
+        let of_all = most * nranks.unwrap_or(0) as usize;
+        prop_assert!(most == BLOCKS || most == 2 || (most < BLOCKS && of_all <= 5_120), "{} {:?}", most, nranks);
     }
 
     #[test]

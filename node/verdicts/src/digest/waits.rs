@@ -63,19 +63,21 @@ impl Pending {
         (count, count.checked_sub(1).and_then(|last| self.open().get(last)).map(entry_us))
     }
 
-    /// Cuts what can be shipped. Calls after the last whole run wait for the next window, unless
-    /// they are old. `whole`: each call by itself, nothing comes after it.
-    pub(super) fn ship(&mut self, window: i64, whole: bool) -> Vec<Block> {
-        if !whole && (self.waited.is_some_and(|at| window - at > HOLD) || self.points.len() > MOST_HELD) {
+    /// Cuts what can be shipped into `most` runs or fewer, mostly; without it each call is one by
+    /// itself, and nothing comes after it. Calls after the last whole run wait for the next window,
+    /// unless they are old.
+    pub(super) fn ship(&mut self, window: i64, most: Option<usize>) -> Vec<Block> {
+        let old = self.waited.is_some_and(|at| window - at > HOLD) || self.points.len() > MOST_HELD;
+        if most.is_some() && old {
             (self.waited, self.settled) = (None, 0);
         }
         let waited = self.waited.is_some();
         let ready = if waited { self.settled } else { self.points.len() };
         let points = self.points.get(..ready).unwrap_or_default();
-        let level = match (whole, waited) {
-            (true, _) => 0,
-            (false, true) => level_for_waited(points),
-            (false, false) => level_for(ready, 0),
+        let level = match (most, waited) {
+            (None, _) => 0,
+            (Some(most), true) => level_for_waited(points, most),
+            (Some(most), false) => level_for(ready, most),
         };
         let mut cut_at = ready;
         if level > 0

@@ -12,7 +12,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use progress::complete_together;
 pub use progress::progress_of;
@@ -67,7 +67,7 @@ pub struct Gone {
 }
 
 /// What a rank that everybody waits for is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Absence {
     /// It has not entered the collective in which others wait.
@@ -81,7 +81,7 @@ pub enum Absence {
 }
 
 /// A rank that others wait for while it waits for nobody.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Missing {
     /// Who.
     #[serde(flatten)]
@@ -102,7 +102,7 @@ pub struct Missing {
 }
 
 /// A rank that waits.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Waiting {
     /// Who.
     #[serde(flatten)]
@@ -120,7 +120,7 @@ pub struct Waiting {
 }
 
 /// A call that all ranks of a communicator have entered and that none has left.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Jam {
     /// The communicator.
     pub comm_hash: String,
@@ -133,7 +133,7 @@ pub struct Jam {
 }
 
 /// Ranks of a communicator that nobody has heard of: they, or their hosts, may be gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct NotHeard {
     /// The communicator.
     pub comm_hash: String,
@@ -152,7 +152,7 @@ impl NotHeard {
 }
 
 /// A hang.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct Hang {
     /// The ranks that everybody waits for. Empty where ranks wait for each other in a circle (calls
     /// in different order), or all in one call (`jammed`).

@@ -27,7 +27,7 @@ mod words;
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use codec::{decode, encode};
 pub(crate) use judge::{WAITED, decide};
@@ -85,7 +85,7 @@ impl TimeUse {
 }
 
 /// How the ranks of a job that meet in point-to-point calls spent the time that a verdict is about.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct PointToPoint {
     /// Ranks that were heard.
     pub heard: usize,
@@ -104,7 +104,7 @@ pub struct PointToPoint {
 }
 
 /// One rank of it. Shares of the time looked at.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct RankTime {
     /// Rank in the job.
     pub rank: i32,

@@ -17,6 +17,10 @@ pub enum Presence {
     Dead,
 }
 
+/// Digests of a node by which others number their calls: of twice as many windows as are gossiped at
+/// a time.
+const SAID: usize = 2 * NODE_WINDOWS as usize + 1;
+
 /// Keeps the digests of the last windows. A copy costs little: it shares them, until one of both
 /// hears more of a node.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +63,10 @@ impl Board {
     /// are gossiped at a time: for [`Collector::number`](crate::digest::Collector::number).
     #[must_use]
     pub fn said(&self, lanes: &BTreeSet<(u64, Arc<str>)>) -> Vec<(&str, Vec<Digest>)> {
+        self.said_by(lanes, |_| true)
+    }
+
+    fn said_by(&self, lanes: &BTreeSet<(u64, Arc<str>)>, who: impl Fn(&str) -> bool) -> Vec<(&str, Vec<Digest>)> {
         let of = |digest: &Digest| Digest {
             window: digest.window,
             clock: digest.clock,
@@ -72,11 +80,44 @@ impl Board {
             ..Digest::default()
         };
         let recent = |page: &Page| {
-            let mut last: Vec<Digest> = page.digests().rev().take(2 * NODE_WINDOWS as usize + 1).map(of).collect();
+            let mut last: Vec<Digest> = page.digests().rev().take(SAID).map(of).collect();
             last.reverse();
             last
         };
-        self.pages().map(|(name, page)| (name, recent(page))).collect()
+        self.pages().filter(|(name, _)| who(name)).map(|(name, page)| (name, recent(page))).collect()
+    }
+
+    /// What those nodes said whom a host needs to find the numbers of its calls in these
+    /// communicators and functions: of each the first that has numbers; where none has, the first
+    /// that calls it and the first with runs of it.
+    #[must_use]
+    pub fn said_for(&self, lanes: &BTreeSet<(u64, Arc<str>)>) -> Vec<(&str, Vec<Digest>)> {
+        let mut needed: BTreeSet<&str> = BTreeSet::new();
+        for (comm, func) in lanes {
+            let first = |is: &dyn Fn(&Page) -> bool| self.pages().find(|(_, page)| is(page)).map(|(name, _)| name);
+            let calls = |page: &Page, with_runs: bool| {
+                let lanes = page.digests().rev().take(SAID).flat_map(|digest| &digest.lanes);
+                let mut here = lanes.filter(|lane| lane.comm_hash == *comm && lane.func == *func);
+                here.any(|lane| !with_runs || !lane.blocks.is_empty())
+            };
+            match first(&|page| page.numbers(*comm, func, SAID as i64)) {
+                Some(numbered) => drop(needed.insert(numbered)),
+                None => needed.extend([false, true].into_iter().filter_map(|runs| first(&|page| calls(page, runs)))),
+            }
+        }
+        self.said_by(lanes, |name| needed.contains(name))
+    }
+
+    /// Whether anything was heard of a node.
+    #[must_use]
+    pub fn knows_of(&self, node: &str) -> bool {
+        self.pages.contains_key(node)
+    }
+
+    /// Whether any node spoke lately, at `now_ns` of this host's steady clock.
+    #[must_use]
+    pub fn is_spoken_to(&self, now_ns: i64) -> bool {
+        self.pages().any(|(_, page)| page.is_recent(now_ns))
     }
 
     /// Who is there. Nodes that are not listed are forgotten with what they said.

@@ -16,7 +16,7 @@ use crate::{Gone, Heard, Input, Report, Rules, Verdict, analyse};
 /// Windows in which a node must have spoken to count as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
 /// Blocks in the look back up to which every window is judged; beyond, every second, third, …
-const BLOCKS_A_WINDOW: usize = 40_000;
+const BLOCKS_A_WINDOW: usize = 60_000;
 /// At least every so many.
 const MOST_STRIDE: i64 = 8;
 /// Raw verdicts kept.
@@ -101,8 +101,9 @@ impl<'a> View<'a> {
     /// Every how many windows one is judged: each costs time with the ranks and collectives that it
     /// looks at.
     fn stride(&self, window: i64) -> i64 {
-        let lately = self.pages().flat_map(|(_, page)| page.within(window - LOOKBACK + 1..=i64::MAX, self.reference));
-        let blocks: usize = lately.map(Digest::blocks).sum();
+        let windows = window - LOOKBACK + 1..=i64::MAX;
+        let lately = self.pages().flat_map(|(_, page)| page.received_within(windows.clone(), self.reference));
+        let blocks: usize = lately.map(|received| received.blocks).sum();
         (1 + i64::try_from(blocks / BLOCKS_A_WINDOW).unwrap_or(i64::MAX)).min(MOST_STRIDE)
     }
 
@@ -229,8 +230,10 @@ impl<'a> View<'a> {
         let least = Rules::default().hang_ns;
         // By collective: the longest wait in it. The two longest may be hangs that are over.
         let mut waits: BTreeMap<(u64, &str, u64), i64> = BTreeMap::new();
-        for digest in self.pages().flat_map(|(_, page)| page.within(i64::MIN..=window, self.reference)) {
-            for lane in digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
+        let said = self.pages().flat_map(|(_, page)| page.received_within(i64::MIN..=window, self.reference));
+        let long = |us: u64| i64::try_from(us).unwrap_or(i64::MAX).saturating_mul(1_000 * Rules::USUAL_WAITS) > least;
+        for received in said.filter(|received| long(received.longest_us)) {
+            for lane in received.digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
                 for block in &lane.blocks {
                     let wait_ns = i64::try_from(block.duration_us).unwrap_or(i64::MAX).saturating_mul(1_000);
                     if wait_ns.saturating_mul(Rules::USUAL_WAITS) > least {

@@ -6,7 +6,8 @@
 //! same. [`Board`] keeps what was heard (`page`: of one node); a copy of it is cheap, and [`Judge`]
 //! works on one while the board takes in more. `ended` leaves out jobs that are over, `network`
 //! looks whether segments that were sent again explain it; `settle` keeps verdicts from flapping;
-//! `change` says what is worth telling. The agent's side (gossip, clocks, findings) lies in
+//! `job` says who judges a job, `brief` is how a verdict is told to
+//! everybody, `change` says what is worth telling. The agent's side (gossip, clocks, findings) lies in
 //! `agent/standing`.
 //!
 //! Windows are counted by clocks that are never stepped. Which nodes spoke lately is told by when
@@ -14,8 +15,10 @@
 //! digests came: no two hosts need agree on the time of day.
 
 mod board;
+mod brief;
 mod change;
 mod ended;
+mod job;
 mod judge;
 mod network;
 mod page;
@@ -23,8 +26,12 @@ mod settle;
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use board::{Board, Presence};
+pub use brief::Told;
 pub use change::{Change, Key};
+pub use job::{JUDGES, JobName, NO_JOB, judges};
 pub use judge::Judge;
 
 use super::Report;
@@ -40,13 +47,14 @@ pub const NODE_WINDOWS: i64 = 8;
 pub const GRACE_NS: i64 = 2_000_000_000;
 
 /// The verdict of a window.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Standing {
     /// Which window, on the reference node's clock.
     pub window: i64,
     /// The node to whose clock all times are aligned.
     pub reference: Option<String>,
     /// The verdict with its evidence.
+    #[serde(with = "shared")]
     pub report: Arc<Report>,
     /// Nodes whose digest of the window had come.
     pub heard: usize,
@@ -64,5 +72,22 @@ impl Standing {
     #[must_use]
     pub fn end_ns(&self) -> i64 {
         end_of(self.window).saturating_add(self.wall_ahead_ns)
+    }
+}
+
+/// A report is written as itself, whoever shares it.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::Report;
+
+    pub(super) fn serialize<S: Serializer>(report: &Arc<Report>, to: S) -> Result<S::Ok, S::Error> {
+        Report::serialize(report, to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Report>, D::Error> {
+        Report::deserialize(from).map(Arc::new)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS};
 use crate::Progress;
-use crate::digest::{self, Digest, WINDOW_NS, end_of, reference_id, to_input, window_of};
+use crate::digest::{Digest, WINDOW_NS, end_of, progress_in, reference_id, window_of};
 use crate::point_to_point::TimeUse;
 
 /// Runs of calls kept of one node beyond the short look back.
@@ -24,10 +24,14 @@ pub(super) const RECENT_NS: i64 = 10_000_000_000;
 
 /// A digest, and when it came.
 #[derive(Debug, Clone)]
-struct Received {
-    digest: Arc<Digest>,
+pub(super) struct Received {
+    pub(super) digest: Arc<Digest>,
     /// On the steady clock of the host that received it.
     at_ns: i64,
+    /// Runs of calls in it.
+    pub(super) blocks: usize,
+    /// The longest mean duration of one of these, microseconds.
+    pub(super) longest_us: u64,
 }
 
 /// What one node said.
@@ -66,7 +70,8 @@ impl Page {
         }
         (self.id, self.unread) = (reference_id(node), None);
         self.remember(node, &digest);
-        self.received.insert(window, Received { digest, at_ns: now_ns });
+        let (blocks, longest_us) = (digest.blocks(), digest.longest_us());
+        self.received.insert(window, Received { digest, at_ns: now_ns, blocks, longest_us });
         self.forget();
         true
     }
@@ -107,6 +112,14 @@ impl Page {
         self.lanes.iter()
     }
 
+    /// Whether one of its processes has said the number of a call in a communicator's function, in
+    /// its last windows.
+    pub(super) fn numbers(&self, comm: u64, func: &str, windows: i64) -> bool {
+        let newest = self.received.last_key_value().map_or(i64::MIN, |(window, _)| *window);
+        let mut here = self.lanes.iter().filter(|((_, of, name), _)| *of == comm && **name == *func);
+        here.any(|(_, (at, progress))| *at > newest.saturating_sub(windows) && progress.completed.is_some())
+    }
+
     /// How far the node's clock is ahead of a reference's, by the last digest that says it. Where
     /// none does, by the last that says it of any reference: mostly their clocks agree.
     pub(super) fn ahead_ns(&self, reference: u16) -> i64 {
@@ -121,8 +134,18 @@ impl Page {
 
     /// Its digests of these windows of the reference's clock.
     pub(super) fn within(&self, windows: RangeInclusive<i64>, reference: u16) -> impl Iterator<Item = &Digest> {
+        self.received_within(windows, reference).map(|received| &*received.digest)
+    }
+
+    /// The same, with what is known of each.
+    pub(super) fn received_within(
+        &self,
+        windows: RangeInclusive<i64>,
+        reference: u16,
+    ) -> impl Iterator<Item = &Received> {
         let ahead_ns = self.ahead_ns(reference);
-        self.digests().filter(move |digest| windows.contains(&aligned(digest.window, ahead_ns)))
+        let inside = move |window: i64| windows.contains(&aligned(window, ahead_ns));
+        self.received.iter().filter(move |(window, _)| inside(**window)).map(|(_, received)| received)
     }
 
     /// The window of the reference's clock in which its last digest lies.
@@ -165,8 +188,7 @@ impl Page {
     }
 
     fn remember(&mut self, node: &str, digest: &Digest) {
-        let input = to_input(&[digest::Heard { node, digests: &[digest] }], 0);
-        for progress in input.progress {
+        for progress in progress_in(&node.into(), digest) {
             let Ok(pid) = u32::try_from(progress.pid) else { continue };
             let key = (pid, progress.comm_hash, Arc::clone(&progress.func));
             let known = self.lanes.get(&key).map_or(i64::MIN, |(at, _)| *at);
@@ -192,7 +214,7 @@ impl Page {
         }
         let (mut blocks, mut lanes, mut keep_from) = (0, 0, newest - LONG_LOOKBACK);
         for (window, received) in self.received.iter().rev() {
-            blocks += received.digest.blocks();
+            blocks += received.blocks;
             lanes += received.digest.lanes.len();
             let many = blocks > MOST_BLOCKS || lanes > MOST_TOLD;
             if many && *window < newest - LOOKBACK - NODE_WINDOWS {

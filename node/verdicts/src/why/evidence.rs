@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ranks::RankRef;
 
@@ -13,7 +13,7 @@ pub(super) const PID: &str = " (pid ";
 
 /// Kinds of evidence. The order is that of precedence: where two cover the same instant, the first
 /// one counts, because it says more (a thread that sleeps inside a CUDA call waits for the device).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// In another communication call: no compute time, and left out of the interval's length.

@@ -30,7 +30,7 @@ pub use rows::{ROWS, Reading, Subject, Topic, WrongRow};
 pub(crate) use words::advice;
 pub use words::summarised;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ranks::RankRef;
 use super::rules::Rules;
@@ -40,7 +40,7 @@ use super::rules::Rules;
 pub const LOOKED_AT_NS: i64 = 20_000_000_000;
 
 /// Why a rank is late.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Cause {
     /// One sentence for a person.
     pub summary: String,
@@ -88,7 +88,7 @@ impl Cause {
 }
 
 /// What one kind of evidence has to do with the lateness.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Part {
     /// Kind of evidence.
     pub kind: Kind,
@@ -105,7 +105,7 @@ pub struct Part {
 }
 
 /// One thing behind a kind of evidence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct What {
     /// Its name; from the host, so not to be printed unescaped.
     pub name: String,

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::rules::Rules;
 use crate::stats::{median, quantile};
@@ -41,7 +41,7 @@ pub struct Retransmission {
 }
 
 /// Segments were lost, and collectives waited for them.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct Network {
     /// The communicator in which it was found.
     pub comm_hash: String,
@@ -66,7 +66,7 @@ pub struct Network {
 }
 
 /// Retransmissions from one address to another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Flow {
     /// Host that sends.
     pub from_node: String,

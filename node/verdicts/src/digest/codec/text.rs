@@ -1,7 +1,8 @@
 //! Bytes as text that gossip holds as it is.
 
 /// Seven bits to a character: ASCII, so that gossip's strings hold it as it is.
-pub(crate) fn to_text(bytes: &[u8]) -> String {
+#[must_use]
+pub fn to_text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 8 / 7 + 1);
     let (mut held, mut bits) = (0u16, 0);
     for byte in bytes {
@@ -19,7 +20,9 @@ pub(crate) fn to_text(bytes: &[u8]) -> String {
     text
 }
 
-pub(crate) fn from_text(text: &str) -> Option<Vec<u8>> {
+/// The bytes of such a text; none where it is none.
+#[must_use]
+pub fn from_text(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() * 7 / 8);
     let (mut held, mut bits) = (0u16, 0);
     for byte in text.bytes() {

@@ -1,0 +1,168 @@
+//! What this host hears as a judge: a board for each of its jobs, filled by the hosts' requests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::wire::{JobWindows, ToldWindow, WindowsHeard};
+use parking_lot::Mutex;
+use record::steady_now_ns;
+use tokio::sync::Notify;
+use verdicts::digest::{self, WINDOW_NS, encode};
+use verdicts::point_to_point;
+use verdicts::standing::{Board, LONG_LOOKBACK, NO_JOB, Presence};
+
+use super::{LARGEST, LARGEST_TIMES};
+
+/// Lanes of which one request may ask for numbers.
+const MOST_LANES: usize = 256;
+
+/// The boards, by job.
+#[derive(Debug, Default)]
+pub(super) struct Boards {
+    state: Mutex<State>,
+    /// Something came.
+    pub(super) news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    boards: BTreeMap<u64, Board>,
+    /// The jobs of this host: of others nothing is heard.
+    jobs: BTreeSet<u64>,
+    /// Where ranks of a job wait, and when that was looked up, on this host's steady clock.
+    waited_in: BTreeMap<u64, (i64, Vec<u64>)>,
+}
+
+impl State {
+    /// Communicators of a job in which ranks wait; looked up once a window.
+    fn waited_in(&mut self, job: u64, now_ns: i64) -> Vec<u64> {
+        let Some(board) = self.boards.get(&job) else { return Vec::new() };
+        let known = self.waited_in.entry(job).or_insert((i64::MIN, Vec::new()));
+        if now_ns.saturating_sub(known.0) >= WINDOW_NS {
+            *known = (now_ns, board.waited_in().into_iter().collect());
+        }
+        known.1.clone()
+    }
+}
+
+impl Boards {
+    /// Say which jobs have ranks here. Boards of others go, beside that of the whole mesh.
+    pub(super) fn of_jobs(&self, jobs: &BTreeSet<u64>) {
+        let mut state = self.state.lock();
+        state.boards.retain(|job, _| *job == NO_JOB || jobs.contains(job));
+        state.waited_in.retain(|job, _| jobs.contains(job));
+        state.jobs.clone_from(jobs);
+    }
+
+    /// This host's jobs.
+    pub(super) fn jobs(&self) -> BTreeSet<u64> {
+        self.state.lock().jobs.clone()
+    }
+
+    /// Forget what was heard.
+    pub(super) fn clear(&self) {
+        self.state.lock().boards.clear();
+    }
+
+    /// A copy of a job's board.
+    pub(super) fn board(&self, job: u64) -> Option<Board> {
+        self.state.lock().boards.get(&job).cloned()
+    }
+
+    /// The boards on which anything was said lately; the others go.
+    pub(super) fn spoken(&self, now_ns: i64) -> Vec<u64> {
+        let mut state = self.state.lock();
+        state.boards.retain(|_, board| board.is_spoken_to(now_ns));
+        state.boards.keys().copied().collect()
+    }
+
+    /// Change a job's board, which is made where there is none.
+    pub(super) fn with<T>(&self, job: u64, change: impl FnOnce(&mut Board) -> T) -> T {
+        change(self.state.lock().boards.entry(job).or_default())
+    }
+
+    /// Who is there.
+    pub(super) fn presence(&self, presence: &BTreeMap<String, Presence>) {
+        self.state.lock().boards.values_mut().for_each(|board| board.presence(presence));
+    }
+
+    /// Hears what a host says of its ranks of a job.
+    ///
+    /// # Errors
+    /// The job is none of this host's, or the request is too large; in words.
+    pub(super) fn hear(&self, node: &str, request: &JobWindows) -> Result<WindowsHeard, String> {
+        let most = usize::try_from(LONG_LOOKBACK).unwrap_or(usize::MAX);
+        let fits = |told: &ToldWindow| told.digest.len() <= LARGEST && told.times.len() <= LARGEST_TIMES;
+        if request.windows.len() > most || !request.windows.iter().all(fits) {
+            return Err(format!(
+                "{} windows of a job at once, or larger ones than any host sends",
+                request.windows.len()
+            ));
+        }
+        let lanes: BTreeSet<(u64, Arc<str>)> =
+            request.unnumbered.iter().take(MOST_LANES).map(|(comm, func)| (*comm, func.as_str().into())).collect();
+        let now_ns = steady_now_ns();
+        let read: Vec<_> =
+            request.windows.iter().map(|told| (told, digest::decode(&digest::to_text(&told.digest)))).collect();
+        let mut state = self.state.lock();
+        if !state.jobs.contains(&request.job) {
+            return Err("no rank of this job runs here".to_owned());
+        }
+        let board = state.boards.entry(request.job).or_default();
+        let anew = !board.knows_of(node);
+        for (told, digest) in read {
+            if !told.times.is_empty() {
+                match point_to_point::decode(node, &digest::to_text(&told.times)) {
+                    Ok(times) => board.hear_times(node, told.window, times),
+                    Err(error) => tracing::debug!("where time went on {node}: {error}"),
+                }
+            }
+            match digest {
+                _ if told.digest.is_empty() => {}
+                Ok(digest) => drop(board.hear(node, digest, now_ns)),
+                Err(error) => {
+                    tracing::debug!("digest of {node}: {error}");
+                    board.refuse(node, error.to_string());
+                }
+            }
+        }
+        let said = if lanes.is_empty() { Vec::new() } else { board.said_for(&lanes) };
+        let said = said.into_iter().map(|(node, said)| (node.to_owned(), said.iter().map(encode).collect())).collect();
+        let waited_in = state.waited_in(request.job, now_ns);
+        drop(state);
+        self.news.notify_one();
+        Ok(WindowsHeard { anew, waited_in, said })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use verdicts::digest::{Digest, Process};
+
+    use super::*;
+
+    fn window(window: i64) -> ToldWindow {
+        let processes = vec![Process { pid: 1, ..Process::default() }];
+        let digest = encode(&Digest { window, processes, ..Digest::default() });
+        ToldWindow { window, digest: digest::from_text(&digest).unwrap(), times: Vec::new() }
+    }
+
+    #[test]
+    fn only_windows_of_this_hosts_jobs_are_heard_and_hosts_of_other_jobs_stay_apart() {
+        let boards = Boards::default();
+        boards.of_jobs(&BTreeSet::from([7, 8]));
+        let of = |job, windows: Vec<ToldWindow>| JobWindows { job, windows, unnumbered: Vec::new() };
+        assert!(boards.hear("a", &of(9, vec![window(5)])).unwrap_err().contains("no rank"));
+        assert!(boards.hear("a", &of(7, vec![window(5)])).unwrap().anew);
+        assert!(!boards.hear("a", &of(7, vec![window(6)])).unwrap().anew);
+        assert!(boards.hear("b", &of(8, vec![window(5)])).unwrap().anew);
+        let board = boards.board(7).unwrap();
+        assert!(board.knows("a", 5) && board.knows("a", 6) && !board.knows_of("b"));
+        boards.of_jobs(&BTreeSet::from([8]));
+        assert!(boards.board(7).is_none() && boards.board(8).is_some());
+        let mut large = window(5);
+        large.digest = vec![1; LARGEST + 1];
+        assert!(boards.hear("a", &of(8, vec![large])).is_err());
+        assert!(boards.hear("a", &of(8, vec![window(1); 500])).is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! Judges the jobs whose judge this host is, and tells their verdicts to everybody by gossip.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use record::steady_now_ns;
+use tokio_util::sync::CancellationToken;
+use verdicts::standing::{Judge, Key, NO_JOB, Standing, Told};
+
+use super::super::Shared;
+use super::verdicts_key;
+
+/// What came is looked at this often at most.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// And at least: a window is also judged when its grace is over.
+const LOOK_AT_LEAST: Duration = Duration::from_millis(250);
+/// A verdict that is the same as before is told again after so long.
+const AGAIN: Duration = Duration::from_secs(2);
+/// A host that became a job's judge judges after so long: by then the job's hosts have sent it what
+/// they keep.
+const WARM_UP: Duration = Duration::from_millis(600);
+
+/// What a judge keeps of one job.
+struct Duty {
+    since: Instant,
+    judge: Judge,
+    told: Option<(Key, Instant)>,
+}
+
+/// Judges until `stop`.
+pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut duties: BTreeMap<u64, Duty> = BTreeMap::new();
+    loop {
+        tokio::select! {
+            () = shared.standing.boards.news.notified() => {}
+            () = tokio::time::sleep(LOOK_AT_LEAST) => {}
+            () = stop.cancelled() => return,
+        }
+        let standing = &shared.standing;
+        let (mixed, roster) = (standing.is_mixed(), standing.roster());
+        let mut jobs = standing.boards.spoken(steady_now_ns());
+        jobs.retain(|job| match mixed {
+            true => *job == NO_JOB,
+            false => roster.judges_here(*job, &standing.outbox.suspects(*job, Instant::now().into())),
+        });
+        let over: Vec<u64> = duties.keys().filter(|job| !jobs.contains(job)).copied().collect();
+        for job in over {
+            standing.own.lock().remove(&job);
+            if duties.remove(&job).is_some_and(|duty| duty.told.is_some()) {
+                shared.coordinator.gossip.publish(verdicts_key(job), "").await;
+            }
+        }
+        for job in jobs {
+            let new = || Duty { since: Instant::now(), judge: Judge::default(), told: None };
+            let duty = duties.entry(job).or_insert_with(new);
+            if !mixed && duty.since.elapsed() < WARM_UP {
+                continue;
+            }
+            let Some(board) = standing.boards.board(job) else { continue };
+            let (mut judge, now_ns) = (std::mem::take(&mut duty.judge), steady_now_ns());
+            let judged = tokio::task::spawn_blocking(move || {
+                let standing = judge.judge(&board, now_ns);
+                (standing, judge)
+            });
+            let Ok((judged, judge)) = judged.await else { continue };
+            duty.judge = judge;
+            let Some(judged) = judged else { continue };
+            let told = Told { job, name: shared.recording.feed().job_name(job), standing: judged };
+            if !mixed {
+                tell(&shared, &told, &mut duty.told).await;
+            }
+            standing.own.lock().insert(job, (told, now_ns));
+            standing.look_again();
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Gossips a verdict that is another than the one before, or some time after it.
+async fn tell(shared: &Shared, told: &Told, before: &mut Option<(Key, Instant)>) {
+    let key = Key::of(&told.standing.report.verdict);
+    if before.as_ref().is_some_and(|(known, at)| *known == key && at.elapsed() < AGAIN) {
+        return;
+    }
+    let Some(text) = told.text() else {
+        tracing::warn!("a verdict is too long to be told: {key:?}");
+        return;
+    };
+    shared.standing.count_told(text.len());
+    shared.coordinator.gossip.publish(verdicts_key(told.job), text).await;
+    *before = Some((key, Instant::now()));
+}
+
+/// A judge's whole verdict, for whoever asks: as JSON, or brief where that is too long for a frame.
+pub(in crate::agent) fn whole(shared: &Shared, job: u64) -> Vec<u8> {
+    let Some((told, _)) = shared.standing.own.lock().get(&job).cloned() else { return Vec::new() };
+    let json = serde_json::to_vec(&told.standing).unwrap_or_default();
+    if json.len() <= LARGEST_WHOLE { json } else { Vec::new() }
+}
+
+/// Most bytes of a whole verdict: it goes in one frame.
+const LARGEST_WHOLE: usize = 7 << 20;
+
+/// Reads it.
+pub(super) fn read_whole(json: &[u8]) -> Option<Standing> {
+    serde_json::from_slice(json).ok()
+}
