@@ -19,9 +19,9 @@ const SEED: u64 = 19;
 /// Some hundreds of calls.
 const SPAN_NS: i64 = 300_000_000;
 /// What SQLite's time is multiplied with, and what every question may cost besides: planning, a
-/// snapshot, and decoding the columns of some segments.
-const TIMES: u32 = if cfg!(debug_assertions) { 15 } else { 1 };
-const BESIDES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 400 } else { 10 });
+/// snapshot, and decoding blocks of some columns.
+const TIMES: u32 = if cfg!(debug_assertions) { 10 } else { 2 };
+const BESIDES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 120 } else { 2 });
 const ROUNDS: usize = 3;
 
 #[test]

@@ -1,7 +1,7 @@
-//! Owns giving memory back to the system that is free and that the allocator keeps: loading
-//! programs, reading libraries and every larger question leave it with pages that nobody uses. Does
-//! not own who may use how much (the store's queue, the merge databases and the questions have
-//! their own limits).
+//! Owns giving memory back to the system that is free and that the allocator keeps, after letting go
+//! of segments that no question has read lately: loading programs, reading libraries and every
+//! larger question leave it with pages that nobody uses. Does not own who may use how much (the
+//! store's queue, the merge databases and the questions have their own limits).
 
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ pub(super) async fn keep_small(stop: CancellationToken) {
 }
 
 fn give_back() {
+    store::let_go_of_segments(PACE.1);
     #[cfg(target_env = "gnu")]
     // SAFETY: has no preconditions, and moves nothing that is in use.
     unsafe {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, MAIN_DB};
 
 use super::encode::Encoded;
-use super::segment::ColumnHeader;
+use super::segment::header::ColumnHeader;
 use crate::FastMap;
 
 /// What is kept at most, bytes.

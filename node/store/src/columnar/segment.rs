@@ -6,6 +6,7 @@
 //! row has the id `segment * 256 + its place in the header`; its bytes carry a checksum in the
 //! header, since SQLite's pages have none.
 
+pub(super) mod header;
 pub(super) mod summary;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row, ffi, params};
 use serde::{Deserialize, Serialize};
 
+use self::header::ColumnHeader;
 use super::Kind;
 use super::cache::{self, FileId, Kept};
 use super::encode::{Column, Decoded, Encoded, Form, Scalar};
@@ -62,36 +64,6 @@ impl From<SegmentError> for rusqlite::Error {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Header {
     columns: Vec<ColumnHeader>,
-}
-
-/// A column of a segment.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ColumnHeader {
-    pub(super) name: String,
-    pub(super) kind: Kind,
-    form: Form,
-    /// Smallest and greatest integer.
-    pub(super) range: Option<(i64, i64)>,
-    bytes: u32,
-    check: u32,
-}
-
-impl ColumnHeader {
-    /// The column's one value, when it has no other.
-    pub(super) fn constant(&self) -> Option<&Scalar> {
-        match &self.form {
-            Form::Constant(value) => Some(value),
-            Form::Dictionary { .. } | Form::Packed { .. } => None,
-        }
-    }
-
-    /// Whether a value is NULL.
-    pub(super) fn has_null(&self) -> bool {
-        match &self.form {
-            Form::Constant(value) => *value == Scalar::Null,
-            Form::Dictionary { has_null, .. } | Form::Packed { has_null, .. } => *has_null,
-        }
-    }
 }
 
 /// A column of a segment that lies in no file.

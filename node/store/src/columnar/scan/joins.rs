@@ -16,7 +16,7 @@ use super::gather::{Gathered, gather};
 use super::{Asked, Failure, StepAside, groups, with_work};
 
 /// Joined rows beyond which SQLite does it, which need not keep them.
-const MOST_ROWS: usize = 1 << 23;
+const MOST_ROWS: usize = 1 << 22;
 /// Pairs that are looked at together.
 const TOGETHER: usize = 8192;
 /// Where there is no row.
@@ -60,10 +60,11 @@ fn name_of(side: &Side) -> &str {
     if side.scan.joined.is_some() { "a join" } else { &side.scan.table }
 }
 
-/// The rows of some tables are the question's memory.
-fn within(held: &mut Held, tables: &[&Table]) -> Result<(), NodeError> {
+/// The rows of some tables are the question's memory. Where that is not enough SQLite, which need not
+/// keep them, has the question to itself.
+fn within(held: &mut Held, tables: &[&Table]) -> Result<(), StepAside> {
     let of = |table: &&Table| table.rows * (table.columns.len() + 2) * size_of::<i64>();
-    if held.is_within(tables.iter().map(of).sum()) { Ok(()) } else { Err(NodeError::out_of_memory()) }
+    if held.is_within(tables.iter().map(of).sum()) { Ok(()) } else { Err(StepAside) }
 }
 
 fn in_memory(name: String, vector: Vector, texts: Option<Arc<Entries>>) -> InMemory {
@@ -103,7 +104,7 @@ fn side(asked: &Asked<'_>, side: &Side) -> Result<Table, Failure> {
     });
     let gathered = gathered.map_err(|failure| match failure {
         // Whether SQLite comes to what fails here is its own affair.
-        Failure::Node(NodeError::Sql(_)) => Failure::StepAside,
+        Failure::Node(NodeError::Sql(_) | NodeError::OverBudget(_)) => Failure::StepAside,
         other => other,
     })?;
     let rows = gathered.first().map_or(0, Gathered::len);
@@ -224,7 +225,8 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
     let mut made_values: Vec<Option<i64>> = Vec::new();
 
     let (mut kept, mut pairs) = (Pairs::default(), Pairs::default());
-    let mut looked_at = 0_usize;
+    let (mut looked_at, mut looked_at_in_all) = (0_usize, 0_u64);
+    let mut held = Held::default();
     let mut begin = 0;
     for row in 0..left.rows {
         let hash_of = |row: usize| keys.0.hash(row);
@@ -246,7 +248,11 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
         }
         if pairs.left.len() >= TOGETHER || row + 1 == left.rows || looked_at >= TOGETHER * 64 {
             asked.go_on()?;
+            looked_at_in_all += looked_at as u64;
             looked_at = 0;
+            if looked_at_in_all > asked.most_rows {
+                return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()).into());
+            }
             if !join.residual.is_empty() {
                 pairs.retain(&left, right, join)?;
             }
@@ -257,7 +263,7 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
             kept.add(join.keeps, begin..row + 1, &pairs, not_in);
             pairs.clear();
             begin = row + 1;
-            if kept.left.len() > MOST_ROWS {
+            if kept.left.len() > MOST_ROWS || !held.is_within(2 * size_of::<u32>() * kept.left.len()) {
                 return Err(Failure::StepAside);
             }
         }
