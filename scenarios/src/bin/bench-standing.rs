@@ -303,12 +303,18 @@ fn in_memory(hosts: usize) {
 /// The same job on agents over loopback.
 async fn on_agents(agents: usize) -> anyhow::Result<()> {
     let found = loopback(agents).await?;
-    println!("{agents} agents over loopback: {found:?}, load {}", load());
+    println!(
+        "{agents} agents over loopback, {:?} of CPU an agent and second, load {}; the first says at the end:",
+        found.cpu,
+        load()
+    );
+    println!("{}", found.last);
     let seconds = |after: Option<Duration>| after.map_or(f64::INFINITY, |after| after.as_secs_f64());
     figure("standing_agents_seconds_to_first_verdict", seconds(found.first_after), "s", "<=", 5.0);
     figure("standing_agents_seconds_to_last_verdict", seconds(found.named_after), "s", "<=", 5.0);
     figure("standing_agents_wrong_names", found.wrong as f64, "looks", "<=", 0.0);
     figure("standing_agents_bytes_per_rank_and_second", found.digest_bytes, "B/s", "<=", 100.0);
+    figure("standing_agents_gossiped_verdict_bytes_a_second", found.verdict_bytes, "B/s", "<=", 10_000.0);
     figure("standing_agents_lost_windows", found.lost as f64, "windows", "<=", 0.0);
     Ok(())
 }

@@ -41,6 +41,8 @@ pub struct Loopback {
     pub lost: u64,
     /// Judges whose verdicts the first agent hears at the end.
     pub judges: usize,
+    /// What the first agent says at the end.
+    pub last: String,
 }
 
 /// Runs a job on so many agents.
@@ -83,7 +85,9 @@ pub async fn loopback(agents: usize) -> anyhow::Result<Loopback> {
     let (seconds, spent) = (started.elapsed().as_secs_f64(), cpu_time() - cpu);
     let after = |at_ns: i64| Duration::from_nanos(u64::try_from(at_ns - begun_ns).unwrap_or(0));
     let states = || cluster.agents.iter().map(|agent| &agent.shared().standing);
-    let judges = states().next().and_then(|standing| standing.current()).map_or(0, |current| current.judges.len());
+    let last = states().next().and_then(|standing| standing.current());
+    let judges = last.as_ref().map_or(0, |current| current.judges.len());
+    let last = last.map(|current| format!("{:?}\n{}", current.about(), verdicts::text(&current.standing.report)));
     let of_digests: u64 = states().map(|standing| standing.published_bytes()).sum();
     let result = Loopback {
         named_after: named.values().max().filter(|_| named.len() == agents).map(|at_ns| after(*at_ns)),
@@ -94,6 +98,7 @@ pub async fn loopback(agents: usize) -> anyhow::Result<Loopback> {
         cpu: spent.div_f64(seconds * agents as f64),
         lost: states().map(|standing| standing.lost_windows()).sum(),
         judges,
+        last: last.unwrap_or_default(),
     };
     cluster.shutdown().await;
     Ok(result)
