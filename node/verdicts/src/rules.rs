@@ -125,9 +125,15 @@ impl Rules {
     /// left of a wait looks like time of one's own.
     pub(crate) const ALSO_SHARE_ENQUEUED: f64 = 0.5;
 
-    /// Autocorrelation of the changes of ranks' excess above which hosts are taken to run ahead:
-    /// between the -1/2 of independent values and the -1/4 of those that add up over two.
-    pub(crate) const RUNS_AHEAD: f64 = -1.0 / 3.0;
+    /// Autocorrelation of the changes of ranks' lateness that hosts which run ahead may show: -1/2
+    /// is that of independent values, -1/4 of those that add up over two.
+    pub(crate) const RUNS_AHEAD: f64 = -0.25;
+
+    /// It must be so many of its standard errors (1 / sqrt n) below that.
+    pub(crate) const HOSTS_WAIT_ERRORS: f64 = 2.0;
+
+    /// Collectives of an episode, at least, where calls only enqueue.
+    pub(crate) const ENQUEUED_COLLECTIVES: usize = 5;
 
     /// Autocorrelation that counts, in its standard errors of 1 / sqrt n (Bartlett 1946).
     pub(crate) const AUTOCORRELATION_ERRORS: f64 = 4.0;
@@ -137,6 +143,12 @@ impl Rules {
 
     /// and collectives.
     pub(crate) const ROTATION_COLLECTIVES: usize = 8;
+
+    /// The whole job is slower where collectives come so many times as far apart,
+    pub(crate) const JOB_SLOWER: f64 = 1.25;
+
+    /// in so many windows, and before in as many.
+    pub(crate) const JOB_SLOWER_WINDOWS: usize = 4;
 
     /// So many times as long as collectives usually lie apart is a silence.
     pub(crate) const SILENCE_PERIODS: f64 = 3.0;

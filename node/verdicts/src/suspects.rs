@@ -70,13 +70,16 @@ pub(crate) struct Elsewhere {
     paired: HashSet<Process>,
     /// Places in communicators that are compared, of all processes together.
     compared: usize,
+    /// Where calls only enqueue, their entries bear out that hosts wait for them.
+    hosts_wait: bool,
 }
 
 impl Elsewhere {
     /// From all communicators heard of.
-    pub(crate) fn of<'a>(comms: impl Iterator<Item = &'a Comm>) -> Self {
-        let mut elsewhere = Self::default();
+    pub(crate) fn of(scored: &[Scored], thin: &[Comm]) -> Self {
+        let mut elsewhere = Self { hosts_wait: hosts_wait(scored), ..Self::default() };
         let mut seen: HashSet<Process> = HashSet::new();
+        let comms = scored.iter().map(|s| &s.comm).chain(thin);
         for comm in comms.filter(|c| c.members.len() > 1 || c.paired > 0) {
             elsewhere.compared += if comm.coupled > 0 { comm.members.len() } else { 0 };
             for m in &comm.members {
@@ -206,12 +209,12 @@ impl<'a> Case<'a> {
     /// It stands out as its neighbour on the host does, by the same figure over the same windows.
     fn as_neighbour(&self, neighbour: &Found) -> Option<Found> {
         let run = neighbour.episode.clone();
-        let (tallies, scores) = self.s.pooled(run.clone(), self.rules);
+        let (_, scores) = self.s.pooled(run.clone(), self.rules);
         let own_time = neighbour.culprit.basis == Basis::OwnTime;
         let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
-        let own = tallies[self.m].more_compute.mean();
         // Its compute time must not say that it is held up.
-        let itself = own_time || own.map_or(!self.several, |own| own >= self.rules.own_share * rating.excess_ns);
+        let own = self.explained(neighbour.culprit.basis, &run, 1.0);
+        let itself = own_time || own.map_or(!self.several, |own| own >= self.rules.own_share);
         let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
         // Those that are slow as it is are among the others, and widen their spread: what it has in
         // every collective tells as well.
@@ -257,16 +260,17 @@ impl<'a> Case<'a> {
             return None;
         }
         let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
+        let explained = self.explained(basis, &run, Rules::COMPUTE_SEEN);
+        let not_own = explained.is_some_and(|explained| explained < rules.own_share);
         // Told from entries, the clocks may make it.
         let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
-        let explained = rules.own_share * rating.excess_ns;
-        let open = own.is_some_and(|own| own >= explained && own - unsure < explained);
+        let open = !not_own && own.is_some_and(|own| own - unsure < rules.own_share * rating.excess_ns);
         // It entered late for certain; where it does not pass data to single ranks, it may still be
         // seen whether somebody else made it late.
         let entries_tell = !s.comm.mixed() && !self.paired;
         let by_entries =
             s.waits == Waits::Enqueued && (!s.comm.reconstructed || (open || own.is_none()) && entries_tell);
-        if by_entries && s.waits == Waits::Enqueued && runs_ahead(&excesses(s, m, Basis::Entries, &run)) {
+        if by_entries && !self.elsewhere.hosts_wait {
             findings.alone.push(self.me.clone());
             return None;
         }
@@ -289,12 +293,10 @@ impl<'a> Case<'a> {
                 };
                 let class = s.comm.members[m].class;
                 let peers = s.comm.members.iter().filter(|o| o.class == class).count();
-                if own.is_some_and(|own| own < rules.own_share * rating.excess_ns)
-                    || !self.holds(&rating, peers, &run, Basis::OwnTime, |score| &score.late)
-                {
+                if not_own || !self.holds(&rating, peers, &run, Basis::OwnTime, |score| &score.late) {
                     return None;
                 }
-            } else if own.is_some_and(|own| own < rules.own_share * rating.excess_ns) {
+            } else if not_own {
                 findings.held_up.push(self.me.clone());
                 return None;
             } else if own.is_none() && self.several {
@@ -303,6 +305,25 @@ impl<'a> Case<'a> {
             }
         }
         Some(Found { by_entries, ..self.found(basis, rating, &flags, run) })
+    }
+
+    /// Which part of its lateness over an episode its excess of compute time explains, collective by
+    /// collective: one wait whose record was lost, and that looks like compute time, explains no more
+    /// than the lateness there. None where it is known of fewer than `least` of them.
+    fn explained(&self, basis: Basis, run: &Range<usize>, least: f64) -> Option<f64> {
+        let above = |basis: Basis, met: &Met| {
+            let order = order(self.s, self.m, basis, met);
+            let (_, mine) = order.iter().find(|(r, _)| *r == self.m)?;
+            median(order.iter().filter(|(r, _)| *r != self.m).map(|(_, v)| mine.saturating_sub(*v) as f64))
+        };
+        let (mut known, mut late_ns, mut own_ns) = (0.0, 0.0, 0.0);
+        for met in of_run(self.s, run) {
+            let Some((late, own)) = above(basis, met).zip(above(Basis::OwnTime, met)) else { continue };
+            known += 1.0;
+            late_ns += late;
+            own_ns += own.min(late.max(0.0));
+        }
+        (known >= least && late_ns > 0.0).then(|| own_ns / late_ns)
     }
 
     /// It takes more time of its own than the others of its class.
@@ -352,7 +373,9 @@ impl<'a> Case<'a> {
         let few = if peers >= Rules::POPULATION { Rules::COMPARED_FREELY } else { Rules::COMPARED_FREELY / 8.0 };
         let many = (self.elsewhere.compared as f64 / few).max(1.0);
         let needed = (needed * needed + 2.0 * (many * episodes).ln()).sqrt();
+        let enough = self.s.waits != Waits::Enqueued || of_run(self.s, run).len() >= Rules::ENQUEUED_COLLECTIVES;
         rating.flagged
+            && enough
             && rating.mostly >= Rules::ABOVE_MEDIAN
             && rating.beyond >= self.rules.effect
             && self.consistency(rating, basis, run) >= needed
@@ -469,15 +492,19 @@ fn independent(series: &[Vec<f64>]) -> f64 {
     (1.0 - r) / (1.0 + r)
 }
 
-/// Hosts go on without waiting for the calls that they enqueue: a rank that is late in one is as
-/// late in the next, until all wait once. Told from how the ranks' excess changes from one
-/// collective to the next (median over the ranks of the lag-1 autocorrelation): -1/2 where each
-/// collective lets all go together, for then a difference has the noise of both; 0 where lateness
-/// adds up, and -1/4 where it does so over two.
-fn runs_ahead(series: &[Vec<f64>]) -> bool {
+/// Whether hosts wait for the calls that they enqueue. Where they do not, a rank that is late in one
+/// is as late in the next, until all wait once. Told from how the ranks' lateness changes from one
+/// collective to the next (median over all ranks and communicators of the lag-1 autocorrelation):
+/// -1/2 where each collective lets all go together, for then a difference has the noise of both; 0
+/// where lateness adds up, and about -1/4 where it does so over two.
+fn hosts_wait(scored: &[Scored]) -> bool {
     let changes = |x: &Vec<f64>| x.windows(2).map(|w| w[1] - w[0]).collect::<Vec<f64>>();
-    let r = median(series.iter().filter_map(|x| autocorrelation(&changes(x))));
-    r.is_some_and(|r| r > Rules::RUNS_AHEAD)
+    let enqueued = scored.iter().filter(|s| s.waits == Waits::Enqueued && s.comm.members.len() > 1);
+    let series = enqueued.flat_map(|s| excesses(s, 0, Basis::Entries, &(0..s.windows.len())));
+    let series: Vec<Vec<f64>> = series.map(|x| changes(&x)).filter(|x| x.len() > 1).collect();
+    let pairs: f64 = series.iter().map(|x| x.len() as f64 - 1.0).sum();
+    let r = median(series.iter().filter_map(|x| autocorrelation(x)));
+    r.is_some_and(|r| (Rules::RUNS_AHEAD - r) * pairs.sqrt() >= Rules::HOSTS_WAIT_ERRORS)
 }
 
 /// Lag-1 autocorrelation; none where nothing varies.

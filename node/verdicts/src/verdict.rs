@@ -19,6 +19,7 @@ use super::point_to_point;
 use super::report::{Basis, Cost, Report, Verdict};
 use super::rules::Rules;
 use super::score::{Scored, score};
+use super::slower::slower;
 use super::stages::{beyond_the_job, job_of, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
 use super::suspects::{Elsewhere, Findings, Found, job_ranks, neighbours, of_run, order, suspects};
@@ -136,7 +137,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
         }
     }
     let job_rank = job_ranks(scored.iter().map(|s| &s.comm).chain(&thin));
-    let elsewhere = Elsewhere::of(scored.iter().map(|s| &s.comm).chain(&thin));
+    let elsewhere = Elsewhere::of(&scored, &thin);
     let mut findings = Findings::default();
     for (index, s) in scored.iter().enumerate() {
         suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
@@ -176,6 +177,9 @@ fn judge(input: &Input, rules: &Rules) -> Report {
             .or_else(|| rotation.and_then(|r| r.verdict(&scored, rules)))
             .unwrap_or_else(|| nobody(input, &scored, &thin, findings, rules)),
     };
+    if !matches!(verdict, Verdict::Rank { .. } | Verdict::Hang(_)) {
+        evidence.notes.extend(slower(&scored));
+    }
     let coverage = input.heard.clone();
     let mut report = Report { verdict, cost, evidence, cause: None, per_comm, point_to_point: None, coverage };
     point_to_point::decide(input, rules, &mut report);

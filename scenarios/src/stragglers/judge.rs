@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use verdicts::standing::Standing;
 use verdicts::{Report, Verdict};
 
+use super::class::Class;
 use super::draw::{Case, Drawn};
 
 /// What a verdict was worth.
@@ -72,7 +73,8 @@ fn processes(report: &Report) -> BTreeSet<i64> {
 }
 
 /// Judge a verdict on a job that is hard to judge. Where several ranks are to blame, to name one of
-/// them and nobody else is right; where none is, or where it does not show, nobody.
+/// them and nobody else is right; where none is, or where it does not show, nobody. That the whole
+/// job became slower is to be said.
 #[must_use]
 pub fn judge_hard(drawn: &Drawn, report: &Report) -> Outcome {
     let (named, truth) = (processes(report), drawn.culprit_pids());
@@ -80,8 +82,13 @@ pub fn judge_hard(drawn: &Drawn, report: &Report) -> Outcome {
         () if !named.is_subset(&truth) && truth.is_empty() => Outcome::FalseName,
         () if !named.is_subset(&truth) => Outcome::WrongName,
         () if named.is_empty() && drawn.shown => Outcome::Missed,
+        () if drawn.class == Some(Class::AllSlower) && !says_all_slower(report) => Outcome::Missed,
         () => Outcome::Right,
     }
+}
+
+fn says_all_slower(report: &Report) -> bool {
+    report.evidence.notes.iter().any(|note| note.contains("whole job is slower"))
 }
 
 /// Judge the standing verdicts on such a job: what any of them named counts, and whether any named
@@ -93,7 +100,7 @@ pub fn judge_standing(drawn: &Drawn, verdicts: &[Standing]) -> Outcome {
     match () {
         () if any(Outcome::FalseName) => Outcome::FalseName,
         () if any(Outcome::WrongName) => Outcome::WrongName,
-        () if drawn.shown && !any(Outcome::Right) => Outcome::Missed,
+        () if (drawn.shown || drawn.class == Some(Class::AllSlower)) && !any(Outcome::Right) => Outcome::Missed,
         () => Outcome::Right,
     }
 }

@@ -6,6 +6,7 @@
 mod clocks;
 mod digests;
 mod enqueued;
+mod hard;
 mod jobs;
 mod late;
 mod properties;

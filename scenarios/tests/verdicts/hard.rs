@@ -1,0 +1,28 @@
+//! Jobs that are hard to judge: each of these once named a rank that was not to blame.
+
+use scenarios::stragglers::{AgentClocks, Outcome, draw_hard, judge_hard, judge_standing, reference_of, standing_by};
+use verdicts::{Rules, analyse};
+
+#[test]
+fn nobody_is_named_who_is_not_to_blame() {
+    let jobs = [
+        (117, "healthy, hosts run ahead for four steps: lateness adds up from call to call"),
+        (130, "the same with a slow rank, by the standing verdict of the first windows"),
+        (171, "a neighbour of a named rank whose compute time is not known there"),
+        (
+            182,
+            "a pipeline that runs ahead: what others wait at its end looks like own time of the replica that is not slow",
+        ),
+        (213, "what is left of waits that means over a step do not tell, beside a slow rank"),
+    ];
+    for (number, what) in jobs {
+        let drawn = draw_hard(1, number);
+        let rows = drawn.observe();
+        let falsely = |outcome| matches!(outcome, Outcome::WrongName | Outcome::FalseName);
+        let report = analyse(&rows, &Rules::default());
+        assert!(!falsely(judge_hard(&drawn, &report)), "{number} ({what}), from rows: {:#?}", report.verdict);
+        let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(&rows));
+        let verdicts = standing_by(&rows, &mut |node, window| clocks.at(node, window));
+        assert!(!falsely(judge_standing(&drawn, &verdicts)), "{number} ({what})");
+    }
+}
