@@ -64,23 +64,25 @@ impl MemoryTransport {
         }
         self.nodes.clear();
         let (files, tables) = columns::copies(dealer, columns.segment_rows)?;
-        for (node, file) in dealer.nodes().iter().zip(files) {
-            self.nodes.push((node.name.clone(), hardened(columns::open(&file)?)?));
+        let open = |(node, file): (&NodeStore, &std::path::PathBuf)| Ok((node.name.clone(), columns::open(file)?));
+        let opened: Vec<(String, Connection)> =
+            dealer.nodes().iter().zip(&files).map(open).collect::<anyhow::Result<_>>()?;
+        // A hardened connection does not show its schema.
+        let catalog = united(opened.iter().map(|(name, conn)| (name, conn)))?;
+        self.catalog = Some((dealer.schema_changes(), catalog));
+        for (name, conn) in opened {
+            self.nodes.push((name, hardened(conn)?));
         }
         (columns.statements, columns.tables) = (Some(dealer.statements()), tables);
-        self.catalog = None;
         Ok(())
     }
 
     /// The union's catalogue, made anew when the schema has changed.
     fn catalog(&mut self, dealer: &Dealer) -> anyhow::Result<&Catalog> {
         let version = dealer.schema_changes();
-        if self.catalog.as_ref().is_none_or(|(of, _)| *of != version) {
-            let catalog = match self.columns {
-                Some(_) => united(self.nodes.iter().map(|(name, conn)| (name, conn)))?,
-                None => catalog_of(dealer)?,
-            };
-            self.catalog = Some((version, catalog));
+        // (Of nodes that have columns it was made when they were opened.)
+        if self.columns.is_none() && self.catalog.as_ref().is_none_or(|(of, _)| *of != version) {
+            self.catalog = Some((version, catalog_of(dealer)?));
         }
         let (_, catalog) = self.catalog.as_ref().ok_or_else(|| anyhow::anyhow!("no catalogue"))?;
         Ok(catalog)
