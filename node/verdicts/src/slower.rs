@@ -32,3 +32,35 @@ pub(crate) fn slower(scored: &[Scored]) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::{Comm, Met};
+    use crate::tally::Waits;
+    use crate::windows::WindowKind;
+
+    /// A communicator whose windows hold one collective each, so many milliseconds apart.
+    fn windows(lengths_ms: &[i64]) -> Scored {
+        let mut at_ns = 0;
+        let mut comm = Comm::default();
+        let windows = lengths_ms.iter().enumerate().map(|(i, length_ms)| {
+            at_ns += length_ms * 1_000_000;
+            comm.met.push(Met { at_ns, func: "all_reduce".into(), weight: 1, cells: Vec::new() });
+            Window { met: i..i + 1, wall_ns: (length_ms * 1_000_000) as f64, start_ns: at_ns, end_ns: at_ns }
+        });
+        let windows = windows.collect();
+        let kind = WindowKind::Collectives { each: 1 };
+        let (tallies, scores, coarse, bounds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Scored { comm, waits: Waits::Seen, kind, windows, tallies, scores, coarse, bounds }
+    }
+
+    #[test]
+    fn a_job_that_slows_down_is_told_and_noise_is_not() {
+        let note = slower(&[windows(&[100, 110, 90, 100, 105, 200, 210, 190, 220])]).unwrap();
+        assert!(note.contains("a collective every 200.000 ms instead of 100.000 ms"), "{note}");
+        assert_eq!(slower(&[windows(&[100, 160, 90, 150, 105, 100, 160, 90, 150])]), None);
+        assert_eq!(slower(&[windows(&[200, 200, 200, 200, 100, 100, 100, 100])]), None, "it became faster");
+        assert_eq!((slower(&[windows(&[100, 100, 100, 300, 300, 300])]), slower(&[])), (None, None), "too few");
+    }
+}
