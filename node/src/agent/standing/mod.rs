@@ -55,6 +55,9 @@ const FRESH_NS: i64 = 10_000_000_000;
 /// And where another judge's of the job is newer, after so long.
 const BEHIND_NS: i64 = 5_000_000_000;
 
+/// Verdicts by judge, with when they came.
+type ByJudge = BTreeMap<String, (Told, i64)>;
+
 /// What the agent's tasks share of it.
 #[derive(Debug, Default)]
 pub struct StandingState {
@@ -68,7 +71,7 @@ pub struct StandingState {
     /// clock.
     own: Mutex<BTreeMap<u64, (Told, i64)>>,
     /// Those of the other judges, brief, by job and judge; with when they came.
-    told: Mutex<BTreeMap<u64, BTreeMap<String, (Told, i64)>>>,
+    told: Mutex<BTreeMap<u64, ByJudge>>,
     /// There is something to be heard.
     look: Notify,
     name: std::sync::OnceLock<String>,
@@ -140,7 +143,7 @@ impl StandingState {
         let now_ns = steady_now_ns();
         let is_fresh = |at_ns: i64| now_ns.saturating_sub(at_ns) < FRESH_NS;
         let own = self.name.get().cloned().unwrap_or_default();
-        let mut by_job: BTreeMap<u64, BTreeMap<String, (Told, i64)>> = BTreeMap::new();
+        let mut by_job: BTreeMap<u64, ByJudge> = BTreeMap::new();
         if !self.is_mixed() {
             by_job.clone_from(&self.told.lock());
         }
