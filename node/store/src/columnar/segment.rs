@@ -259,8 +259,9 @@ impl Segment {
         }
         let mut bytes: Arc<[u8]> = Arc::default();
         if column.bytes > 0 {
+            let _ours = Ours::here();
             bytes = conn
-                .prepare_segments("SELECT data FROM segment_columns WHERE id = ?1")?
+                .prepare_cached("SELECT data FROM segment_columns WHERE id = ?1")?
                 .query_row([column_id(self.id, at)], |row| Ok(row.get_ref(0)?.as_blob()?.into()))
                 .optional()?
                 .ok_or_else(|| self.damaged(format!("{name} is missing")))?;
@@ -287,18 +288,19 @@ pub(crate) fn compiles_ours() -> bool {
     OF_SEGMENTS.get()
 }
 
-/// Compiles statements that read segments.
-trait PrepareSegments {
-    /// As `prepare_cached`.
-    fn prepare_segments(&self, sql: &str) -> rusqlite::Result<rusqlite::CachedStatement<'_>>;
+/// As long as it lives this thread compiles and runs statements of ours that read segments: SQLite
+/// compiles a kept one again where the schema has changed since.
+struct Ours(bool);
+
+impl Ours {
+    fn here() -> Self {
+        Self(OF_SEGMENTS.replace(true))
+    }
 }
 
-impl PrepareSegments for Connection {
-    fn prepare_segments(&self, sql: &str) -> rusqlite::Result<rusqlite::CachedStatement<'_>> {
-        OF_SEGMENTS.set(true);
-        let prepared = self.prepare_cached(sql);
-        OF_SEGMENTS.set(false);
-        prepared
+impl Drop for Ours {
+    fn drop(&mut self) {
+        OF_SEGMENTS.set(self.0);
     }
 }
 
@@ -311,7 +313,8 @@ pub(crate) struct Directory {
 impl Directory {
     /// Those that may hold rows from the first to the second time.
     pub(crate) fn load(conn: &Connection, table: &str, (first_ns, last_ns): (i64, i64)) -> Result<Self, SegmentError> {
-        let mut statement = conn.prepare_segments(
+        let _ours = Ours::here();
+        let mut statement = conn.prepare_cached(
             "SELECT id, first_rowid, row_count, header FROM segments \
              WHERE table_name = ?1 AND last_ns >= ?2 AND first_ns <= ?3 ORDER BY first_rowid",
         )?;
@@ -326,8 +329,9 @@ impl Directory {
 
     /// Some, by their ids, in that order.
     pub(super) fn of_ids(conn: &Connection, table: &str, ids: impl Iterator<Item = i64>) -> Result<Self, SegmentError> {
+        let _ours = Ours::here();
         let mut statement =
-            conn.prepare_segments("SELECT id, first_rowid, row_count, header FROM segments WHERE id = ?1")?;
+            conn.prepare_cached("SELECT id, first_rowid, row_count, header FROM segments WHERE id = ?1")?;
         let mut segments = Vec::new();
         for id in ids {
             let mut rows = statement.query([id])?;
@@ -356,8 +360,9 @@ pub(crate) fn span(conn: &Connection, table: &str) -> rusqlite::Result<(u64, Opt
 /// Rows of a table and the times between which they lie, about: by its first and its last segment
 /// alone.
 pub(super) fn size(conn: &Connection, table: &str) -> rusqlite::Result<(i64, (i64, i64))> {
+    let _ours = Ours::here();
     let end = |order: &str| -> rusqlite::Result<Option<[i64; 4]>> {
-        conn.prepare_segments(&format!(
+        conn.prepare_cached(&format!(
             "SELECT first_rowid, row_count, first_ns, last_ns FROM segments WHERE table_name = ?1 \
              ORDER BY first_rowid {order} LIMIT 1"
         ))?
