@@ -132,6 +132,10 @@ impl Rules {
     /// It must be so many of its standard errors (1 / sqrt n) below that.
     pub(crate) const HOSTS_WAIT_ERRORS: f64 = 2.0;
 
+    /// Changes of a rank's lateness that tell: the autocorrelation of n values comes out lower by
+    /// about 1 / n.
+    pub(crate) const CHANGES_SEEN: usize = 8;
+
     /// Collectives of an episode, at least, where calls only enqueue.
     pub(crate) const ENQUEUED_COLLECTIVES: usize = 5;
 

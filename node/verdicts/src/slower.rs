@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn a_job_that_slows_down_is_told_and_noise_is_not() {
         let note = slower(&[windows(&[100, 110, 90, 100, 105, 200, 210, 190, 220])]).unwrap();
-        assert!(note.contains("a collective every 200.000 ms instead of 100.000 ms"), "{note}");
+        assert!(note.contains("a collective every 210.000 ms instead of 100.000 ms"), "{note}");
         assert_eq!(slower(&[windows(&[100, 160, 90, 150, 105, 100, 160, 90, 150])]), None);
         assert_eq!(slower(&[windows(&[200, 200, 200, 200, 100, 100, 100, 100])]), None, "it became faster");
         assert_eq!((slower(&[windows(&[100, 100, 100, 300, 300, 300])]), slower(&[])), (None, None), "too few");

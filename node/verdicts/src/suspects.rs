@@ -501,7 +501,7 @@ fn hosts_wait(scored: &[Scored]) -> bool {
     let changes = |x: &Vec<f64>| x.windows(2).map(|w| w[1] - w[0]).collect::<Vec<f64>>();
     let enqueued = scored.iter().filter(|s| s.waits == Waits::Enqueued && s.comm.members.len() > 1);
     let series = enqueued.flat_map(|s| excesses(s, 0, Basis::Entries, &(0..s.windows.len())));
-    let series: Vec<Vec<f64>> = series.map(|x| changes(&x)).filter(|x| x.len() > 1).collect();
+    let series: Vec<Vec<f64>> = series.map(|x| changes(&x)).filter(|x| x.len() >= Rules::CHANGES_SEEN).collect();
     let pairs: f64 = series.iter().map(|x| x.len() as f64 - 1.0).sum();
     let r = median(series.iter().filter_map(|x| autocorrelation(x)));
     r.is_some_and(|r| (Rules::RUNS_AHEAD - r) * pairs.sqrt() >= Rules::HOSTS_WAIT_ERRORS)

@@ -120,11 +120,11 @@ pub fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<R
     verdicts
 }
 
+/// Digests by the name of their host.
+type Told = Vec<(Arc<str>, Vec<Digest>)>;
+
 /// What each host gossips, by name, and the bytes of it; see [`replay_by`].
-fn digests_by(
-    rows: &Input,
-    clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>,
-) -> (Vec<(Arc<str>, Vec<Digest>)>, usize) {
+fn digests_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> (Told, usize) {
     let mut hosts = hosts(rows);
     let ends = rows.observations.iter().chain(&rows.unnumbered).map(ended).chain(rows.syncs.iter().map(synced));
     let span =
