@@ -131,12 +131,19 @@ fn same_figures(lab: &Lab, answer: &Value) -> Vec<(String, Vec<Row>)> {
         for want in list(&comm["ranks"]) {
             let got = rows.iter().find(|row| row["rank"] == want["rank"]).expect("each rank");
             assert_eq!((&got["node"], &got["pid"]), (&want["node"], &want["pid"]));
-            assert_eq!(got["collectives"], want["collectives"], "{rows:?}");
+            // Where calls only enqueue, a verdict compares the ends of steps: the first collective ends none.
+            let compared = want["collectives"].as_i64().expect("a count");
+            let all = got["collectives"].as_i64().expect("a count");
+            let ends_none = i64::from(comm["waits"] == "enqueued");
+            assert!((0..=ends_none).contains(&(all - compared)), "{all} by SQL, {compared} in the verdict: {rows:?}");
+            let one = if all > compared { got["lateness_ns"].as_f64().unwrap_or(0.0).abs() / all as f64 } else { 0.0 };
             for (name, field) in [("", "mean_ns"), ("_median", "median_ns")] {
                 let (late, wait) = (&got[&format!("lateness{name}_ns")], &got[&format!("wait{name}_ns")]);
-                close(&format!("lateness {field}"), late, &want["lateness"][field], bound);
-                // Means of whole numbers may end in a half.
-                close(&format!("wait {field}"), wait, &want["wait"][field], 1_000.0);
+                close(&format!("lateness {field}"), late, &want["lateness"][field], bound + one);
+                // A call that only enqueues shows no wait.
+                if comm["waits"] != "enqueued" {
+                    close(&format!("wait {field}"), wait, &want["wait"][field], 2_000.0);
+                }
             }
         }
     }
