@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use model::wire::{JobWindows, Response};
 use verdicts::Verdict;
-use verdicts::standing::{JobName, Key, Standing, Told, judges};
+use verdicts::standing::{JobName, Key, Standing, Told, has_ended, judges};
 
 mod boards;
 mod clocks;
@@ -240,7 +240,7 @@ impl StandingState {
     }
 }
 
-/// Jobs that hang come first, those that are well last.
+/// Jobs that hang come first, those that are well behind them, and last those that have ended.
 fn rank(verdict: &Verdict) -> u8 {
     match verdict {
         Verdict::Hang(_) => 0,
@@ -248,6 +248,7 @@ fn rank(verdict: &Verdict) -> u8 {
         Verdict::Network(_) => 2,
         Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } | Verdict::WorkImbalance { .. } => 3,
         Verdict::None => 4,
+        Verdict::Unknown { .. } if has_ended(verdict) => 6,
         Verdict::Unknown { .. } => 5,
     }
 }

@@ -2,7 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Input;
+use crate::{Input, Verdict};
+
+/// How the reasons end for which nothing is said of a job that is over.
+const OVER: [&str; 2] = ["has ended", "have ended"];
+
+/// Why nothing is said of a job of which so many ranks were heard, and all have ended.
+pub(super) fn why(ranks: usize) -> String {
+    match ranks {
+        1 => format!("the job's only rank that was heard {}", OVER[0]),
+        ranks => format!("the job's {ranks} ranks {}", OVER[1]),
+    }
+}
+
+/// Whether a verdict says that its job is over: it is of no more interest than one that runs.
+#[must_use]
+pub fn has_ended(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Unknown { why } if OVER.iter().any(|over| why.ends_with(over)))
+}
 
 /// What was left out because it has ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,5 +61,19 @@ impl Ended {
             ranks.remove(&(p.node.to_string(), p.pid));
         }
         Self { ranks: ranks.len() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_is_over_is_told_from_one_of_which_nothing_is_known() {
+        let unknown = |why: String| Verdict::Unknown { why };
+        assert!(has_ended(&unknown(why(1))) && has_ended(&unknown(why(8))));
+        assert!(has_ended(&unknown("rank 3 on n1 was late, and has ended".to_owned())));
+        assert!(!has_ended(&unknown("only one rank of each communicator was heard".to_owned())));
+        assert!(!has_ended(&Verdict::None));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::board::Board;
-use super::ended::Ended;
+use super::ended::{self, Ended};
 use super::network;
 use super::page::{Page, RECENT_NS, aligned};
 use super::settle::settle;
@@ -137,8 +137,7 @@ impl<'a> View<'a> {
                 0 => "no rank communicated in the last minute, or none that is recorded: is the job running, and does capture \
                       work where it does (rankmesh nodes)?"
                     .to_owned(),
-                1 => "the job's only rank that was heard has ended".to_owned(),
-                ranks => format!("the job's {ranks} ranks have ended"),
+                ranks => ended::why(ranks),
             };
             report.verdict = Verdict::Unknown { why };
         } else if ended.ranks > 0 {

@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use board::{Board, Presence};
 pub use brief::Told;
 pub use change::{Change, Key};
+pub use ended::has_ended;
 pub use job::{JUDGES, JobName, NO_JOB, judges};
 pub use judge::Judge;
 
