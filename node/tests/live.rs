@@ -13,11 +13,7 @@ use serde_json::Value;
 const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 
 fn start_agents(lab: &mut Lab, cgroups: &Cgroups) {
-    for name in AGENTS {
-        let cgroup = cgroups.path(name).display().to_string();
-        lab.start(name, &["--cgroup", &cgroup]);
-    }
-    lab.wait_for_members(&AGENTS);
+    common::jobs::start_agents(lab, cgroups, &AGENTS);
     for node in lab.nodes(AGENTS[0]).expect("nodes") {
         assert_eq!(node["capture"], "on", "{node}");
     }

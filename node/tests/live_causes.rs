@@ -47,11 +47,7 @@ impl Job {
     fn new(test: &str) -> Self {
         let mut lab = Lab::new();
         let cgroups = Cgroups::new(test, &AGENTS);
-        for name in AGENTS {
-            let cgroup = cgroups.path(name).display().to_string();
-            lab.start(name, &["--cgroup", &cgroup]);
-        }
-        lab.wait_for_members(&AGENTS);
+        common::jobs::start_agents(&mut lab, &cgroups, &AGENTS);
         for node in lab.nodes(AGENTS[0]).expect("nodes") {
             assert_eq!(node["capture"], "on", "{node}");
         }

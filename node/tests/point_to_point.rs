@@ -110,11 +110,7 @@ impl Real {
         let cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lab = Lab::new();
         let cgroups = Cgroups::new(test, &AGENTS);
-        for name in AGENTS {
-            let cgroup = cgroups.path(name).display().to_string();
-            lab.start(name, &["--cgroup", &cgroup]);
-        }
-        lab.wait_for_members(&AGENTS);
+        common::jobs::start_agents(&mut lab, &cgroups, &AGENTS);
         Self { job: None, lab, cgroups, _cores: cores }
     }
 

@@ -66,11 +66,7 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     }
     let mut lab = Lab::new();
     let cgroups = Cgroups::new("stacks", &AGENTS);
-    for name in AGENTS {
-        let cgroup = cgroups.path(name).display().to_string();
-        lab.start(name, &["--cgroup", &cgroup]);
-    }
-    lab.wait_for_members(&AGENTS);
+    common::jobs::start_agents(&mut lab, &cgroups, &AGENTS);
     let program = lab.path("train.py");
     std::fs::write(&program, TRAIN).expect("the program");
     let job: Job = mpi_script(&lab, &cgroups, 4, &format!("python3 {}", program.display()));

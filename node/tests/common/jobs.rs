@@ -78,6 +78,15 @@ pub fn process_of_rank(bin: &Path, rank: u32) -> Option<i32> {
     })
 }
 
+/// An agent in each of its cgroups, as members of one mesh.
+pub fn start_agents(lab: &mut Lab, cgroups: &Cgroups, agents: &[&str]) {
+    for name in agents {
+        let cgroup = cgroups.path(name).display().to_string();
+        lab.start(name, &["--cgroup", &cgroup]);
+    }
+    lab.wait_for_members(agents);
+}
+
 /// A cgroup whose processes get so much CPU in each period.
 pub fn cpu_quota(period: Duration, quota: Duration) -> Result<Cgroups, String> {
     let root = Path::new("/sys/fs/cgroup/cpu");

@@ -224,31 +224,18 @@ impl Reading<'_> {
 
     /// The step that a condition with `EXISTS` or `IN (SELECT …)` is.
     fn marked(&self, condition: &Expr, parts: &mut Vec<Part>, of_from: usize) -> Option<Step> {
-        let part = parts.len();
         match mark(condition)? {
             Mark::Exists { not, select } => {
-                let query = select.single()?;
-                let from = query.from.as_ref().filter(|from| from.joins.is_empty())?;
-                let makes_rows = query.group_by.is_empty()
-                    && query.having.is_none()
-                    && select.limit.is_none()
-                    && !query
-                        .columns
-                        .iter()
-                        .any(|output| matches!(output, AstOutput::Expr(expr, _) if has_aggregate(expr)));
-                parts.push(self.part(&from.first).filter(|_| makes_rows)?);
-                // (What other subqueries look into is not seen by this one.)
-                let seen: Vec<usize> = (0..of_from).chain([part]).collect();
-                let names = names_among(parts, &seen, part);
-                let mut on = Vec::new();
-                for condition in query.filter.as_ref().map(conjuncts).unwrap_or_default() {
-                    if names.touched(condition)? != [part] || parts[part].add(condition).is_none() {
-                        on.push(condition);
-                    }
+                let is_aggregate = |output: &_| matches!(output, AstOutput::Expr(expr, _) if has_aggregate(expr));
+                // An aggregate without groups makes a row of none.
+                if select.single()?.columns.iter().any(is_aggregate) {
+                    return None;
                 }
-                Step::of(if not { Keeps::WithoutMatch } else { Keeps::WithMatch }, part, &names, &on)
+                let keeps = if not { Keeps::WithoutMatch } else { Keeps::WithMatch };
+                Some(self.correlated(keeps, select, parts, of_from)?.0)
             }
             Mark::In { lhs, not, select } => {
+                let part = parts.len();
                 parts.push(self.selected(select, None)?);
                 let names = names_of(&parts[..of_from], &[]);
                 let operand = names.operand(lhs)?;

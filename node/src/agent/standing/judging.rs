@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use record::steady_now_ns;
 use tokio_util::sync::CancellationToken;
-use verdicts::standing::{Judge, Key, NO_JOB, Standing, Told};
+use verdicts::standing::{Judge, Key, NO_JOB, Told};
 
 use super::super::Shared;
 use super::verdicts_key;
@@ -90,19 +90,4 @@ async fn tell(shared: &Shared, told: &Told, before: &mut Option<(Key, Instant)>)
     shared.standing.count_told(text.len());
     shared.coordinator.gossip.publish(verdicts_key(told.job), text).await;
     *before = Some((key, Instant::now()));
-}
-
-/// A judge's whole verdict, for whoever asks: as JSON, or brief where that is too long for a frame.
-pub(in crate::agent) fn whole(shared: &Shared, job: u64) -> Vec<u8> {
-    let Some((told, _)) = shared.standing.own.lock().get(&job).cloned() else { return Vec::new() };
-    let json = serde_json::to_vec(&told.standing).unwrap_or_default();
-    if json.len() <= LARGEST_WHOLE { json } else { Vec::new() }
-}
-
-/// Most bytes of a whole verdict: it goes in one frame.
-const LARGEST_WHOLE: usize = 7 << 20;
-
-/// Reads it.
-pub(super) fn read_whole(json: &[u8]) -> Option<Standing> {
-    serde_json::from_slice(json).ok()
 }

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use model::wire::{JobWindows, Response};
+use model::wire::{JobWindows, Request, Response};
 use verdicts::Verdict;
 use verdicts::standing::{JobName, Key, Standing, Told, has_ended, judges};
 
@@ -39,12 +39,11 @@ mod tell;
 mod whole;
 
 pub(super) use feed::Feed;
-pub(super) use judging::whole;
 pub use publish::send_windows;
 /// The clock by which windows are counted, nanoseconds.
 pub use record::steady_now_ns as now_ns;
 pub(super) use tell::sentence;
-pub(super) use whole::whole_of;
+pub(super) use whole::{whole, whole_of};
 
 /// Most bytes of one digest.
 const LARGEST: usize = 8_000;
@@ -298,6 +297,24 @@ impl Current {
     pub fn is_well(&self) -> bool {
         rank(&self.standing.report.verdict) > 3
     }
+}
+
+/// A member's answer to a request that has one.
+///
+/// # Errors
+/// It is no member, or does not answer in time; in words.
+async fn ask(
+    shared: &Shared,
+    host: &str,
+    request: Request,
+    deadline: tokio::time::Instant,
+) -> Result<Response, String> {
+    let list = shared.coordinator.gossip.list();
+    let member = list.iter().find(|member| member.name == host).ok_or("it is no member any more")?;
+    let name = host.parse().map_err(|error| format!("{error}"))?;
+    let answer = shared.mesh.ask(&name, member.address, request, deadline).await;
+    let mut answer = answer.map_err(|error| error.to_string())?;
+    answer.next().await.map_err(|error| error.to_string())?.ok_or_else(|| "no answer".to_owned())
 }
 
 /// The gossip key of a job's verdict.

@@ -181,16 +181,9 @@ pub(super) async fn send(shared: Arc<Shared>, job: u64, judge: String, is_first:
 }
 
 async fn ask(shared: &Shared, judge: &str, request: JobWindows) -> Result<WindowsHeard, String> {
-    let list = shared.coordinator.gossip.list();
-    let member = list.iter().find(|member| member.name == judge).ok_or("no member")?;
-    let name = judge.parse().map_err(|error| format!("{error}"))?;
-    let deadline = Instant::now() + PATIENCE;
-    let answer = shared.mesh.ask(&name, member.address, Request::Windows(request), deadline).await;
-    let mut answer = answer.map_err(|error| error.to_string())?;
-    match answer.next().await.map_err(|error| error.to_string())? {
-        Some(Response::Heard(heard)) => Ok(heard),
-        Some(other) => Err(other.summary()),
-        None => Err("no answer".to_owned()),
+    match super::ask(shared, judge, Request::Windows(request), Instant::now() + PATIENCE).await? {
+        Response::Heard(heard) => Ok(heard),
+        other => Err(other.summary()),
     }
 }
 

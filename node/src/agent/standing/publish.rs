@@ -42,6 +42,7 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         }
         last = window;
         number(&shared, &own, window);
+        let mixed = shared.standing.is_mixed();
         let (closing, node) = (Arc::clone(&shared), Arc::clone(&own));
         let closed = tokio::task::spawn_blocking(move || {
             let feed = closing.recording.feed();
@@ -50,13 +51,14 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
             let in_calls = feed::InCalls::now(|| recording.open_calls(), || recording.device_waits());
             let times = feed.times(&node, window);
             let digest = feed.close(window, &in_calls);
-            let jobs = digest.clone().map(|digest| feed.by_job(digest)).unwrap_or_default();
-            (digest, jobs, times)
+            // As one it is only gossiped.
+            let whole = if mixed { digest.clone() } else { None };
+            (whole, digest.map(|digest| feed.by_job(digest)).unwrap_or_default(), times)
         })
         .await;
         let Ok((digest, jobs, times)) = closed else { continue };
         say_jobs(&shared, &jobs).await;
-        if shared.standing.is_mixed() {
+        if mixed {
             gossiped::publish(&shared, &own, window, digest, times).await;
         } else {
             while sending.try_join_next().is_some() {}

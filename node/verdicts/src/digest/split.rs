@@ -16,7 +16,7 @@ pub fn by_job(
     let named = digest.processes.iter().map(|process| process.pid).chain(digest.gone.iter().map(|gone| gone.pid));
     let jobs: BTreeSet<u64> = named.chain(also).map(&job_of).collect();
     if jobs.len() < 2 {
-        return jobs.into_iter().map(|job| (job, digest.clone())).collect();
+        return jobs.into_iter().next().map(|job| (job, digest)).into_iter().collect();
     }
     jobs.into_iter().map(|job| (job, of_job(&digest, |pid| job_of(pid) == job))).collect()
 }
