@@ -20,6 +20,7 @@
 //! jobs; simulated ones are made in `scenarios`.
 
 mod activity;
+mod ahead;
 mod classes;
 mod clocks;
 mod comm;

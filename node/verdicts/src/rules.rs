@@ -132,6 +132,16 @@ impl Rules {
     /// It must be so many of its standard errors (1 / sqrt n) below that.
     pub(crate) const HOSTS_WAIT_ERRORS: f64 = 2.0;
 
+    /// The others go on later by so much of what a rank is late, at least, if they wait for it: all
+    /// of it where they do, nothing where they wait for their devices.
+    pub(crate) const BINDS: f64 = 0.5;
+
+    /// Their slope must be so many of its standard errors above that.
+    pub(crate) const BINDS_ERRORS: f64 = 2.0;
+
+    /// Waits that tell.
+    pub(crate) const BINDS_SEEN: usize = 4;
+
     /// Changes of a rank's lateness that tell: the autocorrelation of n values comes out lower by
     /// about 1 / n.
     pub(crate) const CHANGES_SEEN: usize = 8;

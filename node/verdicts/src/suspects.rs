@@ -42,6 +42,9 @@ pub(crate) struct Findings {
     /// Late ranks whose compute time could not be compared: no peer does the same work, or too many
     /// records were lost.
     pub(crate) alone: Vec<RankRef>,
+    /// They enter late where calls only enqueue, and nothing of their own tells whether they are to
+    /// blame.
+    pub(crate) ahead: Vec<Found>,
     /// Evidence that contradicts itself, in words.
     pub(crate) doubts: Vec<String>,
 }
@@ -77,7 +80,7 @@ pub(crate) struct Elsewhere {
 impl Elsewhere {
     /// From all communicators heard of.
     pub(crate) fn of(scored: &[Scored], thin: &[Comm]) -> Self {
-        let mut elsewhere = Self { hosts_wait: hosts_wait(scored), ..Self::default() };
+        let mut elsewhere = Self { hosts_wait: hosts_wait(scored.iter()), ..Self::default() };
         let mut seen: HashSet<Process> = HashSet::new();
         let comms = scored.iter().map(|s| &s.comm).chain(thin);
         for comm in comms.filter(|c| c.members.len() > 1 || c.paired > 0) {
@@ -256,7 +259,8 @@ impl<'a> Case<'a> {
         // in a pipeline nothing tells a rank that is late from one that was held up by the stage
         // before it.
         if s.waits == Waits::Enqueued && !s.comm.reconstructed && (s.comm.mixed() || self.paired) {
-            findings.alone.push(self.me.clone());
+            let found = Found { by_entries: true, ..self.found(basis, rating, &flags, run) };
+            findings.ahead.push(found);
             return None;
         }
         let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
@@ -271,7 +275,7 @@ impl<'a> Case<'a> {
         let by_entries =
             s.waits == Waits::Enqueued && (!s.comm.reconstructed || (open || own.is_none()) && entries_tell);
         if by_entries && !self.elsewhere.hosts_wait {
-            findings.alone.push(self.me.clone());
+            findings.ahead.push(Found { by_entries, ..self.found(basis, rating, &flags, run) });
             return None;
         }
         if !by_entries {
@@ -497,9 +501,9 @@ fn independent(series: &[Vec<f64>]) -> f64 {
 /// collective to the next (median over all ranks and communicators of the lag-1 autocorrelation):
 /// -1/2 where each collective lets all go together, for then a difference has the noise of both; 0
 /// where lateness adds up, and about -1/4 where it does so over two.
-fn hosts_wait(scored: &[Scored]) -> bool {
+pub(crate) fn hosts_wait<'a>(scored: impl Iterator<Item = &'a Scored>) -> bool {
     let changes = |x: &Vec<f64>| x.windows(2).map(|w| w[1] - w[0]).collect::<Vec<f64>>();
-    let enqueued = scored.iter().filter(|s| s.waits == Waits::Enqueued && s.comm.members.len() > 1);
+    let enqueued = scored.filter(|s| s.waits == Waits::Enqueued && s.comm.members.len() > 1);
     let series = enqueued.flat_map(|s| excesses(s, 0, Basis::Entries, &(0..s.windows.len())));
     let series: Vec<Vec<f64>> = series.map(|x| changes(&x)).filter(|x| x.len() >= Rules::CHANGES_SEEN).collect();
     let pairs: f64 = series.iter().map(|x| x.len() as f64 - 1.0).sum();

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::ahead::settle_ahead;
 use super::clocks::refined;
 use super::comm::Comm;
 use super::cycle::per_step;
@@ -142,6 +143,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     for (index, s) in scored.iter().enumerate() {
         suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
     }
+    settle_ahead(&scored, &thin, rules, &mut findings);
     neighbours(&scored, rules, &job_rank, &elsewhere, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
     drop_common(&scored, &thin, rules, &mut findings);

@@ -3,6 +3,7 @@
 //!
 //! The analysis is a crate of its own and knows nothing of the simulator; here both meet.
 
+mod ahead;
 mod clocks;
 mod digests;
 mod enqueued;

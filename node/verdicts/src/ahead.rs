@@ -1,0 +1,149 @@
+//! Ranks that enter late where calls only enqueue and hosts run ahead of their devices: they wait
+//! for nobody until they synchronise, unseen, once in a step or less often.
+//!
+//! Entries alone do not tell a rank that is late from one that was held up. Two things together do:
+//! whoever holds a rank up is late, too, so the only late rank of a job was held up by nobody; and
+//! the others go on later by what it was late, so that they do wait for it, and not all of them for
+//! their devices.
+
+use std::ops::Range;
+
+use super::comm::{Comm, Met};
+use super::ranks::RankRef;
+use super::rules::Rules;
+use super::score::Scored;
+use super::stats::median;
+use super::suspects::{Findings, Found, hosts_wait, of_run};
+use super::tally::Waits;
+
+/// Names the one rank of a job that enters late, if the others are seen to wait for it; of others
+/// it is said that nothing tells whether they are to blame.
+pub(crate) fn settle_ahead(scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
+    let candidates = std::mem::take(&mut findings.ahead);
+    let (only, others): (Vec<Found>, Vec<Found>) =
+        candidates.into_iter().partition(|found| is_only_one(scored, thin, found, rules) && binds(scored, found));
+    let known: Vec<(String, i64)> = only.iter().map(process).collect();
+    findings.alone.retain(|rank| !known.contains(&(rank.node.clone(), rank.pid)));
+    for found in others.into_iter().filter(|found| !known.contains(&process(found))) {
+        let culprit = found.culprit;
+        findings.alone.push(RankRef { rank: culprit.rank, node: culprit.node, pid: culprit.pid });
+    }
+    findings.found.extend(only);
+}
+
+fn process(found: &Found) -> (String, i64) {
+    (found.culprit.node.clone(), found.culprit.pid)
+}
+
+fn place(comm: &Comm, found: &Found) -> Option<usize> {
+    comm.members.iter().position(|m| *m.node == *found.culprit.node && m.pid == found.culprit.pid)
+}
+
+/// Whether every process that it could wait for is heard and compared with others that do the same
+/// work, and none of them is late by half as much at that time.
+fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -> bool {
+    let all = || scored.iter().map(|s| &s.comm).chain(thin);
+    let heard = |c: &Comm| c.nranks.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n <= c.members.len()));
+    let late = |node: &str, pid: i64| {
+        let shares = scored.iter().filter(|s| !s.comm.mixed() && s.comm.members.len() > 1).filter_map(|s| {
+            let place = s.comm.members.iter().position(|m| *m.node == *node && m.pid == pid)?;
+            let run = s.between(found.culprit.since_ns, found.culprit.until_ns);
+            (!run.is_empty()).then(|| s.pooled(run, rules).1[place].late.share)
+        });
+        shares.reduce(f64::max)
+    };
+    // Stages of a pipeline come at different times by design.
+    if scored[found.comm].comm.mixed() {
+        return false;
+    }
+    let mine = found.culprit.share;
+    let is_me = |node: &str, pid: i64| *node == *found.culprit.node && pid == found.culprit.pid;
+    all().filter(|c| c.members.len() > 1 || c.paired > 0).all(|c| {
+        heard(c)
+            && c.members.iter().all(|m| {
+                is_me(&m.node, m.pid)
+                    || late(&m.node, m.pid).is_some_and(|late| late < Rules::ALSO_SHARE_ENQUEUED * mine)
+            })
+    })
+}
+
+/// Whether in one of its communicators the others go on later by what it is late: by how much more,
+/// per nanosecond, as surely as ordinary least squares tell. Were they waiting for their devices,
+/// they would go on at the same time however late it is.
+fn binds(scored: &[Scored], found: &Found) -> bool {
+    scored.iter().filter(|s| s.waits == Waits::Enqueued && !s.comm.reconstructed).any(|s| {
+        let Some(me) = place(&s.comm, found) else { return false };
+        let run = s.between(found.culprit.since_ns, found.culprit.until_ns);
+        let pairs = pairs(s, me, &run);
+        slope(&pairs).is_some_and(|(slope, error)| slope - error >= Rules::BINDS)
+    })
+}
+
+/// By how much it was late when the others waited, and how long these then took to their next call.
+/// Where hosts wait for each collective, these are all; else those after which it was late no more.
+fn pairs(s: &Scored, me: usize, run: &Range<usize>) -> Vec<(f64, f64)> {
+    let met = of_run(s, run);
+    let apart = |met: &Met| {
+        let mine = met.cells.get(me)?.as_ref()?.entry_ns;
+        let others = met.cells.iter().enumerate().filter(|(r, _)| *r != me && s.bounds[*r].is_some());
+        let others = median(others.filter_map(|(_, c)| Some((c.as_ref()?.entry_ns - mine) as f64)))?;
+        // How late it is, and when the others came, as far from the collective's median as both are.
+        Some((-others, (mine - met.at_ns) as f64 + others))
+    };
+    let lone = s.comm.met.iter().all(|met| met.weight <= 1);
+    let each = hosts_wait(std::iter::once(s));
+    let known: Vec<Option<(f64, f64)>> = met.iter().map(apart).collect();
+    let mut pairs = Vec::new();
+    let mut peak = 0.0f64;
+    for at in 0..met.len().saturating_sub(1) {
+        let (Some((late, came)), Some((next_late, next_came))) = (known[at], known[at + 1]) else { continue };
+        let gap = (met[at + 1].at_ns - met[at].at_ns) as f64 + next_came - came;
+        peak = peak.max(late);
+        if each {
+            let weight = f64::from(met[at].weight.max(1));
+            pairs.push(if lone { (late, gap) } else { (f64::midpoint(late, next_late), gap / weight) });
+        } else if next_late < peak / 2.0 {
+            pairs.push((late, gap));
+            peak = next_late.max(0.0);
+        }
+    }
+    pairs
+}
+
+/// Slope of the second over the first, and how far it may be wrong; none of few, or where the first
+/// does not vary.
+fn slope(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let n = pairs.len() as f64;
+    if pairs.len() < Rules::BINDS_SEEN {
+        return None;
+    }
+    let mean = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
+    let square: f64 = pairs.iter().map(|p| (p.0 - x).powi(2)).sum();
+    let product: f64 = pairs.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    if square <= 0.0 {
+        return None;
+    }
+    let slope = product / square;
+    let rest: f64 = pairs.iter().map(|p| (p.1 - y - slope * (p.0 - x)).powi(2)).sum();
+    // Of few pairs the standard error is a poor one itself: about Student's t for 95 %.
+    let errors = Rules::BINDS_ERRORS * n / (n - 2.0);
+    Some((slope, errors * (rest / (n - 2.0) / square).sqrt()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slope_comes_with_its_error() {
+        let line: Vec<(f64, f64)> = (0..20).map(|i| (f64::from(i), 3.0 + f64::from(i))).collect();
+        let (b, error) = slope(&line).unwrap();
+        assert!((b - 1.0).abs() < 1e-9 && error < 1e-9);
+        // What does not depend on it has a slope near none.
+        let free: Vec<(f64, f64)> = (0..20).map(|i| (f64::from(i), f64::from(i % 2))).collect();
+        let (b, error) = slope(&free).unwrap();
+        assert!(b.abs() < error, "{b} {error}");
+        assert!(slope(&line[..3]).is_none() && slope(&[(1.0, 2.0); 20]).is_none());
+    }
+}

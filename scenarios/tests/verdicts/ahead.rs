@@ -1,0 +1,59 @@
+//! Hosts that run ahead of their devices and synchronise once in a step, unseen.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use verdicts::{ClockOffset, Input, Observation, Rules, Verdict, analyse};
+
+const MS: i64 = 1_000_000;
+const RANKS: usize = 4;
+const SLOW: usize = 1;
+const CALLS: u64 = 5;
+
+/// Forty steps of five calls on four hosts. Before each a rank computes for 20 ms, 6 ms less to 6 ms
+/// more, and rank 1 for three milliseconds more: hosts enter the next before others have entered
+/// this one. At the end of a step they wait until the last has entered its last call.
+fn job(seed: u64) -> Input {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut input = Input { since_ns: 0, ..Input::default() };
+    let mut step_ns = 1_000 * MS;
+    for step in 0..40u64 {
+        let mut last_ns = 0;
+        for rank in 0..RANKS {
+            let mut at_ns = step_ns;
+            for call in 0..CALLS {
+                let slow = if rank == SLOW { 3 * MS } else { 0 };
+                at_ns += 20 * MS + slow + rng.random_range(-6 * MS..6 * MS);
+                input.observations.push(Observation {
+                    node: format!("n{rank}").into(),
+                    pid: 100,
+                    rank: rank as i32,
+                    nranks: Some(RANKS as i32),
+                    comm_hash: 7,
+                    func: "all_reduce".into(),
+                    seq: step * CALLS + call,
+                    entry_ns: at_ns,
+                    duration_ns: 10_000,
+                    tier: 0,
+                    library: "nccl".into(),
+                    root: None,
+                });
+            }
+            last_ns = last_ns.max(at_ns);
+        }
+        step_ns = last_ns + MS;
+    }
+    input.until_ns = step_ns;
+    (input.heard.asked, input.heard.answered) = (RANKS, RANKS);
+    let clock = ClockOffset { offset_ns: 0, bound_ns: 50_000, at_ns: step_ns, drift_ppb: 0, drift_bound_ppb: 0 };
+    input.clocks = (0..RANKS).map(|rank| (format!("n{rank}"), clock)).collect();
+    input
+}
+
+#[test]
+fn the_one_that_enters_late_is_named_where_the_others_wait_for_it() {
+    for seed in 0..20 {
+        let report = analyse(&job(seed), &Rules::default());
+        let named = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.rank == SLOW as i32);
+        assert!(named, "{seed}: {:?}", report.verdict);
+    }
+}
