@@ -29,6 +29,7 @@ use crate::shared::{AttachedFile, Shared};
 use crate::signals::kernel_names;
 use crate::symbol_probes::{self, ProbeSpec};
 use crate::symbols;
+use crate::unprobed::UnprobedLibraries;
 use crate::verbs;
 use crate::wire;
 use record::{Library, Record};
@@ -100,6 +101,7 @@ pub(crate) struct Discovery {
     pending: Vec<(Instant, u32, usize)>,
     /// Files whose communicators cannot be read: said once each.
     unreadable: HashSet<(u64, u64)>,
+    unprobed: UnprobedLibraries,
     /// Known to the programs or to us, and not running when last swept.
     gone: HashSet<u32>,
 }
@@ -153,6 +155,7 @@ impl Discovery {
             kernel_threads: HashSet::new(),
             pending: vec![],
             unreadable: HashSet::new(),
+            unprobed: UnprobedLibraries::default(),
             gone: HashSet::new(),
         })
     }
@@ -313,6 +316,8 @@ impl Discovery {
                 self.kernel_threads.insert(pid);
             }
         }
+        let unprobed = self.unprobed.look_at_threads(&self.probes);
+        unprobed.into_iter().for_each(|problem| self.shared.problem(problem));
         self.code_kb.retain(|pid, _| alive.contains(pid));
         self.kernel_threads.retain(|pid| alive.contains(pid));
     }
@@ -336,7 +341,12 @@ impl Discovery {
         let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else { return true };
         let (mut found, mut mpi, mut done) = (false, false, true);
         let mut nccl = vec![];
-        for mapping in maps::mappings(&text).filter(|m| m.executable) {
+        let mappings: Vec<maps::Mapping<'_>> = maps::mappings(&text).filter(|m| m.executable).collect();
+        if self.wanted(pid) {
+            let unprobed = self.unprobed.look(pid, &mappings, &self.probes);
+            unprobed.into_iter().for_each(|problem| self.shared.problem(problem));
+        }
+        for mapping in mappings {
             for probed in self.probed_in(Path::new(OsStr::from_bytes(mapping.path)), mapping.file_name()) {
                 found |= probed.makes_rank();
                 match probed {

@@ -49,6 +49,7 @@ mod survey;
 mod symbol_probes;
 mod symbols;
 mod tally;
+mod unprobed;
 mod verbs;
 mod wire;
 

@@ -105,6 +105,12 @@ fn a_gloo_job_is_recorded_completely() {
     let recorder = recorder(&cgroup);
     let command = [program.to_str().unwrap(), store.to_str().unwrap(), "500"];
     let jobs = start(&cgroup, &command, &[]);
+    let unprobed = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+    let says_so =
+        |recorder: &Recorder| recorder.status().problems.iter().any(|p| p.starts_with("calls of gloo are not"));
+    wait_for("a recorder without the probe to say what it misses", || says_so(&unprobed));
+    unprobed.stop();
+    assert!(!says_so(&recorder), "{:?}", recorder.status().problems);
     compare(recorder, jobs, 500);
 }
 

@@ -41,7 +41,8 @@ pub(super) fn of(
     })
 }
 
-/// Looks at the facts every second and gossips what changed.
+/// Looks at the facts every second and gossips what changed; the store hears what could not be
+/// probed.
 pub(super) async fn keep_true(shared: Arc<Shared>, config: AgentConfig, stop: CancellationToken) {
     let mut tick = tokio::time::interval(REFRESH);
     let mut last = None;
@@ -50,6 +51,7 @@ pub(super) async fn keep_true(shared: Arc<Shared>, config: AgentConfig, stop: Ca
             _ = tick.tick() => {}
             () = stop.cancelled() => return,
         }
+        shared.recording.tell_problems();
         match of(&config, &shared.executor, &shared.source, &shared.recording) {
             Ok(facts) if last.as_ref() != Some(&facts) => {
                 shared.coordinator.gossip.set_facts(facts.clone()).await;

@@ -58,6 +58,8 @@ pub struct Recording {
     scope: Option<Arc<Mutex<Scope>>>,
     /// Calls of ranks with the MPI shim or the NCCL plugin, where there is no eBPF.
     rings: Mutex<Option<Rings>>,
+    /// Where it is told what turns out not to be recorded, and how much of that was.
+    told: Mutex<Option<(Ingest, usize)>>,
 }
 
 impl Recording {
@@ -71,6 +73,7 @@ impl Recording {
             feed: Arc::default(),
             scope: None,
             rings: Mutex::default(),
+            told: Mutex::default(),
         }
     }
 
@@ -100,6 +103,7 @@ impl Recording {
             .ok();
         let (cgroup, probes) = (cgroup.clone(), probes.clone());
         let capture_config = CaptureConfig { cgroup, probes, backlog, ..CaptureConfig::default() };
+        let told = Mutex::new(Some((ingest.clone(), 0)));
         let started = Capture::start(capture_config, sink(ingest.clone(), &seen, &feed, scope.as_ref()));
         let rings = match (&started, rings) {
             (Err(error), Some(directory)) if !matches!(error, node_bpf::Error::Probe { .. }) => {
@@ -127,7 +131,7 @@ impl Recording {
                 let named = |class: &ClassStatus| class.name == "offcpu";
                 feed.sees_off_cpu(!capture.status().classes.iter().any(|class| named(class) && off(class)));
                 let rings = Mutex::new(rings);
-                Self { running: Mutex::new(Some(capture)), rings, ranks: seen, feed, scope, ..not("on".into()) }
+                Self { running: Mutex::new(Some(capture)), rings, ranks: seen, feed, scope, told, ..not("on".into()) }
             }
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
@@ -143,6 +147,16 @@ impl Recording {
         };
         *recording.sampler.lock() = sampler;
         Ok(recording)
+    }
+
+    /// Tells the store what could not be probed since the last time, for the coverage of answers.
+    pub(super) fn tell_problems(&self) {
+        let (running, mut told) = (self.running.lock(), self.told.lock());
+        let Some((capture, (ingest, said))) = running.as_ref().zip(told.as_mut()) else { return };
+        let problems = capture.status().problems;
+        for problem in problems.iter().skip(std::mem::replace(said, problems.len())) {
+            ingest.also_not_recorded(vec!["collectives", "call_rollups"], problem.clone());
+        }
     }
 
     /// Whether capture runs.
