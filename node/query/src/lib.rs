@@ -39,6 +39,7 @@ pub mod plans;
 pub mod release;
 mod round;
 mod snapshots;
+mod stored_clocks;
 mod time;
 mod tree;
 pub mod way;

@@ -212,14 +212,15 @@ async fn from_stores(
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let is_now = until_ns.is_none();
     let until_ns = until_ns.unwrap_or_else(unix_now_ns);
-    let clocks: BTreeMap<String, ClockOffset> = query::clocks::clocks(coordinator, deadline)
-        .await
-        .into_iter()
-        .map(|(node, clock)| {
-            let NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
-            (node, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
-        })
-        .collect();
+    let clocks: BTreeMap<String, ClockOffset> =
+        query::clocks::clocks(coordinator, Some((since_ns, until_ns)), deadline)
+            .await
+            .into_iter()
+            .map(|(node, clock)| {
+                let NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
+                (node, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
+            })
+            .collect();
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
     let span = Span { since_ns, until_ns, slack_ns, job: question.job.clone(), comm: question.comm };
     let asked = ask::ask_as(
@@ -283,10 +284,16 @@ async fn from_stores(
     let mut report = verdicts::analyse(&input, &Rules::default());
     report.evidence.notes.extend(ended(coordinator, question, &input, live.is_some()));
     // Of such calls only entries tell, and those of different hosts cannot be compared.
-    if coordinator.way.mesh().is_none() && report.evidence.tier == 0 && matches!(report.verdict, Verdict::None) {
+    let unknown = input.observations.iter().any(|seen| !input.clocks.contains_key(&*seen.node));
+    if coordinator.way.mesh().is_none()
+        && unknown
+        && report.evidence.tier == 0
+        && matches!(report.verdict, Verdict::None)
+    {
         report.verdict = Verdict::Unknown {
-            why: "calls may only enqueue, and what the hosts' clocks were against each other is not kept in files"
-                .into(),
+            why:
+                "calls may only enqueue, and what the hosts' clocks were against each other is not kept in these files"
+                    .into(),
         };
     }
     let (cause, gathered) = super::causes::with_evidence(coordinator, &report, caller, deadline, cancelled).await;

@@ -46,6 +46,7 @@ pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
     ("audit", "ts_ns"),
     ("annotations", "ts_ns"),
     ("stacks", "ts_ns"),
+    ("clock_offsets", "ts_ns"),
 ];
 
 /// Tables that exist but that nothing fills yet: an empty answer from them proves nothing.
@@ -90,6 +91,7 @@ const LADDER: &[Step] = &[
     |tx| tx.execute_batch(include_str!("schema_v6.sql")),
     columnar::let_calls_end_without_return,
     |tx| tx.execute_batch(include_str!("schema_v8.sql")),
+    |tx| tx.execute_batch(include_str!("schema_v9.sql")),
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its
