@@ -1,14 +1,27 @@
-//! `rankmesh export`: a store's rows into a plain SQLite, CSV or Parquet file.
+//! `rankmesh export`: a store's rows into a plain SQLite, CSV or Parquet file. A trace for Perfetto
+//! is made in `perfetto`.
 
 use std::path::Path;
 
 use store::exchange::{Export, ExportError, export};
 
 use super::args::ExportArgs;
+use super::times::When;
 use super::{Exit, UsageError};
 
 pub(super) fn run(args: ExportArgs) -> anyhow::Result<Exit> {
-    let wanted = Export { db: args.db, out: args.out, tables: args.table, since: args.since };
+    if let Some(out) = args.perfetto.clone() {
+        return super::perfetto::run(args, &out);
+    }
+    let wrong = |what: &str| UsageError(what.to_owned());
+    let [db] = <[_; 1]>::try_from(args.db).map_err(|_| wrong("--out takes the rows of one --db"))?;
+    let since = match args.since {
+        None => None,
+        Some(When::Ago(back)) => Some(back),
+        Some(When::At(_)) => return Err(wrong("--since: with --out a stretch, such as 10m").into()),
+    };
+    let out = args.out.ok_or_else(|| wrong("--out FILE or --perfetto FILE"))?;
+    let wanted = Export { db, out, tables: args.table, since };
     let done = export(&wanted).map_err(|error| match error {
         ExportError::Form(_) | ExportError::Exists(_) | ExportError::NoTable { .. } | ExportError::OneTable { .. } => {
             UsageError(error.to_string()).into()
