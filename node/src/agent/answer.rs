@@ -79,6 +79,21 @@ pub(super) async fn answer(
             let answer = stragglers::verdict(Asked::mesh(shared), question, span, &caller, stop).await;
             report(shared, asking, answer, to).await?;
         }
+        LocalRequest::Board(question) => {
+            let asking = asking("board");
+            let (response, outcome) = match super::board::answer(shared, question, &caller.for_analysis(), stop).await {
+                Ok(board) => {
+                    (LocalResponse::Board(Box::new(board)), Outcome::Answered { rows: None, bytes: None })
+                }
+                Err(error) => failure(error),
+            };
+            shared.auditor.done(asking, outcome);
+            to.send(response).await?;
+        }
+        LocalRequest::Watch(question) => {
+            shared.auditor.done(asking("watch"), Outcome::Answered { rows: None, bytes: None });
+            super::watch::watch(shared, question, caller, to, stop).await?;
+        }
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
             let caller = caller.for_analysis();

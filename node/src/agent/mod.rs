@@ -25,6 +25,9 @@ pub mod access;
 mod activity;
 mod answer;
 mod audit;
+mod board;
+pub(crate) mod board_of_stores;
+mod board_window;
 pub mod bootstrap;
 mod causes;
 pub mod config;
@@ -48,6 +51,8 @@ pub mod stacks;
 pub mod standing;
 pub(crate) mod stragglers;
 mod trust;
+mod watch;
+pub(crate) mod watched;
 
 pub use config::{AgentConfig, CaptureChoice, SourceConfig};
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use explain::{chain, page};
 use futures::StreamExt;
 use gossip::Member;
-use model::StragglersQuestion;
+use model::{Coverage, StragglersQuestion};
 use model::wire::{OpenCall, Request, Response};
 use query::Coordinator;
 use query::access::Caller;
@@ -212,60 +212,10 @@ async fn from_stores(
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let is_now = until_ns.is_none();
     let until_ns = until_ns.unwrap_or_else(unix_now_ns);
-    let clocks: BTreeMap<String, ClockOffset> = query::clocks::clocks(coordinator, deadline)
-        .await
-        .into_iter()
-        .map(|(node, clock)| {
-            let NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
-            (node, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
-        })
-        .collect();
-    let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
-    let span = Span { since_ns, until_ns, slack_ns, job: question.job.clone(), comm: question.comm };
-    let asked = ask::ask_as(
-        coordinator,
-        Question {
-            sql: verdicts::sql(&span),
-            timeout_ms: u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis())
-                .unwrap_or(u64::MAX),
-            nodes: question.nodes.clone(),
-            labels: question.labels.clone(),
-            per_node: false,
-            plan_only: false,
-            analyze: false,
-        },
-        caller,
-        cancelled.clone(),
-    )
-    .await?;
-    let QueryOutcome::Answer { answer, coverage, .. } = asked else {
-        return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
-    };
-    let mut input = Input {
-        clocks,
-        heard: Heard {
-            asked: coverage.asked,
-            answered: coverage.answered,
-            missing: coverage.missing.iter().map(|gone| (gone.node.clone(), gone.reason.clone())).collect(),
-            notes: coverage.notes.clone(),
-        },
-        since_ns,
-        until_ns,
-        ..Input::default()
-    };
-    let mut rows = point_to_point::Rows::default();
-    for row in answer.rows.iter().filter(|row| rows.call(row)) {
-        input
-            .push_row(row)
-            .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
-    }
-    if input.enqueues() {
-        for row in syncs(coordinator, question, caller, &span, deadline, cancelled).await {
-            input.push_sync_row(&row);
-        }
-    }
+    let clocks = clocks(coordinator, deadline).await;
+    let span = span_of(question, &clocks, since_ns, until_ns);
+    let (mut input, _) = calls_of(coordinator, question, caller, &span, clocks, deadline, cancelled).await?;
     input.heard.notes.extend(device::blind_spots(coordinator, question, caller, &span, cancelled).await);
-    input.times = times(coordinator, rows, question, &input, caller, deadline, cancelled).await;
     let live = live.filter(|_| is_now);
     let (open, waits) = match live {
         Some(shared) => open_calls(shared, question, caller, deadline).await,
@@ -308,6 +258,89 @@ async fn from_stores(
         sql,
         elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
     })
+}
+
+/// The clocks of the nodes against this one's.
+pub(super) async fn clocks(coordinator: &Coordinator, deadline: Instant) -> BTreeMap<String, ClockOffset> {
+    query::clocks::clocks(coordinator, deadline)
+        .await
+        .into_iter()
+        .map(|(node, clock)| {
+            let NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
+            (node, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
+        })
+        .collect()
+}
+
+/// What to fetch of a span.
+pub(super) fn span_of(
+    question: &StragglersQuestion,
+    clocks: &BTreeMap<String, ClockOffset>,
+    since_ns: i64,
+    until_ns: i64,
+) -> Span {
+    let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
+    Span { since_ns, until_ns, slack_ns, job: question.job.clone(), comm: question.comm }
+}
+
+/// The calls of a span out of the stores, with what belongs to them: synchronise calls, and where
+/// the time of ranks went that meet in calls to single ranks.
+///
+/// # Errors
+/// As [`ask::ask`].
+pub(super) async fn calls_of(
+    coordinator: &Coordinator,
+    question: &StragglersQuestion,
+    caller: &Caller,
+    span: &Span,
+    clocks: BTreeMap<String, ClockOffset>,
+    deadline: Instant,
+    cancelled: &CancellationToken,
+) -> Result<(Input, Coverage), AskError> {
+    let asked = ask::ask_as(
+        coordinator,
+        Question {
+            sql: verdicts::sql(span),
+            timeout_ms: u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis())
+                .unwrap_or(u64::MAX),
+            nodes: question.nodes.clone(),
+            labels: question.labels.clone(),
+            per_node: false,
+            plan_only: false,
+            analyze: false,
+        },
+        caller,
+        cancelled.clone(),
+    )
+    .await?;
+    let QueryOutcome::Answer { answer, coverage, .. } = asked else {
+        return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
+    };
+    let mut input = Input {
+        clocks,
+        heard: Heard {
+            asked: coverage.asked,
+            answered: coverage.answered,
+            missing: coverage.missing.iter().map(|gone| (gone.node.clone(), gone.reason.clone())).collect(),
+            notes: coverage.notes.clone(),
+        },
+        since_ns: span.since_ns,
+        until_ns: span.until_ns,
+        ..Input::default()
+    };
+    let mut rows = point_to_point::Rows::default();
+    for row in answer.rows.iter().filter(|row| rows.call(row)) {
+        input
+            .push_row(row)
+            .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
+    }
+    if input.enqueues() {
+        for row in syncs(coordinator, question, caller, span, deadline, cancelled).await {
+            input.push_sync_row(&row);
+        }
+    }
+    input.times = times(coordinator, rows, question, &input, caller, deadline, cancelled).await;
+    Ok((input, coverage))
 }
 
 /// The findings of a span, and whether there are more than are listed. Where they cannot be had the

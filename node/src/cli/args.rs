@@ -332,27 +332,23 @@ pub(super) struct TraceArgs {
 /// Flags of `rankmesh export`.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// Trace store (an agent may be writing to it) or any other SQLite file; with --perfetto
-    /// repeatable, and a directory, such as a Slurm job's, means all its .db files
-    #[arg(long, value_name = "PATH", required_unless_present = "perfetto", conflicts_with_all = ["socket", "via", "label"])]
-    pub(super) db: Vec<PathBuf>,
+    /// Whose rows: for --out of one --db (an agent may be writing to it), for --perfetto of any
+    /// number of them, or of an agent's mesh.
+    #[command(flatten)]
+    pub(super) target: TargetArgs,
     /// New file; its ending says the form: .db (plain SQLite), .csv or .parquet (one table each)
-    #[arg(long, value_name = "FILE", required_unless_present = "perfetto")]
+    #[arg(long, value_name = "FILE", required_unless_present = "perfetto", requires = "db")]
     pub(super) out: Option<PathBuf>,
     /// New file: a trace for Perfetto (ui.perfetto.dev, trace_processor) of all nodes; without --db
-    /// the mesh is asked
+    /// the mesh is asked, without a span for the last minute
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "table"])]
     pub(super) perfetto: Option<PathBuf>,
     /// Only this table (repeatable for .db) [default: all for .db, else collectives]
     #[arg(long, value_name = "TABLE")]
     pub(super) table: Vec<String>,
-    /// Only the last stretch of the recording, counted back from its newest row; with --perfetto
-    /// also from a time on: 14:05, 2026-11-22T03:00 [default: all, with --perfetto 60s]
-    #[arg(long, value_name = "TIME", value_parser = parse_when)]
-    pub(super) since: Option<When>,
-    /// With --perfetto: only this span
-    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_time, conflicts_with = "since", requires = "perfetto")]
-    pub(super) between: Vec<i64>,
+    /// Of which time; with --out only --since, a stretch counted back from the newest row.
+    #[command(flatten)]
+    pub(super) span: SpanArgs,
     /// With --perfetto: only these ranks and their hosts, as 3,5-7 or 64-126/2
     #[arg(long, value_name = "RANK,…", value_parser = parse_ranks, requires = "perfetto")]
     pub(super) ranks: Option<Ranks>,
@@ -360,12 +356,6 @@ pub(super) struct ExportArgs {
     /// host of the cluster
     #[arg(long, value_name = "ID", requires = "perfetto")]
     pub(super) job: Option<String>,
-    /// The local agent.
-    #[command(flatten)]
-    pub(super) socket: SocketArg,
-    /// Whom to ask.
-    #[command(flatten)]
-    pub(super) ask: AskArgs,
 }
 
 /// Flags of `rankmesh import`.

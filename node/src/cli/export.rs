@@ -6,6 +6,7 @@ use std::path::Path;
 use store::exchange::{Export, ExportError, export};
 
 use super::args::ExportArgs;
+use super::target::SpanArgs;
 use super::times::When;
 use super::{Exit, UsageError};
 
@@ -14,11 +15,11 @@ pub(super) fn run(args: ExportArgs) -> anyhow::Result<Exit> {
         return super::perfetto::run(args, &out);
     }
     let wrong = |what: &str| UsageError(what.to_owned());
-    let [db] = <[_; 1]>::try_from(args.db).map_err(|_| wrong("--out takes the rows of one --db"))?;
-    let since = match args.since {
-        None => None,
-        Some(When::Ago(back)) => Some(back),
-        Some(When::At(_)) => return Err(wrong("--since: with --out a stretch, such as 10m").into()),
+    let [db] = <[_; 1]>::try_from(args.target.db).map_err(|_| wrong("--out takes the rows of one --db"))?;
+    let since = match args.span {
+        SpanArgs { since: None, until: None, between } if between.is_empty() => None,
+        SpanArgs { since: Some(When::Ago(back)), until: None, .. } => Some(back),
+        _ => return Err(wrong("with --out only --since, and a stretch, such as 10m").into()),
     };
     let out = args.out.ok_or_else(|| wrong("--out FILE or --perfetto FILE"))?;
     let wanted = Export { db, out, tables: args.table, since };

@@ -60,7 +60,9 @@ impl Patience {
             LocalRequest::Query(question) => question.timeout_ms,
             LocalRequest::Stacks(question) => question.timeout_ms,
             LocalRequest::Explain(question) => question.timeout_ms,
+            LocalRequest::Board(question) => question.timeout_ms,
             LocalRequest::Nodes
+            | LocalRequest::Watch(_)
             | LocalRequest::Stragglers(_)
             | LocalRequest::StragglersBetween { .. }
             | LocalRequest::Mark(_) => {

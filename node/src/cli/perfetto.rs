@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use model::{Coverage, LocalRequest, Question, StragglersQuestion};
+use model::{Coverage, StragglersQuestion};
 use query_planner::Value;
 use report::perfetto::clock::{self, NodeTime};
 use report::perfetto::counters::{Counters, SAMPLES};
@@ -18,8 +18,8 @@ use report::perfetto::write::Writer;
 use report::perfetto::{sequence, tables, verdict};
 
 use super::args::ExportArgs;
-use super::local::{self, Piece, Reply};
-use super::times::When;
+use super::local::{Piece, Reply};
+use super::target::{Span, Target};
 use super::values::Ranks;
 use super::{Exit, UsageError};
 use crate::output::printable;
@@ -36,7 +36,7 @@ const MOST_ROWS: usize = 4_000_000;
 const BACK_NS: i64 = 60_000_000_000;
 /// More events than a browser takes without trouble.
 const MANY_EVENTS: u64 = 3_000_000;
-/// Where a node's clock and its last rows are looked for, with the column of its time.
+/// Where a node's clock is looked for, with the column of a time.
 const TIMES: [(&str, &str); 6] = [
     ("sessions", "alive_ns"),
     ("collectives", "ts_ns"),
@@ -50,15 +50,13 @@ pub(super) fn run(mut args: ExportArgs, out: &Path) -> anyhow::Result<Exit> {
     if out.exists() {
         return Err(UsageError(format!("{} exists: give a new file", out.display())).into());
     }
-    if args.db.is_empty() {
-        match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
-            Ok(socket) => args.socket = socket,
-            Err(exit) => return Ok(exit),
-        }
-    }
+    let target = match args.target.of_any_job(&mut args.job)? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
     let args = &args;
-    let mut asked = Asked { args, coverage: Coverage::default(), skipped: BTreeMap::new() };
-    let (since_ns, until_ns) = span(args, &mut asked)?;
+    let (since_ns, until_ns) = span(args, &target)?;
+    let mut asked = Asked { args, target, coverage: Coverage::default(), skipped: BTreeMap::new() };
     let times = asked.clocks(since_ns, until_ns)?;
     let who = asked.who(since_ns, until_ns)?;
     let only = only(args, &who);
@@ -87,7 +85,7 @@ pub(super) fn run(mut args: ExportArgs, out: &Path) -> anyhow::Result<Exit> {
     let Copied { asked, to, .. } = copied;
     let (written, left_out) = (to.writer().written(), to.left_out());
     asked.say(left_out);
-    if args.ask.require_all && !asked.coverage.is_complete() {
+    if args.target.ask.require_all && !asked.coverage.is_complete() {
         bail!("the trace is partial and --require-all was given: nothing is written");
     }
     let mut buffered = to.end()?;
@@ -120,34 +118,23 @@ fn only(args: &ExportArgs, who: &HashMap<(String, i64), Who>) -> Option<BTreeSet
 }
 
 /// The span that is asked for, on the clock of who is asked.
-fn span(args: &ExportArgs, asked: &mut Asked<'_>) -> anyhow::Result<(i64, i64)> {
-    match args.between.as_slice() {
-        &[since_ns, until_ns] if since_ns < until_ns => return Ok((since_ns, until_ns)),
-        [_, _] => return Err(UsageError("--between A B: A has to be before B".to_owned()).into()),
-        _ => {}
-    }
-    let until_ns = match args.db.is_empty() {
-        true => record::unix_now_ns(),
-        // Stores are looked back into from their newest row.
-        false => asked.newest()?.context("there are no rows with times")?.saturating_add(1),
-    };
-    let since_ns = match args.since {
-        Some(When::Ago(back)) => until_ns.saturating_sub(i64::try_from(back.as_nanos()).unwrap_or(i64::MAX)),
-        Some(When::At(at)) => i64::try_from(at.as_nanosecond()).unwrap_or(i64::MAX),
-        None => {
+fn span(args: &ExportArgs, target: &Target) -> anyhow::Result<(i64, i64)> {
+    let now_ns = target.now_ns();
+    let since_ns = match args.span.resolved(target)? {
+        Span::Between(since_ns, until_ns) => return Ok((since_ns, until_ns)),
+        Span::Back(ms) => now_ns.saturating_sub_unsigned(ms.saturating_mul(1_000_000)),
+        Span::Last => {
             eprintln!("the last minute; --since TIME or --between A B for more");
-            until_ns.saturating_sub(BACK_NS)
+            now_ns.saturating_sub(BACK_NS)
         }
     };
-    if since_ns >= until_ns {
-        return Err(UsageError("--since: nothing was recorded from then on".to_owned()).into());
-    }
-    Ok((since_ns.max(0), until_ns))
+    Ok((since_ns.max(0), now_ns))
 }
 
 /// Questions, with what their answers say of themselves.
 struct Asked<'a> {
     args: &'a ExportArgs,
+    target: Target,
     coverage: Coverage,
     /// Tables that nobody could be asked for, and why.
     skipped: BTreeMap<&'static str, String>,
@@ -157,13 +144,6 @@ impl Asked<'_> {
     /// The answer's rows; none where this cannot be asked (there is no such table, or it is not for
     /// this user), which is said in the end.
     fn rows(&mut self, table: &'static str, sql: String) -> anyhow::Result<Option<Vec<Vec<Value>>>> {
-        let question = Question {
-            sql,
-            timeout_ms: u64::try_from(self.args.ask.timeout.as_millis()).unwrap_or(u64::MAX),
-            nodes: self.args.ask.nodes.clone(),
-            labels: self.args.ask.label.clone(),
-            ..Question::default()
-        };
         let mut all = Vec::new();
         let mut take = |piece| {
             if let Piece::Rows(rows) = piece {
@@ -175,12 +155,7 @@ impl Asked<'_> {
             }
             Ok(())
         };
-        let reply = if self.args.db.is_empty() {
-            local::ask_into(&self.args.socket, &LocalRequest::Query(question), &mut take)
-        } else {
-            super::files::ask_into(&self.args.db, question, &mut take)
-        };
-        match reply {
+        match self.target.query(self.args.target.question(sql), &mut take) {
             Ok(Reply::Result { coverage, .. }) => self.add(coverage),
             Ok(Reply::Text(_)) => bail!("the agent gave a text for rows"),
             Err(error) if error.is::<UsageError>() => {
@@ -221,16 +196,6 @@ impl Asked<'_> {
         for line in self.coverage.lines() {
             eprintln!("{}", printable(&line));
         }
-    }
-
-    /// The newest time of the stores.
-    fn newest(&mut self) -> anyhow::Result<Option<i64>> {
-        let mut newest = None;
-        for (table, time) in TIMES {
-            let rows = self.rows(table, format!("SELECT max({time}) FROM {table}"))?;
-            newest = newest.max(rows.iter().flatten().flatten().find_map(integer));
-        }
-        Ok(newest)
     }
 
     /// The clocks of all nodes that have rows, measured once: each question would measure anew.
@@ -381,21 +346,11 @@ impl<W: Write> Copied<'_, W> {
             since_ms: None,
             job: args.job.clone(),
             comm: None,
-            timeout_ms: u64::try_from(args.ask.timeout.as_millis()).unwrap_or(u64::MAX),
-            nodes: args.ask.nodes.clone(),
-            labels: args.ask.label.clone(),
+            timeout_ms: args.target.timeout_ms(),
+            nodes: args.target.ask.nodes.clone(),
+            labels: args.target.ask.label.clone(),
         };
-        let (since_ns, until_ns) = self.span;
-        let answer = if args.db.is_empty() {
-            let request = LocalRequest::StragglersBetween { question, since_ns, until_ns };
-            local::ask(&args.socket, &request).and_then(|reply| match reply {
-                Reply::Text(json) => Ok(json),
-                Reply::Result { .. } => bail!("the agent gave rows for a verdict"),
-            })
-        } else {
-            super::files::stragglers(&args.db, &question, Some(since_ns), Some(until_ns))
-        };
-        let json = match answer {
+        let json = match self.asked.target.stragglers(question, Some(self.span)) {
             Ok(json) => json,
             Err(error) => {
                 self.asked.skipped.insert(verdict::TRACK, format!("{error:#}"));

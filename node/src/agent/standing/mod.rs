@@ -3,7 +3,8 @@
 //!
 //! What a verdict is made of, when a window can be judged and who judges is the pure
 //! `verdicts::standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
-//! them, `boards` hears them at a judge and `judging` judges; `roster` knows who runs which job,
+//! them, `boards` hears them at a judge and `judging` judges, `kept` has what ranks did in the last
+//! ten minutes, and `page` gives it out; `roster` knows who runs which job,
 //! `hearing` hears members and their verdicts, `clocks` follows the reference nodes' clocks;
 //! `keep_stacks` keeps where the named ranks were, `tell` writes findings and runs the operator's
 //! command. `gossiped` is the way of agents of an earlier release.
@@ -30,15 +31,18 @@ mod feed;
 mod gossiped;
 mod hearing;
 mod judging;
+mod kept;
 mod keep_stacks;
 mod money;
 mod outbox;
+mod page;
 mod publish;
 mod roster;
 mod tell;
 mod whole;
 
 pub(super) use feed::Feed;
+pub(super) use page::{page, page_of};
 pub use publish::send_windows;
 /// The clock by which windows are counted, nanoseconds.
 pub use record::steady_now_ns as now_ns;
@@ -61,6 +65,7 @@ type ByJudge = BTreeMap<String, (Told, i64)>;
 #[derive(Debug, Default)]
 pub struct StandingState {
     boards: boards::Boards,
+    kept: kept::Kept,
     outbox: outbox::Outbox,
     clocks: clocks::ReferenceClocks,
     roster: RwLock<Arc<roster::Roster>>,
