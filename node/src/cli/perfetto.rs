@@ -157,7 +157,7 @@ impl Asked<'_> {
         };
         match self.target.query(self.args.target.question(sql), &mut take) {
             Ok(Reply::Result { coverage, .. }) => self.add(coverage),
-            Ok(Reply::Text(_)) => bail!("the agent gave a text for rows"),
+            Ok(Reply::Text(_) | Reply::Board(_)) => bail!("something else came in place of rows"),
             Err(error) if error.is::<UsageError>() => {
                 self.skipped.insert(table, format!("{error:#}"));
                 return Ok(None);
