@@ -115,7 +115,8 @@ pub(crate) fn ranks(report: &Report) -> Vec<RankNow> {
         known.compute_share = Some(time.compute);
     }
     for culprit in culprits(&report.verdict) {
-        if let Some(known) = culprit.pid.and_then(|pid| all.get_mut(&(culprit.node.as_str(), pid))) {
+        let is = |(node, pid): &(&str, i64)| *node == culprit.node && Some(*pid) == culprit.pid;
+        if let Some((_, known)) = all.iter_mut().find(|(process, _)| is(process)) {
             known.role = "culprit".to_owned();
         }
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use mesh::via::Via;
 use model::Coverage;
+use model::board::Board;
 use model::frame::{self, FrameReader};
 use model::{LocalRequest, LocalResponse};
 use query_planner::{ColumnMeta, Value};
@@ -26,6 +27,8 @@ const DEFAULT_PORT: u16 = 7117;
 pub(crate) enum Reply {
     /// A text: a plan, or a JSON document.
     Text(String),
+    /// What ranks did.
+    Board(Box<Board>),
     /// A result, whose rows were taken as they came.
     Result { coverage: Coverage, elapsed_ms: f64, explained: String },
 }
@@ -225,6 +228,8 @@ fn put(response: LocalResponse, take: &mut dyn FnMut(Piece) -> anyhow::Result<()
         LocalResponse::End { coverage, elapsed_ns, explained } => {
             Ok(Some(Reply::Result { coverage, elapsed_ms: elapsed_ns as f64 / 1e6, explained }))
         }
+        LocalResponse::Board(board) => Ok(Some(Reply::Board(board))),
+        LocalResponse::Watch(_) => bail!("the agent pushes what was not asked for"),
         LocalResponse::Wrong(message) => Err(UsageError(message).into()),
         LocalResponse::Failed { message, coverage } => Err(anyhow!(NoAnswer { message, coverage })),
     }

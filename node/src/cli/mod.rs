@@ -24,6 +24,7 @@ mod import;
 mod local;
 mod mark;
 mod nodes;
+mod perfetto;
 mod person;
 mod query;
 mod rates;
@@ -83,7 +84,7 @@ enum Command {
     Demo(DemoArgs),
     /// Record a trace of this host into a file, without a mesh
     Trace(TraceArgs),
-    /// Write a store's rows into a plain SQLite, CSV or Parquet file
+    /// Write rows into a plain SQLite, CSV or Parquet file, or as a trace for Perfetto
     Export(ExportArgs),
     /// Make a trace recorded by another program into a trace store
     Import(ImportArgs),

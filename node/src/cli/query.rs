@@ -51,6 +51,7 @@ fn nodes(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
             writeln!(out, "{}", printable_lines(&plan).trim_end())?;
             Ok(Exit::Complete)
         }
+        Reply::Board(_) => anyhow::bail!("something else came in place of rows"),
         Reply::Result { coverage, elapsed_ms, explained } => {
             let complete = coverage.is_complete();
             let mut err = std::io::stderr().lock();

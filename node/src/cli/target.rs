@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use model::board::{Board, BoardQuestion};
 use model::explanation::Explanation;
 use model::{ExplainQuestion, LocalRequest, Question, StragglersQuestion};
 use record::unix_now_ns;
@@ -175,7 +176,7 @@ impl Target {
     pub(super) fn document(&self, request: LocalRequest) -> anyhow::Result<String> {
         match self.ask_into(request, &mut |_| Ok(()))? {
             Reply::Text(json) => Ok(json),
-            Reply::Result { .. } => bail!("rows came in place of a document"),
+            Reply::Result { .. } | Reply::Board(_) => bail!("rows came in place of a document"),
         }
     }
 
@@ -200,6 +201,17 @@ impl Target {
             Some((since_ns, until_ns)) => LocalRequest::StragglersBetween { question, since_ns, until_ns },
             None => LocalRequest::Stragglers(question),
         })
+    }
+
+    /// What ranks did, window by window.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub(super) fn board(&self, question: BoardQuestion) -> anyhow::Result<Board> {
+        match self.ask_into(LocalRequest::Board(question), &mut |_| Ok(()))? {
+            Reply::Board(board) => Ok(*board),
+            Reply::Text(_) | Reply::Result { .. } => bail!("something else came in place of what ranks did"),
+        }
     }
 
     /// An explanation.
