@@ -40,6 +40,7 @@ pub mod release;
 mod round;
 mod snapshots;
 mod stored_clocks;
+pub mod tables;
 mod time;
 mod tree;
 pub mod way;

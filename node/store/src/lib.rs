@@ -79,7 +79,7 @@ pub(crate) use reader::{TIME_COLUMNS, quoted};
 pub use rescue::set_aside;
 pub use rows::{Annotation, Audit, ClockOffsetSeen, Finding, StackSeen};
 pub use schema::REPLICATED_TABLES;
-pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
+pub use schema::{APPLICATION_ID, SCHEMA_VERSION, declared};
 pub(crate) use schema::{TIMED_TABLES, write_plain_schema};
 pub use source::Source;
 
