@@ -1,6 +1,7 @@
 //! Ctrl-C while a question is asked: it ends the question, and not the shell.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use parking_lot::Mutex;
@@ -9,6 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 /// What a shell ends with that is interrupted (128 and the signal's number, as shells have it).
 const INTERRUPTED: i32 = 130;
+
+/// How long a question has to end before another Ctrl-C ends the shell.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Listens for Ctrl-C from its making on.
 pub(super) struct Interrupts(Arc<Mutex<Option<CancellationToken>>>);
@@ -28,11 +32,16 @@ impl Interrupts {
         };
         std::thread::spawn(move || {
             runtime.block_on(async {
+                let mut stopped: Option<Instant> = None;
                 while interrupts.recv().await.is_some() {
-                    // Of a question that does not end, a second one ends the shell.
                     match heard.lock().take() {
-                        Some(question) => question.cancel(),
-                        None => std::process::exit(INTERRUPTED),
+                        Some(question) => {
+                            question.cancel();
+                            stopped = Some(Instant::now());
+                        }
+                        // A question that does not end all the same ends with the shell.
+                        None if stopped.is_some_and(|at| at.elapsed() > PATIENCE) => std::process::exit(INTERRUPTED),
+                        None => {}
                     }
                 }
             });

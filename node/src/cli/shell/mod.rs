@@ -170,11 +170,7 @@ impl Session {
     }
 
     fn ask(&mut self, question: Question) -> anyhow::Result<Exit> {
-        let stop = CancellationToken::new();
-        self.target.until(stop.clone());
-        if let Some(interrupts) = &self.stop {
-            interrupts.stops(stop);
-        }
+        self.begin();
         let began = Instant::now();
         let require_all = self.args.ask.require_all;
         let asked = match self.once.take() {
@@ -189,7 +185,17 @@ impl Session {
         asked.inspect_err(say_coverage)
     }
 
+    /// What is asked from now on ends with the next Ctrl-C.
+    fn begin(&mut self) {
+        let stop = CancellationToken::new();
+        self.target.until(stop.clone());
+        if let Some(interrupts) = &self.stop {
+            interrupts.stops(stop);
+        }
+    }
+
     fn command(&mut self, line: &str) -> anyhow::Result<Next> {
+        self.begin();
         let command = Command::parse(line).map_err(UsageError)?;
         let mut out = std::io::stdout();
         match command {
