@@ -23,7 +23,13 @@ pub async fn tables(shared: &Coordinator, deadline: Instant) -> Result<Vec<Table
         .tables
         .values()
         .map(|table| TableSeen { name: table.name.clone(), columns: table.columns.iter().map(column).collect() });
-    let views = shared.views.iter().filter(|view| !known.catalog.tables.contains_key(view.name));
+    // Of what no node has a view makes nothing.
+    let makes_something = |sql: &str| {
+        let sql = sql.to_ascii_lowercase();
+        known.catalog.tables.keys().any(|table| sql.contains(&format!("from {table} ")))
+    };
+    let views = shared.views.iter();
+    let views = views.filter(|view| !known.catalog.tables.contains_key(view.name) && makes_something(view.sql));
     let views = views.map(|view| TableSeen { name: view.name.to_owned(), columns: Vec::new() });
     let mut all: Vec<TableSeen> = of_nodes.chain(views).collect();
     all.retain(|table| !store::OWN_TABLES.contains(&table.name.as_str()));

@@ -148,7 +148,10 @@ pub(crate) fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
 /// SQLite cannot make them in memory.
 pub fn declared() -> rusqlite::Result<BTreeMap<String, Vec<(String, String)>>> {
     let conn = Connection::open_in_memory()?;
-    write_plain_schema(&conn)?;
+    columnar::register(&conn)?;
+    let tx = conn.unchecked_transaction()?;
+    LADDER.iter().try_for_each(|step| step(&tx))?;
+    tx.commit()?;
     let sql = "SELECT s.name, c.name, c.type FROM sqlite_schema s, pragma_table_info(s.name) c \
                WHERE s.type IN ('table', 'view') AND s.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY s.name, c.cid";
     let mut tables: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
