@@ -80,9 +80,9 @@ bench-day: deps ## three agents with the stores of a host after a day, asked eve
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-day
 	target/release/bench-day --rows $(or $(ROWS),10000000)
 
-bench-files: deps ## 64 stores of a million rows each asked without agents: the first answer, the verdict of ten minutes (about 5 GB of disk)
+bench-files: deps ## 64 stores of a million rows each asked without agents: the first answer, the verdict of ten minutes (about 3 GB of disk)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-day
-	target/release/bench-day --files 64 --rows $(or $(ROWS),400000)
+	target/release/bench-day --files 64 --rows $(or $(ROWS),680000)
 
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow

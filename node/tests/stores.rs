@@ -52,7 +52,7 @@ fn call(host: i32, rank: i32, seq: i64) -> Record {
 /// agents (whose names were others than the files') measured of each other.
 fn job(dir: &Path, with_clocks: bool) {
     std::fs::create_dir(dir).expect("a directory");
-    for host in 0..2 {
+    for host in 0..2_i32 {
         let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
         let store = Store::open(dir.join(format!("gpu{host}.db")), config).expect("a store");
         for rank in [2 * host, 2 * host + 1] {
