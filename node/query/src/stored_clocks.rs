@@ -15,6 +15,9 @@ use store::ClockOffsetSeen;
 /// Rows beside the span that count: a minute lies between two, some may be missing.
 const BESIDE_NS: i64 = 600_000_000_000;
 
+/// Rows of a pair that are put together.
+const TOGETHER: usize = 16;
+
 /// What the nodes measured: by node, in order of time.
 pub(crate) type Measured = BTreeMap<String, Vec<ClockOffsetSeen>>;
 
@@ -149,8 +152,11 @@ fn between(rows: &[&ClockOffsetSeen], from_ns: i64, to_ns: i64) -> Option<NodeCl
         drift_ppb: row.drift_ppb,
         drift_bound_ppb: row.drift_bound_ppb.max(0),
     });
+    // Of many rows the best of each stretch: a track compares all with all.
+    let stretch = rows.len().div_ceil(TOGETHER).max(1);
+    let best = rows.chunks(stretch).filter_map(|rows| rows.iter().min_by_key(|row| row.bound_ns));
     let mut track = ClockTrack::default();
-    rows.iter().for_each(|row| track.add(row.ts_ns, row.offset_ns, row.bound_ns.max(0)));
+    best.for_each(|row| track.add(row.ts_ns, row.offset_ns, row.bound_ns.max(0)));
     let at_ns = from_ns.midpoint(to_ns);
     let together = track.at(at_ns).map(|found| NodeClock {
         offset_ns: found.offset_ns,

@@ -2,7 +2,7 @@
 //! verdicts from the stores when no agent runs any more. Stored times are of wall clocks, so steps of
 //! one matter here: a ping that contradicts those before begins anew, and is kept at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
             _ = tick.tick() => {}
             () = stop.cancelled() => return,
         }
-        let references = shared.standing.clocks.references();
+        let references = references(&shared, &own);
         peers.retain(|peer, _| references.contains(peer));
         for reference in references {
             let peer = peers.entry(reference.clone()).or_default();
@@ -126,6 +126,17 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
             }
         }
     }
+}
+
+/// The reference nodes of this host's jobs, itself included where it is one.
+fn references(shared: &Shared, own: &str) -> BTreeSet<String> {
+    let standing = &shared.standing;
+    let roster = standing.roster();
+    let mut references = standing.clocks.references();
+    if standing.boards.jobs().into_iter().any(|job| roster.reference(job) == Some(own)) {
+        references.insert(own.to_owned());
+    }
+    references
 }
 
 /// Offset and bound of a peer's wall clock; none where it does not answer.
