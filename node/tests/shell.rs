@@ -132,8 +132,8 @@ fn on_a_terminal_questions_are_typed_completed_stopped_and_remembered() {
         terminal.press(".mode line\nSELECT 6 * 7 AS answer;\n");
         std::thread::sleep(Duration::from_millis(500));
     }
-    terminal.press("SELECT 1 FROM nothing;\n");
-    terminal.see("no such table: nothing");
+    terminal.press("SELECT 1 FROM nowhere;\n");
+    terminal.see("no such table: nowhere");
     terminal.press(".quit\n");
     assert_eq!(terminal.ends(), Some(0));
 

@@ -1,12 +1,13 @@
 //! The flags of each command.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::target::{SpanArgs, TargetArgs};
+use super::times::{When, parse_when};
 use super::values::{Ranks, parse_duration, parse_hash, parse_label, parse_ranks, parse_validity};
 use crate::output::Format;
 
@@ -144,6 +145,37 @@ pub(super) struct AskArgs {
     pub(super) require_all: bool,
 }
 
+/// Whom to ask, and for how long.
+#[derive(Debug, Clone, Args)]
+pub(super) struct TargetArgs {
+    /// Which agent.
+    #[command(flatten)]
+    pub(super) socket: SocketArg,
+    /// Ask no agent, but these trace stores, exports and other SQLite files (repeatable; a
+    /// directory, such as a Slurm job's, means all its .db files): each is a node, named after its
+    /// file
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
+    pub(super) db: Vec<PathBuf>,
+    /// For how long, and which nodes.
+    #[command(flatten)]
+    pub(super) ask: AskArgs,
+}
+
+/// Which time is asked about.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct SpanArgs {
+    /// From then on: 10m (ago; of --db before its newest row), 14:05, 2026-11-22T03:00 (this host's
+    /// zone) [default: the standing verdict, which every agent keeps; of --db the last minute]
+    #[arg(long, value_name = "TIME", value_parser = parse_when)]
+    pub(super) since: Option<When>,
+    /// With --since: up to then
+    #[arg(long, value_name = "TIME", value_parser = parse_when, requires = "since")]
+    pub(super) until: Option<When>,
+    /// This span of the past
+    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_when, conflicts_with_all = ["since", "until"])]
+    pub(super) between: Vec<When>,
+}
+
 /// What a GPU costs.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct RateArgs {
@@ -181,6 +213,12 @@ pub(super) struct QueryArgs {
 }
 
 impl QueryArgs {
+    /// Whether nothing is asked yet, on a terminal.
+    pub(super) fn wants_shell(&self) -> bool {
+        let nothing = self.sql.is_none() && !self.per_node && self.explain.is_none();
+        nothing && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    }
+
     /// What a shell takes of them.
     pub(super) fn into_shell(self) -> ShellArgs {
         ShellArgs { target: self.target, job: self.job, format: self.format, bail: false }

@@ -120,6 +120,7 @@ pub fn run() -> ExitCode {
     });
     let outcome = match cli.command {
         Command::Up(args) => up::run(*args),
+        Command::Query(args) if args.wants_shell() => shell::run(args.into_shell()),
         Command::Query(args) => query::run(args),
         Command::Shell(args) => shell::run(args),
         Command::Schema(args) => schema::run(&args),

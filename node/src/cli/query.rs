@@ -1,6 +1,6 @@
 //! `rankmesh query`: a SQL question to the mesh, or to one file.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,6 @@ pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
         Some(sql) => sql.to_owned(),
         None if args.per_node || args.explain.is_some() => {
             return Err(UsageError("--per-node and --explain are about a question: give it, too".to_owned()).into());
-        }
-        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => {
-            return super::shell::run(args.into_shell());
         }
         None => {
             let message = "no question: give it as an argument, or - to read it from standard input";

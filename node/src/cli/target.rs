@@ -5,34 +5,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
 use model::board::{Board, BoardQuestion};
 use model::explanation::Explanation;
 use model::{ExplainQuestion, LocalRequest, Question, StragglersQuestion, TableSeen};
 use record::unix_now_ns;
 use tokio_util::sync::CancellationToken;
 
-use super::args::{AskArgs, SocketArg};
+use super::args::SocketArg;
+pub(super) use super::args::{SpanArgs, TargetArgs};
 use super::local::{self, Piece, Reply};
 use super::stores::Stores;
 use super::times::When;
 use super::{Exit, UsageError};
-
-/// Whom to ask, and for how long.
-#[derive(Debug, Clone, Args)]
-pub(super) struct TargetArgs {
-    /// Which agent.
-    #[command(flatten)]
-    pub(super) socket: SocketArg,
-    /// Ask no agent, but these trace stores, exports and other SQLite files (repeatable; a
-    /// directory, such as a Slurm job's, means all its .db files): each is a node, named after its
-    /// file
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
-    pub(super) db: Vec<PathBuf>,
-    /// For how long, and which nodes.
-    #[command(flatten)]
-    pub(super) ask: AskArgs,
-}
 
 impl TargetArgs {
     /// Whom the flags name.
@@ -228,21 +212,6 @@ impl Target {
         let json = self.document(LocalRequest::Explain(question))?;
         serde_json::from_str(&json).context("reading the explanation")
     }
-}
-
-/// Which time is asked about.
-#[derive(Debug, Clone, Default, Args)]
-pub(super) struct SpanArgs {
-    /// From then on: 10m (ago; of --db before its newest row), 14:05, 2026-11-22T03:00 (this host's
-    /// zone) [default: the standing verdict, which every agent keeps; of --db the last minute]
-    #[arg(long, value_name = "TIME", value_parser = super::times::parse_when)]
-    pub(super) since: Option<When>,
-    /// With --since: up to then
-    #[arg(long, value_name = "TIME", value_parser = super::times::parse_when, requires = "since")]
-    pub(super) until: Option<When>,
-    /// This span of the past
-    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = super::times::parse_when, conflicts_with_all = ["since", "until"])]
-    pub(super) between: Vec<When>,
 }
 
 /// The time that was asked about.
