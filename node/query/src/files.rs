@@ -100,7 +100,8 @@ pub fn coordinator(files: &[PathBuf], views: &'static [View]) -> Result<Coordina
         });
     }
     if nodes.executors.is_empty() {
-        let whys: Vec<String> = nodes.unreadable.into_values().collect();
+        let why = |why: &String| why.strip_prefix("failed: ").unwrap_or(why).to_owned();
+        let whys: Vec<String> = nodes.unreadable.values().map(why).collect();
         return Err(FilesError::NoneReadable(whys.join("; ")));
     }
     members.sort_by(|a, b| a.name.cmp(&b.name));
