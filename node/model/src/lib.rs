@@ -11,19 +11,21 @@
 //!
 //! - [`frame`]: length, version and body of a message; the only user of bincode here. [`wire`]:
 //!   what nodes ask each other.
-//! - [`explanation`]: a verdict explained. `local`: what people ask an agent. `coverage`: who is in an answer. `snapshot`: the rounds of
+//! - [`board`]: what ranks did, window by window; [`watch`]: what stands now. [`explanation`]: a verdict explained. `local`: what people ask an agent. `coverage`: who is in an answer. `snapshot`: the rounds of
 //!   a question.
 
+pub mod board;
 mod coverage;
 pub mod explanation;
 pub mod frame;
 mod local;
 mod snapshot;
+pub mod watch;
 pub mod wire;
 
 pub use coverage::{Coverage, Missing, row_share};
 pub use local::{
     ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, Question, StacksQuestion, StacksWanted,
-    StragglersQuestion,
+    StragglersQuestion, TableSeen, WatchQuestion,
 };
 pub use snapshot::SnapshotUse;

@@ -5,6 +5,7 @@
 use query_planner::{ColumnMeta, Value};
 use serde::{Deserialize, Serialize};
 
+use crate::board::{Board, BoardQuestion};
 use crate::coverage::Coverage;
 
 /// What the command line asks.
@@ -31,6 +32,13 @@ pub enum LocalRequest {
         /// And its end.
         until_ns: i64,
     },
+    /// What ranks did, window by window. Answered by one [`LocalResponse::Board`].
+    Board(BoardQuestion),
+    /// The verdict and the rank table, now and at each change, at most twice a second, until the
+    /// asker goes: [`LocalResponse::Watch`]s.
+    Watch(WatchQuestion),
+    /// The tables that can be asked for: a JSON list of [`TableSeen`].
+    Tables,
 }
 
 /// What the agent answers.
@@ -60,14 +68,27 @@ pub enum LocalResponse {
         /// Who had answered by then.
         coverage: Option<Coverage>,
     },
+    /// What ranks did, or a part of it.
+    Board(Box<Board>),
+    /// What stands now: a [`Watched`](crate::watch::Watched) as JSON. Others follow.
+    Watch(String),
 }
 
 impl LocalResponse {
     /// Whether nothing follows this response.
     #[must_use]
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Columns(_) | Self::Rows(_))
+        !matches!(self, Self::Columns(_) | Self::Rows(_) | Self::Watch(_))
     }
+}
+
+/// A table or view of the nodes that are asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableSeen {
+    /// Its name.
+    pub name: String,
+    /// Its visible columns, in order; none where only a question to it tells.
+    pub columns: Vec<ColumnMeta>,
 }
 
 /// A question as it comes over the local socket.
@@ -128,6 +149,14 @@ pub enum ExplainWhat {
         /// `findings.ts_ns`.
         ts_ns: i64,
     },
+}
+
+/// What is to be watched.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchQuestion {
+    /// The job whose verdict and ranks are wanted, by `job_id` or `job_id.step_id`; none: the one
+    /// that is worst off.
+    pub job: Option<String>,
 }
 
 /// What `rankmesh mark` notes.

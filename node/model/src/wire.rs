@@ -12,6 +12,7 @@ use query_planner::{Batch, Combine, NodeError, NodeStats, NodeTask};
 use record::Activity;
 use serde::{Deserialize, Serialize};
 
+use crate::board::{Board, Known};
 use crate::frame::{self, FrameError};
 use crate::local::{LocalRequest, LocalResponse, StacksWanted};
 use crate::snapshot::SnapshotUse;
@@ -126,6 +127,16 @@ pub enum Request {
     Windows(JobWindows),
     /// What is your verdict on this job, whole? Answered by [`Response::Verdict`].
     Verdict(u64),
+    /// What did the ranks of this job do, window by window? To one of its judges; answered by
+    /// [`Response::Board`].
+    Board {
+        /// The job.
+        job: u64,
+        /// Windows that end after this, Unix nanoseconds; none: all that are kept.
+        since_ns: Option<i64>,
+        /// What the asker has of it.
+        known: Option<Known>,
+    },
 }
 
 /// Digests of a host's ranks of one job.
@@ -330,6 +341,8 @@ pub enum Response {
     Heard(WindowsHeard),
     /// The verdict, in the encoding of its owner; empty where there is none.
     Verdict(Vec<u8>),
+    /// What ranks did; none where the node does not judge the job.
+    Board(Option<Box<Board>>),
 }
 
 impl Response {

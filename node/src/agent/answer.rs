@@ -3,6 +3,7 @@
 //! decided there; what was asked is noted here.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use async_trait::async_trait;
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::audit::{Asking, Outcome};
+use super::stragglers::{self, Asked};
 
 /// Rows of one frame to the command line, and their bytes.
 const ROWS_PER_FRAME: usize = 2_000;
@@ -23,6 +25,9 @@ const BYTES_PER_FRAME: u64 = 1 << 20;
 /// Bytes of one row: with what may stand before it in its frame it is still short of the largest
 /// frame.
 const LARGEST_ROW: u64 = 6 << 20;
+
+/// How long nodes are waited for that are asked what tables they have.
+const FOR_TABLES: Duration = Duration::from_secs(5);
 
 /// Where an answer goes.
 #[async_trait]
@@ -53,9 +58,15 @@ pub(super) async fn answer(
         }
         LocalRequest::Nodes => {
             let asking = asking("nodes");
-            let nodes = serde_json::to_string(&super::facts::node_list(shared))?;
+            let nodes = serde_json::to_string(&super::facts::node_list(&shared.coordinator))?;
             shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
             to.send(LocalResponse::Text(nodes)).await?;
+        }
+        LocalRequest::Tables => {
+            let deadline = Instant::now() + FOR_TABLES;
+            let tables = query::tables::tables(&shared.coordinator, deadline).await;
+            let tables = tables.map_err(|message| AskError::Failed { message, coverage: None });
+            report(shared, asking("tables"), tables, to).await?;
         }
         LocalRequest::Stacks(question) => {
             let asking = asking("stacks");
@@ -64,7 +75,7 @@ pub(super) async fn answer(
         }
         LocalRequest::Explain(question) => {
             let asking = asking("explain");
-            let answer = super::explain::answer(shared, question, caller, stop).await;
+            let answer = super::explain::answer(Asked::mesh(shared), question, caller, stop).await;
             report(shared, asking, answer, to).await?;
         }
         LocalRequest::Mark(mark) => {
@@ -74,12 +85,27 @@ pub(super) async fn answer(
         LocalRequest::StragglersBetween { question, since_ns, until_ns } => {
             let asking = asking("stragglers");
             let caller = caller.for_analysis();
-            let answer = super::stragglers::between(shared, question, &caller, since_ns, until_ns, stop).await;
+            let span = Some((since_ns, until_ns));
+            let answer = stragglers::verdict(Asked::mesh(shared), question, span, &caller, stop).await;
             report(shared, asking, answer, to).await?;
+        }
+        LocalRequest::Board(question) => {
+            let asking = asking("board");
+            let (response, outcome) = match super::board::answer(shared, question, &caller.for_analysis(), stop).await {
+                Ok(board) => (LocalResponse::Board(Box::new(board)), Outcome::Answered { rows: None, bytes: None }),
+                Err(error) => failure(error),
+            };
+            shared.auditor.done(asking, outcome);
+            to.send(response).await?;
+        }
+        LocalRequest::Watch(question) => {
+            shared.auditor.done(asking("watch"), Outcome::Answered { rows: None, bytes: None });
+            super::watch::watch(shared, question, caller, to, stop).await?;
         }
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
-            let answer = super::stragglers::answer(shared, question, &caller.for_analysis(), stop).await;
+            let caller = caller.for_analysis();
+            let answer = stragglers::verdict(Asked::mesh(shared), question, None, &caller, stop).await;
             report(shared, asking, answer, to).await?;
         }
     }

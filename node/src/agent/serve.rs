@@ -311,6 +311,10 @@ impl Handler for NodeHandler {
                 Some(shared) => Response::Verdict(standing::whole(&shared, job)),
                 None => Response::Unsupported("this node judges no jobs".into()),
             },
+            Request::Board { job, since_ns, known } => match self.agent().filter(|_| peer.role == Role::Node) {
+                Some(shared) => Response::Board(standing::page(&shared, job, since_ns, known).map(Box::new)),
+                None => Response::Unsupported("this node judges no jobs".into()),
+            },
             Request::Trust => Response::Trust(self.trust.as_ref().map(|trust| trust.list()).unwrap_or_default()),
             Request::Renew { csr } => {
                 let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "renew");

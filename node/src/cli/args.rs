@@ -1,12 +1,13 @@
 //! The flags of each command.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::times::{When, parse_time, parse_when};
+use super::times::{When, parse_when};
 use super::values::{Ranks, parse_duration, parse_hash, parse_label, parse_ranks, parse_validity};
 use crate::output::Format;
 
@@ -128,7 +129,7 @@ pub(super) struct SocketArg {
 }
 
 /// Whom to ask and how long to wait.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct AskArgs {
     /// Deadline of the question
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
@@ -142,6 +143,37 @@ pub(super) struct AskArgs {
     /// Fail instead of printing a partial answer
     #[arg(long)]
     pub(super) require_all: bool,
+}
+
+/// Whom to ask, and for how long.
+#[derive(Debug, Clone, Args)]
+pub(super) struct TargetArgs {
+    /// Which agent.
+    #[command(flatten)]
+    pub(super) socket: SocketArg,
+    /// Ask no agent, but these trace stores, exports and other SQLite files (repeatable; a
+    /// directory, such as a Slurm job's, means all its .db files): each is a node, named after its
+    /// file
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
+    pub(super) db: Vec<PathBuf>,
+    /// For how long, and which nodes.
+    #[command(flatten)]
+    pub(super) ask: AskArgs,
+}
+
+/// Which time is asked about.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct SpanArgs {
+    /// From then on: 10m (ago; of --db before its newest row), 14:05, 2026-11-22T03:00 (this host's
+    /// zone) [default: the standing verdict, which every agent keeps; of --db the last minute]
+    #[arg(long, value_name = "TIME", value_parser = parse_when)]
+    pub(super) since: Option<When>,
+    /// With --since: up to then
+    #[arg(long, value_name = "TIME", value_parser = parse_when, requires = "since")]
+    pub(super) until: Option<When>,
+    /// This span of the past
+    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_when, conflicts_with_all = ["since", "until"])]
+    pub(super) between: Vec<When>,
 }
 
 /// What a GPU costs.
@@ -159,12 +191,9 @@ pub(super) struct RateArgs {
 /// Flags of `rankmesh query`.
 #[derive(Debug, Args)]
 pub(super) struct QueryArgs {
-    /// The local agent.
-    #[command(flatten)]
-    pub(super) socket: SocketArg,
     /// Whom to ask.
     #[command(flatten)]
-    pub(super) ask: AskArgs,
+    pub(super) target: TargetArgs,
     /// Output format [default: table on a terminal and in pipes alike]
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub(super) format: Format,
@@ -174,16 +203,54 @@ pub(super) struct QueryArgs {
     /// Print the plan instead of running it; `analyze` runs it and adds rows, bytes and times
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "plan")]
     pub(super) explain: Option<Explain>,
-    /// Ask this file without an agent (repeatable; a directory, such as a Slurm job's, means all
-    /// its .db files): each is a node, named after it
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
-    pub(super) db: Vec<PathBuf>,
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
     pub(super) job: Option<String>,
-    /// The question; '-' reads it from standard input
+    /// The question; '-' reads it from standard input; without one a terminal becomes `rankmesh
+    /// shell`
     #[arg(value_name = "SQL")]
-    pub(super) sql: String,
+    pub(super) sql: Option<String>,
+}
+
+impl QueryArgs {
+    /// Whether nothing is asked yet, on a terminal.
+    pub(super) fn wants_shell(&self) -> bool {
+        let nothing = self.sql.is_none() && !self.per_node && self.explain.is_none();
+        nothing && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    }
+
+    /// What a shell takes of them.
+    pub(super) fn into_shell(self) -> ShellArgs {
+        ShellArgs { target: self.target, job: self.job, format: self.format, bail: false }
+    }
+}
+
+/// Flags of `rankmesh shell`.
+#[derive(Debug, Args)]
+pub(super) struct ShellArgs {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub(super) target: TargetArgs,
+    /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
+    pub(super) job: Option<String>,
+    /// How answers are printed (`.mode` changes it)
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub(super) format: Format,
+    /// Statements from standard input: end at the first that fails
+    #[arg(long)]
+    pub(super) bail: bool,
+}
+
+/// Flags of `rankmesh schema`.
+#[derive(Debug, Args)]
+pub(super) struct SchemaArgs {
+    /// Only this table or view [default: their list]
+    #[arg(value_name = "TABLE")]
+    pub(super) table: Option<String>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    pub(super) format: ReportFormat,
 }
 
 /// What `--explain` shows.
@@ -198,19 +265,12 @@ pub(super) enum Explain {
 /// Flags of `rankmesh stragglers`.
 #[derive(Debug, Args)]
 pub(super) struct StragglersArgs {
-    /// The local agent.
-    #[command(flatten)]
-    pub(super) socket: SocketArg,
     /// Whom to ask.
     #[command(flatten)]
-    pub(super) ask: AskArgs,
-    /// Ask the stores from then on: 10m (ago), 14:05, 2026-11-22T03:00 (this host's zone)
-    /// [default: answer from the standing verdict, which every agent keeps]
-    #[arg(long, value_name = "TIME", value_parser = parse_when)]
-    pub(super) since: Option<When>,
-    /// Judge this span of the past from the stores
-    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_time, conflicts_with_all = ["since", "watch"])]
-    pub(super) between: Vec<i64>,
+    pub(super) target: TargetArgs,
+    /// Of which time.
+    #[command(flatten)]
+    pub(super) span: SpanArgs,
     /// Only this job (the standing verdict, or with --since the stores); of a Slurm job with a mesh of its own, that mesh, from any
     /// host of the cluster
     #[arg(long, value_name = "ID")]
@@ -218,15 +278,11 @@ pub(super) struct StragglersArgs {
     /// Only this communicator, by its hexadecimal hash (asks the stores)
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     pub(super) comm: Option<u64>,
-    /// Ask no agent: judge from this store (repeatable; a directory, such as a Slurm job's, means
-    /// all its .db files), by default its last minute
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label", "watch", "recorded"])]
-    pub(super) db: Vec<PathBuf>,
     /// All rows of long tables, not the worst eight and the median
     #[arg(long)]
     pub(super) all: bool,
     /// Ask again every two seconds and redraw
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["between", "until", "db"])]
     pub(super) watch: bool,
     /// What a GPU costs.
     #[command(flatten)]
@@ -237,7 +293,7 @@ pub(super) struct StragglersArgs {
     /// Ask no agent: judge recorded jobs. Operations of ranks as CSV or Parquet (the columns of
     /// ByteDance's straggler study; .gz too), PyTorch flight recorder dumps as they are written
     /// (pickle, one file a rank; no code in them is run) or as JSON, or directories of these
-    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql"])]
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql", "db"])]
     pub(super) recorded: Vec<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
@@ -350,18 +406,30 @@ pub(super) struct TraceArgs {
 /// Flags of `rankmesh export`.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// Trace store (an agent may be writing to it) or any other SQLite file
-    #[arg(long, value_name = "FILE")]
-    pub(super) db: PathBuf,
+    /// Whose rows: for --out of one --db (an agent may be writing to it), for --perfetto of any
+    /// number of them, or of an agent's mesh.
+    #[command(flatten)]
+    pub(super) target: TargetArgs,
     /// New file; its ending says the form: .db (plain SQLite), .csv or .parquet (one table each)
-    #[arg(long, value_name = "FILE")]
-    pub(super) out: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "perfetto", requires = "db")]
+    pub(super) out: Option<PathBuf>,
+    /// New file: a trace for Perfetto (ui.perfetto.dev, trace_processor) of all nodes; without --db
+    /// the mesh is asked, without a span for the last minute
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "table"])]
+    pub(super) perfetto: Option<PathBuf>,
     /// Only this table (repeatable for .db) [default: all for .db, else collectives]
     #[arg(long, value_name = "TABLE")]
     pub(super) table: Vec<String>,
-    /// Only the last stretch of the recording, counted back from its newest row
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(super) since: Option<Duration>,
+    /// Of which time; with --out only --since, a stretch counted back from the newest row.
+    #[command(flatten)]
+    pub(super) span: SpanArgs,
+    /// With --perfetto: only these ranks and their hosts, as 3,5-7 or 64-126/2
+    #[arg(long, value_name = "RANK,…", value_parser = parse_ranks, requires = "perfetto")]
+    pub(super) ranks: Option<Ranks>,
+    /// With --perfetto: only this job; of a Slurm job with a mesh of its own, that mesh, from any
+    /// host of the cluster
+    #[arg(long, value_name = "ID", requires = "perfetto")]
+    pub(super) job: Option<String>,
 }
 
 /// Flags of `rankmesh import`.

@@ -6,63 +6,74 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use model::Coverage;
-use model::LocalRequest;
 use model::Question;
 use query_planner::{ColumnMeta, LocalError, Value};
 use store::file::FileError;
 
 use super::args::{Explain, QueryArgs};
-use super::local::{self, NoAnswer, Piece, Reply};
+use super::local::{NoAnswer, Piece, Reply};
+use super::target::Target;
 use super::{Exit, UsageError};
 use crate::output::Format;
 use crate::output::{Printer, printable, printable_lines};
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
-    let sql = if args.sql == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
-        text
-    } else {
-        args.sql.clone()
+    let sql = match args.sql.as_deref() {
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
+            text
+        }
+        Some(sql) => sql.to_owned(),
+        None if args.per_node || args.explain.is_some() => {
+            return Err(UsageError("--per-node and --explain are about a question: give it, too".to_owned()).into());
+        }
+        None => {
+            let message = "no question: give it as an argument, or - to read it from standard input";
+            return Err(UsageError(message.to_owned()).into());
+        }
     };
-    match args.db.as_slice() {
+    match args.target.db.as_slice() {
         // Nobody is asked beside it, so there is no coverage to tell.
-        [file] if !file.is_dir() && args.ask.nodes.is_empty() && !args.per_node => one_file(file, &sql, &args),
+        [file] if !file.is_dir() && args.target.ask.nodes.is_empty() && !args.per_node => one_file(file, &sql, &args),
         _ => nodes(sql, &args),
     }
 }
 
 /// Asks the mesh, or files as nodes.
 fn nodes(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
+    let target = match args.target.of_slurm_job(args.job.as_deref())? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
     let question = Question {
-        sql,
-        timeout_ms: u64::try_from(args.ask.timeout.as_millis()).unwrap_or(u64::MAX),
-        nodes: args.ask.nodes.clone(),
-        labels: args.ask.label.clone(),
         per_node: args.per_node,
         plan_only: args.explain == Some(Explain::Plan),
         analyze: args.explain == Some(Explain::Analyze),
-    };
-    let mut answer = Answer::new(args);
-    let mut take = |piece| answer.take(piece);
-    let asked = if args.db.is_empty() {
-        let socket = match super::slurm::reach(&args.socket, args.job.as_deref())? {
-            Ok(socket) => socket,
-            Err(exit) => return Ok(exit),
-        };
-        local::ask_into(&socket, &LocalRequest::Query(question), &mut take)
-    } else {
-        super::files::ask_into(&args.db, question, &mut take)
-    };
-    let reply = match asked {
-        Ok(reply) => reply,
-        Err(error) => {
-            say_coverage(&error);
-            return Err(error);
-        }
+        ..args.target.question(sql)
     };
     let mut out = std::io::stdout().lock();
+    let asked = ask_and_print(&target, question, args.format, args.target.ask.require_all, &mut out);
+    asked.inspect_err(say_coverage)
+}
+
+/// Asks a question and prints its answer, rows to `out` as they come and coverage to standard error.
+///
+/// # Errors
+/// As [`Target::query`]; `out` cannot be written, or with `require_all` the answer is partial.
+pub(super) fn ask_and_print(
+    target: &Target,
+    question: Question,
+    format: Format,
+    require_all: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let analyze = question.analyze;
+    let mut answer =
+        Answer { format, printer: None, rows_wanted: !analyze, held: require_all.then(|| (Vec::new(), 0)) };
+    let reply = target.query(question, &mut |piece| answer.take(piece, out))?;
     match reply {
+        Reply::Board(_) => anyhow::bail!("a board came in place of rows"),
         Reply::Text(plan) => {
             writeln!(out, "{}", printable_lines(&plan).trim_end())?;
             Ok(Exit::Complete)
@@ -70,19 +81,19 @@ fn nodes(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
         Reply::Result { coverage, elapsed_ms, explained } => {
             let complete = coverage.is_complete();
             let mut err = std::io::stderr().lock();
-            if !complete && args.ask.require_all {
+            if !complete && require_all {
                 for line in coverage.lines() {
                     writeln!(err, "{}", printable(&line))?;
                 }
                 anyhow::bail!("the answer is partial and --require-all was given: nothing is printed");
             }
-            if args.explain == Some(Explain::Analyze) {
+            if analyze {
                 writeln!(out, "{}", printable_lines(&explained).trim_end())?;
                 for line in coverage.lines() {
                     writeln!(err, "{}", printable(&line))?;
                 }
             } else {
-                answer.end(&coverage, elapsed_ms, &mut out, &mut err)?;
+                answer.end(&coverage, elapsed_ms, out, &mut err)?;
             }
             Ok(if complete { Exit::Complete } else { Exit::Partial })
         }
@@ -103,17 +114,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn new(args: &QueryArgs) -> Self {
-        Self {
-            format: args.format,
-            printer: None,
-            rows_wanted: args.explain.is_none(),
-            held: args.ask.require_all.then(|| (Vec::new(), 0)),
-        }
-    }
-
-    fn take(&mut self, piece: Piece) -> anyhow::Result<()> {
-        let out = &mut std::io::stdout().lock();
+    fn take(&mut self, piece: Piece, out: &mut dyn Write) -> anyhow::Result<()> {
         match (piece, &mut self.printer, &mut self.held) {
             (Piece::Columns(columns), _, _) => self.printer = Some(Printer::new(self.format, columns)),
             (Piece::Rows(_), _, _) if !self.rows_wanted => {}
@@ -176,8 +177,9 @@ impl Alarm {
 
 fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
-    let deadline = started + args.ask.timeout;
-    let late = format!("timeout: the question took longer than {:?}; give --timeout or narrow it", args.ask.timeout);
+    let deadline = started + args.target.ask.timeout;
+    let late =
+        format!("timeout: the question took longer than {:?}; give --timeout or narrow it", args.target.ask.timeout);
     let alarm = Alarm::at(deadline + BEYOND, late.clone());
     let mut out = std::io::stdout().lock();
     let failed = |error| match error {

@@ -13,7 +13,7 @@
 //! `stages` for imbalances, `slower` whether the whole job became slower, `hang` for who is waited
 //! for (with `activity`: what processes do that do not get on), `cycle` tells steps, `verdict`
 //! decides by the thresholds in `rules`, `doubts` says why nobody can be named, `report` is what
-//! comes out (with `summary`), `text` says it to a person. `digest` is how windows travel:
+//! comes out (with `summary`), `rank_windows` has the same figures window by window, `text` says it to a person. `digest` is how windows travel:
 //! summaries made where the data lies, turned into an input here, of which `standing` keeps the
 //! current verdict; `why` looks for the cause of a named rank's lateness. `point_to_point` judges
 //! ranks that meet in sends, receives and waits, by where their time goes. `import` reads recorded
@@ -35,6 +35,7 @@ mod matching;
 mod number;
 mod observation;
 pub mod point_to_point;
+mod rank_windows;
 mod ranks;
 mod rating;
 mod report;
@@ -63,7 +64,10 @@ mod windows;
 pub use activity::{Activity, Doing};
 pub use hang::{Absence, Gone, Hang, Jam, Missing, NotHeard, Progress, Waiting, progress_of};
 pub use input::{Heard, Input};
-pub use observation::{COLUMNS, ClockOffset, Coupling, Observation, Row, RowError, Span, SyncCall, sql, syncs_sql};
+pub use observation::{
+    COLUMNS, ClockOffset, Coupling, Observation, Row, RowError, Span, SyncCall, last_sql, sql, syncs_sql,
+};
+pub use rank_windows::{RankWindows, Spent, SpentWindow, WindowRank, rank_windows};
 pub use ranks::{RankRef, Ranks};
 pub use report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,

@@ -34,15 +34,7 @@ pub(crate) fn score(mut comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> 
     let Some((kind, windows)) = cut(&comm, rules) else {
         return Err(Box::new(comm));
     };
-    let mut waits = waits(&comm);
-    if comm.lifted && waits == Waits::Inconsistent {
-        // The synchronise calls wait for something else: only the entries are left.
-        comm.lifted = false;
-        comm.tier = 0;
-        let cells = comm.met.iter_mut().flat_map(|met| &mut met.cells).flatten();
-        cells.for_each(|cell| cell.duration_ns = cell.called_ns);
-        waits = Waits::Enqueued;
-    }
+    let waits = waits_of(&mut comm);
     let bounds = bounds(&comm.members);
     let tallies: Vec<Vec<Tally>> = windows
         .iter()
@@ -65,6 +57,21 @@ pub(crate) fn score(mut comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> 
         scored.coarse = ranges.map(|range| (range.clone(), scored.pooled(range, rules).1)).collect();
     }
     Ok(scored)
+}
+
+/// Whether durations hold the wait. Where synchronise calls that were taken for the wait do not fit
+/// together, the calls' own durations are put back.
+pub(crate) fn waits_of(comm: &mut Comm) -> Waits {
+    let waits = waits(comm);
+    if !comm.lifted || waits != Waits::Inconsistent {
+        return waits;
+    }
+    // The synchronise calls wait for something else: only the entries are left.
+    comm.lifted = false;
+    comm.tier = 0;
+    let cells = comm.met.iter_mut().flat_map(|met| &mut met.cells).flatten();
+    cells.for_each(|cell| cell.duration_ns = cell.called_ns);
+    Waits::Enqueued
 }
 
 fn frame<'a>(comm: &'a Comm, met: Range<usize>, wall_ns: f64, waits: Waits, bounds: &'a [Option<f64>]) -> Frame<'a> {

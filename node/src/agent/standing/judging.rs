@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use record::steady_now_ns;
+use record::{steady_now_ns, unix_now_ns};
 use tokio_util::sync::CancellationToken;
 use verdicts::standing::{Judge, Key, NO_JOB, Told};
 
 use super::super::Shared;
+use super::kept::Measured;
 use super::verdicts_key;
 
 /// What came is looked at this often at most.
@@ -45,6 +46,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
             false => roster.judges_here(*job, &standing.outbox.suspects(*job, Instant::now().into())),
         });
         let over: Vec<u64> = duties.keys().filter(|job| !jobs.contains(job)).copied().collect();
+        standing.kept.forget(unix_now_ns());
         for job in over {
             standing.own.lock().remove(&job);
             if duties.remove(&job).is_some_and(|duty| duty.told.is_some()) {
@@ -61,10 +63,17 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
             let (mut judge, now_ns) = (std::mem::take(&mut duty.judge), steady_now_ns());
             let judged = tokio::task::spawn_blocking(move || {
                 let standing = judge.judge(&board, now_ns);
-                (standing, judge)
+                let measured = standing.as_ref().and_then(|standing| {
+                    let (reference, wall_ahead_ns) = (standing.reference.clone(), standing.wall_ahead_ns);
+                    Some(Measured { found: judge.rank_windows(&board)?, reference, wall_ahead_ns })
+                });
+                (standing, measured, judge)
             });
-            let Ok((judged, judge)) = judged.await else { continue };
+            let Ok((judged, measured, judge)) = judged.await else { continue };
             duty.judge = judge;
+            if let Some(measured) = measured {
+                standing.kept.add(job, measured);
+            }
             let Some(judged) = judged else { continue };
             let told = Told { job, name: shared.recording.feed().job_name(job), standing: judged };
             if !mixed {

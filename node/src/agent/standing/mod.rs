@@ -3,8 +3,10 @@
 //!
 //! What a verdict is made of, when a window can be judged and who judges is the pure
 //! `verdicts::standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
-//! them, `boards` hears them at a judge and `judging` judges; `roster` knows who runs which job,
-//! `hearing` hears members and their verdicts, `clocks` follows the reference nodes' clocks;
+//! them, `boards` hears them at a judge and `judging` judges, `kept` has what ranks did in the last
+//! ten minutes, and `page` gives it out; `roster` knows who runs which job,
+//! `hearing` hears members and their verdicts, `clocks` follows the reference nodes' clocks,
+//! `keep_clocks` keeps them in the store;
 //! `keep_stacks` keeps where the named ranks were, `tell` writes findings and runs the operator's
 //! command. `gossiped` is the way of agents of an earlier release.
 
@@ -30,15 +32,19 @@ mod feed;
 mod gossiped;
 mod hearing;
 mod judging;
+mod keep_clocks;
 mod keep_stacks;
+mod kept;
 mod money;
 mod outbox;
+mod page;
 mod publish;
 mod roster;
 mod tell;
 mod whole;
 
 pub(super) use feed::Feed;
+pub(super) use page::{page, page_of};
 pub use publish::send_windows;
 /// The clock by which windows are counted, nanoseconds.
 pub use record::steady_now_ns as now_ns;
@@ -61,6 +67,7 @@ type ByJudge = BTreeMap<String, (Told, i64)>;
 #[derive(Debug, Default)]
 pub struct StandingState {
     boards: boards::Boards,
+    kept: kept::Kept,
     outbox: outbox::Outbox,
     clocks: clocks::ReferenceClocks,
     roster: RwLock<Arc<roster::Roster>>,
@@ -340,5 +347,6 @@ pub(super) fn start(
     tasks.spawn(judging::judge(Arc::clone(shared), stop.clone()));
     tasks.spawn(hearing::listen(Arc::clone(shared), news, stop.clone()));
     tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
+    tasks.spawn(keep_clocks::keep(Arc::clone(shared), stop.clone()));
     tasks.spawn(tell::changes(Arc::clone(shared), on_finding, told, stop.clone()));
 }

@@ -11,7 +11,7 @@ use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
 use crate::digest::{self, Digest, WINDOW_NS, end_of, to_input, window_of};
 use crate::observation::Coupling;
-use crate::{Gone, Heard, Input, Report, Rules, Verdict, analyse};
+use crate::{Gone, Heard, Input, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
 /// Windows in which a node must have spoken to count as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
@@ -19,6 +19,8 @@ const RECENT: i64 = RECENT_NS / WINDOW_NS;
 const BLOCKS_A_WINDOW: usize = 60_000;
 /// At least every so many.
 const MOST_STRIDE: i64 = 8;
+/// Windows after one in which what ended in it may be told.
+const SETTLED: i64 = 2;
 /// Raw verdicts kept.
 const RAW: i64 = 12;
 
@@ -30,6 +32,8 @@ pub struct Judge {
     judged: Option<i64>,
     /// The reference's id and era by which these windows were counted.
     axis: Option<(u16, u64)>,
+    /// The last window of which it was said what ranks did.
+    measured: Option<i64>,
 }
 
 impl Judge {
@@ -41,7 +45,7 @@ impl Judge {
         let ahead = self.judged.is_some_and(|judged| judged > window_of(axis.now_ns) + NODE_WINDOWS);
         if self.axis.replace((reference, axis.era)) != Some((reference, axis.era)) || ahead {
             // Windows have other numbers now.
-            (self.raw, self.judged) = (BTreeMap::new(), None);
+            (self.raw, self.judged, self.measured) = (BTreeMap::new(), None, None);
         }
         let closed = board.closed(now_ns, axis).filter(|w| self.judged.is_none_or(|judged| *w > judged))?;
         let view = View { board, reference };
@@ -84,6 +88,28 @@ impl Judge {
             wall_ahead_ns,
             age_ns: axis.now_ns.saturating_sub(end_of(window)),
         })
+    }
+}
+
+impl Judge {
+    /// What ranks did in the windows since the last time, up to shortly before the one that was
+    /// judged last: a collective may be told of in the windows after the one in which it ended.
+    /// None where there is no such window.
+    pub fn rank_windows(&mut self, board: &Board) -> Option<RankWindows> {
+        let (judged, (reference, _)) = self.judged.zip(self.axis)?;
+        let until = judged - SETTLED;
+        let first = self.measured.map_or(judged - LONG_LOOKBACK, |measured| measured + 1).max(judged - LONG_LOOKBACK);
+        if first > until {
+            return None;
+        }
+        self.measured = Some(until);
+        let view = View { board, reference };
+        let (mut input, _) = view.input(judged, judged - first + 1 + SETTLED);
+        // A collective counts where it ended, however long it took.
+        input.since_ns = end_of(first - LONG_LOOKBACK);
+        let mut found = rank_windows(input, WINDOW_NS);
+        found.windows.retain(|window, _| (first..=until).contains(window));
+        Some(found)
     }
 }
 

@@ -1,0 +1,165 @@
+//! What stands now, for whoever watches: the verdict on a job with its ranks, and the other jobs in
+//! a line each. Pushed as JSON by an agent (`LocalRequest::Watch`), made in the same form of a span
+//! of the past: a front end shows both alike.
+//!
+//! Fields are only added, and a missing one reads as its default, so that a front end of one
+//! release reads another's.
+
+use serde::{Deserialize, Serialize};
+
+use crate::coverage::Coverage;
+
+/// The version of the JSON form: raised when a field changes its meaning or goes.
+pub const WATCH_VERSION: u32 = 1;
+
+/// What stands.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Watched {
+    /// See [`WATCH_VERSION`].
+    pub version: u32,
+    /// The agent that says so; empty where it is made from stores.
+    pub agent: String,
+    /// When it was made, Unix nanoseconds of the agent's clock.
+    pub at_ns: i64,
+    /// The job that is shown; none where no verdict stands.
+    pub job: Option<JobNow>,
+    /// All jobs, those that are not well first; that which is shown among them.
+    pub jobs: Vec<JobNow>,
+    /// The ranks of the job that is shown, worst first.
+    pub ranks: Vec<RankNow>,
+    /// Why ranks are missing in the table, in words; none where it is whole.
+    pub brief: Option<String>,
+    /// The nodes of the mesh.
+    pub nodes: Vec<NodeNow>,
+    /// Who was heard.
+    pub coverage: Coverage,
+}
+
+/// A job and its verdict.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobNow {
+    /// What it is called.
+    pub name: String,
+    /// What [`BoardQuestion`](crate::board::BoardQuestion) and other requests take for it; none
+    /// where no job id is known.
+    pub id: Option<String>,
+    /// Its ranks, where known.
+    pub nranks: Option<i64>,
+    /// Kind of the verdict, as in `stragglers`.
+    pub verdict: String,
+    /// The verdict in words.
+    pub sentence: String,
+    /// Somebody holds it up, or it hangs.
+    pub is_ill: bool,
+    /// Who, dearest first.
+    pub culprits: Vec<CulpritNow>,
+    /// What explains it, in words.
+    pub cause: Option<String>,
+    /// Sum over the waiting ranks of the time that they waited, seconds.
+    pub gpu_seconds: Option<f64>,
+    /// As if so many ranks did nothing.
+    pub gpus_lost: Option<f64>,
+    /// That is at most so.
+    pub upper_bound: bool,
+    /// How long a step takes, nanoseconds; none where steps cannot be told.
+    pub step_ns: Option<i64>,
+    /// Evidence tier.
+    pub tier: u8,
+    /// How far times of different hosts may be wrong against each other, nanoseconds.
+    pub clock_bound_ns: Option<i64>,
+    /// What could not be seen, in words.
+    pub not_visible: Vec<String>,
+    /// What else was seen, in words.
+    pub notes: Vec<String>,
+    /// Who judged it; none where it is made from stores.
+    pub judge: Option<String>,
+    /// The job's judges differ about it.
+    pub differ: bool,
+    /// End of what was judged, Unix nanoseconds.
+    pub until_ns: i64,
+    /// Time since then when this was made, milliseconds.
+    pub age_ms: i64,
+    /// Nodes whose window had not come.
+    pub silent: Vec<String>,
+}
+
+/// Who holds a job up.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CulpritNow {
+    /// Its rank.
+    pub rank: i64,
+    /// Its host.
+    pub node: String,
+    /// Its process there; none of a rank of which only the number is known.
+    pub pid: Option<i64>,
+    /// By how much it is late, nanoseconds.
+    pub late_by_ns: Option<i64>,
+    /// Since when, Unix nanoseconds.
+    pub since_ns: Option<i64>,
+    /// It may have begun earlier.
+    pub since_start: bool,
+    /// Of so many collectives,
+    pub collectives: u64,
+    /// it was last in these.
+    pub last_in: u64,
+}
+
+/// A rank over the span that a verdict is about.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankNow {
+    /// Its rank in the job.
+    pub rank: i64,
+    /// Its host.
+    pub node: String,
+    /// Its process there.
+    pub pid: i64,
+    /// `culprit`, `held_up`, `victim` or `peer`.
+    pub role: String,
+    /// Mean of its entry minus the first entry, nanoseconds; none where a clock is not known.
+    pub late_ns: Option<i64>,
+    /// Mean time in calls beyond what the rank took that waited least.
+    pub wait_ns: Option<i64>,
+    /// Mean of its excess over the median of the others, a collective.
+    pub excess_ns: Option<i64>,
+    /// The same as a share of wall time; of ranks that meet in calls to single ranks, the share of
+    /// all waiting that ends at it.
+    pub share: f64,
+    /// Mean of how much more compute time it took than the median of the ranks that do the same.
+    pub compute_excess_ns: Option<i64>,
+    /// Robust z over the span; none for two or three ranks.
+    pub z: Option<f64>,
+    /// Windows in which it was flagged,
+    pub flagged: u64,
+    /// of so many.
+    pub windows: u64,
+    /// Share of wall time outside communication calls; of ranks that meet in calls to single ranks.
+    pub compute_share: Option<f64>,
+}
+
+/// A node of the mesh.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeNow {
+    /// Its name.
+    pub name: String,
+    /// `live`, `dead` or what the failure detector says; `file` of a store without an agent.
+    pub state: String,
+    /// What it records, or why not.
+    pub recording: String,
+    /// Ranks that run there.
+    pub ranks: Vec<u32>,
+    /// Rows of its store.
+    pub rows: u64,
+    /// Oldest and newest time in it, Unix nanoseconds of its own clock.
+    pub span_ns: Option<(i64, i64)>,
+    /// How far its clock may be wrong against the reference, nanoseconds; none where not known.
+    pub clock_bound_ns: Option<i64>,
+    /// Release.
+    pub version: String,
+    /// It is the agent that was asked.
+    pub is_self: bool,
+}
