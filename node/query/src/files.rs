@@ -108,6 +108,15 @@ pub fn coordinator(files: &[PathBuf], views: &'static [View]) -> Result<Coordina
     Ok(Coordinator::new(Way::Files(Arc::new(nodes)), gossip, views))
 }
 
+/// The first and the last time that the files of a coordinator hold, Unix nanoseconds; none where
+/// they hold no rows.
+#[must_use]
+pub fn span_ns(coordinator: &Coordinator) -> Option<(i64, i64)> {
+    let members = coordinator.gossip.members();
+    let spans = members.iter().filter_map(|member| member.facts.store_span_ns);
+    spans.reduce(|(first, last), (from, to)| (first.min(from), last.max(to)))
+}
+
 /// What runs tasks on a file, and what it holds.
 fn open(name: &NodeName, path: &Path) -> Result<(Arc<Executor>, NodeFacts), String> {
     let failed = |why: String| format!("failed: {why}");

@@ -43,7 +43,8 @@ impl Way {
     }
 
     /// Why a node of this process cannot be asked at all.
-    pub(crate) fn unreadable(&self, node: &str) -> Option<&str> {
+    #[must_use]
+    pub fn unreadable(&self, node: &str) -> Option<&str> {
         match self {
             Self::Mesh { .. } => None,
             Self::Files(files) => {

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::audit::{Asking, Outcome};
+use super::stragglers::{self, Asked};
 
 /// Rows of one frame to the command line, and their bytes.
 const ROWS_PER_FRAME: usize = 2_000;
@@ -53,7 +54,7 @@ pub(super) async fn answer(
         }
         LocalRequest::Nodes => {
             let asking = asking("nodes");
-            let nodes = serde_json::to_string(&super::facts::node_list(shared))?;
+            let nodes = serde_json::to_string(&super::facts::node_list(&shared.coordinator))?;
             shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
             to.send(LocalResponse::Text(nodes)).await?;
         }
@@ -64,7 +65,7 @@ pub(super) async fn answer(
         }
         LocalRequest::Explain(question) => {
             let asking = asking("explain");
-            let answer = super::explain::answer(shared, question, caller, stop).await;
+            let answer = super::explain::answer(Asked::mesh(shared), question, caller, stop).await;
             report(shared, asking, answer, to).await?;
         }
         LocalRequest::Mark(mark) => {
@@ -74,7 +75,8 @@ pub(super) async fn answer(
         LocalRequest::StragglersBetween { question, since_ns, until_ns } => {
             let asking = asking("stragglers");
             let caller = caller.for_analysis();
-            let answer = super::stragglers::between(shared, question, &caller, since_ns, until_ns, stop).await;
+            let span = Some((since_ns, until_ns));
+            let answer = stragglers::verdict(Asked::mesh(shared), question, span, &caller, stop).await;
             report(shared, asking, answer, to).await?;
         }
         LocalRequest::Board(question) => {
@@ -94,7 +96,8 @@ pub(super) async fn answer(
         }
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
-            let answer = super::stragglers::answer(shared, question, &caller.for_analysis(), stop).await;
+            let caller = caller.for_analysis();
+            let answer = stragglers::verdict(Asked::mesh(shared), question, None, &caller, stop).await;
             report(shared, asking, answer, to).await?;
         }
     }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gossip::NodeFacts;
+use gossip::{MemberState, NodeFacts};
+use query::Coordinator;
 use query::exec::Executor;
 use serde_json::{Value, json};
 use store::Source;
@@ -62,22 +63,22 @@ pub(super) async fn keep_true(shared: Arc<Shared>, config: AgentConfig, stop: Ca
 }
 
 /// The list behind `rankmesh nodes --format json`: `{"name","address","state","labels",…}`, this
-/// node included.
-pub(super) fn node_list(shared: &Shared) -> Vec<Value> {
-    shared
-        .coordinator
+/// node included. A file that cannot be read is dead, and `capture` says why.
+pub(crate) fn node_list(coordinator: &Coordinator) -> Vec<Value> {
+    coordinator
         .gossip
         .members()
         .into_iter()
         .map(|member| {
+            let unreadable = coordinator.way.unreadable(&member.name);
             json!({
                 "name": member.name,
                 "address": member.address.to_string(),
-                "state": member.state,
+                "state": if unreadable.is_some() { MemberState::Dead } else { member.state },
                 "labels": member.facts.labels,
                 "ranks": member.facts.ranks,
                 "version": member.facts.version,
-                "capture": member.facts.capture,
+                "capture": unreadable.map_or(member.facts.capture.as_str(), |why| why),
                 "store_rows": member.facts.store_rows,
                 "store_span_ns": member.facts.store_span_ns,
                 "issuer": member.facts.extra.contains_key(super::trust::ISSUER),

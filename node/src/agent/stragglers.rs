@@ -40,7 +40,7 @@ const PEERS_AT_ONCE: usize = 32;
 
 /// A verdict with its coverage, as it goes to the command line.
 #[derive(Debug, Serialize)]
-pub struct StragglersAnswer {
+pub(crate) struct StragglersAnswer {
     /// The analysis.
     #[serde(flatten)]
     pub report: Report,
@@ -67,18 +67,15 @@ pub struct StragglersAnswer {
 
 /// The standing verdict on a job beside that which is reported in full.
 #[derive(Debug, Serialize)]
-pub struct OtherJob {
+pub(crate) struct OtherJob {
     /// The verdict.
     pub verdict: Verdict,
     /// How it came about.
     pub standing: About,
 }
 
-/// Asks, measures clocks, scores.
-///
-/// # Errors
-/// As [`ask::ask`].
-pub(super) async fn answer(
+/// The standing verdict where it answers the question, else that of the stores' last time.
+async fn standing_or_lately(
     shared: &Shared,
     question: StragglersQuestion,
     caller: &Caller,
@@ -98,13 +95,14 @@ pub(super) async fn answer(
     }
     if !takes_standing || question.job.is_some() {
         let since_ns = ago_ns(question.since_ms.unwrap_or(SINCE_MS));
-        return from_stores(asked_of(shared), &question, caller, since_ns, None, started, &cancelled).await;
+        return from_stores(Asked::mesh(shared), &question, caller, since_ns, None, started, &cancelled).await;
     }
     let mut answer =
-        from_stores(asked_of(shared), &question, caller, ago_ns(LATELY_MS), None, started, &cancelled).await?;
+        from_stores(Asked::mesh(shared), &question, caller, ago_ns(LATELY_MS), None, started, &cancelled).await?;
     let mut asked_ms = LATELY_MS;
     if matches!(answer.report.verdict, Verdict::Unknown { .. }) {
-        answer = from_stores(asked_of(shared), &question, caller, ago_ns(SINCE_MS), None, started, &cancelled).await?;
+        answer =
+            from_stores(Asked::mesh(shared), &question, caller, ago_ns(SINCE_MS), None, started, &cancelled).await?;
         asked_ms = SINCE_MS;
     }
     let note = format!(
@@ -118,55 +116,86 @@ pub(super) async fn answer(
     Ok(answer)
 }
 
-/// The verdict on a time of the past, on this node's clock.
+/// Whose rows are judged, and, where agents run, who says what ranks do right now.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// Asks the nodes.
+    pub(crate) coordinator: &'a Coordinator,
+    /// The agent that asks; none where the nodes are files, of hosts that nobody can ask any more.
+    pub(crate) live: Option<&'a Shared>,
+}
+
+impl<'a> Asked<'a> {
+    /// The mesh of an agent.
+    pub(super) fn mesh(shared: &'a Shared) -> Self {
+        Self { coordinator: &shared.coordinator, live: Some(shared) }
+    }
+
+    /// Stores without agents.
+    pub(crate) fn files(coordinator: &'a Coordinator) -> Self {
+        Self { coordinator, live: None }
+    }
+}
+
+/// The verdict of a span, Unix nanoseconds of this node's clock; without one that which stands, or
+/// of files that of the last time that they hold.
 ///
 /// # Errors
 /// As [`ask::ask`].
-pub(super) async fn between(
-    shared: &Shared,
+pub(crate) async fn verdict(
+    of: Asked<'_>,
     question: StragglersQuestion,
+    span: Option<(i64, i64)>,
     caller: &Caller,
-    since_ns: i64,
-    until_ns: i64,
     cancelled: CancellationToken,
 ) -> Result<StragglersAnswer, AskError> {
-    from_stores(asked_of(shared), &question, caller, since_ns, Some(until_ns), Instant::now(), &cancelled).await
+    match (span, of.live) {
+        (Some((since_ns, until_ns)), _) => {
+            from_stores(of, &question, caller, since_ns, Some(until_ns), Instant::now(), &cancelled).await
+        }
+        (None, Some(shared)) => standing_or_lately(shared, question, caller, cancelled).await,
+        (None, None) => {
+            let started = Instant::now();
+            let (since_ns, until_ns) = last_of_files(of.coordinator, &question, caller, started, &cancelled).await?;
+            from_stores(of, &question, caller, since_ns, Some(until_ns), started, &cancelled).await
+        }
+    }
 }
 
 fn ago_ns(ms: u64) -> i64 {
-    unix_now_ns() - i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000)
+    unix_now_ns() - ns(ms)
 }
 
-/// The verdict that files give, the stores of a job's hosts after it has ended: each is a node of
-/// `coordinator`. Without an end it is that of their newest row, without a beginning the time before
-/// it that the question says. Clocks of hosts against each other are not known.
-///
-/// # Errors
-/// As [`ask::ask`].
-pub(crate) async fn of_files(
+fn ns(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000)
+}
+
+/// The last time of files: up to their newest row, from so long before the last collective as the
+/// question says. (An agent goes on recording its host when the job has ended.)
+async fn last_of_files(
     coordinator: &Coordinator,
     question: &StragglersQuestion,
-    since_ns: Option<i64>,
-    until_ns: Option<i64>,
-) -> Result<StragglersAnswer, AskError> {
-    let newest = || coordinator.gossip.members().iter().filter_map(|member| Some(member.facts.store_span_ns?.1)).max();
-    let until_ns = until_ns.unwrap_or_else(|| newest().unwrap_or_else(unix_now_ns).saturating_add(1));
-    let back_ns = i64::try_from(question.since_ms.unwrap_or(SINCE_MS)).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let since_ns = since_ns.unwrap_or_else(|| until_ns.saturating_sub(back_ns));
-    let asked = Asked { coordinator, live: None };
-    from_stores(asked, question, &Caller::agent(), since_ns, Some(until_ns), Instant::now(), &CancellationToken::new())
-        .await
-}
-
-/// Whose rows are judged, and, where agents run, who says what ranks do right now.
-#[derive(Clone, Copy)]
-struct Asked<'a> {
-    coordinator: &'a Coordinator,
-    live: Option<&'a Shared>,
-}
-
-fn asked_of(shared: &Shared) -> Asked<'_> {
-    Asked { coordinator: &shared.coordinator, live: Some(shared) }
+    caller: &Caller,
+    started: Instant,
+    cancelled: &CancellationToken,
+) -> Result<(i64, i64), AskError> {
+    let back_ns = ns(question.since_ms.unwrap_or(SINCE_MS));
+    let deadline = started + Duration::from_millis(question.timeout_ms);
+    let asked = super::causes::ask(
+        coordinator,
+        verdicts::last_sql(question.job.as_deref(), question.comm),
+        question.nodes.clone(),
+        caller,
+        deadline,
+        cancelled,
+    );
+    let last_call_ns = match asked.await {
+        Ok((rows, _)) => rows.first().and_then(|row| crate::cells::integer(row, 0)),
+        Err(message) => return Err(AskError::Failed { message, coverage: None }),
+    };
+    let newest = query::files::span_ns(coordinator).map(|(_, newest_ns)| newest_ns).or(last_call_ns);
+    let newest_ns = newest.unwrap_or_else(unix_now_ns);
+    Ok((last_call_ns.unwrap_or(newest_ns).min(newest_ns).saturating_sub(back_ns), newest_ns.saturating_add(1)))
 }
 
 /// Asks the stores; without `until_ns` up to now, and then also for the calls that ranks are in.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::times::{When, parse_time, parse_when};
+use super::target::{SpanArgs, TargetArgs};
 use super::values::{Ranks, parse_duration, parse_hash, parse_label, parse_ranks, parse_validity};
 use crate::output::Format;
 
@@ -128,7 +128,7 @@ pub(super) struct SocketArg {
 }
 
 /// Whom to ask and how long to wait.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct AskArgs {
     /// Deadline of the question
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
@@ -159,12 +159,9 @@ pub(super) struct RateArgs {
 /// Flags of `rankmesh query`.
 #[derive(Debug, Args)]
 pub(super) struct QueryArgs {
-    /// The local agent.
-    #[command(flatten)]
-    pub(super) socket: SocketArg,
     /// Whom to ask.
     #[command(flatten)]
-    pub(super) ask: AskArgs,
+    pub(super) target: TargetArgs,
     /// Output format [default: table on a terminal and in pipes alike]
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub(super) format: Format,
@@ -174,10 +171,6 @@ pub(super) struct QueryArgs {
     /// Print the plan instead of running it; `analyze` runs it and adds rows, bytes and times
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "plan")]
     pub(super) explain: Option<Explain>,
-    /// Ask this file without an agent (repeatable; a directory, such as a Slurm job's, means all
-    /// its .db files): each is a node, named after it
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
-    pub(super) db: Vec<PathBuf>,
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
     pub(super) job: Option<String>,
@@ -198,19 +191,12 @@ pub(super) enum Explain {
 /// Flags of `rankmesh stragglers`.
 #[derive(Debug, Args)]
 pub(super) struct StragglersArgs {
-    /// The local agent.
-    #[command(flatten)]
-    pub(super) socket: SocketArg,
     /// Whom to ask.
     #[command(flatten)]
-    pub(super) ask: AskArgs,
-    /// Ask the stores from then on: 10m (ago), 14:05, 2026-11-22T03:00 (this host's zone)
-    /// [default: answer from the standing verdict, which every agent keeps]
-    #[arg(long, value_name = "TIME", value_parser = parse_when)]
-    pub(super) since: Option<When>,
-    /// Judge this span of the past from the stores
-    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_time, conflicts_with_all = ["since", "watch"])]
-    pub(super) between: Vec<i64>,
+    pub(super) target: TargetArgs,
+    /// Of which time.
+    #[command(flatten)]
+    pub(super) span: SpanArgs,
     /// Only this job (the standing verdict, or with --since the stores); of a Slurm job with a mesh of its own, that mesh, from any
     /// host of the cluster
     #[arg(long, value_name = "ID")]
@@ -218,15 +204,11 @@ pub(super) struct StragglersArgs {
     /// Only this communicator, by its hexadecimal hash (asks the stores)
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     pub(super) comm: Option<u64>,
-    /// Ask no agent: judge from this store (repeatable; a directory, such as a Slurm job's, means
-    /// all its .db files), by default its last minute
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label", "watch", "recorded"])]
-    pub(super) db: Vec<PathBuf>,
     /// All rows of long tables, not the worst eight and the median
     #[arg(long)]
     pub(super) all: bool,
     /// Ask again every two seconds and redraw
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["between", "until", "db"])]
     pub(super) watch: bool,
     /// What a GPU costs.
     #[command(flatten)]
@@ -237,7 +219,7 @@ pub(super) struct StragglersArgs {
     /// Ask no agent: judge recorded jobs. Operations of ranks as CSV or Parquet (the columns of
     /// ByteDance's straggler study; .gz too), PyTorch flight recorder dumps as they are written
     /// (pickle, one file a rank; no code in them is run) or as JSON, or directories of these
-    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql"])]
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql", "db"])]
     pub(super) recorded: Vec<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]

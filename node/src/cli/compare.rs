@@ -13,15 +13,14 @@ use anyhow::{Context, bail};
 use clap::Args;
 use explain::chain::duration;
 use explain::compare::{Change, Figure, Outcome, compare};
-use model::{Coverage, Missing};
+use model::Coverage;
 use query_planner::Value;
-use record::unix_now_ns;
 use serde::Serialize;
 
-use super::args::{AskArgs, ReportFormat, SocketArg};
+use super::args::ReportFormat;
 use super::rows::{Asker, Rows, quoted};
-use super::times::parse_time;
-use super::values::parse_duration;
+use super::target::{Target, TargetArgs};
+use super::times::{When, parse_when};
 use super::{Exit, UsageError};
 use crate::cells::{integer, real, text};
 use crate::output::{printable, printable_lines, quiet, render};
@@ -35,17 +34,15 @@ const ROWS: usize = 40;
 /// Flags of `rankmesh compare`.
 #[derive(Debug, Args)]
 pub(super) struct CompareArgs {
-    /// The local agent.
-    #[command(flatten)]
-    socket: SocketArg,
     /// Whom to ask.
     #[command(flatten)]
-    ask: AskArgs,
-    /// One side: a span (2h..1h ago, 14:00..14:10 UTC, or 10m up to now), or a directory of stores
-    #[arg(long, value_name = "SPAN|DIR", value_parser = parse_side)]
+    target: TargetArgs,
+    /// One side: a span (2h..1h ago, 14:00..14:10, or 10m up to now; of --db back from its newest
+    /// row), or all that a store or a directory of stores holds
+    #[arg(long, value_name = "SPAN|PATH", value_parser = parse_side)]
     before: Side,
     /// The other side
-    #[arg(long, value_name = "SPAN|DIR", value_parser = parse_side)]
+    #[arg(long, value_name = "SPAN|PATH", value_parser = parse_side)]
     after: Side,
     /// Only this job
     #[arg(long, value_name = "ID")]
@@ -58,8 +55,8 @@ pub(super) struct CompareArgs {
 /// One side of the comparison.
 #[derive(Debug, Clone, PartialEq)]
 enum Side {
-    /// Of the mesh's stores, Unix nanoseconds.
-    Span(i64, i64),
+    /// Of whom the flags name; up to now where it has no end.
+    Span(When, Option<When>),
     /// All stores in a directory, or one file.
     Stores(PathBuf),
 }
@@ -68,19 +65,14 @@ fn parse_side(text: &str) -> Result<Side, String> {
     if Path::new(text).exists() {
         return Ok(Side::Stores(PathBuf::from(text)));
     }
-    let (since_ns, until_ns) = match text.split_once("..") {
-        Some((since, until)) => (parse_time(since)?, parse_time(until)?),
-        None => {
-            parse_duration(text).map_err(|_| {
-                format!("'{text}' is no span and no directory; write 2h..1h, 14:00..14:10, 10m, or the path of stores")
-            })?;
-            (parse_time(text)?, unix_now_ns())
-        }
-    };
-    if since_ns < until_ns {
-        Ok(Side::Span(since_ns, until_ns))
-    } else {
-        Err(format!("'{text}' ends before it begins"))
+    match text.split_once("..") {
+        Some((since, until)) => Ok(Side::Span(parse_when(since)?, Some(parse_when(until)?))),
+        None => match parse_when(text) {
+            Ok(since @ When::Ago(_)) => Ok(Side::Span(since, None)),
+            _ => Err(format!(
+                "'{text}' is no span and there is no such file; write 2h..1h, 14:00..14:10, 10m, or the path of stores"
+            )),
+        },
     }
 }
 
@@ -190,21 +182,28 @@ const MEASURES: [Measure; 12] = [
 ];
 
 pub(super) fn run(mut args: CompareArgs) -> anyhow::Result<Exit> {
-    match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
-        Ok(socket) => args.socket = socket,
-        Err(exit) => return Ok(exit),
+    let sides = [&args.before, &args.after];
+    let only_stores = sides.iter().all(|side| matches!(side, Side::Stores(_)));
+    if only_stores && !args.target.db.is_empty() {
+        let message = "--db says whose spans are compared, and both sides are stores: leave it out, or give spans";
+        return Err(UsageError(message.to_owned()).into());
     }
-    let asker = Asker {
-        socket: &args.socket,
-        nodes: &args.ask.nodes,
-        labels: &args.ask.label,
-        deadline: Instant::now() + args.ask.timeout,
+    // Where both sides are stores nobody else is asked.
+    let whole = if only_stores {
+        None
+    } else {
+        match args.target.of_any_job(&mut args.job)? {
+            Ok(target) => Some(target),
+            Err(exit) => return Ok(exit),
+        }
     };
-    let before = Values::of(&args.before, args.job.as_deref(), &asker).context("--before")?;
-    let after = Values::of(&args.after, args.job.as_deref(), &asker).context("--after")?;
+    let deadline = Instant::now() + args.target.ask.timeout;
+    let of = |side| Values::of(side, whole.as_ref(), &args, deadline);
+    let before = of(&args.before).context("--before")?;
+    let after = of(&args.after).context("--after")?;
     let found = compared(before, after);
     let complete = found.coverage.iter().all(Coverage::is_complete);
-    if args.ask.require_all && !complete {
+    if args.target.ask.require_all && !complete {
         bail!("an answer is partial and --require-all was given: nothing is printed");
     }
     let mut out = std::io::stdout().lock();
@@ -230,56 +229,46 @@ struct Values {
 }
 
 impl Values {
-    fn of(side: &Side, job: Option<&str>, asker: &Asker<'_>) -> anyhow::Result<Self> {
-        let mut values = Self::default();
-        match side {
-            Side::Span(since_ns, until_ns) => {
-                values.block_ns = block_ns(*since_ns, *until_ns);
-                for (at, measure) in MEASURES.iter().enumerate() {
-                    let found = asker.ask_each(sql(measure, *since_ns, *until_ns, values.block_ns, job))?;
-                    if at == 0 || !found.coverage.is_complete() {
-                        values.coverage = found.coverage.clone();
-                    }
-                    // The node comes first.
-                    values.take(at, &found, 1);
-                }
-            }
-            Side::Stores(path) => {
-                let stores = stores(path)?;
-                let spans =
-                    stores.iter().map(|store| span(store, job, asker.deadline)).collect::<anyhow::Result<Vec<_>>>()?;
-                let longest = spans.iter().flatten().map(|(since, until)| until - since).max();
-                let Some(longest) = longest else {
+    /// A side's values; `whole` is asked for spans.
+    fn of(side: &Side, whole: Option<&Target>, args: &CompareArgs, deadline: Instant) -> anyhow::Result<Self> {
+        match (side, whole) {
+            (Side::Stores(path), _) => {
+                let stores = Target::stores(std::slice::from_ref(path))?;
+                let asker = Asker::until(&stores, &args.target, deadline);
+                let Some((since_ns, until_ns)) = recorded(&asker, args.job.as_deref())? else {
                     return Err(UsageError(format!("{}: no collectives in any store", path.display())).into());
                 };
-                values.block_ns = block_ns(0, longest);
-                values.coverage.asked = stores.len();
-                for (store, span) in stores.iter().zip(spans) {
-                    let Some((since_ns, until_ns)) = span else {
-                        let node = store.display().to_string();
-                        values
-                            .coverage
-                            .missing
-                            .push(Missing { node, reason: "it has no collectives of this job".into() });
-                        continue;
-                    };
-                    values.coverage.answered += 1;
-                    for (at, measure) in MEASURES.iter().enumerate() {
-                        let sql = sql(measure, since_ns, until_ns, values.block_ns, job);
-                        let answer = store::file::ask(store, &sql, asker.deadline)
-                            .map_err(|error| anyhow::anyhow!("{}: {error}", store.display()))?;
-                        values.take(at, &Rows { rows: answer.rows, coverage: Coverage::default() }, 0);
-                    }
-                }
+                Self::between(since_ns, until_ns, args.job.as_deref(), &asker)
             }
+            (Side::Span(since, until), Some(target)) => {
+                let since_ns = target.at_ns(*since);
+                let until_ns = until.map_or_else(|| target.now_ns(), |until| target.at_ns(until));
+                if since_ns >= until_ns {
+                    return Err(UsageError("the span ends before it begins".to_owned()).into());
+                }
+                Self::between(since_ns, until_ns, args.job.as_deref(), &Asker::until(target, &args.target, deadline))
+            }
+            (Side::Span(..), None) => bail!("nobody is asked for spans"),
+        }
+    }
+
+    fn between(since_ns: i64, until_ns: i64, job: Option<&str>, asker: &Asker<'_>) -> anyhow::Result<Self> {
+        let mut values = Self { block_ns: block_ns(since_ns, until_ns), ..Self::default() };
+        for (at, measure) in MEASURES.iter().enumerate() {
+            let found = asker.ask_each(sql(measure, since_ns, until_ns, values.block_ns, job))?;
+            if at == 0 || !found.coverage.is_complete() {
+                values.coverage = found.coverage.clone();
+            }
+            values.take(at, &found);
         }
         Ok(values)
     }
 
-    fn take(&mut self, measure: usize, found: &Rows, first: usize) {
+    /// Takes in rows of node, block, thing, value.
+    fn take(&mut self, measure: usize, found: &Rows) {
         for row in &found.rows {
-            if let (Some(block), Some(value)) = (integer(row, first), real(row, first + 2)) {
-                let of = text(row, first + 1);
+            if let (Some(block), Some(value)) = (integer(row, 1), real(row, 3)) {
+                let of = text(row, 2);
                 self.figures.entry((measure, of)).or_default().entry(block).or_default().push(value);
             }
         }
@@ -318,31 +307,11 @@ fn sql(measure: &Measure, since_ns: i64, until_ns: i64, block_ns: i64, job: Opti
         .replace("{job}", &job)
 }
 
-/// The stores at a path, by name.
-fn stores(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).with_context(|| format!("reading {}", path.display()))? {
-        let file = entry?.path();
-        if file.extension().is_some_and(|extension| extension == "db") {
-            found.push(file);
-        }
-    }
-    found.sort();
-    if found.is_empty() {
-        return Err(UsageError(format!("{}: no stores (.db) in it", path.display())).into());
-    }
-    Ok(found)
-}
-
-/// From the first to the last collective of a store.
-fn span(store: &Path, job: Option<&str>, deadline: Instant) -> anyhow::Result<Option<(i64, i64)>> {
+/// From the first to the last collective.
+fn recorded(asker: &Asker<'_>, job: Option<&str>) -> anyhow::Result<Option<(i64, i64)>> {
     let job = job.map_or_else(String::new, |job| format!(" WHERE job_id = {}", quoted(job)));
-    let answer = store::file::ask(store, &format!("SELECT min(ts_ns), max(ts_ns) FROM collectives{job}"), deadline)
-        .map_err(|error| anyhow::anyhow!("{}: {error}", store.display()))?;
-    let row: &[Value] = answer.rows.first().map_or(&[], Vec::as_slice);
+    let found = asker.ask(format!("SELECT min(ts_ns), max(ts_ns) FROM collectives{job}"))?;
+    let row: &[Value] = found.rows.first().map_or(&[], Vec::as_slice);
     Ok(integer(row, 0).zip(integer(row, 1)).map(|(first, last)| (first, last.saturating_add(1))))
 }
 
@@ -454,16 +423,32 @@ fn printed(found: &Comparison) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+    use record::unix_now_ns;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: CompareArgs,
+    }
+
+    fn args(before: &Path, after: &Path) -> CompareArgs {
+        let (before, after) = (before.to_str().unwrap(), after.to_str().unwrap());
+        Line::parse_from(["compare", "--timeout", "60s", "--before", before, "--after", after]).args
+    }
 
     #[test]
     fn sides_are_spans_or_stores() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(parse_side(dir.path().to_str().unwrap()), Ok(Side::Stores(dir.path().to_owned())));
-        let Ok(Side::Span(since_ns, until_ns)) = parse_side("2h..1h") else { panic!() };
-        assert!((until_ns - since_ns - 3_600_000_000_000).abs() < 1_000_000_000);
-        assert!(matches!(parse_side("10m"), Ok(Side::Span(..))));
-        for wrong in ["1h..2h", "x", "a..b", "/no/such/directory"] {
+        let ago = |hours: u64| When::Ago(Duration::from_secs(3_600 * hours));
+        assert_eq!(parse_side("2h..1h"), Ok(Side::Span(ago(2), Some(ago(1)))));
+        assert_eq!(parse_side("1h"), Ok(Side::Span(ago(1), None)));
+        for wrong in ["x", "a..b", "/no/such/directory", "14:00"] {
             assert!(parse_side(wrong).is_err(), "{wrong}");
         }
     }
@@ -514,10 +499,10 @@ mod tests {
         let (before, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         store(before.path(), 2_000_000, 18_000_000);
         store(after.path(), 2_000_000, 24_000_000);
-        let socket = SocketArg { socket: None, via: None, identity: None };
-        let deadline = Instant::now() + std::time::Duration::from_secs(60);
-        let asker = Asker { socket: &socket, nodes: &[], labels: &[], deadline };
-        let values = |dir: &Path| Values::of(&Side::Stores(dir.to_owned()), None, &asker).unwrap();
+        let args = args(before.path(), after.path());
+        let values = |dir: &Path| {
+            Values::of(&Side::Stores(dir.to_owned()), None, &args, Instant::now() + args.target.ask.timeout).unwrap()
+        };
         let found = compared(values(before.path()), values(after.path()));
         let outcome = |measure: &str, of: &str| {
             let change = found.changes.iter().find(|change| change.measure == measure && change.of == of);

@@ -7,18 +7,18 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
 use explain::cost::{Money, Waste, amount};
 use model::Coverage;
-use record::unix_now_ns;
 use serde::Serialize;
 
-use super::args::{AskArgs, RateArgs, ReportFormat, SocketArg};
+use super::args::{RateArgs, ReportFormat};
 use super::rates::Priced;
 use super::rows::{Asker, quoted};
+use super::target::TargetArgs;
 use super::values::parse_duration;
 use super::{Exit, UsageError};
 use crate::cells::{integer, real, text};
@@ -32,12 +32,9 @@ const ROWS: usize = 20;
 /// Flags of `rankmesh cost`.
 #[derive(Debug, Args)]
 pub(super) struct CostArgs {
-    /// The local agent.
-    #[command(flatten)]
-    socket: SocketArg,
     /// Whom to ask.
     #[command(flatten)]
-    ask: AskArgs,
+    target: TargetArgs,
     /// What a GPU costs.
     #[command(flatten)]
     rate: RateArgs,
@@ -83,20 +80,15 @@ struct Charge {
 }
 
 pub(super) fn run(mut args: CostArgs) -> anyhow::Result<Exit> {
-    match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
-        Ok(socket) => args.socket = socket,
+    let target = match args.target.of_any_job(&mut args.job)? {
+        Ok(target) => target,
         Err(exit) => return Ok(exit),
-    }
-    let priced = Priced::of(&args.rate, &args.socket)?;
-    let asker = Asker {
-        socket: &args.socket,
-        nodes: &args.ask.nodes,
-        labels: &args.ask.label,
-        deadline: Instant::now() + args.ask.timeout,
     };
-    let mut bill = bill(&args, &asker)?;
+    let priced = Priced::of(&args.rate, &target)?;
+    let asker = Asker::of(&target, &args.target);
+    let mut bill = bill(&args, target.now_ns(), &asker)?;
     let complete = bill.coverage.is_complete() && bill.asked_since_ns <= bill.since_ns;
-    if args.ask.require_all && !complete {
+    if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }
     price(&mut bill, priced.as_ref());
@@ -112,9 +104,8 @@ pub(super) fn run(mut args: CostArgs) -> anyhow::Result<Exit> {
     Ok(if complete { Exit::Complete } else { Exit::Partial })
 }
 
-fn bill(args: &CostArgs, asker: &Asker<'_>) -> anyhow::Result<Bill> {
+fn bill(args: &CostArgs, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Bill> {
     let of_job = args.job.as_ref().map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
-    let now_ns = unix_now_ns();
     let back = |since: Duration| now_ns.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
     let since_ns = args.since.map_or(0, back);
     let comms = asker.ask(format!(

@@ -2,43 +2,35 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use explain::cost::Waste;
 use explain::runbook::{Values, filled, only_commands};
 use model::explanation::Explanation;
-use model::{ExplainQuestion, ExplainWhat, LocalRequest};
+use model::{ExplainQuestion, ExplainWhat};
 
-use super::args::{AskArgs, RateArgs, ReportFormat, SocketArg};
-use super::local::{self, Reply};
+use super::Exit;
+use super::args::{RateArgs, ReportFormat};
 use super::query::say_coverage;
 use super::rates::Priced;
 use super::runbook;
-use super::times::parse_time;
-use super::values::{parse_duration, parse_hash};
-use super::{Exit, UsageError};
+use super::target::{Span, SpanArgs, TargetArgs};
+use super::values::parse_hash;
 use crate::output::{printable, printable_lines, quiet};
 
 /// Flags of `rankmesh explain`.
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// The local agent.
-    #[command(flatten)]
-    socket: SocketArg,
     /// Whom to ask.
     #[command(flatten)]
-    ask: AskArgs,
+    target: TargetArgs,
     /// What a GPU costs.
     #[command(flatten)]
     rate: RateArgs,
-    /// Explain the verdict of the stores' last time instead of the standing one
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["between", "finding"])]
-    since: Option<Duration>,
-    /// Explain the verdict of this time: 10m (ago), 14:05:30 or 2026-11-22T03:00 (this host's zone)
-    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_time, conflicts_with = "finding", allow_hyphen_values = true)]
-    between: Vec<i64>,
+    /// Of which time.
+    #[command(flatten)]
+    span: SpanArgs,
     /// Only this job; of a Slurm job with a mesh of its own, that mesh
     #[arg(long, value_name = "ID")]
     job: Option<String>,
@@ -55,36 +47,32 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     format: ReportFormat,
     /// Explain this finding: its `ts_ns` in the table `findings`
-    #[arg(value_name = "FINDING-ID")]
+    #[arg(value_name = "FINDING-ID", conflicts_with_all = ["since", "until", "between"])]
     finding: Option<i64>,
 }
 
 pub(super) fn run(mut args: ExplainArgs) -> anyhow::Result<Exit> {
-    match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
-        Ok(socket) => args.socket = socket,
+    let target = match args.target.of_any_job(&mut args.job)? {
+        Ok(target) => target,
         Err(exit) => return Ok(exit),
-    }
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let what = match (args.finding, args.between.as_slice(), args.since) {
-        (Some(ts_ns), ..) => ExplainWhat::Finding { ts_ns },
-        (None, &[since_ns, until_ns], _) if since_ns < until_ns => ExplainWhat::Between { since_ns, until_ns },
-        (None, &[_, _], _) => return Err(UsageError("--between A B: A has to be before B".to_owned()).into()),
-        (None, _, Some(since)) => ExplainWhat::Since { since_ms: millis(since) },
-        (None, _, None) => ExplainWhat::Standing,
     };
-    let request = LocalRequest::Explain(ExplainQuestion {
+    let what = match (args.finding, args.span.resolved(&target)?) {
+        (Some(ts_ns), _) => ExplainWhat::Finding { ts_ns },
+        (None, Span::Between(since_ns, until_ns)) => ExplainWhat::Between { since_ns, until_ns },
+        (None, Span::Back(since_ms)) => ExplainWhat::Since { since_ms },
+        (None, Span::Last) => ExplainWhat::Standing,
+    };
+    let question = ExplainQuestion {
         what,
         job: args.job.clone(),
         comm: args.comm,
-        timeout_ms: millis(args.ask.timeout),
-        nodes: args.ask.nodes.clone(),
-        labels: args.ask.label.clone(),
-    });
-    let priced = Priced::of(&args.rate, &args.socket)?;
-    let reply = local::ask(&args.socket, &request).inspect_err(say_coverage)?;
-    let Reply::Text(json) = reply else { bail!("the agent gave rows for an explanation") };
-    let found: Explanation = serde_json::from_str(&json).context("reading the agent's explanation")?;
-    if args.ask.require_all && !found.coverage.is_complete() {
+        timeout_ms: args.target.timeout_ms(),
+        nodes: args.target.ask.nodes.clone(),
+        labels: args.target.ask.label.clone(),
+    };
+    let priced = Priced::of(&args.rate, &target)?;
+    let found = target.explain(question).inspect_err(say_coverage)?;
+    if args.target.ask.require_all && !found.coverage.is_complete() {
         found.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use mesh::via::Via;
 use model::Coverage;
+use model::board::Board;
 use model::frame::{self, FrameReader};
 use model::{LocalRequest, LocalResponse};
 use query_planner::{ColumnMeta, Value};
 use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
 
 use super::UsageError;
 use super::args::SocketArg;
@@ -27,6 +29,8 @@ pub(crate) enum Reply {
     Text(String),
     /// A result, whose rows were taken as they came.
     Result { coverage: Coverage, elapsed_ms: f64, explained: String },
+    /// What ranks did, window by window.
+    Board(Box<Board>),
 }
 
 /// A piece of a result, in order.
@@ -36,6 +40,8 @@ pub(crate) enum Piece {
     Columns(Vec<ColumnMeta>),
     /// Some rows.
     Rows(Vec<Vec<Value>>),
+    /// What stands, as JSON; more come.
+    Watched(String),
     /// Nothing has come for [`IDLE`].
     Idle,
 }
@@ -96,22 +102,33 @@ pub(crate) struct NoAnswer {
     pub(crate) coverage: Option<Coverage>,
 }
 
+/// The question was stopped by whoever asked it.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped")]
+pub(crate) struct Stopped;
+
 /// Asks the agent something that has no rows, and waits for the answer.
 pub(crate) fn ask(socket: &SocketArg, request: &LocalRequest) -> anyhow::Result<Reply> {
-    ask_into(socket, request, &mut |_| Ok(()))
+    ask_into(socket, request, &CancellationToken::new(), &mut |_| Ok(()))
 }
 
-/// Asks the agent; `take` gets the rows as they come. While it takes its time the agent waits.
+/// Asks the agent, until `stop` ([`Stopped`]); `take` gets the rows as they come. While it takes its
+/// time the agent waits.
 pub(crate) fn ask_into(
     socket: &SocketArg,
     request: &LocalRequest,
+    stop: &CancellationToken,
     take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Reply> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    match (&socket.via, &socket.identity) {
-        (Some(host), Some(identity)) => runtime.block_on(over_mesh(host, identity, request, take)),
-        _ => runtime.block_on(exchange(&socket.socket.clone().unwrap_or_else(default_socket), request, take)),
-    }
+    let asking = async {
+        match (&socket.via, &socket.identity) {
+            (Some(host), Some(identity)) => over_mesh(host, identity, request, take).await,
+            _ => exchange(&socket.socket.clone().unwrap_or_else(default_socket), request, take).await,
+        }
+    };
+    // The agent stops the question on every node when its client hangs up.
+    runtime.block_on(stop.run_until_cancelled(asking)).unwrap_or_else(|| Err(Stopped.into()))
 }
 
 /// Asks the agent of another host.
@@ -209,6 +226,8 @@ fn put(response: LocalResponse, take: &mut dyn FnMut(Piece) -> anyhow::Result<()
     match response {
         LocalResponse::Columns(columns) => take(Piece::Columns(columns)).map(|()| None),
         LocalResponse::Rows(rows) => take(Piece::Rows(rows)).map(|()| None),
+        LocalResponse::Watch(json) => take(Piece::Watched(json)).map(|()| None),
+        LocalResponse::Board(board) => Ok(Some(Reply::Board(board))),
         LocalResponse::Text(text) => Ok(Some(Reply::Text(text))),
         LocalResponse::End { coverage, elapsed_ns, explained } => {
             Ok(Some(Reply::Result { coverage, elapsed_ms: elapsed_ns as f64 / 1e6, explained }))

@@ -18,7 +18,6 @@ mod demo;
 mod env;
 mod explain;
 mod export;
-mod files;
 mod help;
 pub mod identity;
 mod import;
@@ -34,8 +33,11 @@ mod runbook;
 mod secret;
 mod slurm;
 mod stacks;
+mod stores;
 mod stragglers;
+mod target;
 mod times;
+mod top;
 mod trace;
 mod up;
 mod utc;
@@ -62,6 +64,8 @@ enum Command {
     Query(QueryArgs),
     /// Name the rank that holds the others up
     Stragglers(StragglersArgs),
+    /// Watch a job live on the terminal: verdict, ranks, heat map; also of the past, and of stores
+    Top(top::TopArgs),
     /// Explain a verdict: where, how, since when, what was ruled out, what it costs, what to do
     Explain(explain::ExplainArgs),
     /// Show where ranks are: their call stacks, in classes
@@ -113,6 +117,7 @@ pub fn run() -> ExitCode {
         Command::Up(args) => up::run(*args),
         Command::Query(args) => query::run(args),
         Command::Stragglers(args) => stragglers::run(args),
+        Command::Top(args) => top::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Stacks(args) => stacks::run(args),
         Command::Compare(args) => compare::run(args),

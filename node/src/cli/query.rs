@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use model::Coverage;
-use model::LocalRequest;
 use model::Question;
 use query_planner::{ColumnMeta, LocalError, Value};
 use store::file::FileError;
 
 use super::args::{Explain, QueryArgs};
-use super::local::{self, NoAnswer, Piece, Reply};
+use super::local::{NoAnswer, Piece, Reply};
 use super::{Exit, UsageError};
 use crate::output::Format;
 use crate::output::{Printer, printable, printable_lines};
@@ -25,52 +24,38 @@ pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
     } else {
         args.sql.clone()
     };
-    match args.db.as_slice() {
+    match args.target.db.as_slice() {
         // Nobody is asked beside it, so there is no coverage to tell.
-        [file] if !file.is_dir() && args.ask.nodes.is_empty() && !args.per_node => one_file(file, &sql, &args),
+        [file] if !file.is_dir() && args.target.ask.nodes.is_empty() && !args.per_node => one_file(file, &sql, &args),
         _ => nodes(sql, &args),
     }
 }
 
 /// Asks the mesh, or files as nodes.
 fn nodes(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
+    let target = match args.target.of_slurm_job(args.job.as_deref())? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
     let question = Question {
-        sql,
-        timeout_ms: u64::try_from(args.ask.timeout.as_millis()).unwrap_or(u64::MAX),
-        nodes: args.ask.nodes.clone(),
-        labels: args.ask.label.clone(),
         per_node: args.per_node,
         plan_only: args.explain == Some(Explain::Plan),
         analyze: args.explain == Some(Explain::Analyze),
+        ..args.target.question(sql)
     };
     let mut answer = Answer::new(args);
-    let mut take = |piece| answer.take(piece);
-    let asked = if args.db.is_empty() {
-        let socket = match super::slurm::reach(&args.socket, args.job.as_deref())? {
-            Ok(socket) => socket,
-            Err(exit) => return Ok(exit),
-        };
-        local::ask_into(&socket, &LocalRequest::Query(question), &mut take)
-    } else {
-        super::files::ask_into(&args.db, question, &mut take)
-    };
-    let reply = match asked {
-        Ok(reply) => reply,
-        Err(error) => {
-            say_coverage(&error);
-            return Err(error);
-        }
-    };
+    let reply = target.query(question, &mut |piece| answer.take(piece)).inspect_err(say_coverage)?;
     let mut out = std::io::stdout().lock();
     match reply {
         Reply::Text(plan) => {
             writeln!(out, "{}", printable_lines(&plan).trim_end())?;
             Ok(Exit::Complete)
         }
+        Reply::Board(_) => anyhow::bail!("what ranks did came in place of rows"),
         Reply::Result { coverage, elapsed_ms, explained } => {
             let complete = coverage.is_complete();
             let mut err = std::io::stderr().lock();
-            if !complete && args.ask.require_all {
+            if !complete && args.target.ask.require_all {
                 for line in coverage.lines() {
                     writeln!(err, "{}", printable(&line))?;
                 }
@@ -108,7 +93,7 @@ impl Answer {
             format: args.format,
             printer: None,
             rows_wanted: args.explain.is_none(),
-            held: args.ask.require_all.then(|| (Vec::new(), 0)),
+            held: args.target.ask.require_all.then(|| (Vec::new(), 0)),
         }
     }
 
@@ -130,7 +115,7 @@ impl Answer {
             (Piece::Rows(rows), Some(printer), None) => printer.rows(rows, out)?,
             (Piece::Rows(_), None, None) => anyhow::bail!("the agent gave rows without columns"),
             (Piece::Idle, Some(printer), None) => printer.idle(out)?,
-            (Piece::Idle, ..) => {}
+            (Piece::Idle | Piece::Watched(_), ..) => {}
         }
         Ok(())
     }
@@ -176,8 +161,9 @@ impl Alarm {
 
 fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
-    let deadline = started + args.ask.timeout;
-    let late = format!("timeout: the question took longer than {:?}; give --timeout or narrow it", args.ask.timeout);
+    let deadline = started + args.target.ask.timeout;
+    let late =
+        format!("timeout: the question took longer than {:?}; give --timeout or narrow it", args.target.ask.timeout);
     let alarm = Alarm::at(deadline + BEYOND, late.clone());
     let mut out = std::io::stdout().lock();
     let failed = |error| match error {

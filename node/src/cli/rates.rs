@@ -1,16 +1,16 @@
 //! Money beside a verdict: which rates apply, and what is known of the hosts that they ask about.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use explain::cost::{Host, Money, Rates, Waste};
 use model::LocalRequest;
 use serde_json::Value;
 
 use super::UsageError;
-use super::args::{RateArgs, SocketArg};
-use super::local::{self, Reply};
+use super::args::RateArgs;
 use super::rows::Asker;
+use super::target::Target;
 use crate::cells::text;
 
 /// How long hosts are asked what GPUs they have.
@@ -24,7 +24,7 @@ pub(super) struct Priced {
 
 impl Priced {
     /// The rates that apply; none where nobody gives any.
-    pub(super) fn of(args: &RateArgs, socket: &SocketArg) -> anyhow::Result<Option<Self>> {
+    pub(super) fn of(args: &RateArgs, target: &Target) -> anyhow::Result<Option<Self>> {
         let wrong = |error: explain::cost::RatesError| UsageError(error.to_string());
         let rates = match (&args.gpu_hour, &args.rates) {
             (Some(price), _) => Some(Rates::of_flag(price).map_err(wrong)?),
@@ -36,7 +36,7 @@ impl Priced {
             }),
         };
         let Some(rates) = rates else { return Ok(None) };
-        let hosts = if rates.differ() { hosts(socket) } else { BTreeMap::new() };
+        let hosts = if rates.differ() { hosts(target) } else { BTreeMap::new() };
         Ok(Some(Self { rates, hosts }))
     }
 
@@ -63,9 +63,9 @@ impl Priced {
 }
 
 /// Labels and GPU models by host, as far as they can be had.
-fn hosts(socket: &SocketArg) -> BTreeMap<String, Host> {
+fn hosts(target: &Target) -> BTreeMap<String, Host> {
     let mut hosts: BTreeMap<String, Host> = BTreeMap::new();
-    if let Ok(Reply::Text(json)) = local::ask(socket, &LocalRequest::Nodes) {
+    if let Ok(json) = target.document(LocalRequest::Nodes) {
         let nodes: Vec<Value> = serde_json::from_str(&json).unwrap_or_default();
         for node in nodes {
             let labels = node["labels"].as_object().into_iter().flatten();
@@ -74,7 +74,7 @@ fn hosts(socket: &SocketArg) -> BTreeMap<String, Host> {
             hosts.insert(name, Host { labels: labels.collect(), model: None });
         }
     }
-    let asker = Asker { socket, nodes: &[], labels: &[], deadline: Instant::now() + PATIENCE };
+    let asker = Asker::of_all(target, PATIENCE);
     let models = asker.ask("SELECT DISTINCT node, model FROM gpu_samples WHERE model IS NOT NULL".to_owned());
     for row in models.map(|found| found.rows).unwrap_or_default() {
         hosts.entry(text(&row, 0)).or_default().model = Some(text(&row, 1));

@@ -1,12 +1,12 @@
-//! Rows for commands that are made of questions: asked of the mesh through the agent.
+//! Rows for commands that are made of questions: asked of whom they were told to ask.
 
 use std::time::{Duration, Instant};
 
-use model::{Coverage, LocalRequest, Question};
+use model::{Coverage, Question};
 use query_planner::Value;
 
-use super::args::SocketArg;
-use super::local::{self, Piece, Reply};
+use super::local::{Piece, Reply};
+use super::target::{Target, TargetArgs, millis};
 
 /// Most rows that one question of a command may give.
 const MOST_ROWS: usize = 4_000_000;
@@ -20,13 +20,28 @@ pub(super) struct Rows {
 
 /// Whom a command asks, and until when.
 pub(super) struct Asker<'a> {
-    pub(super) socket: &'a SocketArg,
-    pub(super) nodes: &'a [String],
-    pub(super) labels: &'a [(String, String)],
-    pub(super) deadline: Instant,
+    target: &'a Target,
+    nodes: &'a [String],
+    labels: &'a [(String, String)],
+    deadline: Instant,
 }
 
-impl Asker<'_> {
+impl<'a> Asker<'a> {
+    /// The nodes that the flags leave, within their time from now on.
+    pub(super) fn of(target: &'a Target, args: &'a TargetArgs) -> Self {
+        Self::until(target, args, Instant::now() + args.ask.timeout)
+    }
+
+    /// The nodes that the flags leave, until a deadline.
+    pub(super) fn until(target: &'a Target, args: &'a TargetArgs, deadline: Instant) -> Self {
+        Self { target, nodes: &args.ask.nodes, labels: &args.ask.label, deadline }
+    }
+
+    /// All nodes.
+    pub(super) fn of_all(target: &'a Target, patience: Duration) -> Self {
+        Self { target, nodes: &[], labels: &[], deadline: Instant::now() + patience }
+    }
+
     /// Time left.
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
@@ -45,7 +60,7 @@ impl Asker<'_> {
     fn asked(&self, sql: String, per_node: bool) -> anyhow::Result<Rows> {
         let question = Question {
             sql,
-            timeout_ms: u64::try_from(self.left().as_millis()).unwrap_or(u64::MAX),
+            timeout_ms: millis(self.left()),
             nodes: self.nodes.to_vec(),
             labels: self.labels.to_vec(),
             per_node,
@@ -53,7 +68,7 @@ impl Asker<'_> {
             analyze: false,
         };
         let mut all = Rows::default();
-        let reply = local::ask_into(self.socket, &LocalRequest::Query(question), &mut |piece| {
+        let reply = self.target.query(question, &mut |piece| {
             if let Piece::Rows(rows) = piece {
                 all.rows.extend(rows);
                 anyhow::ensure!(all.rows.len() <= MOST_ROWS, "more than {MOST_ROWS} rows: ask for a shorter time");

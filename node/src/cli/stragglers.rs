@@ -4,17 +4,14 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use model::LocalRequest;
-use model::StragglersQuestion;
-use model::{Coverage, Missing};
+use model::{Coverage, Missing, StragglersQuestion};
 use serde_json::Value;
 
+use super::Exit;
 use super::args::{ReportFormat, StragglersArgs};
-use super::local::{self, Reply};
 use super::query::say_coverage;
 use super::rates::Priced;
-use super::times::When;
-use super::{Exit, UsageError};
+use super::target::{Span, Target, millis};
 use crate::output::{printable, printable_lines, quiet};
 
 /// How far back `--show-sql` looks without `--since`.
@@ -26,70 +23,44 @@ pub(super) fn run(mut args: StragglersArgs) -> anyhow::Result<Exit> {
     if !args.recorded.is_empty() {
         return super::recorded::run(&args.recorded, args.format, args.all);
     }
-    if !args.db.is_empty() {
-        return once(&args);
-    }
-    match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
-        Ok(socket) => args.socket = socket,
+    let target = match args.target.of_any_job(&mut args.job)? {
+        Ok(target) => target,
         Err(exit) => return Ok(exit),
-    }
-    let exit = once(&args)?;
+    };
+    let exit = once(&args, &target)?;
     if !args.watch {
         return Ok(exit);
     }
     loop {
         std::thread::sleep(WATCH_EVERY);
         // An agent that is restarted is waited for.
-        if let Err(error) = once(&args) {
+        if let Err(error) = once(&args, &target) {
             eprintln!("{}", printable(&format!("{error:#}; asked again")));
         }
     }
 }
 
-fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let files = !args.db.is_empty();
-    // Files are looked back into from their newest row.
-    let (since, since_ns) = match args.since {
-        Some(When::Ago(back)) if files => (Some(back), None),
-        Some(When::At(at)) if files => (None, i64::try_from(at.as_nanosecond()).ok()),
-        since => (since.map(When::ago).transpose().map_err(UsageError)?, None),
+fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
+    let (since_ms, between) = match args.span.resolved(target)? {
+        Span::Last => (None, None),
+        Span::Back(since_ms) => (Some(since_ms), None),
+        Span::Between(since_ns, until_ns) => (None, Some((since_ns, until_ns))),
     };
-    if let Some(said) = args.since.and_then(When::said) {
-        eprintln!("since {said}");
-    }
+    let ask = &args.target.ask;
     let question = StragglersQuestion {
         // The standing verdict is made from digests: questions to the stores are behind one that
         // was asked of them.
-        since_ms: since.or(args.show_sql.then_some(SHOWN_SINCE)).map(millis),
+        since_ms: since_ms.or(args.show_sql.then_some(millis(SHOWN_SINCE))),
         job: args.job.clone(),
         comm: args.comm,
-        timeout_ms: millis(args.ask.timeout),
-        nodes: args.ask.nodes.clone(),
-        labels: args.ask.label.clone(),
+        timeout_ms: args.target.timeout_ms(),
+        nodes: ask.nodes.clone(),
+        labels: ask.label.clone(),
     };
-    let between = match args.between.as_slice() {
-        &[since_ns, until_ns] if since_ns < until_ns => Some((since_ns, until_ns)),
-        [_, _] => return Err(UsageError("--between A B: A has to be before B".to_owned()).into()),
-        _ => None,
-    };
-    let json = if files {
-        let (since_ns, until_ns) =
-            between.map_or((since_ns, None), |(since_ns, until_ns)| (Some(since_ns), Some(until_ns)));
-        super::files::stragglers(&args.db, &question, since_ns, until_ns).inspect_err(say_coverage)?
-    } else {
-        let request = match between {
-            Some((since_ns, until_ns)) => LocalRequest::StragglersBetween { question, since_ns, until_ns },
-            None => LocalRequest::Stragglers(question),
-        };
-        match local::ask(&args.socket, &request).inspect_err(say_coverage)? {
-            Reply::Text(json) => json,
-            Reply::Result { .. } => bail!("the agent gave rows for a verdict"),
-        }
-    };
+    let json = target.stragglers(question, between).inspect_err(say_coverage)?;
     let mut answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
     let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
-    if args.ask.require_all && !coverage.is_complete() {
+    if ask.require_all && !coverage.is_complete() {
         for line in coverage.lines() {
             eprintln!("{}", printable(&line));
         }
@@ -102,7 +73,7 @@ fn once(args: &StragglersArgs) -> anyhow::Result<Exit> {
     if args.show_sql && args.format == ReportFormat::Json {
         answer["sql"] = sql.clone().unwrap_or_default();
     }
-    let money = Priced::of(&args.rate, &args.socket)?.and_then(|priced| priced.of_report(&answer));
+    let money = Priced::of(&args.rate, target)?.and_then(|priced| priced.of_report(&answer));
     if let Some(money) = &money {
         answer["money"] = serde_json::to_value(money)?;
     }

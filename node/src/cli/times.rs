@@ -79,16 +79,6 @@ impl When {
     }
 }
 
-/// A time as Unix nanoseconds.
-pub(super) fn parse_time(text: &str) -> Result<i64, String> {
-    let now = Zoned::now();
-    let at = match When::parsed(text, &now)? {
-        When::At(at) => at,
-        When::Ago(ago) => now.timestamp().checked_sub(ago).map_err(|_| format!("'{text}' is before all times"))?,
-    };
-    i64::try_from(at.as_nanosecond()).map_err(|_| format!("'{text}' is a time that no store can have"))
-}
-
 pub(super) fn parse_when(text: &str) -> Result<When, String> {
     When::parsed(text, &Zoned::now())
 }

@@ -63,7 +63,9 @@ mod windows;
 pub use activity::{Activity, Doing};
 pub use hang::{Absence, Gone, Hang, Jam, Missing, NotHeard, Progress, Waiting, progress_of};
 pub use input::{Heard, Input};
-pub use observation::{COLUMNS, ClockOffset, Coupling, Observation, Row, RowError, Span, SyncCall, sql, syncs_sql};
+pub use observation::{
+    COLUMNS, ClockOffset, Coupling, Observation, Row, RowError, Span, SyncCall, last_sql, sql, syncs_sql,
+};
 pub use rank_windows::{RankWindows, Spent, SpentWindow, WindowRank, rank_windows};
 pub use ranks::{RankRef, Ranks};
 pub use report::{

@@ -193,10 +193,23 @@ pub fn sql(span: &Span) -> String {
         span.since_ns.saturating_sub(span.slack_ns),
         span.until_ns.saturating_add(span.slack_ns)
     );
-    if let Some(job) = &span.job {
+    text.push_str(&of(span.job.as_deref(), span.comm));
+    text
+}
+
+/// The question for the newest call of a job or communicator; its answer is one row of one column.
+#[must_use]
+pub fn last_sql(job: Option<&str>, comm: Option<u64>) -> String {
+    format!("SELECT max(ts_ns) FROM collectives WHERE captured IS NOT 1{}", of(job, comm))
+}
+
+/// The condition on calls of a job and of a communicator.
+fn of(job: Option<&str>, comm: Option<u64>) -> String {
+    let mut text = String::new();
+    if let Some(job) = job {
         let _ = write!(text, " AND job_id = '{}'", job.replace('\'', "''"));
     }
-    if let Some(comm) = span.comm {
+    if let Some(comm) = comm {
         // The store keeps 64-bit hashes as SQLite integers: the same bits, signed.
         let _ = write!(text, " AND comm_hash = {}", comm.cast_signed());
     }

@@ -22,9 +22,8 @@ use tokio_util::sync::CancellationToken;
 use verdicts::why::{Cause, Kind};
 use verdicts::{Culprit, Report, Role, Verdict};
 
-use super::Shared;
 use super::causes::{self, Gathered};
-use super::stragglers::{self, StragglersAnswer};
+use super::stragglers::{self, Asked, StragglersAnswer};
 
 /// Of the time of a question, the part in which the verdict has to be there.
 const FOR_VERDICT: f64 = 0.6;
@@ -37,53 +36,38 @@ const EVERY_MS: u32 = 50;
 /// Explains.
 ///
 /// # Errors
-/// As [`stragglers::answer`]; there is no such finding.
-pub(super) async fn answer(
-    shared: &Shared,
+/// As [`stragglers::verdict`]; there is no such finding.
+pub(crate) async fn answer(
+    of: Asked<'_>,
     question: ExplainQuestion,
     caller: &Caller,
     cancelled: CancellationToken,
 ) -> Result<Explanation, AskError> {
     let deadline = Instant::now() + Duration::from_millis(question.timeout_ms);
     let analysis = caller.for_analysis();
+    let asker = Asker { of, caller, analysis: &analysis, deadline, cancelled: &cancelled };
+    let (since_ms, span) = match question.what {
+        ExplainWhat::Standing => (None, None),
+        ExplainWhat::Since { since_ms } => (Some(since_ms), None),
+        ExplainWhat::Between { since_ns, until_ns } => (None, Some((since_ns, until_ns))),
+        ExplainWhat::Finding { ts_ns } => (None, Some(span_of(&asker, ts_ns).await?)),
+    };
     let asked = StragglersQuestion {
-        since_ms: None,
+        since_ms,
         job: question.job,
         comm: question.comm,
         timeout_ms: (question.timeout_ms as f64 * FOR_VERDICT) as u64,
         nodes: question.nodes,
         labels: question.labels,
     };
-    let between = |(since_ns, until_ns), asked| {
-        stragglers::between(shared, asked, &analysis, since_ns, until_ns, cancelled.clone())
-    };
-    let (verdict, is_now) = match question.what {
-        ExplainWhat::Standing => (stragglers::answer(shared, asked, &analysis, cancelled.clone()).await?, true),
-        ExplainWhat::Since { since_ms } => {
-            let asked = StragglersQuestion { since_ms: Some(since_ms), ..asked };
-            (stragglers::answer(shared, asked, &analysis, cancelled.clone()).await?, true)
-        }
-        ExplainWhat::Between { since_ns, until_ns } => (between((since_ns, until_ns), asked).await?, false),
-        ExplainWhat::Finding { ts_ns } => {
-            (between(span_of(shared, ts_ns, caller, deadline, &cancelled).await?, asked).await?, false)
-        }
-    };
-    let asker = Asker { shared, caller, analysis: &analysis, deadline, cancelled: &cancelled };
-    Ok(of_verdict(&asker, verdict, is_now).await)
+    let verdict = stragglers::verdict(of, asked, span, &analysis, cancelled.clone()).await?;
+    Ok(of_verdict(&asker, verdict, span.is_none() && of.live.is_some()).await)
 }
 
 /// The time that a finding is about.
-async fn span_of(
-    shared: &Shared,
-    ts_ns: i64,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Result<(i64, i64), AskError> {
+async fn span_of(asker: &Asker<'_>, ts_ns: i64) -> Result<(i64, i64), AskError> {
     let sql = format!("SELECT since_ns, until_ns FROM findings WHERE ts_ns = {ts_ns} LIMIT 1");
-    let (rows, _) = causes::ask(&shared.coordinator, sql, Vec::new(), caller, deadline, cancelled)
-        .await
-        .map_err(|message| AskError::Failed { message, coverage: None })?;
+    let rows = asker.shown(sql, "").await.map_err(|message| AskError::Failed { message, coverage: None })?;
     match rows.first().map(Vec::as_slice) {
         Some([Value::Integer(since_ns), Value::Integer(until_ns)]) if since_ns < until_ns => {
             // The last of it: what a verdict is made of.
@@ -97,7 +81,7 @@ async fn span_of(
 
 /// Asks for one explanation.
 struct Asker<'a> {
-    shared: &'a Shared,
+    of: Asked<'a>,
     /// Who asks, for what is shown as it stands.
     caller: &'a Caller,
     /// The same, for what only goes into the analysis.
@@ -110,13 +94,13 @@ impl Asker<'_> {
     /// What is shown as it stands is asked for with the asker's own rights.
     async fn shown(&self, sql: String, node: &str) -> Result<Vec<Vec<Value>>, String> {
         let nodes = if node.is_empty() { Vec::new() } else { vec![node.to_owned()] };
-        let asked = causes::ask(&self.shared.coordinator, sql, nodes, self.caller, self.deadline, self.cancelled).await;
+        let asked = causes::ask(self.of.coordinator, sql, nodes, self.caller, self.deadline, self.cancelled).await;
         asked.map(|(rows, _)| rows)
     }
 
     async fn analysed(&self, sql: String) -> Result<Vec<Vec<Value>>, String> {
         let asked =
-            causes::ask(&self.shared.coordinator, sql, Vec::new(), self.analysis, self.deadline, self.cancelled).await;
+            causes::ask(self.of.coordinator, sql, Vec::new(), self.analysis, self.deadline, self.cancelled).await;
         asked.map(|(rows, _)| rows)
     }
 }
@@ -146,6 +130,9 @@ fn begun(verdict: &StragglersAnswer) -> Explanation {
 
 async fn of_verdict(asker: &Asker<'_>, verdict: StragglersAnswer, is_now: bool) -> Explanation {
     let mut found = begun(&verdict);
+    if asker.of.live.is_none() {
+        found.not_visible.push("what its ranks do now: stores were asked, no agent".to_owned());
+    }
     let report = &verdict.report;
     match &report.verdict {
         Verdict::Rank { culprit, .. } => of_rank(asker, report, culprit, is_now, &mut found).await,
@@ -175,7 +162,7 @@ async fn of_rank(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: 
     });
     found.place = Some(Place { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid, ..Place::default() });
     let (gathered, line) = futures::future::join(
-        causes::gathered(&asker.shared.coordinator, report, asker.analysis, asker.deadline, asker.cancelled),
+        causes::gathered(asker.of.coordinator, report, asker.analysis, asker.deadline, asker.cancelled),
         others::line(asker, report, culprit, is_now && culprit.ongoing),
     )
     .await;

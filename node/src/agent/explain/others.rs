@@ -147,12 +147,13 @@ pub(super) async fn line(
 
 /// Stacks of one rank's process, first thread.
 async fn sampled(asker: &Asker<'_>, who: &RankRef, samples: u32) -> Result<Vec<MemberStacks>, String> {
+    let Some(shared) = asker.of.live else { return Err("stores were asked, no agent".to_owned()) };
     if !sees_processes(asker.caller) {
         return Err("stacks are not shown to readers".to_owned());
     }
     let wanted = StacksWanted { samples, every_ms: EVERY_MS, ..StacksWanted::default() };
     let viewer = asker.caller.access.viewer();
-    let mut all = stacks::of_node(asker.shared, &who.node, &wanted, viewer, asker.deadline, asker.cancelled).await?;
+    let mut all = stacks::of_node(shared, &who.node, &wanted, viewer, asker.deadline, asker.cancelled).await?;
     all.retain(|member| i64::from(member.member.pid) == who.pid);
     if all.is_empty() {
         return Err(format!("no stack of process {} on {} could be read", who.pid, who.node));

@@ -1,0 +1,166 @@
+//! Stores without agents: trace stores, exports and served databases on disk, asked in this process
+//! with the requests that an agent takes. Each file is a node.
+
+use std::path::{Path, PathBuf};
+
+use model::{LocalRequest, Question};
+use query::Coordinator;
+use query::access::Caller;
+use query::ask::{self, AskError, QueryOutcome, RowChunk};
+use query_planner::{ColumnMeta, Value};
+use serde::Serialize;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::UsageError;
+use super::local::{NoAnswer, Piece, Reply, Stopped};
+use crate::agent::board_of_stores::{self, BoardSpan};
+use crate::agent::stragglers::Asked;
+use crate::agent::{explain, facts, stragglers};
+
+/// Open stores.
+pub(super) struct Stores {
+    /// None only while this is dropped.
+    runtime: Option<Runtime>,
+    coordinator: Coordinator,
+    #[allow(dead_code, reason = "the shell is to use it")]
+    paths: Vec<PathBuf>,
+}
+
+impl Stores {
+    /// Opens the stores that `paths` mean: each file, of a directory every `*.db`.
+    ///
+    /// # Errors
+    /// A directory cannot be read or holds none, or not one of the files can be read.
+    pub(super) fn open(paths: &[PathBuf]) -> anyhow::Result<Self> {
+        let files = query::files::expand(paths)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let coordinator = {
+            let _in_runtime = runtime.enter();
+            query::files::coordinator(&files, verdicts::VIEWS)?
+        };
+        Ok(Self { runtime: Some(runtime), coordinator, paths: paths.to_vec() })
+    }
+
+    /// As they were named.
+    #[allow(dead_code, reason = "the shell is to use it")]
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().map(PathBuf::as_path)
+    }
+
+    /// The first and the last time that they hold, Unix nanoseconds; none where they hold no rows.
+    pub(super) fn span_ns(&self) -> Option<(i64, i64)> {
+        query::files::span_ns(&self.coordinator)
+    }
+
+    /// Answers a request as an agent would, until `stop`; `take` gets rows as they come.
+    ///
+    /// # Errors
+    /// The question is wrong, or takes an agent ([`UsageError`]), it failed ([`NoAnswer`]), or what
+    /// `take` returned.
+    pub(super) fn ask_into(
+        &self,
+        request: LocalRequest,
+        stop: &CancellationToken,
+        take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Reply> {
+        let ended = stop.child_token();
+        let _stop_on_return = ended.clone().drop_guard();
+        let (of, caller) = (Asked::files(&self.coordinator), Caller::agent());
+        let Some(runtime) = &self.runtime else { anyhow::bail!("the stores are closed") };
+        runtime
+            .block_on(async {
+                match request {
+                    LocalRequest::Query(question) => query(&self.coordinator, question, ended, take).await,
+                    LocalRequest::Stragglers(question) => {
+                        document(&stragglers::verdict(of, question, None, &caller, ended).await)
+                    }
+                    LocalRequest::StragglersBetween { question, since_ns, until_ns } => {
+                        document(&stragglers::verdict(of, question, Some((since_ns, until_ns)), &caller, ended).await)
+                    }
+                    LocalRequest::Explain(question) => document(&explain::answer(of, question, &caller, ended).await),
+                    LocalRequest::Board(question) => {
+                        let newest_ns = query::files::span_ns(&self.coordinator).map(|(_, newest_ns)| newest_ns + 1);
+                        let span = BoardSpan::of(question, newest_ns);
+                        match board_of_stores::board(&self.coordinator, &span, &caller, &ended).await {
+                            Ok(board) => Ok(Reply::Board(Box::new(board))),
+                            Err(error) => Err(no_answer(&error)),
+                        }
+                    }
+                    LocalRequest::Nodes => {
+                        Ok(Reply::Text(serde_json::to_string(&facts::node_list(&self.coordinator))?))
+                    }
+                    LocalRequest::Stacks(_) => Err(only_agents("stacks are read from processes that run")),
+                    LocalRequest::Watch(_) => Err(only_agents("what stands now is pushed by agents")),
+                    LocalRequest::Mark(_) => Err(only_agents("notes are written by the agent of a host")),
+                }
+            })
+            .map_err(|error| if stop.is_cancelled() { Stopped.into() } else { error })
+    }
+}
+
+impl Drop for Stores {
+    fn drop(&mut self) {
+        // What still runs only reads.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn only_agents(why: &str) -> anyhow::Error {
+    UsageError(format!("{why}: ask an agent, without --db")).into()
+}
+
+fn document<T: Serialize>(answer: &Result<T, AskError>) -> anyhow::Result<Reply> {
+    match answer {
+        Ok(answer) => Ok(Reply::Text(serde_json::to_string(answer)?)),
+        Err(error) => Err(no_answer(error)),
+    }
+}
+
+fn no_answer(error: &AskError) -> anyhow::Error {
+    match error {
+        AskError::Wrong(message) => UsageError(message.clone()).into(),
+        AskError::Failed { message, coverage } => {
+            NoAnswer { message: message.clone(), coverage: coverage.clone() }.into()
+        }
+    }
+}
+
+async fn query(
+    coordinator: &Coordinator,
+    question: Question,
+    stop: CancellationToken,
+    take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
+) -> anyhow::Result<Reply> {
+    let (out, mut chunks) = mpsc::channel(1);
+    let caller = Caller::agent();
+    let mut asking = std::pin::pin!(ask::ask_into(coordinator, question, &caller, stop, out));
+    let mut begun = false;
+    let mut hand_on = |columns: Vec<ColumnMeta>, rows: Vec<Vec<Value>>| {
+        if !std::mem::replace(&mut begun, true) {
+            take(Piece::Columns(columns))?;
+        }
+        take(Piece::Rows(rows))
+    };
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            Some(RowChunk { columns, rows }) = chunks.recv() => hand_on(columns, rows)?,
+            outcome = &mut asking => break outcome,
+        }
+    };
+    while let Ok(RowChunk { columns, rows }) = chunks.try_recv() {
+        hand_on(columns, rows)?;
+    }
+    match outcome {
+        Ok(QueryOutcome::Plan(text)) => Ok(Reply::Text(text)),
+        Ok(QueryOutcome::Answer { answer, coverage, elapsed, explained }) => {
+            hand_on(answer.columns, answer.rows)?;
+            Ok(Reply::Result { coverage, elapsed_ms: elapsed.as_secs_f64() * 1e3, explained })
+        }
+        Err(error) => Err(no_answer(&error)),
+    }
+}
