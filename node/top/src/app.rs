@@ -8,49 +8,7 @@ use model::watch::RankNow;
 use crate::data::{Data, Figure};
 use crate::key::Key;
 use crate::questions;
-
-/// A view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum View {
-    /// The verdict in full.
-    Verdict,
-    /// Ranks, worst first.
-    Ranks,
-    /// Rank by window.
-    Heat,
-    /// The nodes of the mesh.
-    Nodes,
-    /// Jobs.
-    Jobs,
-    /// One rank.
-    Rank,
-    /// Findings.
-    Findings,
-}
-
-impl View {
-    /// All of them, in the order of their keys.
-    pub const ALL: [Self; 7] =
-        [Self::Verdict, Self::Ranks, Self::Heat, Self::Nodes, Self::Jobs, Self::Rank, Self::Findings];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Verdict => "verdict",
-            Self::Ranks => "ranks",
-            Self::Heat => "heat map",
-            Self::Nodes => "nodes",
-            Self::Jobs => "jobs",
-            Self::Rank => "rank",
-            Self::Findings => "findings",
-        }
-    }
-
-    fn index(self) -> usize {
-        Self::ALL.iter().position(|view| *view == self).unwrap_or(0)
-    }
-}
+use crate::view::View;
 
 /// What whoever has the sockets is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -507,7 +465,8 @@ impl App {
                 }
             }
         };
-        let mut order: Vec<u32> = (0..).zip(&watched.ranks).filter(|(_, rank)| passes(rank)).map(|(at, _)| at).collect();
+        let mut order: Vec<u32> =
+            (0..).zip(&watched.ranks).filter(|(_, rank)| passes(rank)).map(|(at, _)| at).collect();
         let of = |at: u32| &watched.ranks[at as usize];
         match self.sort {
             // As they came.

@@ -313,9 +313,15 @@ mod tests {
         let mut data = Data::default();
         data.board(board(7, 0, &[1, 2], &[10, 20, 40, 50]));
         let windows = data.windows();
-        assert_eq!((windows.back(None, 1), windows.back(Some(40), 1), windows.back(Some(45), 1)), (Some(40), Some(20), Some(20)));
+        assert_eq!(
+            (windows.back(None, 1), windows.back(Some(40), 1), windows.back(Some(45), 1)),
+            (Some(40), Some(20), Some(20))
+        );
         assert_eq!((windows.back(Some(10), 1), windows.back(None, 9)), (None, None));
-        assert_eq!((windows.forward(20, 1), windows.forward(20, 2), windows.forward(50, 1)), (Some(40), Some(50), None));
+        assert_eq!(
+            (windows.forward(20, 1), windows.forward(20, 2), windows.forward(50, 1)),
+            (Some(40), Some(50), None)
+        );
     }
 
     #[test]

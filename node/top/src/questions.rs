@@ -3,7 +3,7 @@
 
 use model::watch::Watched;
 
-use crate::app::View;
+use crate::view::View;
 
 /// Rows of a list that a view asks for.
 pub const MOST_FINDINGS: usize = 500;
@@ -62,7 +62,9 @@ pub fn gpus(since_ns: i64, until_ns: i64) -> String {
 /// Records that hosts lost in a span.
 #[must_use]
 pub fn losses(since_ns: i64, until_ns: i64) -> String {
-    format!("SELECT node, sum(lost) FROM capture_loss WHERE ts_ns >= {since_ns} AND since_ns < {until_ns} GROUP BY node")
+    format!(
+        "SELECT node, sum(lost) FROM capture_loss WHERE ts_ns >= {since_ns} AND since_ns < {until_ns} GROUP BY node"
+    )
 }
 
 /// The SQL that gives the figures of a view again, for `rankmesh query`.

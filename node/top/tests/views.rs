@@ -21,7 +21,8 @@ fn each_view_in_two_sizes_and_in_ascii() {
     let data = data(16, 5, 240);
     for view in View::ALL {
         let name = view.name().replace(' ', "_");
-        let mut shown = |size, ascii: bool| screen(&mut app(view, &data), &data, &look(ascii, Colours::None), size, 1_200);
+        let mut shown =
+            |size, ascii: bool| screen(&mut app(view, &data), &data, &look(ascii, Colours::None), size, 1_200);
         insta::assert_snapshot!(format!("{name}_80x24"), shown(SMALL, false));
         insta::assert_snapshot!(format!("{name}_160x40"), shown(LARGE, false));
         let ascii = shown(SMALL, true);
@@ -86,7 +87,9 @@ fn nothing_yet_and_nobody_there_say_so() {
     nobody.coverage.missing.push(Missing { node: "gpu9".to_owned(), reason: "dead".to_owned() });
     data.watch(nobody, 0);
     for view in View::ALL {
-        assert!(screen(&mut app(view, &data), &data, &look(true, Colours::None), SMALL, 0).contains("No verdict stands"));
+        assert!(
+            screen(&mut app(view, &data), &data, &look(true, Colours::None), SMALL, 0).contains("No verdict stands")
+        );
     }
 }
 

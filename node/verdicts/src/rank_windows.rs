@@ -195,9 +195,7 @@ fn ended_ns(met: &Met) -> i64 {
 /// What a process did in all its communicators. Compute time counts once: between the collectives
 /// of the communicator that it calls most often.
 fn together(all: &[InComm]) -> Spent {
-    let sum = |figure: fn(&InComm) -> Option<i64>| {
-        all.iter().filter_map(figure).reduce(i64::saturating_add)
-    };
+    let sum = |figure: fn(&InComm) -> Option<i64>| all.iter().filter_map(figure).reduce(i64::saturating_add);
     let often = all.iter().filter(|of| of.compute_ns.is_some()).max_by_key(|of| of.collectives);
     Spent {
         late_ns: all.iter().filter_map(|of| of.late_ns).max(),
@@ -287,7 +285,10 @@ mod tests {
     #[test]
     fn each_window_has_what_each_rank_did_in_it() {
         let found = rank_windows(input(steps(20)), W);
-        assert_eq!(found.ranks.iter().map(|r| (r.rank, r.nranks)).collect::<Vec<_>>(), [(0, 4), (1, 4), (2, 4), (3, 4)]);
+        assert_eq!(
+            found.ranks.iter().map(|r| (r.rank, r.nranks)).collect::<Vec<_>>(),
+            [(0, 4), (1, 4), (2, 4), (3, 4)]
+        );
         assert_eq!(found.windows.len(), 5, "steps end at 100, 200, …, 2000 ms: {:?}", found.windows.keys());
         let second = &found.windows[&1];
         assert_eq!(second.collectives, 5);
@@ -300,6 +301,53 @@ mod tests {
         assert_eq!(of(0), spent(0, 5 * 40, 5 * 50));
         assert_eq!(of(3), spent(5 * 40, 0, 5 * 90));
         assert!(found.clock_bound_ns.is_some());
+    }
+
+    #[test]
+    fn a_judge_measures_from_digests_what_rows_tell() {
+        use crate::digest::{Collector, ReferenceClock, end_of, reference_id, window_of};
+        use crate::standing::{Board, Judge};
+        let calls = steps(80);
+        let mut collectors = [Collector::default(), Collector::default()];
+        let (mut board, mut judge, mut measured) = (Board::default(), Judge::default(), RankWindows::default());
+        for window in 0..17 {
+            for (host, collector) in collectors.iter_mut().enumerate() {
+                // The second host's clock is two windows ahead.
+                let own = window + 2 * host as i64;
+                let here = |call: &&Observation| {
+                    *call.node == *format!("n{host}") && window_of(call.entry_ns + call.duration_ns) == own
+                };
+                calls.iter().filter(here).for_each(|call| collector.push(call.clone()));
+                let mut digest = collector.close(own);
+                let offset_us = 1_000_000 * host as i64;
+                digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us, bound_us: 0 });
+                board.hear(&format!("n{host}"), digest, end_of(window));
+            }
+            if judge.judge(&board, end_of(window)).is_some()
+                && let Some(found) = judge.rank_windows(&board)
+            {
+                measured.ranks = found.ranks;
+                for (window, spent) in found.windows {
+                    assert!(measured.windows.insert(window, spent).is_none(), "window {window} twice");
+                }
+            }
+        }
+        let rows = rank_windows(input(calls), W);
+        assert_eq!(measured.ranks, rows.ranks);
+        let numbers: Vec<i64> = measured.windows.keys().copied().collect();
+        assert_eq!(numbers, (0..=numbers.len() as i64 - 1).collect::<Vec<_>>());
+        assert!(numbers.len() >= 13, "{numbers:?}");
+        for (window, told) in &measured.windows {
+            let row = &rows.windows[window];
+            assert_eq!(told.collectives, row.collectives, "window {window}");
+            for ((place, told), (of, row)) in told.spent.iter().zip(&row.spent) {
+                assert_eq!(place, of);
+                let off = |a: Option<i64>, b: Option<i64>| (a.unwrap_or(-1) - b.unwrap_or(-1)).abs();
+                // Digests count microseconds, of up to five runs a window.
+                let most = off(told.late_ns, row.late_ns).max(off(told.wait_ns, row.wait_ns));
+                assert!(most.max(off(told.compute_ns, row.compute_ns)) < 100_000, "window {window}: {told:?} {row:?}");
+            }
+        }
     }
 
     #[test]

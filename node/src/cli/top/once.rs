@@ -23,8 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const WIDTH: u16 = 120;
 
 pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<Exit> {
-    let watched =
-        if target.is_stores() { past::watched(&target, args.job.as_deref(), None)? } else { first(&target, args)? };
+    let watched = if target.is_stores() {
+        past::watched(&target, args.job.as_deref().map(past::job_id), None)?
+    } else {
+        first(&target, args)?
+    };
     let exit = if watched.coverage.is_complete() { Exit::Complete } else { Exit::Partial };
     if let (Some(wanted), None) = (&args.job, &watched.job) {
         bail!("no verdict stands on job {wanted}; rankmesh top --view jobs lists those on which one does");
@@ -41,11 +44,11 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     let at_ns = watched.at_ns;
     data.watch(watched, 0);
     let mut app = App::at(args.view.view());
-    let fetcher = Fetcher::new(&target, args.job.clone());
+    let fetcher = Fetcher::new(&target, args.job.as_deref().map(past::job_id).map(str::to_owned));
     let needs_board = matches!(app.view(), View::Ranks | View::Heat | View::Rank);
     if needs_board {
         let board = if target.is_stores() {
-            past::board(&target, args.job.as_deref(), at_ns)
+            past::board(&target, args.job.as_deref().map(past::job_id), at_ns)
         } else {
             let since_ns = Some(at_ns.saturating_sub(source::LAST_MINUTE_NS));
             target.board(BoardQuestion {

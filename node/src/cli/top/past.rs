@@ -20,6 +20,14 @@ const WINDOWS_NS: i64 = 120_000_000_000;
 /// How long a question of it may take.
 const TIMEOUT_MS: u64 = 60_000;
 
+/// The id of a job in the stores' rows: those do not tell its steps apart.
+pub(super) fn job_id(job: &str) -> &str {
+    match job.rsplit_once('.') {
+        Some((id, step)) if !id.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit()) => id,
+        _ => job,
+    }
+}
+
 /// What stood at `at_ns`, by the calls of the half minute before; without a time at the end of the
 /// last calls that stores hold.
 ///
@@ -96,7 +104,9 @@ fn nodes(target: &Target, report: &Report) -> anyhow::Result<Vec<NodeNow>> {
             recording: text("capture"),
             ranks: ranks.filter_map(|rank| u32::try_from(rank).ok()).collect(),
             rows: node["store_rows"].as_u64().unwrap_or(0),
-            span_ns: node["store_span_ns"].as_array().and_then(|span| Some((span.first()?.as_i64()?, span.get(1)?.as_i64()?))),
+            span_ns: node["store_span_ns"]
+                .as_array()
+                .and_then(|span| Some((span.first()?.as_i64()?, span.get(1)?.as_i64()?))),
             clock_bound_ns: bound(&name),
             version: text("version"),
             is_self: node["self"] == true,
@@ -104,4 +114,14 @@ fn nodes(target: &Target, report: &Report) -> anyhow::Result<Vec<NodeNow>> {
         }
     };
     Ok(nodes.iter().map(of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::job_id;
+
+    #[test]
+    fn a_step_is_no_part_of_a_jobs_id() {
+        assert_eq!(["812.0", "812", "run.a", ".5", "a.b.12"].map(job_id), ["812", "812", "run.a", ".5", "a.b"]);
+    }
 }

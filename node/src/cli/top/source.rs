@@ -72,6 +72,16 @@ struct Wanted {
     number: AtomicU64,
     /// The time that is shown; none: now.
     at_ns: Mutex<Option<i64>>,
+    /// The job that was shown when another time than now was wished for, where none was named.
+    shown: Mutex<Option<String>>,
+}
+
+impl Wanted {
+    /// The job in whose rows a time of the past is looked up.
+    fn job_of_past(&self) -> Option<String> {
+        let job = self.job.lock().clone().or_else(|| self.shown.lock().clone());
+        job.map(|job| past::job_id(&job).to_owned())
+    }
 }
 
 /// Fetches until it is dropped with the receiver of its events.
@@ -127,6 +137,11 @@ impl Source {
         self.show(at_ns, true);
     }
 
+    /// The job that is shown now, though none was named.
+    pub(super) fn shows(&self, job: Option<String>) {
+        *self.wanted.shown.lock() = job;
+    }
+
     /// Shows a time, of stores without one their end; `windows` are wanted, too. Without a time,
     /// and where an agent is asked, what stands now.
     pub(super) fn show(&self, at_ns: Option<i64>, windows: bool) {
@@ -142,7 +157,7 @@ impl Source {
             if !is_wanted() {
                 return;
             }
-            let job = wanted.job.lock().clone();
+            let job = wanted.job_of_past();
             let found = past::watched(target, job.as_deref(), at_ns).and_then(|watched| {
                 let board = (windows && is_wanted()).then(|| past::board(target, job.as_deref(), watched.at_ns));
                 Ok((Box::new(watched), board.transpose()?.map(Box::new)))
@@ -161,7 +176,7 @@ impl Source {
     /// Finds out about a rank.
     pub(super) fn detail(&self, node: String, pid: i64, rank: i64) {
         self.spawn(move |target, wanted, to| {
-            let (job, at_ns) = (wanted.job.lock().clone(), *wanted.at_ns.lock());
+            let (job, at_ns) = (wanted.job_of_past(), *wanted.at_ns.lock());
             let detail = Fetcher::new(target, job).detail(&node, pid, rank, at_ns);
             let _ = to.send(Event::Detail(Box::new(detail)));
         });
@@ -246,7 +261,8 @@ fn rest(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     loop {
         let (job, at_ns) = (wanted.job.lock().clone(), *wanted.at_ns.lock());
         let fetcher = Fetcher::new(target, job);
-        if to.send(Event::Samples(fetcher.samples(at_ns))).is_err() || to.send(Event::Findings(fetcher.findings())).is_err()
+        if to.send(Event::Samples(fetcher.samples(at_ns))).is_err()
+            || to.send(Event::Findings(fetcher.findings())).is_err()
         {
             return;
         }

@@ -13,9 +13,7 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::crossterm::{execute, queue};
 use top::{App, Data, Key, Look, Wish, draw};
 
@@ -55,6 +53,8 @@ impl Screen {
 
     /// Takes the terminal again, after the process was stopped, and draws everything anew.
     fn retake(&mut self) -> anyhow::Result<()> {
+        // The shell has set it as it likes it in the meantime: raw mode is not what it was.
+        let _ = disable_raw_mode();
         enter()?;
         self.terminal.clear()?;
         Ok(())
@@ -93,8 +93,8 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     let mut screen = Screen::take()?;
     let source = Source::start(target, args.job.clone(), forward(to.clone()));
     read_keys(to);
-    let ended = Session { app: App::at(args.view.view()), data, look, source, started: Instant::now() }
-        .run(&mut screen, &from);
+    let ended =
+        Session { app: App::at(args.view.view()), data, look, source, started: Instant::now() }.run(&mut screen, &from);
     drop(screen);
     match ended? {
         Some(signal) => {
@@ -129,7 +129,8 @@ fn listen_to_signals(to: Sender<In>) -> anyhow::Result<()> {
     let mut streams = Vec::new();
     {
         let _in_runtime = runtime.enter();
-        let kinds = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGCONT];
+        let kinds =
+            [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGCONT];
         for kind in kinds {
             streams.push((kind, signal(SignalKind::from_raw(kind as i32))?));
         }
@@ -291,6 +292,7 @@ impl Session {
             Event::Watched(..) if self.app.is_paused() => self.data.error = None,
             Event::Watched(_, watched) => {
                 self.data.error = None;
+                self.source.shows(watched.job.as_ref().and_then(|job| job.id.clone()));
                 self.data.watch(*watched, now_ms);
             }
             Event::Board(of, board) => {

@@ -7,10 +7,11 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use crate::app::{App, STALE, View};
+use crate::app::{App, STALE};
 use crate::data::Data;
 use crate::look::Look;
 use crate::units::{clock, day, duration, harmless};
+use crate::view::View;
 
 /// Lines of it.
 pub(super) const HEIGHT: u16 = 5;

@@ -18,10 +18,11 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
-use crate::app::{App, Prompt, View};
+use crate::app::{App, Prompt};
 use crate::data::Data;
 use crate::look::Look;
 use crate::units::harmless;
+use crate::view::View;
 
 /// The smallest terminal on which views are drawn.
 const SMALLEST: (u16, u16) = (40, 10);
@@ -46,6 +47,18 @@ fn paint(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look, n
     view(to, body, app, data, look);
     footer(to, bottom, app, look);
     overlay::draw(to, area, app, data, look);
+    only_ascii(to, look);
+}
+
+/// Texts of others may hold any character: one that the terminal may not have becomes a question
+/// mark.
+fn only_ascii(to: &mut Buffer, look: &Look) {
+    if look.ascii {
+        let others = to.content.iter_mut().filter(|cell| !cell.symbol().is_ascii());
+        others.for_each(|cell| {
+            cell.set_char('?');
+        });
+    }
 }
 
 fn view(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
@@ -77,7 +90,9 @@ fn footer(to: &mut Buffer, area: Rect, app: &App, look: &Look) {
                 format!("filter: {}  esc clears  ", harmless(&app.filter, 30))
             };
             Line::styled(
-                format!("{filter}? help  / filter  s sort  space pause  [ ] {{ }} time  : SQL  y its SQL  e export  q quit"),
+                format!(
+                    "{filter}? help  / filter  s sort  space pause  [ ] {{ }} time  : SQL  y its SQL  e export  q quit"
+                ),
                 look.faint(),
             )
         }
@@ -102,12 +117,14 @@ pub fn plain(app: &mut App, data: &Data, look: &Look, width: u16, now_ms: u64) -
     let mut top = Buffer::empty(Rect::new(0, 0, width, header::HEIGHT - 1));
     let area = top.area;
     header::draw(&mut top, area, app, data, look, now_ms);
+    only_ascii(&mut top, look);
     lines(&top, &mut text);
     text.push('\n');
     let mut body = Buffer::empty(Rect::new(0, 0, width, height));
     let area = body.area;
     app.page = usize::from(height.saturating_sub(2));
     view(&mut body, area, app, data, look);
+    only_ascii(&mut body, look);
     lines(&body, &mut text);
     text
 }

@@ -63,7 +63,8 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
     Clear.render(over, to);
     // Only lines that are on the screen are made.
     let from = if wraps { 0 } else { app.scrolled };
-    let shown: Vec<Line<'static>> = lines.into_iter().skip(from).take(2 * usize::from(height) + app.scrolled).map(Line::raw).collect();
+    let shown: Vec<Line<'static>> =
+        lines.into_iter().skip(from).take(2 * usize::from(height) + app.scrolled).map(Line::raw).collect();
     let text = Paragraph::new(shown).block(block);
     if wraps {
         let scrolled = u16::try_from(app.scrolled).unwrap_or(u16::MAX);

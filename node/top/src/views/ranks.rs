@@ -19,8 +19,15 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
     let Some(watched) = data.watched.as_ref() else { return };
     let wide = area.width >= 110;
     let spark = usize::from(area.width.saturating_sub(if wide { 88 } else { 64 })).clamp(12, 60);
-    let mut columns: Vec<Column> =
-        vec![("rank", 6), ("host", if wide { 16 } else { 10 }), ("role", 8), ("late", 6), ("wait", 6), ("lost", 5), ("z", 5)];
+    let mut columns: Vec<Column> = vec![
+        ("rank", 6),
+        ("host", if wide { 16 } else { 10 }),
+        ("role", 8),
+        ("late", 6),
+        ("wait", 6),
+        ("lost", 5),
+        ("z", 5),
+    ];
     if wide {
         columns.extend([("pid", 8), ("compute+", 8), ("flagged", 8)]);
     }
@@ -31,7 +38,8 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
     let row = |at: usize| {
         let rank = &watched.ranks[app.order[at] as usize];
         let style = role_style(&rank.role, look);
-        let shown = if rank.compute_share.is_some() && rank.late_ns.is_none() { "-".to_owned() } else { maybe(rank.late_ns) };
+        let shown =
+            if rank.compute_share.is_some() && rank.late_ns.is_none() { "-".to_owned() } else { maybe(rank.late_ns) };
         let mut cells = vec![
             right(rank.rank.to_string()),
             Line::raw(harmless(&rank.node, 16)),

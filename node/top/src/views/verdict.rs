@@ -4,8 +4,8 @@ use model::watch::Watched;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::widgets::{Paragraph, Widget, Wrap};
 use ratatui::text::Line;
+use ratatui::widgets::{Paragraph, Widget, Wrap};
 
 use super::header::{place, style};
 use super::table::nothing;
@@ -28,7 +28,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
 /// Lines that may be more than fit: scrolled by the view's selection, which is bounded here.
 pub(super) fn scrolled(to: &mut Buffer, area: Rect, app: &mut App, lines: Vec<(String, Style)>) {
     let all = lines.len();
-    let at = &mut app.selected[app.view as usize];
+    let at = &mut app.selected[app.view.index()];
     *at = (*at).min(all.saturating_sub(usize::from(area.height).saturating_sub(1)));
     let shown: Vec<Line<'static>> =
         lines.into_iter().skip(*at).map(|(text, style)| Line::styled(harmless(&text, LONGEST), style)).collect();

@@ -133,13 +133,22 @@ pub fn data(ranks: usize, late: usize, windows: usize) -> Data {
     let mut data = Data::of("the agent of this host".to_owned(), false);
     data.watch(watched(ranks, late), 1_000);
     data.board(board(ranks, late, windows));
-    let sample = NodeSample { cpu: Some(0.83), gpus: 4, sm_mhz: Some(1_980.0), sm_most_mhz: Some(1_980.0), ..NodeSample::default() };
+    let sample = NodeSample {
+        cpu: Some(0.83),
+        gpus: 4,
+        sm_mhz: Some(1_980.0),
+        sm_most_mhz: Some(1_980.0),
+        ..NodeSample::default()
+    };
     data.samples.insert("gpu000".to_owned(), sample.clone());
-    let held = NodeSample { sm_mhz: Some(1_155.0), throttled: "sw_thermal_slowdown".to_owned(), lost: Some(12), ..sample };
+    let held =
+        NodeSample { sm_mhz: Some(1_155.0), throttled: "sw_thermal_slowdown".to_owned(), lost: Some(12), ..sample };
     data.samples.insert("gpu001".to_owned(), held);
     let row = |cells: [&str; 7]| cells.map(str::to_owned).to_vec();
     data.findings = Answer {
-        columns: ["ts_ns", "verdict", "rank", "culprit_node", "lateness_ns", "cost_gpu_s", "cause"].map(str::to_owned).to_vec(),
+        columns: ["ts_ns", "verdict", "rank", "culprit_node", "lateness_ns", "cost_gpu_s", "cause"]
+            .map(str::to_owned)
+            .to_vec(),
         rows: vec![
             row(["1699999906000000000", "rank", "5", "gpu001", "60000000", "12.5", "its CPU was taken"]),
             row(["1699999000000000000", "none", "", "", "", "", ""]),
