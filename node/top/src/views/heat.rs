@@ -58,11 +58,8 @@ fn head(to: &mut Buffer, area: Rect, app: &App, data: &Data, look: &Look, first_
     };
     let column_ns = data.window_ns().saturating_mul(i64::try_from(app.zoom()).unwrap_or(1));
     let from = first_ns.map(|ns| format!(", from {}", clock(ns, &look.zone))).unwrap_or_default();
-    let text = format!(
-        "{figure} above the median (m changes), {} a column (+ -){from}, {}",
-        duration(column_ns),
-        app.sort.name()
-    );
+    let text =
+        format!("{figure} above the median (m), {} a column (+ -){from}, {}", duration(column_ns), app.sort.name());
     Line::styled(text, look.head()).render(Rect { height: 1, ..area }, to);
 }
 

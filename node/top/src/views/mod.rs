@@ -90,9 +90,7 @@ fn footer(to: &mut Buffer, area: Rect, app: &App, look: &Look) {
                 format!("filter: {}  esc clears  ", harmless(&app.filter, 30))
             };
             Line::styled(
-                format!(
-                    "{filter}? help  / filter  s sort  space pause  [ ] {{ }} time  : SQL  y its SQL  e export  q quit"
-                ),
+                format!("{filter}? help  / filter  s sort  space pause  [] {{}} time  : SQL  y its SQL  q quit"),
                 look.faint(),
             )
         }

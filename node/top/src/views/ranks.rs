@@ -31,7 +31,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
     if wide {
         columns.extend([("pid", 8), ("compute+", 8), ("flagged", 8)]);
     }
-    columns.push(("late, last minute", u16::try_from(spark).unwrap_or(12)));
+    columns.push(("last minute", u16::try_from(spark).unwrap_or(12)));
     let selected = app.selected().min(app.order.len().saturating_sub(1));
     let range = table::shown(selected, app.order.len(), area);
     let minute = Minute::of(spark);
@@ -107,8 +107,7 @@ impl Minute {
             data.windows().until(data.show_at).take(self.columns * self.each).map(|(window, _)| window).collect();
         let column = |of: &[&BoardWindow]| {
             let worst = of.iter().filter_map(|window| figure_us(window, place, Figure::Late)).max()?;
-            // Small delays are seen, too: half of the height is a quarter of it.
-            Some((worst as f64 / window_us / FULL).clamp(0.0, 1.0).sqrt())
+            Some((worst as f64 / window_us / FULL).clamp(0.0, 1.0))
         };
         let mut line: Vec<char> = windows.chunks(self.each).map(|of| look.spark(column(of))).collect();
         line.resize(self.columns, ' ');

@@ -1,6 +1,6 @@
 //! A job of some ranks of which one is late, as an agent would tell of it.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
 use jiff::tz::TimeZone;
 use model::Coverage;
