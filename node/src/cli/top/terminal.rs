@@ -15,6 +15,7 @@ use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::crossterm::{execute, queue};
+use ratatui::layout::Rect;
 use top::{App, Data, Key, Look, Wish, draw};
 
 use super::super::Exit;
@@ -56,7 +57,9 @@ impl Screen {
         // The shell has set it as it likes it in the meantime: raw mode is not what it was.
         let _ = disable_raw_mode();
         enter()?;
-        self.terminal.clear()?;
+        // (`clear` would ask the terminal where its cursor is, whose answer the thread of keys reads.)
+        let size = self.terminal.size()?;
+        self.terminal.resize(Rect::new(0, 0, size.width, size.height))?;
         Ok(())
     }
 }
