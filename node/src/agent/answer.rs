@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use anyhow::bail;
-use async_trait::async_trait;
 use model::{LocalRequest, LocalResponse};
 use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, Question, RowChunk};
@@ -15,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+pub(super) use super::answer_sink::AnswerSink;
 use super::audit::{Asking, Outcome};
 use super::stragglers::{self, Asked};
 
@@ -24,13 +24,6 @@ const BYTES_PER_FRAME: u64 = 1 << 20;
 /// Bytes of one row: with what may stand before it in its frame it is still short of the largest
 /// frame.
 const LARGEST_ROW: u64 = 6 << 20;
-
-/// Where an answer goes.
-#[async_trait]
-pub(super) trait AnswerSink: Send {
-    /// Sends one piece of it.
-    async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()>;
-}
 
 /// Answers one request of `caller`, who is the user `uid` of this host or came over the mesh; `asking`
 /// begins the note of a kind of question for the audit.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use verdicts::standing::Key;
 use verdicts::why::Cause;
 
-use super::answer::AnswerSink;
+use super::answer_sink::AnswerSink;
 use super::standing::{self, Current};
 use super::{Shared, causes, watched};
 
