@@ -16,7 +16,7 @@ pub(super) fn shown(selected: usize, rows: usize, area: Rect) -> std::ops::Range
     let height = usize::from(area.height.saturating_sub(1));
     let selected = selected.min(rows.saturating_sub(1));
     // Pages do not move while the selection moves within one.
-    let first = if height == 0 { 0 } else { selected / height * height };
+    let first = selected.checked_div(height).map_or(0, |page| page * height);
     let first = first.min(rows.saturating_sub(height));
     first..rows.min(first + height)
 }
