@@ -16,7 +16,7 @@ const TOPICS: [(&str, &str, &str); 7] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
     ("schema", "tables and columns, with their units", include_str!("../../../docs/schema.md")),
     ("verdicts", "how a rank comes to be named", include_str!("../../../docs/verdicts.md")),
-    ("top", "the screens of rankmesh top: keys, and what each column means", include_str!("../../../docs/top.md")),
+    ("screens", "rankmesh top: its keys, and what each column means", include_str!("../../../docs/top.md")),
     ("capture", "what is recorded, and what that needs", include_str!("../../../docs/capture.md")),
     ("operations", "running an agent: stores, memory, files", include_str!("../../../docs/operations.md")),
     ("security", "identities, roles, what a peer may do", include_str!("../../../docs/security.md")),

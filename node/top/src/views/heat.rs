@@ -72,7 +72,7 @@ fn legend(to: &mut Buffer, area: Rect, data: &Data, look: &Look) {
         let from = if at == 0 { 0.0 } else { LEVELS[at - 1] };
         spans.push(Span::styled(format!("{} ", percent(from).replace(".0%", "%")), Style::default()));
     }
-    if let Some(bound_ns) = data.windows().clock_bound_ns.filter(|bound_ns| *bound_ns > 0) {
+    if let Some(bound_ns) = data.windows().clock_bound_ns.filter(|bound_ns| *bound_ns > 0 && area.width >= 100) {
         spans.push(Span::styled(format!(" clocks within {}", duration(bound_ns)), look.faint()));
     }
     Line::from(spans).render(area, to);
