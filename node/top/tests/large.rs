@@ -13,7 +13,7 @@ use top::{App, Colours, Key, View, draw};
 const MOST_MS: f64 = 20.0;
 
 fn cpu_ms() -> f64 {
-    let spent = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    let spent = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
     spent.tv_sec() as f64 * 1e3 + spent.tv_nsec() as f64 / 1e6
 }
 

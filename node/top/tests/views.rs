@@ -11,7 +11,8 @@ const LARGE: (u16, u16) = (160, 40);
 
 fn app(view: View, data: &Data) -> App {
     let mut app = App::default();
-    let key = char::from_digit(View::ALL.iter().position(|of| *of == view).unwrap() as u32 + 1, 10).unwrap();
+    let key = char::from_digit(View::ALL.iter().position(|of| *of == view).expect("it is one of all") as u32 + 1, 10)
+        .expect("a digit");
     app.key(Key::Char(key), data);
     app
 }
@@ -21,8 +22,7 @@ fn each_view_in_two_sizes_and_in_ascii() {
     let data = data(16, 5, 240);
     for view in View::ALL {
         let name = view.name().replace(' ', "_");
-        let mut shown =
-            |size, ascii: bool| screen(&mut app(view, &data), &data, &look(ascii, Colours::None), size, 1_200);
+        let shown = |size, ascii: bool| screen(&mut app(view, &data), &data, &look(ascii, Colours::None), size, 1_200);
         insta::assert_snapshot!(format!("{name}_80x24"), shown(SMALL, false));
         insta::assert_snapshot!(format!("{name}_160x40"), shown(LARGE, false));
         let ascii = shown(SMALL, true);
@@ -57,7 +57,7 @@ fn help_and_answers_lie_over_the_view() {
 #[test]
 fn what_is_old_says_so() {
     let mut data = data(16, 5, 240);
-    let mut shown = |data: &Data, now_ms| screen(&mut App::default(), data, &look(true, Colours::None), SMALL, now_ms);
+    let shown = |data: &Data, now_ms| screen(&mut App::default(), data, &look(true, Colours::None), SMALL, now_ms);
     assert!(shown(&data, 1_500).contains("live, 1.1 s old"));
     let stale = shown(&data, 8_000);
     assert!(stale.contains("STALE: nothing came for 7 s") && !stale.contains("live"), "{stale}");
@@ -77,7 +77,7 @@ fn what_is_old_says_so() {
 #[test]
 fn nothing_yet_and_nobody_there_say_so() {
     let mut data = Data::of("the agent of this host".to_owned(), false);
-    let mut shown = |data: &Data| screen(&mut App::default(), data, &look(true, Colours::None), SMALL, 0);
+    let shown = |data: &Data| screen(&mut App::default(), data, &look(true, Colours::None), SMALL, 0);
     assert!(shown(&data).contains("asking the agent of this host"));
     data.error = Some("no agent answers on /run/x; start one with `rankmesh up`".to_owned());
     assert!(shown(&data).contains("no agent answers on /run/x; start one"));

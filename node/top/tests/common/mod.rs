@@ -170,8 +170,8 @@ pub fn data(ranks: usize, late: usize, windows: usize) -> Data {
 
 /// The screen as text.
 pub fn screen(app: &mut App, data: &Data, look: &Look, (width, height): (u16, u16), now_ms: u64) -> String {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, app, data, look, now_ms)).unwrap();
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
+    terminal.draw(|frame| draw(frame, app, data, look, now_ms)).expect("it is drawn");
     let buffer = terminal.backend().buffer();
     let mut text = String::new();
     for y in 0..height {
