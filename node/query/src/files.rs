@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use certs::NodeName;
 use gossip::{Gossip, Member, MemberState, NodeFacts};
@@ -76,9 +77,9 @@ pub fn coordinator(files: &[PathBuf], views: &'static [View]) -> Result<Coordina
     let mut nodes = Files::default();
     let mut members = Vec::new();
     let mut taken = BTreeSet::new();
-    for path in files {
-        let name = name_of(path, &mut taken);
-        let facts = match open(&name, path) {
+    let named: Vec<(NodeName, &PathBuf)> = files.iter().map(|path| (name_of(path, &mut taken), path)).collect();
+    for ((name, _), opened) in named.iter().zip(open_all(&named)) {
+        let facts = match opened {
             Ok((executor, facts)) => {
                 nodes.executors.insert(name.clone(), executor);
                 facts
@@ -117,8 +118,42 @@ pub fn span_ns(coordinator: &Coordinator) -> Option<(i64, i64)> {
     spans.reduce(|(first, last), (from, to)| (first.min(from), last.max(to)))
 }
 
+/// What came of opening a file: what runs tasks on it and what it holds, or why it cannot be read.
+type Opened = Result<(Arc<Executor>, NodeFacts), String>;
+
+/// Opens all files, as many at once as there are CPUs: what each holds is counted, and a job has many.
+fn open_all(files: &[(NodeName, &PathBuf)]) -> Vec<Opened> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut opened = Vec::new();
+        while let Some((at, (name, path))) = next_of(&next, files) {
+            opened.push((at, open(name, path)));
+        }
+        opened
+    };
+    let mut all: Vec<(usize, Opened)> = std::thread::scope(|scope| {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(files.len());
+        let workers: Vec<_> = (1..cpus).map(|_| scope.spawn(work)).collect();
+        let mut all = work();
+        for worker in workers {
+            match worker.join() {
+                Ok(opened) => all.extend(opened),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, opened)| opened).collect()
+}
+
+fn next_of<'f, T>(next: &AtomicUsize, files: &'f [T]) -> Option<(usize, &'f T)> {
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    files.get(at).map(|file| (at, file))
+}
+
 /// What runs tasks on a file, and what it holds.
-fn open(name: &NodeName, path: &Path) -> Result<(Arc<Executor>, NodeFacts), String> {
+fn open(name: &NodeName, path: &Path) -> Opened {
     let failed = |why: String| format!("failed: {why}");
     let served = ServedDb::open_recorded(path).map_err(|error| failed(error.to_string()))?;
     let facts = served.facts();

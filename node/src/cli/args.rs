@@ -174,9 +174,45 @@ pub(super) struct QueryArgs {
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
     pub(super) job: Option<String>,
-    /// The question; '-' reads it from standard input
+    /// The question; '-' reads it from standard input; without one a terminal becomes `rankmesh
+    /// shell`
     #[arg(value_name = "SQL")]
-    pub(super) sql: String,
+    pub(super) sql: Option<String>,
+}
+
+impl QueryArgs {
+    /// What a shell takes of them.
+    pub(super) fn into_shell(self) -> ShellArgs {
+        ShellArgs { target: self.target, job: self.job, format: self.format, bail: false }
+    }
+}
+
+/// Flags of `rankmesh shell`.
+#[derive(Debug, Args)]
+pub(super) struct ShellArgs {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub(super) target: TargetArgs,
+    /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
+    pub(super) job: Option<String>,
+    /// How answers are printed (`.mode` changes it)
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub(super) format: Format,
+    /// Statements from standard input: end at the first that fails
+    #[arg(long)]
+    pub(super) bail: bool,
+}
+
+/// Flags of `rankmesh schema`.
+#[derive(Debug, Args)]
+pub(super) struct SchemaArgs {
+    /// Only this table or view [default: their list]
+    #[arg(value_name = "TABLE")]
+    pub(super) table: Option<String>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    pub(super) format: ReportFormat,
 }
 
 /// What `--explain` shows.
@@ -332,18 +368,30 @@ pub(super) struct TraceArgs {
 /// Flags of `rankmesh export`.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// Trace store (an agent may be writing to it) or any other SQLite file
-    #[arg(long, value_name = "FILE")]
-    pub(super) db: PathBuf,
+    /// Whose rows: for --out of one --db (an agent may be writing to it), for --perfetto of any
+    /// number of them, or of an agent's mesh.
+    #[command(flatten)]
+    pub(super) target: TargetArgs,
     /// New file; its ending says the form: .db (plain SQLite), .csv or .parquet (one table each)
-    #[arg(long, value_name = "FILE")]
-    pub(super) out: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "perfetto", requires = "db")]
+    pub(super) out: Option<PathBuf>,
+    /// New file: a trace for Perfetto (ui.perfetto.dev, trace_processor) of all nodes; without --db
+    /// the mesh is asked, without a span for the last minute
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "table"])]
+    pub(super) perfetto: Option<PathBuf>,
     /// Only this table (repeatable for .db) [default: all for .db, else collectives]
     #[arg(long, value_name = "TABLE")]
     pub(super) table: Vec<String>,
-    /// Only the last stretch of the recording, counted back from its newest row
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(super) since: Option<Duration>,
+    /// Of which time; with --out only --since, a stretch counted back from the newest row.
+    #[command(flatten)]
+    pub(super) span: SpanArgs,
+    /// With --perfetto: only these ranks and their hosts, as 3,5-7 or 64-126/2
+    #[arg(long, value_name = "RANK,…", value_parser = parse_ranks, requires = "perfetto")]
+    pub(super) ranks: Option<Ranks>,
+    /// With --perfetto: only this job; of a Slurm job with a mesh of its own, that mesh, from any
+    /// host of the cluster
+    #[arg(long, value_name = "ID", requires = "perfetto")]
+    pub(super) job: Option<String>,
 }
 
 /// Flags of `rankmesh import`.

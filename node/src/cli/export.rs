@@ -1,14 +1,28 @@
-//! `rankmesh export`: a store's rows into a plain SQLite, CSV or Parquet file.
+//! `rankmesh export`: a store's rows into a plain SQLite, CSV or Parquet file. A trace for Perfetto
+//! is made in `perfetto`.
 
 use std::path::Path;
 
 use store::exchange::{Export, ExportError, export};
 
 use super::args::ExportArgs;
+use super::target::SpanArgs;
+use super::times::When;
 use super::{Exit, UsageError};
 
 pub(super) fn run(args: ExportArgs) -> anyhow::Result<Exit> {
-    let wanted = Export { db: args.db, out: args.out, tables: args.table, since: args.since };
+    if let Some(out) = args.perfetto.clone() {
+        return super::perfetto::run(args, &out);
+    }
+    let wrong = |what: &str| UsageError(what.to_owned());
+    let [db] = <[_; 1]>::try_from(args.target.db).map_err(|_| wrong("--out takes the rows of one --db"))?;
+    let since = match args.span {
+        SpanArgs { since: None, until: None, between } if between.is_empty() => None,
+        SpanArgs { since: Some(When::Ago(back)), until: None, .. } => Some(back),
+        _ => return Err(wrong("with --out only --since, and a stretch, such as 10m").into()),
+    };
+    let out = args.out.ok_or_else(|| wrong("--out FILE or --perfetto FILE"))?;
+    let wanted = Export { db, out, tables: args.table, since };
     let done = export(&wanted).map_err(|error| match error {
         ExportError::Form(_) | ExportError::Exists(_) | ExportError::NoTable { .. } | ExportError::OneTable { .. } => {
             UsageError(error.to_string()).into()

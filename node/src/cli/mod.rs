@@ -24,13 +24,16 @@ mod import;
 mod local;
 mod mark;
 mod nodes;
+mod perfetto;
 mod person;
 mod query;
 mod rates;
 mod recorded;
 mod rows;
 mod runbook;
+mod schema;
 mod secret;
+mod shell;
 mod slurm;
 mod stacks;
 mod stores;
@@ -44,7 +47,8 @@ mod utc;
 mod values;
 
 use args::{
-    CheckArgs, DemoArgs, ExportArgs, ImportArgs, NodesArgs, QueryArgs, StacksArgs, StragglersArgs, TraceArgs, UpArgs,
+    CheckArgs, DemoArgs, ExportArgs, ImportArgs, NodesArgs, QueryArgs, SchemaArgs, ShellArgs, StacksArgs,
+    StragglersArgs, TraceArgs, UpArgs,
 };
 
 /// Which rank holds the job up, and why: ask any host.
@@ -62,6 +66,10 @@ enum Command {
     Up(Box<UpArgs>),
     /// Ask the mesh (or one file) a SQL question
     Query(QueryArgs),
+    /// Ask one SQL question after the other, with history and completion
+    Shell(ShellArgs),
+    /// Say what the tables and columns of a trace store hold, with their units
+    Schema(SchemaArgs),
     /// Name the rank that holds the others up
     Stragglers(StragglersArgs),
     /// Watch a job live on the terminal: verdict, ranks, heat map; also of the past, and of stores
@@ -86,7 +94,7 @@ enum Command {
     Demo(DemoArgs),
     /// Record a trace of this host into a file, without a mesh
     Trace(TraceArgs),
-    /// Write a store's rows into a plain SQLite, CSV or Parquet file
+    /// Write rows into a plain SQLite, CSV or Parquet file, or as a trace for Perfetto
     Export(ExportArgs),
     /// Make a trace recorded by another program into a trace store
     Import(ImportArgs),
@@ -116,6 +124,8 @@ pub fn run() -> ExitCode {
     let outcome = match cli.command {
         Command::Up(args) => up::run(*args),
         Command::Query(args) => query::run(args),
+        Command::Shell(args) => shell::run(args),
+        Command::Schema(args) => schema::run(&args),
         Command::Stragglers(args) => stragglers::run(args),
         Command::Top(args) => top::run(args),
         Command::Explain(args) => explain::run(args),

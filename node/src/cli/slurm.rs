@@ -128,10 +128,7 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
             None => eprintln!("rankmesh: recording on {}: {why}", nodes.join(", ")),
         }
     }
-    eprintln!(
-        "rankmesh: afterwards: rankmesh stragglers --db {0}; rankmesh query --db {0} SQL",
-        founded.directory.display()
-    );
+    eprintln!("rankmesh: afterwards: rankmesh explain --db {0}; rankmesh shell --db {0}", founded.directory.display());
     writeln!(std::io::stdout(), "{}", founded.directory.display())?;
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! with the requests that an agent takes. Each file is a node.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use model::{LocalRequest, Question};
 use query::Coordinator;
@@ -19,12 +20,14 @@ use crate::agent::board_of_stores::{self, BoardSpan};
 use crate::agent::stragglers::Asked;
 use crate::agent::{explain, facts, stragglers};
 
+/// How long the files' tables may take to read.
+const FOR_TABLES: Duration = Duration::from_secs(10);
+
 /// Open stores.
 pub(super) struct Stores {
     /// None only while this is dropped.
     runtime: Option<Runtime>,
     coordinator: Coordinator,
-    #[allow(dead_code, reason = "the shell is to use it")]
     paths: Vec<PathBuf>,
 }
 
@@ -44,7 +47,6 @@ impl Stores {
     }
 
     /// As they were named.
-    #[allow(dead_code, reason = "the shell is to use it")]
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.paths.iter().map(PathBuf::as_path)
     }
@@ -90,6 +92,10 @@ impl Stores {
                     }
                     LocalRequest::Nodes => {
                         Ok(Reply::Text(serde_json::to_string(&facts::node_list(&self.coordinator))?))
+                    }
+                    LocalRequest::Tables => {
+                        let tables = query::tables::tables(&self.coordinator, Instant::now() + FOR_TABLES).await;
+                        document(&tables.map_err(|message| AskError::Failed { message, coverage: None }))
                     }
                     LocalRequest::Stacks(_) => Err(only_agents("stacks are read from processes that run")),
                     LocalRequest::Watch(_) => Err(only_agents("what stands now is pushed by agents")),

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
 use model::explanation::Explanation;
-use model::{ExplainQuestion, LocalRequest, Question, StragglersQuestion};
+use model::{ExplainQuestion, LocalRequest, Question, StragglersQuestion, TableSeen};
 use record::unix_now_ns;
 use tokio_util::sync::CancellationToken;
 
@@ -111,7 +111,6 @@ impl Target {
     }
 
     /// Lets `stop` end what is asked from now on, on every node.
-    #[allow(dead_code, reason = "the shell is to use it")]
     pub(super) fn until(&mut self, stop: CancellationToken) {
         self.stop = stop;
     }
@@ -122,7 +121,6 @@ impl Target {
     }
 
     /// In words, such as `stores in DIR`.
-    #[allow(dead_code, reason = "the shell is to use it")]
     pub(super) fn said(&self) -> String {
         match &self.to {
             To::Agent(SocketArg { via: Some(host), .. }) => format!("the agent of {host}"),
@@ -180,16 +178,12 @@ impl Target {
         }
     }
 
-    /// What ranks did, window by window: of what a judge keeps, a part where there is much
-    /// (`more`); of stores always all of it.
+    /// The tables that can be asked for.
     ///
     /// # Errors
-    /// As [`Self::ask_into`].
-    pub(super) fn board(&self, question: BoardQuestion) -> anyhow::Result<Board> {
-        match self.ask_into(LocalRequest::Board(question), &mut |_| Ok(()))? {
-            Reply::Board(board) => Ok(*board),
-            Reply::Text(_) | Reply::Result { .. } => bail!("something else came in place of what ranks did"),
-        }
+    /// As [`Self::ask_into`]; also where the agent is of a release that does not tell.
+    pub(super) fn tables(&self) -> anyhow::Result<Vec<TableSeen>> {
+        serde_json::from_str(&self.document(LocalRequest::Tables)?).context("reading the list of tables")
     }
 
     /// A SQL question: rows as they come, then plan or coverage.
@@ -213,6 +207,17 @@ impl Target {
             Some((since_ns, until_ns)) => LocalRequest::StragglersBetween { question, since_ns, until_ns },
             None => LocalRequest::Stragglers(question),
         })
+    }
+
+    /// What ranks did, window by window.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub(super) fn board(&self, question: BoardQuestion) -> anyhow::Result<Board> {
+        match self.ask_into(LocalRequest::Board(question), &mut |_| Ok(()))? {
+            Reply::Board(board) => Ok(*board),
+            Reply::Text(_) | Reply::Result { .. } => bail!("something else came in place of what ranks did"),
+        }
     }
 
     /// An explanation.
