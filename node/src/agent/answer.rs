@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use async_trait::async_trait;
 use model::{LocalRequest, LocalResponse};
 use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, Question, RowChunk};
@@ -16,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+pub(super) use super::answer_sink::AnswerSink;
 use super::audit::{Asking, Outcome};
 use super::stragglers::{self, Asked};
 
@@ -28,13 +28,6 @@ const LARGEST_ROW: u64 = 6 << 20;
 
 /// How long nodes are waited for that are asked what tables they have.
 const FOR_TABLES: Duration = Duration::from_secs(5);
-
-/// Where an answer goes.
-#[async_trait]
-pub(super) trait AnswerSink: Send {
-    /// Sends one piece of it.
-    async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()>;
-}
 
 /// Answers one request of `caller`, who is the user `uid` of this host or came over the mesh; `asking`
 /// begins the note of a kind of question for the audit.

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 pub mod access;
 mod activity;
 mod answer;
+mod answer_sink;
 mod audit;
 mod board;
 pub(crate) mod board_of_stores;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use verdicts::standing::Key;
 use verdicts::why::Cause;
 
-use super::answer::AnswerSink;
+use super::answer_sink::AnswerSink;
 use super::standing::{self, Current};
 use super::{Shared, causes, watched};
 
@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TABLE_EVERY: Duration = Duration::from_millis(900);
 const LARGE_TABLE_EVERY: Duration = Duration::from_secs(4);
 const LARGE: usize = 1_024;
+/// Ranks in one push: it goes in one frame.
+const MOST_RANKS: usize = 16_384;
 
 /// What one watcher's pushes go back to.
 #[derive(Default)]
@@ -103,6 +105,11 @@ impl Watcher {
             let mut job = job_now(&current);
             job.cause = self.cause(shared, &current).await;
             (now.ranks, now.brief) = self.table(shared, &current).await;
+            if now.ranks.len() > MOST_RANKS {
+                let all = now.ranks.len();
+                now.ranks.truncate(MOST_RANKS);
+                now.brief = Some(format!("the {MOST_RANKS} worst of {all} ranks are listed: more do not fit"));
+            }
             now.coverage = coverage(&current);
             now.job = Some(job);
         }

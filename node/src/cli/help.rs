@@ -12,7 +12,7 @@ use clap_complete::Shell;
 use super::{Cli, Exit, UsageError};
 
 /// Pages of docs/ that users need beside the flags: name, what it is about, text.
-const TOPICS: [(&str, &str, &str); 6] = [
+const TOPICS: [(&str, &str, &str); 7] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
     (
         "tables",
@@ -20,6 +20,7 @@ const TOPICS: [(&str, &str, &str); 6] = [
         include_str!("../../../docs/schema.md"),
     ),
     ("verdicts", "how a rank comes to be named", include_str!("../../../docs/verdicts.md")),
+    ("screens", "rankmesh top: its keys, and what each column means", include_str!("../../../docs/top.md")),
     ("capture", "what is recorded, and what that needs", include_str!("../../../docs/capture.md")),
     ("operations", "running an agent: stores, memory, files", include_str!("../../../docs/operations.md")),
     ("security", "identities, roles, what a peer may do", include_str!("../../../docs/security.md")),
