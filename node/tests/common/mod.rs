@@ -4,9 +4,11 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod job_stores;
 pub mod jobs;
 pub mod netns;
 pub mod slurm;
+pub mod trace_processor;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,0 +1,132 @@
+//! Ranks over time: the values that the script draws, and what is there without it.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use model::board::{Board, Time};
+use serde_json::{Value as Json, json};
+
+use super::{Page, clock, duration, escape, sections};
+
+/// A rank's sums over the whole board.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    pub(super) late_ns: i64,
+    pub(super) wait_ns: i64,
+    pub(super) compute_ns: i64,
+    /// Windows in which it was later than all others.
+    pub(super) latest_in: usize,
+}
+
+/// Of each place of the board.
+pub(super) fn sums(board: &Board) -> Vec<Sums> {
+    let mut sums = vec![Sums::default(); board.ranks.len()];
+    let ns = |times: &[Time], place: usize| times.get(place).and_then(|time| time.ns()).unwrap_or(0);
+    for window in &board.windows {
+        let mut latest: Option<(i64, usize)> = None;
+        for (place, sum) in sums.iter_mut().enumerate() {
+            let late_ns = ns(&window.late, place);
+            sum.late_ns = sum.late_ns.saturating_add(late_ns);
+            sum.wait_ns = sum.wait_ns.saturating_add(ns(&window.wait, place));
+            sum.compute_ns = sum.compute_ns.saturating_add(ns(&window.compute, place));
+            if late_ns > latest.map_or(0, |(most, _)| most) {
+                latest = Some((late_ns, place));
+            }
+        }
+        if let Some((_, place)) = latest {
+            sums[place].latest_in += 1;
+        }
+    }
+    sums
+}
+
+/// Places in the order of rows: who is named first, then who is late most.
+fn order(page: &Page, board: &Board) -> Vec<usize> {
+    let sums = sums(board);
+    let named = sections::named(page);
+    let mut order: Vec<usize> = (0..board.ranks.len()).collect();
+    let is_named = |place: &usize| {
+        let rank = &board.ranks[*place];
+        named.iter().any(|(node, pid)| *node == rank.node && *pid == rank.pid)
+    };
+    order.sort_by_key(|place| {
+        (!is_named(place), std::cmp::Reverse(sums[*place].late_ns), board.ranks[*place].rank, *place)
+    });
+    order
+}
+
+/// What the script needs: times are packed in two bytes each, row by row.
+pub(super) fn values(page: &Page) -> Json {
+    let Some(board) = &page.board else { return Json::Null };
+    let order = order(page, board);
+    let packed = |times: fn(&model::board::BoardWindow) -> &Vec<Time>| {
+        let of = |place: &usize| {
+            let place = *place;
+            board.windows.iter().flat_map(move |window| {
+                times(window).get(place).copied().unwrap_or_default().bits().to_le_bytes()
+            })
+        };
+        STANDARD.encode(order.iter().flat_map(of).collect::<Vec<u8>>())
+    };
+    let since_ns = board.windows.first().map_or(0, |window| window.end_ns - board.window_ns);
+    let ends: Vec<i64> = board.windows.iter().map(|window| (window.end_ns - since_ns) / 1_000_000).collect();
+    json!({
+        "since_ms": since_ns / 1_000_000,
+        "window_ms": board.window_ns / 1_000_000,
+        "end_ms": ends,
+        "ranks": order.iter().map(|place| {
+            let rank = &board.ranks[*place];
+            json!([rank.rank, record::printable(&rank.node), rank.pid])
+        }).collect::<Vec<_>>(),
+        "named": sections::named(page).len(),
+        "late": packed(|window| &window.late),
+        "wait": packed(|window| &window.wait),
+        "compute": packed(|window| &window.compute),
+    })
+}
+
+/// The map's place on the page.
+pub(super) fn section(page: &Page) -> String {
+    let Some(board) = page.board.as_ref().filter(|board| !board.windows.is_empty() && !board.ranks.is_empty()) else {
+        return format!("<p>{}</p>", sections::lacks(page, "heat map", "Of this time nothing was recorded that tells how late ranks were."));
+    };
+    let mut out = String::new();
+    let worst = order(page, board).first().map(|place| (&board.ranks[*place], sums(board)[*place]));
+    let (first, last) = (board.windows.first(), board.windows.last());
+    let words = worst.map_or_else(String::new, |(rank, sums)| {
+        format!(
+            "Of {} ranks in {} windows of {} rank {} on {} is late most: {} in all, and later than all others in {} windows.",
+            board.ranks.len(),
+            board.windows.len(),
+            duration(board.window_ns),
+            rank.rank,
+            rank.node,
+            duration(sums.late_ns),
+            sums.latest_in
+        )
+    });
+    let bound = match board.clock_bound_ns {
+        Some(bound_ns) => format!("Entries on different hosts are known against each other within ± {}.", duration(bound_ns)),
+        None => "The clocks of some hosts are not known against each other: compare lateness within a host only.".to_owned(),
+    };
+    let _ = write!(
+        out,
+        "<p id=\"heat-words\">{} {}</p>\n\
+         <div class=\"tools needs-script\" hidden>\n<fieldset><legend>Shown</legend>\n\
+         <label><input type=\"radio\" name=\"metric\" value=\"late\" checked> how late ranks entered</label>\n\
+         <label><input type=\"radio\" name=\"metric\" value=\"wait\"> how long they waited</label>\n\
+         <label><input type=\"radio\" name=\"metric\" value=\"compute\"> how long they computed</label>\n</fieldset>\n</div>\n\
+         <div class=\"needs-script\" hidden>\n\
+         <canvas id=\"map\" tabindex=\"0\" role=\"img\" aria-label=\"Heat map, a row a rank, from {} to {}\" aria-describedby=\"heat-words cell\"></canvas>\n\
+         <p class=\"scale\"><span id=\"scale-low\">0</span> <canvas id=\"scale\" width=\"240\" height=\"10\" aria-hidden=\"true\"></canvas> \
+         <span id=\"scale-high\"></span> a window; hatched: not known</p>\n\
+         <p id=\"cell\" role=\"status\" aria-live=\"polite\">Point at a cell, or go there with the arrow keys.</p>\n</div>\n\
+         <noscript><p>The map is drawn by a script, which is not allowed to run here; the table of ranks has the sums.</p></noscript>",
+        escape::text(&words),
+        escape::text(&bound),
+        first.map_or_else(String::new, |window| clock(window.end_ns - board.window_ns)),
+        last.map_or_else(String::new, |window| clock(window.end_ns)),
+    );
+    out
+}
