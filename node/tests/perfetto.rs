@@ -131,7 +131,7 @@ fn trace_processor_counts_as_sql_does() {
         }
     };
     let expected = expected(&dir);
-    let mut by_table = |read: &mut TraceProcessor| -> BTreeMap<String, Vec<i64>> {
+    let by_table = |read: &mut TraceProcessor| -> BTreeMap<String, Vec<i64>> {
         let of = |(table, _): &(&str, &str)| {
             let sql = format!("SELECT count(*), coalesce(sum(dur), 0) FROM slice WHERE category = '{table}'");
             ((*table).to_owned(), read.integers(&sql).remove(0))
@@ -189,7 +189,8 @@ fn trace_processor_counts_as_sql_does() {
     drop(read);
 
     let mut read = TraceProcessor::start(&few).expect("it ran before");
-    let ranks = "SELECT DISTINCT extract_arg(arg_set_id, 'debug.rank') FROM slice WHERE category = 'collectives' ORDER BY 1";
+    let ranks =
+        "SELECT DISTINCT extract_arg(arg_set_id, 'debug.rank') FROM slice WHERE category = 'collectives' ORDER BY 1";
     assert_eq!(read.integers(ranks), [[2], [5]]);
     assert_eq!(read.integers("SELECT count(*) FROM slice WHERE category = 'collectives'"), [[200]]);
 }
@@ -221,7 +222,8 @@ fn a_mesh_is_asked_as_well_and_what_is_missing_is_said() {
     lab.wait_for_members(&["a", "b"]);
     let ask = |lab: &Lab, name: &str| {
         let out = lab.path(name);
-        let output = lab.ask("a", "export", &["--perfetto", &out.display().to_string(), "--since", "60s", "--timeout", "30s"]);
+        let output =
+            lab.ask("a", "export", &["--perfetto", &out.display().to_string(), "--since", "60s", "--timeout", "30s"]);
         (output, out)
     };
     let (output, out) = ask(&lab, "both.pftrace");

@@ -127,7 +127,9 @@ impl Time {
 
     fn of_us(us: u64) -> Self {
         let bits = u64::BITS - us.leading_zeros();
-        let Some(shift) = bits.checked_sub(FRACTION_BITS + 1) else { return Self(u16::try_from(us).unwrap_or(LONGEST)) };
+        let Some(shift) = bits.checked_sub(FRACTION_BITS + 1) else {
+            return Self(u16::try_from(us).unwrap_or(LONGEST));
+        };
         // Rounded to the nearest; that may carry into the next power of two.
         let half = if shift > 0 { us >> (shift - 1) & 1 } else { 0 };
         let mut fraction = (us >> shift) + half;

@@ -82,9 +82,7 @@ pub(super) async fn answer(
         LocalRequest::Board(question) => {
             let asking = asking("board");
             let (response, outcome) = match super::board::answer(shared, question, &caller.for_analysis(), stop).await {
-                Ok(board) => {
-                    (LocalResponse::Board(Box::new(board)), Outcome::Answered { rows: None, bytes: None })
-                }
+                Ok(board) => (LocalResponse::Board(Box::new(board)), Outcome::Answered { rows: None, bytes: None }),
                 Err(error) => failure(error),
             };
             shared.auditor.done(asking, outcome);

@@ -52,9 +52,10 @@ pub(super) async fn watch(
 ) -> anyhow::Result<()> {
     if caller.access.viewer().is_some() {
         // Standing verdicts are of everybody's jobs.
-        let message = "watching shows the ranks of all users: this agent lets you see your own processes only; ask for \
+        let message =
+            "watching shows the ranks of all users: this agent lets you see your own processes only; ask for \
                        them with `rankmesh stragglers --since 1m`"
-            .to_owned();
+                .to_owned();
         return to.send(LocalResponse::Failed { message, coverage: None }).await;
     }
     let (mut watcher, mut sent) = (Watcher::default(), None::<(Watched, Instant)>);

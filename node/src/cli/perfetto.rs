@@ -111,7 +111,8 @@ fn only(args: &ExportArgs, who: &HashMap<(String, i64), Who>) -> Option<BTreeSet
     if args.ranks.is_none() && args.job.is_none() {
         return None;
     }
-    let ranks: Option<BTreeSet<i64>> = args.ranks.as_ref().map(|Ranks(ranks)| ranks.iter().map(|rank| i64::from(*rank)).collect());
+    let ranks: Option<BTreeSet<i64>> =
+        args.ranks.as_ref().map(|Ranks(ranks)| ranks.iter().map(|rank| i64::from(*rank)).collect());
     let of_rank = |who: &Who| ranks.as_ref().is_none_or(|ranks| who.rank.is_some_and(|rank| ranks.contains(&rank)));
     let of_job = |who: &Who| args.job.is_none() || who.job_id == args.job;
     Some(who.iter().filter(|(_, who)| of_rank(who) && of_job(who)).map(|(process, _)| process.clone()).collect())

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::UsageError;
 use super::local::{NoAnswer, Piece, Reply, Stopped};
-use crate::agent::stragglers::Asked;
 use crate::agent::board_of_stores::{self, BoardSpan};
+use crate::agent::stragglers::Asked;
 use crate::agent::{explain, facts, stragglers};
 
 /// Open stores.
@@ -26,7 +26,6 @@ pub(super) struct Stores {
     /// None only while this is dropped.
     runtime: Option<Runtime>,
     coordinator: Coordinator,
-    #[allow(dead_code, reason = "the shell is to use it")]
     paths: Vec<PathBuf>,
 }
 
@@ -46,7 +45,6 @@ impl Stores {
     }
 
     /// As they were named.
-    #[allow(dead_code, reason = "the shell is to use it")]
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.paths.iter().map(PathBuf::as_path)
     }

@@ -122,7 +122,6 @@ impl Target {
     }
 
     /// In words, such as `stores in DIR`.
-    #[allow(dead_code, reason = "the shell is to use it")]
     pub(super) fn said(&self) -> String {
         match &self.to {
             To::Agent(SocketArg { via: Some(host), .. }) => format!("the agent of {host}"),
@@ -139,6 +138,14 @@ impl Target {
         match &self.to {
             To::Agent(_) => unix_now_ns(),
             To::Stores(stores) => stores.span_ns().map_or_else(unix_now_ns, |(_, newest_ns)| newest_ns + 1),
+        }
+    }
+
+    /// The first and the last time that stores hold, Unix nanoseconds; none of an agent.
+    pub(super) fn stored_ns(&self) -> Option<(i64, i64)> {
+        match &self.to {
+            To::Agent(_) => None,
+            To::Stores(stores) => stores.span_ns(),
         }
     }
 

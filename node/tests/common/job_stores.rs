@@ -84,7 +84,8 @@ impl EndedJob {
             ..ProcessSeen::default()
         }));
         for step in 0..self.steps {
-            let compute = |rank: u32| 150 * MS + i64::from((rank * 7 + u32::try_from(step).expect("few") * 13) % 11) * MS / 5;
+            let compute =
+                |rank: u32| 150 * MS + i64::from((rank * 7 + u32::try_from(step).expect("few") * 13) % 11) * MS / 5;
             let entry = |rank: u32| T0 + self.begin_ns(step) + compute(rank) + self.late_ns(rank, step);
             let last = (0..self.hosts * self.local).map(entry).max().expect("ranks");
             let ts_ns = entry(rank);

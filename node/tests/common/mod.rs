@@ -4,6 +4,7 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod chromium;
 pub mod job_stores;
 pub mod jobs;
 pub mod netns;

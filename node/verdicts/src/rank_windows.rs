@@ -195,9 +195,7 @@ fn ended_ns(met: &Met) -> i64 {
 /// What a process did in all its communicators. Compute time counts once: between the collectives
 /// of the communicator that it calls most often.
 fn together(all: &[InComm]) -> Spent {
-    let sum = |figure: fn(&InComm) -> Option<i64>| {
-        all.iter().filter_map(figure).reduce(i64::saturating_add)
-    };
+    let sum = |figure: fn(&InComm) -> Option<i64>| all.iter().filter_map(figure).reduce(i64::saturating_add);
     let often = all.iter().filter(|of| of.compute_ns.is_some()).max_by_key(|of| of.collectives);
     Spent {
         late_ns: all.iter().filter_map(|of| of.late_ns).max(),
@@ -287,7 +285,10 @@ mod tests {
     #[test]
     fn each_window_has_what_each_rank_did_in_it() {
         let found = rank_windows(input(steps(20)), W);
-        assert_eq!(found.ranks.iter().map(|r| (r.rank, r.nranks)).collect::<Vec<_>>(), [(0, 4), (1, 4), (2, 4), (3, 4)]);
+        assert_eq!(
+            found.ranks.iter().map(|r| (r.rank, r.nranks)).collect::<Vec<_>>(),
+            [(0, 4), (1, 4), (2, 4), (3, 4)]
+        );
         assert_eq!(found.windows.len(), 5, "steps end at 100, 200, …, 2000 ms: {:?}", found.windows.keys());
         let second = &found.windows[&1];
         assert_eq!(second.collectives, 5);

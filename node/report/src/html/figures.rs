@@ -43,7 +43,8 @@ fn lanes(page: &Page, at: usize, step: &Step) -> String {
     let (Some(last), Some(first)) = (ranks.first(), ranks.last()) else { return String::new() };
     let begin = |lane: &Lane| lane.entry_ns.saturating_sub(lane.own_ns.unwrap_or(0).max(0));
     let from_ns = ranks.iter().map(|lane| begin(lane)).min().unwrap_or(0);
-    let to_ns = ranks.iter().map(|lane| lane.entry_ns.saturating_add(lane.duration_ns)).max().unwrap_or(0).max(from_ns + 1);
+    let to_ns =
+        ranks.iter().map(|lane| lane.entry_ns.saturating_add(lane.duration_ns)).max().unwrap_or(0).max(from_ns + 1);
     let x = |ns: i64| NAMES + (ns.saturating_sub(from_ns)) as f64 / (to_ns - from_ns) as f64 * (WIDTH - NAMES - 10.0);
     let height = if ranks.len() > MANY { NARROW } else { LANE };
     let total = height * ranks.len() as f64 + 24.0;
@@ -85,7 +86,13 @@ fn lanes(page: &Page, at: usize, step: &Step) -> String {
         };
         let _ = write!(out, "<g class=\"{class}\"><title>{}</title>", text(&tip));
         if is_named || ranks.len() <= MANY || row % 4 == 0 {
-            let _ = write!(out, "<text x=\"{:.0}\" y=\"{:.1}\">{}</text>", NAMES - 6.0, middle + 3.0, text(&shortened(&who)));
+            let _ = write!(
+                out,
+                "<text x=\"{:.0}\" y=\"{:.1}\">{}</text>",
+                NAMES - 6.0,
+                middle + 3.0,
+                text(&shortened(&who))
+            );
         }
         let rect = |out: &mut String, class: &str, from: f64, to: f64| {
             let _ = write!(
@@ -114,7 +121,10 @@ fn lanes(page: &Page, at: usize, step: &Step) -> String {
             }
         }
         if let Some(bound_ns) = lane.bound_ns {
-            let (low, high) = (x(lane.entry_ns.saturating_sub(bound_ns)).max(NAMES), x(lane.entry_ns.saturating_add(bound_ns)).min(WIDTH));
+            let (low, high) = (
+                x(lane.entry_ns.saturating_sub(bound_ns)).max(NAMES),
+                x(lane.entry_ns.saturating_add(bound_ns)).min(WIDTH),
+            );
             let (up, down) = (top + 1.0, top + bar - 1.0);
             let _ = write!(
                 out,
@@ -236,7 +246,8 @@ fn marks(page: &Page) -> String {
              <th scope=\"col\">What</th></tr></thead><tbody>\n"
         );
         for mark in marks {
-            let until = if mark.until_ns > mark.since_ns { format!(" to {}", clock(mark.until_ns)) } else { String::new() };
+            let until =
+                if mark.until_ns > mark.since_ns { format!(" to {}", clock(mark.until_ns)) } else { String::new() };
             let _ = writeln!(
                 out,
                 "<tr><th scope=\"row\">{}{}</th><td>{}</td><td>{}</td></tr>",

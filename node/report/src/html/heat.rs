@@ -63,9 +63,10 @@ pub(super) fn values(page: &Page) -> Json {
     let packed = |times: fn(&model::board::BoardWindow) -> &Vec<Time>| {
         let of = |place: &usize| {
             let place = *place;
-            board.windows.iter().flat_map(move |window| {
-                times(window).get(place).copied().unwrap_or_default().bits().to_le_bytes()
-            })
+            board
+                .windows
+                .iter()
+                .flat_map(move |window| times(window).get(place).copied().unwrap_or_default().bits().to_le_bytes())
         };
         STANDARD.encode(order.iter().flat_map(of).collect::<Vec<u8>>())
     };
@@ -89,7 +90,10 @@ pub(super) fn values(page: &Page) -> Json {
 /// The map's place on the page.
 pub(super) fn section(page: &Page) -> String {
     let Some(board) = page.board.as_ref().filter(|board| !board.windows.is_empty() && !board.ranks.is_empty()) else {
-        return format!("<p>{}</p>", sections::lacks(page, "heat map", "Of this time nothing was recorded that tells how late ranks were."));
+        return format!(
+            "<p>{}</p>",
+            sections::lacks(page, "heat map", "Of this time nothing was recorded that tells how late ranks were.")
+        );
     };
     let mut out = String::new();
     let worst = order(page, board).first().map(|place| (&board.ranks[*place], sums(board)[*place]));
@@ -107,8 +111,12 @@ pub(super) fn section(page: &Page) -> String {
         )
     });
     let bound = match board.clock_bound_ns {
-        Some(bound_ns) => format!("Entries on different hosts are known against each other within ± {}.", duration(bound_ns)),
-        None => "The clocks of some hosts are not known against each other: compare lateness within a host only.".to_owned(),
+        Some(bound_ns) => {
+            format!("Entries on different hosts are known against each other within ± {}.", duration(bound_ns))
+        }
+        None => {
+            "The clocks of some hosts are not known against each other: compare lateness within a host only.".to_owned()
+        }
     };
     let _ = write!(
         out,

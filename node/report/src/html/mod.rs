@@ -164,7 +164,9 @@ pub fn render(page: &Page) -> String {
     let body: String = sections
         .iter()
         .map(|(id, name, html)| {
-            format!("<section id=\"{id}\" aria-labelledby=\"{id}-h\">\n<h2 id=\"{id}-h\">{name}</h2>\n{html}\n</section>\n")
+            format!(
+                "<section id=\"{id}\" aria-labelledby=\"{id}-h\">\n<h2 id=\"{id}-h\">{name}</h2>\n{html}\n</section>\n"
+            )
         })
         .collect();
     let lead = sections::lead(page);

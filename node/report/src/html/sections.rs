@@ -104,7 +104,10 @@ pub(super) fn verdict(page: &Page) -> String {
     let mut known = std::collections::BTreeSet::new();
     hidden.retain(|line| known.insert(*line));
     out += &list("Not visible", hidden.into_iter());
-    out += &list("Parts of this page that could not be made", page.lacking.iter().map(|(part, why)| format!("{part}: {why}")));
+    out += &list(
+        "Parts of this page that could not be made",
+        page.lacking.iter().map(|(part, why)| format!("{part}: {why}")),
+    );
     if !page.text.is_empty() {
         let _ = write!(
             out,
@@ -145,10 +148,10 @@ fn rows(page: &Page) -> Vec<Row<'_>> {
     }
     let named = named(page);
     let mut rows: Vec<Row<'_>> = all.into_values().collect();
-    let place = |row: &Row<'_>| {
-        named.iter().position(|(node, pid)| node == row.node && *pid == row.pid).unwrap_or(named.len())
-    };
-    let late = |row: &Row<'_>| row.sums.map_or_else(|| row.score.map_or(0, |score| score.excess_ns), |sums| sums.late_ns);
+    let place =
+        |row: &Row<'_>| named.iter().position(|(node, pid)| node == row.node && *pid == row.pid).unwrap_or(named.len());
+    let late =
+        |row: &Row<'_>| row.sums.map_or_else(|| row.score.map_or(0, |score| score.excess_ns), |sums| sums.late_ns);
     rows.sort_by_key(|row| (place(row), std::cmp::Reverse(late(row)), row.rank, row.node, row.pid));
     rows
 }
@@ -202,14 +205,14 @@ pub(super) fn ranks(page: &Page) -> String {
             text(row.node),
             row.pid
         );
-        for ns in [
-            row.sums.map(|sums| sums.late_ns),
-            row.sums.map(|sums| sums.wait_ns),
-            row.sums.map(|sums| sums.compute_ns),
-        ] {
+        for ns in
+            [row.sums.map(|sums| sums.late_ns), row.sums.map(|sums| sums.wait_ns), row.sums.map(|sums| sums.compute_ns)]
+        {
             out += &cell(ns, duration);
         }
-        out += &cell(row.sums.map(|sums| i64::try_from(sums.latest_in).unwrap_or(i64::MAX)), |windows| windows.to_string());
+        out += &cell(row.sums.map(|sums| i64::try_from(sums.latest_in).unwrap_or(i64::MAX)), |windows| {
+            windows.to_string()
+        });
         out += &cell(row.score.map(|score| score.lateness.median_ns), duration);
         match row.score.and_then(|score| score.z) {
             Some(z) => {
@@ -217,7 +220,9 @@ pub(super) fn ranks(page: &Page) -> String {
             }
             None => out.push_str("<td class=\"n\"></td>"),
         }
-        out += &cell(row.score.map(|score| i64::try_from(score.flagged).unwrap_or(i64::MAX)), |windows| windows.to_string());
+        out += &cell(row.score.map(|score| i64::try_from(score.flagged).unwrap_or(i64::MAX)), |windows| {
+            windows.to_string()
+        });
         let _ = writeln!(out, "<td>{role}</td></tr>");
     }
     out.push_str("</tbody></table></div>");
@@ -240,7 +245,9 @@ pub(super) fn cause(page: &Page) -> String {
     let _ = write!(
         out,
         "<p>{}</p>",
-        text(found.cause.as_deref().unwrap_or("No cause is named: nobody is, or nothing that was recorded explains it."))
+        text(
+            found.cause.as_deref().unwrap_or("No cause is named: nobody is, or nothing that was recorded explains it.")
+        )
     );
     if let Some(place) = &found.place {
         let mut parts = vec![format!("rank {}, process {} on {}", place.rank, place.pid, place.node)];
@@ -250,7 +257,9 @@ pub(super) fn cause(page: &Page) -> String {
         parts.extend(place.line.clone());
         let _ = write!(out, "<p><strong>Where:</strong> {}</p>", text(&parts.join(", ")));
     }
-    if let Some(cause) = page.verdict.as_ref().and_then(|report| report.cause.as_ref()).filter(|cause| !cause.parts.is_empty()) {
+    if let Some(cause) =
+        page.verdict.as_ref().and_then(|report| report.cause.as_ref()).filter(|cause| !cause.parts.is_empty())
+    {
         out.push_str(
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Evidence of the cause\"><table>\n\
              <caption>What the culprit's host recorded in its late intervals, beside its peer in the same ones.</caption>\n<thead><tr>\
@@ -277,11 +286,7 @@ pub(super) fn cause(page: &Page) -> String {
     out += &list("What changed there then", found.changed.iter());
     out += &list("Looked at, and not it", found.ruled_out.iter());
     if !page.commands.trim().is_empty() {
-        let _ = write!(
-            out,
-            "<h3>What to do</h3><pre tabindex=\"0\">{}</pre>",
-            text(page.commands.trim_end())
-        );
+        let _ = write!(out, "<h3>What to do</h3><pre tabindex=\"0\">{}</pre>", text(page.commands.trim_end()));
     }
     out
 }
@@ -321,7 +326,12 @@ pub(super) fn nodes(page: &Page) -> String {
              <th scope=\"col\">Why</th></tr></thead><tbody>",
         );
         for missing in &page.coverage.missing {
-            let _ = write!(out, "<tr class=\"named\"><th scope=\"row\">{}</th><td>{}</td></tr>", text(&missing.node), text(&missing.reason));
+            let _ = write!(
+                out,
+                "<tr class=\"named\"><th scope=\"row\">{}</th><td>{}</td></tr>",
+                text(&missing.node),
+                text(&missing.reason)
+            );
         }
         out.push_str("</tbody></table>");
     }
@@ -347,7 +357,8 @@ fn table(asked: &Asked, caption: &str, label: &str) -> String {
         out.push_str("<tr>");
         for (at, cell) in row.iter().enumerate() {
             let shown = text(&value(cell));
-            let _ = if at == 0 { write!(out, "<th scope=\"row\">{shown}</th>") } else { write!(out, "<td>{shown}</td>") };
+            let _ =
+                if at == 0 { write!(out, "<th scope=\"row\">{shown}</th>") } else { write!(out, "<td>{shown}</td>") };
         }
         out.push_str("</tr>\n");
     }

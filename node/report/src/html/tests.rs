@@ -27,18 +27,40 @@ fn page() -> Page {
             ..Report::default()
         }),
         text: format!("Rank 5 on {HOSTILE} holds up the others.\nCost: much.\n\nTables."),
-        found: Some(Explanation { cause: Some(HOSTILE.into()), changed: vec![HOSTILE.into()], ..Explanation::default() }),
+        found: Some(Explanation {
+            cause: Some(HOSTILE.into()),
+            changed: vec![HOSTILE.into()],
+            ..Explanation::default()
+        }),
         board: Some(Board {
             window_ns: 1_000_000_000,
-            ranks: (0..8).map(|rank| BoardRank { rank, node: format!("n{}{HOSTILE}", rank / 4), pid: 100 }).collect(),
+            ranks: (0..8)
+                .map(|rank| BoardRank { rank, node: format!("n{}{HOSTILE}", rank / 4), pid: 100 + i64::from(rank) })
+                .collect(),
             windows: (0..60).map(window).collect(),
             ..Board::default()
         }),
         steps: vec![Step {
             collective: HOSTILE.into(),
             ranks: vec![
-                Lane { rank: 5, node: HOSTILE.into(), pid: 100, entry_ns: 200, duration_ns: 10, bound_ns: Some(3), own_ns: Some(150) },
-                Lane { rank: 1, node: "n0".into(), pid: 1, entry_ns: 100, duration_ns: 110, bound_ns: None, own_ns: None },
+                Lane {
+                    rank: 5,
+                    node: HOSTILE.into(),
+                    pid: 100,
+                    entry_ns: 200,
+                    duration_ns: 10,
+                    bound_ns: Some(3),
+                    own_ns: Some(150),
+                },
+                Lane {
+                    rank: 1,
+                    node: "n0".into(),
+                    pid: 1,
+                    entry_ns: 100,
+                    duration_ns: 110,
+                    bound_ns: None,
+                    own_ns: None,
+                },
             ],
             events: vec![Seen { node: HOSTILE.into(), pid: 100, at_ns: 60, duration_ns: 100, what: HOSTILE.into() }],
         }],
@@ -88,7 +110,10 @@ fn the_worst_rank_is_first_in_table_and_map_and_what_is_lacking_is_said() {
     assert_eq!(late.len(), 8 * 60 * 2);
     assert_ne!(late[..2], late[2 * 60..2 * 60 + 2]);
     let nothing = render(&Page::default());
-    assert!(nothing.contains("There is no verdict.") && nothing.contains("nothing was recorded that tells"), "{nothing}");
+    assert!(
+        nothing.contains("There is no verdict.") && nothing.contains("nothing was recorded that tells"),
+        "{nothing}"
+    );
     assert!(render(&Page { lacking: vec![("steps".into(), "timeout".into())], ..page() }).contains("steps: timeout"));
 }
 
@@ -96,8 +121,11 @@ fn the_worst_rank_is_first_in_table_and_map_and_what_is_lacking_is_said() {
 fn an_hour_of_64_ranks_is_below_two_megabytes() {
     let mut page = page();
     let board = page.board.as_mut().unwrap();
-    board.ranks = (0..64).map(|rank| BoardRank { rank, node: format!("node-{:03}", rank / 8), pid: 100_000 + i64::from(rank) }).collect();
-    let times = |number: i64| (0..64).map(|rank| Time::of_ns(Some((number * 7_919 + rank * 104_729) % 50_000_000))).collect();
+    board.ranks = (0..64)
+        .map(|rank| BoardRank { rank, node: format!("node-{:03}", rank / 8), pid: 100_000 + i64::from(rank) })
+        .collect();
+    let times =
+        |number: i64| (0..64).map(|rank| Time::of_ns(Some((number * 7_919 + rank * 104_729) % 50_000_000))).collect();
     board.window_ns = 3_000_000_000;
     board.windows = (0..1_200)
         .map(|number| BoardWindow {

@@ -78,7 +78,8 @@ impl NodeTime {
 impl Line {
     /// The part of `whole` that has grown by a time.
     fn part(&self, whole: i64, ts_ns: i64) -> i64 {
-        let (far, length) = (i128::from(ts_ns) - i128::from(self.from_ns), i128::from(self.to_ns) - i128::from(self.from_ns));
+        let (far, length) =
+            (i128::from(ts_ns) - i128::from(self.from_ns), i128::from(self.to_ns) - i128::from(self.from_ns));
         i64::try_from(i128::from(whole) * far / length).unwrap_or(0)
     }
 }

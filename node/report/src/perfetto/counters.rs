@@ -52,7 +52,13 @@ pub const SAMPLES: &[Samples] = &[
         group: "",
         of_processes: false,
     },
-    Samples { name: "fabric_counters", time: "ts_ns", columns: "device, port, counter, delta", group: "", of_processes: false },
+    Samples {
+        name: "fabric_counters",
+        time: "ts_ns",
+        columns: "device, port, counter, delta",
+        group: "",
+        of_processes: false,
+    },
 ];
 
 /// What `gpu_samples` gives after the GPU and why it is held down.
@@ -190,13 +196,7 @@ fn no_calls<W: Write>(to: &mut Layout<W>, node: &str, pid: i64, source: &str, ts
     Ok(())
 }
 
-fn throttled<W: Write>(
-    to: &mut Layout<W>,
-    node: &str,
-    gpu: i64,
-    why: String,
-    span: (i64, i64),
-) -> io::Result<()> {
+fn throttled<W: Write>(to: &mut Layout<W>, node: &str, gpu: i64, why: String, span: (i64, i64)) -> io::Result<()> {
     let args = vec![("gpu", Arg::Int(gpu))];
     let event = Event { name: why, category: "gpu_samples", args, flow: None };
     to.state(node, &format!("GPU {gpu} held down"), span, event)

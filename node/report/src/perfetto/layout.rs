@@ -41,15 +41,7 @@ pub struct Layout<W> {
 impl<W: Write> Layout<W> {
     /// Into `writer`, with the nodes' clocks and what is known of their processes.
     pub fn new(writer: Writer<W>, times: BTreeMap<String, NodeTime>, who: HashMap<(String, i64), Who>) -> Self {
-        Self {
-            writer,
-            times,
-            who,
-            known: HashSet::new(),
-            pids: HashMap::new(),
-            lanes: HashMap::new(),
-            left_out: 0,
-        }
+        Self { writer, times, who, known: HashSet::new(), pids: HashMap::new(), lanes: HashMap::new(), left_out: 0 }
     }
 
     /// The file that is written.
@@ -266,12 +258,7 @@ impl<W: Write> Layout<W> {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn of_job(
-        &mut self,
-        track: &str,
-        (since_ns, until_ns): (i64, i64),
-        event: Event,
-    ) -> io::Result<()> {
+    pub fn of_job(&mut self, track: &str, (since_ns, until_ns): (i64, i64), event: Event) -> io::Result<()> {
         let since_ns = since_ns.max(0).cast_unsigned();
         let until_ns = until_ns.max(0).cast_unsigned().max(since_ns);
         // Files that are put together have each its own.

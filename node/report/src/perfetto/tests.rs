@@ -130,11 +130,20 @@ fn text(text: &str) -> Value {
 }
 
 /// A row of `table` with these first values, and arguments by name.
-fn row(table: &Table, node: &str, (ts, dur): (i64, Option<i64>), (pid, tid): (i64, i64), args: &[(&str, Value)]) -> Vec<Value> {
+fn row(
+    table: &Table,
+    node: &str,
+    (ts, dur): (i64, Option<i64>),
+    (pid, tid): (i64, i64),
+    args: &[(&str, Value)],
+) -> Vec<Value> {
     let mut row = vec![text(node), int(ts), int(dur), int(pid), int(tid), Value::Null];
-    row.extend(table.args.iter().map(|name| {
-        args.iter().find(|(own, _)| own == name).map_or(Value::Null, |(_, value)| value.clone())
-    }));
+    row.extend(
+        table
+            .args
+            .iter()
+            .map(|name| args.iter().find(|(own, _)| own == name).map_or(Value::Null, |(_, value)| value.clone())),
+    );
     row
 }
 
@@ -217,11 +226,13 @@ fn times_are_on_one_clock_and_say_how_wrong_they_may_be() {
 #[test]
 fn what_never_ended_stays_open_and_what_is_a_point_is_one() {
     let calls = table("collectives");
-    let read = read(&rows(calls, &[row(calls, "n1", (5, None), (1, 1), &[]), row(calls, "n1", (9, Some(1)), (1, 1), &[])]));
+    let read =
+        read(&rows(calls, &[row(calls, "n1", (5, None), (1, 1), &[]), row(calls, "n1", (9, Some(1)), (1, 1), &[])]));
     assert_eq!(read.slices.iter().map(|seen| seen.dur).collect::<Vec<_>>(), [None, Some(1)]);
     // What begins later lies in it, or on a track of its own: both are read as they were.
     let faults = table("memory_events");
-    let read = super::tests::read(&rows(faults, &[row(faults, "n1", (5, None), (1, 1), &[("event", text("oom_kill"))])]));
+    let read =
+        super::tests::read(&rows(faults, &[row(faults, "n1", (5, None), (1, 1), &[("event", text("oom_kill"))])]));
     assert_eq!((read.slices[0].dur, read.slices[0].name.as_str()), (Some(0), "oom_kill"));
 }
 
@@ -253,7 +264,8 @@ fn states_and_rates_last_until_they_change() {
         values.map(|(_, ts, value)| (*ts, *value)).collect::<Vec<_>>()
     };
     assert_eq!(named("GPU 0 SM clock"), [(10, 1_980.0), (20, 1_200.0), (30, 1_980.0)]);
-    let seconds: Vec<(u64, f64)> = named("mpi: per second").iter().map(|(ts, value)| (ts / 1_000_000_000, *value)).collect();
+    let seconds: Vec<(u64, f64)> =
+        named("mpi: per second").iter().map(|(ts, value)| (ts / 1_000_000_000, *value)).collect();
     assert_eq!(seconds, [(1, 40.0), (2, 50.0), (3, 0.0), (7, 60.0), (8, 0.0)]);
 }
 

@@ -64,12 +64,7 @@ fn named(culprit: &Culprit, report: &Report) -> Event {
     ];
     args.extend(culprit.z.map(|z| ("z", Arg::Real(z))));
     args.extend(report.evidence.clock_bound_ns.map(|bound_ns| ("clock_bound_ns", Arg::Int(bound_ns))));
-    Event {
-        name: format!("rank {} on {} is late", culprit.rank, culprit.node),
-        category: "verdict",
-        args,
-        flow: None,
-    }
+    Event { name: format!("rank {} on {} is late", culprit.rank, culprit.node), category: "verdict", args, flow: None }
 }
 
 fn headline(text: &str) -> String {

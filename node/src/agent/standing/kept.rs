@@ -183,7 +183,11 @@ impl JobBoard {
         let mut at = seen.iter();
         self.sizes.retain(|_| at.next() == Some(&true));
         let mut new = vec![None; seen.len()];
-        seen.iter().enumerate().filter(|(_, seen)| **seen).enumerate().for_each(|(place, (old, _))| new[old] = Some(place));
+        seen.iter()
+            .enumerate()
+            .filter(|(_, seen)| **seen)
+            .enumerate()
+            .for_each(|(place, (old, _))| new[old] = Some(place));
         self.places.retain(|_, place| new[*place].map(|new| *place = new).is_some());
         self.epoch += 1;
     }

@@ -29,11 +29,8 @@ pub(in crate::agent) async fn page_of(
     deadline: Instant,
 ) -> Result<Board, String> {
     let (since_ns, known, own) = (question.since_ns, question.known, shared.identity.node().to_string());
-    let named = |board: Board, judge: &str| Board {
-        job: current.name.to_string(),
-        judge: Some(judge.to_owned()),
-        ..board
-    };
+    let named =
+        |board: Board, judge: &str| Board { job: current.name.to_string(), judge: Some(judge.to_owned()), ..board };
     let mut why = "nothing is kept of it yet".to_owned();
     // An asker that goes on with one judge's places stays with that judge.
     for said in &current.judges {
