@@ -15,6 +15,9 @@ fn page(lab: &Lab, job: EndedJob) -> PathBuf {
     std::fs::create_dir(&dir).expect("a directory");
     job.write(&dir);
     make(&dir, &out, 0);
+    if let Some(to) = kept("page.html") {
+        std::fs::copy(&out, to).expect("a copy");
+    }
     out
 }
 
@@ -85,6 +88,9 @@ fn in_a_browser_the_map_is_drawn_nothing_fails_and_nothing_is_loaded() {
                 return;
             }
         };
+        if let Some(to) = kept(&format!("{name}.png")) {
+            browser.screenshot(&to);
+        }
         assert_eq!(browser.complaints(), Vec::<String>::new(), "{name}");
         // The page does not scroll sideways, the culprit is on top.
         assert_eq!(browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), true, "{name}");
@@ -98,9 +104,6 @@ fn in_a_browser_the_map_is_drawn_nothing_fails_and_nothing_is_loaded() {
         assert_ne!(colours[0], colours[1], "{name}: {colours}");
         assert_ne!(colours[0], colours[2], "{name}: {colours}");
         assert_eq!(colours[1], colours[2], "{name}: {colours}");
-        if let Some(to) = kept(&format!("{name}.png")) {
-            browser.screenshot(&to);
-        }
         if name == "light" {
             used(&mut browser);
             let pdf = browser.pdf();

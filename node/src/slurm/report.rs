@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// The program cannot be started, fails, or takes too long.
-pub fn write(run_dir: &RunDir, charter: &Charter) -> anyhow::Result<PathBuf> {
+pub(super) fn write(run_dir: &RunDir, charter: &Charter) -> anyhow::Result<PathBuf> {
     let stores: Vec<PathBuf> = charter.job.nodes.iter().map(|node| run_dir.store(charter, node)).collect();
     // A store that is closed has no log of its own any more.
     let is_open = |store: &PathBuf| PathBuf::from(format!("{}-wal", store.display())).exists();
