@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use model::board::Board;
+
 use super::escape::text;
 use super::sections::{date, lacks, named};
 use super::{Lane, Mark, Page, Step, clock, duration};
@@ -17,6 +19,8 @@ const NARROW: f64 = 7.0;
 const MANY: usize = 24;
 /// Most ranks of a step that are drawn: who came last and who came first.
 const MOST: usize = 96;
+/// Collectives of one point of the curve.
+const AT_A_TIME: u32 = 8;
 /// Height of the chart.
 const CHART: f64 = 170.0;
 
@@ -59,6 +63,10 @@ fn lanes(page: &Page, at: usize, step: &Step) -> String {
         first.node,
         if left_out > 0 { format!(" {left_out} ranks in between are not drawn.") } else { String::new() }
     );
+    let words = match step.by_ends {
+        true => format!("{words} Clocks of hosts are not known: they are laid so that the ranks leave the call together."),
+        false => words,
+    };
     let mut out = format!(
         "<figure>\n<figcaption id=\"step-{at}\">{}</figcaption>\n<svg class=\"lanes\" viewBox=\"0 0 {WIDTH} {total:.0}\" role=\"img\" \
          aria-labelledby=\"step-{at}\">\n",
@@ -154,15 +162,7 @@ pub(super) fn step_time(page: &Page) -> String {
     let board = page.board.as_ref();
     // Of which a step is made, where the verdict could tell.
     let each = page.verdict.as_ref().and_then(|report| report.cost.per_step).map_or(1, |step| step.collectives.max(1));
-    let points: Vec<(i64, f64)> = board
-        .into_iter()
-        .flat_map(|board| &board.windows)
-        .filter(|window| window.collectives > 0)
-        .map(|window| {
-            let window_ns = board.map_or(0, |board| board.window_ns);
-            (window.end_ns - window_ns / 2, window_ns as f64 * each as f64 / f64::from(window.collectives))
-        })
-        .collect();
+    let points = board.map(|board| points(board, each)).unwrap_or_default();
     let longest = points.iter().map(|(_, ns)| *ns).fold(0.0, f64::max);
     if points.len() < 2 || longest <= 0.0 {
         let _ = write!(out, "<p>{}</p>", lacks(page, "heat map", "Too few collectives were recorded for a curve."));
@@ -170,6 +170,23 @@ pub(super) fn step_time(page: &Page) -> String {
         out += &chart(page, &points, longest, each);
     }
     out + &marks(page)
+}
+
+/// When, and how long it took from one to the next (of `each` collectives), of some collectives at a
+/// time: of a window that holds one or two by turns neither is how long they take.
+fn points(board: &Board, each: usize) -> Vec<(i64, f64)> {
+    let mut points = Vec::new();
+    let Some(first) = board.windows.first() else { return points };
+    let (mut since_ns, mut collectives) = (first.end_ns - board.window_ns, 0_u32);
+    for window in &board.windows {
+        collectives += window.collectives;
+        if collectives >= AT_A_TIME {
+            let length_ns = window.end_ns - since_ns;
+            points.push((since_ns + length_ns / 2, length_ns as f64 * each as f64 / f64::from(collectives)));
+            (since_ns, collectives) = (window.end_ns, 0);
+        }
+    }
+    points
 }
 
 fn chart(page: &Page, points: &[(i64, f64)], longest: f64, each: usize) -> String {
@@ -181,9 +198,9 @@ fn chart(page: &Page, points: &[(i64, f64)], longest: f64, each: usize) -> Strin
     let mut sorted: Vec<f64> = points.iter().map(|(_, ns)| *ns).collect();
     sorted.sort_by(f64::total_cmp);
     let median = sorted[sorted.len() / 2];
-    let of = if each > 1 { format!("a step of {each} collectives") } else { "a collective to the next".to_owned() };
+    let of = if each > 1 { format!("a step of {each} collectives") } else { "one collective to the next".to_owned() };
     let words = format!(
-        "Time from {of}, by window: median {}, longest {}. Shaded: findings; lines: what was noted.",
+        "Time from {of}: median {}, longest {}. Shaded: findings; lines: what was noted.",
         duration(median as i64),
         duration(longest as i64)
     );

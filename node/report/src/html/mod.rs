@@ -19,6 +19,7 @@ mod tests;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+pub use heat::held;
 use model::Coverage;
 use model::board::Board;
 use model::explanation::Explanation;
@@ -74,6 +75,8 @@ pub struct Page {
 pub struct Step {
     /// Function and number.
     pub collective: String,
+    /// The clocks of its hosts are not known, and set so that its ranks leave it together.
+    pub by_ends: bool,
     /// Each rank's part.
     pub ranks: Vec<Lane>,
     /// What hosts recorded of these ranks in it.

@@ -24,11 +24,11 @@
       }
       return times;
     };
-    const values = { late: unpacked(board.late), wait: unpacked(board.wait), compute: unpacked(board.compute) };
+    const values = { late: unpacked(board.late), held: unpacked(board.held), wait: unpacked(board.wait), compute: unpacked(board.compute) };
     const map = $("map"), cell = $("cell"), context = map.getContext("2d");
     const rows = board.ranks.length, columns = board.end_ms.length;
     const span = board.end_ms[columns - 1] || 1;
-    let metric = "late", most = 1, at = null;
+    let metric = board.first, at = null;
 
     const colours = () => {
       const style = getComputedStyle(document.documentElement);
@@ -55,7 +55,6 @@
       map.height = lane * rows;
       map.style.height = Math.max(40, Math.round(lane * rows)) + "px";
       const [low, high] = range(), colour = colours(), image = context.createImageData(wide, map.height);
-      most = high;
       const windowOf = new Int32Array(wide).fill(-1);
       for (let column = 0; column < columns; column++) {
         const to = Math.max(1, Math.round(board.end_ms[column] / span * wide));
@@ -109,7 +108,7 @@
         return words + " " + (Number.isNaN(us) ? "not known" : shown(us));
       };
       cell.textContent = `${time} UTC, rank ${rank} on ${node} (process ${pid}): ` +
-        [part("late", "late by"), part("wait", "waited"), part("compute", "computed")].join(", ") + ".";
+        [part("late", "late by"), part("held", "others waited longer by"), part("wait", "waited"), part("compute", "computed")].join(", ") + ".";
     };
 
     map.addEventListener("pointermove", (event) => {
@@ -131,6 +130,7 @@
       draw();
     });
     document.querySelectorAll("input[name=metric]").forEach((input) => {
+      input.checked = input.value === metric;
       input.addEventListener("change", () => { metric = input.value; draw(); });
     });
     window.addEventListener("resize", draw);

@@ -7,7 +7,7 @@ use model::explanation::{Explanation, Link};
 use verdicts::{RankScore, Role, Verdict};
 
 use super::escape::{csv, text, value};
-use super::heat::{Sums, sums};
+use super::heat::{Sums, by_lateness, sums};
 use super::{Asked, Page, clock, duration};
 
 /// Who is named, by host and process; nobody, where nobody is.
@@ -119,7 +119,9 @@ pub(super) fn verdict(page: &Page) -> String {
 }
 
 fn list(title: &str, lines: impl Iterator<Item = impl AsRef<str>>) -> String {
-    let items: String = lines.map(|line| format!("<li>{}</li>", text(line.as_ref()))).collect();
+    // What follows a first line is an error's SQL, which is among the questions.
+    let first = |line: &str| text(line.lines().next().unwrap_or_default());
+    let items: String = lines.map(|line| format!("<li>{}</li>", first(line.as_ref()))).collect();
     if items.is_empty() { items } else { format!("<h3>{title}</h3><ul>{items}</ul>") }
 }
 
@@ -150,8 +152,10 @@ fn rows(page: &Page) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = all.into_values().collect();
     let place =
         |row: &Row<'_>| named.iter().position(|(node, pid)| node == row.node && *pid == row.pid).unwrap_or(named.len());
-    let late =
-        |row: &Row<'_>| row.sums.map_or_else(|| row.score.map_or(0, |score| score.excess_ns), |sums| sums.late_ns);
+    let first = page.board.as_ref().is_some_and(by_lateness);
+    let late = |row: &Row<'_>| {
+        row.sums.map_or_else(|| row.score.map_or(0, |score| score.excess_ns), |sums| sums.shown_ns(first))
+    };
     rows.sort_by_key(|row| (place(row), std::cmp::Reverse(late(row)), row.rank, row.node, row.pid));
     rows
 }
@@ -168,17 +172,19 @@ pub(super) fn ranks(page: &Page) -> String {
          <input id=\"filter\" type=\"search\" autocomplete=\"off\" aria-controls=\"rank-table\"> \
          <span id=\"filtered\" role=\"status\" aria-live=\"polite\"></span></div>\n\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table of ranks\"><table id=\"rank-table\" class=\"sortable\">\n\
-         <caption>Ranks, worst first. Sums over the whole time: late is how much later than the first it entered collectives, waits how long it \
-         was in them beyond who was there least. Median late, z and windows are the verdict's.</caption>\n<thead><tr>",
+         <caption>Ranks, worst first. Sums over the whole time: late is how much later than the first it entered collectives (empty where clocks \
+         are not known), others wait how much longer they were in them than it, waits how long it was in them beyond who was there least. Worst in: \
+         windows. Median late, z and windows are the verdict's.</caption>\n<thead><tr>",
     );
     let heads = [
         ("Rank", true),
         ("Host", false),
         ("Process", true),
         ("Late", true),
+        ("Others wait", true),
         ("Waits", true),
         ("Computes", true),
-        ("Latest in", true),
+        ("Worst in", true),
         ("Median late", true),
         ("z", true),
         ("Windows", true),
@@ -205,15 +211,18 @@ pub(super) fn ranks(page: &Page) -> String {
             text(row.node),
             row.pid
         );
-        for ns in
-            [row.sums.map(|sums| sums.late_ns), row.sums.map(|sums| sums.wait_ns), row.sums.map(|sums| sums.compute_ns)]
-        {
+        let sums = row.sums;
+        for ns in [
+            sums.and_then(|sums| sums.late_ns),
+            sums.map(|sums| sums.held_ns),
+            sums.and_then(|sums| sums.wait_ns),
+            sums.and_then(|sums| sums.compute_ns),
+        ] {
             out += &cell(ns, duration);
         }
-        out += &cell(row.sums.map(|sums| i64::try_from(sums.latest_in).unwrap_or(i64::MAX)), |windows| {
-            windows.to_string()
-        });
-        out += &cell(row.score.map(|score| score.lateness.median_ns), duration);
+        out += &cell(sums.and_then(|sums| i64::try_from(sums.worst_in).ok()), |windows| windows.to_string());
+        let score = row.score.filter(|score| score.lateness_bound_ns.is_some());
+        out += &cell(score.map(|score| score.lateness.median_ns), duration);
         match row.score.and_then(|score| score.z) {
             Some(z) => {
                 let _ = write!(out, "<td class=\"n\" data-v=\"{z}\">{z:.1}</td>");

@@ -34,6 +34,7 @@ fn page() -> Page {
         }),
         board: Some(Board {
             window_ns: 1_000_000_000,
+            clock_bound_ns: Some(1_000),
             ranks: (0..8)
                 .map(|rank| BoardRank { rank, node: format!("n{}{HOSTILE}", rank / 4), pid: 100 + i64::from(rank) })
                 .collect(),
@@ -42,6 +43,7 @@ fn page() -> Page {
         }),
         steps: vec![Step {
             collective: HOSTILE.into(),
+            by_ends: true,
             ranks: vec![
                 Lane {
                     rank: 5,

@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use report::html::{Lane, Page, Seen, Step};
+use query_planner::Value;
+use report::html::{Lane, Page, Seen, Step, held};
 use verdicts::Verdict;
 
 use super::asking::{Asking, integer, text};
@@ -40,8 +41,10 @@ pub(super) fn worst(
             window.end_ns > since_ns && window.end_ns - board.window_ns < until_ns && window.collectives > 0
         })
         .map(|window| {
-            let late = |place: usize| window.late.get(place).and_then(|late| late.ns()).unwrap_or(0);
-            let most = named.map_or_else(|| (0..window.late.len()).map(late).max().unwrap_or(0), late);
+            // Without clocks by how much longer the others waited.
+            let times = if board.clock_bound_ns.is_some() { window.late.clone() } else { held(window) };
+            let late = |place: usize| times.get(place).and_then(|late| late.ns()).unwrap_or(0);
+            let most = named.map_or_else(|| (0..times.len()).map(late).max().unwrap_or(0), late);
             (most / i64::from(window.collectives), window.end_ns)
         })
         .filter(|(late_ns, _)| *late_ns > 0)
@@ -50,7 +53,7 @@ pub(super) fn worst(
     let mut steps: Vec<Step> = Vec::new();
     for (_, end_ns) in windows.into_iter().take(2 * STEPS) {
         let span = (end_ns - board.window_ns - BESIDE_NS, end_ns + BESIDE_NS);
-        if let Some(step) = of_window(asking, span, steps.len())?
+        if let Some(step) = of_window(asking, span, board.clock_bound_ns.is_some(), steps.len())?
             && !steps.iter().any(|known| known.collective == step.collective)
         {
             steps.push(step);
@@ -63,9 +66,15 @@ pub(super) fn worst(
 }
 
 /// The worst step of a window.
-fn of_window(asking: &mut Asking<'_>, (from_ns, to_ns): (i64, i64), number: usize) -> anyhow::Result<Option<Step>> {
+fn of_window(
+    asking: &mut Asking<'_>,
+    (from_ns, to_ns): (i64, i64),
+    by_clocks: bool,
+    number: usize,
+) -> anyhow::Result<Option<Step>> {
+    let late = if by_clocks { "lateness_ns" } else { "wait_ns" };
     let sql = format!(
-        "SELECT comm_hash, func, seq, max(lateness_ns) AS late_ns, max(at_ns) AS at_ns FROM lateness({from_ns}, {to_ns}) \
+        "SELECT comm_hash, func, seq, max({late}) AS late_ns, max(at_ns) AS at_ns FROM lateness({from_ns}, {to_ns}) \
          GROUP BY comm_hash, func, seq ORDER BY late_ns DESC LIMIT 1"
     );
     let found = asking.try_ask(&format!("step {}: which", number + 1), sql)?;
@@ -77,7 +86,7 @@ fn of_window(asking: &mut Asking<'_>, (from_ns, to_ns): (i64, i64), number: usiz
     let of = format!("WHERE comm_hash = {comm} AND func = {} AND seq = {seq}", crate::cli::rows::quoted(&func));
     let (from_ns, to_ns) = (at_ns - 10 * BESIDE_NS, at_ns + BESIDE_NS);
     let sql = format!(
-        "SELECT rank, node, pid, entry_ns, duration_ns, bound_ns, ts_ns FROM lateness({from_ns}, {to_ns}) {of} ORDER BY entry_ns"
+        "SELECT rank, node, pid, entry_ns, duration_ns, bound_ns, ts_ns, tier FROM lateness({from_ns}, {to_ns}) {of} ORDER BY entry_ns"
     );
     let lanes = asking.try_ask(&format!("step {}: its ranks", number + 1), sql)?;
     let sql = format!("SELECT node, pid, own_ns FROM self_time({from_ns}, {to_ns}) {of} ORDER BY node, pid");
@@ -87,19 +96,26 @@ fn of_window(asking: &mut Asking<'_>, (from_ns, to_ns): (i64, i64), number: usiz
         .iter()
         .filter_map(|row| Some(((text(row.first()?)?, integer(row.get(1)?)?), integer(row.get(2)?)?)))
         .collect();
-    let mut ranks = Vec::new();
-    for row in &lanes.rows {
-        let [rank, node, pid, entry_ns, duration_ns, bound_ns, ts_ns] = row.as_slice() else { continue };
-        // Without a clock it stands where its own host's clock puts it, and is drawn paler.
-        let (Some(rank), Some(node), Some(pid), Some(entry_ns)) =
-            (integer(rank), text(node), integer(pid), integer(entry_ns).or(integer(ts_ns)))
-        else {
-            continue;
-        };
-        let own_ns = own.get(&(node.clone(), pid)).copied();
-        let duration_ns = integer(duration_ns).unwrap_or(0);
-        ranks.push(Lane { rank, node, pid, entry_ns, duration_ns, bound_ns: integer(bound_ns), own_ns });
-    }
+    let rows: Vec<Row> = lanes.rows.iter().filter_map(|row| Row::of(row)).collect();
+    let tier = lanes.rows.iter().filter_map(|row| integer(row.get(7)?)).min().unwrap_or(0);
+    // Calls that hold the wait let all go together: that sets the hosts' clocks for the drawing.
+    let by_ends = !by_clocks && tier > 0;
+    let offsets = if by_ends { offsets_by_ends(&rows) } else { HashMap::new() };
+    let ranks: Vec<Lane> = rows
+        .into_iter()
+        .map(|row| Lane {
+            entry_ns: match offsets.get(&row.node) {
+                Some(offset_ns) => row.ts_ns + offset_ns,
+                None => row.entry_ns.unwrap_or(row.ts_ns),
+            },
+            own_ns: own.get(&(row.node.clone(), row.pid)).copied(),
+            bound_ns: row.bound_ns.filter(|_| !by_ends),
+            rank: row.rank,
+            node: row.node,
+            pid: row.pid,
+            duration_ns: row.duration_ns,
+        })
+        .collect();
     let begin = |lane: &Lane| lane.entry_ns - lane.own_ns.unwrap_or(0).max(0);
     let from_ns = ranks.iter().map(begin).min().unwrap_or(at_ns);
     let to_ns = ranks.iter().map(|lane| lane.entry_ns + lane.duration_ns).max().unwrap_or(at_ns);
@@ -118,13 +134,57 @@ fn of_window(asking: &mut Asking<'_>, (from_ns, to_ns): (i64, i64), number: usiz
         );
         for row in asking.try_ask(&format!("step {}: {table}", number + 1), sql)?.rows {
             let [node, pid, aligned_ns, ts_ns, duration_ns, what] = row.as_slice() else { continue };
-            let (Some(node), Some(pid), Some(at_ns), Some(duration_ns)) =
-                (text(node), integer(pid), integer(aligned_ns).or(integer(ts_ns)), integer(duration_ns))
+            let (Some(node), Some(pid), Some(ts_ns), Some(duration_ns)) =
+                (text(node), integer(pid), integer(ts_ns), integer(duration_ns))
             else {
                 continue;
+            };
+            let at_ns = match offsets.get(&node) {
+                Some(offset_ns) => ts_ns + offset_ns,
+                None => integer(aligned_ns).unwrap_or(ts_ns),
             };
             events.push(Seen { node, pid, at_ns, duration_ns, what: text(what).unwrap_or_default() });
         }
     }
-    Ok(Some(Step { collective: format!("{func} #{seq}"), ranks, events }))
+    Ok(Some(Step { collective: format!("{func} #{seq}"), by_ends, ranks, events }))
+}
+
+/// A row of the question for a step's ranks.
+struct Row {
+    rank: i64,
+    node: String,
+    pid: i64,
+    entry_ns: Option<i64>,
+    duration_ns: i64,
+    bound_ns: Option<i64>,
+    ts_ns: i64,
+}
+
+impl Row {
+    fn of(row: &[Value]) -> Option<Self> {
+        let [rank, node, pid, entry_ns, duration_ns, bound_ns, ts_ns, _] = row else { return None };
+        Some(Self {
+            rank: integer(rank)?,
+            node: text(node)?,
+            pid: integer(pid)?,
+            entry_ns: integer(entry_ns),
+            duration_ns: integer(duration_ns)?,
+            bound_ns: integer(bound_ns),
+            ts_ns: integer(ts_ns)?,
+        })
+    }
+}
+
+/// What has to be added to each host's times so that the ranks of all leave at once, in the median.
+fn offsets_by_ends(rows: &[Row]) -> HashMap<String, i64> {
+    let mut ends: HashMap<&str, Vec<i64>> = HashMap::new();
+    for row in rows {
+        ends.entry(&row.node).or_default().push(row.ts_ns + row.duration_ns);
+    }
+    let median = |mut all: Vec<i64>| {
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().unwrap_or(0)
+    };
+    let whole = median(rows.iter().map(|row| row.ts_ns + row.duration_ns).collect());
+    ends.into_iter().map(|(node, ends)| (node.to_owned(), whole - median(ends))).collect()
 }
