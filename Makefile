@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: help deps build demo test test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ bench-adhoc: deps ## 64 ad-hoc questions beside SQLite and DuckDB on the same ro
 bench-day: deps ## three agents with the stores of a host after a day, asked everything beside ingest (about 20 GB of disk; ROWS=10000000)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-day
 	target/release/bench-day --rows $(or $(ROWS),10000000)
+
+bench-files: deps ## 64 stores of a million rows each asked without agents: the first answer, the verdict of ten minutes (about 5 GB of disk)
+	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-day
+	target/release/bench-day --files 64 --rows $(or $(ROWS),400000)
 
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow

@@ -55,7 +55,7 @@ pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
 pub use clocks::{Clocks, NodeClock};
 pub use exec::{Answered, FragmentExecutor, OnlySqlite, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
-pub use functions::states;
+pub use functions::{function_names, states};
 pub use harden::{bound_values, harden, harden_with};
 pub use local::{Local, LocalError, NamedOut, plan_for_one};
 pub use merge_pool::MergePool;

@@ -26,6 +26,6 @@ pub mod wire;
 pub use coverage::{Coverage, Missing, row_share};
 pub use local::{
     ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, Question, StacksQuestion, StacksWanted,
-    StragglersQuestion, WatchQuestion,
+    StragglersQuestion, TableSeen, WatchQuestion,
 };
 pub use snapshot::SnapshotUse;

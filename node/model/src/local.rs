@@ -37,6 +37,8 @@ pub enum LocalRequest {
     /// The verdict and the rank table, now and at each change, at most twice a second, until the
     /// asker goes: [`LocalResponse::Watch`]s.
     Watch(WatchQuestion),
+    /// The tables that can be asked for: a JSON list of [`TableSeen`].
+    Tables,
 }
 
 /// What the agent answers.
@@ -78,6 +80,15 @@ impl LocalResponse {
     pub fn is_last(&self) -> bool {
         !matches!(self, Self::Columns(_) | Self::Rows(_) | Self::Watch(_))
     }
+}
+
+/// A table or view of the nodes that are asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableSeen {
+    /// Its name.
+    pub name: String,
+    /// Its visible columns, in order; none where only a question to it tells.
+    pub columns: Vec<ColumnMeta>,
 }
 
 /// A question as it comes over the local socket.

@@ -286,7 +286,7 @@ async fn planned(
 ) -> Result<Arc<Plan>, AskError> {
     let views = shared.views;
     let clocks = match query_planner::needs_clocks(&question.sql, views) {
-        true => Some(crate::clocks::clocks(shared, deadline).await),
+        true => Some(crate::clocks::clocks(shared, None, deadline).await),
         // With clocks it is another text each time.
         false => match shared.plans.cached(&question.sql, &catalog, &options) {
             Some(plan) => return Ok(plan),

@@ -5,6 +5,7 @@
 //! and at the cancellation token every few thousand virtual-machine steps, which stops a runaway
 //! question within milliseconds.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use query_planner::memory::{self, Account, Grant};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop};
 use rusqlite::Connection;
-use store::{ColumnExecutor, Source};
+use store::{ClockOffsetSeen, ColumnExecutor, Source, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
@@ -200,6 +201,15 @@ impl Executor {
     /// The store cannot be opened or read.
     pub fn catalog(&self) -> Result<Arc<Catalog>, NodeError> {
         self.catalog.of(&self.source)
+    }
+
+    /// What the agent of this node's store measured of other nodes' clocks; see
+    /// [`Source::clock_offsets`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn clock_offsets(&self, range: Option<&Range<i64>>) -> Result<Vec<ClockOffsetSeen>, StoreError> {
+        self.source.clock_offsets(range)
     }
 
     /// Runs `task` for `requester` and hands its batches to `batches` (bounded: a slow reader slows

@@ -39,6 +39,8 @@ pub mod plans;
 pub mod release;
 mod round;
 mod snapshots;
+mod stored_clocks;
+pub mod tables;
 mod time;
 mod tree;
 pub mod way;

@@ -3,6 +3,7 @@
 //! decided there; what was asked is noted here.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use async_trait::async_trait;
@@ -24,6 +25,9 @@ const BYTES_PER_FRAME: u64 = 1 << 20;
 /// Bytes of one row: with what may stand before it in its frame it is still short of the largest
 /// frame.
 const LARGEST_ROW: u64 = 6 << 20;
+
+/// How long nodes are waited for that are asked what tables they have.
+const FOR_TABLES: Duration = Duration::from_secs(5);
 
 /// Where an answer goes.
 #[async_trait]
@@ -57,6 +61,12 @@ pub(super) async fn answer(
             let nodes = serde_json::to_string(&super::facts::node_list(&shared.coordinator))?;
             shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
             to.send(LocalResponse::Text(nodes)).await?;
+        }
+        LocalRequest::Tables => {
+            let deadline = Instant::now() + FOR_TABLES;
+            let tables = query::tables::tables(&shared.coordinator, deadline).await;
+            let tables = tables.map_err(|message| AskError::Failed { message, coverage: None });
+            report(shared, asking("tables"), tables, to).await?;
         }
         LocalRequest::Stacks(question) => {
             let asking = asking("stacks");

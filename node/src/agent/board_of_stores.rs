@@ -72,7 +72,7 @@ pub(crate) async fn board(
         return Err(AskError::Wrong(message));
     }
     let deadline = Instant::now() + Duration::from_millis(span.timeout_ms);
-    let clocks = clocks(coordinator, deadline).await;
+    let clocks = clocks(coordinator, Some((span.since_ns, span.until_ns)), deadline).await;
     let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
     let question = StragglersQuestion {
         since_ms: None,

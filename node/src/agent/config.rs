@@ -136,12 +136,21 @@ pub fn state_dir() -> anyhow::Result<PathBuf> {
     if nix::unistd::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/rankmesh"));
     }
+    user_state_dir().context("give --identity DIR and --store FILE")
+}
+
+/// Directory of what a user's commands keep, root's too: $XDG_STATE_HOME/rankmesh or
+/// ~/.local/state/rankmesh.
+///
+/// # Errors
+/// No home directory is known.
+pub fn user_state_dir() -> anyhow::Result<PathBuf> {
     if let Some(state) = absolute_env("XDG_STATE_HOME") {
         return Ok(state.join("rankmesh"));
     }
     match absolute_env("HOME") {
         Some(home) => Ok(home.join(".local/state/rankmesh")),
-        None => bail!("neither $XDG_STATE_HOME nor $HOME is set; give --identity DIR and --store FILE"),
+        None => bail!("neither $XDG_STATE_HOME nor $HOME is set"),
     }
 }
 

@@ -212,7 +212,7 @@ async fn from_stores(
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let is_now = until_ns.is_none();
     let until_ns = until_ns.unwrap_or_else(unix_now_ns);
-    let clocks = clocks(coordinator, deadline).await;
+    let clocks = clocks(coordinator, Some((since_ns, until_ns)), deadline).await;
     let span = span_of(question, &clocks, since_ns, until_ns);
     let (mut input, _) = calls_of(coordinator, question, caller, &span, clocks, deadline, cancelled).await?;
     input.heard.notes.extend(device::blind_spots(coordinator, question, caller, &span, cancelled).await);
@@ -233,10 +233,16 @@ async fn from_stores(
     let mut report = verdicts::analyse(&input, &Rules::default());
     report.evidence.notes.extend(ended(coordinator, question, &input, live.is_some()));
     // Of such calls only entries tell, and those of different hosts cannot be compared.
-    if coordinator.way.mesh().is_none() && report.evidence.tier == 0 && matches!(report.verdict, Verdict::None) {
+    let unknown = input.observations.iter().any(|seen| !input.clocks.contains_key(&*seen.node));
+    if coordinator.way.mesh().is_none()
+        && unknown
+        && report.evidence.tier == 0
+        && matches!(report.verdict, Verdict::None)
+    {
         report.verdict = Verdict::Unknown {
-            why: "calls may only enqueue, and what the hosts' clocks were against each other is not kept in files"
-                .into(),
+            why:
+                "calls may only enqueue, and what the hosts' clocks were against each other is not kept in these files"
+                    .into(),
         };
     }
     let (cause, gathered) = super::causes::with_evidence(coordinator, &report, caller, deadline, cancelled).await;
@@ -260,9 +266,13 @@ async fn from_stores(
     })
 }
 
-/// The clocks of the nodes against this one's.
-pub(super) async fn clocks(coordinator: &Coordinator, deadline: Instant) -> BTreeMap<String, ClockOffset> {
-    query::clocks::clocks(coordinator, deadline)
+/// The clocks of the nodes against this one's; of files within a span.
+pub(super) async fn clocks(
+    coordinator: &Coordinator,
+    span: Option<(i64, i64)>,
+    deadline: Instant,
+) -> BTreeMap<String, ClockOffset> {
+    query::clocks::clocks(coordinator, span, deadline)
         .await
         .into_iter()
         .map(|(node, clock)| {

@@ -174,9 +174,45 @@ pub(super) struct QueryArgs {
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
     pub(super) job: Option<String>,
-    /// The question; '-' reads it from standard input
+    /// The question; '-' reads it from standard input; without one a terminal becomes `rankmesh
+    /// shell`
     #[arg(value_name = "SQL")]
-    pub(super) sql: String,
+    pub(super) sql: Option<String>,
+}
+
+impl QueryArgs {
+    /// What a shell takes of them.
+    pub(super) fn into_shell(self) -> ShellArgs {
+        ShellArgs { target: self.target, job: self.job, format: self.format, bail: false }
+    }
+}
+
+/// Flags of `rankmesh shell`.
+#[derive(Debug, Args)]
+pub(super) struct ShellArgs {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub(super) target: TargetArgs,
+    /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
+    pub(super) job: Option<String>,
+    /// How answers are printed (`.mode` changes it)
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub(super) format: Format,
+    /// Statements from standard input: end at the first that fails
+    #[arg(long)]
+    pub(super) bail: bool,
+}
+
+/// Flags of `rankmesh schema`.
+#[derive(Debug, Args)]
+pub(super) struct SchemaArgs {
+    /// Only this table or view [default: their list]
+    #[arg(value_name = "TABLE")]
+    pub(super) table: Option<String>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    pub(super) format: ReportFormat,
 }
 
 /// What `--explain` shows.

@@ -14,7 +14,11 @@ use super::{Cli, Exit, UsageError};
 /// Pages of docs/ that users need beside the flags: name, what it is about, text.
 const TOPICS: [(&str, &str, &str); 8] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
-    ("schema", "tables and columns, with their units", include_str!("../../../docs/schema.md")),
+    (
+        "tables",
+        "the trace store's file, tables and columns (rankmesh schema lists them)",
+        include_str!("../../../docs/schema.md"),
+    ),
     ("verdicts", "how a rank comes to be named", include_str!("../../../docs/verdicts.md")),
     ("capture", "what is recorded, and what that needs", include_str!("../../../docs/capture.md")),
     ("reports", "a job's report as one file, also at a Slurm job's end", include_str!("../../../docs/report.md")),
@@ -40,7 +44,7 @@ pub(super) static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
 /// Flags of `rankmesh help`.
 #[derive(Debug, Args)]
 pub(super) struct HelpArgs {
-    /// A command (`query`, `slurm up`) or a topic (`sql`, `schema`, `verdicts`, …; none: their list)
+    /// A command (`query`, `slurm up`) or a topic (`sql`, `tables`, `verdicts`, …; none: their list)
     #[arg(value_name = "COMMAND|TOPIC")]
     about: Vec<String>,
 }

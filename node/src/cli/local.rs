@@ -65,6 +65,7 @@ impl Patience {
             LocalRequest::Explain(question) => question.timeout_ms,
             LocalRequest::Board(question) => question.timeout_ms,
             LocalRequest::Nodes
+            | LocalRequest::Tables
             | LocalRequest::Watch(_)
             | LocalRequest::Stragglers(_)
             | LocalRequest::StragglersBetween { .. }

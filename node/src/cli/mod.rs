@@ -32,7 +32,9 @@ mod recorded;
 mod report;
 mod rows;
 mod runbook;
+mod schema;
 mod secret;
+mod shell;
 mod slurm;
 mod stacks;
 mod stores;
@@ -45,7 +47,8 @@ mod utc;
 mod values;
 
 use args::{
-    CheckArgs, DemoArgs, ExportArgs, ImportArgs, NodesArgs, QueryArgs, StacksArgs, StragglersArgs, TraceArgs, UpArgs,
+    CheckArgs, DemoArgs, ExportArgs, ImportArgs, NodesArgs, QueryArgs, SchemaArgs, ShellArgs, StacksArgs,
+    StragglersArgs, TraceArgs, UpArgs,
 };
 
 /// Which rank holds the job up, and why: ask any host.
@@ -63,6 +66,10 @@ enum Command {
     Up(Box<UpArgs>),
     /// Ask the mesh (or one file) a SQL question
     Query(QueryArgs),
+    /// Ask one SQL question after the other, with history and completion
+    Shell(ShellArgs),
+    /// Say what the tables and columns of a trace store hold, with their units
+    Schema(SchemaArgs),
     /// Name the rank that holds the others up
     Stragglers(StragglersArgs),
     /// Explain a verdict: where, how, since when, what was ruled out, what it costs, what to do
@@ -117,6 +124,8 @@ pub fn run() -> ExitCode {
     let outcome = match cli.command {
         Command::Up(args) => up::run(*args),
         Command::Query(args) => query::run(args),
+        Command::Shell(args) => shell::run(args),
+        Command::Schema(args) => schema::run(&args),
         Command::Stragglers(args) => stragglers::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Stacks(args) => stacks::run(args),

@@ -1,6 +1,6 @@
 //! `rankmesh query`: a SQL question to the mesh, or to one file.
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,29 @@ use store::file::FileError;
 
 use super::args::{Explain, QueryArgs};
 use super::local::{NoAnswer, Piece, Reply};
+use super::target::Target;
 use super::{Exit, UsageError};
 use crate::output::Format;
 use crate::output::{Printer, printable, printable_lines};
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
-    let sql = if args.sql == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
-        text
-    } else {
-        args.sql.clone()
+    let sql = match args.sql.as_deref() {
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
+            text
+        }
+        Some(sql) => sql.to_owned(),
+        None if args.per_node || args.explain.is_some() => {
+            return Err(UsageError("--per-node and --explain are about a question: give it, too".to_owned()).into());
+        }
+        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => {
+            return super::shell::run(args.into_shell());
+        }
+        None => {
+            let message = "no question: give it as an argument, or - to read it from standard input";
+            return Err(UsageError(message.to_owned()).into());
+        }
     };
     match args.target.db.as_slice() {
         // Nobody is asked beside it, so there is no coverage to tell.
@@ -43,31 +55,48 @@ fn nodes(sql: String, args: &QueryArgs) -> anyhow::Result<Exit> {
         analyze: args.explain == Some(Explain::Analyze),
         ..args.target.question(sql)
     };
-    let mut answer = Answer::new(args);
-    let reply = target.query(question, &mut |piece| answer.take(piece)).inspect_err(say_coverage)?;
     let mut out = std::io::stdout().lock();
+    let asked = ask_and_print(&target, question, args.format, args.target.ask.require_all, &mut out);
+    asked.inspect_err(say_coverage)
+}
+
+/// Asks a question and prints its answer, rows to `out` as they come and coverage to standard error.
+///
+/// # Errors
+/// As [`Target::query`]; `out` cannot be written, or with `require_all` the answer is partial.
+pub(super) fn ask_and_print(
+    target: &Target,
+    question: Question,
+    format: Format,
+    require_all: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let analyze = question.analyze;
+    let mut answer =
+        Answer { format, printer: None, rows_wanted: !analyze, held: require_all.then(|| (Vec::new(), 0)) };
+    let reply = target.query(question, &mut |piece| answer.take(piece, out))?;
     match reply {
+        Reply::Board(_) => anyhow::bail!("a board came in place of rows"),
         Reply::Text(plan) => {
             writeln!(out, "{}", printable_lines(&plan).trim_end())?;
             Ok(Exit::Complete)
         }
-        Reply::Board(_) => anyhow::bail!("something else came in place of rows"),
         Reply::Result { coverage, elapsed_ms, explained } => {
             let complete = coverage.is_complete();
             let mut err = std::io::stderr().lock();
-            if !complete && args.target.ask.require_all {
+            if !complete && require_all {
                 for line in coverage.lines() {
                     writeln!(err, "{}", printable(&line))?;
                 }
                 anyhow::bail!("the answer is partial and --require-all was given: nothing is printed");
             }
-            if args.explain == Some(Explain::Analyze) {
+            if analyze {
                 writeln!(out, "{}", printable_lines(&explained).trim_end())?;
                 for line in coverage.lines() {
                     writeln!(err, "{}", printable(&line))?;
                 }
             } else {
-                answer.end(&coverage, elapsed_ms, &mut out, &mut err)?;
+                answer.end(&coverage, elapsed_ms, out, &mut err)?;
             }
             Ok(if complete { Exit::Complete } else { Exit::Partial })
         }
@@ -88,17 +117,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn new(args: &QueryArgs) -> Self {
-        Self {
-            format: args.format,
-            printer: None,
-            rows_wanted: args.explain.is_none(),
-            held: args.target.ask.require_all.then(|| (Vec::new(), 0)),
-        }
-    }
-
-    fn take(&mut self, piece: Piece) -> anyhow::Result<()> {
-        let out = &mut std::io::stdout().lock();
+    fn take(&mut self, piece: Piece, out: &mut dyn Write) -> anyhow::Result<()> {
         match (piece, &mut self.printer, &mut self.held) {
             (Piece::Columns(columns), _, _) => self.printer = Some(Printer::new(self.format, columns)),
             (Piece::Rows(_), _, _) if !self.rows_wanted => {}

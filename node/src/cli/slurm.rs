@@ -136,7 +136,7 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
         }
     }
     eprintln!(
-        "rankmesh: afterwards: rankmesh stragglers --db {0}; rankmesh query --db {0} SQL; rankmesh report --db {0}",
+        "rankmesh: afterwards: rankmesh explain --db {0}; rankmesh shell --db {0}; rankmesh report --db {0}",
         founded.directory.display()
     );
     writeln!(std::io::stdout(), "{}", founded.directory.display())?;

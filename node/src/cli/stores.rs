@@ -2,6 +2,7 @@
 //! with the requests that an agent takes. Each file is a node.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use model::board::BoardQuestion;
 use model::{LocalRequest, Question};
@@ -20,6 +21,9 @@ use super::local::{NoAnswer, Piece, Reply, Stopped};
 use crate::agent::board_of_stores::{self, BoardSpan};
 use crate::agent::stragglers::Asked;
 use crate::agent::{explain, facts, stragglers};
+
+/// How long the files' tables may take to read.
+const FOR_TABLES: Duration = Duration::from_secs(10);
 
 /// Open stores.
 pub(super) struct Stores {
@@ -85,6 +89,10 @@ impl Stores {
                     }
                     LocalRequest::Board(question) => {
                         board(&self.coordinator, question, self.span_ns(), &caller, &ended).await
+                    }
+                    LocalRequest::Tables => {
+                        let tables = query::tables::tables(&self.coordinator, Instant::now() + FOR_TABLES).await;
+                        document(&tables.map_err(|message| AskError::Failed { message, coverage: None }))
                     }
                     LocalRequest::Watch(_) => Err(only_agents("stores do not change")),
                     LocalRequest::Stacks(_) => Err(only_agents("stacks are read from processes that run")),

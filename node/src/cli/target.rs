@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
 use model::explanation::Explanation;
-use model::{ExplainQuestion, LocalRequest, Question, StragglersQuestion};
+use model::{ExplainQuestion, LocalRequest, Question, StragglersQuestion, TableSeen};
 use record::unix_now_ns;
 use tokio_util::sync::CancellationToken;
 
@@ -111,7 +111,6 @@ impl Target {
     }
 
     /// Lets `stop` end what is asked from now on, on every node.
-    #[allow(dead_code, reason = "the shell is to use it")]
     pub(super) fn until(&mut self, stop: CancellationToken) {
         self.stop = stop;
     }
@@ -185,6 +184,14 @@ impl Target {
             Reply::Text(json) => Ok(json),
             Reply::Result { .. } | Reply::Board(_) => bail!("rows came in place of a document"),
         }
+    }
+
+    /// The tables that can be asked for.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`]; also where the agent is of a release that does not tell.
+    pub(super) fn tables(&self) -> anyhow::Result<Vec<TableSeen>> {
+        serde_json::from_str(&self.document(LocalRequest::Tables)?).context("reading the list of tables")
     }
 
     /// A SQL question: rows as they come, then plan or coverage.

@@ -32,6 +32,8 @@ pub enum Format {
     Ndjson,
     /// RFC 4180.
     Csv,
+    /// A line a value, `column = value`, for wide rows.
+    Line,
 }
 
 /// A result to print.
@@ -134,6 +136,13 @@ mod tests {
     }
 
     #[test]
+    fn lines_name_each_value() {
+        let (out, err) = printed(Format::Line, &sample(), None);
+        assert!(out.starts_with("k = 9223372036854775807\nv = 1.0\n\nk = \nv = a\\x1b[31m"), "{out}");
+        assert_eq!(err, "3 rows in 1.2 ms\n");
+    }
+
+    #[test]
     fn csv_quotes_and_leaves_null_empty() {
         let (out, _) = printed(Format::Csv, &sample(), None);
         assert_eq!(out, "k,v\n9223372036854775807,1.0\n,\"a\u{1b}[31m,\"\"b\"\"\n\"\n-1,x'00ff'\n");
@@ -153,7 +162,7 @@ mod tests {
             ColumnMeta { name: "k".into(), decl_type: "INTEGER".into() },
             ColumnMeta { name: "v".into(), decl_type: String::new() },
         ];
-        for format in [Format::Json, Format::Ndjson, Format::Csv, Format::Table] {
+        for format in [Format::Json, Format::Ndjson, Format::Csv, Format::Line, Format::Table] {
             for rows in [Vec::new(), sample()] {
                 let whole = printed(format, &rows, None);
                 let mut printer = Printer::new(format, columns.clone());

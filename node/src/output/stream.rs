@@ -51,6 +51,7 @@ impl Printer {
                 json::write_rows(&rows, before, out)
             }
             Format::Ndjson => json::write_lines(&self.columns, &rows, out),
+            Format::Line => table::write_lines(&self.columns, &rows, before, out),
             Format::Csv => {
                 self.begin(out)?;
                 csv::write_rows(&rows, out)
@@ -81,8 +82,8 @@ impl Printer {
         err: &mut dyn Write,
     ) -> io::Result<()> {
         match self.format {
-            Format::Table => {
-                if self.layout.is_none() || !self.waiting.is_empty() {
+            Format::Table | Format::Line => {
+                if self.format == Format::Table && (self.layout.is_none() || !self.waiting.is_empty()) {
                     self.lay_out(out)?;
                 }
                 out.flush()?;
@@ -121,7 +122,7 @@ impl Printer {
         match self.format {
             Format::Json => json::write_begin(&self.columns, out),
             Format::Csv => csv::write_header(&self.columns, out),
-            Format::Table | Format::Ndjson => Ok(()),
+            Format::Table | Format::Ndjson | Format::Line => Ok(()),
         }
     }
 

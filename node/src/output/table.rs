@@ -42,6 +42,27 @@ impl Layout {
     }
 }
 
+/// Writes a line a value, names right-aligned, and an empty line between rows, of which `before` were
+/// written.
+pub(super) fn write_lines(
+    columns: &[ColumnMeta],
+    rows: &[Vec<Value>],
+    before: u64,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let names: Vec<String> = columns.iter().map(|column| printable(&column.name)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    for (at, row) in rows.iter().enumerate() {
+        if before > 0 || at > 0 {
+            writeln!(out)?;
+        }
+        for (name, value) in names.iter().zip(row) {
+            writeln!(out, "{name:>width$} = {}", printable(&cell_text(value)))?;
+        }
+    }
+    Ok(())
+}
+
 /// Lays out a plain table; columns marked `right` are right-aligned. Control characters are
 /// escaped.
 pub fn render(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, right: &[bool]) -> String {

@@ -66,7 +66,14 @@ fn is_read(table: &str, is_asked: impl Fn(&str) -> bool) -> bool {
 fn is_raw(table: &str) -> bool {
     !matches!(
         table,
-        "processes" | "call_rollups" | "capture_loss" | "findings" | "self_stats" | "annotations" | "stacks"
+        "processes"
+            | "call_rollups"
+            | "capture_loss"
+            | "findings"
+            | "self_stats"
+            | "annotations"
+            | "stacks"
+            | "clock_offsets"
     )
 }
 

@@ -22,7 +22,7 @@ use super::losslog::{LossWriter, LossesWritten};
 use super::queue::{Losses, Queue, merge_loss};
 use super::retention::{self, Limits};
 use super::rollups::{RollupWriter, Rollups};
-use super::rows::{self, Annotation, Audit, Finding, Item, Kind, StackSeen, Statements, Stored};
+use super::rows::{self, Annotation, Audit, ClockOffsetSeen, Finding, Item, Kind, StackSeen, Statements, Stored};
 use super::schema::TIMED_TABLES;
 use super::sessions::{self, Session};
 use record::unix_now_ns;
@@ -159,6 +159,11 @@ impl Ingest {
     /// Keep where a thread was.
     pub fn stack(&self, stack: StackSeen) {
         self.shared.queue.push(Item::Stack(stack));
+    }
+
+    /// Keep how far another node's clock is from this one's.
+    pub fn clock_offset(&self, clock: ClockOffsetSeen) {
+        self.shared.queue.push(Item::Clock(clock));
     }
 
     /// Keep a verdict.

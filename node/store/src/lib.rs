@@ -26,6 +26,7 @@
 //! | `exchange` | export of a store into other forms, import of recorded traces |
 
 mod checkpoint;
+mod clock_offsets;
 mod columnar;
 mod error;
 pub mod exchange;
@@ -76,9 +77,9 @@ pub use losslog::LossFact;
 pub use reader::ServedDb;
 pub(crate) use reader::{TIME_COLUMNS, quoted};
 pub use rescue::set_aside;
-pub use rows::{Annotation, Audit, Finding, StackSeen};
+pub use rows::{Annotation, Audit, ClockOffsetSeen, Finding, StackSeen};
 pub use schema::REPLICATED_TABLES;
-pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
+pub use schema::{APPLICATION_ID, SCHEMA_VERSION, declared};
 pub(crate) use schema::{TIMED_TABLES, write_plain_schema};
 pub use source::Source;
 

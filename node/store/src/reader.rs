@@ -27,8 +27,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::clock_offsets::clock_offsets;
 use super::error::StoreError;
 use super::facts::{Facts, FactsState, TableFacts};
+use super::rows::ClockOffsetSeen;
 use super::schema::{APPLICATION_ID, MAGIC, REPLICATED_TABLES, SCHEMA_VERSION, read_up_to};
 use super::{beside, columnar, sessions};
 
@@ -114,6 +116,20 @@ impl ServedDb {
             served.replicated = REPLICATED_TABLES.iter().map(|table| (*table).to_owned()).collect();
         }
         Ok(served)
+    }
+
+    /// What the agent of this trace store measured of other nodes' clocks, within `range` of its own
+    /// (for each peer the best of some hundred equal parts of it), or of each peer the newest. Nothing
+    /// of a file that is no trace store, and of one from before version 9.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the file cannot be read.
+    pub fn clock_offsets(&self, range: Option<&Range<i64>>) -> Result<Vec<ClockOffsetSeen>, StoreError> {
+        if self.recorded.is_none() {
+            return Ok(Vec::new());
+        }
+        let conn = self.reader()?;
+        clock_offsets(&conn, range).map_err(|e| StoreError::from_sqlite_read(&self.path, e))
     }
 
     /// What is known to be missing from `tables` (all when empty) in `range` of Unix nanoseconds.

@@ -116,6 +116,25 @@ pub struct StackSeen {
     pub frames: String,
 }
 
+/// How far another node's clock was from this one's, to be kept in the `clock_offsets` table.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClockOffsetSeen {
+    /// When it held, Unix nanoseconds of this node's clock.
+    pub ts_ns: i64,
+    /// This node's name in the mesh.
+    pub measured_by: String,
+    /// The other's.
+    pub peer: String,
+    /// The other's Unix time minus this node's.
+    pub offset_ns: i64,
+    /// The true offset lay within this of it.
+    pub bound_ns: i64,
+    /// How fast it grew, parts in a billion.
+    pub drift_ppb: i64,
+    /// The true drift lay within this of it.
+    pub drift_bound_ppb: i64,
+}
+
 /// One thing to store.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
@@ -124,6 +143,7 @@ pub(crate) enum Item {
     Audit(Audit),
     Annotation(Annotation),
     Stack(StackSeen),
+    Clock(ClockOffsetSeen),
 }
 
 /// Kinds of items for loss accounting; the discriminant indexes counters.
@@ -147,10 +167,11 @@ pub(crate) enum Kind {
     Audit,
     Annotation,
     Stack,
+    Clock,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Collective,
         Self::OffCpu,
         Self::Net,
@@ -169,6 +190,7 @@ impl Kind {
         Self::Audit,
         Self::Annotation,
         Self::Stack,
+        Self::Clock,
     ];
 
     /// The table its rows go to; also the probe name under which their loss is counted.
@@ -192,6 +214,7 @@ impl Kind {
             Self::Audit => "audit",
             Self::Annotation => "annotations",
             Self::Stack => "stacks",
+            Self::Clock => "clock_offsets",
         }
     }
 }
@@ -213,6 +236,7 @@ impl Item {
             Self::Audit(_) => Kind::Audit,
             Self::Annotation(_) => Kind::Annotation,
             Self::Stack(_) => Kind::Stack,
+            Self::Clock(_) => Kind::Clock,
         })
     }
 }
@@ -233,6 +257,7 @@ pub(crate) struct Statements<'c> {
     audit: Statement<'c>,
     annotation: Statement<'c>,
     stack: Statement<'c>,
+    clock: Statement<'c>,
     host: HostStatements<'c>,
 }
 
@@ -268,6 +293,10 @@ impl<'c> Statements<'c> {
                 "INSERT INTO stacks (ts_ns, pid, tid, rank, kind, samples, count, frames) \
                  VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
             )?,
+            clock: conn.prepare(
+                "INSERT INTO clock_offsets (ts_ns, measured_by, peer, offset_ns, bound_ns, drift_ppb, drift_bound_ppb) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7)",
+            )?,
             host: HostStatements::prepare(conn)?,
         })
     }
@@ -285,6 +314,13 @@ impl<'c> Statements<'c> {
             Item::Audit(a) => self.audit(a),
             Item::Stack(s) => {
                 self.stack.execute(params![s.ts_ns, s.pid, s.tid, s.rank, s.kind, s.samples, s.count, s.frames])?;
+                Ok(Stored::Row)
+            }
+            Item::Clock(c) if !plausible(c.ts_ns, c.bound_ns) => Ok(Stored::Invalid),
+            Item::Clock(c) => {
+                let (drift, drift_bound) = (c.drift_ppb, c.drift_bound_ppb);
+                let values = params![c.ts_ns, c.measured_by, c.peer, c.offset_ns, c.bound_ns, drift, drift_bound];
+                self.clock.execute(values)?;
                 Ok(Stored::Row)
             }
             Item::Annotation(a) => {

@@ -3,6 +3,7 @@
 //! schema_v1.sql and what each version after it changes in a file of its own; docs/schema.md
 //! describes the whole.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -46,6 +47,7 @@ pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
     ("audit", "ts_ns"),
     ("annotations", "ts_ns"),
     ("stacks", "ts_ns"),
+    ("clock_offsets", "ts_ns"),
 ];
 
 /// Tables that exist but that nothing fills yet: an empty answer from them proves nothing.
@@ -90,6 +92,7 @@ const LADDER: &[Step] = &[
     |tx| tx.execute_batch(include_str!("schema_v6.sql")),
     columnar::let_calls_end_without_return,
     |tx| tx.execute_batch(include_str!("schema_v8.sql")),
+    |tx| tx.execute_batch(include_str!("schema_v9.sql")),
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its
@@ -136,6 +139,28 @@ pub(crate) fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     tx.commit()
+}
+
+/// The tables and views of this version, each with its columns and their declared types (empty where
+/// a view computes them).
+///
+/// # Errors
+/// SQLite cannot make them in memory.
+pub fn declared() -> rusqlite::Result<BTreeMap<String, Vec<(String, String)>>> {
+    let conn = Connection::open_in_memory()?;
+    columnar::register(&conn)?;
+    let tx = conn.unchecked_transaction()?;
+    LADDER.iter().try_for_each(|step| step(&tx))?;
+    tx.commit()?;
+    let sql = "SELECT s.name, c.name, c.type FROM sqlite_schema s, pragma_table_info(s.name) c \
+               WHERE s.type IN ('table', 'view') AND s.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY s.name, c.cid";
+    let mut tables: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    let mut statement = conn.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        tables.entry(row.get(0)?).or_default().push((row.get(1)?, row.get(2)?));
+    }
+    Ok(tables)
 }
 
 /// Whether there is a file at `path`.

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::own_rows;
 use super::schema::REPLICATED_TABLES;
-use super::{Facts, ServedDb, Store, StoreError};
+use super::{ClockOffsetSeen, Facts, ServedDb, Store, StoreError};
 
 /// Where an agent's mesh tables come from.
 #[derive(Debug)]
@@ -82,6 +82,18 @@ impl Source {
         match self {
             Self::Store(store) => store.notes(tables, range),
             Self::Served(served) => served.notes(tables, &range),
+        }
+    }
+
+    /// See [`ServedDb::clock_offsets`]; of an agent's own store, which is asked while it measures,
+    /// none.
+    ///
+    /// # Errors
+    /// As [`ServedDb::clock_offsets`].
+    pub fn clock_offsets(&self, range: Option<&Range<i64>>) -> Result<Vec<ClockOffsetSeen>, StoreError> {
+        match self {
+            Self::Store(_) => Ok(Vec::new()),
+            Self::Served(served) => served.clock_offsets(range),
         }
     }
 

@@ -200,7 +200,8 @@ pub fn sql(span: &Span) -> String {
 /// The question for the newest call of a job or communicator; its answer is one row of one column.
 #[must_use]
 pub fn last_sql(job: Option<&str>, comm: Option<u64>) -> String {
-    format!("SELECT max(ts_ns) FROM collectives WHERE captured IS NOT 1{}", of(job, comm))
+    // Without a condition it is in the directory of segments.
+    format!("SELECT max(ts_ns) FROM collectives{}", of(job, comm).replacen(" AND ", " WHERE ", 1))
 }
 
 /// The condition on calls of a job and of a communicator.

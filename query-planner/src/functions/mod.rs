@@ -274,6 +274,15 @@ pub(crate) fn all_names() -> impl Iterator<Item = &'static str> {
     sqlite.chain(ours).filter(|name| !name.starts_with("mesh_"))
 }
 
+/// All functions that a question may call, `cluster_ns` and `clock_bound_ns` included, in order.
+#[must_use]
+pub fn function_names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = all_names().chain([clock::CLUSTER, clock::BOUND]).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// Whether the call collapses rows (a window call does not).
 pub(crate) fn is_aggregate(call: &Call) -> bool {
     let name = unquote(&call.name).to_ascii_lowercase();

@@ -27,7 +27,7 @@ use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::day::fill::{fill, keeps_all};
 use scenarios::day::mesh::{self, AgentPaths, Outcome};
 use scenarios::day::oracle::{Oracle, compare, unite};
-use scenarios::day::{Day, bound, questions};
+use scenarios::day::{Day, bound, files, questions};
 use scenarios::figures::{figure, quantile};
 use scenarios::store_bench::generate::{Generator, START_NS};
 use store::Source;
@@ -52,6 +52,9 @@ struct Arguments {
     /// A question's deadline
     #[arg(long, default_value = "10s")]
     timeout: String,
+    /// Instead: so many hosts' stores of eight hours, asked without agents
+    #[arg(long, value_name = "HOSTS")]
+    files: Option<u32>,
     /// Where the stores go [default: a temporary directory, about 500 bytes a collective]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -104,6 +107,9 @@ struct Known {
 fn bench(arguments: &Arguments, dir: &Path) -> anyhow::Result<()> {
     let minute_ns = 60_000_000_000;
     let until_ns = now_ns()? / minute_ns * minute_ns;
+    if let Some(hosts) = arguments.files {
+        return files::bench(dir, hosts, arguments.rows, arguments.seed, until_ns);
+    }
     let began = Instant::now();
     let mut stores = Vec::new();
     for host in 0..HOSTS {

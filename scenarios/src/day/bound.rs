@@ -24,6 +24,7 @@ const TIMED: &[(&str, &str)] = &[
     ("audit", "ts_ns"),
     ("annotations", "ts_ns"),
     ("stacks", "ts_ns"),
+    ("clock_offsets", "ts_ns"),
     ("call_rollups", "bucket_ns"),
     ("cuda_time", "bucket_ns"),
     ("sessions", "start_ns"),

@@ -36,6 +36,7 @@ pub fn record(ingest: &Ingest, made: Made) {
         Made::Record(record) => ingest.record(record),
         Made::Finding(finding) => ingest.finding(finding),
         Made::Audit(audit) => ingest.audit(audit),
+        Made::Clock(clock) => ingest.clock_offset(clock),
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `bound` | limiting a question to rows from before a time |
 //! | `oracle` | the same rows in one plain SQLite database, and comparing answers with it |
 //! | `mesh` | agents as processes that serve such stores |
+//! | `files` | such stores asked without agents |
 //!
 //! A day is a row of bursts: in each, the jobs make some steps. For a benchmark the bursts follow
 //! each other without a pause; for a test they lie an hour apart, so that each becomes segments of
@@ -16,6 +17,7 @@
 
 pub mod bound;
 pub mod calls;
+pub mod files;
 pub mod fill;
 pub mod mesh;
 pub mod oracle;
@@ -23,7 +25,7 @@ pub mod questions;
 pub mod signals;
 
 use node_bpf::Record;
-use store::{Audit, Finding};
+use store::{Audit, ClockOffsetSeen, Finding};
 
 /// One thing for a store.
 #[derive(Debug, Clone)]
@@ -34,6 +36,8 @@ pub enum Made {
     Finding(Finding),
     /// Something that the host was asked.
     Audit(Audit),
+    /// What it measured of another host's clock.
+    Clock(ClockOffsetSeen),
 }
 
 /// Ranks on a host.
@@ -103,6 +107,13 @@ impl Day {
             sample_ns: 1_000_000_000,
             dropped_permille: 20,
         }
+    }
+
+    /// A shift of eight hours that makes about `rows` collectives, with few samples.
+    #[must_use]
+    pub fn shift(seed: u64, host: u32, hosts: u32, rows: u64, until_ns: i64) -> Self {
+        let day = Self::full(seed, host, hosts, 3 * rows, until_ns);
+        Self { bursts: day.bursts / 3, sample_ns: 10_000_000_000, dropped_permille: 0, ..day }
     }
 
     /// As many segments as a busy host's store has, with few rows each: `bursts` bursts an hour

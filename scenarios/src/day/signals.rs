@@ -9,7 +9,7 @@ use node_bpf::{
 };
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use store::{Audit, Finding};
+use store::{Audit, ClockOffsetSeen, Finding};
 
 use super::{Day, LOCAL_RANKS, Made, Phase};
 
@@ -35,6 +35,15 @@ pub(super) fn of_burst(day: &Day, burst: u64) -> Vec<Made> {
         }
     }
     once(day, begin_ns, &mut rng, &mut made);
+    made.push(Made::Clock(ClockOffsetSeen {
+        ts_ns: begin_ns,
+        measured_by: Day::node(day.host),
+        peer: Day::node(0),
+        offset_ns: 0,
+        bound_ns: if day.host == 0 { 0 } else { 40_000 + i64::from(day.host) * 100 },
+        drift_ppb: 0,
+        drift_bound_ppb: 2_000,
+    }));
     made
 }
 

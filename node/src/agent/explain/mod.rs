@@ -132,6 +132,8 @@ async fn of_verdict(asker: &Asker<'_>, verdict: StragglersAnswer, is_now: bool) 
     let mut found = begun(&verdict);
     if asker.of.live.is_none() {
         found.not_visible.push("what its ranks do now: stores were asked, no agent".to_owned());
+        let base = verdict.report.evidence.clocks.iter().find(|(_, clock)| clock.offset_ns == 0 && clock.bound_ns == 0);
+        found.clock_of = base.filter(|_| verdict.report.evidence.clocks.len() > 1).map(|(node, _)| node.clone());
     }
     let report = &verdict.report;
     match &report.verdict {

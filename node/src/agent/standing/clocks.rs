@@ -56,7 +56,8 @@ impl ReferenceClocks {
         Some(ReferenceClock { reference: id, offset_us: -(peer.offset_ns / 1_000), bound_us })
     }
 
-    fn references(&self) -> BTreeSet<String> {
+    /// Who they are.
+    pub(super) fn references(&self) -> BTreeSet<String> {
         self.tracks.lock().keys().cloned().collect()
     }
 }

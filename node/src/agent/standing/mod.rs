@@ -5,7 +5,8 @@
 //! `verdicts::standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
 //! them, `boards` hears them at a judge and `judging` judges, `kept` has what ranks did in the last
 //! ten minutes, and `page` gives it out; `roster` knows who runs which job,
-//! `hearing` hears members and their verdicts, `clocks` follows the reference nodes' clocks;
+//! `hearing` hears members and their verdicts, `clocks` follows the reference nodes' clocks,
+//! `keep_clocks` keeps them in the store;
 //! `keep_stacks` keeps where the named ranks were, `tell` writes findings and runs the operator's
 //! command. `gossiped` is the way of agents of an earlier release.
 
@@ -31,6 +32,7 @@ mod feed;
 mod gossiped;
 mod hearing;
 mod judging;
+mod keep_clocks;
 mod keep_stacks;
 mod kept;
 mod money;
@@ -345,5 +347,6 @@ pub(super) fn start(
     tasks.spawn(judging::judge(Arc::clone(shared), stop.clone()));
     tasks.spawn(hearing::listen(Arc::clone(shared), news, stop.clone()));
     tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
+    tasks.spawn(keep_clocks::keep(Arc::clone(shared), stop.clone()));
     tasks.spawn(tell::changes(Arc::clone(shared), on_finding, told, stop.clone()));
 }

@@ -1,0 +1,215 @@
+//! `rankmesh shell` as people use it: on a real terminal (`script` makes one) and with statements from
+//! standard input; and `rankmesh schema`.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, rankmesh, run, stderr, stdout};
+use rusqlite::Connection;
+
+/// Two databases of a job that has ended, and a file that is none.
+fn stores(dir: &Path) -> PathBuf {
+    let stores = dir.join("job");
+    std::fs::create_dir(&stores).expect("a directory");
+    for (node, ms) in [("gpu1", 4), ("gpu2", 9)] {
+        let conn = Connection::open(stores.join(format!("{node}.db"))).expect("a file");
+        conn.execute_batch(&format!(
+            "CREATE TABLE steps (rank INTEGER, ms INTEGER); INSERT INTO steps VALUES (0, {ms})"
+        ))
+        .expect("made");
+    }
+    stores
+}
+
+/// A shell on a terminal of its own.
+struct Terminal {
+    child: Child,
+    keys: ChildStdin,
+    screen: Arc<Mutex<String>>,
+    /// So much of the screen was looked at.
+    seen: usize,
+}
+
+impl Terminal {
+    fn open(dir: &Path, arguments: &str) -> Self {
+        let binary = env!("CARGO_BIN_EXE_rankmesh");
+        let mut child = Command::new("script")
+            .args(["-qefc", &format!("{binary} {arguments}"), "/dev/null"])
+            .env("XDG_STATE_HOME", dir)
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script, of bsdutils, runs");
+        let keys = child.stdin.take().expect("its input");
+        let mut output = child.stdout.take().expect("its output");
+        let screen: Arc<Mutex<String>> = Arc::default();
+        let shown = Arc::clone(&screen);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut bytes) {
+                shown.lock().expect("not poisoned").push_str(&String::from_utf8_lossy(&bytes[..length]));
+            }
+        });
+        Self { child, keys, screen, seen: 0 }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("the terminal takes keys");
+        self.keys.flush().expect("the terminal takes keys");
+    }
+
+    /// Waits for a text after what was seen before.
+    fn see(&mut self, text: &str) {
+        let until = Instant::now() + PATIENCE;
+        while !self.sees(text) {
+            assert!(Instant::now() < until, "no {text:?} on: {}", self.screen.lock().expect("not poisoned"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn sees(&mut self, text: &str) -> bool {
+        let screen = self.screen.lock().expect("not poisoned");
+        let found = screen[self.seen..].find(text).map(|at| self.seen + at + text.len());
+        self.seen = found.unwrap_or(self.seen);
+        found.is_some()
+    }
+
+    fn ends(mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("waits") {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "it does not end: {}", self.screen.lock().expect("not poisoned"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn on_a_terminal_questions_are_typed_completed_stopped_and_remembered() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let stores = stores(dir.path());
+    std::fs::write(stores.join("gpu3.db"), b"no database").expect("written");
+    // Without a question `query` is the same.
+    let mut terminal = Terminal::open(dir.path(), &format!("query --timeout 60s --db {}", stores.display()));
+    terminal.see("rankmesh> ");
+    // Over two lines; the table's name is completed.
+    terminal.press("SELECT sum(ms) AS total\n");
+    terminal.see("...> ");
+    terminal.press("FROM ste\t;\n");
+    terminal.see("total");
+    terminal.see("13");
+    terminal.see("PARTIAL: 2 of 3 nodes answered, 1 row in");
+    terminal.see("missing gpu3: failed: ");
+    terminal.see("rankmesh> ");
+    terminal.press(".schema steps\n");
+    terminal.see("ms");
+    terminal.see("INTEGER");
+    terminal.see("rankmesh> ");
+    // Ctrl-C gives up what is begun, and stops a question that has no end.
+    terminal.press("SELECT nonsense\n");
+    terminal.see("...> ");
+    terminal.press("\x03");
+    terminal.see("rankmesh> ");
+    terminal.press("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n, steps;\n");
+    let until = Instant::now() + PATIENCE;
+    while !terminal.sees("stopped") {
+        assert!(Instant::now() < until, "not stopped: {}", terminal.screen.lock().expect("not poisoned"));
+        std::thread::sleep(Duration::from_millis(300));
+        terminal.press("\x03");
+    }
+    // (A Ctrl-C too many empties what was typed ahead.)
+    while !terminal.sees("answer = 42") {
+        assert!(Instant::now() < until, "no answer: {}", terminal.screen.lock().expect("not poisoned"));
+        terminal.press(".mode line\nSELECT 6 * 7 AS answer;\n");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    terminal.press("SELECT 1 FROM nothing;\n");
+    terminal.see("no such table: nothing");
+    terminal.press(".quit\n");
+    assert_eq!(terminal.ends(), Some(0));
+
+    let history = dir.path().join("rankmesh/history");
+    let mode = std::fs::metadata(&history).expect("a history").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    assert!(std::fs::read_to_string(&history).expect("text").contains("SELECT 6 * 7 AS answer;"));
+    let mut again = Terminal::open(dir.path(), &format!("shell --db {}", stores.display()));
+    again.see("rankmesh> ");
+    // Up: .quit, then the question before.
+    again.press("\x1b[A\x1b[A\x1b[A\n");
+    again.see("answer");
+    again.see("42");
+    again.press("\x04");
+    assert_eq!(again.ends(), Some(0));
+}
+
+/// Statements on standard input.
+fn piped(arguments: &[&str], statements: &str) -> std::process::Output {
+    let mut child = rankmesh()
+        .arg("shell")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    child.stdin.take().expect("its input").write_all(statements.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("ends")
+}
+
+#[test]
+fn statements_from_standard_input_are_answered_in_order_and_the_worst_outcome_counts() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let stores = stores(dir.path());
+    let path = stores.display().to_string();
+    let once = dir.path().join("out.csv");
+    let all = piped(
+        &["--db", &path, "--format", "csv"],
+        &format!(
+            "-- what the job did\nSELECT node, ms FROM steps\n ORDER BY ms; SELECT ';' AS text;\n.once {}\nSELECT ms FROM steps \
+             WHERE node = 'gpu2';\n.mode json\nSELECT 1 AS last",
+            once.display()
+        ),
+    );
+    assert_eq!(all.status.code(), Some(0), "{}", stderr(&all));
+    let printed = stdout(&all);
+    assert!(printed.starts_with("node,ms\ngpu1,4\ngpu2,9\ntext\n;\n{\"columns\""), "{printed}");
+    assert_eq!(std::fs::read_to_string(&once).expect("written"), "ms\n9\n");
+    assert_eq!(stderr(&all).matches("2 of 2 nodes answered").count(), 1, "{}", stderr(&all));
+
+    let wrong = piped(&["--db", &path], "SELECT nothing;\nSELECT 2 AS two;\n");
+    assert_eq!(wrong.status.code(), Some(2), "{}", stderr(&wrong));
+    assert!(stdout(&wrong).contains("two"), "{}", stdout(&wrong));
+    let bail = piped(&["--db", &path, "--bail"], "SELECT nothing;\nSELECT 2 AS two;\n");
+    assert_eq!((bail.status.code(), stdout(&bail)), (Some(2), String::new()));
+    assert_eq!(piped(&["--db", &path], "SELECT 'open").status.code(), Some(2));
+    assert_eq!(piped(&["--db", &path], ".nosuch\n").status.code(), Some(2));
+    let quit = piped(&["--db", &path], ".quit\nSELECT nothing;\n");
+    assert_eq!(quit.status.code(), Some(0), "{}", stderr(&quit));
+
+    std::fs::write(stores.join("gpu3.db"), b"no database").expect("written");
+    let partial = piped(&["--db", &path], "SELECT count(*) FROM steps;\n");
+    assert_eq!(partial.status.code(), Some(3), "{}", stderr(&partial));
+    let plan = piped(&["--db", &path], ".explain SELECT sum(ms) FROM steps\n.tables\n");
+    assert!(stdout(&plan).contains("fragment 0") && stdout(&plan).ends_with("\nsteps\n"), "{}", stdout(&plan));
+}
+
+#[test]
+fn the_schema_says_what_columns_hold() {
+    let list = run(&["schema"]);
+    assert!(stdout(&list).contains("collectives"), "{}", stdout(&list));
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&run(&["schema", "clock_offsets", "--format", "json"]))).expect("JSON");
+    assert_eq!(json[0]["columns"][0]["name"], "ts_ns");
+    assert_eq!(json[0]["columns"][0]["type"], "INTEGER");
+    let unknown = run(&["schema", "nothing"]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", stderr(&unknown));
+}
