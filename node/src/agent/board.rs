@@ -7,15 +7,11 @@ use std::time::{Duration, Instant};
 use model::board::{Board, BoardQuestion};
 use query::access::Caller;
 use query::ask::AskError;
-use record::unix_now_ns;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::board_of_stores::{self, BoardSpan};
 use super::standing;
-
-/// How far back the stores are asked where the question does not say.
-const SINCE_NS: i64 = 60_000_000_000;
 
 /// The board that a question asks for.
 ///
@@ -32,15 +28,7 @@ pub(super) async fn answer(
     // What judges keep is of everybody's processes.
     let from_stores = question.until_ns.is_some() || question.window_ns.is_some() || caller.access.viewer().is_some();
     if from_stores {
-        let until_ns = question.until_ns.unwrap_or_else(unix_now_ns);
-        let span = BoardSpan {
-            since_ns: question.since_ns.unwrap_or(until_ns.saturating_sub(SINCE_NS)),
-            until_ns,
-            window_ns: question.window_ns.unwrap_or(0),
-            job: question.job,
-            timeout_ms: question.timeout_ms,
-            nodes: Vec::new(),
-        };
+        let span = BoardSpan::of(question, None);
         return board_of_stores::board(&shared.coordinator, &span, caller, &cancelled).await;
     }
     let mut all = shared.standing.all();

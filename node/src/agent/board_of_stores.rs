@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use model::board::{BOARD_VERSION, Board, BoardRank, BoardWindow, Time};
+use model::board::{BOARD_VERSION, Board, BoardQuestion, BoardRank, BoardWindow, Time};
 use model::{Coverage, Missing, StragglersQuestion};
 use query::Coordinator;
 use query::access::Caller;
@@ -45,6 +45,22 @@ pub(crate) struct BoardSpan {
     pub(crate) timeout_ms: u64,
     /// Ask only these nodes; empty is all.
     pub(crate) nodes: Vec<String>,
+}
+
+impl BoardSpan {
+    /// The span that a question means; without an end it is up to `now_ns`, or to this moment,
+    /// without a beginning the minute before.
+    pub(crate) fn of(question: BoardQuestion, now_ns: Option<i64>) -> Self {
+        let until_ns = question.until_ns.or(now_ns).unwrap_or_else(unix_now_ns);
+        Self {
+            since_ns: question.since_ns.unwrap_or(until_ns.saturating_sub(STRETCH_NS)),
+            until_ns,
+            window_ns: question.window_ns.unwrap_or(0),
+            job: question.job,
+            timeout_ms: question.timeout_ms,
+            nodes: Vec::new(),
+        }
+    }
 }
 
 /// What the ranks of a span did, from the stores of all nodes of `coordinator`. Windows are aligned

@@ -85,6 +85,7 @@ fn culprits(verdict: &Verdict) -> Vec<CulpritNow> {
 
 /// The ranks of a report, worst first: those that are named, then by what they cost.
 pub(crate) fn ranks(report: &Report) -> Vec<RankNow> {
+    let named = culprits(&report.verdict);
     let mut all: BTreeMap<(&str, i64), RankNow> = BTreeMap::new();
     // Largest communicators come first: the number of a rank is that of the job.
     for comm in &report.per_comm {
@@ -114,9 +115,9 @@ pub(crate) fn ranks(report: &Report) -> Vec<RankNow> {
         known.rank = time.rank.into();
         known.compute_share = Some(time.compute);
     }
-    for culprit in culprits(&report.verdict) {
-        let is = |(node, pid): &(&str, i64)| *node == culprit.node && Some(*pid) == culprit.pid;
-        if let Some((_, known)) = all.iter_mut().find(|(process, _)| is(process)) {
+    for culprit in &named {
+        let Some(pid) = culprit.pid else { continue };
+        if let Some(known) = all.get_mut(&(culprit.node.as_str(), pid)) {
             known.role = "culprit".to_owned();
         }
     }

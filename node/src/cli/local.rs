@@ -27,10 +27,10 @@ const DEFAULT_PORT: u16 = 7117;
 pub(crate) enum Reply {
     /// A text: a plan, or a JSON document.
     Text(String),
-    /// What ranks did.
-    Board(Box<Board>),
     /// A result, whose rows were taken as they came.
     Result { coverage: Coverage, elapsed_ms: f64, explained: String },
+    /// What ranks did, window by window.
+    Board(Box<Board>),
 }
 
 /// A piece of a result, in order.
@@ -40,6 +40,8 @@ pub(crate) enum Piece {
     Columns(Vec<ColumnMeta>),
     /// Some rows.
     Rows(Vec<Vec<Value>>),
+    /// What stands, as JSON; more come.
+    Watched(String),
     /// Nothing has come for [`IDLE`].
     Idle,
 }
@@ -225,12 +227,12 @@ fn put(response: LocalResponse, take: &mut dyn FnMut(Piece) -> anyhow::Result<()
     match response {
         LocalResponse::Columns(columns) => take(Piece::Columns(columns)).map(|()| None),
         LocalResponse::Rows(rows) => take(Piece::Rows(rows)).map(|()| None),
+        LocalResponse::Watch(json) => take(Piece::Watched(json)).map(|()| None),
+        LocalResponse::Board(board) => Ok(Some(Reply::Board(board))),
         LocalResponse::Text(text) => Ok(Some(Reply::Text(text))),
         LocalResponse::End { coverage, elapsed_ns, explained } => {
             Ok(Some(Reply::Result { coverage, elapsed_ms: elapsed_ns as f64 / 1e6, explained }))
         }
-        LocalResponse::Board(board) => Ok(Some(Reply::Board(board))),
-        LocalResponse::Watch(_) => bail!("the agent pushes what was not asked for"),
         LocalResponse::Wrong(message) => Err(UsageError(message).into()),
         LocalResponse::Failed { message, coverage } => Err(anyhow!(NoAnswer { message, coverage })),
     }

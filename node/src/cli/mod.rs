@@ -41,6 +41,7 @@ mod stores;
 mod stragglers;
 mod target;
 mod times;
+mod top;
 mod trace;
 mod up;
 mod utc;
@@ -72,6 +73,8 @@ enum Command {
     Schema(SchemaArgs),
     /// Name the rank that holds the others up
     Stragglers(StragglersArgs),
+    /// Watch a job live on the terminal: verdict, ranks, heat map; also of the past, and of stores
+    Top(top::TopArgs),
     /// Explain a verdict: where, how, since when, what was ruled out, what it costs, what to do
     Explain(explain::ExplainArgs),
     /// Show where ranks are: their call stacks, in classes
@@ -127,6 +130,7 @@ pub fn run() -> ExitCode {
         Command::Shell(args) => shell::run(args),
         Command::Schema(args) => schema::run(&args),
         Command::Stragglers(args) => stragglers::run(args),
+        Command::Top(args) => top::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Stacks(args) => stacks::run(args),
         Command::Compare(args) => compare::run(args),

@@ -81,6 +81,7 @@ pub(super) fn ask_and_print(
             writeln!(out, "{}", printable_lines(&plan).trim_end())?;
             Ok(Exit::Complete)
         }
+        Reply::Board(_) => anyhow::bail!("what ranks did came in place of rows"),
         Reply::Result { coverage, elapsed_ms, explained } => {
             let complete = coverage.is_complete();
             let mut err = std::io::stderr().lock();
@@ -134,7 +135,7 @@ impl Answer {
             (Piece::Rows(rows), Some(printer), None) => printer.rows(rows, out)?,
             (Piece::Rows(_), None, None) => anyhow::bail!("the agent gave rows without columns"),
             (Piece::Idle, Some(printer), None) => printer.idle(out)?,
-            (Piece::Idle, ..) => {}
+            (Piece::Idle | Piece::Watched(_), ..) => {}
         }
         Ok(())
     }

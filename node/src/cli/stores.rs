@@ -4,13 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use model::board::BoardQuestion;
 use model::{LocalRequest, Question};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, RowChunk};
 use query_planner::{ColumnMeta, Value};
-use record::unix_now_ns;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -84,18 +82,23 @@ impl Stores {
                         document(&stragglers::verdict(of, question, Some((since_ns, until_ns)), &caller, ended).await)
                     }
                     LocalRequest::Explain(question) => document(&explain::answer(of, question, &caller, ended).await),
+                    LocalRequest::Board(question) => {
+                        let newest_ns = query::files::span_ns(&self.coordinator).map(|(_, newest_ns)| newest_ns + 1);
+                        let span = BoardSpan::of(question, newest_ns);
+                        match board_of_stores::board(&self.coordinator, &span, &caller, &ended).await {
+                            Ok(board) => Ok(Reply::Board(Box::new(board))),
+                            Err(error) => Err(no_answer(&error)),
+                        }
+                    }
                     LocalRequest::Nodes => {
                         Ok(Reply::Text(serde_json::to_string(&facts::node_list(&self.coordinator))?))
-                    }
-                    LocalRequest::Board(question) => {
-                        board(&self.coordinator, question, self.span_ns(), &caller, &ended).await
                     }
                     LocalRequest::Tables => {
                         let tables = query::tables::tables(&self.coordinator, Instant::now() + FOR_TABLES).await;
                         document(&tables.map_err(|message| AskError::Failed { message, coverage: None }))
                     }
-                    LocalRequest::Watch(_) => Err(only_agents("stores do not change")),
                     LocalRequest::Stacks(_) => Err(only_agents("stacks are read from processes that run")),
+                    LocalRequest::Watch(_) => Err(only_agents("what stands now is pushed by agents")),
                     LocalRequest::Mark(_) => Err(only_agents("notes are written by the agent of a host")),
                 }
             })
@@ -110,27 +113,6 @@ impl Drop for Stores {
             runtime.shutdown_background();
         }
     }
-}
-
-/// What ranks did, by default in the last minute.
-async fn board(
-    coordinator: &Coordinator,
-    question: BoardQuestion,
-    span_ns: Option<(i64, i64)>,
-    caller: &Caller,
-    stop: &CancellationToken,
-) -> anyhow::Result<Reply> {
-    let until_ns = question.until_ns.or(span_ns.map(|(_, newest_ns)| newest_ns + 1)).unwrap_or_else(unix_now_ns);
-    let span = BoardSpan {
-        since_ns: question.since_ns.unwrap_or(until_ns.saturating_sub(60_000_000_000)),
-        until_ns,
-        window_ns: question.window_ns.unwrap_or(0),
-        job: question.job,
-        timeout_ms: question.timeout_ms,
-        nodes: Vec::new(),
-    };
-    let board = board_of_stores::board(coordinator, &span, caller, stop).await.map_err(|error| no_answer(&error))?;
-    Ok(Reply::Board(Box::new(board)))
 }
 
 fn only_agents(why: &str) -> anyhow::Error {

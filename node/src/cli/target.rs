@@ -186,6 +186,18 @@ impl Target {
         }
     }
 
+    /// What ranks did, window by window: of what a judge keeps, a part where there is much
+    /// (`more`); of stores always all of it.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub(super) fn board(&self, question: BoardQuestion) -> anyhow::Result<Board> {
+        match self.ask_into(LocalRequest::Board(question), &mut |_| Ok(()))? {
+            Reply::Board(board) => Ok(*board),
+            Reply::Text(_) | Reply::Result { .. } => bail!("something else came in place of what ranks did"),
+        }
+    }
+
     /// The tables that can be asked for.
     ///
     /// # Errors
@@ -215,17 +227,6 @@ impl Target {
             Some((since_ns, until_ns)) => LocalRequest::StragglersBetween { question, since_ns, until_ns },
             None => LocalRequest::Stragglers(question),
         })
-    }
-
-    /// What ranks did, window by window.
-    ///
-    /// # Errors
-    /// As [`Self::ask_into`].
-    pub(super) fn board(&self, question: BoardQuestion) -> anyhow::Result<Board> {
-        match self.ask_into(LocalRequest::Board(question), &mut |_| Ok(()))? {
-            Reply::Board(board) => Ok(*board),
-            Reply::Text(_) | Reply::Result { .. } => bail!("something else came in place of what ranks did"),
-        }
     }
 
     /// An explanation.

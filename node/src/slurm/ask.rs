@@ -2,6 +2,7 @@
 //! when there is one, else by asking on one of the job's nodes, through srun. So Slurm itself
 //! decides who may ask, and no port is opened.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -50,6 +51,9 @@ pub fn reach(job: &str) -> anyhow::Result<Reach> {
     while let Some(node) = nodes.get(tried).cloned() {
         let binary = std::env::current_exe().context("finding this program's file")?;
         let mut srun = commands::on_one_node(id, node.as_deref());
+        if wants_screen(&arguments) {
+            srun.arg("--pty");
+        }
         srun.arg(binary).args(&arguments).env(HANDED_ON, "1");
         let code = srun.status().context("running srun: is this a host of the cluster?")?.code().unwrap_or(1);
         if code != NO_AGENT {
@@ -62,6 +66,13 @@ pub fn reach(job: &str) -> anyhow::Result<Reach> {
         }
     }
     bail!(none())
+}
+
+/// Whether the command draws on this terminal and reads its keys: srun is to hand on its size, too.
+fn wants_screen(arguments: &[std::ffi::OsString]) -> bool {
+    let is_top = arguments.first().is_some_and(|command| command == "top");
+    let is_once = arguments.iter().any(|argument| argument == "--once");
+    is_top && !is_once && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
 /// The agent of the job on this host, when this user may ask one.

@@ -304,6 +304,53 @@ mod tests {
     }
 
     #[test]
+    fn a_judge_measures_from_digests_what_rows_tell() {
+        use crate::digest::{Collector, ReferenceClock, end_of, reference_id, window_of};
+        use crate::standing::{Board, Judge};
+        let calls = steps(80);
+        let mut collectors = [Collector::default(), Collector::default()];
+        let (mut board, mut judge, mut measured) = (Board::default(), Judge::default(), RankWindows::default());
+        for window in 0..17 {
+            for (host, collector) in collectors.iter_mut().enumerate() {
+                // The second host's clock is two windows ahead.
+                let own = window + 2 * host as i64;
+                let here = |call: &&Observation| {
+                    *call.node == *format!("n{host}") && window_of(call.entry_ns + call.duration_ns) == own
+                };
+                calls.iter().filter(here).for_each(|call| collector.push(call.clone()));
+                let mut digest = collector.close(own);
+                let offset_us = 1_000_000 * host as i64;
+                digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us, bound_us: 0 });
+                board.hear(&format!("n{host}"), digest, end_of(window));
+            }
+            if judge.judge(&board, end_of(window)).is_some()
+                && let Some(found) = judge.rank_windows(&board)
+            {
+                measured.ranks = found.ranks;
+                for (window, spent) in found.windows {
+                    assert!(measured.windows.insert(window, spent).is_none(), "window {window} twice");
+                }
+            }
+        }
+        let rows = rank_windows(input(calls), W);
+        assert_eq!(measured.ranks, rows.ranks);
+        let numbers: Vec<i64> = measured.windows.keys().copied().collect();
+        assert_eq!(numbers, (0..=numbers.len() as i64 - 1).collect::<Vec<_>>());
+        assert!(numbers.len() >= 13, "{numbers:?}");
+        for (window, told) in &measured.windows {
+            let row = &rows.windows[window];
+            assert_eq!(told.collectives, row.collectives, "window {window}");
+            for ((place, told), (of, row)) in told.spent.iter().zip(&row.spent) {
+                assert_eq!(place, of);
+                let off = |a: Option<i64>, b: Option<i64>| (a.unwrap_or(-1) - b.unwrap_or(-1)).abs();
+                // Digests count microseconds, of up to five runs a window.
+                let most = off(told.late_ns, row.late_ns).max(off(told.wait_ns, row.wait_ns));
+                assert!(most.max(off(told.compute_ns, row.compute_ns)) < 100_000, "window {window}: {told:?} {row:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_collective_counts_where_it_ended_and_what_is_not_known_is_not_zero() {
         let mut calls = vec![call(0, 1, 0, 100, 3_000), call(1, 1, 0, 3_050, 50)];
         // Of this host's clock nothing is known.

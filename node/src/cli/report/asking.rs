@@ -44,7 +44,7 @@ impl<'a> Asking<'a> {
             match piece {
                 Piece::Columns(found) => columns = found.into_iter().map(|column| column.name).collect(),
                 Piece::Rows(more) => rows.extend(more),
-                Piece::Idle => {}
+                Piece::Idle | Piece::Watched(_) => {}
             }
             anyhow::ensure!(rows.len() <= MOST_ROWS, "more than {MOST_ROWS} rows for a page: give a shorter span");
             Ok(())

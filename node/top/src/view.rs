@@ -1,0 +1,44 @@
+//! The views, by name and by number.
+
+/// A view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum View {
+    /// The verdict in full.
+    Verdict,
+    /// Ranks, worst first.
+    Ranks,
+    /// Rank by window.
+    Heat,
+    /// The nodes of the mesh.
+    Nodes,
+    /// Jobs.
+    Jobs,
+    /// One rank.
+    Rank,
+    /// Findings.
+    Findings,
+}
+
+impl View {
+    /// All of them, in the order of their keys.
+    pub const ALL: [Self; 7] =
+        [Self::Verdict, Self::Ranks, Self::Heat, Self::Nodes, Self::Jobs, Self::Rank, Self::Findings];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Verdict => "verdict",
+            Self::Ranks => "ranks",
+            Self::Heat => "heat map",
+            Self::Nodes => "nodes",
+            Self::Jobs => "jobs",
+            Self::Rank => "rank",
+            Self::Findings => "findings",
+        }
+    }
+
+    pub(crate) fn index(self) -> usize {
+        Self::ALL.iter().position(|view| *view == self).unwrap_or(0)
+    }
+}
