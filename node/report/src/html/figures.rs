@@ -64,7 +64,9 @@ fn lanes(page: &Page, at: usize, step: &Step) -> String {
         if left_out > 0 { format!(" {left_out} ranks in between are not drawn.") } else { String::new() }
     );
     let words = match step.by_ends {
-        true => format!("{words} Clocks of hosts are not known: they are laid so that the ranks leave the call together."),
+        true => {
+            format!("{words} Clocks of hosts are not known: they are laid so that the ranks leave the call together.")
+        }
         false => words,
     };
     let mut out = format!(

@@ -37,6 +37,8 @@ const WINDOWS_MS: [i64; 12] =
     [500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000];
 /// Calls of which a verdict is made at once.
 const MOST_CALLS: i64 = 4_000_000;
+/// And of which the questions for its figures are asked, too.
+const SHOWN_CALLS: i64 = 200_000;
 /// Of longer jobs the verdict is on the worst stretch of this length.
 const STRETCH_NS: i64 = 600_000_000_000;
 /// So many times the time of a question are for what asks many of them.
@@ -142,7 +144,7 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
         }
         _ => page.span_ns,
     };
-    if let Err(error) = verdict(asking, args, judged_ns, &mut page) {
+    if let Err(error) = verdict(asking, args, judged_ns, count, &mut page) {
         page.lacking.push(("verdict".to_owned(), format!("{error:#}")));
     }
     match steps::worst(asking, &page, judged_ns) {
@@ -213,7 +215,13 @@ fn worst_stretch(board: &Board, span_ns: (i64, i64)) -> (i64, i64) {
 }
 
 /// The verdict and what is behind it.
-fn verdict(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64), page: &mut Page) -> anyhow::Result<()> {
+fn verdict(
+    asking: &mut Asking<'_>,
+    args: &ReportArgs,
+    span_ns: (i64, i64),
+    calls: i64,
+    page: &mut Page,
+) -> anyhow::Result<()> {
     let timeout_ms = asking.timeout_ms.saturating_mul(LONG);
     let ask = &args.target.ask;
     let question = StragglersQuestion {
@@ -242,12 +250,6 @@ fn verdict(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64), page
         notes: report.coverage.notes.clone(),
     });
     page.verdict = Some(report);
-    for shown in sql.as_array().into_iter().flatten() {
-        let field = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
-        if !field("sql").is_empty() {
-            asking.try_ask(&format!("verdict: {}", field("title")), field("sql"))?;
-        }
-    }
     let question = ExplainQuestion {
         what: ExplainWhat::Between { since_ns: span_ns.0, until_ns: span_ns.1 },
         job: args.job.clone(),
@@ -262,6 +264,21 @@ fn verdict(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64), page
             page.found = Some(found);
         }
         Err(error) => page.lacking.push(("cause".to_owned(), format!("{error:#}"))),
+    }
+    for shown in sql.as_array().into_iter().flatten() {
+        let field = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
+        let (title, sql) = (format!("verdict: {}", field("title")), field("sql"));
+        if sql.is_empty() {
+            continue;
+        }
+        // Of a long time it takes longer than the verdict: whoever wants the rows asks.
+        let refused = match calls <= SHOWN_CALLS {
+            true => asking.try_ask(&title, sql.clone()).err().map(|error| format!("{error:#}")),
+            false => Some(format!("not asked here, for {calls} calls are many")),
+        };
+        if let Some(why) = refused {
+            asking.asked.push(Asked { title: format!("{title} ({why})"), sql, ..Asked::default() });
+        }
     }
     Ok(())
 }
