@@ -242,7 +242,8 @@ fn chart(page: &Page, points: &[(i64, f64)], longest: f64, each: usize) -> Strin
         text(&duration(longest as i64)),
         left - 6.0,
         y(median) + 4.0,
-        text(&duration(median as i64)),
+        // Where it would lie over the other, the caption has it.
+        if y(median) - y(longest) < 12.0 { String::new() } else { text(&duration(median as i64)) },
         CHART - 8.0,
         text(&clock(since_ns)),
         WIDTH - 10.0,
