@@ -260,10 +260,10 @@ fn marks(page: &Page) -> String {
         if marks.is_empty() {
             return;
         }
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<table><caption>{caption}</caption><thead><tr><th scope=\"col\">When (UTC)</th><th scope=\"col\">Host</th>\
-             <th scope=\"col\">What</th></tr></thead><tbody>\n"
+             <th scope=\"col\">What</th></tr></thead><tbody>"
         );
         for mark in marks {
             let until =
