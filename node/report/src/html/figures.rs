@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use model::board::Board;
 
 use super::escape::text;
-use super::sections::{date, lacks, named};
+use super::parts::{lacks, named};
+use super::sections::date;
 use super::{Lane, Mark, Page, Step, clock, duration};
 
 /// Width of a drawing, and of the names at its left.

@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use model::board::{Board, BoardWindow, Time};
 use serde_json::{Value as Json, json};
 
-use super::{Page, clock, duration, escape, sections};
+use super::parts::{lacks, named};
+use super::{Page, clock, duration, escape};
 
 /// A rank's sums over the whole board.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,11 +79,11 @@ impl Sums {
 /// Places in the order of rows: who is named first, then who is late most.
 fn order(page: &Page, board: &Board) -> Vec<usize> {
     let sums = sums(board);
-    let named = sections::named(page);
+    let all = named(page);
     let mut order: Vec<usize> = (0..board.ranks.len()).collect();
     let is_named = |place: &usize| {
         let rank = &board.ranks[*place];
-        named.iter().any(|(node, pid)| *node == rank.node && *pid == rank.pid)
+        all.iter().any(|(node, pid)| *node == rank.node && *pid == rank.pid)
     };
     order.sort_by_key(|place| {
         (
@@ -117,7 +118,7 @@ pub(super) fn values(page: &Page) -> Json {
             let rank = &board.ranks[*place];
             json!([rank.rank, record::printable(&rank.node), rank.pid])
         }).collect::<Vec<_>>(),
-        "named": sections::named(page).len(),
+        "named": named(page).len(),
         "first": if by_lateness(board) { "late" } else { "held" },
         "late": packed(&|window| window.late.clone()),
         "held": packed(&held),
@@ -131,7 +132,7 @@ pub(super) fn section(page: &Page) -> String {
     let Some(board) = page.board.as_ref().filter(|board| !board.windows.is_empty() && !board.ranks.is_empty()) else {
         return format!(
             "<p>{}</p>",
-            sections::lacks(page, "heat map", "Of this time nothing was recorded that tells how late ranks were.")
+            lacks(page, "heat map", "Of this time nothing was recorded that tells how late ranks were.")
         );
     };
     let mut out = String::new();

@@ -2,7 +2,8 @@
 //! ranks, step time, cause, nodes, and the questions behind it all.
 //!
 //! - `sections`: the parts that are text and tables; `figures`: drawings, as SVG; `heat`: the values
-//!   of the heat map, which report.js draws; `escape`: text of others.
+//!   of the heat map, which report.js draws; `escape`: text of others; `parts`: what several of
+//!   them ask of a page.
 //!
 //! Scripts and styles of the page are the two files beside this one; a policy in its head
 //! (<https://www.w3.org/TR/CSP3/>) names their hashes and forbids everything else, so that even what
@@ -11,6 +12,7 @@
 mod escape;
 mod figures;
 mod heat;
+mod parts;
 mod sections;
 
 #[cfg(test)]

@@ -4,28 +4,12 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use model::explanation::{Explanation, Link};
-use verdicts::{RankScore, Role, Verdict};
+use verdicts::{RankScore, Role};
 
 use super::escape::{csv, text, value};
 use super::heat::{Sums, by_lateness, sums};
+use super::parts::{lacks, named};
 use super::{Asked, Page, clock, duration};
-
-/// Who is named, by host and process; nobody, where nobody is.
-pub(super) fn named(page: &Page) -> Vec<(String, i64)> {
-    let Some(report) = &page.verdict else { return Vec::new() };
-    match &report.verdict {
-        Verdict::Hang(hang) => {
-            hang.missing.iter().map(|missing| (missing.who.node.to_string(), missing.who.pid)).collect()
-        }
-        verdict => verdict.named().iter().map(|culprit| (culprit.node.clone(), culprit.pid)).collect(),
-    }
-}
-
-/// Why a part is not there.
-pub(super) fn lacks(page: &Page, part: &str, otherwise: &str) -> String {
-    let why = page.lacking.iter().find(|(of, _)| of == part).map(|(_, why)| format!("Not made: {why}"));
-    text(&why.unwrap_or_else(|| otherwise.to_owned()))
-}
 
 /// What the page is about.
 pub(super) fn lead(page: &Page) -> String {
