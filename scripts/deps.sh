@@ -30,6 +30,9 @@ if [ "${1:-}" = --test ]; then
     need libgloo-dev test -e /usr/include/gloo/allreduce.h  # a real gloo job
     need libibverbs-dev test -e /usr/include/infiniband/verbs.h  # its structures, for a stand-in
     need libcap2-bin test -x /usr/sbin/setcap  # a program with capabilities of its own
+    need chromium have chromium      # a page as a browser shows it
+    need nodejs have node            # Perfetto's trace_processor, as WebAssembly …
+    need python3-pip python3 -m pip --version  # … which a package from PyPI has
     need tmux have tmux                       # a terminal for rankmesh top
     need iproute2 have ip                      # hosts in network namespaces …
     need nftables test -x /usr/sbin/nft        # … that lose packets

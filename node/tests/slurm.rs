@@ -93,6 +93,15 @@ fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
     slurm.run("scancel", &[&id, &other_id]);
     slurm.wait_for_nothing(&directory);
     slurm.wait_for_nothing(&slurm.path(&format!("rankmesh-{other}")));
+    // The job has left its report; the other one, in which nothing met, has none and says why.
+    let page = std::fs::read_to_string(directory.join("report.html")).unwrap_or_else(|error| {
+        let log = |name: &str| std::fs::read_to_string(directory.join("log").join(name)).unwrap_or_default();
+        panic!("{error}: {}\n{}", log("report.log"), log("n1.log"))
+    });
+    assert!(page.contains(&format!("Job {job}")) && page.contains("id=\"rank-table\""), "{page}");
+    assert!(page.contains("4 of 4 nodes answered"), "every store was closed and read");
+    let log = std::fs::read_to_string(slurm.path(&format!("rankmesh-{other}")).join("log/report.log"));
+    assert!(log.expect("a log").contains("no collectives were recorded"));
 }
 
 /// Directory that `nobody` may write into.

@@ -154,6 +154,12 @@ impl Time {
         })
     }
 
+    /// As it is kept: exponent above 11 bits of fraction, all ones where it is not known.
+    #[must_use]
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+
     /// Nanoseconds.
     #[must_use]
     pub fn ns(self) -> Option<i64> {

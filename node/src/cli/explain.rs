@@ -1,13 +1,10 @@
 //! `rankmesh explain`: a verdict with the chain of what was seen behind it, its cost, and what to do.
 
 use std::io::Write;
-use std::path::Path;
 
 use anyhow::bail;
 use clap::Args;
 use explain::cost::Waste;
-use explain::runbook::{Values, filled, only_commands};
-use model::explanation::Explanation;
 use model::{ExplainQuestion, ExplainWhat};
 
 use super::Exit;
@@ -17,7 +14,7 @@ use super::rates::Priced;
 use super::runbook;
 use super::target::{Span, SpanArgs, TargetArgs};
 use super::values::parse_hash;
-use crate::output::{printable, printable_lines, quiet};
+use crate::output::{printable, quiet};
 
 /// Flags of `rankmesh explain`.
 #[derive(Debug, Args)]
@@ -99,49 +96,11 @@ pub(super) fn run(mut args: ExplainArgs) -> anyhow::Result<Exit> {
             if let Some(money) = money {
                 writeln!(out, "{}", money.text())?;
             }
-            write!(out, "{}", to_do(&found, args.runbook)?)?;
+            write!(out, "{}", runbook::to_do(&found, args.runbook)?)?;
             let lines = found.coverage.lines();
             lines.iter().for_each(|line| eprintln!("{}", printable(line)));
         }
     }
     out.flush()?;
     Ok(if found.coverage.is_complete() { Exit::Complete } else { Exit::Partial })
-}
-
-/// What to do: the commands of the runbook that fits, or all of it.
-fn to_do(found: &Explanation, whole: bool) -> anyhow::Result<String> {
-    let Some(kind) = &found.runbook else { return Ok(String::new()) };
-    let Some(page) = runbook::text(Path::new(runbook::SITE_PAGES), kind)? else { return Ok(String::new()) };
-    let values: Values = found.values.iter().cloned().collect();
-    if whole {
-        return Ok(printable_lines(&format!("\n{}", filled(&page, &values))) + "\n");
-    }
-    let title = page.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default();
-    let mut out = format!("\nWhat to do (rankmesh runbook {kind}): {title}\n");
-    for section in ["Check", "Fix", "Verify"] {
-        let commands = only_commands(&page, section, &values);
-        if !commands.is_empty() {
-            out.push_str(&format!("  {section}:\n"));
-            commands.lines().filter(|line| !line.is_empty()).for_each(|line| out.push_str(&format!("    {line}\n")));
-        }
-    }
-    Ok(printable_lines(&out) + "\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_to_do_has_the_real_process_in_its_commands() {
-        let found = Explanation {
-            runbook: Some("cpu_stolen".to_owned()),
-            values: vec![("OTHER".to_owned(), "812".to_owned()), ("PID".to_owned(), "4711".to_owned())],
-            ..Explanation::default()
-        };
-        let text = to_do(&found, false).unwrap();
-        assert!(text.contains("renice -n 19 -p 812") && text.contains("taskset -cp 4711"), "{text}");
-        assert!(to_do(&found, true).unwrap().contains("## Fix"));
-        assert_eq!(to_do(&Explanation::default(), false).unwrap(), "");
-    }
 }

@@ -29,6 +29,7 @@ mod person;
 mod query;
 mod rates;
 mod recorded;
+mod report;
 mod rows;
 mod runbook;
 mod schema;
@@ -96,6 +97,8 @@ enum Command {
     Trace(TraceArgs),
     /// Write rows into a plain SQLite, CSV or Parquet file, or as a trace for Perfetto
     Export(ExportArgs),
+    /// Write a job's report: one HTML file with verdict, heat map, steps, ranks and causes
+    Report(report::ReportArgs),
     /// Make a trace recorded by another program into a trace store
     Import(ImportArgs),
     /// Print what a shell sets so that MPI and NCCL programs are recorded without root: eval
@@ -140,6 +143,7 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Export(args) => export::run(args),
+        Command::Report(args) => report::run(args),
         Command::Import(args) => import::run(args),
         Command::Env(args) => env::run(args),
         Command::Slurm(args) => slurm::run(args),

@@ -32,6 +32,8 @@ const CUTS: i64 = 1_024;
 const SHORTEST_NS: i64 = 1_000_000;
 /// Most rows of one stretch that are held.
 const MOST_ROWS: usize = 4_000_000;
+/// Calls of which the verdict is asked, too: it holds all of them at once.
+const JUDGED_CALLS: usize = 200_000;
 /// Without a span: so far back.
 const BACK_NS: i64 = 60_000_000_000;
 /// More events than a browser takes without trouble.
@@ -77,6 +79,7 @@ pub(super) fn run(mut args: ExportArgs, out: &Path) -> anyhow::Result<Exit> {
         apart_ns,
         pids: only.as_ref().map(|only| only.iter().map(|(_, pid)| *pid).collect::<BTreeSet<_>>().into_iter().collect()),
         only,
+        calls: 0,
         to: Layout::new(writer, times, who),
     };
     copied.tables()?;
@@ -189,6 +192,7 @@ impl Asked<'_> {
 
     fn say(&self, left_out: u64) {
         for (table, why) in &self.skipped {
+            let why = why.lines().next().unwrap_or_default();
             eprintln!("{}", printable(&format!("not in the trace: {table}: {why}")));
         }
         if left_out > 0 {
@@ -247,6 +251,8 @@ struct Copied<'a, W> {
     /// Only these processes, by host and id.
     only: Option<BTreeSet<(String, i64)>>,
     pids: Option<Vec<i64>>,
+    /// Collectives that were written.
+    calls: usize,
     to: Layout<W>,
 }
 
@@ -257,7 +263,8 @@ impl<W: Write> Copied<'_, W> {
                 let sql = table.select(since_ns, until_ns, self.pids.as_deref());
                 let Some(rows) = self.asked.rows(table.name, sql)? else { break };
                 let rows = rows.iter().filter_map(|row| table.row(row));
-                let rows = rows.filter(|row| self.is_wanted(&row.node, row.pid, row.ts_ns)).collect();
+                let rows = rows.filter(|row| self.is_wanted(&row.node, row.pid, row.ts_ns)).collect::<Vec<_>>();
+                self.calls += if table.name == "collectives" { rows.len() } else { 0 };
                 self.to.rows(table, rows)?;
             }
         }
@@ -342,6 +349,11 @@ impl<W: Write> Copied<'_, W> {
 
     /// The verdict on the span, where there can be one.
     fn verdict(&mut self) -> anyhow::Result<()> {
+        if self.calls > JUDGED_CALLS {
+            let why = format!("{} calls are too many to judge at once; give a shorter span", self.calls);
+            self.asked.skipped.insert(verdict::TRACK, why);
+            return Ok(());
+        }
         let args = self.asked.args;
         let question = StragglersQuestion {
             since_ms: None,

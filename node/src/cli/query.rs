@@ -77,7 +77,6 @@ pub(super) fn ask_and_print(
             writeln!(out, "{}", printable_lines(&plan).trim_end())?;
             Ok(Exit::Complete)
         }
-        Reply::Board(_) => anyhow::bail!("what ranks did came in place of rows"),
         Reply::Result { coverage, elapsed_ms, explained } => {
             let complete = coverage.is_complete();
             let mut err = std::io::stderr().lock();

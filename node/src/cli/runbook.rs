@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::Args;
-use explain::runbook::{RUNBOOKS, VARIABLES, Values, filled, page};
+use explain::runbook::{RUNBOOKS, VARIABLES, Values, filled, only_commands, page};
+use model::explanation::Explanation;
 
 use super::{Exit, UsageError};
 use crate::output::printable_lines;
@@ -83,6 +84,26 @@ fn value(text: &str) -> Result<(String, String), UsageError> {
     }
 }
 
+/// What to do: the commands of the runbook that fits, or all of it.
+pub(super) fn to_do(found: &Explanation, whole: bool) -> anyhow::Result<String> {
+    let Some(kind) = &found.runbook else { return Ok(String::new()) };
+    let Some(page) = text(Path::new(SITE_PAGES), kind)? else { return Ok(String::new()) };
+    let values: Values = found.values.iter().cloned().collect();
+    if whole {
+        return Ok(printable_lines(&format!("\n{}", filled(&page, &values))) + "\n");
+    }
+    let title = page.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default();
+    let mut out = format!("\nWhat to do (rankmesh runbook {kind}): {title}\n");
+    for section in ["Check", "Fix", "Verify"] {
+        let commands = only_commands(&page, section, &values);
+        if !commands.is_empty() {
+            out.push_str(&format!("  {section}:\n"));
+            commands.lines().filter(|line| !line.is_empty()).for_each(|line| out.push_str(&format!("    {line}\n")));
+        }
+    }
+    Ok(printable_lines(&out) + "\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +126,18 @@ mod tests {
         assert_eq!(text(site.path(), "no-such-kind").unwrap(), None);
         assert_eq!(text(site.path(), "../hang").unwrap(), None);
         assert!(value("PID=1").is_ok() && value("PIT=1").is_err() && value("PID").is_err());
+    }
+
+    #[test]
+    fn what_to_do_has_the_real_process_in_its_commands() {
+        let found = Explanation {
+            runbook: Some("cpu_stolen".to_owned()),
+            values: vec![("OTHER".to_owned(), "812".to_owned()), ("PID".to_owned(), "4711".to_owned())],
+            ..Explanation::default()
+        };
+        let text = to_do(&found, false).unwrap();
+        assert!(text.contains("renice -n 19 -p 812") && text.contains("taskset -cp 4711"), "{text}");
+        assert!(to_do(&found, true).unwrap().contains("## Fix"));
+        assert_eq!(to_do(&Explanation::default(), false).unwrap(), "");
     }
 }

@@ -72,6 +72,12 @@ pub(super) struct SlurmUpArgs {
     /// Keep at most this many MiB in each node's store
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     store_max_mib: u64,
+    /// Write report.html into the job's directory when the job ends: the default
+    #[arg(long, overrides_with = "no_report")]
+    report: bool,
+    /// Write no report when the job ends
+    #[arg(long, overrides_with = "report")]
+    no_report: bool,
     /// Label of the job's nodes besides job, array, restart and het group (repeatable)
     #[arg(long, value_name = "K=V", value_parser = parse_label)]
     label: Vec<(String, String)>,
@@ -104,6 +110,7 @@ fn wanted(args: SlurmUpArgs) -> Wanted {
         timeout: args.timeout,
         capture: args.capture == CaptureMode::Auto,
         store_max_mib: args.store_max_mib,
+        report: !args.no_report,
         labels: args.label,
     }
 }
@@ -128,7 +135,10 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
             None => eprintln!("rankmesh: recording on {}: {why}", nodes.join(", ")),
         }
     }
-    eprintln!("rankmesh: afterwards: rankmesh explain --db {0}; rankmesh shell --db {0}", founded.directory.display());
+    eprintln!(
+        "rankmesh: afterwards: rankmesh explain --db {0}; rankmesh shell --db {0}; rankmesh report --db {0}",
+        founded.directory.display()
+    );
     writeln!(std::io::stdout(), "{}", founded.directory.display())?;
     Ok(())
 }

@@ -124,6 +124,14 @@ impl Target {
         }
     }
 
+    /// The first and the last time that stores hold, Unix nanoseconds; none of an agent.
+    pub(super) fn stored_ns(&self) -> Option<(i64, i64)> {
+        match &self.to {
+            To::Agent(_) => None,
+            To::Stores(stores) => stores.span_ns(),
+        }
+    }
+
     /// A point in time as Unix nanoseconds; a stretch is counted back from [`Self::now_ns`].
     pub(super) fn at_ns(&self, when: When) -> i64 {
         match when {
@@ -162,6 +170,18 @@ impl Target {
         }
     }
 
+    /// What ranks did, window by window: of what a judge keeps, a part where there is much
+    /// (`more`); of stores always all of it.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub(super) fn board(&self, question: BoardQuestion) -> anyhow::Result<Board> {
+        match self.ask_into(LocalRequest::Board(question), &mut |_| Ok(()))? {
+            Reply::Board(board) => Ok(*board),
+            Reply::Text(_) | Reply::Result { .. } => bail!("something else came in place of what ranks did"),
+        }
+    }
+
     /// The tables that can be asked for.
     ///
     /// # Errors
@@ -191,17 +211,6 @@ impl Target {
             Some((since_ns, until_ns)) => LocalRequest::StragglersBetween { question, since_ns, until_ns },
             None => LocalRequest::Stragglers(question),
         })
-    }
-
-    /// What ranks did, window by window.
-    ///
-    /// # Errors
-    /// As [`Self::ask_into`].
-    pub(super) fn board(&self, question: BoardQuestion) -> anyhow::Result<Board> {
-        match self.ask_into(LocalRequest::Board(question), &mut |_| Ok(()))? {
-            Reply::Board(board) => Ok(*board),
-            Reply::Text(_) | Reply::Result { .. } => bail!("something else came in place of what ranks did"),
-        }
     }
 
     /// An explanation.

@@ -68,7 +68,14 @@ fn run_on(directory: &Path, node: &str) -> anyhow::Result<()> {
         let _ = std::fs::remove_dir(directory);
         let _ = std::fs::remove_dir(&runtime_dir); // the last one on this host
     }
-    served
+    served?;
+    if charter.report && charter.job.nodes.first().is_some_and(|first| first == node) {
+        match super::report::write(&run_dir, &charter) {
+            Ok(page) => tracing::info!("wrote {}", page.display()),
+            Err(error) => tracing::warn!("no report of the job: {error:#}"),
+        }
+    }
+    Ok(())
 }
 
 fn configure(run_dir: &RunDir, charter: &Charter, node: &str) -> anyhow::Result<AgentConfig> {

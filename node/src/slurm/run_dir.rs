@@ -29,6 +29,9 @@ pub struct Charter {
     pub labels: Vec<(String, String)>,
     /// Where stores are written when not beside this file.
     pub store_dir: Option<PathBuf>,
+    /// Whether a report is written when the job ends.
+    #[serde(default)]
+    pub report: bool,
 }
 
 /// The directory of one run of a job.
@@ -342,6 +345,7 @@ mod tests {
             store_max_mib: 1,
             labels: vec![("a".into(), "b".into())],
             store_dir: None,
+            report: true,
         };
         assert!(!run_dir.has_charter());
         run_dir.write_charter(&charter).unwrap();

@@ -42,6 +42,8 @@ pub struct Wanted {
     pub capture: bool,
     /// Largest size of a store.
     pub store_max_mib: u64,
+    /// Whether a report is written when the job ends.
+    pub report: bool,
     /// Further labels.
     pub labels: Vec<(String, String)>,
 }
@@ -214,6 +216,7 @@ fn charter(job: &Job, wanted: &Wanted, run_dir: &RunDir) -> anyhow::Result<()> {
         store_max_mib: wanted.store_max_mib,
         labels: wanted.labels.clone(),
         store_dir,
+        report: wanted.report,
     })
 }
 

@@ -4,9 +4,12 @@
 // Each test binary uses its own part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod chromium;
+pub mod job_stores;
 pub mod jobs;
 pub mod netns;
 pub mod slurm;
+pub mod trace_processor;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

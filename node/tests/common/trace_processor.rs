@@ -106,7 +106,8 @@ impl TraceProcessor {
         let mut this = Self { child, unread: Vec::new(), seq: 0 };
         let bytes = std::fs::read(trace).expect("a trace");
         for part in bytes.chunks(1 << 20) {
-            let reply = this.ask(Rpc { request: Some(APPEND), append_trace_data: Some(part.to_vec()), ..Rpc::default() });
+            let reply =
+                this.ask(Rpc { request: Some(APPEND), append_trace_data: Some(part.to_vec()), ..Rpc::default() });
             assert_eq!(reply.append_result.and_then(|result| result.error).unwrap_or_default(), "");
         }
         this.ask(Rpc { request: Some(FINALIZE), ..Rpc::default() });

@@ -1,0 +1,202 @@
+//! A job as one HTML file that loads nothing from anywhere: verdict, heat map, the worst steps,
+//! ranks, step time, cause, nodes, and the questions behind it all.
+//!
+//! - `sections`: the parts that are text and tables; `figures`: drawings, as SVG; `heat`: the values
+//!   of the heat map, which report.js draws; `escape`: text of others; `parts`: what several of
+//!   them ask of a page.
+//!
+//! Scripts and styles of the page are the two files beside this one; a policy in its head
+//! (<https://www.w3.org/TR/CSP3/>) names their hashes and forbids everything else, so that even what
+//! escaped the escaping would neither run nor load.
+
+mod escape;
+mod figures;
+mod heat;
+mod parts;
+mod sections;
+
+#[cfg(test)]
+mod tests;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+pub use heat::held;
+use model::Coverage;
+use model::board::Board;
+use model::explanation::Explanation;
+use query_planner::Value;
+use verdicts::Report;
+
+const SCRIPT: &str = include_str!("report.js");
+const STYLE: &str = include_str!("report.css");
+
+/// What a page is made of.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// What the job is called; empty: not known.
+    pub job: String,
+    /// When it was made, in words.
+    pub made: String,
+    /// The version of rankmesh.
+    pub version: String,
+    /// Who was asked, in words.
+    pub asked_of: String,
+    /// The span of the page, Unix nanoseconds.
+    pub span_ns: (i64, i64),
+    /// The verdict, and the span that it is about.
+    pub verdict: Option<Report>,
+    /// The verdict in words.
+    pub text: String,
+    /// The chain behind it.
+    pub found: Option<Explanation>,
+    /// What the runbook says to do, filled in.
+    pub commands: String,
+    /// What it costs in money, in words.
+    pub money: Option<String>,
+    /// What ranks did, window by window.
+    pub board: Option<Board>,
+    /// The worst steps.
+    pub steps: Vec<Step>,
+    /// What was found while the job ran.
+    pub findings: Vec<Mark>,
+    /// What people and programs noted.
+    pub marks: Vec<Mark>,
+    /// The nodes and what is known of their recording.
+    pub nodes: Option<Asked>,
+    /// All questions that were asked.
+    pub asked: Vec<Asked>,
+    /// Parts that could not be made, and why.
+    pub lacking: Vec<(String, String)>,
+    /// Who was asked and who answered, over all questions.
+    pub coverage: Coverage,
+}
+
+/// A step: one collective of all ranks.
+#[derive(Debug, Clone, Default)]
+pub struct Step {
+    /// Function and number.
+    pub collective: String,
+    /// The clocks of its hosts are not known, and set so that its ranks leave it together.
+    pub by_ends: bool,
+    /// Each rank's part.
+    pub ranks: Vec<Lane>,
+    /// What hosts recorded of these ranks in it.
+    pub events: Vec<Seen>,
+}
+
+/// A rank in a step.
+#[derive(Debug, Clone, Default)]
+pub struct Lane {
+    /// Its rank.
+    pub rank: i64,
+    /// Its host.
+    pub node: String,
+    /// Its process.
+    pub pid: i64,
+    /// When it entered, Unix nanoseconds of the clock of who was asked.
+    pub entry_ns: i64,
+    /// How long it was in the call.
+    pub duration_ns: i64,
+    /// How far its entry may be wrong; none where its host's clock is not known.
+    pub bound_ns: Option<i64>,
+    /// How long it computed before; none where that is not known.
+    pub own_ns: Option<i64>,
+}
+
+/// Something that a host recorded of a rank's process.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// The host.
+    pub node: String,
+    /// The process.
+    pub pid: i64,
+    /// When it began, on the same clock.
+    pub at_ns: i64,
+    /// How long it took.
+    pub duration_ns: i64,
+    /// What it was.
+    pub what: String,
+}
+
+/// A span or a point in time with a text.
+#[derive(Debug, Clone, Default)]
+pub struct Mark {
+    /// From here, Unix nanoseconds.
+    pub since_ns: i64,
+    /// To here; the same of a point.
+    pub until_ns: i64,
+    /// Where it comes from.
+    pub node: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// A question with its answer.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// What it is for.
+    pub title: String,
+    /// The question.
+    pub sql: String,
+    /// Columns of the answer.
+    pub columns: Vec<String>,
+    /// Its rows.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// The page.
+#[must_use]
+pub fn render(page: &Page) -> String {
+    let source = |text: &str| format!("'sha256-{}'", STANDARD.encode(digest(&SHA256, text.as_bytes())));
+    let policy = format!(
+        "default-src 'none'; script-src {}; style-src {}; base-uri 'none'; form-action 'none'",
+        source(SCRIPT),
+        source(STYLE)
+    );
+    let title = if page.job.is_empty() { "Job".to_owned() } else { format!("Job {}", escape::text(&page.job)) };
+    let sections: Vec<(&str, &str, String)> = vec![
+        ("verdict", "Verdict", sections::verdict(page)),
+        ("heat", "Ranks over time", heat::section(page)),
+        ("steps", "The worst steps", figures::steps(page)),
+        ("ranks", "Ranks", sections::ranks(page)),
+        ("time", "Step time", figures::step_time(page)),
+        ("cause", "Cause", sections::cause(page)),
+        ("nodes", "Nodes, and what they could not record", sections::nodes(page)),
+        ("asked", "Questions behind this page", sections::asked(page)),
+    ];
+    let links: String = sections.iter().map(|(id, name, _)| format!("<li><a href=\"#{id}\">{name}</a></li>")).collect();
+    let body: String = sections
+        .iter()
+        .map(|(id, name, html)| {
+            format!(
+                "<section id=\"{id}\" aria-labelledby=\"{id}-h\">\n<h2 id=\"{id}-h\">{name}</h2>\n{html}\n</section>\n"
+            )
+        })
+        .collect();
+    let lead = sections::lead(page);
+    let made = escape::text(&format!("Made by rankmesh {} at {} from {}.", page.version, page.made, page.asked_of));
+    // The policy comes first: it holds for what follows.
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
+         <title>{title} – rankmesh report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+         <a class=\"skip\" href=\"#verdict\">To the verdict</a>\n\
+         <header>\n<h1>{title}</h1>\n{lead}\n<nav aria-label=\"Parts of this page\"><ul>{links}</ul></nav>\n</header>\n\
+         <main>\n{body}</main>\n<footer><p>{made} This file loads nothing and sends nothing.</p></footer>\n\
+         <script type=\"application/json\" id=\"board\">{board}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
+        board = escape::json(&heat::values(page)),
+    )
+}
+
+/// A time of day in UTC, for people.
+fn clock(unix_ns: i64) -> String {
+    explain::page::clock(unix_ns)
+}
+
+/// A length of time with three digits.
+fn duration(ns: i64) -> String {
+    explain::chain::duration(ns)
+}

@@ -1,0 +1,107 @@
+//! Questions for a page: each is kept with its answer, so that the page can show both, and what the
+//! answers say of who answered is put together.
+
+use model::Coverage;
+use query_planner::Value;
+use report::html::Asked;
+
+use crate::cli::UsageError;
+use crate::cli::local::{Piece, Reply};
+use crate::cli::target::{Target, TargetArgs};
+
+/// Rows of one answer that a page shows.
+const SHOWN_ROWS: usize = 2_000;
+/// Most rows of one answer.
+const MOST_ROWS: usize = 200_000;
+
+/// Whom a page is asked of, and what was asked so far.
+pub(super) struct Asking<'a> {
+    pub(super) target: &'a Target,
+    args: &'a TargetArgs,
+    pub(super) timeout_ms: u64,
+    pub(super) asked: Vec<Asked>,
+    pub(super) coverage: Coverage,
+}
+
+/// An answer.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) rows: Vec<Vec<Value>>,
+}
+
+impl<'a> Asking<'a> {
+    pub(super) fn of(target: &'a Target, args: &'a TargetArgs) -> Self {
+        Self { target, args, timeout_ms: args.timeout_ms(), asked: Vec::new(), coverage: Coverage::default() }
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// As [`Target::query`]; there are more rows than a page is made of.
+    pub(super) fn ask(&mut self, title: &str, sql: String) -> anyhow::Result<Found> {
+        let (mut columns, mut rows) = (Vec::new(), Vec::new());
+        let reply = self.target.query(self.args.question(sql.clone()), &mut |piece| {
+            match piece {
+                Piece::Columns(found) => columns = found.into_iter().map(|column| column.name).collect(),
+                Piece::Rows(more) => rows.extend(more),
+                Piece::Idle | Piece::Watched(_) => {}
+            }
+            anyhow::ensure!(rows.len() <= MOST_ROWS, "more than {MOST_ROWS} rows for a page: give a shorter span");
+            Ok(())
+        })?;
+        if let Reply::Result { coverage, .. } = reply {
+            self.hear(coverage);
+        }
+        let title = match rows.len() {
+            many if many > SHOWN_ROWS => format!("{title} (the first {SHOWN_ROWS} of {many} rows)"),
+            _ => title.to_owned(),
+        };
+        self.asked.push(Asked { title, sql, columns, rows: rows.iter().take(SHOWN_ROWS).cloned().collect() });
+        Ok(Found { rows })
+    }
+
+    /// Asks what some stores cannot be asked: a table that they lack has no rows.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], but for questions that are wrong here.
+    pub(super) fn try_ask(&mut self, title: &str, sql: String) -> anyhow::Result<Found> {
+        match self.ask(title, sql.clone()) {
+            Err(error) if error.is::<UsageError>() => {
+                self.asked.push(Asked { title: format!("{title}: {error:#}"), sql, ..Asked::default() });
+                Ok(Found::default())
+            }
+            asked => asked,
+        }
+    }
+
+    /// A node counts as there when it answered each time.
+    pub(super) fn hear(&mut self, coverage: Coverage) {
+        let all = &mut self.coverage;
+        all.asked = all.asked.max(coverage.asked);
+        for missing in coverage.missing {
+            if !all.missing.iter().any(|known| known.node == missing.node) {
+                all.missing.push(missing);
+            }
+        }
+        all.answered = all.asked.saturating_sub(all.missing.len());
+        for note in coverage.notes {
+            if !all.notes.contains(&note) {
+                all.notes.push(note);
+            }
+        }
+    }
+}
+
+pub(super) fn integer(value: &Value) -> Option<i64> {
+    match value {
+        Value::Integer(int) => Some(*int),
+        _ => None,
+    }
+}
+
+pub(super) fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    }
+}

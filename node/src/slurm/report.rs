@@ -1,0 +1,57 @@
+//! The report of a job that ends: its first node's agent writes it into the job's directory, once
+//! the others have closed their stores. Slurm gives a step that ends some time for that (KillWait,
+//! 30 seconds by default); what takes longer is not written.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+use super::run_dir::{Charter, RunDir};
+
+/// So long the other agents have to close their stores.
+const OTHERS: Duration = Duration::from_secs(5);
+/// So long the report may take.
+const MOST: Duration = Duration::from_secs(20);
+/// And one question of it.
+const QUESTION: &str = "5s";
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Writes it; where that fails the log `report` says why.
+///
+/// # Errors
+/// The program cannot be started, fails, or takes too long.
+pub(super) fn write(run_dir: &RunDir, charter: &Charter) -> anyhow::Result<PathBuf> {
+    let stores: Vec<PathBuf> = charter.job.nodes.iter().map(|node| run_dir.store(charter, node)).collect();
+    // A store that is closed has no log of its own any more.
+    let is_open = |store: &PathBuf| PathBuf::from(format!("{}-wal", store.display())).exists();
+    let until = Instant::now() + OTHERS;
+    while stores.iter().any(is_open) && Instant::now() < until {
+        std::thread::sleep(LOOK);
+    }
+    let (page, log) = (run_dir.path().join("report.html"), run_dir.log("report"));
+    let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
+    let mut command = Command::new(std::env::current_exe().context("finding this program's file")?);
+    command.args(["report", "--timeout", QUESTION, "-o"]).arg(&page);
+    for store in &stores {
+        command.arg("--db").arg(store);
+    }
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().context("starting the report")?;
+    let until = Instant::now() + MOST;
+    let status = loop {
+        match child.try_wait().context("waiting for the report")? {
+            Some(status) => break status,
+            None if Instant::now() >= until => {
+                let _ = child.kill();
+                let _ = child.wait();
+                anyhow::bail!("the report was not done within {} s", MOST.as_secs());
+            }
+            None => std::thread::sleep(LOOK),
+        }
+    };
+    // 3: some of the stores could not be read, which the page says.
+    ensure!(matches!(status.code(), Some(0 | 3)), "the report failed, see {}", log.display());
+    Ok(page)
+}
