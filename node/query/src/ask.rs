@@ -10,7 +10,7 @@ use model::{Coverage, Missing, row_share};
 use parking_lot::Mutex;
 use query_planner::memory::{self, Account};
 use query_planner::{
-    Answer, AskOptions, Budget, Catalog, ColumnMeta, MergePool, Out, Plan, RunError, Stop, Targets, Value,
+    Answer, AskOptions, Budget, Catalog, ColumnMeta, Fragment, MergePool, Out, Plan, RunError, Stop, Targets, Value,
 };
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -304,7 +304,8 @@ async fn planned(
             Some(clocks) => query_planner::align(&sql, &catalog, &clocks, views).map_err(|error| error.render(&sql))?,
         };
         let sql = aligned.as_deref().unwrap_or(&sql);
-        plans.plan(sql, &catalog, &options).map_err(|error| error.render(sql))
+        let understands = |fragment: &Fragment| store::understands(&catalog, fragment);
+        plans.plan(sql, &catalog, &options, understands).map_err(|error| error.render(sql))
     });
     let failed = |message| AskError::Failed { message, coverage: None };
     tokio::select! {

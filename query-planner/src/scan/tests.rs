@@ -5,7 +5,7 @@ use super::*;
 fn scan(sql: &str) -> Option<Scan> {
     Scan::of(sql, &|table| {
         let columns = ["ts_ns", "rank", "func", "bytes"].iter();
-        let column = |name: &&str| Column { name: (*name).to_owned(), is_text: *name == "func" };
+        let column = |name: &&str| Column::of_text((*name).to_owned(), *name == "func");
         (table == "t").then(|| columns.map(column).collect())
     })
 }

@@ -1,9 +1,12 @@
 //! Owns aggregates by group over segments. Rows are given to groups through the codes of the
 //! grouping columns: a group is looked up once for each combination of codes in a segment, not for
 //! each row. `states` keeps what is known of a group, `summed` takes it from summaries, `aside` lets a
-//! second thread help.
+//! second thread help, `distinct` keeps different values, `made` tells groups apart by what SQLite makes
+//! of their integers.
 
 mod aside;
+mod distinct;
+mod made;
 mod states;
 mod summed;
 
@@ -21,6 +24,7 @@ use super::out::{compare, give, value_of};
 use super::values::{Morsel, Values};
 use super::{Emit, Failure, MORSEL, StepAside, Work, damaged, failed, wanted};
 use crate::FastMap;
+use made::Made;
 use states::{Argument, Found, NO_VALUES, State, add, hold, result};
 use summed::Summed;
 
@@ -71,7 +75,7 @@ pub(super) fn rows_of(
         let is_blob = matches!(operand, Operand::Column(name) if work.kind(name) == Kind::Blob);
         let takes_sketches = matches!(function, Function::SketchState | Function::Quantile(_));
         if computes_text
-            || (is_text && *function != Function::Count)
+            || (is_text && !matches!(function, Function::Count | Function::CountDistinct))
             || (is_blob && *function != Function::Count && !takes_sketches)
         {
             return Err(Failure::StepAside);
@@ -84,6 +88,7 @@ pub(super) fn rows_of(
                     basics: Vec::new(),
                     wants_basics: false,
                     reals: operand.is_real().then(Vec::new),
+                    distinct: None,
                     quantiles: None,
                     gathered: None,
                 });
@@ -94,6 +99,7 @@ pub(super) fn rows_of(
         match function {
             Function::SketchState | Function::Quantile(_) => argument.quantiles = Some(Vec::new()),
             Function::RunsState => argument.gathered = Some(Vec::new()),
+            Function::CountDistinct => argument.distinct = Some(Vec::new()),
             Function::Percentile { fraction, discrete } => {
                 argument.quantiles = Some(Vec::new());
                 exact.push(Exact { argument: at, fraction: *fraction, discrete: *discrete });
@@ -113,7 +119,9 @@ pub(super) fn rows_of(
     if groups.keys.is_empty() {
         state.found.group(Vec::new(), &mut state.arguments)?;
     }
+    let made = Made::of(work, groups, !exact.is_empty())?;
     let summaries = scan(work, groups, &mut state)?;
+    let state = made.regrouped(state)?;
     let State { mut found, arguments } = state;
     let mut percentiles: Vec<(Exact, Vec<Value>)> = Vec::new();
     for wanted in exact {
@@ -143,6 +151,7 @@ fn exact_percentiles(
         basics: vec![NO_VALUES; found.keys.len()],
         wants_basics: false,
         reals: None,
+        distinct: None,
         quantiles: None,
         gathered: Some(vec![Vec::new(); found.keys.len()]),
     };

@@ -2,6 +2,7 @@
 //! SQLite's row machine.
 //!
 //! `filter` decides which segments and rows a condition admits, `values` reads the values of rows,
+//! `schema` says which fragments are scans.
 //! `windows` adds columns that window functions make, `compute` works out what is made of several, `keys` gives codes to what is grouped by, `groups` makes aggregates, `rows` gives rows and the first k of an order, `out` hands rows out.
 //! Whatever is not understood, or would not be exact, is left to SQLite and the virtual table
 //! (`Ok(None)`): the answers are the same either way, which the tests hold against each other.
@@ -12,8 +13,10 @@ mod gather;
 mod groups;
 mod joins;
 mod keys;
+mod narrow;
 mod out;
 mod rows;
+mod schema;
 mod sorted;
 #[cfg(test)]
 mod tests;
@@ -27,11 +30,12 @@ use query_planner::{Answered, Batch, Catalog, Fragment, FragmentExecutor, NodeEr
 use rusqlite::Connection;
 
 use super::encode::Encoded;
-use super::form::{is_columnar, time_of};
+use super::form::time_of;
 use super::pick::{Pick, admitted};
 use super::segment::{Directory, Segment, SegmentError};
 use super::{Kind, MODULE};
 use filter::Filter;
+use narrow::Narrowed;
 use values::{Morsel, Values};
 
 /// Rows that are worked on at a time: a few columns of them fit the processor's second cache.
@@ -65,9 +69,9 @@ impl FragmentExecutor for ColumnExecutor<'_> {
         now_unix_ns: i64,
         emit: Emit<'_>,
     ) -> Result<Option<Answered>, NodeError> {
-        let Some(scan) = scan_of(conn, fragment) else { return Ok(None) };
+        let Some(scan) = schema::scan_of(conn, fragment) else { return Ok(None) };
         let asked = Asked { conn, node, now_unix_ns, stop: self.stop, most_rows: self.most_rows };
-        let answered = with_work(&asked, &scan, |work, from| {
+        let answered = with_work(&asked, &scan, &[], |work, from| {
             let summaries = match &scan.output {
                 Output::Groups(groups) => groups::answer(work, groups, node, now_unix_ns, emit)?,
                 Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some(0),
@@ -82,7 +86,7 @@ impl FragmentExecutor for ColumnExecutor<'_> {
     }
 
     fn understands(&self, conn: &Connection, fragment: &Fragment) -> bool {
-        scan_of(conn, fragment).is_some()
+        schema::scan_of(conn, fragment).is_some()
     }
 }
 
@@ -130,17 +134,19 @@ impl Origin {
     }
 }
 
-/// Do `with` for what a scan's output is made of; SQLite does what is not understood.
+/// Do `with` for what a scan's output is made of, of its rows that lie in ranges; SQLite does what is
+/// not understood.
 fn with_work<T>(
     asked: &Asked<'_>,
     scan: &Scan,
+    narrowed: &[Narrowed],
     with: impl FnOnce(&Work<'_>, &Origin) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let Asked { conn, node, now_unix_ns, stop, most_rows } = *asked;
     let kind = |is_text: bool| if is_text { Kind::Text } else { Kind::Integer };
     let table = scan.table.to_ascii_lowercase();
     let mut kinds: Vec<(String, Kind)> = match &scan.joined {
-        None => columns(conn, &table).ok_or(StepAside)?,
+        None => schema::columns(conn, &table).ok().flatten().ok_or(StepAside)?.to_vec(),
         Some(joined) => joined.columns().map(|column| (column.name.clone(), kind(column.is_text))).collect(),
     };
     kinds.extend(scan.derived.iter().map(|derived| (derived.name.clone(), kind(derived.by.is_text()))));
@@ -159,7 +165,8 @@ fn with_work<T>(
         Ok(Some(filter)) => Ok(filter),
         Ok(None) | Err(_) => Err(StepAside),
     };
-    let filter = filter_of(&first)?;
+    let mut filter = filter_of(&first)?;
+    filter.narrow(narrowed);
     let is_integer = |name: &str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Integer);
     let are_integers = |of: &[Operand]| of.iter().flat_map(Operand::columns).all(is_integer);
     if !are_integers(&first.predicates) || !are_integers(&scan.predicates) {
@@ -292,64 +299,22 @@ impl From<StepAside> for Failure {
     }
 }
 
-/// The scan that a part is, when it is over a columnar table of this file or a view that shows one.
-fn scan_of(conn: &Connection, fragment: &Fragment) -> Option<Scan> {
-    // Most parts are told apart by their tables alone.
-    let is_ours = |(read, _): &(String, Vec<String>)| {
-        let read = read.to_ascii_lowercase();
-        is_columnar(&read) || (!is_table(conn, &read) && view(conn, &read).is_some())
-    };
-    if fragment.reads.is_empty() || !fragment.reads.iter().all(is_ours) {
-        return None;
-    }
-    let of_table = |table: &str| {
-        let table = table.to_ascii_lowercase();
-        let columns = columns(conn, &table).filter(|_| is_columnar(&table))?;
-        Some(columns.into_iter().map(|(name, kind)| Column { name, is_text: kind == Kind::Text }).collect())
-    };
-    Scan::through_views(&fragment.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))
-}
-
 /// Whether a node with tables as in `catalog` answers such a part from columns.
 pub fn understands(catalog: &Catalog, fragment: &Fragment) -> bool {
     let module = MODULE.to_string_lossy();
     let of_table = |name: &str| {
         let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
         let is_text = |decl_type: &str| Kind::declared(decl_type) == Kind::Text;
-        let column =
-            |column: &query_planner::Column| Column { name: column.name.clone(), is_text: is_text(&column.decl_type) };
+        let column = |column: &query_planner::Column| Column::of_text(column.name.clone(), is_text(&column.decl_type));
         Some(table.columns.iter().map(column).collect())
     };
     let of_view = |name: &str| catalog.tables.get(&name.to_ascii_lowercase()).map(|table| table.sql.clone());
-    Scan::through_views(&fragment.sql, &of_table, &of_view).is_some()
-}
-
-/// Whether it is a table of this file, by what the connection knows of the schema: without a
-/// statement. (A schema that has changed since only makes SQLite answer instead.)
-fn is_table(conn: &Connection, name: &str) -> bool {
-    conn.table_exists(Some("main"), name).unwrap_or(false)
-}
-
-/// The statement that made a view of this file.
-fn view(conn: &Connection, name: &str) -> Option<String> {
-    conn.prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE")
-        .ok()?
-        .query_row([name], |row| row.get(0))
-        .ok()
-}
-
-/// The columns of a columnar table; none where this file has no such table, or a plain one of its
-/// name.
-fn columns(conn: &Connection, table: &str) -> Option<Vec<(String, Kind)>> {
-    let sql: String = conn
-        .prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")
-        .ok()?
-        .query_row([table], |row| row.get(0))
-        .ok()?;
-    if !sql.contains(&*MODULE.to_string_lossy()) {
-        return None;
-    }
-    let statement = conn.prepare_cached(&format!("SELECT * FROM main.\"{table}\"")).ok()?;
-    let kind = |decl_type: Option<&str>| Kind::declared(decl_type.unwrap_or_default());
-    Some(statement.columns().map(|column| (column.name().to_owned(), kind(column.decl_type()))).collect())
+    let of_plain = |name: &str| {
+        let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| schema::is_stored(&table.sql))?;
+        let column = |column: &query_planner::Column| {
+            (column.name.clone(), schema::plain_column(&column.name, &column.decl_type, &column.collation))
+        };
+        Some(table.columns.iter().map(column).collect())
+    };
+    Scan::through_views(&fragment.sql, &of_table, &of_plain, &of_view).is_some()
 }

@@ -1,0 +1,114 @@
+//! Parts whose results are few go to the nodes as values: what is shipped, and that the answers stay
+//! the union's.
+
+use insta::assert_snapshot;
+
+use super::mesh::Mesh;
+use crate::explain;
+
+const SCHEMA: &str = "
+    CREATE TABLE t(k INTEGER, g TEXT, x INTEGER, r REAL, v, n TEXT COLLATE NOCASE);
+    CREATE TABLE u(k INTEGER, g TEXT, y INTEGER, n TEXT COLLATE NOCASE);
+";
+
+/// On each of 3 nodes 60 rows of `t`, and 10 of `u` but on the last.
+fn mesh() -> Mesh {
+    let rows: Vec<String> = (0..3_i64)
+        .map(|node| {
+            let t = (0..60).map(|i| {
+                let k = if i % 11 == 5 { "NULL".to_owned() } else { (i % 9 + node).to_string() };
+                let value = ["NULL", "2", "'2'", "2.5", "x'00'"][i as usize % 5];
+                let (g, n) = (["a", "b", "it''s"][i as usize % 3], ["x", "X", "y"][i as usize % 3]);
+                format!("INSERT INTO t VALUES ({k}, '{g}', {}, {i} / 7.0, {value}, '{n}');", i * 37 % 50)
+            });
+            let u = (0..10).filter(|_| node < 2).map(|i| {
+                let k = if i == 3 { "NULL".to_owned() } else { (i % 4 + node).to_string() };
+                format!("INSERT INTO u VALUES ({k}, '{}', {}, 'x');", ["a", "c"][i as usize % 2], i * 13 % 20)
+            });
+            t.chain(u).collect()
+        })
+        .collect();
+    Mesh::new(SCHEMA, &[], &rows.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn the_plan_says_both_ways() {
+    let mut mesh = mesh();
+    let sql = "SELECT t.g, count(*) FROM t JOIN (SELECT g, avg(x) AS m FROM t GROUP BY g) AS p ON p.g = t.g \
+               WHERE t.x > 1.5 * p.m GROUP BY t.g";
+    mesh.agrees(sql, false);
+    assert_snapshot!(explain(&mesh.plan(sql).expect("planned before")), @"");
+}
+
+#[test]
+fn only_aggregates_travel() {
+    let mut mesh = mesh();
+    for (sql, most) in [
+        // The values of a part, and groups.
+        ("SELECT k, count(*) FROM t WHERE k NOT IN (SELECT k FROM u WHERE k IS NOT NULL) GROUP BY k", 40),
+        (
+            "SELECT g, count(*), max(x) FROM t WHERE g IN (SELECT g FROM t GROUP BY g ORDER BY sum(x) DESC, g LIMIT 2) GROUP BY g",
+            24,
+        ),
+        (
+            "SELECT t.g, count(*) FROM t JOIN (SELECT g, avg(x) AS m FROM t GROUP BY g) AS p ON p.g = t.g WHERE t.x > 1.5 * p.m GROUP BY t.g",
+            24,
+        ),
+        ("SELECT count(*) FROM t WHERE x > (SELECT avg(y) FROM u)", 6),
+        ("WITH few AS (SELECT k, max(y) AS y FROM u GROUP BY k) SELECT avg(t.x - few.y) FROM t JOIN few USING (k)", 40),
+        (
+            "SELECT g, sum(x) FROM t WHERE EXISTS (SELECT 1 FROM (SELECT DISTINCT k FROM u) AS d WHERE d.k = t.k) GROUP BY g",
+            40,
+        ),
+    ] {
+        mesh.agrees(sql, false);
+        assert!(mesh.shipped_rows <= most, "{sql} shipped {} rows", mesh.shipped_rows);
+        let answer = mesh.ask(sql).expect("answered before");
+        assert!(answer.chosen.iter().any(|chosen| chosen.contains("as values")), "{sql}: {:?}", answer.chosen);
+    }
+}
+
+/// Values whose types, collations or numbers do not fit, and parts of nothing.
+#[test]
+fn answers_stay_the_unions() {
+    let mut mesh = mesh();
+    for sql in [
+        "SELECT count(*) FROM t WHERE v IN (SELECT max(v) FROM t GROUP BY k)",
+        "SELECT count(*) FROM t WHERE v IN (SELECT v FROM t GROUP BY v LIMIT 3)",
+        "SELECT count(*) FROM t WHERE k IN (SELECT v FROM t GROUP BY v)",
+        "SELECT count(*) FROM t WHERE v IN (SELECT k FROM u GROUP BY k)",
+        "SELECT count(*) FROM t WHERE g IN (SELECT k FROM u GROUP BY k)",
+        "SELECT count(*), min(r) FROM t WHERE r > (SELECT max(r) / 3 FROM t)",
+        "SELECT count(*) FROM t WHERE r IN (SELECT max(r) FROM t GROUP BY g)",
+        "SELECT count(*) FROM t WHERE n IN (SELECT n FROM u GROUP BY n)",
+        "SELECT count(*) FROM t WHERE g IN (SELECT n FROM t GROUP BY n)",
+        "SELECT count(*) FROM t WHERE k NOT IN (SELECT k FROM u GROUP BY k)",
+        "SELECT count(*) FROM t WHERE k NOT IN (SELECT k FROM u WHERE y > 1000 GROUP BY k)",
+        "SELECT count(*) FROM t WHERE x > (SELECT max(y) FROM u WHERE y > 1000)",
+        "SELECT t.g, p.c, count(*) FROM t LEFT JOIN (SELECT g, count(*) AS c FROM u GROUP BY g) AS p ON p.g = t.g GROUP BY 1, 2 ORDER BY 1, 2",
+        "SELECT t.k, t.x FROM t JOIN (SELECT k, min(x) AS least FROM t GROUP BY k) AS p ON p.k = t.k AND p.least = t.x ORDER BY 1, 2 LIMIT 5",
+        "SELECT t.k, p.s FROM t JOIN (SELECT k, sum(x) AS s FROM t GROUP BY k) AS p ON p.k IS t.k ORDER BY t.x, t.k, t.r LIMIT 7",
+        "SELECT p.m, q.c, count(*) FROM t JOIN (SELECT k, max(x) AS m FROM t GROUP BY k) AS p ON p.k = t.k \
+         JOIN (SELECT k, count(*) AS c FROM u GROUP BY k) AS q ON q.k = t.k GROUP BY 1, 2 ORDER BY 1, 2",
+        "SELECT g, group_concat(DISTINCT k) FROM t WHERE x = (SELECT max(x) FROM t) GROUP BY g ORDER BY g",
+    ] {
+        mesh.agrees(sql, sql.contains("ORDER BY 1") || sql.contains("ORDER BY t."));
+    }
+}
+
+#[test]
+fn many_rows_go_the_other_way() {
+    let rows = |node: i64| -> String {
+        format!(
+            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 5999) \
+             INSERT INTO t(k, x) SELECT i + {node} * 6000, i % 7 FROM n;"
+        )
+    };
+    let rows = [rows(0), rows(1)];
+    let mut mesh = Mesh::new(SCHEMA, &[], &[&rows[0], &rows[1]]);
+    let sql =
+        "SELECT count(*) FROM t JOIN (SELECT k, max(x) AS m FROM t GROUP BY k) AS p ON p.k = t.k WHERE p.m > t.x - 1";
+    mesh.agrees(sql, false);
+    let answer = mesh.ask(sql).expect("answered before");
+    assert!(answer.chosen.iter().any(|chosen| chosen.contains("too many")), "{:?}", answer.chosen);
+}
