@@ -10,6 +10,7 @@
 mod expressions;
 mod foreign;
 mod joins;
+mod lists;
 mod names;
 mod operands;
 mod outputs;
@@ -88,6 +89,8 @@ struct Reading<'c> {
 impl Reading<'_> {
     /// The scan that a SELECT is.
     fn scan(&self, select: &Select) -> Option<Scan> {
+        let listed = lists::with_lists(select);
+        let select = listed.as_ref().unwrap_or(select);
         self.of_one(select).or_else(|| self.joined(select))
     }
 

@@ -50,6 +50,9 @@ impl FileReader {
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let mut conn = ServedDb::open(path, Vec::new())?.reader()?;
         let failed = |error| FileError::from(StoreError::from_sqlite_read(path, error));
+        // Plain tables of a day are some megabytes.
+        let cached = conn.execute_batch("PRAGMA cache_size = -16384");
+        cached.map_err(|error| FileError::from(StoreError::from_sqlite_read(path, error)))?;
         let catalog = Arc::new(Catalog::of(&conn, &[]).map_err(LocalError::from)?);
         query_planner::harden(&mut conn).map_err(failed)?;
         let (plans, merges) = (PlanCache::default(), MergePool::default());

@@ -47,7 +47,7 @@ impl Names {
             return Some(operand);
         }
         Some(match expr.peeled() {
-            Expr::Call(call) if call.over.is_some() => self.mean(call)?,
+            Expr::Call(call) if call.over.is_some() => self.real_window(call)?,
             Expr::Literal(text) if text.starts_with(|first: char| first.is_ascii_digit() || first == '.') => {
                 Operand::Real(text.parse().ok().filter(|value: &f64| value.is_finite())?)
             }

@@ -199,13 +199,31 @@ pub enum WindowFunction {
     Greatest(Operand, Frame),
     /// `avg`: doubles.
     Mean(Operand, Frame),
+    /// `percent_rank()`: doubles.
+    PercentRank,
+    /// `cume_dist()`: doubles.
+    Cumulative,
+}
+
+impl WindowFunction {
+    /// Whether it gives doubles.
+    #[must_use]
+    pub fn is_real(&self) -> bool {
+        matches!(self, Self::Mean(..) | Self::PercentRank | Self::Cumulative)
+    }
 }
 
 impl WindowFunction {
     /// What it is worked out from.
     fn operands(&self) -> Vec<&Operand> {
         match self {
-            Self::RowNumber | Self::Tile(_) | Self::Rank | Self::DenseRank | Self::Count(None, _) => Vec::new(),
+            Self::RowNumber
+            | Self::Tile(_)
+            | Self::Rank
+            | Self::DenseRank
+            | Self::PercentRank
+            | Self::Cumulative
+            | Self::Count(None, _) => Vec::new(),
             Self::Shifted { of, otherwise, .. } => vec![of, otherwise],
             Self::Count(Some(of), _)
             | Self::Sum(of, _)

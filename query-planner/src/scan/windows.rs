@@ -9,15 +9,15 @@ use crate::ast::{Bound, Call, Expr, Over, Window as AstWindow, same_name, unquot
 impl Names {
     /// The column that a call with OVER is, of integers or text.
     pub(super) fn window(&self, call: &Call) -> Option<Operand> {
-        if same_name(&call.name, "avg") {
+        if gives_reals(call) {
             return None;
         }
         self.windowed(call).map(|column| Operand::Column(column.name))
     }
 
     /// As [`Names::window`], of doubles.
-    pub(super) fn mean(&self, call: &Call) -> Option<Operand> {
-        if !same_name(&call.name, "avg") {
+    pub(super) fn real_window(&self, call: &Call) -> Option<Operand> {
+        if !gives_reals(call) {
             return None;
         }
         self.windowed(call).map(|column| Operand::RealColumn(column.name))
@@ -59,10 +59,12 @@ impl Names {
             ("sum", 1, false) => WindowFunction::Sum(integers(0)?, frame),
             ("min", 1, false) if !is_sliding => WindowFunction::Least(integers(0)?, frame),
             ("max", 1, false) if !is_sliding => WindowFunction::Greatest(integers(0)?, frame),
+            ("percent_rank", 0, false) => WindowFunction::PercentRank,
+            ("cume_dist", 0, false) => WindowFunction::Cumulative,
             ("avg", 1, false) => WindowFunction::Mean(integers(0)?, frame),
             _ => return None,
         };
-        let is_real = matches!(function, WindowFunction::Mean(..));
+        let is_real = function.is_real();
         let is_text =
             matches!(&function, WindowFunction::Shifted { of: Operand::Column(name), .. } if self.is_text(name));
         let window = Window { partition, order };
@@ -92,6 +94,10 @@ impl Names {
             },
         }
     }
+}
+
+fn gives_reals(call: &Call) -> bool {
+    ["avg", "percent_rank", "cume_dist"].iter().any(|name| same_name(&call.name, name))
 }
 
 /// A frame in rows.

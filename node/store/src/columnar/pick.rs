@@ -117,7 +117,17 @@ pub(super) fn admitted(
     rows: &mut Vec<u32>,
 ) -> Result<(), SegmentError> {
     rows.clear();
-    rows.extend(0..len as u32);
+    match picks.first().filter(|first| first.column.constant().is_none()) {
+        // Of a narrow span most blocks need not even be counted through.
+        Some(first) => {
+            for from in (0..len).step_by(BLOCK) {
+                if first.of_block((start + from) / BLOCK) != Verdict::No {
+                    rows.extend(from as u32..(from + BLOCK).min(len) as u32);
+                }
+            }
+        }
+        None => rows.extend(0..len as u32),
+    }
     for pick in picks {
         if rows.is_empty() {
             return Ok(());

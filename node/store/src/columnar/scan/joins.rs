@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use query_planner::memory::Held;
-use query_planner::scan::{Join, Joined, Keeps, OfMatches, Operand, Output, RowColumn, Side, SideColumn, SideRows};
+use query_planner::scan::{
+    Join, Joined, Keeps, OfMatches, Operand, Output, RowColumn, Scan, Side, SideColumn, SideRows,
+};
 use query_planner::{NodeError, Value};
 
 use super::super::Kind;
@@ -14,7 +16,7 @@ use super::super::segment::{InMemory, Segment};
 use super::compute::{Vector, compute};
 use super::gather::{Gathered, gather};
 use super::narrow::{self, Before, Bounds, Narrowed};
-use super::{Asked, Failure, StepAside, groups, with_work};
+use super::{Asked, Failure, Of, StepAside, Work, groups, with_work};
 
 /// Joined rows beyond which SQLite does it, which need not keep them.
 const MOST_ROWS: usize = 1 << 22;
@@ -56,10 +58,70 @@ pub(super) fn rows(asked: &Asked<'_>, joined: &Joined) -> Result<Rows, Failure> 
         left = step(asked, left, &right, join)?;
         within(&mut held, &[&left, &right])?;
     }
-    let Table { rows, columns, texts } = left;
-    let of = |((name, vector), texts): ((String, Vector), Option<Arc<Entries>>)| in_memory(name, vector, texts);
-    let segment = Segment::in_memory(0, rows, columns.into_iter().zip(texts).map(of).collect());
-    Ok(Rows { segment, said, _held: held })
+    Ok(Rows { segment: left.into_segment(), said, _held: held })
+}
+
+/// Rows of a first side that are joined together, where it has many more.
+const PIECE: usize = 1 << 18;
+
+/// Join a long first side a piece at a time, and hand each piece's joined rows to `with`: what was
+/// joined, in words. None where the first side is not long, or no rows of a table.
+pub(super) fn in_pieces(
+    asked: &Asked<'_>,
+    joined: &Joined,
+    with: &mut dyn FnMut(&Segment) -> Result<(), Failure>,
+) -> Result<Option<String>, Failure> {
+    let SideRows::Scan(scan) = &joined.first.rows else { return Ok(None) };
+    if scan.joined.is_some() || scan.windowed.is_some() || matches!(scan.output, Output::Groups(_)) {
+        return Ok(None);
+    }
+    with_work(asked, scan, Of::All, |work, _| {
+        if work.segments.iter().map(|segment| segment.rows).sum::<usize>() < 2 * PIECE {
+            return Ok(None);
+        }
+        let none = Before { rows: usize::MAX, columns: &[] };
+        if joined.joins.iter().any(|join| narrow::wants_nearest(none, join)) {
+            return Ok(None);
+        }
+        let mut held = Held::default();
+        let rights: Vec<Table> =
+            joined.joins.iter().map(|join| side(asked, &join.side, &[])).collect::<Result<_, _>>()?;
+        within(&mut held, &rights.iter().collect::<Vec<_>>())?;
+        let (mut rows, mut from) = (0, 0);
+        while from < work.segments.len() {
+            let mut to = from + 1;
+            let mut together = work.segments[from].rows;
+            while let Some(next) = work.segments.get(to).filter(|next| together + next.rows <= PIECE) {
+                together += next.rows;
+                to += 1;
+            }
+            let piece = Work { segments: &work.segments[from..to], ..*work };
+            let mut left = table(&joined.first, gathered_rows(&piece, &joined.first, scan)?)?;
+            rows += left.rows;
+            let mut held = Held::default();
+            for (join, right) in joined.joins.iter().zip(&rights) {
+                left = step(asked, left, right, join)?;
+                within(&mut held, &[&left])?;
+            }
+            with(&left.into_segment())?;
+            from = to;
+        }
+        let names = joined.joins.iter().zip(&rights);
+        let names = names.map(|(join, right)| format!(" joined with {} of {}", right.rows, name_of(&join.side)));
+        Ok(Some(format!("{rows} rows of {}{}", name_of(&joined.first), names.collect::<String>())))
+    })
+}
+
+/// The columns of a side that is rows of a table.
+fn gathered_rows(work: &Work<'_>, side: &Side, scan: &Scan) -> Result<Vec<Gathered>, Failure> {
+    let Output::Rows(rows) = &scan.output else { return Err(Failure::StepAside) };
+    let operand = |of: usize| match rows.columns.get(of) {
+        Some(RowColumn::Value(operand)) => Ok(operand.clone()),
+        _ => Err(StepAside),
+    };
+    let operands = side.columns.iter().map(|column| operand(column.of));
+    let operands: Vec<Operand> = operands.collect::<Result<_, _>>()?;
+    gather(work, &operands, &mut Held::default())
 }
 
 fn name_of(side: &Side) -> &str {
@@ -135,16 +197,8 @@ fn side(asked: &Asked<'_>, side: &Side, narrowed: &[Narrowed]) -> Result<Table, 
         SideRows::Scan(scan) => scan,
         SideRows::Sql(sql) => return of_sql(asked, sql, side),
     };
-    let gathered = with_work(asked, scan, narrowed, |work, _| match &scan.output {
-        Output::Rows(rows) => {
-            let operand = |of: usize| match rows.columns.get(of) {
-                Some(RowColumn::Value(operand)) => Ok(operand.clone()),
-                _ => Err(StepAside),
-            };
-            let operands = side.columns.iter().map(|column| operand(column.of));
-            let operands: Vec<Operand> = operands.collect::<Result<_, _>>()?;
-            gather(work, &operands, &mut Held::default())
-        }
+    let gathered = with_work(asked, scan, Of::In(narrowed), |work, _| match &scan.output {
+        Output::Rows(_) => gathered_rows(work, side, scan),
         Output::Groups(groups) => {
             let (rows, _) = groups::rows_of(work, groups, asked.node, asked.now_unix_ns)?;
             if side.columns.is_empty() {
@@ -520,6 +574,12 @@ fn made(left: Table, right: &Table, keeps: Keeps, kept: &Pairs) -> Table {
 }
 
 impl Table {
+    fn into_segment(self) -> Segment {
+        let of = |((name, vector), texts): ((String, Vector), Option<Arc<Entries>>)| in_memory(name, vector, texts);
+        let columns = self.columns.into_iter().zip(self.texts).map(of).collect();
+        Segment::in_memory(0, self.rows, columns)
+    }
+
     fn before(&self) -> Before<'_> {
         Before { rows: self.rows, columns: &self.columns }
     }

@@ -71,12 +71,9 @@ impl FragmentExecutor for ColumnExecutor<'_> {
     ) -> Result<Option<Answered>, NodeError> {
         let Some(scan) = schema::scan_of(conn, fragment) else { return Ok(None) };
         let asked = Asked { conn, node, now_unix_ns, stop: self.stop, most_rows: self.most_rows };
-        let answered = with_work(&asked, &scan, &[], |work, from| {
-            let summaries = match &scan.output {
-                Output::Groups(groups) => groups::answer(work, groups, node, now_unix_ns, emit)?,
-                Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some(0),
-            };
-            Ok(Answered(from.said(summaries.ok_or(StepAside)?)))
+        let answered = in_pieces(&asked, &scan, emit).and_then(|answered| match answered {
+            Some(answered) => Ok(answered),
+            None => whole(&asked, &scan, emit),
         });
         match answered {
             Ok(answered) => Ok(Some(answered)),
@@ -88,6 +85,55 @@ impl FragmentExecutor for ColumnExecutor<'_> {
     fn understands(&self, conn: &Connection, fragment: &Fragment) -> bool {
         schema::scan_of(conn, fragment).is_some()
     }
+}
+
+/// Answer a scan from all its rows at once.
+fn whole(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Answered, Failure> {
+    let Asked { node, now_unix_ns, .. } = *asked;
+    with_work(asked, scan, Of::All, |work, from| {
+        let summaries = match &scan.output {
+            Output::Groups(groups) => groups::answer(work, groups, node, now_unix_ns, emit)?,
+            Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some(0),
+        };
+        Ok(Answered(from.said(summaries.ok_or(StepAside)?)))
+    })
+}
+
+/// Answer a scan that makes groups of a join whose first side is long: joined rows are not kept, but
+/// go into their groups a piece at a time. None where it is no such scan.
+fn in_pieces(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Option<Answered>, Failure> {
+    let (Some(joined), Output::Groups(groups), None) = (&scan.joined, &scan.output, &scan.windowed) else {
+        return Ok(None);
+    };
+    if !groups::looks_once(groups) {
+        return Ok(None);
+    }
+    let Asked { node, now_unix_ns, .. } = *asked;
+    let mut grouping: Option<groups::Grouping> = None;
+    let said = joins::in_pieces(asked, joined, &mut |segment| {
+        with_work(asked, scan, Of::These(segment), |work, _| {
+            let grouping = match &mut grouping {
+                Some(grouping) => grouping,
+                none => none.insert(groups::Grouping::of(work, groups)?),
+            };
+            grouping.add(work, groups).map(drop)
+        })
+    })?;
+    let (Some(said), Some(grouping)) = (said, grouping) else { return Ok(None) };
+    let nothing = Segment::in_memory(0, 0, Vec::new());
+    let rows = with_work(asked, scan, Of::These(&nothing), |work, _| grouping.finish(work, groups, node, now_unix_ns))?;
+    out::give(rows, groups.shown, emit)?;
+    Ok(Some(Answered(format!("columns: {said}"))))
+}
+
+/// Which of a scan's rows.
+#[derive(Clone, Copy)]
+enum Of<'o> {
+    All,
+    /// Those that lie in ranges.
+    In(&'o [Narrowed]),
+    /// Joined rows that are there.
+    These(&'o Segment),
 }
 
 /// Who asks, and what that may take.
@@ -134,12 +180,11 @@ impl Origin {
     }
 }
 
-/// Do `with` for what a scan's output is made of, of its rows that lie in ranges; SQLite does what is
-/// not understood.
+/// Do `with` for what a scan's output is made of; SQLite does what is not understood.
 fn with_work<T>(
     asked: &Asked<'_>,
     scan: &Scan,
-    narrowed: &[Narrowed],
+    of: Of<'_>,
     with: impl FnOnce(&Work<'_>, &Origin) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let Asked { conn, node, now_unix_ns, stop, most_rows } = *asked;
@@ -166,7 +211,9 @@ fn with_work<T>(
         Ok(None) | Err(_) => Err(StepAside),
     };
     let mut filter = filter_of(&first)?;
-    filter.narrow(narrowed);
+    if let Of::In(ranges) = of {
+        filter.narrow(ranges);
+    }
     let is_integer = |name: &str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Integer);
     let are_integers = |of: &[Operand]| of.iter().flat_map(Operand::columns).all(is_integer);
     if !are_integers(&first.predicates) || !are_integers(&scan.predicates) {
@@ -174,13 +221,16 @@ fn with_work<T>(
     }
     let (mut what, mut all) = (table.clone(), 1);
     let mut _joined = None;
-    let segments: Vec<Segment> = match &scan.joined {
-        None => {
+    let segments: Vec<Segment> = match (&scan.joined, of) {
+        (_, Of::These(segment)) => {
+            Some(segment.clone()).filter(|segment| filter.may_hold(segment)).into_iter().collect()
+        }
+        (None, _) => {
             let directory = Directory::load(conn, &table, filter.times(time_of(&table))).map_err(failed)?;
             all = directory.segments.len();
             directory.segments.into_iter().filter(|segment| filter.may_hold(segment)).collect()
         }
-        Some(joined) => {
+        (Some(joined), _) => {
             let rows = _joined.insert(joins::rows(asked, joined)?);
             what.clone_from(&rows.said);
             if filter.may_hold(&rows.segment) { vec![rows.segment.clone()] } else { Vec::new() }
@@ -204,7 +254,7 @@ fn with_work<T>(
     let from = Origin {
         what,
         segments: segments.len(),
-        pruned: all - segments.len(),
+        pruned: all.saturating_sub(segments.len()),
         windowed: windowed.as_ref().map(|(added, _)| added.rows),
         is_join: scan.joined.is_some(),
     };

@@ -120,6 +120,19 @@ fn evaluate(function: &WindowFunction, sorted: &Sorted, pool: Pool<'_>) -> Resul
                     next += step;
                 }
             }
+            WindowFunction::PercentRank | WindowFunction::Cumulative => {
+                let all = rows.len();
+                for peers in sorted.peers(part.clone()) {
+                    let (before, with) = (peers.start - part.start, peers.end - part.start);
+                    let share = match function {
+                        WindowFunction::Cumulative => with as f64 / all as f64,
+                        _ if all > 1 => before as f64 / (all - 1) as f64,
+                        _ => 0.0,
+                    };
+                    let bits = share.to_bits().cast_signed();
+                    sorted.rows[peers].iter().for_each(|row| set(*row, Some(bits)));
+                }
+            }
             WindowFunction::Shifted { of, by, otherwise } => {
                 let (of, otherwise) = (pool.vector(of)?, pool.vector(otherwise)?);
                 for (at, row) in (0_i64..).zip(rows) {

@@ -71,7 +71,7 @@ fn call() -> impl Strategy<Value = String> {
     let apart = (prop_oneof![plain, (running.clone(), frame), (slid, sliding)], window())
         .prop_map(|((call, frame), window)| with_over(call, &format!("{window} {frame}")));
     // What is the same for equal rows.
-    let equal = prop::sample::select(vec!["rank()", "dense_rank()"]);
+    let equal = prop::sample::select(vec!["rank()", "dense_rank()", "percent_rank()", "cume_dist()"]);
     let with_ties = prop::sample::select(vec![
         "",
         "PARTITION BY func",
@@ -168,6 +168,8 @@ fn windows_over_many_rows_are_answered_from_columns() {
          WINDOW w AS (PARTITION BY rank ORDER BY ts_ns) ORDER BY ts_ns",
         "SELECT rank, ts_ns, bytes, mean FROM (SELECT rank, ts_ns, bytes, avg(bytes) OVER (PARTITION BY rank ORDER BY ts_ns \
          ROWS BETWEEN 100 PRECEDING AND 1 PRECEDING) AS mean FROM collectives) WHERE bytes > 1.9 * mean ORDER BY ts_ns LIMIT 30",
+        "SELECT rank, count(*) FROM (SELECT rank, percent_rank() OVER (PARTITION BY func ORDER BY bytes) AS part FROM collectives) \
+         WHERE part > 0.99 GROUP BY rank ORDER BY rank",
         "SELECT rank, gap, ts_ns FROM (SELECT rank, ts_ns, gap, row_number() OVER (PARTITION BY rank ORDER BY gap DESC, ts_ns) AS place FROM \
          (SELECT rank, ts_ns, ts_ns - lag(ts_ns) OVER (PARTITION BY rank ORDER BY ts_ns) AS gap FROM collectives) AS gaps \
          WHERE gap IS NOT NULL) AS ranked WHERE place = 1 ORDER BY rank",
