@@ -72,6 +72,8 @@ pub(super) fn plan(
             return None;
         }
         fragment.reads.retain(|(table, _)| sets.iter().all(|set| set.name != *table));
+        let tables: Vec<&str> = fragment.reads.iter().map(|(table, _)| table.as_str()).collect();
+        fragment.table = tables.join(", ");
     }
     Some(WithValues { first, sets, plan: Box::new(plan) })
 }

@@ -62,7 +62,7 @@ pub(super) fn rows(asked: &Asked<'_>, joined: &Joined) -> Result<Rows, Failure> 
 }
 
 /// Rows of a first side that are joined together, where it has many more.
-const PIECE: usize = 1 << 18;
+const PIECE: usize = if cfg!(test) { 16 } else { 1 << 18 };
 
 /// Join a long first side a piece at a time, and hand each piece's joined rows to `with`: what was
 /// joined, in words. None where the first side is not long, or no rows of a table.
@@ -152,7 +152,7 @@ fn in_memory(name: String, vector: Vector, texts: Option<Arc<Entries>>) -> InMem
 
 /// How far above its bound a row looks first, and how many times as far each time that it found
 /// nothing. (Of nanoseconds some milliseconds.)
-const NEAR: i64 = 1 << 22;
+const NEAR: i64 = if cfg!(test) { 8 } else { 1 << 22 };
 const FARTHER: i64 = 16;
 /// How often until it looks at all that is there.
 const LOOKS: usize = 3;

@@ -1,9 +1,11 @@
 //! Owns answering typed questions (`query_planner::scan`) from segments, column by column, without
 //! SQLite's row machine.
 //!
-//! `filter` decides which segments and rows a condition admits, `values` reads the values of rows,
-//! `schema` says which fragments are scans.
-//! `windows` adds columns that window functions make, `compute` works out what is made of several, `keys` gives codes to what is grouped by, `groups` makes aggregates, `rows` gives rows and the first k of an order, `out` hands rows out.
+//! `schema` says which fragments are scans, `filter` decides which segments and rows a condition
+//! admits, `values` reads the values of rows, `compute` works out what is made of several. `joins`
+//! joins rows, `narrow` says beforehand which of them matter, `windows` adds columns that window
+//! functions make. `keys` gives codes to what is grouped by, `groups` makes aggregates, `rows` gives
+//! rows and the first k of an order, `out` hands rows out.
 //! Whatever is not understood, or would not be exact, is left to SQLite and the virtual table
 //! (`Ok(None)`): the answers are the same either way, which the tests hold against each other.
 
