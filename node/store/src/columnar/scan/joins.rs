@@ -75,18 +75,17 @@ pub(super) fn in_pieces(
     if scan.joined.is_some() || scan.windowed.is_some() || matches!(scan.output, Output::Groups(_)) {
         return Ok(None);
     }
-    with_work(asked, scan, Of::All, |work, _| {
-        if work.segments.iter().map(|segment| segment.rows).sum::<usize>() < 2 * PIECE {
-            return Ok(None);
-        }
-        let none = Before { rows: usize::MAX, columns: &[] };
-        if joined.joins.iter().any(|join| narrow::wants_nearest(none, join)) {
-            return Ok(None);
-        }
-        let mut held = Held::default();
-        let rights: Vec<Table> =
-            joined.joins.iter().map(|join| side(asked, &join.side, &[])).collect::<Result<_, _>>()?;
-        within(&mut held, &rights.iter().collect::<Vec<_>>())?;
+    let is_long = with_work(asked, scan, Of::All, |work, _| {
+        Ok(work.segments.iter().map(|segment| segment.rows).sum::<usize>() >= 2 * PIECE)
+    })?;
+    if !is_long {
+        return Ok(None);
+    }
+    let mut held = Held::default();
+    let rights: Vec<Table> = joined.joins.iter().map(|join| side(asked, &join.side, &[])).collect::<Result<_, _>>()?;
+    within(&mut held, &rights.iter().collect::<Vec<_>>())?;
+    let narrowed = narrow::of_first(joined, &rights.iter().map(Table::before).collect::<Vec<_>>())?;
+    with_work(asked, scan, Of::In(&narrowed), |work, _| {
         let (mut rows, mut from) = (0, 0);
         while from < work.segments.len() {
             let mut to = from + 1;

@@ -2,7 +2,9 @@
 //! between which numbers a column lies. Blocks of a segment that lie elsewhere are not unpacked
 //! then, so that a question about a few moments looks at these alone, however long the table is.
 
-use query_planner::scan::{Bound, Comparison, Join, Keeps, OfMatches, Operand, Output, RowColumn, Scan, SideRows};
+use query_planner::scan::{
+    Bound, Comparison, Join, Joined, Keeps, OfMatches, Operand, Output, RowColumn, Scan, Side, SideRows,
+};
 
 use super::super::pick::united;
 use super::StepAside;
@@ -33,7 +35,7 @@ pub(super) fn narrowed(before: Before<'_>, join: &Join, width: Option<i64>) -> R
     if before.rows > MOST_ROWS || join.keeps == Keeps::NotAmong {
         return Ok(Vec::new());
     }
-    if let Some(column) = join.bounds.first().and_then(|bound| in_table(scan, join, &bound.column)) {
+    if let Some(column) = join.bounds.first().and_then(|bound| in_table(scan, &join.side, &bound.column)) {
         let bounds = Bounds::of(before, join)?;
         let ranges = (0..before.rows).filter_map(|row| bounds.range(row));
         let ranges = ranges.map(|(least, greatest)| {
@@ -48,17 +50,37 @@ pub(super) fn narrowed(before: Before<'_>, join: &Join, width: Option<i64>) -> R
     let mut all = Vec::new();
     for (of_before, own) in &join.equal {
         let Operand::Column(own) = own else { continue };
-        let Some(column) = in_table(scan, join, own) else { continue };
-        let values = compute(of_before, before.columns, before.rows)?;
-        let mut different: Vec<i64> = (0..before.rows).filter_map(|row| values.at(row)).collect();
-        different.sort_unstable();
-        different.dedup();
-        if different.len() <= MOST_VALUES {
-            let ranges = united(different.into_iter().map(|value| (value, value)).collect());
-            all.push((column.to_owned(), ranges));
+        let Some(column) = in_table(scan, &join.side, own) else { continue };
+        let ranges = values(&*compute(of_before, before.columns, before.rows)?);
+        all.extend(ranges.map(|ranges| (column.to_owned(), ranges)));
+    }
+    Ok(all)
+}
+
+/// What the rows of sides, each with its join, say of the first side's rows: which values it must have
+/// for any of them to belong to it.
+pub(super) fn of_first(joined: &Joined, sides: &[Before<'_>]) -> Result<Vec<Narrowed>, StepAside> {
+    let SideRows::Scan(scan) = &joined.first.rows else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    for (join, side) in joined.joins.iter().zip(sides) {
+        if side.rows > MOST_ROWS || !matches!(join.keeps, Keeps::Matching | Keeps::WithMatch) {
+            continue;
+        }
+        for (of_first, own) in &join.equal {
+            let Operand::Column(column) = of_first else { continue };
+            let Some(column) = in_table(scan, &joined.first, column) else { continue };
+            all.extend(values(&*compute(own, side.columns, side.rows)?).map(|ranges| (column.to_owned(), ranges)));
         }
     }
     Ok(all)
+}
+
+/// The different values, where they are few.
+fn values(vector: &Vector) -> Option<Vec<(i64, i64)>> {
+    let mut different: Vec<i64> = (0..vector.values.len()).filter_map(|row| vector.at(row)).collect();
+    different.sort_unstable();
+    different.dedup();
+    (different.len() <= MOST_VALUES).then(|| united(different.into_iter().map(|value| (value, value)).collect()))
 }
 
 /// Whether each row wants the least value of the column that lies above its bound, and nothing bounds
@@ -68,7 +90,7 @@ pub(super) fn wants_nearest(before: Before<'_>, join: &Join) -> bool {
     let (Some(bound), Some((_, OfMatches::Least(Operand::Column(least))))) = (join.bounds.first(), &join.value) else {
         return false;
     };
-    let is_here = |scan: &Scan| in_table(scan, join, least).is_some();
+    let is_here = |scan: &Scan| in_table(scan, &join.side, least).is_some();
     before.rows <= MOST_RANGES
         && *least == bound.column
         && join.bounds.iter().all(above)
@@ -82,9 +104,9 @@ fn plain_scan(join: &Join) -> Option<&Scan> {
 }
 
 /// The table's column of integers that a column of the join is.
-fn in_table<'j>(scan: &'j Scan, join: &'j Join, column: &str) -> Option<&'j str> {
+fn in_table<'j>(scan: &'j Scan, side: &'j Side, column: &str) -> Option<&'j str> {
     let Output::Rows(rows) = &scan.output else { return None };
-    let side = join.side.columns.iter().find(|side| side.column.name == column)?;
+    let side = side.columns.iter().find(|side| side.column.name == column)?;
     match rows.columns.get(side.of)? {
         RowColumn::Value(Operand::Column(name))
             if !side.column.is_text && scan.derived.iter().all(|derived| derived.name != *name) =>
