@@ -134,8 +134,11 @@ impl Reading<'_> {
         if steps.iter().any(|step| step.equal.is_empty()) || parts.len() > MOST_SIDES {
             return None;
         }
-        // Rows of one scan for another, or something of columns among what is joined.
-        let is_scan = |part: &Part| matches!(part.source, PartSource::Scan(_));
+        // Rows of one scan for another (which need not be made again: groups, windows), or something of
+        // columns among what is joined.
+        let is_made =
+            |scan: &Scan| scan.windowed.is_some() || scan.joined.is_some() || matches!(scan.output, Output::Groups(_));
+        let is_scan = |part: &Part| matches!(&part.source, PartSource::Scan(scan) if is_made(scan));
         let is_foreign = |part: &Part| matches!(part.source, PartSource::Plain { .. } | PartSource::Sql(_));
         if (steps.is_empty() && !is_scan(&parts[0])) || parts.iter().all(is_foreign) {
             return None;

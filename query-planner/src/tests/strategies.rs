@@ -234,12 +234,19 @@ fn aggregates_inside_a_question_are_planned_on_their_own() {
     strategy: parts
     fragment 0 (every node, ships 2 columns of t):
       SELECT a AS k0, count(*) AS p0 FROM t GROUP BY 1
-    fragment 1 (every node, ships 3 columns of u):
+    fragment 1 (every node, ships 3 columns of u; round 2):
       SELECT id, a, s FROM u WHERE id > 4
     merge table groups_1 (fragment 0): k0 INT, p0
     merge table u (fragment 1): id INT, a INT, s TEXT
     merge:
       WITH q AS (SELECT k0 AS a, mesh_count_merge(p0) AS n FROM groups_1 GROUP BY k0) SELECT u.s, q.n FROM q JOIN u ON u.a = q.a AND u.id > 4
+    or, where the results of fragment 0 are at most 10000 rows, with them as values:
+      values mesh_values_1:
+        SELECT k0 AS a, mesh_count_merge(p0) AS n FROM groups_1 GROUP BY k0
+      strategy: rows
+      fragment 0 (every node, ships 2 columns of u):
+        SELECT u.s, q.n FROM (SELECT v0 AS a, v1 AS n FROM mesh_values_1) AS q JOIN u ON u.a = q.a AND u.id > 4
+      merge: as it comes
     ");
     assert_snapshot!(shown("SELECT max(n) FROM (SELECT b, count(*) AS n FROM t GROUP BY b)", false), @r"
     strategy: parts
