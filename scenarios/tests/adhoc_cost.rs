@@ -22,7 +22,7 @@ const SPAN_NS: i64 = 300_000_000;
 /// What SQLite's time is multiplied with, and what every question may cost besides: planning, a
 /// snapshot, and decoding blocks of some columns.
 const TIMES: f64 = if cfg!(debug_assertions) { 10.0 } else { 1.25 };
-const BESIDES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30 } else { 1 });
+const BESIDES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 120 } else { 1 });
 const ROUNDS: usize = 3;
 
 #[test]

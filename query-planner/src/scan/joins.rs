@@ -593,7 +593,7 @@ impl Part {
                 let (derived, _) = names.into_derived();
                 let Conditions { filter, predicates, gates } = conditions;
                 let output = Output::Rows(Rows { columns: values, order: Vec::new(), limit: None });
-                SideRows::Scan(Scan {
+                SideRows::Scan(Box::new(Scan {
                     table: name,
                     joined: None,
                     derived,
@@ -602,7 +602,7 @@ impl Part {
                     gates,
                     windowed: None,
                     output,
-                })
+                }))
             }
             PartSource::Plain { source, conditions } => {
                 let mut shown = Vec::new();
@@ -622,7 +622,7 @@ impl Part {
             }
             PartSource::Scan(scan) => {
                 columns = result_columns(at, self.columns, is_needed);
-                SideRows::Scan(*scan)
+                SideRows::Scan(scan)
             }
             PartSource::Sql(sql) => {
                 columns = result_columns(at, self.columns, is_needed);

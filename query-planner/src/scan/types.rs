@@ -43,7 +43,7 @@ impl Joined {
 #[derive(Debug, Clone, PartialEq)]
 pub enum SideRows {
     /// A scan: rows as they are, or groups.
-    Scan(Scan),
+    Scan(Box<Scan>),
     /// A SELECT that is SQLite's: over tables that are no columns, or none. Whether its columns hold
     /// what was made of it shows when it has run.
     Sql(String),
@@ -333,9 +333,12 @@ impl Column {
 /// A table's columns, in order; none for tables whose scans are of no interest.
 pub type ColumnsOf<'c> = &'c dyn Fn(&str) -> Option<Vec<Column>>;
 
+/// Columns by name, those of which it is not known what they hold as none.
+pub type PlainColumns = Vec<(String, Option<Column>)>;
+
 /// The columns of a table that is no columns, in order, each as what is in it by its declaration, if
 /// it collates by BINARY; none for views and virtual tables.
-pub type PlainColumnsOf<'c> = &'c dyn Fn(&str) -> Option<Vec<(String, Option<Column>)>>;
+pub type PlainColumnsOf<'c> = &'c dyn Fn(&str) -> Option<PlainColumns>;
 
 /// An expression without columns, as SQL; it may hold `:mesh_node` and `:mesh_now`.
 #[derive(Debug, Clone, PartialEq, Eq)]

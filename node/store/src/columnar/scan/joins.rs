@@ -231,7 +231,7 @@ fn of_sql(asked: &Asked<'_>, sql: &str, side: &Side) -> Result<Table, Failure> {
                 values.push(Value::from_sqlite(row.get_ref(column.of)?));
             }
             let bytes = rows * (columns.len() * size_of::<Value>() + size_of::<i64>());
-            if rows > MOST_ROWS || (rows % TOGETHER == 0 && !held.is_within(bytes)) {
+            if rows > MOST_ROWS || (rows.is_multiple_of(TOGETHER) && !held.is_within(bytes)) {
                 return Ok(false);
             }
         }

@@ -100,7 +100,7 @@ pub(super) fn wants_nearest(before: Before<'_>, join: &Join) -> bool {
 /// The scan of a side, where it is rows of a table.
 fn plain_scan(join: &Join) -> Option<&Scan> {
     let SideRows::Scan(scan) = &join.side.rows else { return None };
-    (scan.joined.is_none() && scan.windowed.is_none()).then_some(scan)
+    (scan.joined.is_none() && scan.windowed.is_none()).then_some(&**scan)
 }
 
 /// The table's column of integers that a column of the join is.

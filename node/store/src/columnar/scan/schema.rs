@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use query_planner::Fragment;
-use query_planner::scan::{Column, Scan};
+use query_planner::scan::{Column, PlainColumns, Scan};
 use rusqlite::{Connection, OptionalExtension, ffi};
 
 use super::super::form::is_columnar;
@@ -134,7 +134,7 @@ fn is_table(conn: &Connection, name: &str) -> bool {
 }
 
 /// The columns of a table of this file that is no virtual one.
-fn plain_columns(conn: &Connection, table: &str) -> rusqlite::Result<Option<Vec<(String, Option<Column>)>>> {
+fn plain_columns(conn: &Connection, table: &str) -> rusqlite::Result<Option<PlainColumns>> {
     let made: Option<String> = conn
         .prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE")?
         .query_row([table], |row| row.get(0))
@@ -192,5 +192,5 @@ fn declared_columns(conn: &Connection, table: &str) -> rusqlite::Result<Option<C
     let statement = conn.prepare_cached(&format!("SELECT * FROM main.\"{table}\""))?;
     let kind = |decl_type: Option<&str>| Kind::declared(decl_type.unwrap_or_default());
     let column = |column: rusqlite::Column<'_>| (column.name().to_owned(), kind(column.decl_type()));
-    Ok(Some(statement.columns().into_iter().map(column).collect()))
+    Ok(Some(statement.columns().map(column).collect()))
 }

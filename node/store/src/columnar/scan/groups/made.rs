@@ -70,7 +70,7 @@ impl<'w> Made<'w> {
                     key.clone_from(made);
                     continue;
                 }
-                if known.len() % BETWEEN_LOOKS == 0 {
+                if known.len().is_multiple_of(BETWEEN_LOOKS) {
                     self.work.go_on()?;
                 }
                 let made = self.value(sql, key)?;
