@@ -46,7 +46,8 @@ const SMALL_LOOKS: u32 = 4;
 /// How long after its deadline a merge is given to end before its question is answered without it.
 const STOP_GRACE: Duration = Duration::from_millis(150);
 
-/// What came of a question.
+/// What came of a question. (There is one of them a question, mostly an answer.)
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum QueryOutcome {
     /// The plan as text (`--explain`).

@@ -51,7 +51,7 @@ pub(super) fn narrowed(before: Before<'_>, join: &Join, width: Option<i64>) -> R
     for (of_before, own) in &join.equal {
         let Operand::Column(own) = own else { continue };
         let Some(column) = in_table(scan, &join.side, own) else { continue };
-        let ranges = values(&*compute(of_before, before.columns, before.rows)?);
+        let ranges = values(compute(of_before, before.columns, before.rows)?.as_ref());
         all.extend(ranges.map(|ranges| (column.to_owned(), ranges)));
     }
     Ok(all)
@@ -69,7 +69,9 @@ pub(super) fn of_first(joined: &Joined, sides: &[Before<'_>]) -> Result<Vec<Narr
         for (of_first, own) in &join.equal {
             let Operand::Column(column) = of_first else { continue };
             let Some(column) = in_table(scan, &joined.first, column) else { continue };
-            all.extend(values(&*compute(own, side.columns, side.rows)?).map(|ranges| (column.to_owned(), ranges)));
+            all.extend(
+                values(compute(own, side.columns, side.rows)?.as_ref()).map(|ranges| (column.to_owned(), ranges)),
+            );
         }
     }
     Ok(all)
@@ -100,7 +102,7 @@ pub(super) fn wants_nearest(before: Before<'_>, join: &Join) -> bool {
 /// The scan of a side, where it is rows of a table.
 fn plain_scan(join: &Join) -> Option<&Scan> {
     let SideRows::Scan(scan) = &join.side.rows else { return None };
-    (scan.joined.is_none() && scan.windowed.is_none()).then_some(&**scan)
+    (scan.joined.is_none() && scan.windowed.is_none()).then_some(scan.as_ref())
 }
 
 /// The table's column of integers that a column of the join is.
